@@ -1,0 +1,48 @@
+"""The errors that a user can cause or cure, and the exit code of each."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+
+
+class InputError(Exception):
+    """Bad input: an argument, a file or a setting that has to be mended by the user.
+
+    The message names the argument, what was received, what is allowed and what to do. A door
+    (`recipes/`, `ampft.cli`) prints it without a traceback and exits with code 2.
+    """
+
+
+class TrainingStopped(Exception):
+    """Training cannot go on: not finite, or a loss scale that fell through the floor.
+
+    The run folder is kept and marked as diverged. A door prints the message and exits with code 3.
+    """
+
+
+EXIT_CODES: dict[type[Exception], int] = {InputError: 2, TrainingStopped: 3}
+
+
+def run_door(main: Callable[[], None]) -> int:
+    """Call `main` and turn the errors above into one message on stderr and an exit code.
+
+    Args:
+        main: The body of a script or command. Any other exception is a bug and passes through.
+
+    Returns:
+        0 when `main` returned, else the exit code of the error.
+    """
+    try:
+        main()
+    except tuple(EXIT_CODES) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_CODES[type(error)]
+    return 0
+
+
+def nearest(name: str, allowed: Iterable[str]) -> str:
+    """Return ` Did you mean 'x'?` for the allowed name nearest to `name`, or an empty string."""
+    found = get_close_matches(name, list(allowed), n=1)
+    return f" Did you mean {found[0]!r}?" if found else ""
