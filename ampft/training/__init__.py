@@ -1,0 +1,1 @@
+"""How a step batch becomes an update of the weights."""
