@@ -1,0 +1,130 @@
+"""Attention over a packed row: every sequence sees itself alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn import functional
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from ampft.packing.layout import GroupIndex, PackedLayout, SequenceGroup
+
+ATTENTION_NAME = "ampft_packed"
+
+
+def register_packed_attention() -> None:
+    """Make `ATTENTION_NAME` known to transformers; harmless when it already is."""
+    AttentionInterface.register(ATTENTION_NAME, packed_attention_forward)
+    AttentionMaskInterface.register(ATTENTION_NAME, sdpa_mask)
+
+
+def packed_attention_forward(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    packing: PackedLayout | None = None,
+    sliding_window: int | None = None,
+    **kwargs: Any,  # noqa: ANN401 - transformers passes through what other kernels want
+) -> tuple[torch.Tensor, None]:
+    """Attention as transformers calls it; without `packing` exactly its `sdpa`.
+
+    Args:
+        module: The attention module.
+        query: (1, heads, N, d) of the packed row; (B, heads, T, d) without `packing`.
+        key: As `query`.
+        value: As `query`.
+        attention_mask: Used without `packing` alone.
+        dropout: Probability that an attention weight is dropped; 0 outside training.
+        scaling: Factor of the scores; d ** -0.5 when absent.
+        packing: Where sequences begin and end.
+        sliding_window: Tokens at most `sliding_window - 1` apart see each other.
+        **kwargs: Handed on without `packing`, else ignored.
+
+    Returns:
+        The output, (1, N, heads, d), and no attention weights.
+    """
+    if packing is None:
+        return sdpa_attention_forward(
+            module,
+            query,
+            key,
+            value,
+            attention_mask,
+            dropout=dropout,
+            scaling=scaling,
+            sliding_window=sliding_window,
+            **kwargs,
+        )
+    rows = (tensor.squeeze(0).transpose(0, 1) for tensor in (query, key, value))
+    attended = grouped_attention(
+        *rows, packing, dropout=dropout, scale=scaling, sliding_window=sliding_window
+    )
+    return attended.unsqueeze(0), None
+
+
+def grouped_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    packing: PackedLayout,
+    *,
+    dropout: float,
+    scale: float | None,
+    sliding_window: int | None,
+) -> torch.Tensor:
+    """Attention in groups of similar length, through torch's `scaled_dot_product_attention`.
+
+    Args:
+        query: (N, heads, d).
+        key: (N, heads, d).
+        value: (N, heads, d).
+        packing: The sequences of the row.
+        dropout: Probability that an attention weight is dropped.
+        scale: Factor of the scores.
+        sliding_window: Tokens at most `sliding_window - 1` apart see each other.
+
+    Returns:
+        (N, heads, d).
+    """
+    parts = []
+    for group, index in zip(packing.groups, packing.group_indices, strict=True):
+        attended = functional.scaled_dot_product_attention(
+            *(group_cells(tensor, group, index) for tensor in (query, key, value)),
+            attn_mask=group_mask(group, index, sliding_window, query.device),
+            dropout_p=dropout,
+            scale=scale,
+        )
+        cells = attended.transpose(1, 2).flatten(0, 1)
+        parts.append(cells if index is None else cells.index_select(0, index.real))
+    return torch.cat(parts)
+
+
+def group_cells(row: torch.Tensor, group: SequenceGroup, index: GroupIndex | None) -> torch.Tensor:
+    """Return (c, heads, L, d) cells of a group from an (N, heads, d) row."""
+    if index is None:
+        cells = row.narrow(0, group.start, group.tokens)
+    else:
+        cells = row.index_select(0, index.padded)
+    return cells.unflatten(0, (len(group.lengths), group.longest)).transpose(1, 2)
+
+
+def group_mask(
+    group: SequenceGroup,
+    index: GroupIndex | None,
+    sliding_window: int | None,
+    device: torch.device,
+) -> torch.Tensor | None:
+    """Return what a query may see, broadcastable to (c, 1, L, L); `None` when that is all."""
+    visible = None if index is None else index.visible
+    if sliding_window is None or group.longest <= sliding_window:
+        return visible
+    position = torch.arange(group.longest, device=device)
+    near = (position[:, None] - position).abs() < sliding_window
+    return near if visible is None else near & visible

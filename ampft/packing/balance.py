@@ -1,0 +1,86 @@
+"""Cut a step batch into micro-batches of similar cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from ampft.errors import InputError
+
+IntArray = npt.NDArray[np.int64]
+
+
+def balanced_micro_batches(lengths: IntArray, k: int, padded: bool) -> list[IntArray]:
+    """Cut a step batch into micro-batches of similar length whose largest cost is least.
+
+    The examples are sorted by length (stable) and cut between neighbours. The cost of a micro-batch
+    is its number of examples times its longest length where it will be padded, else its number of
+    tokens. The least possible largest cost is found by bisection over the bound: filling from the
+    longest example downwards needs the fewest micro-batches for any bound.
+
+    Args:
+        lengths: (n,) tokens of each example of the step batch, positive.
+        k: Micro-batches wanted, at least 1; n are made when there are fewer examples.
+        padded: Whether each micro-batch is padded to its longest example.
+
+    Returns:
+        min(k, n) arrays of indices into `lengths`, longest examples first, so that the memory of
+        the first micro-batch is that of all; every index is in exactly one. Empty for n = 0.
+
+    Raises:
+        InputError: `k` is below 1, or a length is not positive.
+    """
+    lengths = np.asarray(lengths, dtype=np.int64)
+    if k < 1:
+        raise InputError(f"k: received {k}; allowed is an integer from 1 on.")
+    if lengths.size == 0:
+        return []
+    if lengths.min() < 1:
+        raise InputError(
+            f"lengths: received {int(lengths.min())} at index {int(lengths.argmin())}; allowed are "
+            "integers from 1 on. Leave examples without a token out of the step batch."
+        )
+    order = np.argsort(-lengths, kind="stable").astype(np.int64)
+    fill = _fill_padded if padded else _fill_packed
+    starts = _best_starts(lengths[order], min(k, lengths.size), fill)
+    return np.split(order, starts[1:])
+
+
+def _best_starts(
+    descending: IntArray, k: int, fill: Callable[[IntArray, int, int], int]
+) -> list[int]:
+    low, high = int(descending[0]), int(descending[0]) * descending.size
+    while low < high:
+        middle = (low + high) // 2
+        if len(_starts_within(descending, middle, fill)) <= k:
+            high = middle
+        else:
+            low = middle + 1
+    starts = _starts_within(descending, low, fill)
+    # A bound can be met with fewer micro-batches than were asked for; cutting one never costs more.
+    while len(starts) < k:
+        ends = [*starts[1:], descending.size]
+        sizes = [end - start for start, end in zip(starts, ends, strict=True)]
+        widest = int(np.argmax(sizes))
+        starts.insert(widest + 1, starts[widest] + sizes[widest] // 2)
+    return starts
+
+
+def _starts_within(
+    descending: IntArray, bound: int, fill: Callable[[IntArray, int, int], int]
+) -> list[int]:
+    starts = [0]
+    while (end := fill(descending, starts[-1], bound)) < descending.size:
+        starts.append(end)
+    return starts
+
+
+def _fill_padded(descending: IntArray, start: int, bound: int) -> int:
+    return min(start + bound // int(descending[start]), descending.size)
+
+
+def _fill_packed(descending: IntArray, start: int, bound: int) -> int:
+    taken = np.searchsorted(np.cumsum(descending[start:]), bound, side="right")
+    return start + int(taken)

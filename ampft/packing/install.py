@@ -1,0 +1,164 @@
+"""Hooks that let a model's encoder run on the real tokens of a padded batch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
+
+from ampft.errors import InputError
+from ampft.packing.attention import ATTENTION_NAME, register_packed_attention
+from ampft.packing.families import Family, family_of
+from ampft.packing.layout import PackedLayout, pack_layout
+from ampft.packing.support import packing_support
+
+Kwargs = dict[str, Any]
+Output = tuple[torch.Tensor, ...] | BaseModelOutput
+_UNPACKED_ARGUMENTS = (
+    "position_ids",
+    "inputs_embeds",
+    "past_key_values",
+    "encoder_hidden_states",
+    "output_attentions",
+    "output_hidden_states",
+)
+
+
+class PackedModel:
+    """Handle of a model whose encoder runs without padding; `remove` undoes it.
+
+    Attributes:
+        model: The model that was given.
+        paths: How many calls went which way: "packed", or "padded: " and the reason.
+    """
+
+    def __init__(self, model: PreTrainedModel, family: Family) -> None:
+        self.model = model
+        self.paths: Counter[str] = Counter()
+        self._family = family
+        self._former_attention = model.config._attn_implementation
+        self._undo: list[Callable[[], None]] = []
+
+    def remove(self) -> None:
+        """Take the hooks away and give the model its attention back."""
+        while self._undo:
+            self._undo.pop()()
+        if self.model.config._attn_implementation == ATTENTION_NAME:
+            self.model.config._attn_implementation = self._former_attention
+
+    def attach(self) -> None:
+        """Register the hooks; called once, by `install_packing`."""
+        register_packed_attention()
+        base = self.model.base_model
+        encoder = base.get_submodule(self._family.encoder)
+        enter = base.register_forward_pre_hook(self._enter, with_kwargs=True)
+        leave = encoder.register_forward_hook(self._leave, with_kwargs=True)
+        self._undo += [enter.remove, leave.remove]
+        # The name stays for as long as the hooks do, not for one call: gradient checkpointing runs
+        # the layers again in the backward pass. Without a layout it means `sdpa`.
+        self.model.config._attn_implementation = ATTENTION_NAME
+
+    def _enter(
+        self, base: nn.Module, args: tuple[Any, ...], kwargs: Kwargs
+    ) -> tuple[tuple[Any, ...], Kwargs] | None:
+        layout, kwargs = kwargs.get("packing"), {k: v for k, v in kwargs.items() if k != "packing"}
+        obstacle = self._obstacle(args, kwargs)
+        if obstacle is None and layout is None:
+            layout = _layout_of(args, kwargs)
+            obstacle = "the batch is not right-padded" if layout is None else None
+        if obstacle is not None or layout is None:
+            self.paths[f"padded: {obstacle}"] += 1
+            return args, kwargs
+        self.paths["packed"] += 1
+        return (), self._packed_kwargs(base, args, kwargs, layout)
+
+    def _obstacle(self, args: tuple[Any, ...], kwargs: Kwargs) -> str | None:
+        if len(args) > 1:
+            return "arguments after input_ids were given by position"
+        given = [name for name in _UNPACKED_ARGUMENTS if _is_given(kwargs.get(name))]
+        config = self.model.config
+        given += [n for n in ("output_attentions", "output_hidden_states") if getattr(config, n)]
+        if given:
+            return f"{given[0]} was asked for"
+        if config._attn_implementation != ATTENTION_NAME:
+            return f"attn_implementation became {config._attn_implementation!r} after installation"
+        ids, mask = _ids_of(args, kwargs), kwargs.get("attention_mask")
+        if ids is None or ids.dim() != 2:
+            return "input_ids are not a (batch, tokens) tensor"
+        if mask is not None and (not isinstance(mask, torch.Tensor) or mask.dim() != 2):
+            return "attention_mask is not a (batch, tokens) tensor"
+        return None
+
+    def _packed_kwargs(
+        self, base: nn.Module, args: tuple[Any, ...], kwargs: Kwargs, layout: PackedLayout
+    ) -> Kwargs:
+        ids = _ids_of(args, kwargs)
+        assert ids is not None
+        packed = dict(kwargs)
+        packed["input_ids"] = layout.gather(ids)
+        packed["position_ids"] = self._family.positions(base, ids, layout)
+        packed["attention_mask"] = dict.fromkeys(self._family.mask_kinds) or None
+        if packed.get("token_type_ids") is not None:
+            packed["token_type_ids"] = layout.gather(packed["token_type_ids"])
+        packed["packing"] = layout
+        return packed
+
+    def _leave(
+        self, encoder: nn.Module, args: tuple[Any, ...], kwargs: Kwargs, output: Output
+    ) -> Output | None:
+        del encoder, args
+        layout = kwargs.get("packing")
+        if layout is None:
+            return None
+        if isinstance(output, tuple):
+            return (layout.scatter(output[0]), *output[1:])
+        output.last_hidden_state = layout.scatter(output.last_hidden_state)
+        return output
+
+
+def install_packing(model: PreTrainedModel) -> PackedModel:
+    """Let `model` run its encoder on the real tokens of each batch.
+
+    The call stays `model(input_ids=..., attention_mask=...)` with a right-padded batch, and so do
+    its results. A batch that cannot be packed takes the padded path; the handle's `paths` say why.
+    Weights, their names and the saved configuration are untouched.
+
+    Args:
+        model: A model of a supported family, whose attention implementation is `sdpa`.
+
+    Returns:
+        The handle, whose `remove` undoes the installation.
+
+    Raises:
+        InputError: The model is not supported, or already packed.
+    """
+    support = packing_support(model)
+    family = family_of(model)
+    if not support.supported or family is None:
+        raise InputError(
+            f"model: {type(model).__name__} cannot run without padding ({support.reason}). "
+            "Ask packing_support(model) first and keep the padded path."
+        )
+    handle = PackedModel(model, family)
+    handle.attach()
+    return handle
+
+
+def _is_given(value: object) -> bool:
+    return value is not None and value is not False
+
+
+def _ids_of(args: tuple[Any, ...], kwargs: Kwargs) -> torch.Tensor | None:
+    ids = args[0] if args else kwargs.get("input_ids")
+    return ids if isinstance(ids, torch.Tensor) else None
+
+
+def _layout_of(args: tuple[Any, ...], kwargs: Kwargs) -> PackedLayout | None:
+    ids, mask = _ids_of(args, kwargs), kwargs.get("attention_mask")
+    assert ids is not None
+    return pack_layout(torch.ones(ids.shape) if mask is None else mask, device=ids.device)
