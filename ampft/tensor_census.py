@@ -1,0 +1,67 @@
+"""Which dtypes the weights, gradients and optimizer state of a model have."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from ampft.errors import InputError
+
+
+@dataclass(frozen=True)
+class TensorCensus:
+    """How many tensors of each dtype a model and its optimizer hold (dtype name -> tensors)."""
+
+    parameters: Mapping[str, int] = field(default_factory=dict)
+    gradients: Mapping[str, int] = field(default_factory=dict)
+    optimizer_state: Mapping[str, int] = field(default_factory=dict)
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return `float32` for `torch.float32`."""
+    return str(dtype).removeprefix("torch.")
+
+
+def tensor_census(model: nn.Module | None, optimizer: torch.optim.Optimizer | None) -> TensorCensus:
+    """Count the tensors of each dtype in a model, its gradients and its optimizer's state.
+
+    Args:
+        model: None counts no parameters and no gradients.
+        optimizer: None counts no state. Scalars (step counters) are left out.
+    """
+    parameters = list(model.parameters()) if model is not None else []
+    states = optimizer.state.values() if optimizer is not None else ()
+    state = [
+        value
+        for entry in states
+        for value in entry.values()
+        if isinstance(value, torch.Tensor) and value.ndim > 0
+    ]
+    return TensorCensus(
+        parameters=_count(parameters),
+        gradients=_count(p.grad for p in parameters if p.grad is not None),
+        optimizer_state=_count(state),
+    )
+
+
+def _count(tensors: Iterable[torch.Tensor]) -> dict[str, int]:
+    return dict(Counter(dtype_name(t.dtype) for t in tensors))
+
+
+def check_trainable_float32(model: nn.Module) -> None:
+    """Check that all weights that train are float32, which mixed precision relies on.
+
+    Raises:
+        InputError: Names the first parameter that is not.
+    """
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and parameter.dtype != torch.float32:
+            raise InputError(
+                f"parameter {name} is {dtype_name(parameter.dtype)}; weights that train have to be "
+                f"float32, since updates smaller than a 16-bit weight's spacing would be lost. "
+                f"Load the model with dtype=torch.float32, or call model.float()."
+            )
