@@ -1,0 +1,61 @@
+"""How fast a device multiplies matrices, per dtype."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+# Seconds that one product has to take before it is trusted, and repetitions after that.
+_LONG_ENOUGH = 0.04
+_REPETITIONS = 3
+_SIZES = (128, 256, 512, 1024, 2048, 4096, 8192)
+_LARGEST_ON_CPU = 2048
+
+
+@dataclass(frozen=True)
+class MatrixRate:
+    """A measured rate.
+
+    Attributes:
+        device: Device type.
+        dtype: Of the operands; `tf32` and `float16 (emulated)` are named as such.
+        size: Rows and columns of the square matrices.
+        gflops: 10^9 floating-point operations per second, of the fastest repetition; a product
+            of size n counts 2 n^3 of them.
+    """
+
+    device: str
+    dtype: str
+    size: int
+    gflops: float
+
+
+def measure_matrix_rate(device: torch.device, dtype: torch.dtype, *, name: str) -> MatrixRate:
+    """Measure square products, growing until one takes long enough to be timed.
+
+    Args:
+        device: Where to multiply.
+        dtype: Of both operands.
+        name: What to call the result.
+    """
+    sizes = [size for size in _SIZES if device.type != "cpu" or size <= _LARGEST_ON_CPU]
+    size, seconds = sizes[0], 0.0
+    for size in sizes:
+        operand = torch.randn(size, size, device=device).to(dtype)
+        seconds = _seconds(operand, device)
+        if seconds >= _LONG_ENOUGH:
+            break
+    seconds = min(seconds, *(_seconds(operand, device) for _ in range(_REPETITIONS)))
+    return MatrixRate(device.type, name, size, 2 * size**3 / seconds / 1e9)
+
+
+def _seconds(operand: torch.Tensor, device: torch.device) -> float:
+    wait: Callable[[], object] = torch.accelerator.synchronize if device.type != "cpu" else int
+    wait()
+    started = time.perf_counter()
+    torch.mm(operand, operand)
+    wait()
+    return time.perf_counter() - started
