@@ -1,0 +1,7 @@
+"""Binary16 (fp16) on a CPU, computed as a GPU's tensor cores and CUDA's autocast compute it."""
+
+from ampft.emulation.attention import attention, observers
+from ampft.emulation.cuda_autocast_table import AUTOCAST_TABLE
+from ampft.emulation.mode import Binary16Emulation, covered_products
+
+__all__ = ["AUTOCAST_TABLE", "Binary16Emulation", "attention", "covered_products", "observers"]

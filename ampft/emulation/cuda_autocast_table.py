@@ -1,0 +1,146 @@
+"""CUDA's autocast table, as far as it differs from the CPU's or has to be held to.
+
+Source: torch 2.13, `ATen/autocast_mode.h` (AT_FORALL_*) and `aten/src/ATen/autocast_mode.cpp`;
+documented in "Automatic Mixed Precision package - torch.amp", "CUDA Op-Specific Behavior".
+Operators are named as the dispatcher names them, overloads behind a dot.
+"""
+
+from __future__ import annotations
+
+AUTOCAST_TABLE = "CUDA (torch 2.13, ATen/autocast_mode.h), emulated on the CPU"
+"""The name of this table for the run record."""
+
+FLOAT16: tuple[str, ...] = (
+    "_convolution",
+    "convolution",
+    "addmv",
+    "addr",
+    "einsum",
+    "mv",
+    "chain_matmul",
+    "linalg_multi_dot",
+    "lstm_cell",
+    "gru_cell",
+    "rnn_tanh_cell",
+    "rnn_relu_cell",
+)
+"""Run in float16 by CUDA's table and absent from the CPU's."""
+
+FLOAT32: tuple[str, ...] = (
+    "acos",
+    "asin",
+    "cosh",
+    "erfinv",
+    "exp",
+    "expm1",
+    "log",
+    "log10",
+    "log2",
+    "log1p",
+    "reciprocal",
+    "rsqrt",
+    "sinh",
+    "tan",
+    "pow.Tensor_Scalar",
+    "pow.Tensor_Tensor",
+    "pow.Scalar",
+    "softplus",
+    "layer_norm",
+    "native_layer_norm",
+    "rms_norm",
+    "group_norm",
+    "frobenius_norm.dim",
+    "nuclear_norm",
+    "nuclear_norm.dim",
+    "cosine_similarity",
+    "poisson_nll_loss",
+    "cosine_embedding_loss",
+    "nll_loss",
+    "nll_loss2d",
+    "hinge_embedding_loss",
+    "kl_div",
+    "l1_loss",
+    "smooth_l1_loss",
+    "huber_loss",
+    "mse_loss",
+    "margin_ranking_loss",
+    "multilabel_margin_loss",
+    "soft_margin_loss",
+    "triplet_margin_loss",
+    "multi_margin_loss",
+    "binary_cross_entropy_with_logits",
+    "dist",
+    "pdist",
+    "cdist",
+    "renorm",
+    "logsumexp",
+    "upsample_nearest1d",
+    "_upsample_nearest_exact1d",
+    "upsample_nearest2d",
+    "_upsample_nearest_exact2d",
+    "upsample_nearest3d",
+    "_upsample_nearest_exact3d",
+    "upsample_linear1d",
+    "upsample_bilinear2d",
+    "_upsample_bilinear2d_aa",
+    "upsample_trilinear3d",
+    "upsample_bicubic2d",
+    "_upsample_bicubic2d_aa",
+)
+"""All tensors cast to float32."""
+
+FLOAT32_OUTPUT: tuple[str, ...] = (
+    "prod",
+    "prod.dim_int",
+    "softmax.int",
+    "log_softmax.int",
+    "cumprod",
+    "cumsum",
+    "linalg_vector_norm",
+    "linalg_matrix_norm",
+    "linalg_matrix_norm.str_ord",
+    "sum",
+    "sum.dim_IntList",
+)
+"""`dtype=float32` unless the caller names a dtype."""
+
+NORM: tuple[str, ...] = ("norm.Scalar", "norm.ScalarOpt_dim")
+"""Redirected to the overload that takes a dtype, with float32."""
+
+WIDEST: tuple[str, ...] = (
+    "addcdiv",
+    "addcmul",
+    "atan2",
+    "bilinear",
+    "cross",
+    "dot",
+    "vdot",
+    "grid_sampler",
+    "index_put",
+    "tensordot",
+    "scatter_add",
+)
+"""All tensors cast to the widest type among them."""
+
+SAME_TYPE: tuple[str, ...] = (
+    "avg_pool3d",
+    "adaptive_avg_pool3d",
+    "max_pool3d",
+    "adaptive_max_pool3d",
+    "max_unpool2d",
+    "max_unpool3d",
+    "fractional_max_pool2d",
+    "fractional_max_pool3d",
+    "reflection_pad1d",
+    "reflection_pad2d",
+    "replication_pad1d",
+    "replication_pad2d",
+    "replication_pad3d",
+    "grid_sampler_2d",
+    "grid_sampler_3d",
+    "trace",
+)
+"""Float32 by the CPU's table, the type of the input on a GPU."""
+
+BANNED = ("binary_cross_entropy",)
+"""Refused under CUDA's autocast."""

@@ -1,0 +1,103 @@
+"""The context in which float16 on a CPU computes as on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ampft.emulation.attention import attention
+from ampft.emulation.cuda_autocast import autocast_kernels
+from ampft.emulation.interception import (
+    Kernel,
+    binary16_kernel,
+    kernels_replaced,
+    native_kernel,
+)
+from ampft.emulation.products import EMULATED, product_kernels
+
+ATTENTION = "scaled_dot_product_attention"
+
+covered_products: tuple[str, ...] = (*EMULATED, ATTENTION)
+"""Names of the `aten` operators whose float16 products are emulated, forward and backward."""
+
+
+def _attention(
+    native: Kernel,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Stand in for `torch.nn.functional.scaled_dot_product_attention`."""
+    if is_causal:
+        if attn_mask is not None:
+            raise RuntimeError("scaled_dot_product_attention: attn_mask excludes is_causal=True")
+        attn_mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool).tril()
+    if enable_gqa:
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+        value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
+    return attention(query, key, value, mask=attn_mask, dropout_p=dropout_p, scale=scale)
+
+
+@contextmanager
+def _fast_path_disabled() -> Iterator[None]:
+    """Keep `nn.TransformerEncoder` off its fused kernel, as CUDA's autocast does."""
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(enabled)
+
+
+def _all_replaced() -> ExitStack:
+    with ExitStack() as contexts:
+        contexts.enter_context(_fast_path_disabled())
+        contexts.enter_context(kernels_replaced(product_kernels(), "CPU"))
+        for key in ("CPU", "AutogradCPU"):
+            kernel = binary16_kernel(_attention, native_kernel(ATTENTION, key))
+            contexts.enter_context(kernels_replaced({ATTENTION: kernel}, key))
+        kernels = autocast_kernels()
+        contexts.enter_context(kernels_replaced(kernels, "AutocastCPU", with_keyset=True))
+        return contexts.pop_all()
+
+
+class Binary16Emulation:
+    """Inside, float16 on a CPU computes as on a GPU, forward and backward.
+
+    Matrix products, convolutions and attention of float16 tensors take exact products, add in
+    float32 and round once; `torch.autocast("cpu", dtype=torch.float16)` follows CUDA's operator
+    table; a float16 product that is not emulated raises `ampft.errors.InputError`. Other dtypes
+    are untouched. Enter it around a whole training run, the backward passes and the evaluation
+    included. Kernels are replaced for the whole process, other threads too; entering it again
+    inside changes nothing.
+    """
+
+    _depth: ClassVar[int] = 0
+    _contexts: ClassVar[ExitStack]
+
+    def __enter__(self) -> Binary16Emulation:
+        if Binary16Emulation._depth == 0:
+            Binary16Emulation._contexts = _all_replaced()
+        Binary16Emulation._depth += 1
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        Binary16Emulation._depth -= 1
+        if Binary16Emulation._depth == 0:
+            Binary16Emulation._contexts.close()
