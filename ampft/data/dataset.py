@@ -44,7 +44,7 @@ def batches(split: Dataset) -> Iterator[dict[str, list[Any]]]:
     yield from split.iter(batch_size=ROWS_AT_A_TIME)
 
 
-def value_bytes(value: Any) -> bytes:  # noqa: ANN401
+def value_bytes(value: Any) -> bytes:
     """Return the bytes that stand for a text or for an image's mode, size and pixels."""
     if isinstance(value, str):
         return value.encode("utf-8", "surrogatepass")

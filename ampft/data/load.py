@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from datasets import DatasetDict
+from collections.abc import Mapping, Sequence
 
+import numpy as np
+from datasets import ClassLabel, Dataset, DatasetDict
+
+from ampft.data.checks import class_names, digests, label_notes, shared_rows
 from ampft.data.dataset import ClassificationData, fingerprint
+from ampft.data.intake import IntArray, LabelledRows
 from ampft.data.request import DataRequest
-from ampft.data.splits import limit_splits
+from ampft.data.splits import cut, missing_splits
 from ampft.errors import InputError
 
-BUILT_IN = ("stdlib", "digits")
+SPLITS = ("train", "validation", "test")
 
 
 def load_data(request: DataRequest) -> ClassificationData:
@@ -24,6 +29,8 @@ def load_data(request: DataRequest) -> ClassificationData:
     Raises:
         InputError: For data or options that have to be mended; one message each.
     """
+    if request.files:
+        return load_own_files(request)
     if request.dataset_name in (None, "stdlib"):
         from ampft.data.stdlib import CONFIGURATIONS, load_stdlib
 
@@ -35,7 +42,98 @@ def load_data(request: DataRequest) -> ClassificationData:
 
         splits = load_digits(split_seed=request.split_seed)
         return finish(splits, request, input_columns=("image",), kind="image", name="digits")
-    raise InputError(f"--dataset_name: got {request.dataset_name!r}; built in: {BUILT_IN}.")
+    return load_from_hub(request)
+
+
+def load_own_files(request: DataRequest) -> ClassificationData:
+    """Read files of the user's own."""
+    from ampft.data.files import load_files
+
+    if request.dataset_name is not None:
+        raise InputError(
+            f"--dataset_name: got {request.dataset_name!r} and"
+            f" {', '.join(map(str, request.files.values()))} as well; give one or the other."
+        )
+    rows, columns, notes = load_files(request)
+    return assemble(
+        rows,
+        request,
+        input_columns=columns.inputs,
+        kind="text",
+        name=", ".join(map(str, request.files.values())),
+        notes=notes,
+    )
+
+
+def load_from_hub(request: DataRequest) -> ClassificationData:
+    """Read a dataset of the hub, or a folder that stands for one."""
+    from ampft.data.hub import load_hub
+
+    rows, columns, notes = load_hub(request)
+    config = f" ({request.dataset_config_name})" if request.dataset_config_name else ""
+    return assemble(
+        rows,
+        request,
+        input_columns=columns.inputs,
+        kind=columns.kind,
+        name=f"{request.dataset_name}{config}",
+        notes=notes,
+    )
+
+
+def assemble(
+    rows: Mapping[str, LabelledRows],
+    request: DataRequest,
+    *,
+    input_columns: tuple[str, ...],
+    kind: str,
+    name: str,
+    notes: Sequence[str],
+) -> ClassificationData:
+    """Check the splits against each other, make those that are missing, and label them.
+
+    Args:
+        rows: Splits as their source gives them, `train` among them.
+        request: Fractions, seed, limits, whether shared rows are refused.
+        input_columns: The inputs.
+        kind: `text` or `image`.
+        name: What the data is called.
+        notes: What was said so far.
+
+    Raises:
+        InputError: As `class_names`, `shared_rows` and `missing_splits`.
+    """
+    names = class_names(rows)
+    seen = {split: digests(part.inputs, input_columns) for split, part in rows.items()}
+    said = [*notes, *(note for part in rows.values() for note in part.notes)]
+    said += label_notes(names, len(rows["train"].codes))
+    said += shared_rows(rows, seen, refuse=request.fail_on_leak)
+    made, note = missing_splits(
+        rows["train"].codes,
+        seen["train"],
+        frozenset(rows),
+        validation_fraction=request.validation_fraction,
+        test_fraction=request.test_fraction,
+        seed=request.split_seed,
+    )
+    parts = {**{s: labelled(part, names) for s, part in rows.items()}}
+    whole = parts["train"]
+    parts.update({s: whole if len(r) == len(whole) else whole.select(r) for s, r in made.items()})
+    return finish(
+        DatasetDict({split: parts[split] for split in SPLITS if split in parts}),
+        request,
+        input_columns=input_columns,
+        kind=kind,
+        name=name,
+        notes=(*said, *([note] if note else [])),
+    )
+
+
+def labelled(part: LabelledRows, names: tuple[str, ...]) -> Dataset:
+    """Return the inputs with their `label`, an index into `names`."""
+    index = {name: place for place, name in enumerate(names)}
+    order = np.array([index[name] for name in part.names], dtype=np.int64)
+    return part.inputs.add_column("label", order[part.codes], feature=ClassLabel(names=list(names)))
 
 
 def finish(
@@ -48,12 +146,21 @@ def finish(
     notes: tuple[str, ...] = (),
 ) -> ClassificationData:
     """Cut the splits to the sizes asked for and take their fingerprints."""
-    kept, cut = limit_splits(splits, request.limits, seed=request.split_seed)
+    kept, said = {}, list(notes)
+    for split, part in splits.items():
+        rows, note = cut(label_codes(part), split, request.limits, seed=request.split_seed)
+        kept[split] = part if rows is None else part.select(rows)
+        said += [note] if note else []
     return ClassificationData(
-        splits=kept,
+        splits=DatasetDict(kept),
         input_columns=input_columns,
         kind=kind,
         name=name,
-        fingerprints={split: fingerprint(rows, input_columns) for split, rows in kept.items()},
-        notes=(*notes, *cut),
+        fingerprints={split: fingerprint(part, input_columns) for split, part in kept.items()},
+        notes=tuple(said),
     )
+
+
+def label_codes(part: Dataset) -> IntArray:
+    """Return the (n,) class indices of a labelled split."""
+    return np.asarray(part.with_format("numpy", columns=["label"])["label"][:], dtype=np.int64)

@@ -1,0 +1,147 @@
+"""What has to hold between the splits, and what is worth saying of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+
+import numpy as np
+import numpy.typing as npt
+from datasets import Dataset
+
+from ampft.data.dataset import batches, value_bytes
+from ampft.data.intake import LabelledRows
+from ampft.data.labels import canonical, in_order, near_duplicates
+from ampft.errors import InputError
+
+DigestArray = npt.NDArray[np.uint64]
+
+MOST_LABELS_SHOWN = 12
+FEWEST_ROWS_PER_CLASS = 2  # below this on average, the column may not hold classes
+
+
+def class_names(rows: Mapping[str, LabelledRows]) -> tuple[str, ...]:
+    """Return the classes in order: as the source declares them, else those of training, sorted.
+
+    Raises:
+        InputError: For a split without rows, for fewer than two classes in training, and for a
+            label in another split that training lacks, with its rows.
+    """
+    for split, part in rows.items():
+        if len(part.codes) == 0:
+            raise InputError(
+                f"{part.origin}: no rows for the {split} split; at least one is wanted."
+            )
+    train = rows["train"]
+    if len(train.names) < 2:
+        raise InputError(
+            f"{train.origin}: all {len(train.codes)} rows have the label {train.names[0]!r}. A"
+            " classifier wants two classes at least; is it the right --label_column_name?"
+        )
+    for split, part in rows.items():
+        refuse_unseen(split, part, train)
+    return train.declared or in_order(train.names)
+
+
+def refuse_unseen(split: str, part: LabelledRows, train: LabelledRows) -> None:
+    """Raise InputError when a split has a label that training lacks."""
+    unseen = [name for name in part.names if name not in train.names]
+    if not unseen:
+        return
+    bad = np.flatnonzero(np.isin(part.codes, [part.names.index(name) for name in unseen]))
+    alike = {canonical(name): name for name in train.names}
+    hints = [f"{n!r} may mean {alike[canonical(n)]!r}" for n in unseen if canonical(n) in alike]
+    hint = f" ({'; '.join(hints)})" if hints else ""
+    raise InputError(
+        f"{part.places(bad)}: labels of the {split} split that training lacks: {listed(unseen)}"
+        f"{hint}. Training has {listed(in_order(train.names))}. Mend the labels, add training rows,"
+        " or leave such rows out with --ignore_label."
+    )
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names in quotes, the first twelve of them and how many more."""
+    more = len(names) - MOST_LABELS_SHOWN
+    shown = ", ".join(map(repr, names[:MOST_LABELS_SHOWN]))
+    return shown + (f" and {more} more" if more > 0 else "")
+
+
+def label_notes(names: Sequence[str], training_rows: int) -> list[str]:
+    """Say which labels may be one class in two spellings, and when there are very many."""
+    notes = [
+        f"The labels {listed(group)} are different classes here; are they one in several spellings?"
+        for group in near_duplicates(names)
+    ]
+    if training_rows < FEWEST_ROWS_PER_CLASS * len(names):
+        notes.append(
+            f"{len(names)} classes in {training_rows} training rows: is the label column right?"
+        )
+    return notes
+
+
+def digests(inputs: Dataset, columns: tuple[str, ...]) -> DigestArray:
+    """Return 64 bits of BLAKE2 for each row's inputs: equal rows have equal digests.
+
+    Two different rows among a million times a million pairs are taken for equal with a
+    probability of 5e-8.
+    """
+    found = []
+    for batch in batches(inputs):
+        for values in zip(*(batch[name] for name in columns), strict=True):
+            digest = hashlib.blake2b(digest_size=8)
+            for value in values:
+                encoded = value_bytes(value)
+                digest.update(len(encoded).to_bytes(8, "little"))
+                digest.update(encoded)
+            found.append(digest.digest())
+    return np.frombuffer(b"".join(found), dtype=np.uint64)
+
+
+def shared_rows(
+    rows: Mapping[str, LabelledRows], seen: Mapping[str, DigestArray], *, refuse: bool
+) -> list[str]:
+    """Count the rows whose inputs stand in two splits.
+
+    Args:
+        rows: The splits.
+        seen: The digests of their rows.
+        refuse: Whether such rows are an error.
+
+    Returns:
+        A sentence for each two splits that share rows.
+
+    Raises:
+        InputError: With the rows' places, when `refuse`.
+    """
+    notes = []
+    for first, second in combinations(rows, 2):
+        shared = np.flatnonzero(np.isin(seen[second], seen[first]))
+        if not len(shared):
+            continue
+        said = (
+            f"{len(shared)} of {len(seen[second])} {second} rows have inputs that {first} has too,"
+            f" {relabelled(rows, seen, first, second, shared)} of them with another label"
+        )
+        if refuse:
+            raise InputError(
+                f"--fail_on_leak: {said}: {rows[second].places(shared)}. Remove them from one"
+                " split."
+            )
+        notes.append(f"{said}. --fail_on_leak refuses this.")
+    return notes
+
+
+def relabelled(
+    rows: Mapping[str, LabelledRows],
+    seen: Mapping[str, DigestArray],
+    first: str,
+    second: str,
+    shared: npt.NDArray[np.intp],
+) -> int:
+    """Count the shared rows of `second` whose label their first twin in `first` does not have."""
+    distinct, places = np.unique(seen[first], return_index=True)
+    twins = places[np.searchsorted(distinct, seen[second][shared])]
+    one, other = rows[first], rows[second]
+    ours = np.array(other.names)[other.codes[shared]]
+    return int(np.sum(ours != np.array(one.names)[one.codes[twins]]))
