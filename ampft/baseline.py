@@ -13,7 +13,6 @@ from ampft.errors import InputError
 
 # scikit-learn's default of 1 regularises too strongly for unit-length rows of some thousand texts
 INVERSE_REGULARISATION = 10.0
-MOST_ITERATIONS = 1000
 
 
 def bag_of_words_baseline(data: ClassificationData, eval_split: str) -> dict[str, float]:
@@ -36,12 +35,12 @@ def bag_of_words_baseline(data: ClassificationData, eval_split: str) -> dict[str
         raise InputError(f"--baseline: counts words; {data.name} has {data.kind}s. Leave it away.")
     begun = time.perf_counter()
     vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
-    model = LogisticRegression(C=INVERSE_REGULARISATION, max_iter=MOST_ITERATIONS)
+    model = LogisticRegression(C=INVERSE_REGULARISATION, solver="newton-cg")
     try:
         words = vectorizer.fit_transform(joined_texts(data, "train"))
     except ValueError as error:
         raise InputError(f"--baseline: {data.name}: {error}. Leave it away.") from None
-    model.fit(words, data.splits["train"]["label"])
+    model.fit(words, data.splits["train"]["label"][:])
     predicted = model.predict(vectorizer.transform(joined_texts(data, eval_split)))
     labels = data.splits[eval_split]["label"][:]
     classes = list(range(len(data.label_names)))
@@ -56,5 +55,5 @@ def bag_of_words_baseline(data: ClassificationData, eval_split: str) -> dict[str
 
 def joined_texts(data: ClassificationData, split: str) -> list[str]:
     """Return one string per example: the text, or the texts of a pair on two lines."""
-    columns = (data.splits[split][name] for name in data.input_columns)
+    columns = (data.splits[split][name][:] for name in data.input_columns)
     return ["\n".join(texts) for texts in zip(*columns, strict=True)]

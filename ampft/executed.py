@@ -11,6 +11,8 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ampft.emulation import Binary16Emulation
+from ampft.errors import InputError
 from ampft.precision import Precision
 from ampft.tensor_census import check_trainable_float32, dtype_name, tensor_census
 from ampft.tf32 import float32_product_loses_bits
@@ -26,6 +28,7 @@ __all__ = [
 ]
 
 KINDS = ("projection", "convolution", "recurrent", "attention")
+_PLURALS = {"projection": "projections", "convolution": "convolutions", "recurrent": "recurrent"}
 
 # Operators by name -> which arguments are multiplied. Two-dimensional products are projections
 # (linear layers); batched ones are attention, whose math path is made of them. A layer with
@@ -127,8 +130,7 @@ def _kind_in_words(kind: str, rows: Iterable[ProductRow]) -> str:
     for (product, accumulator), count in counts.most_common():
         share = "" if count == total else f", {count} of {total}"
         parts.append(f"{product} ({accumulator} sums{share})")
-    name = kind if kind == "attention" else f"{kind}s"
-    return f"{name} {' and '.join(parts)}"
+    return f"{_PLURALS.get(kind, kind)} {' and '.join(parts)}"
 
 
 class ProductRecorder(TorchDispatchMode):
@@ -144,16 +146,31 @@ class ProductRecorder(TorchDispatchMode):
     def __init__(self, precision: Precision) -> None:
         super().__init__()
         self._precision = precision
+        self._is_emulated = precision.mode == "fp16" and precision.is_emulated
         self._counts: Counter[tuple[str, str, tuple[str, ...], str, str]] = Counter()
         self._cuda_device: torch.device | None = None
 
+    def __enter__(self) -> ProductRecorder:
+        """Begin to record.
+
+        Raises:
+            InputError: The precision is emulated, and this is not inside `numerics(precision)`.
+        """
+        if self._is_emulated and Binary16Emulation._depth == 0:
+            raise InputError(
+                "ProductRecorder: emulated fp16 computes inside `ampft.numerics(precision)` alone. "
+                "Enter that around the whole run, and the recorder inside it."
+            )
+        super().__enter__()
+        return self
+
     def __torch_dispatch__(
         self,
-        func: Any,  # noqa: ANN401 - an OpOverload, or a function of a higher order
+        func: Any,
         types: Iterable[type],
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401 - whatever the operator returns
+    ) -> Any:
         """Run the operator, and count it when it multiplies matrices."""
         result = func(*args, **(kwargs or {}))
         found = _operands_of(func, args)
@@ -195,13 +212,13 @@ class ProductRecorder(TorchDispatchMode):
             parameters=held.parameters,
             gradients=held.gradients,
             optimizer_state=held.optimizer_state,
-            is_emulated=self._precision.mode == "fp16" and self._precision.is_emulated,
+            is_emulated=self._is_emulated,
             float32_products_lose_bits=float32_product_loses_bits(device) if device else None,
         )
 
 
 def _operands_of(
-    func: Any,  # noqa: ANN401 - see ProductRecorder
+    func: Any,
     args: tuple[Any, ...],
 ) -> tuple[str, tuple[torch.Tensor, ...]] | None:
     packet = getattr(func, "overloadpacket", None)
@@ -268,7 +285,7 @@ def contradiction(precision: Precision, executed: ExecutedDtypes) -> str | None:
         return (
             f"mode {precision.mode} was asked for, but {sum(row.count for row in strays)} of "
             f"{total} products of the first step ran in another dtype, most of them "
-            f"{worst.kind}s of {' x '.join(worst.inputs)} in the {worst.direction} pass"
+            f"{_PLURALS[worst.kind]} of {' x '.join(worst.inputs)} in the {worst.direction} pass"
         )
     if precision.is_emulated and not executed.rows:
         return _no_product(precision)

@@ -45,6 +45,7 @@ def measure_matrix_rate(device: torch.device, dtype: torch.dtype, *, name: str) 
     size, seconds = sizes[0], 0.0
     for size in sizes:
         operand = torch.randn(size, size, device=device).to(dtype)
+        _seconds(operand, device)  # the first call of a size also chooses and prepares a kernel
         seconds = _seconds(operand, device)
         if seconds >= _LONG_ENOUGH:
             break

@@ -86,7 +86,7 @@ def digests(inputs: Dataset, columns: tuple[str, ...]) -> DigestArray:
     Two different rows among a million times a million pairs are taken for equal with a
     probability of 5e-8.
     """
-    found = []
+    found = bytearray()
     for batch in batches(inputs):
         for values in zip(*(batch[name] for name in columns), strict=True):
             digest = hashlib.blake2b(digest_size=8)
@@ -94,8 +94,8 @@ def digests(inputs: Dataset, columns: tuple[str, ...]) -> DigestArray:
                 encoded = value_bytes(value)
                 digest.update(len(encoded).to_bytes(8, "little"))
                 digest.update(encoded)
-            found.append(digest.digest())
-    return np.frombuffer(b"".join(found), dtype=np.uint64)
+            found += digest.digest()
+    return np.frombuffer(bytes(found), dtype=np.uint64)
 
 
 def shared_rows(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -187,15 +188,12 @@ def read_rows(part: Dataset, split: str, columns: HubColumns, request: DataReque
         ignore_labels=request.ignore_labels,
     )
     declared = label_names(part, columns.label)
-    kept = [
-        number - 1
-        for number, inputs, label in numbered_rows(part, columns, origin)
-        if intake.take(number, inputs, spelled(label, declared, f"{origin}, row {number}"))
-    ]
-    inputs = part.select_columns(list(columns.inputs))
-    return intake.finish(
-        inputs if len(kept) == len(part) else inputs.select(kept), declared=declared
-    )
+    kept = array("q")
+    for number, inputs, label in numbered_rows(part, columns, origin):
+        if intake.take(number, inputs, spelled(label, declared, f"{origin}, row {number}")):
+            kept.append(number - 1)
+    used = part.select_columns(list(columns.inputs))
+    return intake.finish(used if len(kept) == len(part) else used.select(kept), declared=declared)
 
 
 def numbered_rows(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import torch
 from torch.nn import functional
@@ -10,6 +11,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from ampft.packing.grouped import dropout_attention
+from ampft.packing.kernels import nested_attention, varlen_attention
 from ampft.packing.layout import GroupIndex, PackedLayout, SequenceGroup
 
 ATTENTION_NAME = "ampft_packed"
@@ -62,11 +65,57 @@ def packed_attention_forward(
             sliding_window=sliding_window,
             **kwargs,
         )
-    rows = (tensor.squeeze(0).transpose(0, 1) for tensor in (query, key, value))
-    attended = grouped_attention(
-        *rows, packing, dropout=dropout, scale=scaling, sliding_window=sliding_window
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    rows = [tensor.squeeze(0).transpose(0, 1) for tensor in (query, key, value)]
+    kernel = choose_kernel(rows, dropout=dropout, windowed=sliding_window is not None)
+    attended = kernel(
+        rows[0], rows[1], rows[2], packing, dropout=dropout, scale=scale, sliding_window=sliding_window
     )
     return attended.unsqueeze(0), None
+
+
+class AttentionKernel(Protocol):
+    """Attention over (N, heads, d) rows of packed sequences."""
+
+    def __call__(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        packing: PackedLayout,
+        *,
+        dropout: float,
+        scale: float,
+        sliding_window: int | None,
+    ) -> torch.Tensor:
+        """Return (N, heads, d)."""
+
+
+def choose_kernel(
+    rows: Sequence[torch.Tensor], *, dropout: float, windowed: bool
+) -> AttentionKernel:
+    """Choose what computes attention.
+
+    On a CPU, float16 goes through torch's `scaled_dot_product_attention`, where its emulation is,
+    and so does evaluation, whose fused kernel keeps scores in float32. On a GPU the variable-length
+    kernel of `torch.nn.attention.varlen` has no dropout and wants 16 bits; nested tensors have
+    both, but no sliding window.
+
+    Args:
+        rows: Query, key and value.
+        dropout: Probability that an attention weight is dropped.
+        windowed: Whether attention is local.
+    """
+    dtype, device = rows[0].dtype, rows[0].device.type
+    if device == "cpu":
+        trains = torch.is_grad_enabled() and any(row.requires_grad for row in rows)
+        quick = dtype in (torch.float32, torch.bfloat16) and (trains or dropout > 0)
+        return dropout_attention if quick else grouped_attention
+    if device != "cuda":
+        return grouped_attention
+    if dropout == 0 and dtype in (torch.float16, torch.bfloat16):
+        return varlen_attention
+    return grouped_attention if windowed else nested_attention
 
 
 def grouped_attention(
@@ -76,7 +125,7 @@ def grouped_attention(
     packing: PackedLayout,
     *,
     dropout: float,
-    scale: float | None,
+    scale: float,
     sliding_window: int | None,
 ) -> torch.Tensor:
     """Attention in groups of similar length, through torch's `scaled_dot_product_attention`.
@@ -96,7 +145,9 @@ def grouped_attention(
     parts = []
     for group, index in zip(packing.groups, packing.group_indices, strict=True):
         attended = functional.scaled_dot_product_attention(
-            *(group_cells(tensor, group, index) for tensor in (query, key, value)),
+            group_cells(query, group, index),
+            group_cells(key, group, index),
+            group_cells(value, group, index),
             attn_mask=group_mask(group, index, sliding_window, query.device),
             dropout_p=dropout,
             scale=scale,

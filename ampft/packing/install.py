@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -13,12 +13,13 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from ampft.errors import InputError
 from ampft.packing.attention import ATTENTION_NAME, register_packed_attention
+from ampft.packing.dropout import install_quick_dropout
 from ampft.packing.families import Family, family_of
 from ampft.packing.layout import PackedLayout, pack_layout
 from ampft.packing.support import packing_support
 
 Kwargs = dict[str, Any]
-Output = tuple[torch.Tensor, ...] | BaseModelOutput
+Output: TypeAlias = tuple[torch.Tensor, ...] | BaseModelOutput
 _UNPACKED_ARGUMENTS = (
     "position_ids",
     "inputs_embeds",
@@ -58,7 +59,7 @@ class PackedModel:
         encoder = base.get_submodule(self._family.encoder)
         enter = base.register_forward_pre_hook(self._enter, with_kwargs=True)
         leave = encoder.register_forward_hook(self._leave, with_kwargs=True)
-        self._undo += [enter.remove, leave.remove]
+        self._undo += [enter.remove, leave.remove, install_quick_dropout(base)]
         # The name stays for as long as the hooks do, not for one call: gradient checkpointing runs
         # the layers again in the backward pass. Without a layout it means `sdpa`.
         self.model.config._attn_implementation = ATTENTION_NAME

@@ -74,6 +74,11 @@ class PackedLayout:
         return self.tokens.shape[0]
 
     @cached_property
+    def plans(self) -> dict[tuple[int, int | None], object]:
+        """Plans of grouped attention, kept here because all layers share them."""
+        return {}
+
+    @cached_property
     def offsets(self) -> torch.Tensor:
         """(B + 1,) int32 boundaries of the sequences in the row, for variable-length kernels."""
         ends = torch.tensor((0, *self.lengths), dtype=torch.int32).cumsum(0, dtype=torch.int32)

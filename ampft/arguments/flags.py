@@ -1,0 +1,185 @@
+"""argparse, built from a dataclass: grouped help, defaults and units, errors as one message.
+
+Three sources, the later the stronger: the dataclass's defaults, a YAML or JSON file (`--config`),
+the command line.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, Field, field, fields
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar, cast, get_args, get_type_hints
+
+from ampft.errors import InputError, nearest
+
+T = TypeVar("T")
+
+
+def flag(
+    default: Any,
+    text: str,
+    *,
+    group: str,
+    choices: Sequence[str] | None = None,
+) -> Any:
+    """Return a dataclass field with the help `text` (with its unit) in the help's `group`."""
+    return field(default=default, metadata={"help": text, "group": group, "choices": choices})
+
+
+class _Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose errors are `InputError`s."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message}. See {self.prog} --help.")
+
+
+def parse_flags(
+    kind: type[T],
+    argv: Sequence[str],
+    *,
+    program: str,
+    description: str,
+) -> tuple[T, frozenset[str]]:
+    """Parse a command line into a dataclass whose fields were made with `flag`.
+
+    Args:
+        kind: The dataclass.
+        argv: The words after the program's name.
+        program: The name that the help shows.
+        description: First paragraph of the help.
+
+    Returns:
+        The values, and the names of those that the user gave, in a file or by a flag.
+
+    Raises:
+        InputError: A flag or key is unknown, has a wrong type or is not among the choices.
+    """
+    known = {f.name: f for f in fields(cast("Any", kind))}
+    hints = get_type_hints(kind)
+    parser = _build(known, hints, program, description)
+    given, unknown = parser.parse_known_args(argv)
+    if unknown:
+        raise InputError(_unknown_words(unknown, known, program))
+    values = vars(given)
+    config = values.pop("config", None)
+    from_file = {} if config is None else _read_config(config, known, hints)
+    chosen = from_file | values
+    return kind(**chosen), frozenset(chosen)
+
+
+def _build(
+    known: Mapping[str, Field[Any]], hints: Mapping[str, Any], program: str, description: str
+) -> _Parser:
+    # A flag that is not given leaves no trace, so that a file's value is not hidden by a default.
+    parser = _Parser(
+        prog=program,
+        description=description,
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=34, width=100),
+    )
+    parser.add_argument(
+        "--config", metavar="FILE", help="YAML or JSON file of these settings; flags win over it"
+    )
+    groups: dict[str, argparse._ArgumentGroup] = {}
+    for name, f in known.items():
+        group = (
+            groups.setdefault(f.metadata["group"], parser.add_argument_group(f.metadata["group"]))
+            if f.metadata["group"] not in groups
+            else groups[f.metadata["group"]]
+        )
+        text = f"{f.metadata['help']} (default: {_shown(f)})".replace("%", "%%")
+        kind = _plain(hints[name])
+        if kind is bool:
+            group.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, help=text)
+        else:
+            group.add_argument(
+                f"--{name}",
+                type=_converter(kind),
+                choices=f.metadata["choices"],
+                metavar=None if f.metadata["choices"] else kind.__name__.upper(),
+                help=text,
+            )
+    return parser
+
+
+def _shown(f: Field[Any]) -> str:
+    if f.default is None or f.default is MISSING:
+        return "none"
+    return str(f.default).lower() if isinstance(f.default, bool) else str(f.default)
+
+
+def _plain(hint: Any) -> type:
+    """Return the one type of a hint such as `int | None`."""
+    (kind,) = [t for t in get_args(hint) or (hint,) if t is not type(None)]
+    return cast("type", kind)
+
+
+def _converter(kind: type) -> Any:
+    """Return `kind` under the name that argparse's message shows."""
+
+    def convert(text: str) -> Any:
+        return kind(text)
+
+    convert.__name__ = {int: "whole number", float: "number", str: "text"}.get(kind, kind.__name__)
+    return convert
+
+
+def _unknown_words(words: Sequence[str], known: Mapping[str, Any], program: str) -> str:
+    word = next((w for w in words if w.startswith("-")), words[0])
+    if not word.startswith("--"):
+        return f"{word!r} is not expected here: every setting is a flag. See {program} --help."
+    name = word.removeprefix("--").split("=")[0].replace("-", "_")
+    hint = nearest(name, known).replace("'", "'--", 1)
+    return f"unknown flag --{name}.{hint} See {program} --help."
+
+
+def _read_config(
+    path: str, known: Mapping[str, Field[Any]], hints: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the settings of a YAML or JSON file (JSON is YAML), checked like flags."""
+    import yaml
+
+    try:
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"--config {path}: cannot be read ({error.strerror}).") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"--config {path}: is neither YAML nor JSON ({reason}).") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise InputError(f"--config {path}: has to map names of flags to values.")
+    return {str(k): _checked(path, str(k), v, known, hints) for k, v in content.items()}
+
+
+def _checked(
+    path: str,
+    name: str,
+    value: Any,
+    known: Mapping[str, Field[Any]],
+    hints: Mapping[str, Any],
+) -> Any:
+    if name not in known:
+        raise InputError(f"--config {path}: unknown setting {name!r}.{nearest(name, known)}")
+    kind, optional = _plain(hints[name]), type(None) in get_args(hints[name])
+    if value is None and optional:
+        return None
+    choices = known[name].metadata["choices"]
+    if choices and str(value) not in choices:
+        raise InputError(f"--config {path}: {name} is {value!r}; choose from {', '.join(choices)}.")
+    # YAML reads 1e-5, without a dot, as a text.
+    try:
+        fits = isinstance(value, bool) == (kind is bool) and value is not None
+        return kind(value) if fits and not isinstance(value, dict | list) else _refuse(value)
+    except ValueError:
+        raise InputError(
+            f"--config {path}: {name} is {value!r}; it has to be a {kind.__name__}."
+        ) from None
+
+
+def _refuse(value: Any) -> NoReturn:
+    raise ValueError(value)

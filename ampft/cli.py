@@ -1,0 +1,104 @@
+"""The command `ampft`: `env`, `predict`, `report`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from ampft.errors import InputError, run_door
+
+
+class _Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose errors are `InputError`s."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message}. See {self.prog} --help.")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    return run_door(lambda: _run(sys.argv[1:] if argv is None else argv))
+
+
+def _run(argv: Sequence[str]) -> None:
+    args = _parser().parse_args(argv)
+    {"env": _env, "predict": _predict, "report": _report}[args.command](args)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="ampft",
+        description="Fine-tune classifiers in mixed precision and know what ran. Training itself: "
+        "accelerate launch recipes/classify.py --help.",
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    env = commands.add_parser(
+        "env",
+        help="what this machine has, and what each precision would be here",
+        allow_abbrev=False,
+    )
+    env.add_argument("--json", action="store_true", help="for machines")
+    env.add_argument(
+        "--no_measure", action="store_true", help="leave out the rates of matrix products (seconds)"
+    )
+    predict = commands.add_parser(
+        "predict", help="classify a file with a model that a run saved", allow_abbrev=False
+    )
+    predict.add_argument("--model", required=True, metavar="DIR", help="output folder of a run")
+    predict.add_argument(
+        "--output_file",
+        metavar="FILE",
+        help="CSV to write, with the predictions as columns (default: standard output)",
+    )
+    predict.add_argument(
+        "--text_column_names",
+        metavar="a[,b]",
+        help="columns of the file (default: those of the training)",
+    )
+    predict.add_argument(
+        "--batch_size", type=int, default=64, metavar="N", help="texts at once (default: 64)"
+    )
+    predict.add_argument(
+        "--mixed_precision",
+        default="fp32",
+        metavar="MODE",
+        help="precision to compute in (default: fp32)",
+    )
+    predict.add_argument("file", metavar="FILE", help="CSV, TSV, JSON, JSON Lines or Parquet")
+    report = commands.add_parser("report", help="print a run again", allow_abbrev=False)
+    report.add_argument("run", metavar="RUN", help="output folder of a run")
+    return parser
+
+
+def _env(args: argparse.Namespace) -> None:
+    from ampft.environment import collect_environment, format_environment
+
+    environment = collect_environment(measure=not args.no_measure)
+    print(json.dumps(environment, indent=2) if args.json else format_environment(environment))
+
+
+def _predict(args: argparse.Namespace) -> None:
+    from ampft.predict import predict_file
+
+    predict_file(
+        args.model,
+        args.file,
+        output_file=args.output_file,
+        text_column_names=args.text_column_names,
+        batch_size=args.batch_size,
+        mixed_precision=args.mixed_precision,
+    )
+
+
+def _report(args: argparse.Namespace) -> None:
+    from ampft.results.show import format_run
+
+    print(format_run(args.run))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

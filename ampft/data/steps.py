@@ -1,0 +1,235 @@
+"""Step batches: which examples make one optimizer step, and how they are cut into micro-batches.
+
+The training loader yields one step batch per optimizer step, so lengths, schedules, logs and resume
+count optimizer steps. The sequence of effective batches depends on the seed, the epoch and the
+effective batch size alone: not on the number of processes or of micro-batches.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from ampft.packing.balance import balanced_micro_batches
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+
+
+class Examples(Protocol):
+    """The examples of one split, as tensors on request."""
+
+    @property
+    def weights(self) -> FloatArray:
+        """(n,) weight of each example in the loss: its class weight, or one."""
+        ...
+
+    @property
+    def lengths(self) -> IntArray:
+        """(n,) cost of each example: its tokens, or one where all cost the same."""
+        ...
+
+    def collate(self, ids: IntArray) -> Mapping[str, Tensor]:
+        """Return the model's inputs and `labels` of the examples `ids`, padded to one shape."""
+        ...
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """The part of a step batch that goes through the model at once.
+
+    Attributes:
+        ids: (m,) example ids.
+        inputs: The model's inputs and `labels` (m,), on the CPU until `to` moves them.
+        counted: False for the dummy of a process that has no examples: its loss counts zero times.
+        is_last: Whether gradients are synchronized with this micro-batch.
+    """
+
+    ids: IntArray
+    inputs: Mapping[str, Tensor]
+    counted: bool
+    is_last: bool
+
+
+@dataclass(frozen=True)
+class StepBatch:
+    """The examples of one optimizer step on one process; iterates over its micro-batches.
+
+    Attributes:
+        epoch: Epoch, from 0.
+        step: Step within the epoch, from 0.
+        effective_ids: (n,) example ids of the step over all processes, in their order.
+        effective_weight: Sum of the example weights of the effective batch.
+        effective_length: Sum of the example lengths (tokens) of the effective batch.
+        micro_batches: At least one.
+        waited: Seconds that the loop waited for this step batch.
+    """
+
+    epoch: int
+    step: int
+    effective_ids: IntArray
+    effective_weight: float
+    effective_length: int
+    micro_batches: tuple[MicroBatch, ...]
+    waited: float = 0.0
+
+    def __iter__(self) -> Iterator[MicroBatch]:
+        return iter(self.micro_batches)
+
+    @property
+    def ids(self) -> IntArray:
+        """Example ids of this process that count, in the order in which they are used."""
+        parts = [micro.ids for micro in self.micro_batches if micro.counted]
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+
+@dataclass(frozen=True)
+class StepBatches:
+    """The step batches of every epoch of a training split.
+
+    Attributes:
+        examples: Where the tensors come from.
+        effective_batch_size: Examples of one optimizer step over all processes.
+        micro_batches: Micro-batches that a full step batch is cut into, per process.
+        seed: Seed of the order of examples.
+        rank: Index of this process.
+        world_size: Number of processes.
+        padded: Whether a micro-batch costs its longest example times its size; else its tokens.
+        num_workers: Worker processes that collate ahead; 0 collates in the loop.
+    """
+
+    examples: Examples
+    effective_batch_size: int
+    micro_batches: int = 1
+    seed: int = 0
+    rank: int = 0
+    world_size: int = 1
+    padded: bool = True
+    num_workers: int = 0
+
+    def __len__(self) -> int:
+        """Optimizer steps per epoch; the last one may be short, none is dropped."""
+        return -(-len(self.examples.weights) // self.effective_batch_size)
+
+    def effective_ids(self, epoch: int, step: int) -> IntArray:
+        """Return the (n,) example ids of one optimizer step over all processes."""
+        return self._cut(self._order(epoch), step)
+
+    @classmethod
+    def for_process(
+        cls,
+        accelerator: Accelerator,
+        examples: Examples,
+        *,
+        batch_size: int,
+        seed: int = 0,
+        padded: bool = True,
+        num_workers: int = 0,
+    ) -> StepBatches:
+        """Return the share of this process.
+
+        Args:
+            accelerator: Gives the processes and the micro-batches per step.
+            examples: Of the training split.
+            batch_size: Examples of a micro-batch.
+            seed: As above, like `padded` and `num_workers`.
+            padded: See above.
+            num_workers: See above.
+        """
+        micro_batches = accelerator.gradient_accumulation_steps
+        return cls(
+            examples,
+            effective_batch_size=batch_size * micro_batches * accelerator.num_processes,
+            micro_batches=micro_batches,
+            seed=seed,
+            rank=accelerator.process_index,
+            world_size=accelerator.num_processes,
+            padded=padded,
+            num_workers=num_workers,
+        )
+
+    def epoch(self, epoch: int, *, start: int = 0, stop: int | None = None) -> Iterator[StepBatch]:
+        """Yield the step batches of an epoch from step `start` on, and at most up to `stop`."""
+        end = len(self) if stop is None else min(stop, len(self))
+        loader = DataLoader(
+            _EpochSteps(self, self._order(epoch), epoch, range(start, end)),
+            batch_size=None,
+            num_workers=self.num_workers,
+            collate_fn=_as_it_is,
+        )
+        asked = time.perf_counter()
+        for step_batch in loader:
+            waited = time.perf_counter() - asked
+            yield StepBatch(**{**vars(step_batch), "waited": waited})
+            asked = time.perf_counter()
+
+    def _order(self, epoch: int) -> IntArray:
+        generator = np.random.Generator(np.random.PCG64([self.seed, epoch]))
+        return generator.permutation(len(self.examples.weights))
+
+    def _cut(self, order: IntArray, step: int) -> IntArray:
+        return order[step * self.effective_batch_size : (step + 1) * self.effective_batch_size]
+
+    def _step_batch(self, order: IntArray, epoch: int, step: int) -> StepBatch:
+        effective = self._cut(order, step)
+        return StepBatch(
+            epoch=epoch,
+            step=step,
+            effective_ids=effective,
+            effective_weight=float(self.examples.weights[effective].sum()),
+            effective_length=int(self.examples.lengths[effective].sum()),
+            micro_batches=self._micro_batches(effective),
+        )
+
+    def _micro_batches(self, effective: IntArray) -> tuple[MicroBatch, ...]:
+        shares = np.array_split(effective, self.world_size)
+        # Every process goes through the model equally often: sharded models communicate each time.
+        rounds = min(self.micro_batches, len(shares[0]))
+        parts = [shares[self.rank][part] for part in self._parts(shares[self.rank], rounds)]
+        dummies = rounds - len(parts)
+        return tuple(
+            MicroBatch(
+                ids=ids,
+                inputs=self.examples.collate(ids),
+                counted=index >= dummies,
+                is_last=index == rounds - 1,
+            )
+            for index, ids in enumerate([effective[:1]] * dummies + parts)
+        )
+
+    def _parts(self, share: IntArray, rounds: int) -> list[IntArray]:
+        if len(share) == 0:
+            return []
+        lengths = self.examples.lengths[share]
+        return balanced_micro_batches(lengths, rounds, padded=self.padded)
+
+
+@dataclass(frozen=True)
+class _EpochSteps(Dataset[StepBatch]):
+    """Some steps of one epoch, as a data set that a loader's workers can index."""
+
+    batches: StepBatches
+    order: IntArray
+    epoch: int
+    steps: range
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __getitem__(self, index: int) -> StepBatch:
+        return self.batches._step_batch(self.order, self.epoch, self.steps[index])
+
+
+def _as_it_is(step_batch: StepBatch) -> StepBatch:
+    """Keep DataLoader from converting the arrays and numbers of a step batch."""
+    return step_batch

@@ -1,0 +1,97 @@
+"""Variable-length attention kernels of PyTorch for a GPU."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+from ampft.packing.layout import PackedLayout
+
+
+def varlen_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    packing: PackedLayout,
+    *,
+    dropout: float,
+    scale: float,
+    sliding_window: int | None,
+) -> torch.Tensor:
+    """Attention through `torch.nn.attention.varlen` (flash attention); it knows no dropout.
+
+    Args:
+        query: (N, heads, d), float16 or bfloat16, on a CUDA device.
+        key: As `query`.
+        value: As `query`.
+        packing: The sequences of the row.
+        dropout: Must be 0.
+        scale: Factor of the scores.
+        sliding_window: Tokens at most `sliding_window - 1` apart see each other.
+
+    Returns:
+        (N, heads, d).
+    """
+    # Imported here: it registers custom operators, which a CPU never needs.
+    from torch.nn.attention.varlen import varlen_attn
+
+    assert dropout == 0, "varlen_attn drops no attention weights"
+    reach = -1 if sliding_window is None else sliding_window - 1
+    longest = packing.lengths[-1]
+    attended: torch.Tensor = varlen_attn(
+        query.contiguous(),
+        key.contiguous(),
+        value.contiguous(),
+        packing.offsets,
+        packing.offsets,
+        longest,
+        longest,
+        scale=scale,
+        window_size=(reach, reach),
+    )
+    return attended
+
+
+def nested_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    packing: PackedLayout,
+    *,
+    dropout: float,
+    scale: float,
+    sliding_window: int | None,
+) -> torch.Tensor:
+    """Attention through jagged nested tensors: dropout and float32, but no sliding window.
+
+    Args:
+        query: (N, heads, d).
+        key: As `query`.
+        value: As `query`.
+        packing: The sequences of the row.
+        dropout: Probability that an attention weight is dropped.
+        scale: Factor of the scores.
+        sliding_window: Must be `None`.
+
+    Returns:
+        (N, heads, d).
+    """
+    assert sliding_window is None, "nested tensors have no sliding window"
+    attended = functional.scaled_dot_product_attention(
+        _nested(query, packing),
+        _nested(key, packing),
+        _nested(value, packing),
+        dropout_p=dropout,
+        scale=scale,
+    )
+    return attended.transpose(1, 2).values()
+
+
+def _nested(row: torch.Tensor, packing: PackedLayout) -> torch.Tensor:
+    nested = torch.nested.nested_tensor_from_jagged(
+        row.contiguous(),
+        offsets=packing.offsets,
+        min_seqlen=packing.lengths[0],
+        max_seqlen=packing.lengths[-1],
+    )
+    return nested.transpose(1, 2)

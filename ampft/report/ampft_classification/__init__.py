@@ -1,0 +1,1 @@
+"""The folder that `evaluate.load(ampft.report.metric_path())` reads."""

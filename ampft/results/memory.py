@@ -1,0 +1,71 @@
+"""Peak memory of a run, and what the number means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+_STATUS = Path("/proc/self/status")
+
+
+@dataclass(frozen=True)
+class PeakMemory:
+    """The peak of a run, in bytes; `None` where it cannot be read.
+
+    Attributes:
+        peak: Resident set of the process on a CPU, allocated tensors on an accelerator.
+        baseline: The same, after the imports and before the model; `None` on an accelerator.
+        reserved: What the accelerator's allocator held; `None` on a CPU.
+        protocol: How the numbers were taken, one sentence.
+    """
+
+    peak: int | None
+    baseline: int | None
+    reserved: int | None
+    protocol: str
+
+
+def resident_peak() -> int | None:
+    """Return the highest resident set of this process so far, bytes; `None` off Linux.
+
+    It is `VmHWM` of /proc/self/status, which starts anew with each program. `ru_maxrss` does not:
+    it survives exec, so that a small child of a large parent reports the parent. The kernel adds up
+    its counters in batches: readings are good to some 0.1 MiB, and can fall by as much.
+    """
+    try:
+        lines = _STATUS.read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return None
+    found = [line.split() for line in lines if line.startswith("VmHWM:")]
+    return int(found[0][1]) * 1024 if found else None  # proc(5): the unit is always kB
+
+
+def process_memory(baseline: int | None) -> PeakMemory:
+    """Return the peak of this process, for a run on a CPU.
+
+    Args:
+        baseline: `resident_peak()` after the imports and before the model was loaded, bytes.
+    """
+    peak = resident_peak()
+    protocol = (
+        "VmHWM of the process at the end; baseline: the same after the imports"
+        if peak is not None
+        else "not measured: this system has no /proc/self/status"
+    )
+    return PeakMemory(peak=peak, baseline=baseline, reserved=None, protocol=protocol)
+
+
+def device_memory(*, allocated: int, reserved: int) -> PeakMemory:
+    """Return the peak of an accelerator.
+
+    Args:
+        allocated: Such as `torch.cuda.max_memory_allocated()`, bytes.
+        reserved: Such as `torch.cuda.max_memory_reserved()`, bytes.
+    """
+    return PeakMemory(
+        peak=allocated,
+        baseline=None,
+        reserved=reserved,
+        protocol="peak of the tensors that the device's allocator gave out on the main process; "
+        "reserved: peak of what it held",
+    )

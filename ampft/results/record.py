@@ -1,0 +1,265 @@
+"""The run record, run.json: what is needed to repeat a run and to compare it honestly."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path, PurePath
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ampft.errors import InputError
+from ampft.results.folder import RunFolder
+from ampft.results.jsontext import JSONValue
+from ampft.results.memory import PeakMemory
+from ampft.results.surroundings import versions
+
+RECORD_NAME = "run.json"
+SCHEMA = 1
+STATUSES = ("running", "finished", "diverged", "interrupted")
+WITHHELD = "(not recorded)"
+
+_SECRET_NAME = re.compile(
+    r"(^|[_-])(token|secret|password|passwd|api[_-]?key|auth)$", re.IGNORECASE
+)
+_USER_IN_ADDRESS = re.compile(r"(?<=://)[^/\s@]+@")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataPart:
+    """The data: `fingerprints` and `examples` by split; `hub_id` when it came from the hub."""
+
+    name: str
+    kind: str
+    fingerprints: Mapping[str, str]
+    examples: Mapping[str, int]
+    notes: Sequence[str] = ()
+    hub_id: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelPart:
+    """The model: class name, numbers of parameters, and the hash of the weights at step 0."""
+
+    name: str
+    architecture: str
+    parameters: int
+    trainable_parameters: int
+    initial_weights_sha256: str
+    hub_id: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrecisionPart:
+    """Requested mode, what it resolved to, and what the products of the first step had.
+
+    `summary` says what was executed in one clause, for people.
+    """
+
+    requested: str
+    resolved: Mapping[str, JSONValue]
+    executed: Mapping[str, JSONValue] | None = None
+    summary: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopologyPart:
+    """Where the steps ran: `device` such as "cpu" or "cuda"; threads of each process."""
+
+    num_processes: int
+    cpu_threads: int
+    device: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepsPart:
+    """Optimizer steps planned, applied, and skipped for an overflow."""
+
+    total: int
+    applied: int = 0
+    skipped: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestPart:
+    """The epoch (from 1) whose weights were kept, and by which metric."""
+
+    metric: str
+    epoch: int
+    value: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """Everything about a run but its predictions, its report's tables and its history.
+
+    Attributes:
+        status: One of `STATUSES`.
+        arguments: Name and value of every setting, as parsed; secrets withheld.
+        command: The words of the command line; the program by its file name.
+        label_names: The class names, in the order of the logits.
+        data: The data.
+        model: The model before training.
+        precision: The precision.
+        topology: Processes, threads, device.
+        steps: Optimizer steps.
+        example_ids_sha256: `StepIdsHash` over the effective batches of the run so far.
+        timings: Seconds and rates, with their `protocol`; `total_seconds` from start to report.
+        memory: Peak memory.
+        metrics: Scalar metrics of the final report, and its `split`.
+        best: Which epoch was kept; `None` before the first evaluation.
+        reason: Why a run diverged or was interrupted.
+        files: Names of the files in the folder.
+        hardware: As `surroundings.hardware` has it.
+        versions: As `surroundings.versions` has it.
+        started: ISO 8601, UTC.
+        schema: Version of this layout.
+    """
+
+    status: str
+    arguments: Mapping[str, Any]
+    command: Sequence[str]
+    label_names: Sequence[str]
+    data: DataPart
+    model: ModelPart
+    precision: PrecisionPart
+    topology: TopologyPart
+    steps: StepsPart
+    example_ids_sha256: str | None = None
+    timings: Mapping[str, Any] = field(default_factory=dict)
+    memory: PeakMemory | None = None
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    best: BestPart | None = None
+    reason: str | None = None
+    files: Sequence[str] = ()
+    hardware: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=versions)
+    started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    schema: int = SCHEMA
+
+    def __post_init__(self) -> None:
+        if self.status not in STATUSES:
+            raise ValueError(f"status must be one of {STATUSES}, got {self.status!r}")
+        # A record is written more than once; what is withheld stays so.
+        object.__setattr__(self, "arguments", withhold_secrets(self.arguments))
+        object.__setattr__(self, "command", command_words(self.command))
+
+
+_PARTS = {
+    "data": DataPart,
+    "model": ModelPart,
+    "precision": PrecisionPart,
+    "topology": TopologyPart,
+    "steps": StepsPart,
+    "memory": PeakMemory,
+    "best": BestPart,
+}
+
+
+def write_record(folder: RunFolder, record: RunRecord) -> Path:
+    """Write run.json, whole or not at all; call it at the start, and again when more is known."""
+    return folder.write_json(RECORD_NAME, record)
+
+
+def read_record(folder: Path) -> RunRecord:
+    """Read run.json of a run's folder.
+
+    Raises:
+        InputError: When the folder holds no run, or one of another layout.
+    """
+    path = folder / RECORD_NAME
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        schema = values["schema"]
+        if schema != SCHEMA:
+            raise InputError(
+                f"{path}: has layout {schema}, this ampft reads {SCHEMA}; "
+                "read it with the version of ampft that it names under `versions`"
+            )
+        known = {part.name for part in fields(RunRecord)}
+        for name, part in _PARTS.items():
+            values[name] = None if values[name] is None else part(**values[name])
+        return RunRecord(**{name: value for name, value in values.items() if name in known})
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{folder}: is not the folder of a run: it needs {RECORD_NAME} as a run writes it "
+            f"({type(error).__name__}: {error})"
+        ) from error
+
+
+def precision_part(
+    requested: str,
+    precision: object,
+    *,
+    executed: Mapping[str, JSONValue] | None = None,
+    summary: str | None = None,
+) -> PrecisionPart:
+    """Return the record's part on precision.
+
+    Args:
+        requested: The mode as the user named it.
+        precision: A resolved precision: a dataclass; its dtypes are written as "float16".
+        executed: What was measured in the first step.
+        summary: The same in one clause, for people.
+    """
+    if not is_dataclass(precision) or isinstance(precision, type):
+        raise TypeError(f"precision must be a dataclass, got {type(precision).__name__}")
+    resolved: dict[str, JSONValue] = {}
+    for item in fields(precision):
+        value = getattr(precision, item.name)
+        plain = value is None or isinstance(value, str | bool | int | float)
+        resolved[item.name] = value if plain else str(value).removeprefix("torch.")
+    return PrecisionPart(requested=requested, resolved=resolved, executed=executed, summary=summary)
+
+
+class StepIdsHash:
+    """SHA-256 over the effective batches: which examples, in which step.
+
+    The order within a step is free (design: the step batch), so each step counts sorted.
+    """
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def update(self, ids: npt.ArrayLike) -> None:
+        """Add one optimizer step; `ids` are the example ids of all processes, shape (n,)."""
+        values = np.sort(np.asarray(ids).astype("<i8"))
+        self._hash.update(np.int64(values.size).astype("<i8").tobytes())
+        self._hash.update(values.tobytes())
+
+    def hexdigest(self) -> str:
+        """Return the hash of the steps so far."""
+        return self._hash.hexdigest()
+
+
+def withhold_secrets(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments without values whose name or form says that they are secret."""
+    return {
+        name: WITHHELD if value is not None and _SECRET_NAME.search(name) else _no_user(value)
+        for name, value in arguments.items()
+    }
+
+
+def command_words(words: Sequence[str]) -> list[str]:
+    """Return a command line fit for a record: no folder of the program, no secret values."""
+    kept = [PurePath(words[0]).name] if words else []
+    for previous, word in pairwise(words):
+        name, equals, _ = word.partition("=")
+        if previous.startswith("-") and "=" not in previous and _SECRET_NAME.search(previous):
+            kept.append(WITHHELD)
+        elif word.startswith("-") and equals and _SECRET_NAME.search(name):
+            kept.append(f"{name}={WITHHELD}")
+        else:
+            kept.append(_no_user(word))
+    return kept
+
+
+def _no_user(value: Any) -> Any:  # noqa: ANN401
+    return _USER_IN_ADDRESS.sub("", value) if isinstance(value, str) else value

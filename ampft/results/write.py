@@ -1,0 +1,41 @@
+"""Every file that a finished run leaves beside its model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ampft.report.classification import Report
+from ampft.report.predictions import Predictions
+from ampft.results.card import model_card
+from ampft.results.folder import RunFolder
+from ampft.results.predictions import References, write_predictions
+from ampft.results.record import RunRecord, write_record
+
+
+def write_results(
+    folder: RunFolder,
+    record: RunRecord,
+    report: Report,
+    predictions: Predictions,
+    references: References,
+) -> RunRecord:
+    """Write report, predictions, model card and, last, the record of a finished run.
+
+    Args:
+        folder: Holds the history, and the model as `save_pretrained` wrote it.
+        record: Its `files` are filled in here.
+        report: Of the final evaluation.
+        predictions: Of the final evaluation.
+        references: What `write_predictions` shows of the examples.
+
+    Returns:
+        The record as it was written.
+    """
+    folder.write_text("report.txt", report.text() + "\n")
+    folder.write_json("report.json", report.as_dict())
+    write_predictions(folder / "predictions.parquet", predictions, references)
+    folder.write_text("README.md", model_card(record, report))
+    names = {path.name for path in folder.path.iterdir() if not path.name.startswith(".")}
+    record = replace(record, files=sorted(names | {"run.json"}))
+    write_record(folder, record)
+    return record

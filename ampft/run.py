@@ -1,0 +1,344 @@
+"""One run: what happens around the loop, so that a recipe can show the loop alone."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from ampft.arguments import ClassifyArguments
+from ampft.console import plan_lines
+from ampft.data.steps import StepBatch, StepBatches
+from ampft.errors import TrainingStopped
+from ampft.evaluation.evaluate import evaluate
+from ampft.executed import ExecutedDtypes, ProductRecorder, check_trainable_float32, contradiction
+from ampft.precision import Precision
+from ampft.report.classification import Report, classification_report
+from ampft.report.predictions import Predictions
+from ampft.results.folder import RunFolder, check_output_folder
+from ampft.results.memory import PeakMemory, device_memory, process_memory, resident_peak
+from ampft.results.record import (
+    BestPart,
+    DataPart,
+    ModelPart,
+    RunRecord,
+    StepIdsHash,
+    StepsPart,
+    TopologyPart,
+    precision_part,
+    write_record,
+)
+from ampft.results.surroundings import hardware
+from ampft.results.write import write_results
+from ampft.tasks.task import LoadedModel, Task
+from ampft.training.accelerator import verify_prepared
+from ampft.training.best import BestModel
+from ampft.training.history import History, write_csv
+from ampft.training.step import StepOutcome
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+
+@dataclass
+class Run:
+    """A training with its evaluation; open it with `open_run`."""
+
+    args: ClassifyArguments
+    accelerator: Accelerator
+    precision: Precision
+    task: Task
+    history: History
+    best: BestModel
+    folder: RunFolder | None
+    memory_baseline: int | None
+    record_so_far: RunRecord
+    started: float = field(default_factory=time.perf_counter)
+    executed: ExecutedDtypes | None = None
+    ids: StepIdsHash = field(default_factory=StepIdsHash)
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps so far, skipped ones included."""
+        return self.history.steps
+
+    @contextlib.contextmanager
+    def watched(self, model: nn.Module, optimizer: Any) -> Iterator[None]:
+        """Measure the dtypes of the first optimizer step; later ones run unwatched.
+
+        Raises:
+            TrainingStopped: They contradict the precision that was asked for.
+        """
+        if self.executed is not None:
+            yield
+            return
+        recorder = ProductRecorder(self.precision)
+        with recorder:
+            yield
+        self.executed = recorder.census(model, optimizer.optimizer)
+        wrong = contradiction(self.precision, self.executed)
+        if wrong is not None:
+            raise TrainingStopped(wrong)
+        self.history.write(f"ran        {self.executed.summary()}")
+
+    def record(self, step_batch: StepBatch, outcome: StepOutcome) -> None:
+        """Add an optimizer step to the history."""
+        self.ids.update(step_batch.effective_ids)
+        peak = self._memory().peak
+        self.history.record(step_batch, outcome, None if peak is None else peak / 2**20)
+
+    def validate(self, model: nn.Module, epoch: int) -> bool:
+        """Evaluate on the validation split after an epoch; return whether to stop early."""
+        if not self._chooses:
+            return False
+        report = classification_report(self._predict(model, "validation"))
+        value = float(getattr(report, self.best.metric))
+        better = self.best.update(value, epoch, self.accelerator, model)
+        self.history.write(
+            f"epoch {epoch + 1:<4} validation accuracy {report.accuracy:.3f}, macro F1 "
+            f"{report.macro_f1:.3f}, log loss {report.log_loss:.3f}{'  (best)' if better else ''}"
+        )
+        self.history.resume_clock()
+        return self.best.should_stop
+
+    def finish(self, model: nn.Module) -> None:
+        """Evaluate the best model on the final split; write and print the results."""
+        if self.best.epoch is not None:
+            self.best.restore(self.accelerator, model)
+        split = "test" if "test" in self.task.data.splits else "validation"
+        predictions = self._predict(model, split)
+        report = classification_report(predictions)
+        total_seconds = time.perf_counter() - self.started
+        self.accelerator.end_training()
+        if self.folder is None:
+            return
+        self._save(model)
+        record = replace(
+            self._record("finished"),
+            timings={**self.history.timings(), "total_seconds": total_seconds},
+            metrics={**report.metrics(), "split": split, "selected": self._selected(split)},
+        )
+        write_results(
+            self.folder, record, report, predictions, partial(self.task.references, split)
+        )
+        self._print(report, total_seconds, self._baseline(split))
+
+    def stopped(self, status: str, reason: str) -> None:
+        """Mark the run as diverged or interrupted; what is in its folder stays."""
+        if self.folder is not None:
+            write_record(self.folder, replace(self._record(status), reason=reason))
+            self.best.path.unlink(missing_ok=True)
+
+    @property
+    def _chooses(self) -> bool:
+        return "validation" in self.task.data.splits and self.args.load_best_model_at_end
+
+    def _selected(self, split: str) -> bool:
+        """Whether the split of the final report was used to choose the epoch."""
+        return self._chooses and split == "validation"
+
+    def _save(self, model: nn.Module) -> None:
+        assert self.folder is not None
+        unwrapped: Any = self.accelerator.unwrap_model(model, keep_torch_compile=False)
+        unwrapped.save_pretrained(self.folder.path)
+        self.task.save_processor(self.folder.path)
+        if self.args.history_csv:
+            write_csv(self.folder / "history.jsonl", self.folder / "history.csv")
+
+    def _predict(self, model: nn.Module, split: str) -> Predictions:
+        return evaluate(
+            self.accelerator,
+            model,
+            self.task,
+            split,
+            batch_size=self.args.per_device_eval_batch_size,
+        )
+
+    def _memory(self) -> PeakMemory:
+        device = self.accelerator.device
+        if device.type == "cuda":
+            return device_memory(
+                allocated=torch.cuda.max_memory_allocated(device),
+                reserved=torch.cuda.max_memory_reserved(device),
+            )
+        return process_memory(self.memory_baseline)
+
+    def _record(self, status: str) -> RunRecord:
+        executed = self.executed
+        best = self.best
+        return replace(
+            self.record_so_far,
+            status=status,
+            precision=precision_part(
+                self.precision.mode,
+                self.precision,
+                executed=None if executed is None else executed.as_dict(),
+                summary=None if executed is None else executed.summary(),
+            ),
+            steps=StepsPart(
+                total=self.history.total_steps,
+                applied=self.steps - self.history.skipped,
+                skipped=self.history.skipped,
+            ),
+            example_ids_sha256=self.ids.hexdigest(),
+            timings=self.history.timings() if self.steps else {},
+            memory=self._memory(),
+            best=None
+            if best.epoch is None or best.value is None
+            else BestPart(metric=best.metric, epoch=best.epoch + 1, value=best.value),
+        )
+
+    def _baseline(self, split: str) -> str | None:
+        if not self.args.baseline:
+            return None
+        from ampft.baseline import baseline_line
+
+        return baseline_line(self.task.data, split)
+
+    def _print(self, report: Report, seconds: float, baseline: str | None) -> None:
+        assert self.folder is not None
+        split = f"{report.split}, {report.examples} examples"
+        chosen = " (the epoch was chosen on it too)" if self._selected(report.split) else ""
+        self.history.close()
+        print(f"\n{split}{chosen}\n\n{report.text()}\n")
+        print(f"wrote      {self.folder.path}/: model, report, predictions, history, run record")
+        if baseline:
+            print(f"baseline   {baseline}")
+        peak = self._memory().peak
+        memory = "unknown" if peak is None else f"{peak / 2**20:.0f} MiB"
+        print(
+            f"result     accuracy {report.accuracy:.4f}, macro F1 {report.macro_f1:.4f}, "
+            f"{seconds:.0f} s, peak memory {memory}, {self.history.skipped} steps skipped, "
+            f"{self.precision.mode} {self.precision.execution}"
+        )
+
+
+def choose_folder(args: ClassifyArguments, mode: str) -> Path:
+    """Return the output folder; nothing is created yet.
+
+    Raises:
+        InputError: `--output_dir` holds something already.
+    """
+    if args.output_dir is not None:
+        check_output_folder(args.output_dir, overwrite=args.overwrite_output_dir)
+        return Path(args.output_dir)
+    source = args.dataset_name or args.train_file or "data"
+    stem = f"{mode}-{Path(source).stem}-seed{args.seed}"
+    names = (stem if n == 1 else f"{stem}-{n}" for n in range(1, sys.maxsize))
+    return next(path for name in names if not (path := Path("runs", name)).exists())
+
+
+@contextlib.contextmanager
+def open_run(
+    args: ClassifyArguments,
+    output_dir: Path,
+    accelerator: Accelerator,
+    precision: Precision,
+    task: Task,
+    loaded: LoadedModel,
+    step_batches: StepBatches,
+    total_steps: int,
+) -> Iterator[Run]:
+    """Print the plan, hold the output folder, and leave a truthful record however the run ends."""
+    check_trainable_float32(loaded.model)
+    verify_prepared(accelerator, precision)
+    for line in plan_lines(accelerator, precision, task, loaded, step_batches, total_steps):
+        accelerator.print(line)
+    main = accelerator.is_main_process
+    folder = RunFolder(output_dir, overwrite=args.overwrite_output_dir) if main else None
+    with (
+        folder or contextlib.nullcontext(),
+        History(
+            None if folder is None else folder / "history.jsonl", accelerator, total_steps
+        ) as history,
+    ):
+        if args.with_tracking:
+            accelerator.init_trackers("ampft", config=_tracked(args))
+        run = Run(
+            args=args,
+            accelerator=accelerator,
+            precision=precision,
+            task=task,
+            history=history,
+            best=BestModel(
+                output_dir / ".best.safetensors",
+                args.metric_for_best_model,
+                args.early_stopping_patience,
+            ),
+            folder=folder,
+            memory_baseline=resident_peak(),
+            record_so_far=_first_record(args, accelerator, precision, task, loaded, total_steps),
+        )
+        if folder is not None:
+            write_record(folder, run.record_so_far)
+        try:
+            yield run
+        except TrainingStopped as error:
+            run.stopped("diverged", str(error))
+            raise
+        except BaseException as error:
+            run.stopped("interrupted", f"{type(error).__name__}: {error}")
+            raise
+
+
+def _first_record(
+    args: ClassifyArguments,
+    accelerator: Accelerator,
+    precision: Precision,
+    task: Task,
+    loaded: LoadedModel,
+    total_steps: int,
+) -> RunRecord:
+    data, device = task.data, accelerator.device
+    parameters = list(loaded.model.parameters())
+    gpus = [torch.cuda.get_device_name(device)] if device.type == "cuda" else []
+    return RunRecord(
+        status="running",
+        arguments=asdict(args),
+        command=sys.argv,
+        label_names=task.label_names,
+        data=DataPart(
+            name=data.name,
+            kind=data.kind,
+            fingerprints=data.fingerprints,
+            examples={name: len(rows) for name, rows in data.splits.items()},
+            notes=(*data.notes, *task.notes),
+        ),
+        model=ModelPart(
+            name=loaded.name,
+            architecture=type(loaded.model).__name__,
+            parameters=sum(p.numel() for p in parameters),
+            trainable_parameters=sum(p.numel() for p in parameters if p.requires_grad),
+            initial_weights_sha256=_weights_hash(loaded.model),
+        ),
+        precision=precision_part(precision.mode, precision),
+        topology=TopologyPart(
+            num_processes=accelerator.num_processes,
+            cpu_threads=torch.get_num_threads(),
+            device=device.type,
+        ),
+        steps=StepsPart(total=total_steps),
+        hardware=hardware(gpus),
+    )
+
+
+def _weights_hash(model: nn.Module) -> str:
+    """Return the SHA-256 of all weights and buffers by name."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _tracked(args: ClassifyArguments) -> dict[str, Any]:
+    return {k: v for k, v in asdict(args).items() if isinstance(v, int | float | str | bool)}

