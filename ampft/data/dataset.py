@@ -7,7 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from datasets import Dataset, DatasetDict
+
+IntArray = npt.NDArray[np.int64]
 
 ROWS_AT_A_TIME = 4096
 
@@ -42,6 +46,16 @@ class ClassificationData:
 def batches(split: Dataset) -> Iterator[dict[str, list[Any]]]:
     """Yield a split's rows in dictionaries of columns, at most `ROWS_AT_A_TIME` rows each."""
     yield from split.iter(batch_size=ROWS_AT_A_TIME)
+
+
+def label_codes(split: Dataset) -> IntArray:
+    """Return the (n,) class indices, int64, of a labelled split.
+
+    `split["label"]` as a whole costs 400 MB of resident memory for 700,000 chosen rows.
+    """
+    arrow = split.select_columns(["label"]).with_format("arrow")
+    parts = [batch["label"].to_numpy() for batch in arrow.iter(batch_size=ROWS_AT_A_TIME)]
+    return np.concatenate([np.zeros(0, dtype=np.int64), *parts])
 
 
 def value_bytes(value: Any) -> bytes:

@@ -8,12 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from datasets import Dataset
 
+from ampft.data.dataset import IntArray
 from ampft.errors import InputError
-
-IntArray = npt.NDArray[np.int64]
 
 PLACES_SHOWN = 10
 # What datasets and losses write for "no label": as a class it would be a phantom

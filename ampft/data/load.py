@@ -8,8 +8,8 @@ import numpy as np
 from datasets import ClassLabel, Dataset, DatasetDict
 
 from ampft.data.checks import class_names, digests, label_notes, shared_rows
-from ampft.data.dataset import ClassificationData, fingerprint
-from ampft.data.intake import IntArray, LabelledRows
+from ampft.data.dataset import ClassificationData, fingerprint, label_codes
+from ampft.data.intake import LabelledRows
 from ampft.data.request import DataRequest
 from ampft.data.splits import cut, missing_splits
 from ampft.errors import InputError
@@ -159,8 +159,3 @@ def finish(
         fingerprints={split: fingerprint(part, input_columns) for split, part in kept.items()},
         notes=tuple(said),
     )
-
-
-def label_codes(part: Dataset) -> IntArray:
-    """Return the (n,) class indices of a labelled split."""
-    return np.asarray(part.with_format("numpy", columns=["label"])["label"][:], dtype=np.int64)
