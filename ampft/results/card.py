@@ -12,7 +12,8 @@ from ampft.results.show import counted, duration, precision_words, steps_words
 
 # The hub's names: https://huggingface.co/tasks
 PIPELINES = {"text": "text-classification", "image": "image-classification"}
-EXAMPLE_INPUTS = {"text": "a text", "image": "a picture's path"}
+ONE_INPUT = {"text": '"a text"', "image": '"a picture.png"'}
+TWO_INPUTS = '{"text": "one text", "text_pair": "another"}'
 
 
 def model_card(record: RunRecord, report: Report) -> str:
@@ -82,10 +83,12 @@ def _introduction(record: RunRecord, report: Report) -> str:
 
 def _use(record: RunRecord) -> str:
     task = PIPELINES.get(record.data.kind, record.data.kind)
+    is_pair = len(record.data.input_columns) == 2
+    example = TWO_INPUTS if is_pair else ONE_INPUT.get(record.data.kind, "...")
     return (
         "## Use\n\n```python\nfrom transformers import pipeline\n\n"
         f'classify = pipeline("{task}", model="path/to/this/folder")\n'
-        f'classify("{EXAMPLE_INPUTS.get(record.data.kind, "an example")}")\n```'
+        f"classify({example})\n```"
     )
 
 
@@ -122,12 +125,12 @@ def _row(name: str, scores: Scores) -> list[str]:
 
 def _data(record: RunRecord, report: Report) -> str:
     rows = [
-        (code(split), f"{size:,}", code(record.data.fingerprints.get(split, "unknown")))
+        (code(split), code(record.data.fingerprints.get(split, "unknown")), f"{size:,}")
         for split, size in record.data.examples.items()
     ]
     notes = "\n".join(f"- {prose(note)}" for note in record.data.notes)
     return (
-        f"## Data\n\n{table(('split', 'examples', 'SHA-256 of the contents'), rows, left=1)}\n\n"
+        f"## Data\n\n{table(('split', 'SHA-256 of the contents', 'examples'), rows, left=2)}\n\n"
         f"The results are those of {code(report.split)}." + (f"\n\n{notes}" if notes else "")
     )
 

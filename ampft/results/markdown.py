@@ -10,9 +10,15 @@ from ampft.report.text import inert
 # In a code span nothing acts; these would end the span or the table cell, or, where a page shows
 # the source as it is, open an element.
 _ENDS_A_SPAN = re.compile(r"[`|<>]")
-# Escaped in prose, with all that Markdown gives a meaning. An @ between words becomes an address
-# in GitHub's renderer even when a backslash stands before it.
-_ACTS_IN_PROSE = re.compile(r"([\\`*_{}\[\]()#+!|~:&-])")
+
+# What acts anywhere in a line of prose; what GitHub's renderer makes an address of; what opens a
+# list, a heading or a rule at the start of a line.
+_ACTS_ANYWHERE = r"[\\`*_\[\]|~&]"
+_MAKES_AN_ADDRESS = r":(?=/)|(?<=www)\."
+_ACTS_AT_THE_START = r"^\s*[-+=#]|(?<=^\d)[.)]|(?<=^\d\d)[.)]"
+_ACTS = re.compile(f"({_ACTS_ANYWHERE}|{_MAKES_AN_ADDRESS}|{_ACTS_AT_THE_START})", re.IGNORECASE)
+
+_ACTS_IN_METADATA = re.compile(r"[`|<>\[\]@]|(?<=:)/|(?<=www)\.", re.IGNORECASE)
 
 
 def code(text: str) -> str:
@@ -23,13 +29,14 @@ def code(text: str) -> str:
 
 def prose(text: str) -> str:
     """Return `text` such that Markdown shows it and does nothing else."""
-    plain = re.sub(r"[<>@]", _escaped, inert(text))
-    return _ACTS_IN_PROSE.sub(r"\\\1", plain)
+    # An @ between words becomes an address even with a backslash before it.
+    plain = _ACTS.sub(r"\\\1", inert(text.strip()).replace("@", " at "))
+    return plain.replace("<", "&lt;").replace(">", "&gt;")
 
 
 def metadata_text(text: str) -> str:
     """Return `text` for a value of the card's YAML, inert where the YAML is shown as Markdown."""
-    return re.sub(r"[`|<>\[\]]", _escaped, inert(text))
+    return _ACTS_IN_METADATA.sub(_escaped, inert(text))
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> str:

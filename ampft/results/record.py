@@ -38,6 +38,7 @@ class DataPart:
 
     name: str
     kind: str
+    input_columns: Sequence[str]
     fingerprints: Mapping[str, str]
     examples: Mapping[str, int]
     notes: Sequence[str] = ()
@@ -103,7 +104,7 @@ class RunRecord:
     Attributes:
         status: One of `STATUSES`.
         arguments: Name and value of every setting, as parsed; secrets withheld.
-        command: The words of the command line; the program by its file name.
+        command: The words of the command line; a program of an absolute path by its file name.
         label_names: The class names, in the order of the logits.
         data: The data.
         model: The model before training.
@@ -249,7 +250,9 @@ def withhold_secrets(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def command_words(words: Sequence[str]) -> list[str]:
     """Return a command line fit for a record: no folder of the program, no secret values."""
-    kept = [PurePath(words[0]).name] if words else []
+    program = PurePath(words[0]) if words else None
+    # Under a home folder, an absolute path names its owner.
+    kept = [] if program is None else [program.name if program.is_absolute() else str(program)]
     for previous, word in pairwise(words):
         name, equals, _ = word.partition("=")
         if previous.startswith("-") and "=" not in previous and _SECRET_NAME.search(previous):
@@ -261,5 +264,5 @@ def command_words(words: Sequence[str]) -> list[str]:
     return kept
 
 
-def _no_user(value: Any) -> Any:  # noqa: ANN401
+def _no_user(value: Any) -> Any:
     return _USER_IN_ADDRESS.sub("", value) if isinstance(value, str) else value

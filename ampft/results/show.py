@@ -58,7 +58,7 @@ def heading(record: RunRecord) -> str:
     lines = {
         "started": record.started,
         "device": f"{topology.device}, {counted(topology.num_processes, 'process')}, "
-        f"{counted(topology.cpu_threads, 'CPU thread')} each",
+        f"{counted(topology.cpu_threads, 'CPU thread')}" + " each" * (topology.num_processes > 1),
         "precision": precision_words(record),
         "executed": record.precision.summary or "not measured",
         "model": f"{inert(record.model.name)}, {record.model.architecture}, "
