@@ -38,9 +38,9 @@ class DataPart:
 
     name: str
     kind: str
-    input_columns: Sequence[str]
     fingerprints: Mapping[str, str]
     examples: Mapping[str, int]
+    input_columns: Sequence[str] = ()
     notes: Sequence[str] = ()
     hub_id: str | None = None
 
