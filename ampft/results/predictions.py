@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ampft.errors import InputError
-from ampft.report.predictions import Predictions
+from ampft.report.predictions import FloatArray, IntArray, Predictions
 from ampft.results.folder import atomic_path
 
 # From a slice of example ids to the columns that show those examples: texts, or `reference`.
@@ -52,12 +52,14 @@ def write_predictions(
             rows, so that the inputs of the whole split are never in memory together.
         rows_per_group: Rows of one slice, and of one row group of the file.
     """
+    predicted, confidence = predictions.predicted, predictions.confidence
     with atomic_path(path) as temporary:
         writer: pq.ParquetWriter | None = None
         try:
             for start in range(0, len(predictions), rows_per_group):
                 rows = slice(start, min(start + rows_per_group, len(predictions)))
-                table = _table(predictions, rows, references(rows))
+                columns = _columns(predictions, rows, predicted[rows], confidence[rows])
+                table = _table(columns, references(rows), predictions.label_names)
                 if writer is None:
                     writer = pq.ParquetWriter(temporary, table.schema, compression="zstd")
                 writer.write_table(table)
@@ -89,26 +91,33 @@ def read_predictions(path: Path) -> Predictions:
     )
 
 
-def _table(predictions: Predictions, rows: slice, inputs: Mapping[str, Sequence[str]]) -> pa.Table:
+def _columns(
+    predictions: Predictions, rows: slice, predicted: IntArray, confidence: FloatArray
+) -> dict[str, pa.Array]:
     labels = predictions.labels[rows]
-    predicted = predictions.predicted[rows]
     probabilities = predictions.probabilities[rows]
     names = np.asarray(predictions.label_names, dtype=object)
     count, classes = probabilities.shape
     offsets = np.arange(0, count * classes + 1, classes, dtype=np.int32)
-    columns = {
+    return {
         "example_id": pa.array(predictions.example_ids[rows]),
         "split": pa.array([predictions.split] * count, pa.string()),
-        **{_free_name(name): pa.array(column, pa.string()) for name, column in inputs.items()},
         "label": pa.array(names[labels], pa.string()),
         "prediction": pa.array(names[predicted], pa.string()),
         "label_id": pa.array(labels),
         "prediction_id": pa.array(predicted),
-        "confidence": pa.array(predictions.confidence[rows]),
+        "confidence": pa.array(confidence),
         "probabilities": pa.ListArray.from_arrays(offsets, pa.array(probabilities.ravel())),
     }
-    metadata = {LABEL_NAMES_KEY: json.dumps(predictions.label_names).encode()}
-    return pa.table(columns).replace_schema_metadata(metadata)
+
+
+def _table(
+    columns: dict[str, pa.Array], inputs: Mapping[str, Sequence[str]], label_names: Sequence[str]
+) -> pa.Table:
+    shown = {_free_name(name): pa.array(column, pa.string()) for name, column in inputs.items()}
+    before = {name: columns.pop(name) for name in ("example_id", "split")}
+    metadata = {LABEL_NAMES_KEY: json.dumps(label_names).encode()}
+    return pa.table(before | shown | columns).replace_schema_metadata(metadata)
 
 
 def _free_name(name: str) -> str:
