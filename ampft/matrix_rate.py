@@ -10,8 +10,8 @@ import torch
 
 # Seconds that one product has to take before it is trusted, and repetitions of each.
 _LONG_ENOUGH = 0.04
-_REPETITIONS = 4
-_SIZES = (128, 256, 512, 1024, 2048, 4096, 8192)
+_REPETITIONS = 3
+_SIZES = (512, 1024, 2048, 4096, 8192)
 _LARGEST_ON_CPU = 2048
 
 
