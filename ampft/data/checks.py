@@ -8,7 +8,6 @@ from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
-from datasets import Dataset
 
 from ampft.data.dataset import batches, value_bytes
 from ampft.data.intake import LabelledRows
@@ -80,22 +79,40 @@ def label_notes(names: Sequence[str], training_rows: int) -> list[str]:
     return notes
 
 
-def digests(inputs: Dataset, columns: tuple[str, ...]) -> DigestArray:
+def digests(part: LabelledRows, columns: tuple[str, ...]) -> DigestArray:
     """Return 64 bits of BLAKE2 for each row's inputs: equal rows have equal digests.
 
     Two different rows among a million times a million pairs are taken for equal with a
-    probability of 5e-8.
+    probability of 5e-8. Images are decoded, so that one that cannot be is found before training.
+
+    Raises:
+        InputError: For an image that cannot be decoded, with its place.
     """
     found = bytearray()
-    for batch in batches(inputs):
-        for values in zip(*(batch[name] for name in columns), strict=True):
-            digest = hashlib.blake2b(digest_size=8)
-            for value in values:
-                encoded = value_bytes(value)
-                digest.update(len(encoded).to_bytes(8, "little"))
-                digest.update(encoded)
-            found += digest.digest()
+    try:
+        for batch in batches(part.inputs):
+            for values in zip(*(batch[name] for name in columns), strict=True):
+                digest = hashlib.blake2b(digest_size=8)
+                for value in values:
+                    encoded = value_bytes(value)
+                    digest.update(len(encoded).to_bytes(8, "little"))
+                    digest.update(encoded)
+                found += digest.digest()
+    except (OSError, SyntaxError, ValueError) as error:  # what Pillow raises for broken files
+        raise InputError(undecodable(part, error)) from error
     return np.frombuffer(bytes(found), dtype=np.uint64)
+
+
+def undecodable(part: LabelledRows, error: Exception) -> str:
+    """Say which rows cannot be decoded."""
+    broken = []
+    for row in range(len(part.inputs)):
+        try:
+            part.inputs[row]
+        except (OSError, SyntaxError, ValueError):
+            broken.append(row)
+    where = part.places(np.array(broken, dtype=np.int64)) if broken else part.origin
+    return f"{where}: cannot be decoded ({type(error).__name__}: {error}). Mend or remove them."
 
 
 def shared_rows(

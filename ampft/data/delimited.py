@@ -107,7 +107,7 @@ def guarded(
     """Pass rows on and turn a decoding error into one that names the line."""
     try:
         yield from rows
-    except UnicodeDecodeError as error:
+    except UnicodeError as error:
         raise InputError(undecodable(path, encoding, error)) from None
     except LookupError:
         raise InputError(
@@ -115,22 +115,26 @@ def guarded(
         ) from None
 
 
-def undecodable(path: Path, encoding: str, error: UnicodeDecodeError) -> str:
+def undecodable(path: Path, encoding: str, error: UnicodeError) -> str:
     """Say on which line the first byte stands that the encoding does not have."""
-    place = ""
+    return (
+        f"{path}{bad_byte(path, encoding) or f': not {encoding} ({error})'}. Say what the file is"
+        " in, for example --encoding latin-1 (or cp1252, or utf-16), or convert it:"
+        f" iconv -f latin1 -t utf-8 {path.name} > new{path.suffix}"
+    )
+
+
+def bad_byte(path: Path, encoding: str) -> str | None:
+    """Return where the first undecodable byte is, if the encoding has line breaks as ASCII has."""
+    if "\n".encode(encoding) != b"\n":
+        return None
     with path.open("rb") as file:
         for line, content in enumerate(file, start=1):
             try:
                 content.decode(encoding)
             except UnicodeDecodeError as found:
-                byte = content[found.start]
-                place = f", line {line}: byte 0x{byte:02x} is not {encoding}"
-                break
-    where = place or f": not {encoding} ({error.reason})"
-    return (
-        f"{path}{where}. Say what the file is in, for example --encoding latin-1 (or cp1252, or"
-        f" utf-16), or convert it: iconv -f latin1 -t utf-8 {path.name} > new{path.suffix}"
-    )
+                return f", line {line}: byte 0x{content[found.start]:02x} is not {encoding}"
+    return None
 
 
 def ragged(path: Path, line: int, found: int, wanted: int, delimiter: str) -> str:

@@ -34,7 +34,7 @@ def read_json(path: Path, *, encoding: str) -> Table:
         try:
             with path.open(encoding=with_mark(encoding)) as file:
                 yield from array_items(file, path) if is_array else lines(file, path)
-        except UnicodeDecodeError as error:
+        except UnicodeError as error:
             raise InputError(undecodable(path, encoding, error)) from None
 
     is_array = starts_with_bracket(path, encoding)
@@ -57,7 +57,7 @@ def starts_with_bracket(path: Path, encoding: str) -> bool:
             while part := file.read(CHARACTERS_AT_A_TIME):
                 if part.strip(BLANKS):
                     return part.lstrip(BLANKS).startswith("[")
-    except UnicodeDecodeError as error:
+    except UnicodeError as error:
         raise InputError(undecodable(path, encoding, error)) from None
     except LookupError:
         raise InputError(f"--encoding: got {encoding!r}, which no codec of Python has.") from None

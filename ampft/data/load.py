@@ -29,6 +29,7 @@ def load_data(request: DataRequest) -> ClassificationData:
     Raises:
         InputError: For data or options that have to be mended; one message each.
     """
+    refuse_idle_options(request)
     if request.files:
         return load_own_files(request)
     if request.dataset_name in (None, "stdlib"):
@@ -43,6 +44,29 @@ def load_data(request: DataRequest) -> ClassificationData:
         splits = load_digits(split_seed=request.split_seed)
         return finish(splits, request, input_columns=("image",), kind="image", name="digits")
     return load_from_hub(request)
+
+
+def refuse_idle_options(request: DataRequest) -> None:
+    """Raise InputError for an option that would have no effect on the source asked for."""
+    columns: dict[str, object] = {
+        "--text_column_names": request.text_column_names,
+        "--label_column_name": request.label_column_name,
+        "--image_column_name": request.image_column_name,
+    }
+    configuration: dict[str, object] = {"--dataset_config_name": request.dataset_config_name}
+    idle: dict[str, object]
+    if request.files:
+        source = "files"
+        idle = {"--image_column_name": request.image_column_name, **configuration}
+    elif request.dataset_name in (None, "stdlib"):
+        source, idle = "the built-in stdlib", columns
+    elif request.dataset_name == "digits":
+        source, idle = "the built-in digits", {**columns, **configuration}
+    else:
+        return
+    given = [flag for flag, value in idle.items() if value is not None]
+    if given:
+        raise InputError(f"{given[0]}: has no effect on {source}. Leave it away.")
 
 
 def load_own_files(request: DataRequest) -> ClassificationData:
@@ -104,7 +128,7 @@ def assemble(
         InputError: As `class_names`, `shared_rows` and `missing_splits`.
     """
     names = class_names(rows)
-    seen = {split: digests(part.inputs, input_columns) for split, part in rows.items()}
+    seen = {split: digests(part, input_columns) for split, part in rows.items()}
     said = [*notes, *(note for part in rows.values() for note in part.notes)]
     said += label_notes(names, len(rows["train"].codes))
     said += shared_rows(rows, seen, refuse=request.fail_on_leak)
@@ -116,7 +140,7 @@ def assemble(
         test_fraction=request.test_fraction,
         seed=request.split_seed,
     )
-    parts = {**{s: labelled(part, names) for s, part in rows.items()}}
+    parts = {split: labelled(part, names) for split, part in rows.items()}
     whole = parts["train"]
     parts.update({s: whole if len(r) == len(whole) else whole.select(r) for s, r in made.items()})
     return finish(

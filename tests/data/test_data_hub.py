@@ -1,0 +1,137 @@
+"""Datasets of the hub, by stand-ins in folders."""
+
+import pytest
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, Value
+from PIL import Image as PILImage
+
+from ampft.data.load import load_data
+from ampft.data.request import DataRequest
+from ampft.errors import InputError
+
+WHOLE = {"validation_fraction": 0.0, "test_fraction": 0.0}
+CLASSES = Features({"text": Value("string"), "label": ClassLabel(names=["pos", "neg"])})
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch, tmp_path):
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+def saved(folder, columns, features=None, **splits):
+    found = {"train": Dataset.from_dict(columns, features=features)}
+    for name, rows in splits.items():
+        found[name] = Dataset.from_dict(rows, features=features)
+    DatasetDict(found).save_to_disk(folder / "saved")
+    return str(folder / "saved")
+
+
+def load(name, **options):
+    return load_data(DataRequest(dataset_name=name, **{**WHOLE, **options}))
+
+
+def labels_of(data, split="train"):
+    return [data.label_names[code] for code in data.splits[split]["label"]]
+
+
+def test_declared_classes_keep_their_order(tmp_path):
+    name = saved(tmp_path, {"text": ["a", "b", "c"], "label": [1, 0, 1]}, CLASSES)
+    data = load(name)
+    assert data.label_names == ("pos", "neg")
+    assert labels_of(data) == ["neg", "pos", "neg"]
+    assert data.kind == "text"
+
+
+@pytest.mark.parametrize(
+    ("labels", "names"),
+    [
+        ([10, 9, 10], ("9", "10")),
+        (["b", "a", "b"], ("a", "b")),
+        ([True, False, True], ("False", "True")),
+    ],
+)
+def test_integers_strings_and_booleans_are_labels(tmp_path, labels, names):
+    data = load(saved(tmp_path, {"text": ["x", "y", "z"], "label": labels}))
+    assert data.label_names == names
+    assert labels_of(data) == [str(label) for label in labels]
+
+
+def test_a_folder_of_parquet_files_stands_for_a_dataset(tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    rows = Dataset.from_dict({"text": ["a", "b"], "label": [0, 1]}, features=CLASSES)
+    for split in ("train", "test"):
+        rows.to_parquet(folder / f"{split}.parquet")
+    data = load(str(folder))
+    assert data.label_names == ("pos", "neg")
+    assert any("2 of 2 test rows have inputs that train has too" in note for note in data.notes)
+
+
+def test_withheld_test_labels_leave_the_split_out(tmp_path):
+    test = {"text": ["d", "e"], "label": [-1, -1]}
+    name = saved(tmp_path, {"text": ["a", "b"], "label": [0, 1]}, CLASSES, test=test)
+    data = load(name)
+    assert set(data.splits) == {"train"}
+    assert any("test split has no labels" in note for note in data.notes)
+
+
+def test_some_withheld_labels_are_refused(tmp_path):
+    name = saved(tmp_path, {"text": ["a", "b", "c"], "label": [0, -1, 1]}, CLASSES)
+    with pytest.raises(InputError, match=r"split train, row 2: .*--ignore_label"):
+        load(name)
+    assert labels_of(load(name, ignore_labels=("-1",))) == ["pos", "neg"]
+
+
+def test_missing_texts_are_refused_or_dropped(tmp_path):
+    name = saved(tmp_path, {"text": ["a", None, "c"], "label": [0, 1, 1]}, CLASSES)
+    with pytest.raises(InputError, match=r"split train, row 2: nothing in column 'text'"):
+        load(name)
+    data = load(name, drop_missing_text=True)
+    assert data.splits["train"]["text"][:] == ["a", "c"]
+
+
+def test_other_names_of_splits_and_unused_ones(tmp_path):
+    rows = {"text": ["d", "e"], "label": [0, 1]}
+    name = saved(tmp_path, {"text": ["a", "b"], "label": [0, 1]}, CLASSES, dev=rows, extra=rows)
+    data = load(name)
+    assert set(data.splits) == {"train", "validation"}
+    assert any("not used: extra" in note for note in data.notes)
+
+
+def test_columns_are_listed_with_their_types(tmp_path):
+    name = saved(tmp_path, {"words": ["a", "b"], "more": ["a", "b"], "stars": [1, 2]})
+    with pytest.raises(
+        InputError, match=r"'words' \(string\), 'more' \(string\), 'stars' \(int64\)"
+    ):
+        load(name)
+    data = load(name, label_column_name="stars", text_column_names=("words", "more"))
+    assert data.input_columns == ("words", "more")
+
+
+def picture(value):
+    return PILImage.new("L", (4, 4), value)
+
+
+def test_image_columns_make_image_data(tmp_path):
+    features = Features({"img": Image(), "label": ClassLabel(names=["dark", "light"])})
+    pictures = {"img": [picture(0), picture(255)], "label": [0, 1]}
+    name = saved(tmp_path, pictures, features, test=pictures)
+    data = load(name)
+    assert (data.kind, data.input_columns) == ("image", ("img",))
+    assert any("2 of 2 test rows" in note for note in data.notes)
+    with pytest.raises(InputError, match=r"--image_column_name: .*has no column 'label'"):
+        load(name, image_column_name="label")
+
+
+def test_a_corrupt_image_is_named_before_training(tmp_path):
+    features = Features({"img": Image(), "label": ClassLabel(names=["dark", "light"])})
+    broken = {"bytes": b"\x89PNG\r\n\x1a\n and no more", "path": None}
+    name = saved(tmp_path, {"img": [picture(0), broken], "label": [0, 1]}, features)
+    with pytest.raises(InputError, match=r"split train, row 2: cannot be decoded"):
+        load(name)
+
+
+@pytest.mark.parametrize("configuration", [None, "sst2"])
+def test_a_dataset_out_of_reach_says_what_to_do(configuration):
+    with pytest.raises(InputError, match=r"cannot load 'nobody/nothing'.*--dataset_name stdlib"):
+        load("nobody/nothing", dataset_config_name=configuration)

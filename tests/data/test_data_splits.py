@@ -1,0 +1,142 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ampft.data.load import load_data
+from ampft.data.request import DataRequest
+from ampft.data.splits import missing_splits, split_off, stratified_choice
+from ampft.errors import InputError
+
+
+@given(
+    sizes=st.lists(st.integers(1, 30), min_size=2, max_size=6),
+    share=st.floats(0.05, 0.9),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=60, deadline=None)
+def test_each_class_keeps_its_share_to_less_than_one_row(sizes, share, seed):
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    count = int(share * len(labels))
+    chosen = stratified_choice(labels, count, seed=seed)
+    assert len(chosen) == count == len(set(chosen.tolist()))
+    counts = np.bincount(labels[chosen], minlength=len(sizes))
+    assert np.all(np.abs(counts - np.array(sizes) * count / len(labels)) < 1)
+
+
+def test_an_unstratified_choice_would_miss_shares():
+    labels = np.repeat([0, 1], [90, 10])
+    random = [np.random.default_rng(s).choice(100, 20, replace=False) for s in range(20)]
+    assert {int(labels[rows].sum()) for rows in random} != {2}
+    assert {int(labels[stratified_choice(labels, 20, seed=s)].sum()) for s in range(20)} == {2}
+
+
+def test_equal_texts_stay_together_and_every_class_stays_in_training():
+    generator = np.random.default_rng(0)
+    groups = generator.integers(0, 60, 200).astype(np.uint64)
+    labels = (groups % 7).astype(np.int64)
+    first, second = split_off(labels, groups, 0.3, seed=1)
+    assert not set(groups[first].tolist()) & set(groups[second].tolist())
+    assert sorted([*first.tolist(), *second.tolist()]) == list(range(200))
+    assert set(labels[first].tolist()) == set(labels.tolist())
+
+
+@pytest.mark.parametrize(
+    ("given_splits", "sizes"),
+    [
+        ({"train"}, {"train": 70, "validation": 10, "test": 20}),
+        ({"train", "test"}, {"train": 90, "validation": 10}),
+        ({"train", "validation"}, {"train": 100}),
+        ({"train", "validation", "test"}, {"train": 100}),
+    ],
+)
+def test_which_splits_are_made(given_splits, sizes):
+    made, said = missing_splits(
+        np.arange(100) % 2,
+        np.arange(100, dtype=np.uint64),
+        frozenset(given_splits),
+        validation_fraction=0.1,
+        test_fraction=0.2,
+        seed=0,
+    )
+    assert {split: len(rows) for split, rows in made.items()} == sizes
+    assert (said is None) == (len(given_splits) == 3)
+    together = np.concatenate(list(made.values()))
+    assert sorted(together.tolist()) == list(range(100))
+
+
+def write(folder, count=100):
+    path = folder / "sorted.csv"
+    rows = (f"text {i},{'a' if i < count // 2 else 'b'}\n" for i in range(count))
+    path.write_text("text,label\n" + "".join(rows))
+    return path
+
+
+def test_the_split_is_seeded_and_said(tmp_path):
+    path = write(tmp_path)
+    one, same, other = (load_data(DataRequest(train_file=path, split_seed=s)) for s in (0, 0, 1))
+    assert one.fingerprints == same.fingerprints
+    assert all(one.fingerprints[s] != other.fingerprints[s] for s in ("train", "test"))
+    assert any("stratified, seed 0: validation 10, test 20; train keeps 70" in n for n in one.notes)
+
+
+def test_limits_keep_all_classes_of_a_sorted_file(tmp_path):
+    request = DataRequest(
+        train_file=write(tmp_path), max_train_samples=6, max_eval_samples=4, max_predict_samples=2
+    )
+    data = load_data(request)
+    assert {s: len(p) for s, p in data.splits.items()} == {"train": 6, "validation": 4, "test": 2}
+    assert sorted(data.splits["train"]["label"]) == [0, 0, 0, 1, 1, 1]
+    assert any(note.startswith("--max_train_samples: 6 of 70") for note in data.notes)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_train_samples": 0}, r"--max_train_samples: got 0"),
+        ({"validation_fraction": 1.0}, r"--validation_fraction: got 1\.0"),
+        ({"test_fraction": -0.1}, r"--test_fraction: got -0\.1"),
+        ({"validation_fraction": 0.5, "test_fraction": 0.5}, r"nothing is left for training"),
+        ({"validation_fraction": 0.001}, r"--validation_fraction: 100 training rows are too few"),
+    ],
+)
+def test_splits_that_cannot_be_made(tmp_path, options, message):
+    with pytest.raises(InputError, match=message):
+        load_data(DataRequest(train_file=write(tmp_path), **options))
+
+
+PRINT_FINGERPRINTS = """
+import sys
+from pathlib import Path
+from ampft.data.load import load_data
+from ampft.data.request import DataRequest
+print(sorted(load_data(DataRequest(train_file=Path(sys.argv[1]))).fingerprints.items()))
+print([m for m in ("torch", "transformers") if m in sys.modules])
+"""
+
+
+def test_fingerprints_are_stable_across_processes_and_loading_imports_no_torch(tmp_path):
+    path = write(tmp_path)
+    command = [sys.executable, "-c", PRINT_FINGERPRINTS, str(path)]
+    out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    here = sorted(load_data(DataRequest(train_file=path)).fingerprints.items())
+    assert out.splitlines() == [str(here), "[]"]
+
+
+def test_a_fingerprint_tells_texts_labels_and_order_apart(tmp_path):
+    contents = [
+        "text,label\nab,x\nc,y\n",
+        "text,label\na,x\nbc,y\n",
+        "text,label\nab,y\nc,x\n",
+        "text,label\nc,y\nab,x\n",
+    ]
+    found = set()
+    for number, content in enumerate(contents):
+        path = tmp_path / f"{number}.csv"
+        path.write_text(content)
+        data = load_data(DataRequest(train_file=path, validation_fraction=0, test_fraction=0))
+        found.add(data.fingerprints["train"])
+    assert len(found) == len(contents)
