@@ -40,7 +40,7 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - what a module attribute is, only its home knows
+def __getattr__(name: str) -> Any:
     # balance.py needs numpy alone: whoever cuts micro-batches should not wait for transformers.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -34,7 +34,7 @@ def packed_attention_forward(
     scaling: float | None = None,
     packing: PackedLayout | None = None,
     sliding_window: int | None = None,
-    **kwargs: Any,  # noqa: ANN401 - transformers passes through what other kernels want
+    **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attention as transformers calls it; without `packing` exactly its `sdpa`.
 
@@ -69,7 +69,13 @@ def packed_attention_forward(
     rows = [tensor.squeeze(0).transpose(0, 1) for tensor in (query, key, value)]
     kernel = choose_kernel(rows, dropout=dropout, windowed=sliding_window is not None)
     attended = kernel(
-        rows[0], rows[1], rows[2], packing, dropout=dropout, scale=scale, sliding_window=sliding_window
+        rows[0],
+        rows[1],
+        rows[2],
+        packing,
+        dropout=dropout,
+        scale=scale,
+        sliding_window=sliding_window,
     )
     return attended.unsqueeze(0), None
 

@@ -35,6 +35,24 @@ def positions_after_padding_id(
 
 
 @dataclass(frozen=True)
+class Trim:
+    """Where the last layer can go on with the first token of each sequence alone.
+
+    Attributes:
+        layers: Path, below the base model, of the list of layers.
+        attention: Path, below a layer, of the module that is handed the keyword arguments.
+        cut: Path, below a layer, of the first module after attention that works token by token on
+            everything the layer still needs; its inputs are cut.
+        heads: Names of the model classes whose head reads the first token and nothing else.
+    """
+
+    layers: str
+    attention: str
+    cut: str
+    heads: frozenset[str]
+
+
+@dataclass(frozen=True)
 class Family:
     """How one family of encoders is entered and left.
 
@@ -42,32 +60,47 @@ class Family:
         encoder: Path, below the base model, of the module whose output is scattered back; the base
             model itself when empty.
         positions: Gives the position ids of the packed row.
-        masks: Attention mask that the base model is handed in place of the padded one.
-        takes_token_types: Whether the model has token type ids.
+        mask_kinds: Kinds of attention mask that the base model wants to be handed; it makes its own
+            when there are none.
+        trim: How the last layer is cut down to first tokens; `None` where it cannot be.
     """
 
     encoder: str
     positions: Callable[[nn.Module, torch.Tensor, PackedLayout], torch.Tensor]
-    takes_token_types: bool = True
     mask_kinds: tuple[str, ...] = ()
+    trim: Trim | None = None
 
 
-_BERT = Family(encoder="encoder", positions=positions_in_sequence)
-_ROBERTA = Family(encoder="encoder", positions=positions_after_padding_id)
+def _like_bert(
+    prefix: str, positions: Callable[[nn.Module, torch.Tensor, PackedLayout], torch.Tensor]
+) -> Family:
+    heads = frozenset({f"{prefix}ForSequenceClassification"})
+    trim = Trim("encoder.layer", attention="attention", cut="attention.output", heads=heads)
+    return Family(encoder="encoder", positions=positions, trim=trim)
+
 
 FAMILIES: dict[str, Family] = {
-    "bert": _BERT,
-    "electra": _BERT,
-    "roberta": _ROBERTA,
-    "xlm-roberta": _ROBERTA,
-    "camembert": _ROBERTA,
+    "bert": _like_bert("Bert", positions_in_sequence),
+    "electra": _like_bert("Electra", positions_in_sequence),
+    "ernie": _like_bert("Ernie", positions_in_sequence),
+    "roberta": _like_bert("Roberta", positions_after_padding_id),
+    "xlm-roberta": _like_bert("XLMRoberta", positions_after_padding_id),
+    "camembert": _like_bert("Camembert", positions_after_padding_id),
+    "data2vec-text": _like_bert("Data2VecText", positions_after_padding_id),
     "distilbert": Family(
-        encoder="transformer", positions=positions_in_sequence, takes_token_types=False
+        encoder="transformer",
+        positions=positions_in_sequence,
+        trim=Trim(
+            "transformer.layer",
+            attention="attention",
+            cut="sa_layer_norm",
+            heads=frozenset({"DistilBertForSequenceClassification"}),
+        ),
     ),
+    # A layer of ModernBERT adds its residuals between its modules, where no hook can cut.
     "modernbert": Family(
         encoder="",
         positions=positions_in_sequence,
-        takes_token_types=False,
         mask_kinds=("full_attention", "sliding_attention"),
     ),
 }

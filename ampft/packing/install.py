@@ -14,20 +14,14 @@ from transformers.modeling_outputs import BaseModelOutput
 from ampft.errors import InputError
 from ampft.packing.attention import ATTENTION_NAME, register_packed_attention
 from ampft.packing.dropout import install_quick_dropout
-from ampft.packing.families import Family, family_of
+from ampft.packing.families import Family, Trim, family_of
 from ampft.packing.layout import PackedLayout, pack_layout
 from ampft.packing.support import packing_support
 
 Kwargs = dict[str, Any]
 Output: TypeAlias = tuple[torch.Tensor, ...] | BaseModelOutput
-_UNPACKED_ARGUMENTS = (
-    "position_ids",
-    "inputs_embeds",
-    "past_key_values",
-    "encoder_hidden_states",
-    "output_attentions",
-    "output_hidden_states",
-)
+_PACKED_TENSORS = ("input_ids", "attention_mask", "token_type_ids")
+_UNPACKED_OPTIONS = ("output_attentions", "output_hidden_states", "past_key_values", "use_cache")
 
 
 class PackedModel:
@@ -38,10 +32,12 @@ class PackedModel:
         paths: How many calls went which way: "packed", or "padded: " and the reason.
     """
 
-    def __init__(self, model: PreTrainedModel, family: Family) -> None:
+    def __init__(self, model: PreTrainedModel, family: Family, *, trim: bool) -> None:
         self.model = model
         self.paths: Counter[str] = Counter()
         self._family = family
+        self._trim = family.trim if trim else None
+        self._cutting: PackedLayout | None = None
         self._former_attention = model.config._attn_implementation
         self._undo: list[Callable[[], None]] = []
 
@@ -52,17 +48,41 @@ class PackedModel:
         if self.model.config._attn_implementation == ATTENTION_NAME:
             self.model.config._attn_implementation = self._former_attention
 
-    def attach(self) -> None:
+    def attach(self, *, quick_dropout: bool) -> None:
         """Register the hooks; called once, by `install_packing`."""
         register_packed_attention()
         base = self.model.base_model
         encoder = base.get_submodule(self._family.encoder)
         enter = base.register_forward_pre_hook(self._enter, with_kwargs=True)
         leave = encoder.register_forward_hook(self._leave, with_kwargs=True)
-        self._undo += [enter.remove, leave.remove, install_quick_dropout(base)]
+        self._undo += [enter.remove, leave.remove]
+        if quick_dropout:
+            self._undo.append(install_quick_dropout(base))
+        if self._trim is not None:
+            self._attach_trim(base, self._trim)
         # The name stays for as long as the hooks do, not for one call: gradient checkpointing runs
         # the layers again in the backward pass. Without a layout it means `sdpa`.
         self.model.config._attn_implementation = ATTENTION_NAME
+
+    def _attach_trim(self, base: nn.Module, trim: Trim) -> None:
+        layers = base.get_submodule(trim.layers)
+        assert isinstance(layers, nn.ModuleList)
+        attention, cut = (layers[-1].get_submodule(path) for path in (trim.attention, trim.cut))
+        hooks = (
+            attention.register_forward_pre_hook(self._remember, with_kwargs=True),
+            cut.register_forward_pre_hook(self._cut),
+        )
+        self._undo += [hook.remove for hook in hooks]
+
+    def _remember(self, module: nn.Module, args: tuple[Any, ...], kwargs: Kwargs) -> None:
+        # The module to be cut runs right after this one and is handed no keyword arguments.
+        del module, args
+        self._cutting = kwargs.get("packing")
+
+    def _cut(self, module: nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        del module
+        layout, self._cutting = self._cutting, None
+        return args if layout is None else tuple(layout.first_tokens(hidden) for hidden in args)
 
     def _enter(
         self, base: nn.Module, args: tuple[Any, ...], kwargs: Kwargs
@@ -81,11 +101,16 @@ class PackedModel:
     def _obstacle(self, args: tuple[Any, ...], kwargs: Kwargs) -> str | None:
         if len(args) > 1:
             return "arguments after input_ids were given by position"
-        given = [name for name in _UNPACKED_ARGUMENTS if _is_given(kwargs.get(name))]
+        given = [
+            name
+            for name, value in kwargs.items()
+            if (isinstance(value, torch.Tensor) and name not in _PACKED_TENSORS)
+            or (name in _UNPACKED_OPTIONS and value is not None and value is not False)
+        ]
         config = self.model.config
         given += [n for n in ("output_attentions", "output_hidden_states") if getattr(config, n)]
         if given:
-            return f"{given[0]} was asked for"
+            return f"{given[0]} was given"
         if config._attn_implementation != ATTENTION_NAME:
             return f"attn_implementation became {config._attn_implementation!r} after installation"
         ids, mask = _ids_of(args, kwargs), kwargs.get("attention_mask")
@@ -117,12 +142,19 @@ class PackedModel:
         if layout is None:
             return None
         if isinstance(output, tuple):
-            return (layout.scatter(output[0]), *output[1:])
-        output.last_hidden_state = layout.scatter(output.last_hidden_state)
+            return (self._padded(output[0], layout), *output[1:])
+        assert output.last_hidden_state is not None
+        output.last_hidden_state = self._padded(output.last_hidden_state, layout)
         return output
 
+    def _padded(self, packed: torch.Tensor, layout: PackedLayout) -> torch.Tensor:
+        # After a cut there is one token left of each sequence: (1, B, H) becomes (B, 1, H).
+        return layout.scatter(packed) if self._trim is None else packed.transpose(0, 1)
 
-def install_packing(model: PreTrainedModel) -> PackedModel:
+
+def install_packing(
+    model: PreTrainedModel, *, trim_last_layer: bool = True, quick_dropout: bool = True
+) -> PackedModel:
     """Let `model` run its encoder on the real tokens of each batch.
 
     The call stays `model(input_ids=..., attention_mask=...)` with a right-padded batch, and so do
@@ -131,6 +163,9 @@ def install_packing(model: PreTrainedModel) -> PackedModel:
 
     Args:
         model: A model of a supported family, whose attention implementation is `sdpa`.
+        trim_last_layer: Where the head reads the first token alone, let the last layer's
+            feed-forward part work on first tokens alone: same logits, same gradients, less work.
+        quick_dropout: Draw the masks of `nn.Dropout` as `ampft.packing.dropout` does, on a CPU.
 
     Returns:
         The handle, whose `remove` undoes the installation.
@@ -145,13 +180,10 @@ def install_packing(model: PreTrainedModel) -> PackedModel:
             f"model: {type(model).__name__} cannot run without padding ({support.reason}). "
             "Ask packing_support(model) first and keep the padded path."
         )
-    handle = PackedModel(model, family)
-    handle.attach()
+    readers = frozenset() if family.trim is None else family.trim.heads
+    handle = PackedModel(model, family, trim=trim_last_layer and type(model).__name__ in readers)
+    handle.attach(quick_dropout=quick_dropout)
     return handle
-
-
-def _is_given(value: object) -> bool:
-    return value is not None and value is not False
 
 
 def _ids_of(args: tuple[Any, ...], kwargs: Kwargs) -> torch.Tensor | None:

@@ -38,7 +38,7 @@ def varlen_attention(
     assert dropout == 0, "varlen_attn drops no attention weights"
     reach = -1 if sliding_window is None else sliding_window - 1
     longest = packing.lengths[-1]
-    attended: torch.Tensor = varlen_attn(
+    attended = varlen_attn(
         query.contiguous(),
         key.contiguous(),
         value.contiguous(),
@@ -49,6 +49,7 @@ def varlen_attention(
         scale=scale,
         window_size=(reach, reach),
     )
+    assert isinstance(attended, torch.Tensor)
     return attended
 
 

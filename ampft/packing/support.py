@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import nn
 from transformers import PreTrainedModel
 
 from ampft.packing.attention import ATTENTION_NAME
@@ -54,6 +53,6 @@ def _obstacle(model: PreTrainedModel) -> str | None:
     implementation = config._attn_implementation
     if implementation not in ("sdpa", ATTENTION_NAME):
         return f"the model was loaded with attn_implementation={implementation!r}, not 'sdpa'"
-    if not isinstance(model.base_model.get_submodule(family.encoder), nn.Module):
-        return f"the {kind} model has no {family.encoder!r}"
+    if getattr(config, "chunk_size_feed_forward", 0):
+        return "chunk_size_feed_forward cuts the sequence, which a packed row cannot bear"
     return None
