@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ampft.data.steps import StepBatches
-from ampft.precision import Precision
-from ampft.tasks.task import LoadedModel, Task
+from ampft.results.show import counted
+from ampft.setup import Setup
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -35,28 +34,24 @@ def quiet_libraries() -> None:
     warnings.filterwarnings("ignore", category=FutureWarning, module="(transformers|datasets)")
 
 
-def plan_lines(
-    accelerator: Accelerator,
-    precision: Precision,
-    task: Task,
-    loaded: LoadedModel,
-    step_batches: StepBatches,
-    total_steps: int,
-) -> list[str]:
+def plan_lines(setup: Setup) -> list[str]:
     """Return what was resolved, line by line: device, precision, model, data, steps."""
-    processes = accelerator.num_processes
+    precision, task, loaded = setup.precision, setup.task, setup.loaded
     weights = sum(parameter.numel() for parameter in loaded.model.parameters()) / 1e6
     sizes = ", ".join(f"{name} {len(rows)}" for name, rows in task.data.splits.items())
-    per_epoch = len(step_batches)
+    batches, steps = setup.step_batches, setup.total_steps
+    processes = counted(batches.world_size, "process")
+    micro_batches = counted(batches.micro_batches, "micro-batch")
+    micro = batches.effective_batch_size // (batches.world_size * batches.micro_batches)
     return [
-        f"device     {_device(accelerator)}",
+        f"device     {_device(setup.accelerator)}",
         f"precision  {precision.mode}, {precision.execution}: {precision.reason}",
         f"model      {loaded.name}, {weights:.1f} M float32 weights",
         *(f"           {note}" for note in loaded.notes),
-        f"data       {task.data.name}: {sizes}; {len(task.label_names)} classes",
+        f"data       {task.data.name}: {sizes}; {counted(len(task.label_names), 'class')}",
         *(f"           {note}" for note in (*task.data.notes, *task.notes)),
-        f"steps      {total_steps} = {total_steps / per_epoch:.3g} epochs x {per_epoch}; effective "
-        f"batch {step_batches.effective_batch_size} = {_batch(step_batches, processes)}",
+        f"steps      {steps} = {steps / len(batches):.3g} epochs x {len(batches)}; effective batch "
+        f"{batches.effective_batch_size} = {processes} x {micro_batches} x {micro}",
     ]
 
 
@@ -68,8 +63,3 @@ def _device(accelerator: Accelerator) -> str:
         processes = f", {accelerator.num_processes} processes" * (accelerator.num_processes > 1)
         return f"CPU, {torch.get_num_threads()} threads{processes}"
     return f"{device.type} x {accelerator.num_processes}"
-
-
-def _batch(step_batches: StepBatches, processes: int) -> str:
-    micro = step_batches.effective_batch_size // (processes * step_batches.micro_batches)
-    return f"{processes} processes x {step_batches.micro_batches} micro-batches x {micro}"

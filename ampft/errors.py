@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
@@ -37,8 +38,11 @@ def run_door(main: Callable[[], None]) -> int:
     try:
         main()
     except tuple(EXIT_CODES) as error:
-        print(f"error: {error}", file=sys.stderr)
+        rank = os.environ.get("RANK", "0")
+        print(f"{f'[rank {rank}] ' if rank != '0' else ''}error: {error}", file=sys.stderr)
         return EXIT_CODES[type(error)]
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import sys
 import time
 from collections.abc import Iterator
@@ -17,51 +16,43 @@ from torch import nn
 
 from ampft.arguments import ClassifyArguments
 from ampft.console import plan_lines
-from ampft.data.steps import StepBatch, StepBatches
+from ampft.data.steps import StepBatch
 from ampft.errors import TrainingStopped
 from ampft.evaluation.evaluate import evaluate
 from ampft.executed import ExecutedDtypes, ProductRecorder, check_trainable_float32, contradiction
-from ampft.precision import Precision
 from ampft.report.classification import Report, classification_report
 from ampft.report.predictions import Predictions
 from ampft.results.folder import RunFolder, check_output_folder
 from ampft.results.memory import PeakMemory, device_memory, process_memory, resident_peak
 from ampft.results.record import (
     BestPart,
-    DataPart,
-    ModelPart,
     RunRecord,
     StepIdsHash,
     StepsPart,
-    TopologyPart,
     precision_part,
     write_record,
 )
-from ampft.results.surroundings import hardware
 from ampft.results.write import write_results
-from ampft.tasks.task import LoadedModel, Task
+from ampft.setup import Setup, first_record
 from ampft.training.accelerator import verify_prepared
 from ampft.training.best import BestModel
 from ampft.training.history import History, write_csv
 from ampft.training.step import StepOutcome
 
 if TYPE_CHECKING:
-    from accelerate import Accelerator
+    pass
 
 
 @dataclass
 class Run:
     """A training with its evaluation; open it with `open_run`."""
 
-    args: ClassifyArguments
-    accelerator: Accelerator
-    precision: Precision
-    task: Task
+    setup: Setup
+    folder: RunFolder | None
     history: History
     best: BestModel
-    folder: RunFolder | None
-    memory_baseline: int | None
     record_so_far: RunRecord
+    memory_baseline: int | None
     started: float = field(default_factory=time.perf_counter)
     executed: ExecutedDtypes | None = None
     ids: StepIdsHash = field(default_factory=StepIdsHash)
@@ -81,11 +72,11 @@ class Run:
         if self.executed is not None:
             yield
             return
-        recorder = ProductRecorder(self.precision)
+        recorder = ProductRecorder(self.setup.precision)
         with recorder:
             yield
         self.executed = recorder.census(model, optimizer.optimizer)
-        wrong = contradiction(self.precision, self.executed)
+        wrong = contradiction(self.setup.precision, self.executed)
         if wrong is not None:
             raise TrainingStopped(wrong)
         self.history.write(f"ran        {self.executed.summary()}")
@@ -102,7 +93,7 @@ class Run:
             return False
         report = classification_report(self._predict(model, "validation"))
         value = float(getattr(report, self.best.metric))
-        better = self.best.update(value, epoch, self.accelerator, model)
+        better = self.best.update(value, epoch, self.setup.accelerator, model)
         self.history.write(
             f"epoch {epoch + 1:<4} validation accuracy {report.accuracy:.3f}, macro F1 "
             f"{report.macro_f1:.3f}, log loss {report.log_loss:.3f}{'  (best)' if better else ''}"
@@ -113,12 +104,12 @@ class Run:
     def finish(self, model: nn.Module) -> None:
         """Evaluate the best model on the final split; write and print the results."""
         if self.best.epoch is not None:
-            self.best.restore(self.accelerator, model)
-        split = "test" if "test" in self.task.data.splits else "validation"
+            self.best.restore(self.setup.accelerator, model)
+        split = "test" if "test" in self.setup.task.data.splits else "validation"
         predictions = self._predict(model, split)
         report = classification_report(predictions)
         total_seconds = time.perf_counter() - self.started
-        self.accelerator.end_training()
+        self.setup.accelerator.end_training()
         if self.folder is None:
             return
         self._save(model)
@@ -128,7 +119,7 @@ class Run:
             metrics={**report.metrics(), "split": split, "selected": self._selected(split)},
         )
         write_results(
-            self.folder, record, report, predictions, partial(self.task.references, split)
+            self.folder, record, report, predictions, partial(self.setup.task.references, split)
         )
         self._print(report, total_seconds, self._baseline(split))
 
@@ -140,7 +131,9 @@ class Run:
 
     @property
     def _chooses(self) -> bool:
-        return "validation" in self.task.data.splits and self.args.load_best_model_at_end
+        return (
+            "validation" in self.setup.task.data.splits and self.setup.args.load_best_model_at_end
+        )
 
     def _selected(self, split: str) -> bool:
         """Whether the split of the final report was used to choose the epoch."""
@@ -148,23 +141,23 @@ class Run:
 
     def _save(self, model: nn.Module) -> None:
         assert self.folder is not None
-        unwrapped: Any = self.accelerator.unwrap_model(model, keep_torch_compile=False)
+        unwrapped: Any = self.setup.accelerator.unwrap_model(model, keep_torch_compile=False)
         unwrapped.save_pretrained(self.folder.path)
-        self.task.save_processor(self.folder.path)
-        if self.args.history_csv:
+        self.setup.task.save_processor(self.folder.path)
+        if self.setup.args.history_csv:
             write_csv(self.folder / "history.jsonl", self.folder / "history.csv")
 
     def _predict(self, model: nn.Module, split: str) -> Predictions:
         return evaluate(
-            self.accelerator,
+            self.setup.accelerator,
             model,
-            self.task,
+            self.setup.task,
             split,
-            batch_size=self.args.per_device_eval_batch_size,
+            batch_size=self.setup.args.per_device_eval_batch_size,
         )
 
     def _memory(self) -> PeakMemory:
-        device = self.accelerator.device
+        device = self.setup.accelerator.device
         if device.type == "cuda":
             return device_memory(
                 allocated=torch.cuda.max_memory_allocated(device),
@@ -179,8 +172,8 @@ class Run:
             self.record_so_far,
             status=status,
             precision=precision_part(
-                self.precision.mode,
-                self.precision,
+                self.setup.precision.mode,
+                self.setup.precision,
                 executed=None if executed is None else executed.as_dict(),
                 summary=None if executed is None else executed.summary(),
             ),
@@ -198,11 +191,15 @@ class Run:
         )
 
     def _baseline(self, split: str) -> str | None:
-        if not self.args.baseline:
+        if not self.setup.args.baseline:
             return None
-        from ampft.baseline import baseline_line
+        from ampft.baseline import bag_of_words_baseline
 
-        return baseline_line(self.task.data, split)
+        figures = bag_of_words_baseline(self.setup.task.data, split)
+        return (
+            f"TF-IDF with logistic regression: accuracy {figures['accuracy']:.4f}, macro F1 "
+            f"{figures['macro_f1']:.4f}, {figures['seconds']:.1f} s"
+        )
 
     def _print(self, report: Report, seconds: float, baseline: str | None) -> None:
         assert self.folder is not None
@@ -218,7 +215,7 @@ class Run:
         print(
             f"result     accuracy {report.accuracy:.4f}, macro F1 {report.macro_f1:.4f}, "
             f"{seconds:.0f} s, peak memory {memory}, {self.history.skipped} steps skipped, "
-            f"{self.precision.mode} {self.precision.execution}"
+            f"{self.setup.precision.mode} {self.setup.precision.execution}"
         )
 
 
@@ -238,46 +235,28 @@ def choose_folder(args: ClassifyArguments, mode: str) -> Path:
 
 
 @contextlib.contextmanager
-def open_run(
-    args: ClassifyArguments,
-    output_dir: Path,
-    accelerator: Accelerator,
-    precision: Precision,
-    task: Task,
-    loaded: LoadedModel,
-    step_batches: StepBatches,
-    total_steps: int,
-) -> Iterator[Run]:
+def open_run(setup: Setup, output_dir: Path) -> Iterator[Run]:
     """Print the plan, hold the output folder, and leave a truthful record however the run ends."""
-    check_trainable_float32(loaded.model)
-    verify_prepared(accelerator, precision)
-    for line in plan_lines(accelerator, precision, task, loaded, step_batches, total_steps):
+    args, accelerator = setup.args, setup.accelerator
+    check_trainable_float32(setup.loaded.model)
+    verify_prepared(accelerator, setup.precision)
+    for line in plan_lines(setup):
         accelerator.print(line)
     main = accelerator.is_main_process
     folder = RunFolder(output_dir, overwrite=args.overwrite_output_dir) if main else None
+    history_path = None if folder is None else folder / "history.jsonl"
     with (
         folder or contextlib.nullcontext(),
-        History(
-            None if folder is None else folder / "history.jsonl", accelerator, total_steps
-        ) as history,
+        History(history_path, accelerator, setup.total_steps) as history,
     ):
         if args.with_tracking:
             accelerator.init_trackers("ampft", config=_tracked(args))
-        run = Run(
-            args=args,
-            accelerator=accelerator,
-            precision=precision,
-            task=task,
-            history=history,
-            best=BestModel(
-                output_dir / ".best.safetensors",
-                args.metric_for_best_model,
-                args.early_stopping_patience,
-            ),
-            folder=folder,
-            memory_baseline=resident_peak(),
-            record_so_far=_first_record(args, accelerator, precision, task, loaded, total_steps),
+        best = BestModel(
+            output_dir / ".best.safetensors",
+            args.metric_for_best_model,
+            args.early_stopping_patience,
         )
+        run = Run(setup, folder, history, best, first_record(setup), resident_peak())
         if folder is not None:
             write_record(folder, run.record_so_far)
         try:
@@ -288,56 +267,6 @@ def open_run(
         except BaseException as error:
             run.stopped("interrupted", f"{type(error).__name__}: {error}")
             raise
-
-
-def _first_record(
-    args: ClassifyArguments,
-    accelerator: Accelerator,
-    precision: Precision,
-    task: Task,
-    loaded: LoadedModel,
-    total_steps: int,
-) -> RunRecord:
-    data, device = task.data, accelerator.device
-    parameters = list(loaded.model.parameters())
-    gpus = [torch.cuda.get_device_name(device)] if device.type == "cuda" else []
-    return RunRecord(
-        status="running",
-        arguments=asdict(args),
-        command=sys.argv,
-        label_names=task.label_names,
-        data=DataPart(
-            name=data.name,
-            kind=data.kind,
-            fingerprints=data.fingerprints,
-            examples={name: len(rows) for name, rows in data.splits.items()},
-            notes=(*data.notes, *task.notes),
-        ),
-        model=ModelPart(
-            name=loaded.name,
-            architecture=type(loaded.model).__name__,
-            parameters=sum(p.numel() for p in parameters),
-            trainable_parameters=sum(p.numel() for p in parameters if p.requires_grad),
-            initial_weights_sha256=_weights_hash(loaded.model),
-        ),
-        precision=precision_part(precision.mode, precision),
-        topology=TopologyPart(
-            num_processes=accelerator.num_processes,
-            cpu_threads=torch.get_num_threads(),
-            device=device.type,
-        ),
-        steps=StepsPart(total=total_steps),
-        hardware=hardware(gpus),
-    )
-
-
-def _weights_hash(model: nn.Module) -> str:
-    """Return the SHA-256 of all weights and buffers by name."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
-        digest.update(tensor.detach().cpu().contiguous().view(-1).numpy().tobytes())
-    return digest.hexdigest()
 
 
 def _tracked(args: ClassifyArguments) -> dict[str, Any]:

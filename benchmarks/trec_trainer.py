@@ -2,7 +2,7 @@
 
 Run one seed of one mode and append a JSON line to the results file:
 
-    python benchmarks/trec_trainer.py --data_dir ../shared/data/trec --mode bf16 --seed 0 --out trainer.jsonl
+    python benchmarks/trec_trainer.py --data_dir TREC --mode bf16 --seed 0 --out results.jsonl
 """
 
 import argparse
@@ -30,7 +30,8 @@ def read_trec(path: Path) -> Dataset:
     """Return the questions of a TREC file with their coarse labels, in file order."""
     rows = path.read_text(encoding="latin-1").splitlines()
     labels, texts = zip(*(row.split(" ", 1) for row in rows if row.strip()), strict=True)
-    return Dataset.from_dict({"text": list(texts), "label": [name.split(":")[0] for name in labels]})
+    coarse = [name.split(":")[0] for name in labels]
+    return Dataset.from_dict({"text": list(texts), "label": coarse})
 
 
 def main() -> None:
@@ -54,7 +55,8 @@ def main() -> None:
         encoded["labels"] = [names.index(name) for name in batch["label"]]
         return encoded
 
-    encoded = {k: d.map(encode, batched=True, remove_columns=d.column_names) for k, d in splits.items()}
+    columns = ["text", "label"]
+    encoded = {k: d.map(encode, batched=True, remove_columns=columns) for k, d in splits.items()}
     model = AutoModelForSequenceClassification.from_pretrained(
         get_model_path(), num_labels=len(names), dtype=torch.float32
     )

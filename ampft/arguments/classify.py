@@ -94,10 +94,10 @@ class ClassifyArguments:
     )
     max_eval_samples: int | None = flag(None, "validation examples to keep", group=DATA)
     max_predict_samples: int | None = flag(None, "test examples to keep", group=DATA)
-    validation_split: float = flag(
+    validation_fraction: float = flag(
         0.1, "share of the training data to validate on where none is given, 0 to 1", group=DATA
     )
-    test_split: float = flag(
+    test_fraction: float = flag(
         0.2, "share of the training data to test on where nothing is given, 0 to 1", group=DATA
     )
     data_seed: int = flag(0, "seed of splits and choices of examples", group=DATA)
@@ -215,8 +215,8 @@ class ClassifyArguments:
             max_train_samples=self.max_train_samples,
             max_eval_samples=self.max_eval_samples,
             max_predict_samples=self.max_predict_samples,
-            validation_fraction=self.validation_split,
-            test_fraction=self.test_split,
+            validation_fraction=self.validation_fraction,
+            test_fraction=self.test_fraction,
             split_seed=self.data_seed,
             drop_missing_text=self.drop_missing_text,
             ignore_labels=_names(self.ignore_label) or (),
@@ -307,7 +307,7 @@ def _check(arguments: ClassifyArguments) -> None:
         # Written so that a NaN is refused too.
         if value is not None and not low <= value < float("inf"):
             raise InputError(f"--{name}: received {value}; it has to be {low:g} or more.")
-    for name in ("validation_split", "test_split", "warmup_ratio", "label_smoothing_factor"):
+    for name in ("validation_fraction", "test_fraction", "warmup_ratio", "label_smoothing_factor"):
         if not 0 <= getattr(arguments, name) < 1:
             raise InputError(
                 f"--{name}: received {getattr(arguments, name)}; it has to be at least 0 and "

@@ -165,7 +165,7 @@ class StepBatches:
             _EpochSteps(self, self._order(epoch), epoch, range(start, end)),
             batch_size=None,
             num_workers=self.num_workers,
-            collate_fn=_as_it_is,
+            collate_fn=_as_it_is,  # type: ignore[arg-type] # without batching it gets the item
         )
         asked = time.perf_counter()
         for step_batch in loader:

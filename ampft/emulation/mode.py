@@ -60,12 +60,29 @@ def _fast_path_disabled() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(enabled)
 
 
+@contextmanager
+def _exact_float32_products() -> Iterator[None]:
+    """Keep oneDNN from rounding float32 operands to TF32 or bfloat16, whatever was set before."""
+    operators = (torch.backends.mkldnn.matmul, torch.backends.mkldnn.conv)
+    before = [operator.fp32_precision for operator in operators]
+    for operator in operators:
+        operator.fp32_precision = "ieee"
+    try:
+        yield
+    finally:
+        for operator, value in zip(operators, before, strict=True):
+            operator.fp32_precision = value
+
+
 def _all_replaced() -> ExitStack:
     with ExitStack() as contexts:
         contexts.enter_context(_fast_path_disabled())
+        contexts.enter_context(_exact_float32_products())
         contexts.enter_context(kernels_replaced(product_kernels(), "CPU"))
+        # One native kernel, the composite, for both keys: it has to be taken before the first
+        # replacement, which turns the other key's into a fallback without gradients.
+        kernel = binary16_kernel(_attention, native_kernel(ATTENTION, "CPU"))
         for key in ("CPU", "AutogradCPU"):
-            kernel = binary16_kernel(_attention, native_kernel(ATTENTION, key))
             contexts.enter_context(kernels_replaced({ATTENTION: kernel}, key))
         kernels = autocast_kernels()
         contexts.enter_context(kernels_replaced(kernels, "AutocastCPU", with_keyset=True))

@@ -12,6 +12,7 @@ from accelerate.utils import gather_object
 from torch import nn
 from tqdm import tqdm
 
+from ampft.data.dataset import label_codes
 from ampft.data.steps import Examples, IntArray
 from ampft.errors import TrainingStopped
 from ampft.report.predictions import Predictions, check_census
@@ -58,7 +59,7 @@ def evaluate(
     order = np.argsort(all_ids)
     return Predictions(
         example_ids=all_ids[order],
-        labels=_labels(task, split),
+        labels=label_codes(task.data.splits[split]),
         probabilities=all_probabilities[order],
         label_names=task.label_names,
         split=split,
@@ -92,7 +93,3 @@ def _probabilities(
             result[start : start + len(part)] = logits.softmax(dim=-1).cpu().numpy()
             bar.update(len(part))
     return result
-
-
-def _labels(task: Task, split: str) -> IntArray:
-    return np.asarray(task.data.splits[split].with_format("numpy")["label"][:], dtype=np.int64)

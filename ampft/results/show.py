@@ -120,7 +120,7 @@ def steps_words(record: RunRecord) -> str:
 
 def counted(number: int, noun: str) -> str:
     """Return "1 class" or "12 classes"."""
-    plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    plural = f"{noun}es" if noun.endswith(("s", "h")) else f"{noun}s"
     return f"{number:,} {noun if number == 1 else plural}"
 
 

@@ -31,7 +31,7 @@ def write_results(
     Returns:
         The record as it was written.
     """
-    folder.write_text("report.txt", report.text() + "\n")
+    folder.write_text("report.txt", report.text())
     folder.write_json("report.json", report.as_dict())
     write_predictions(folder / "predictions.parquet", predictions, references)
     folder.write_text("README.md", model_card(record, report))

@@ -18,7 +18,7 @@ from transformers import (
     ViTImageProcessorPil,
 )
 
-from ampft.data.dataset import ClassificationData
+from ampft.data.dataset import ClassificationData, label_codes
 from ampft.data.steps import FloatArray, IntArray, MicroBatch
 from ampft.errors import InputError
 from ampft.tasks.pretrained import cannot_load, label_arguments, load_pretrained
@@ -124,10 +124,7 @@ def image_task(data: ClassificationData, settings: TaskSettings) -> ImageTask:
     """
     (column,) = data.input_columns
     label_names = tuple(data.splits["train"].features["label"].names)
-    labels = {
-        name: np.asarray(split.with_format("numpy")["label"][:], dtype=np.int64)
-        for name, split in data.splits.items()
-    }
+    labels = {name: label_codes(split) for name, split in data.splits.items()}
     counts = np.bincount(labels["train"], minlength=len(label_names))
     class_weights = parse_class_weights(settings.class_weights, counts)
     processor = _load_processor(data.splits["train"][0][column].size, settings)

@@ -13,8 +13,8 @@ from ampft.errors import InputError
 
 def load_pretrained(
     auto_class: Any, path: str, label_names: tuple[str, ...], *, trust_remote_code: bool
-) -> tuple[nn.Module, tuple[str, ...]]:
-    """Return a model in float32 and what to say of its head.
+) -> tuple[Any, tuple[str, ...]]:
+    """Return a model of transformers in float32, and what to say of its head.
 
     The head is new when the checkpoint has none, or was trained for other labels.
 

@@ -17,7 +17,7 @@ from transformers import (
     DataCollatorWithPadding,
 )
 
-from ampft.data.dataset import ClassificationData
+from ampft.data.dataset import ClassificationData, label_codes
 from ampft.data.steps import FloatArray, IntArray, MicroBatch
 from ampft.errors import InputError
 from ampft.packing import install_packing, packing_support
@@ -135,7 +135,7 @@ def text_task(data: ClassificationData, settings: TaskSettings) -> TextTask:
     model_path, model_name = default_model(settings.model_name_or_path)
     tokenizer = _load_tokenizer(model_path, settings)
     max_length = min(settings.max_seq_length, tokenizer.model_max_length)
-    labels = {name: _labels(split) for name, split in data.splits.items()}
+    labels = {name: label_codes(split) for name, split in data.splits.items()}
     label_names = tuple(data.splits["train"].features["label"].names)
     counts = np.bincount(labels["train"], minlength=len(label_names))
     class_weights = parse_class_weights(settings.class_weights, counts)
@@ -197,10 +197,6 @@ def _were_truncated(
     for index, ids in zip(suspects, whole["input_ids"], strict=True):
         truncated[index] = len(ids) > longest
     return truncated
-
-
-def _labels(split: datasets.Dataset) -> IntArray:
-    return np.asarray(split.with_format("numpy")["label"][:], dtype=np.int64)
 
 
 def _load_tokenizer(model_path: str, settings: TaskSettings) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -64,7 +65,7 @@ def backward(accelerator: Accelerator, loss: Tensor) -> Tensor:
         loss: Sum over the micro-batch divided by the weight of the whole effective batch.
 
     Returns:
-        `loss`, detached, to be added up for `apply_step`.
+        `loss`, detached, for `apply_step`.
     """
     factor = accelerator.num_processes * accelerator.gradient_accumulation_steps
     accelerator.backward(loss * factor)
@@ -77,7 +78,7 @@ def apply_step(
     optimizer: Any,
     schedule: Any,
     *,
-    loss: Tensor,
+    losses: Sequence[Tensor],
     max_grad_norm: float | None,
 ) -> StepOutcome:
     """Clip after unscaling, step, and advance the schedule unless the step was skipped.
@@ -92,7 +93,7 @@ def apply_step(
         model: Its gradients are those of the whole effective batch.
         optimizer: Prepared.
         schedule: Not prepared: a prepared one steps once per process.
-        loss: Sum of what `backward` returned for the micro-batches of this process.
+        losses: What `backward` returned for the micro-batches of this process.
         max_grad_norm: L2 norm to clip to; None clips nothing.
 
     Raises:
@@ -102,7 +103,7 @@ def apply_step(
     learning_rate = float(schedule.get_last_lr()[0])
     limit = math.inf if max_grad_norm is None else max_grad_norm
     norm = accelerator.clip_grad_norm_(model.parameters(), limit)
-    loss = accelerator.reduce(loss, reduction="sum")
+    loss = accelerator.reduce(torch.stack(list(losses)).sum(), reduction="sum")
     if accelerator.scaler is None:
         # Nothing else would keep a bad gradient from the weights, so it is read before the step.
         mean_loss, grad_norm = _read(loss, norm)

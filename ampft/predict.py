@@ -1,0 +1,123 @@
+"""Classify a file of texts with a model that a run saved: `ampft predict`."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from ampft.console import quiet_libraries
+from ampft.data.files import load_texts
+from ampft.errors import InputError
+from ampft.packing import install_packing, packing_support
+from ampft.precision import canonical_mode, resolve
+from ampft.results.folder import atomic_path
+from ampft.results.record import RunRecord, read_record
+from ampft.training.accelerator import make_accelerator, numerics, training_device
+
+TEXTS_SORTED_AT_ONCE = 8192
+
+
+def predict_file(
+    model: str,
+    file: str,
+    *,
+    output_file: str | None,
+    text_column_names: str | None,
+    batch_size: int,
+    mixed_precision: str,
+) -> None:
+    """Write a CSV with a row for each row of `file`: its texts, `prediction` and `confidence`.
+
+    Args:
+        model: Output folder of a run.
+        file: CSV, TSV, JSON, JSON Lines or Parquet; needs no labels.
+        output_file: CSV to write; None writes to standard output.
+        text_column_names: Columns of the texts, comma separated; None takes those of the training.
+        batch_size: Texts per forward pass.
+        mixed_precision: Mode to compute in.
+
+    Raises:
+        InputError: The folder holds no finished run on texts, or the file cannot be read.
+    """
+    quiet_libraries()
+    folder = Path(model)
+    record = _record_of_texts(folder)
+    columns = tuple((text_column_names or ",".join(record.data.input_columns)).split(","))
+    texts = load_texts(Path(file), text_column_names=columns)
+    predict = _Predictor(folder, record, mixed_precision, batch_size)
+    names = [name for name in texts.column_names if name in columns]
+    target = nullcontext() if output_file is None else atomic_path(Path(output_file))
+    with predict.numerics, target as path:
+        out: IO[str] = sys.stdout if path is None else path.open("w", encoding="utf-8", newline="")
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow([*names, "prediction", "confidence"])
+        for batch in texts.iter(batch_size=TEXTS_SORTED_AT_ONCE):
+            inputs = [batch[name] for name in columns]
+            for row, (label, confidence) in zip(
+                zip(*(batch[name] for name in names), strict=True), predict(inputs), strict=True
+            ):
+                writer.writerow([*row, label, f"{confidence:.6f}"])
+        if path is not None:
+            out.close()
+
+
+class _Predictor:
+    """A saved model, ready to classify lists of texts."""
+
+    def __init__(self, folder: Path, record: RunRecord, mode: str, batch_size: int) -> None:
+        precision = resolve(canonical_mode(mode), training_device())
+        accelerator = make_accelerator(precision)
+        self.numerics = numerics(precision)
+        self._labels = list(record.label_names)
+        self._max_length = int(record.arguments["max_seq_length"])
+        self._batch_size = batch_size
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+        model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32)
+        if packing_support(model).supported:
+            install_packing(model)
+        self._model = accelerator.prepare(model).eval()
+        self._device = accelerator.device
+
+    def __call__(self, inputs: list[list[str]]) -> Iterator[tuple[str, float]]:
+        """Yield label and confidence of each example, in order; computed sorted by length."""
+        order = sorted(
+            range(len(inputs[0])), key=lambda row: -sum(len(column[row]) for column in inputs)
+        )
+        found: list[tuple[str, float]] = [("", 0.0)] * len(order)
+        for start in range(0, len(order), self._batch_size):
+            rows = order[start : start + self._batch_size]
+            confidence, label = self._probabilities(inputs, rows).max(dim=-1)
+            for row, value, index in zip(rows, confidence.tolist(), label.tolist(), strict=True):
+                found[row] = (self._labels[index], value)
+        yield from found
+
+    @torch.no_grad()
+    def _probabilities(self, inputs: list[list[str]], rows: list[int]) -> torch.Tensor:
+        tokens = self._tokenizer(
+            *([column[row] for row in rows] for column in inputs),
+            truncation=True,
+            max_length=min(self._max_length, self._tokenizer.model_max_length),
+            padding=True,
+            return_tensors="pt",
+        ).to(self._device)
+        logits: torch.Tensor = self._model(**tokens).logits
+        return logits.float().softmax(dim=-1)
+
+
+def _record_of_texts(folder: Path) -> RunRecord:
+    record = read_record(folder)
+    if record.status != "finished":
+        raise InputError(f"--model {folder}: the run is {record.status}; it has no final model.")
+    if record.data.kind != "text":
+        raise InputError(
+            f"--model {folder}: was trained on {record.data.kind}s; files of texts are predicted "
+            "here. Use transformers.pipeline for it."
+        )
+    return record

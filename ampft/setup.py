@@ -1,0 +1,109 @@
+"""What a run is made of, and the first version of its record."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from ampft.arguments import ClassifyArguments
+from ampft.arguments.classify import EMBEDDED
+from ampft.data.steps import StepBatches
+from ampft.precision import Precision
+from ampft.results.record import (
+    DataPart,
+    ModelPart,
+    RunRecord,
+    StepsPart,
+    TopologyPart,
+    precision_part,
+)
+from ampft.results.surroundings import hardware
+from ampft.tasks.task import LoadedModel, Task
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Everything that was resolved before the first step.
+
+    Attributes:
+        args: What the user set.
+        accelerator: Built for `precision`.
+        precision: Resolved for this device.
+        task: Of the data.
+        loaded: The model before training.
+        step_batches: Of the training split.
+        total_steps: Optimizer steps planned.
+    """
+
+    args: ClassifyArguments
+    accelerator: Accelerator
+    precision: Precision
+    task: Task
+    loaded: LoadedModel
+    step_batches: StepBatches
+    total_steps: int
+
+
+def first_record(setup: Setup) -> RunRecord:
+    """Return the record of a run that has not begun."""
+    args, data, model = setup.args, setup.task.data, setup.loaded.model
+    device = setup.accelerator.device
+    parameters = list(model.parameters())
+    gpus = [torch.cuda.get_device_name(device)] if device.type == "cuda" else []
+    return RunRecord(
+        status="running",
+        arguments=asdict(args),
+        command=sys.argv,
+        label_names=setup.task.label_names,
+        data=DataPart(
+            name=data.name,
+            kind=data.kind,
+            fingerprints=data.fingerprints,
+            examples={name: len(rows) for name, rows in data.splits.items()},
+            notes=(*data.notes, *setup.task.notes),
+            input_columns=data.input_columns,
+            hub_id=None if args.dataset_name in EMBEDDED else _hub_id(args.dataset_name),
+        ),
+        model=ModelPart(
+            name=setup.loaded.name,
+            architecture=type(model).__name__,
+            parameters=sum(p.numel() for p in parameters),
+            trainable_parameters=sum(p.numel() for p in parameters if p.requires_grad),
+            initial_weights_sha256=weights_hash(model),
+            hub_id=_hub_id(setup.loaded.name),
+        ),
+        precision=precision_part(setup.precision.mode, setup.precision),
+        topology=TopologyPart(
+            num_processes=setup.accelerator.num_processes,
+            cpu_threads=torch.get_num_threads(),
+            device=device.type,
+        ),
+        steps=StepsPart(total=setup.total_steps),
+        hardware=hardware(gpus),
+    )
+
+
+def weights_hash(model: nn.Module) -> str:
+    """Return the SHA-256 of all weights and buffers with their names, dtypes and shapes."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _hub_id(name: str | None) -> str | None:
+    """Return `name` when it has the form of a hub id and is no folder here."""
+    if name is None or not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or Path(name).exists():
+        return None
+    return name
