@@ -11,11 +11,13 @@ quantile, ctc_loss, some FFT lengths) and raises, the CPU's float32 stays.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
 from torch._C import DispatchKeySet
+from torch._ops import OpOverload
 
 from ampft.emulation import cuda_autocast_table as table
 from ampft.emulation.interception import (
@@ -67,8 +69,15 @@ def _call_in(dtype: torch.dtype) -> Policy:
     return call
 
 
-def _call_with_output(operator: Kernel, *args: object, **kwargs: object) -> object:
-    if _is_eligible(args[0]) and kwargs.get("dtype") is None:
+@cache
+def _position_of_dtype(operator: OpOverload) -> int:
+    return [argument.name for argument in operator._schema.arguments].index("dtype")
+
+
+def _call_with_output(operator: OpOverload, *args: object, **kwargs: object) -> object:
+    # softmax takes its dtype by position, sum by keyword.
+    named = kwargs.get("dtype") or args[_position_of_dtype(operator) :]
+    if _is_eligible(args[0]) and not named:
         kwargs["dtype"] = torch.float32
     return operator(*args, **kwargs)
 

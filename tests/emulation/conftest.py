@@ -1,0 +1,14 @@
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from ampft.emulation import Binary16Emulation
+
+
+@pytest.fixture
+def emulation() -> Iterator[None]:
+    """Run the test inside the emulation, from a fixed seed."""
+    torch.manual_seed(0)
+    with Binary16Emulation():
+        yield

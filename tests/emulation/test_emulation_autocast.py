@@ -1,0 +1,219 @@
+"""CUDA's autocast table inside the emulation: output dtypes, values, and nothing for bfloat16."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from autocast_cases import (
+    ARE_PRODUCTS,
+    ARE_REFUSED,
+    FLOAT16_CASES,
+    FLOAT32_CASES,
+    SAME_TYPE_CASES,
+    WIDEST_CASES,
+    Arguments,
+)
+from torch import Tensor
+from torch.nn import functional
+
+from ampft.emulation import AUTOCAST_TABLE, Binary16Emulation
+from ampft.emulation import cuda_autocast_table as table
+from ampft.errors import InputError
+
+ALL_CASES = {**FLOAT16_CASES, **FLOAT32_CASES, **WIDEST_CASES, **SAME_TYPE_CASES}
+HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
+# On both tables or meaningless on a CPU: the CPU's own kernel is CUDA's policy already.
+_SHARED = """conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d.input
+    conv_transpose3d.input prelu addmm matmul mm linalg_vecdot linear addbmm baddbmm bmm
+    _convolution.deprecated scaled_dot_product_attention"""
+SHARED = set(_SHARED.split())
+NARROW_ON_A_CPU = (
+    "softmax.int",
+    "layer_norm",
+    "exp",
+    "log",
+    "pow.Tensor_Scalar",
+    "sum",
+    "norm.Scalar",
+)
+CUDA_ALONE = {
+    "_thnn_fused_lstm_cell",
+    "_thnn_fused_gru_cell",
+    "_scaled_dot_product_flash_attention",
+}
+
+
+def call(name: str, arguments: tuple[object, ...]) -> list[Tensor]:
+    """Call an operator on a fixed seed and return its floating outputs."""
+    operator, _, overload = name.partition(".")
+    torch.manual_seed(0)
+    results = getattr(getattr(torch.ops.aten, operator), overload or "default")(*arguments)
+    found = [results] if isinstance(results, Tensor) else list(results)
+    return [tensor for tensor in found if tensor.is_floating_point()]
+
+
+@pytest.fixture
+def autocast(emulation: None) -> Iterator[None]:
+    with torch.autocast("cpu", dtype=torch.float16):
+        yield
+
+
+def listed_in_header(macro: str) -> set[str]:
+    text = HEADER.read_text(encoding="utf-8")
+    body = re.search(rf"#define {macro}\(_\)(.*?)\n\n", text, re.DOTALL)
+    assert body, macro
+    rows = re.findall(r"_\((\w+)(?:, (\w+))?\)", body[1])
+    return {f"{name}.{overload}" if overload else name for name, overload in rows}
+
+
+@pytest.mark.parametrize(
+    ("macro", "names"),
+    [
+        ("AT_FORALL_LOWER_PRECISION_FP", {*table.FLOAT16, *SHARED, *CUDA_ALONE}),
+        ("AT_FORALL_FP32", set(table.FLOAT32)),
+        ("AT_FORALL_FP32_SET_OPT_DTYPE", set(table.FLOAT32_OUTPUT)),
+        ("AT_FORALL_PROMOTE", set(table.WIDEST)),
+    ],
+)
+def test_the_table_is_that_of_the_installed_torch(macro: str, names: set[str]) -> None:
+    if not HEADER.exists():
+        pytest.skip(f"this torch comes without {HEADER.name}")
+    assert names
+    assert listed_in_header(macro) == names
+
+
+@pytest.mark.parametrize("name", sorted(SHARED))
+def test_what_the_tables_share_is_registered_for_the_cpu(name: str) -> None:
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    assert has_kernel(f"aten::{name}", "AutocastCPU")
+
+
+def test_the_cases_cover_the_table() -> None:
+    assert len(FLOAT32_CASES) > 60
+    assert set(FLOAT32_CASES) == {*table.FLOAT32, *table.FLOAT32_OUTPUT, *table.NORM}
+    assert set(WIDEST_CASES) == set(table.WIDEST)
+    assert set(SAME_TYPE_CASES) == set(table.SAME_TYPE)
+    assert set(FLOAT16_CASES) == set(table.FLOAT16)
+    assert "CUDA" in AUTOCAST_TABLE
+
+
+@pytest.mark.parametrize("name", FLOAT32_CASES)
+def test_float32_list_computes_in_float32(autocast: None, name: str) -> None:
+    narrow = FLOAT32_CASES[name](torch.float16)
+    outputs = call(name, narrow)
+    assert outputs
+    assert {output.dtype for output in outputs} == {torch.float32}
+    with torch.autocast("cpu", enabled=False):
+        wide = tuple(
+            arg.float() if isinstance(arg, Tensor) and arg.is_floating_point() else arg
+            for arg in narrow
+        )
+        expected = call(name, wide)
+    assert all(torch.equal(a, b) for a, b in zip(outputs, expected, strict=True))
+
+
+def test_the_cpus_own_table_differs() -> None:
+    """Negative control: without the emulation most of the float32 list is float16 on a CPU."""
+    with torch.autocast("cpu", dtype=torch.float16):
+        narrow = {
+            name
+            for name in NARROW_ON_A_CPU
+            if call(name, FLOAT32_CASES[name](torch.float16))[0].dtype is torch.float16
+        }
+    assert narrow == set(NARROW_ON_A_CPU)
+
+
+@pytest.mark.parametrize("name", WIDEST_CASES)
+def test_widest_type_wins(autocast: None, name: str) -> None:
+    arguments: Arguments = WIDEST_CASES[name]
+    wide, narrow = arguments(torch.float32), arguments(torch.float16)
+    mixed = (narrow[0], *wide[1:])
+    assert {output.dtype for output in call(name, mixed)} == {torch.float32}
+    if name in ARE_PRODUCTS:
+        with pytest.raises(InputError, match=f"no {name}"):
+            call(name, narrow)
+    else:
+        assert {output.dtype for output in call(name, narrow)} == {torch.float16}
+
+
+@pytest.mark.parametrize("name", FLOAT16_CASES)
+def test_float16_list_computes_in_float16(autocast: None, name: str) -> None:
+    wide = FLOAT16_CASES[name](torch.float32)
+    if name in ARE_REFUSED:
+        with pytest.raises(InputError, match=f"no {name}"):
+            call(name, wide)
+    else:
+        assert {output.dtype for output in call(name, wide)} == {torch.float16}
+
+
+@pytest.mark.parametrize("name", SAME_TYPE_CASES)
+def test_what_only_the_cpu_widens_keeps_its_type(autocast: None, name: str) -> None:
+    for dtype in (torch.float16, torch.float32):
+        outputs = call(name, SAME_TYPE_CASES[name](dtype))
+        assert outputs
+        assert {output.dtype for output in outputs} == {dtype}
+
+
+def test_named_dtypes_and_integers_are_respected(autocast: None) -> None:
+    half = torch.ones(3).half()
+    assert half.sum(dtype=torch.float16).dtype is torch.float16
+    assert functional.softmax(half, 0, dtype=torch.float64).dtype is torch.float64
+    assert torch.ones(3).long().sum().dtype is torch.int64
+    assert torch.ones(3).double().exp().dtype is torch.float64
+
+
+def test_float16_outside_autocast_stays_float16(emulation: None) -> None:
+    assert torch.ones(3).half().exp().dtype is torch.float16
+    with torch.autocast("cpu", dtype=torch.float16), torch.autocast("cpu", enabled=False):
+        assert torch.ones(3).half().exp().dtype is torch.float16
+
+
+def test_binary_cross_entropy_is_refused_as_on_a_gpu(autocast: None) -> None:
+    with pytest.raises(RuntimeError, match="binary_cross_entropy_with_logits"):
+        functional.binary_cross_entropy(torch.rand(3), torch.rand(3))
+
+
+def test_losses_of_float16_logits_are_float32(autocast: None) -> None:
+    logits = torch.randn(4, 3).half().requires_grad_()
+    loss = functional.cross_entropy(logits, torch.arange(3).repeat(2)[:4], label_smoothing=0.1)
+    assert loss.dtype is torch.float32
+    (gradient,) = torch.autograd.grad(loss, logits)
+    assert gradient.dtype is torch.float16
+
+
+@pytest.mark.parametrize("name", ALL_CASES)
+def test_bfloat16_autocast_is_unaffected(name: str) -> None:
+    """The same bits and the same refusals as without the emulation."""
+
+    def outcome(dtype: torch.dtype) -> list[Tensor] | str:
+        try:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return call(name, ALL_CASES[name](dtype))
+        except (RuntimeError, NotImplementedError) as error:
+            return str(error)
+
+    for dtype in (torch.bfloat16, torch.float32):
+        outside = outcome(dtype)
+        with Binary16Emulation():
+            inside = outcome(dtype)
+        if isinstance(outside, str) or isinstance(inside, str):
+            assert outside == inside
+        else:
+            assert [o.dtype for o in outside] == [o.dtype for o in inside]
+            assert all(
+                torch.equal(a, b) or (a.isnan() & b.isnan()).any()
+                for a, b in zip(outside, inside, strict=True)
+            )
+
+
+@pytest.mark.parametrize("name", FLOAT32_CASES)
+def test_gradients_flow_through_the_casts(autocast: None, name: str) -> None:
+    narrow = FLOAT32_CASES[name](torch.float16)
+    leaves = [a for a in narrow if isinstance(a, Tensor) and a.dtype is torch.float16]
+    assert leaves
+    leaves[0].requires_grad_()
+    output = call(name, narrow)[0]
+    (gradient,) = torch.autograd.grad(output.sum(), leaves[0])
+    assert gradient.dtype is torch.float16
