@@ -2,6 +2,13 @@
 
 from ampft.emulation.attention import attention, observers
 from ampft.emulation.cuda_autocast_table import AUTOCAST_TABLE
-from ampft.emulation.mode import Binary16Emulation, covered_products
+from ampft.emulation.mode import Binary16Emulation, covered_products, inside_emulation
 
-__all__ = ["AUTOCAST_TABLE", "Binary16Emulation", "attention", "covered_products", "observers"]
+__all__ = [
+    "AUTOCAST_TABLE",
+    "Binary16Emulation",
+    "attention",
+    "covered_products",
+    "inside_emulation",
+    "observers",
+]

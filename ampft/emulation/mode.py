@@ -118,3 +118,8 @@ class Binary16Emulation:
         Binary16Emulation._depth -= 1
         if Binary16Emulation._depth == 0:
             Binary16Emulation._contexts.close()
+
+
+def inside_emulation() -> bool:
+    """Say whether a `Binary16Emulation` is entered in this process."""
+    return Binary16Emulation._depth > 0

@@ -11,7 +11,7 @@ from torch.library import get_kernel
 from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 
-from ampft.emulation import Binary16Emulation, covered_products
+from ampft.emulation import Binary16Emulation, covered_products, inside_emulation
 from ampft.emulation.cuda_autocast import autocast_kernels
 from ampft.emulation.products import EMULATED, REFUSED
 from ampft.errors import InputError
@@ -141,7 +141,9 @@ def test_nested_emulation_ends_with_the_outermost() -> None:
         with Binary16Emulation():
             pass
         assert kernels_now() != before
+        assert inside_emulation()
         assert torch.ones(2, 2).half().mm(torch.ones(2, 2).half()).dtype is torch.float16
+    assert not inside_emulation()
     assert kernels_now() == before
 
 
