@@ -75,6 +75,7 @@ def _build(
     # A flag that is not given leaves no trace, so that a file's value is not hidden by a default.
     parser = _Parser(
         prog=program,
+        usage=f"{program} [--config FILE] [--flag value ...]",
         description=description,
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
@@ -83,13 +84,10 @@ def _build(
     parser.add_argument(
         "--config", metavar="FILE", help="YAML or JSON file of these settings; flags win over it"
     )
-    groups: dict[str, argparse._ArgumentGroup] = {}
+    titles = dict.fromkeys(f.metadata["group"] for f in known.values())
+    groups = {title: parser.add_argument_group(title) for title in titles}
     for name, f in known.items():
-        group = (
-            groups.setdefault(f.metadata["group"], parser.add_argument_group(f.metadata["group"]))
-            if f.metadata["group"] not in groups
-            else groups[f.metadata["group"]]
-        )
+        group = groups[f.metadata["group"]]
         text = f"{f.metadata['help']} (default: {_shown(f)})".replace("%", "%%")
         kind = _plain(hints[name])
         if kind is bool:
