@@ -16,7 +16,7 @@ class PackingSupport:
 
     Attributes:
         supported: Whether it can.
-        reason: One clause: which path runs and why.
+        reason: One clause: what runs, or what stands in the way.
     """
 
     supported: bool
@@ -34,11 +34,9 @@ def packing_support(model: PreTrainedModel) -> PackingSupport:
     """
     obstacle = _obstacle(model)
     if obstacle is not None:
-        return PackingSupport(supported=False, reason=f"padded: {obstacle}")
+        return PackingSupport(supported=False, reason=obstacle)
     kind = model.config.model_type
-    return PackingSupport(
-        supported=True, reason=f"no padding: the {kind} encoder runs on real tokens alone"
-    )
+    return PackingSupport(supported=True, reason=f"the {kind} encoder runs on real tokens alone")
 
 
 def _obstacle(model: PreTrainedModel) -> str | None:
