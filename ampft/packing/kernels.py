@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch.nn import functional
 
@@ -78,13 +80,16 @@ def nested_attention(
         (N, heads, d).
     """
     assert sliding_window is None, "nested tensors have no sliding window"
-    attended = functional.scaled_dot_product_attention(
-        _nested(query, packing),
-        _nested(key, packing),
-        _nested(value, packing),
-        dropout_p=dropout,
-        scale=scale,
-    )
+    with warnings.catch_warnings():
+        # torch makes a strided nested tensor for its own bookkeeping and warns of that kind.
+        warnings.filterwarnings("ignore", message="The PyTorch API of nested tensors")
+        attended = functional.scaled_dot_product_attention(
+            _nested(query, packing),
+            _nested(key, packing),
+            _nested(value, packing),
+            dropout_p=dropout,
+            scale=scale,
+        )
     return attended.transpose(1, 2).values()
 
 
