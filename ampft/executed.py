@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ampft.emulation import Binary16Emulation
+from ampft.emulation import inside_emulation
 from ampft.errors import InputError
 from ampft.precision import Precision
 from ampft.tensor_census import check_trainable_float32, dtype_name, tensor_census
@@ -156,7 +156,7 @@ class ProductRecorder(TorchDispatchMode):
         Raises:
             InputError: The precision is emulated, and this is not inside `numerics(precision)`.
         """
-        if self._is_emulated and Binary16Emulation._depth == 0:
+        if self._is_emulated and not inside_emulation():
             raise InputError(
                 "ProductRecorder: emulated fp16 computes inside `ampft.numerics(precision)` alone. "
                 "Enter that around the whole run, and the recorder inside it."
