@@ -46,7 +46,7 @@ def plan_lines(setup: Setup) -> list[str]:
     return [
         f"device     {_device(setup.accelerator)}",
         f"precision  {precision.mode}, {precision.execution}: {precision.reason}",
-        f"model      {loaded.name}, {weights:.1f} M float32 weights",
+        f"model      {loaded.name}, {weights:.{1 if weights >= 1 else 3}f} M float32 weights",
         *(f"           {note}" for note in loaded.notes),
         f"data       {task.data.name}: {sizes}; {counted(len(task.label_names), 'class')}",
         *(f"           {note}" for note in (*task.data.notes, *task.notes)),
@@ -61,5 +61,5 @@ def _device(accelerator: Accelerator) -> str:
         return f"{torch.cuda.get_device_name(device)} x {accelerator.num_processes}"
     if device.type == "cpu":
         processes = f", {accelerator.num_processes} processes" * (accelerator.num_processes > 1)
-        return f"CPU, {torch.get_num_threads()} threads{processes}"
+        return f"CPU, {counted(torch.get_num_threads(), 'thread')}{processes}"
     return f"{device.type} x {accelerator.num_processes}"

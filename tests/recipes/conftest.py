@@ -1,0 +1,88 @@
+"""A tiny encoder, tiny files, and the run that most tests look at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from running import (
+    BIN,
+    CANARIES,
+    CLASSIFY,
+    FILLERS,
+    WORDS,
+    Finished,
+    call,
+    rows,
+    succeeded,
+    text_settings,
+    write_csv,
+)
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory) -> Path:
+    """A folder with train.csv, validation.csv and test.csv."""
+    folder = tmp_path_factory.mktemp("files")
+    for seed, (name, count) in enumerate({"train": 140, "validation": 30, "test": 45}.items()):
+        write_csv(folder / f"{name}.csv", rows(count, seed), ("text", "label"))
+    return folder
+
+
+def save_tokenizer(folder: Path) -> int:
+    """Save a word tokenizer with BERT's special tokens; return the size of its vocabulary."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+    words = [*special, *FILLERS, *(word for group in WORDS.values() for word in group)]
+    vocabulary = {word: index for index, word in enumerate(words)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]",
+        sep_token="[SEP]", model_max_length=32,
+    ).save_pretrained(folder)  # fmt: skip
+    return len(words)
+
+
+def tiny_config(vocabulary: int, **more: object):
+    from transformers import BertConfig
+
+    return BertConfig(
+        vocab_size=vocabulary, hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=64, max_position_embeddings=32, pad_token_id=0,
+        initializer_range=0.1, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **more,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory) -> Path:
+    """A BERT of two layers with random weights and no head, as `save_pretrained` leaves it."""
+    import torch
+    from transformers import BertModel
+
+    folder = tmp_path_factory.mktemp("tiny-bert")
+    torch.manual_seed(0)
+    BertModel(tiny_config(save_tokenizer(folder))).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def fp16_run(files, tiny_model, tmp_path_factory) -> Finished:
+    """The README's command on files: fp16 through accelerate launch, with all outputs."""
+    folder = tmp_path_factory.mktemp("runs") / "fp16"
+    done = succeeded(
+        call(
+            BIN / "accelerate", "launch", CLASSIFY, "--mixed_precision", "fp16",
+            *text_settings(files, tiny_model, folder),
+            "--with_tracking", "--history_csv", "--baseline",
+            **CANARIES,
+        )
+    )  # fmt: skip
+    return Finished(folder, done.stdout, done.stderr)

@@ -1,0 +1,126 @@
+"""Runs of the recipes as users start them, and tiny files for them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).parents[2]
+CLASSIFY = "recipes/classify.py"
+BIN = Path(sys.executable).parent
+
+WORDS = {
+    "fruit": ("apple", "pear", "plum", "cherry"),
+    "metal": ("iron", "copper", "zinc", "tin"),
+    "river": ("rhine", "nile", "volga", "loire"),
+}
+FILLERS = ("the", "a", "of", "is", "and", "with", "very", "old", "new", "here")
+
+# A name of its own, so that it can be looked for in everything that a run leaves.
+CANARIES = {
+    "HF_TOKEN": "hf_canary0123456789abcdefghijklmnop",
+    "WANDB_API_KEY": "canary0123456789abcdef0123456789abcdef01",
+    "AWS_SECRET_ACCESS_KEY": "canaryQ7fEXAMPLEKEYbPxRfiCYzz0123456789",
+}
+
+
+def rows(count: int, seed: int) -> list[tuple[str, str]]:
+    """Texts of 3 to 9 words, of which two give their class away."""
+    chance = random.Random(seed)
+    made = []
+    for index in range(count):
+        label = list(WORDS)[index % len(WORDS)]
+        words = chance.choices(FILLERS, k=chance.randint(0, 6)) + chance.choices(WORDS[label], k=2)
+        chance.shuffle(words)
+        made.append((f"{' '.join(words)} {seed}x{index}", label))
+    return made
+
+
+def write_csv(path: Path, table: Iterable[tuple[str, str]], header: Sequence[str]) -> Path:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(header)
+        writer.writerows(table)
+    return path
+
+
+def clean_environment(**more: str) -> dict[str, str]:
+    """This environment without what a launcher or an earlier test left there."""
+    prefixes = (
+        "ACCELERATE_",
+        "MASTER_",
+        "RANK",
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "FSDP_",
+        "TORCHELASTIC",
+    )
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
+    offline = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+    return {**kept, **offline, **more}
+
+
+def call(
+    *words: object, cwd: Path = REPOSITORY, timeout: float = 300, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(word) for word in words], cwd=cwd, env=clean_environment(**environment),
+        capture_output=True, text=True, check=False, timeout=timeout,
+    )  # fmt: skip
+
+
+def succeeded(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
+    assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+def text_settings(files: Path, model: Path, output_dir: Path) -> list[str]:
+    """The settings with which the tiny model learns the tiny files: 4 epochs of 9 steps."""
+    settings = {
+        "model_name_or_path": model,
+        "train_file": files / "train.csv",
+        "validation_file": files / "validation.csv",
+        "test_file": files / "test.csv",
+        "output_dir": output_dir,
+        "learning_rate": 8e-3,
+        "warmup_ratio": 0.2,
+        "num_train_epochs": 4,
+        "per_device_train_batch_size": 8,
+        "gradient_accumulation_steps": 2,
+        "cpu_threads": 1,
+        "use_cpu": None,
+    }
+    words: list[str] = []
+    for name, value in settings.items():
+        words += [f"--{name}"] if value is None else [f"--{name}", str(value)]
+    return words
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that ended well: its folder and what it printed."""
+
+    folder: Path
+    stdout: str
+    stderr: str
+
+    @property
+    def record(self) -> dict[str, Any]:
+        return json.loads((self.folder / "run.json").read_text())
+
+    @property
+    def report(self) -> dict[str, Any]:
+        return json.loads((self.folder / "report.json").read_text())
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        lines = (self.folder / "history.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]

@@ -1,0 +1,267 @@
+"""One run in emulated fp16 through `accelerate launch`: what is printed and what is written."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import re
+import sys
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from running import CANARIES, WORDS
+from sklearn.metrics import accuracy_score, classification_report, confusion_matrix
+
+pytestmark = pytest.mark.slow
+
+LABELS = tuple(sorted(WORDS))
+SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def line(text: str, name: str) -> str:
+    (found,) = [line for line in text.splitlines() if line.startswith(f"{name} ")]
+    return found
+
+
+# What a user sees
+
+
+def test_the_plan_says_what_was_resolved(fp16_run):
+    out = fp16_run.stdout
+    assert line(out, "device") == "device     CPU, 1 thread"
+    assert line(out, "precision").startswith("precision  fp16, emulated: ")
+    assert re.search(r"tiny-bert\d*, 0\.\d+ M float32 weights$", line(out, "model"))
+    assert line(out, "data").endswith("train 140, validation 30, test 45; 3 classes")
+    assert line(out, "steps") == (
+        "steps      36 = 4 epochs x 9; effective batch 16 = 1 process x 2 micro-batches x 8"
+    )
+
+
+def test_the_executed_dtypes_are_printed(fp16_run):
+    ran = line(fp16_run.stdout, "ran")
+    assert "projections float16 x float16 -> float16 (float32 sums)" in ran
+    assert "attention float16 x float16 -> float16 (float32 sums)" in ran
+    assert ran.endswith("emulated; weights, gradients, optimizer state float32")
+
+
+def test_every_epoch_is_printed(fp16_run):
+    epochs = re.findall(r"^epoch (\d) +validation accuracy", fp16_run.stdout, re.MULTILINE)
+    assert epochs == ["1", "2", "3", "4"]
+
+
+def test_the_report_is_printed_as_it_is_written(fp16_run):
+    report = (fp16_run.folder / "report.txt").read_text()
+    assert report.strip() in fp16_run.stdout
+    assert "\ntest, 45 examples\n" in fp16_run.stdout
+
+
+def test_the_closing_line(fp16_run):
+    last = fp16_run.stdout.splitlines()[-1]
+    assert re.fullmatch(
+        r"result     accuracy [01]\.\d{4}, macro F1 [01]\.\d{4}, \d+ s, peak memory \d+ MiB, "
+        r"\d+ steps? skipped, fp16 emulated",
+        last,
+    )
+    assert line(fp16_run.stdout, "baseline").startswith(
+        "baseline   TF-IDF with logistic regression: accuracy "
+    )
+    assert str(fp16_run.folder) in line(fp16_run.stdout, "wrote")
+
+
+def test_a_file_that_takes_the_output_has_no_bars_and_no_tracebacks(fp16_run):
+    for text in (fp16_run.stdout, fp16_run.stderr):
+        assert "\r" not in text
+        assert "it/s" not in text
+        assert "Traceback" not in text
+        assert "Warning" not in text
+    # Accelerate's own advice is all that may stand on stderr.
+    own = [
+        line
+        for line in fp16_run.stderr.splitlines()
+        if not re.match(r"\t`--|The following values were not passed|To avoid this warning", line)
+    ]
+    assert own == []
+
+
+# What is written
+
+
+def test_the_files(fp16_run):
+    names = {path.name for path in fp16_run.folder.iterdir()}
+    assert names >= {
+        "model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json",
+        "report.txt", "report.json", "predictions.parquet", "history.jsonl", "history.csv",
+        "run.json", "README.md",
+    }  # fmt: skip
+    assert not [name for name in names if name.startswith(".")]
+    assert set(fp16_run.record["files"]) == names
+
+
+def test_the_report_agrees_with_scikit_learn(fp16_run):
+    table = pq.read_table(fp16_run.folder / "predictions.parquet").to_pydict()
+    truth, predicted = table["label"], table["prediction"]
+    report = fp16_run.report
+    assert report["accuracy"] == pytest.approx(accuracy_score(truth, predicted))
+    matrix = np.array(report["confusion_matrix"])
+    assert matrix.sum() == 45
+    assert np.array_equal(matrix, confusion_matrix(truth, predicted, labels=LABELS))
+    expected = classification_report(
+        truth, predicted, labels=LABELS, output_dict=True, zero_division=0
+    )
+    for name in LABELS:
+        found = next(row for row in per_class(report) if row["label"] == name)
+        assert found["f1"] == pytest.approx(expected[name]["f1-score"])
+        assert found["support"] == expected[name]["support"]
+
+
+def per_class(report):
+    names = report["label_names"]
+    return [{"label": name} | row for name, row in zip(names, report["per_class"], strict=True)]
+
+
+def test_predictions_have_the_texts_of_the_file_in_its_order(fp16_run, files):
+    table = pq.read_table(fp16_run.folder / "predictions.parquet").to_pydict()
+    with (files / "test.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert table["text"] == [row["text"] for row in rows]
+    assert table["label"] == [row["label"] for row in rows]
+
+
+def test_the_model_learned(fp16_run):
+    # The classes are told by their words alone, so anything else is a broken pipeline.
+    assert fp16_run.report["accuracy"] > 0.8
+
+
+def test_the_saved_model_knows_its_labels(fp16_run):
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(fp16_run.folder)
+    assert config.id2label == dict(enumerate(LABELS))
+    assert config.label2id == {name: index for index, name in enumerate(LABELS)}
+    assert config.architectures == ["BertForSequenceClassification"]
+
+
+def test_the_history_has_a_line_per_optimizer_step(fp16_run):
+    history = fp16_run.history
+    assert [row["step"] for row in history] == list(range(1, 37))
+    assert [row["examples"] for row in history] == ([16] * 8 + [12]) * 4
+    for row in history:
+        assert row["loss_scale"] > 0
+        assert isinstance(row["skipped"], bool)
+        assert 0 <= row["waiting_share"] <= 1
+        assert row["memory_mib"] > 0
+        assert row["tokens"] > row["examples"]
+    applied = [row for row in history if not row["skipped"]]
+    assert max(row["learning_rate"] for row in applied) == pytest.approx(8e-3)
+
+
+def test_the_history_as_csv(fp16_run):
+    with (fp16_run.folder / "history.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["loss"]) for row in rows] == [row["loss"] for row in fp16_run.history]
+
+
+def test_trackers_get_the_history(fp16_run):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    folders = {path.parent for path in fp16_run.folder.rglob("events.out.tfevents*")}
+    scalars: dict[str, list[tuple[int, float]]] = {}
+    for folder in folders:
+        events = EventAccumulator(str(folder))
+        events.Reload()
+        for tag in events.Tags()["scalars"]:
+            scalars[tag] = [(event.step, event.value) for event in events.Scalars(tag)]
+    for tag in ("loss", "learning_rate", "loss_scale"):
+        steps, values = zip(*scalars[tag], strict=True)
+        assert steps == tuple(row["step"] for row in fp16_run.history)
+        # Event files hold float32.
+        assert values == pytest.approx([row[tag] for row in fp16_run.history], rel=1e-6)
+
+
+# The record (promises 7 and 14 of the trust page)
+
+
+def test_the_precision_that_was_reported_ran(fp16_run):
+    precision = fp16_run.record["precision"]
+    assert precision["requested"] == "fp16"
+    assert precision["resolved"]["execution"] == "emulated"
+    assert precision["resolved"]["compute_dtype"] == "float16"
+    assert precision["resolved"]["storage_dtype"] == "float32"
+    assert precision["summary"] in line(fp16_run.stdout, "ran")
+    rows = precision["executed"]["rows"]
+    assert {row["kind"] for row in rows} == {"projection", "attention"}
+    assert {row["direction"] for row in rows} == {"forward", "backward"}
+    for row in rows:
+        assert set(row["inputs"]) == {"float16"}
+        assert row["count"] > 0
+    assert precision["executed"]["is_emulated"] is True
+    assert set(precision["executed"]["parameters"]) == {"float32"}
+
+
+def test_the_record_says_what_the_run_was(fp16_run):
+    record = fp16_run.record
+    assert record["status"] == "finished"
+    assert record["label_names"] == list(LABELS)
+    assert record["arguments"]["learning_rate"] == 8e-3
+    assert record["arguments"]["seed"] == 42
+    assert record["topology"] == {"num_processes": 1, "cpu_threads": 1, "device": "cpu"}
+    assert record["data"]["examples"] == {"train": 140, "validation": 30, "test": 45}
+    assert all(SHA256.fullmatch(value) for value in record["data"]["fingerprints"].values())
+    assert SHA256.fullmatch(record["model"]["initial_weights_sha256"])
+    assert SHA256.fullmatch(record["example_ids_sha256"])
+    assert record["steps"]["total"] == 36
+    assert record["steps"]["applied"] + record["steps"]["skipped"] == 36
+    assert record["metrics"]["accuracy"] == pytest.approx(fp16_run.report["accuracy"])
+    assert record["metrics"]["split"] == "test"
+    assert record["metrics"]["selected"] is False
+    assert record["best"]["metric"] == "accuracy"
+    assert 1 <= record["best"]["epoch"] <= 4
+    assert record["memory"]["peak"] > 0
+    assert record["timings"]["total_seconds"] > record["timings"]["training_seconds"] > 0
+
+
+def test_the_record_has_the_versions(fp16_run):
+    import torch
+    import transformers
+
+    versions = fp16_run.record["versions"]
+    assert versions["torch"] == torch.__version__
+    assert versions["transformers"] == transformers.__version__
+    assert versions["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert "accelerate" in versions
+    assert "ampft" in versions
+
+
+def test_the_hash_of_the_example_ids_is_that_of_the_steps(fp16_run):
+    from ampft.data.steps import StepBatches
+
+    class Rows:
+        weights = np.ones(140)
+        lengths = np.ones(140, dtype=np.int64)
+
+    batches = StepBatches(Rows(), effective_batch_size=16, seed=42)  # type: ignore[arg-type]
+    digest = hashlib.sha256()
+    for epoch in range(4):
+        for step in range(9):
+            ids = np.sort(batches.effective_ids(epoch, step)).astype("<i8")
+            digest.update(np.int64(len(ids)).tobytes() + ids.tobytes())
+    assert fp16_run.record["example_ids_sha256"] == digest.hexdigest()
+
+
+def test_no_secret_reaches_the_disk_or_the_terminal(fp16_run):
+    files = [path for path in fp16_run.folder.rglob("*") if path.is_file()]
+    assert len(files) >= 11
+    for secret in CANARIES.values():
+        assert secret not in fp16_run.stdout + fp16_run.stderr
+        for path in files:
+            assert secret.encode() not in path.read_bytes(), path.name
+
+
+def test_the_model_card(fp16_run):
+    from huggingface_hub import ModelCard
+
+    card = ModelCard.load(fp16_run.folder / "README.md")
+    (accuracy,) = [r for r in card.data.eval_results if r.metric_type == "accuracy"]
+    assert accuracy.metric_value == pytest.approx(fp16_run.report["accuracy"], abs=1e-6)
+    assert "fp16, emulated" in card.text
