@@ -90,6 +90,15 @@ def run_trainer(mode: str, seed: int, data_dir: Path) -> dict[str, object]:
         return dict(json.loads(out.read_text(encoding="utf-8")))
 
 
+def bag_of_words() -> dict[str, float]:
+    """Return what TF-IDF with logistic regression reaches on the default job's test split."""
+    from ampft.baseline import bag_of_words_baseline
+    from ampft.data.load import load_data
+    from ampft.data.request import DataRequest
+
+    return bag_of_words_baseline(load_data(DataRequest(dataset_name="stdlib")), "test")
+
+
 def summary(rows: list[dict[str, object]]) -> dict[str, dict[str, float]]:
     """Return mean and deviation over seeds of accuracy and macro F1, and seconds, by mode."""
     found: dict[str, dict[str, float]] = {}
@@ -138,6 +147,8 @@ def main() -> None:
                     "case": args.case,
                     "flags": [f for f in flags if folder not in f],
                 }
+                if args.case == "default":
+                    result["bag_of_words"] = bag_of_words()
                 result |= {"summary": summary(rows), "runs": rows}
                 args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(summary(rows), indent=1))
