@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -166,6 +167,8 @@ class StepBatches:
             batch_size=None,
             num_workers=self.num_workers,
             collate_fn=_as_it_is,  # type: ignore[arg-type] # without batching it gets the item
+            # Its own: a loader draws a seed from torch's global state, which belongs to dropout.
+            generator=torch.Generator().manual_seed(self.seed + epoch),
         )
         asked = time.perf_counter()
         for step_batch in loader:

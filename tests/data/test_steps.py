@@ -1,0 +1,175 @@
+"""Which examples make an optimizer step, in which order, on which process."""
+
+import itertools
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ampft.data.steps import StepBatches
+from ampft.data.tensors import TensorExamples
+from ampft.packing import balanced_micro_batches
+
+
+@dataclass(frozen=True)
+class NumberedExamples:
+    """Examples whose only input is their id, of unequal lengths and weights."""
+
+    lengths: np.ndarray
+    weights: np.ndarray
+
+    def collate(self, ids):
+        return {"labels": torch.from_numpy(ids)}
+
+
+def numbered(n):
+    rng = np.random.default_rng(n)
+    return NumberedExamples(rng.integers(1, 129, n), rng.choice([0.5, 1.0, 3.0], n))
+
+
+def effective_batches(batches, epoch=0):
+    return [step_batch.effective_ids.tolist() for step_batch in batches.epoch(epoch)]
+
+
+def contents(step_batch):
+    """Everything that a step does depend on; `waited` is a measurement."""
+    micro_batches = [
+        (m.ids.tolist(), m.counted, m.is_last, m.inputs["labels"].tolist()) for m in step_batch
+    ]
+    weight, length = step_batch.effective_weight, step_batch.effective_length
+    return (step_batch.epoch, step_batch.step, step_batch.effective_ids.tolist(), weight, length,
+            micro_batches)  # fmt: skip
+
+
+sizes = {
+    "n": st.integers(1, 60),
+    "effective": st.integers(1, 24),
+    "world_size": st.integers(1, 5),
+    "micro_batches": st.integers(1, 5),
+    "padded": st.booleans(),
+    "seed": st.integers(0, 2**31),
+    "epoch": st.integers(0, 3),
+}
+
+
+@settings(max_examples=100, deadline=None)
+@given(**sizes)
+def test_the_sequence_depends_on_seed_epoch_and_effective_size_alone(
+    n, effective, world_size, micro_batches, padded, seed, epoch
+):
+    examples = numbered(n)
+    alone = StepBatches(examples, effective, seed=seed)
+    expected = effective_batches(alone, epoch)
+    assert sorted(itertools.chain.from_iterable(expected)) == list(range(n))
+    assert [len(ids) for ids in expected[:-1]] == [effective] * (len(expected) - 1)
+    ranks = [
+        list(
+            StepBatches(
+                examples,
+                effective,
+                micro_batches=micro_batches,
+                seed=seed,
+                rank=rank,
+                world_size=world_size,
+                padded=padded,
+            ).epoch(epoch)
+        )
+        for rank in range(world_size)
+    ]
+    for ids, *shares in zip(expected, *ranks, strict=True):
+        assert all(share.effective_ids.tolist() == ids for share in shares)
+        assert sorted(np.concatenate([share.ids for share in shares])) == sorted(ids)
+        assert all(share.effective_weight == examples.weights[ids].sum() for share in shares)
+        assert all(share.effective_length == examples.lengths[ids].sum() for share in shares)
+        assert len({len(share.micro_batches) for share in shares}) == 1
+        assert max(len(share.ids) for share in shares) - min(len(s.ids) for s in shares) <= 1
+        for share in shares:
+            check_micro_batches(share, micro_batches)
+
+
+def check_micro_batches(share, wanted):
+    """Each has an example to go through the model with; synchronization is on the last alone."""
+    assert 1 <= len(share.micro_batches) <= wanted
+    assert [micro.is_last for micro in share][:-1] == [False] * (len(share.micro_batches) - 1)
+    assert share.micro_batches[-1].is_last
+    for micro_batch in share:
+        assert len(micro_batch.ids) >= 1
+        assert micro_batch.inputs["labels"].tolist() == micro_batch.ids.tolist()
+        assert micro_batch.counted or len(micro_batch.ids) == 1
+
+
+def test_seed_epoch_and_size_each_change_the_sequence():
+    # Negative control: the equality above is not one of constants.
+    batches = StepBatches(numbered(50), 8, seed=1)
+    expected = effective_batches(batches)
+    assert effective_batches(batches) == expected
+    assert effective_batches(batches, epoch=1) != expected
+    assert effective_batches(replace(batches, seed=2)) != expected
+    assert effective_batches(replace(batches, effective_batch_size=9)) != expected
+
+
+def test_a_process_without_examples_gets_a_dummy():
+    ranks = [StepBatches(numbered(9), 8, micro_batches=2, rank=r, world_size=2) for r in (0, 1)]
+    with_example, without = ([*batches.epoch(0)][-1] for batches in ranks)
+    assert with_example.ids.tolist() == with_example.effective_ids.tolist()
+    (dummy,) = without.micro_batches
+    assert (dummy.counted, dummy.is_last, without.ids.tolist()) == (False, True, [])
+    assert dummy.ids.tolist() == with_example.ids.tolist()
+
+
+@pytest.mark.parametrize("start", [0, 1, 4, 6, 7])
+def test_an_epoch_goes_on_from_any_step(start):
+    batches = StepBatches(numbered(50), 8, micro_batches=3, seed=4)
+    whole = [contents(step_batch) for step_batch in batches.epoch(2)]
+    assert len(whole) == len(batches) == 7
+    assert [contents(step_batch) for step_batch in batches.epoch(2, start=start)] == whole[start:]
+    some = [contents(step_batch) for step_batch in batches.epoch(2, start=start, stop=5)]
+    assert some == whole[start:5]
+    assert [batches.effective_ids(2, step).tolist() for step in range(7)] == [w[2] for w in whole]
+
+
+@pytest.mark.filterwarnings(
+    # Workers are forked, which Python 3.12 and later warn of in a process with threads.
+    "ignore:This process .* is multi-threaded, use of fork:DeprecationWarning"
+)
+def test_workers_change_nothing():
+    batches = StepBatches(numbered(50), 8, micro_batches=3, seed=4)
+    ahead = replace(batches, num_workers=2)
+    found = [contents(step_batch) for step_batch in ahead.epoch(1, start=1)]
+    assert found == [contents(step_batch) for step_batch in batches.epoch(1, start=1)]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.filterwarnings(
+    "ignore:This process .* is multi-threaded, use of fork:DeprecationWarning"
+)
+def test_the_loader_leaves_the_random_numbers_of_dropout_alone(num_workers):
+    batches = StepBatches(numbered(10), 4, num_workers=num_workers)
+    before = torch.get_rng_state()
+    list(batches.epoch(0))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 200), min_size=1, max_size=40),
+    k=st.integers(1, 8),
+    padded=st.booleans(),
+)
+def test_balanced_micro_batches_partition(lengths, k, padded):
+    parts = balanced_micro_batches(np.array(lengths), k, padded=padded)
+    assert len(parts) == min(k, len(lengths))
+    assert all(len(part) for part in parts)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(len(lengths)))
+
+
+def test_tensor_examples_weigh_one_and_cost_the_same():
+    examples = TensorExamples({"x": torch.arange(12.0).reshape(6, 2), "labels": torch.arange(6)})
+    assert examples.weights.tolist() == [1.0] * 6
+    assert examples.lengths.tolist() == [1] * 6
+    rows = examples.collate(np.array([4, 1]))
+    assert rows["x"].tolist() == [[8.0, 9.0], [2.0, 3.0]]
+    assert rows["labels"].tolist() == [4, 1]
