@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,7 +36,8 @@ class BestModel:
     def update(self, value: float, epoch: int, accelerator: Accelerator, model: nn.Module) -> bool:
         """Keep the weights if `value` of the metric is the best so far; return whether it is."""
         sign = -1 if self.metric in LOWER_IS_BETTER else 1
-        if self.value is not None and sign * value <= sign * self.value:
+        # NaN compares false with everything: it is never the best, not even the first.
+        if not sign * value > (-math.inf if self.value is None else sign * self.value):
             self.without_improvement += 1
             return False
         self.epoch, self.value, self.without_improvement = epoch, value, 0

@@ -1,0 +1,83 @@
+"""The best epoch by a metric: kept on disk, restored, and how long to wait for a better one."""
+
+import math
+
+import pytest
+import torch
+from accelerate import Accelerator
+from torch import nn
+
+from ampft.arguments.classify import METRICS
+from ampft.report.classification import Report
+from ampft.training.best import LOWER_IS_BETTER, BestModel
+
+pytestmark = pytest.mark.usefixtures("fresh_accelerate")
+
+
+@pytest.fixture
+def accelerator():
+    return Accelerator(cpu=True)
+
+
+def train(best, accelerator, values):
+    """Give epoch e weights of e; return the model and which epochs were the best so far."""
+    model = accelerator.prepare(nn.Linear(2, 2))
+    flags = []
+    for epoch, value in enumerate(values):
+        nn.init.constant_(model.weight, epoch)
+        flags.append(best.update(value, epoch, accelerator, model))
+    return model, flags
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "flags", "kept"),
+    [
+        ("accuracy", [0.5, 0.7, 0.6, 0.7], [True, True, False, False], 1),
+        ("accuracy", [0.5, 0.7, 0.6, 0.8], [True, True, False, True], 3),
+        ("log_loss", [0.5, 0.7, 0.4, 0.6], [True, False, True, False], 2),
+        ("matthews", [-0.2, -0.1, -0.3], [True, True, False], 1),
+        ("log_loss", [0.5, math.nan, 0.4], [True, False, True], 2),
+        ("accuracy", [0.5, math.nan, 0.4], [True, False, False], 0),
+        ("accuracy", [math.nan, 0.4, math.nan], [False, True, False], 1),
+    ],
+)
+def test_the_best_epoch_is_kept_and_restored(tmp_path, accelerator, metric, values, flags, kept):
+    best = BestModel(tmp_path / "best.safetensors", metric)
+    model, found = train(best, accelerator, values)
+    assert found == flags
+    assert (best.epoch, best.value) == (kept, values[kept])
+    best.restore(accelerator, model)
+    assert torch.equal(model.weight, torch.full((2, 2), float(kept)))
+    assert not best.path.exists()
+
+
+@pytest.mark.parametrize(
+    ("patience", "stops"),
+    [(None, [False] * 6), (1, [False, True, False, False, True, True]),
+     (2, [False, False, False, False, False, True]), (3, [False] * 6)],
+)  # fmt: skip
+def test_patience_counts_epochs_since_the_best(tmp_path, accelerator, patience, stops):
+    best = BestModel(tmp_path / "best.safetensors", "accuracy", patience)
+    model, found = nn.Linear(2, 2), []
+    for epoch, value in enumerate([0.5, 0.4, 0.6, 0.7, 0.7, 0.1]):
+        best.update(value, epoch, accelerator, model)
+        found.append(best.should_stop)
+    assert found == stops
+
+
+def test_shared_weights_can_be_kept(tmp_path, accelerator):
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[1].weight = model[0].weight
+    best = BestModel(tmp_path / "best.safetensors", "accuracy")
+    best.update(0.5, 0, accelerator, model)
+    expected = model[0].weight.detach().clone()
+    nn.init.zeros_(model[0].weight)
+    best.restore(accelerator, model)
+    assert torch.equal(model[1].weight, expected)
+
+
+def test_every_metric_of_the_command_line_is_one_of_the_report():
+    fields = {name for name in dir(Report) if not name.startswith("_")}
+    fields |= set(Report.__dataclass_fields__)
+    assert set(METRICS) <= fields
+    assert set(METRICS) >= LOWER_IS_BETTER
