@@ -76,6 +76,9 @@ def _probabilities(
     split: str,
 ) -> npt.NDArray[np.float32]:
     """Return (m, C) softmax probabilities in float32; logits leave the device batch by batch."""
+    # Every process goes through the model equally often: DistributedDataParallel broadcasts the
+    # buffers in a forward pass, and sharded models communicate in each.
+    largest_share = -(-len(examples.weights) // accelerator.num_processes)
     result = np.empty((len(ids), len(task.label_names)), dtype=np.float32)
     bar = tqdm(
         total=len(ids),
@@ -87,9 +90,11 @@ def _probabilities(
         dynamic_ncols=True,
     )
     with torch.no_grad(), bar:
-        for start in range(0, len(ids), batch_size):
+        for start in range(0, largest_share, batch_size):
             part = ids[start : start + batch_size]
-            logits = task.logits(model, examples.collate(part))
-            result[start : start + len(part)] = logits.softmax(dim=-1).cpu().numpy()
+            dummy = np.zeros(1, dtype=np.int64)
+            logits = task.logits(model, examples.collate(part if len(part) else dummy))
+            # Of a dummy's one row, none is kept.
+            result[start : start + len(part)] = logits[: len(part)].softmax(dim=-1).cpu().numpy()
             bar.update(len(part))
     return result

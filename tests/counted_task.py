@@ -1,0 +1,54 @@
+"""A task whose logits are a function of the example id, for evaluations by the hundred."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import datasets
+import numpy as np
+import torch
+from torch import nn
+
+from ampft.data.tensors import TensorExamples
+
+CLASSES = ("ant", "bee", "cow")
+
+
+class BufferedModel(nn.Module):
+    """A linear model with a buffer, which DistributedDataParallel broadcasts before a forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.linear = nn.Linear(4, len(CLASSES))
+        with torch.no_grad():
+            self.linear.weight.copy_(torch.randn(len(CLASSES), 4, generator=generator))
+            self.linear.bias.zero_()
+        self.register_buffer("offset", torch.zeros(len(CLASSES)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) + self.offset
+
+
+@dataclass(frozen=True)
+class CountedTask:
+    """What `evaluate` asks of a task, over n random vectors."""
+
+    n: int
+    label_names = CLASSES
+
+    @property
+    def data(self) -> SimpleNamespace:
+        split = datasets.Dataset.from_dict({"label": self._labels().tolist()})
+        return SimpleNamespace(splits={"test": split})
+
+    def _labels(self) -> np.ndarray:
+        return np.random.default_rng(self.n).integers(0, len(CLASSES), self.n)
+
+    def examples(self, split: str) -> TensorExamples:
+        generator = torch.Generator().manual_seed(self.n)
+        return TensorExamples({"x": torch.randn(self.n, 4, generator=generator)})
+
+    def logits(self, model: nn.Module, inputs) -> torch.Tensor:
+        return model(inputs["x"]).float()

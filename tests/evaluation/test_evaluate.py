@@ -1,0 +1,74 @@
+"""Predictions of a split: each example once, whatever the batch size, the order and the path."""
+
+import numpy as np
+import pytest
+import torch
+from accelerate import Accelerator
+from counted_task import BufferedModel, CountedTask
+from tiny_text import tiny_task
+
+from ampft.errors import TrainingStopped
+from ampft.evaluation.evaluate import evaluate
+from ampft.precision import resolve
+from ampft.training.accelerator import make_accelerator, numerics
+
+pytestmark = pytest.mark.usefixtures("fresh_accelerate")
+
+# Of a probability: other batches round the same products in another order.
+PROBABILITY_TOLERANCE = {"fp32": 1e-6, "bf16": 2e-2, "fp16": 2e-3}
+
+
+def one_by_one(task, model, split):
+    """Predict in the order of the split, each example alone and unpadded."""
+    examples = task.examples(split)
+    model.eval()
+    with torch.no_grad():
+        rows = [task.logits(model, examples.collate(np.array([i]))) for i in range(17)]
+    return torch.cat(rows).softmax(-1).numpy()
+
+
+@pytest.mark.parametrize("remove_padding", [False, True], ids=["padded", "padding-free"])
+@pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16"])
+def test_batches_by_length_predict_what_single_examples_do(tiny_bert, mode, remove_padding):
+    precision = resolve(mode, torch.device("cpu"))
+    accelerator = make_accelerator(precision)
+    task = tiny_task(tiny_bert, train=3, validation=17, remove_padding=remove_padding)
+    assert len(set(task.examples("validation").lengths)) > 5
+    model = accelerator.prepare(task.load_model().model)
+    with numerics(precision):
+        predictions = evaluate(accelerator, model, task, "validation", batch_size=5)
+        expected = one_by_one(task, model, "validation")
+    assert predictions.example_ids.tolist() == list(range(17))
+    assert predictions.labels.tolist() == task.data.splits["validation"]["label"]
+    tolerance = PROBABILITY_TOLERANCE[mode]
+    np.testing.assert_allclose(predictions.probabilities, expected, atol=tolerance, rtol=0)
+    # Negative control: rows of other examples are farther away than the tolerance.
+    assert np.abs(np.roll(expected, 1, axis=0) - expected).max() > 10 * tolerance
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_model_stays_in_its_mode(training):
+    model = BufferedModel().train(training)
+    evaluate(Accelerator(cpu=True), model, CountedTask(5), "test", batch_size=2)
+    assert model.training is training
+    assert model.linear.weight.grad is None
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 5, 64])
+def test_every_example_counts_once_in_one_process(batch_size):
+    accelerator = Accelerator(cpu=True)
+    for n in range(1, 18):
+        found = evaluate(
+            accelerator, BufferedModel(), CountedTask(n), "test", batch_size=batch_size
+        )
+        assert found.example_ids.tolist() == list(range(n))
+
+
+def test_a_probability_that_is_not_finite_stops():
+    model = BufferedModel()
+    task = CountedTask(7)
+    model.linear.weight.data[0, 0] = torch.inf  # the sign of the first feature decides: inf or -inf
+    positive = int((task.examples("test").tensors["x"][:, 0] > 0).sum())
+    assert 0 < positive < 7
+    with pytest.raises(TrainingStopped, match=f"evaluation on test: {positive} of 7 examples"):
+        evaluate(Accelerator(cpu=True), model, task, "test", batch_size=3)

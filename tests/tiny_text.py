@@ -1,0 +1,68 @@
+"""A BERT small enough for every test, and texts of unequal lengths in its vocabulary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import datasets
+import numpy as np
+import torch
+from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
+
+from ampft.data.dataset import ClassificationData
+from ampft.tasks.task import TaskSettings
+from ampft.tasks.text import TextTask, text_task
+
+LABELS = ("ant", "bee", "cow")
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+WORDS = tuple(f"w{index}" for index in range(40))
+
+
+def save_tiny_bert(folder: Path, *, weight: float | None = None) -> Path:
+    """Save model and tokenizer; a `weight` is written into every entry of a feed-forward layer."""
+    words = (*SPECIAL, *WORDS)
+    BertTokenizer(vocab={word: index for index, word in enumerate(words)}).save_pretrained(folder)
+    config = BertConfig(
+        vocab_size=len(words),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=64,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        # BERT's own 0.02 leaves so small a model's output almost constant.
+        initializer_range=0.2,
+        id2label=dict(enumerate(LABELS)),
+        label2id={name: index for index, name in enumerate(LABELS)},
+    )
+    generator_state = torch.get_rng_state()
+    torch.manual_seed(0)
+    model = BertForSequenceClassification(config)
+    torch.set_rng_state(generator_state)
+    if weight is not None:
+        torch.nn.init.constant_(model.bert.encoder.layer[0].intermediate.dense.bias, weight)
+    model.save_pretrained(folder)
+    return folder
+
+
+def tiny_texts(n: int, *, seed: int = 0) -> dict[str, list]:
+    """Return n texts of 1 to 30 words with labels; every label occurs, unevenly often."""
+    rng = np.random.default_rng(seed)
+    texts = [" ".join(rng.choice(WORDS, rng.integers(1, 31))) for _ in range(n)]
+    labels = np.concatenate([np.arange(3), rng.choice(3, n, p=[0.6, 0.3, 0.1])])[:n]
+    return {"text": texts, "label": labels.tolist()}
+
+
+def tiny_task(folder: Path, *, train: int, validation: int = 4, **settings) -> TextTask:
+    """Return the text task over `tiny_texts`, with the model in `folder`."""
+    features = datasets.Features(
+        {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=list(LABELS))}
+    )
+    sizes = {"train": train, "validation": validation}
+    splits = {
+        name: datasets.Dataset.from_dict(tiny_texts(n, seed=seed), features=features)
+        for seed, (name, n) in enumerate(sizes.items())
+    }
+    data = ClassificationData(datasets.DatasetDict(splits), ("text",), "text", "tiny", {}, ())
+    return text_task(data, TaskSettings(model_name_or_path=str(folder), **settings))

@@ -1,0 +1,149 @@
+"""What each of two processes does; started by torchrun, writes what happened for the test.
+
+torchrun --standalone --nproc_per_node 2 two_processes.py TINY_BERT RESULTS
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState, GradientState
+from counted_task import BufferedModel, CountedTask
+from exact_step import (
+    Problem,
+    Training,
+    flat_weights,
+    poison,
+    tensor_problem,
+    text_problem,
+)
+from tiny_text import tiny_task
+
+from ampft.errors import TrainingStopped
+from ampft.evaluation.evaluate import evaluate
+
+# Effective batches of 12 leave one example for the last step: one process has none.
+EXAMPLES, EFFECTIVE = 25, 12
+
+
+def problem_named(name: str, tiny_bert: Path) -> Problem:
+    settings = {"remove_padding": name == "padding-free"}
+    return text_problem(tiny_task(tiny_bert, train=EXAMPLES, **settings))
+
+
+def trained(mode: str, problem: Problem, *, batch_size: int, micro_batches: int) -> dict[str, Any]:
+    """Train one epoch with SGD; in fp16 with a rate of zero.
+
+    There a difference of weights in the last place flips the rounding of products, so that
+    gradients are equal within their tolerance only where the weights are equal.
+    """
+    frozen = mode == "fp16"
+    # At 65536 the one example of the last step overflows, as it may: the loss of a process is
+    # multiplied by their number, since DistributedDataParallel takes the mean.
+    training = Training(
+        mode,
+        problem,
+        batch_size,
+        micro_batches,
+        loss_scale=4096.0,
+        rate=lambda step: float(not frozen),
+    )
+    steps = list(training.steps())
+    return {
+        "ids": [step.ids for step in steps],
+        "effective_ids": [step.effective_ids for step in steps],
+        "gradients": [step.gradient for step in steps],
+        "losses": [step.outcome.loss for step in steps],
+        "weights": flat_weights(training.model),
+    }
+
+
+def overflow(rank: int) -> dict[str, Any]:
+    """Plant an infinity on process 1 in the second of three steps."""
+    problem = tensor_problem(n=12)
+    counter = itertools.count()
+    poison(problem.model, math.inf, lambda: next(counter) == 1 and rank == 1)
+    training = Training("fp16", problem, 2, optimizer=adamw, rate=lambda step: 1 / (1 + step))
+    weights, outcomes = [], []
+    for step in training.steps():
+        weights.append(flat_weights(training.model))
+        outcomes.append(step.outcome)
+    return {
+        "skipped": [outcome.skipped for outcome in outcomes],
+        "scales": [outcome.loss_scale for outcome in outcomes],
+        "rates": [outcome.learning_rate for outcome in outcomes],
+        "weights": weights,
+    }
+
+
+def adamw(model: torch.nn.Module) -> torch.optim.AdamW:
+    return torch.optim.AdamW(model.parameters(), lr=0.01, fused=True)
+
+
+def not_a_number(rank: int, mode: str) -> dict[str, Any]:
+    """Plant a NaN on process 0 in the first step."""
+    problem = tensor_problem(n=12)
+    before = flat_weights(problem.model)
+    poison(problem.model, math.nan, lambda: rank == 0)
+    training = Training(mode, problem, 2, optimizer=adamw)
+    message = ""
+    try:
+        next(training.steps())
+    except TrainingStopped as error:
+        message = str(error)
+    return {"message": message, "unchanged": torch.equal(flat_weights(training.model), before)}
+
+
+def evaluated() -> list[tuple[int, int, list[int], list[list[int]], torch.Tensor]]:
+    """Evaluate 1 to 17 examples by batches of 1 to 5, each time after a training step."""
+    AcceleratorState._reset_state()
+    GradientState._reset_state()
+    accelerator = Accelerator(cpu=True)
+    model = accelerator.prepare(BufferedModel())
+    found = []
+    for n, batch_size in itertools.product(range(1, 18), range(1, 6)):
+        # A forward pass with gradients makes the next one broadcast the buffers.
+        model(torch.ones(1, 4)).sum().backward()
+        predictions = evaluate(accelerator, model, CountedTask(n), "test", batch_size=batch_size)
+        confusion = torch.zeros(3, 3, dtype=torch.int64)
+        labels, predicted = predictions.labels, predictions.predicted
+        confusion.index_put_(
+            (torch.from_numpy(labels), torch.from_numpy(predicted)),
+            torch.ones(n, dtype=torch.int64),
+            accumulate=True,
+        )
+        probabilities = torch.from_numpy(predictions.probabilities)
+        ids = predictions.example_ids.tolist()
+        found.append((n, batch_size, ids, confusion.tolist(), probabilities))
+    return found
+
+
+def main(tiny_bert: Path, results: Path) -> None:
+    torch.set_num_threads(1)
+    rank = Accelerator(cpu=True).process_index
+    found: dict[str, Any] = {"evaluated": evaluated()}
+    for mode, name, micro_batches in itertools.product(
+        ("fp32", "fp16"), ("padded", "padding-free"), (1, 2)
+    ):
+        found[f"{mode} {name} {micro_batches}"] = trained(
+            mode,
+            problem_named(name, tiny_bert),
+            batch_size=EFFECTIVE // 2 // micro_batches,
+            micro_batches=micro_batches,
+        )
+    found["overflow"] = overflow(rank)
+    found["nan fp32"], found["nan bf16"] = not_a_number(rank, "fp32"), not_a_number(rank, "bf16")
+    torch.save(found, results / f"rank{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("default")
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
