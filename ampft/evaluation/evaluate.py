@@ -54,7 +54,9 @@ def evaluate(
         bad = int((~np.isfinite(all_probabilities).all(axis=1)).sum())
         raise TrainingStopped(
             f"evaluation on {split}: {bad} of {count} examples have a probability that is not "
-            "finite; the model diverged, or an activation overflows in this precision."
+            "finite. In fp16 an activation above 65504 does this: use --mixed_precision bf16, or "
+            "fp32. Where training diverged (see the loss in history.jsonl): lower --learning_rate, "
+            "or add --warmup_ratio."
         )
     order = np.argsort(all_ids)
     return Predictions(

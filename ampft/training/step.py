@@ -134,9 +134,9 @@ def _read(*scalars: Any) -> list[float]:
 def _not_finite(loss: float, grad_norm: float) -> TrainingStopped:
     return TrainingStopped(
         f"the gradient is not finite (loss {loss}, norm {grad_norm}); the weights are as they were "
-        "before this step. Lower --learning_rate, add --warmup_ratio or --max_grad_norm 1, and "
-        "look at the examples of this step in history.jsonl; in bf16, try "
-        "--mixed_precision fp32 to tell overflow from divergence."
+        "before this step. Lower --learning_rate, or add --warmup_ratio or --max_grad_norm 1; "
+        "history.jsonl shows whether loss and norm grew in the steps before. In bf16, try "
+        "--mixed_precision fp32 to tell rounding from divergence."
     )
 
 

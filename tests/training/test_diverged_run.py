@@ -1,0 +1,86 @@
+"""The recipe on a model whose activations overflow in fp16: stopped, said, marked, not ranked."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_text import save_tiny_bert, tiny_texts
+from transformers import AutoModelForSequenceClassification
+
+REPOSITORY = Path(__file__).parents[2]
+
+# 64 features of this size, times weights around 0.2, add up to more than 65504.
+LARGE = 60_000.0
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fresh_accelerate")]
+
+
+@pytest.fixture(scope="module")
+def overflowing(tmp_path_factory):
+    return save_tiny_bert(tmp_path_factory.mktemp("overflowing"), weight=LARGE)
+
+
+@pytest.fixture(scope="module")
+def train_file(tmp_path_factory):
+    rows = tiny_texts(60)
+    lines = [f"{text},{'abc'[label]}" for text, label in zip(*rows.values(), strict=True)]
+    path = tmp_path_factory.mktemp("texts") / "train.csv"
+    path.write_text("\n".join(["text,label", *lines]) + "\n", encoding="utf-8")
+    return path
+
+
+def run(model, train_file, folder, *more):
+    words = ["--mixed_precision", "fp16", "--model_name_or_path", model, "--train_file", train_file,
+             "--output_dir", folder, "--per_device_train_batch_size", "2", *more]  # fmt: skip
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("ACCELERATE_")}
+    return subprocess.run(
+        [sys.executable, "recipes/classify.py", *map(str, words)],
+        cwd=REPOSITORY,
+        env=environment | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "reason", "skipped"),
+    [
+        ([], "fp16 overflows at every loss scale", 16),
+        # Too few steps for the scale to reach its floor.
+        (["--max_train_steps", "3"], "have a probability that is not finite", 3),
+    ],
+)
+def test_an_overflowing_model_ends_the_run_as_diverged(
+    overflowing, train_file, tmp_path, more, reason, skipped
+):
+    folder = tmp_path / "run"
+    done = run(overflowing, train_file, folder, *more)
+    assert done.returncode == 3, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith("error: ")
+    assert reason in done.stderr
+    record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    assert record["status"] == "diverged"
+    assert reason in record["reason"]
+    assert "--mixed_precision bf16" in record["reason"]
+    assert record["steps"]["skipped"] == skipped
+    assert record["steps"]["applied"] == 0
+    assert not record["metrics"]
+    history = (folder / "history.jsonl").read_text(encoding="utf-8")
+    rows = [json.loads(line) for line in history.splitlines()]
+    assert [row["skipped"] for row in rows] == [True] * skipped
+    assert rows[-1]["loss_scale"] == 2.0 ** (16 - skipped)
+    assert not list(folder.glob("*.safetensors"))
+
+
+def test_the_same_model_is_finite_in_float32(overflowing):
+    # Negative control: it is the precision that overflows, not the model.
+    model = AutoModelForSequenceClassification.from_pretrained(overflowing, dtype=torch.float32)
+    with torch.no_grad():
+        assert model(torch.arange(5, 15)[None]).logits.isfinite().all()
