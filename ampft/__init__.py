@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from ampft.training.step import backward as backward
     from ampft.training.step import synchronized_last as synchronized_last
     from ampft.training.threads import restore_cpu_threads as restore_cpu_threads
+    from ampft.training.trackers import installed_trackers as installed_trackers
 
 # torch takes seconds to import; `ampft --help` should not wait for it.
 _HOMES = {
@@ -98,6 +99,7 @@ _HOMES = {
     "backward": "ampft.training.step",
     "synchronized_last": "ampft.training.step",
     "restore_cpu_threads": "ampft.training.threads",
+    "installed_trackers": "ampft.training.trackers",
 }
 
 __all__ = sorted(_HOMES)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,7 +18,7 @@ from torch import nn
 from ampft.arguments import ClassifyArguments
 from ampft.console import plan_lines
 from ampft.data.steps import StepBatch
-from ampft.errors import TrainingStopped
+from ampft.errors import InputError, TrainingStopped
 from ampft.evaluation.evaluate import evaluate
 from ampft.executed import ExecutedDtypes, ProductRecorder, check_trainable_float32, contradiction
 from ampft.report.classification import Report, classification_report
@@ -33,14 +34,11 @@ from ampft.results.record import (
     write_record,
 )
 from ampft.results.write import write_results
-from ampft.setup import Setup, first_record
+from ampft.setup import Setup, check_setup, first_record
 from ampft.training.accelerator import verify_prepared
 from ampft.training.best import BestModel
 from ampft.training.history import History, write_csv
 from ampft.training.step import StepOutcome
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass
@@ -223,10 +221,11 @@ def choose_folder(args: ClassifyArguments, mode: str) -> Path:
     """Return the output folder; nothing is created yet.
 
     Raises:
-        InputError: `--output_dir` holds something already.
+        InputError: `--output_dir` holds something already, or cannot be made.
     """
     if args.output_dir is not None:
         check_output_folder(args.output_dir, overwrite=args.overwrite_output_dir)
+        _check_creatable(Path(args.output_dir))
         return Path(args.output_dir)
     source = args.dataset_name or args.train_file or "data"
     stem = f"{mode}-{Path(source).stem}-seed{args.seed}"
@@ -234,10 +233,20 @@ def choose_folder(args: ClassifyArguments, mode: str) -> Path:
     return next(path for name in names if not (path := Path("runs", name)).exists())
 
 
+def _check_creatable(folder: Path) -> None:
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        raise InputError(
+            f"--output_dir {folder}: cannot be written, because {nearest} is no folder that this "
+            "user may write to. Name another one."
+        )
+
+
 @contextlib.contextmanager
 def open_run(setup: Setup, output_dir: Path) -> Iterator[Run]:
     """Print the plan, hold the output folder, and leave a truthful record however the run ends."""
     args, accelerator = setup.args, setup.accelerator
+    check_setup(setup)
     check_trainable_float32(setup.loaded.model)
     verify_prepared(accelerator, setup.precision)
     for line in plan_lines(setup):

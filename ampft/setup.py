@@ -15,6 +15,7 @@ from torch import nn
 from ampft.arguments import ClassifyArguments
 from ampft.arguments.classify import EMBEDDED
 from ampft.data.steps import StepBatches
+from ampft.errors import InputError
 from ampft.precision import Precision
 from ampft.results.record import (
     DataPart,
@@ -52,6 +53,27 @@ class Setup:
     loaded: LoadedModel
     step_batches: StepBatches
     total_steps: int
+
+
+def check_setup(setup: Setup) -> None:
+    """Refuse settings that the data cannot serve, before anything is written.
+
+    Raises:
+        InputError: There is nothing to report on, to stop early by, or to count words in.
+    """
+    args, data = setup.args, setup.task.data
+    if not {"validation", "test"} & set(data.splits):
+        raise InputError(
+            "--validation_fraction 0 and --test_fraction 0 leave nothing to report on. Give one of "
+            "them a share above 0, or name a --validation_file or a --test_file."
+        )
+    if args.early_stopping_patience and "validation" not in data.splits:
+        raise InputError(
+            f"--early_stopping_patience {args.early_stopping_patience}: there is no validation "
+            "split to stop by. Give --validation_fraction a share above 0."
+        )
+    if args.baseline and data.kind != "text":
+        raise InputError(f"--baseline: counts words; {data.name} has {data.kind}s. Leave it away.")
 
 
 def first_record(setup: Setup) -> RunRecord:

@@ -22,7 +22,7 @@ def train(args: ampft.ClassifyArguments) -> None:
     accelerator = ampft.make_accelerator(
         precision,
         gradient_accumulation_steps=args.gradient_accumulation_steps,
-        log_with=args.report_to if args.with_tracking else None,
+        log_with=ampft.installed_trackers(args.report_to) if args.with_tracking else None,
         project_dir=output_dir,
     )
     ampft.check_world_size(accelerator)

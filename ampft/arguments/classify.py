@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ampft.arguments.checks import check_arguments
 from ampft.arguments.flags import flag, parse_flags
-from ampft.errors import InputError
 
 if TYPE_CHECKING:
     from ampft.data.request import DataRequest
@@ -192,7 +192,9 @@ class ClassifyArguments:
     )
     history_csv: bool = flag(False, "write the history as CSV too", group=OUTPUT)
     with_tracking: bool = flag(False, "send the history to experiment trackers", group=OUTPUT)
-    report_to: str = flag("tensorboard", "tracker as Accelerate names it, or all", group=OUTPUT)
+    report_to: str = flag(
+        "tensorboard", "trackers as Accelerate names them, comma separated, or all", group=OUTPUT
+    )
 
     def data_request(self) -> DataRequest:
         """Return what is asked of the data layer."""
@@ -280,44 +282,9 @@ def parse_classify_arguments(argv: Sequence[str] | None = None) -> ClassifyArgum
     name = arguments.dataset_name or (None if arguments.train_file else "stdlib")
     defaults = {k: v for k, v in EMBEDDED.get(name or "", {}).items() if k not in given}
     arguments = dataclasses.replace(arguments, dataset_name=name, **defaults)
-    _check(arguments)
+    check_arguments(arguments)
     return arguments
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:
     return None if text is None else tuple(part.strip() for part in text.split(","))
-
-
-def _check(arguments: ClassifyArguments) -> None:
-    """Refuse numbers that are out of range and data that is named twice.
-
-    Raises:
-        InputError: Naming the flag, what was received and what is allowed.
-    """
-    lowest: dict[str, float] = {
-        "max_seq_length": 2, "pad_to_multiple_of": 1, "max_train_samples": 1,
-        "max_eval_samples": 1, "max_predict_samples": 1, "per_device_train_batch_size": 1,
-        "gradient_accumulation_steps": 1, "per_device_eval_batch_size": 1, "cpu_threads": 1,
-        "dataloader_num_workers": 0, "learning_rate": 0, "weight_decay": 0, "max_grad_norm": 0,
-        "num_train_epochs": 1, "max_train_steps": 1, "num_warmup_steps": 0, "seed": 0,
-        "data_seed": 0, "early_stopping_patience": 1,
-    }  # fmt: skip
-    for name, low in lowest.items():
-        value = getattr(arguments, name)
-        # Written so that a NaN is refused too.
-        if value is not None and not low <= value < float("inf"):
-            raise InputError(f"--{name}: received {value}; it has to be {low:g} or more.")
-    for name in ("validation_fraction", "test_fraction", "warmup_ratio", "label_smoothing_factor"):
-        if not 0 <= getattr(arguments, name) < 1:
-            raise InputError(
-                f"--{name}: received {getattr(arguments, name)}; it has to be at least 0 and "
-                "below 1."
-            )
-    if arguments.train_file and arguments.dataset_name:
-        raise InputError(
-            f"--train_file {arguments.train_file} and --dataset_name {arguments.dataset_name}: "
-            "name one source of data."
-        )
-    files = arguments.validation_file or arguments.test_file
-    if files and not arguments.train_file:
-        raise InputError(f"--train_file is missing: {files} was given without data to train on.")
