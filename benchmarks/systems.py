@@ -1,0 +1,204 @@
+"""The same training by different systems: each trains a few steps and returns when each ended.
+
+All take MiniLM with the same initial weights, the same examples, effective batch, precision and
+learning rate. None is told to log, save or evaluate.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState, GradientState
+from accelerate.utils import set_seed
+from torch.utils.data import DataLoader
+from transformers import (
+    AutoModelForSequenceClassification,
+    DataCollatorWithPadding,
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    get_scheduler,
+)
+
+import ampft
+from ampft.tasks.task import TaskSettings
+from ampft.tasks.text import text_task
+from ampft.training.optimizer import OptimizerSettings, ScheduleSettings
+
+LEARNING_RATE = 5e-5
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is trained: data, precision and size, the same for every system.
+
+    Attributes:
+        data: Texts.
+        mode: "fp32" or "bf16" (fp16 for this project alone: the others do not run it on a CPU).
+        batch_size: Effective batch.
+        max_length: Tokens.
+        steps: Optimizer steps.
+    """
+
+    data: Any
+    mode: str
+    batch_size: int
+    max_length: int
+    steps: int
+
+
+class StepClock(TrainerCallback):
+    """Notes the end of every optimizer step."""
+
+    def __init__(self) -> None:
+        self.ends: list[float] = []
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        """Called by the Trainer; called by hand elsewhere."""
+        self.ends.append(time.perf_counter())
+
+
+def fresh_state() -> None:
+    """Forget the Accelerator of the system before: Accelerate keeps one per process."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+
+
+def trainer(work: Work, seed: int, *, grouped: bool = False, fused: bool = False) -> list[float]:
+    """Train with `transformers.Trainer`."""
+    fresh_state()
+    task, model = _task_and_model(work, seed)
+    clock = StepClock()
+    rows = task.examples("train").rows.add_column("labels", task.examples("train").labels.tolist())
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            output_dir=folder,
+            per_device_train_batch_size=work.batch_size,
+            learning_rate=LEARNING_RATE,
+            max_steps=work.steps,
+            bf16=work.mode == "bf16",
+            use_cpu=not torch.cuda.is_available(),
+            train_sampling_strategy="group_by_length" if grouped else "random",
+            optim="adamw_torch_fused" if fused else "adamw_torch",
+            save_strategy="no",
+            logging_strategy="no",
+            report_to=[],
+            seed=seed,
+            disable_tqdm=True,
+        )
+        peer = Trainer(
+            model=model,
+            args=arguments,
+            train_dataset=rows,
+            data_collator=DataCollatorWithPadding(task.tokenizer),
+            callbacks=[clock],
+        )
+        peer.remove_callback(PrinterCallback)
+        peer.train()
+    return clock.ends
+
+
+def accelerate_loop(work: Work, seed: int) -> list[float]:
+    """Train with the loop of Accelerate's `examples/nlp_example.py`."""
+    fresh_state()
+    task, model = _task_and_model(work, seed)
+    clock = StepClock()
+    accelerator = Accelerator(mixed_precision="bf16" if work.mode == "bf16" else "no")
+    rows = task.examples("train").rows.add_column("labels", task.examples("train").labels.tolist())
+    loader = DataLoader(
+        rows,
+        shuffle=True,
+        batch_size=work.batch_size,
+        collate_fn=DataCollatorWithPadding(task.tokenizer),
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
+    schedule = get_scheduler("linear", optimizer, 0, work.steps)
+    model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
+    model.train()
+    for batch in loader:
+        loss = model(**batch).loss
+        accelerator.backward(loss)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        loss.item()
+        clock.on_step_end()
+        if len(clock.ends) == work.steps:
+            break
+    return clock.ends
+
+
+def this_project(
+    work: Work, seed: int, *, remove_padding: bool = True, micro_batches: int = 1
+) -> list[float]:
+    """Train with the loop of `recipes/classify.py`."""
+    fresh_state()
+    precision = ampft.resolve(work.mode, ampft.training_device())
+    accelerator = ampft.make_accelerator(precision, gradient_accumulation_steps=micro_batches)
+    set_seed(seed)
+    task = _task(work, remove_padding)
+    loaded = task.load_model()
+    batches = ampft.StepBatches.for_process(
+        accelerator,
+        task.examples("train"),
+        batch_size=work.batch_size // micro_batches,
+        seed=seed,
+        padded=not loaded.padding_free,
+    )
+    optimizer = ampft.make_optimizer(loaded.model, OptimizerSettings(LEARNING_RATE))
+    schedule = ampft.make_schedule(optimizer, work.steps, ScheduleSettings())
+    model, optimizer = accelerator.prepare(loaded.model, optimizer)
+    model.train()
+    clock = StepClock()
+    with ampft.numerics(precision):
+        for step_batch in batches.epoch(0, stop=work.steps):
+            losses = []
+            for micro_batch in step_batch:
+                with ampft.synchronized_last(accelerator, model, micro_batch):
+                    loss = task.loss(model, micro_batch) / step_batch.effective_weight
+                    losses.append(ampft.backward(accelerator, loss))
+            ampft.apply_step(
+                accelerator, model, optimizer, schedule, losses=losses, max_grad_norm=1.0
+            )
+            optimizer.zero_grad()
+            clock.on_step_end()
+    return clock.ends
+
+
+SYSTEMS: dict[str, Callable[[Work, int], list[float]]] = {
+    "trainer": trainer,
+    "trainer (length grouping)": lambda work, seed: trainer(work, seed, grouped=True, fused=True),
+    "accelerate loop": accelerate_loop,
+    "ampft (padded)": lambda work, seed: this_project(work, seed, remove_padding=False),
+    "ampft (sorted micro-batches)": lambda work, seed: this_project(
+        work, seed, remove_padding=False, micro_batches=4
+    ),
+    "ampft": this_project,
+}
+
+_TASKS: dict[tuple[int, int, bool], Any] = {}
+
+
+def _task(work: Work, remove_padding: bool) -> Any:
+    key = (id(work.data), work.max_length, remove_padding)
+    if key not in _TASKS:  # tokens are made once for all systems
+        settings = TaskSettings(max_seq_length=work.max_length, remove_padding=remove_padding)
+        _TASKS[key] = text_task(work.data, settings)
+    return _TASKS[key]
+
+
+def _task_and_model(work: Work, seed: int) -> tuple[Any, Any]:
+    """Return the tokens and a model as users of the library load it: no hooks, no packing."""
+    task = _task(work, False)
+    set_seed(seed)
+    model = AutoModelForSequenceClassification.from_pretrained(
+        task.model_path, num_labels=len(task.label_names), dtype=torch.float32
+    )
+    return task, model
