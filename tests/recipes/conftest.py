@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,21 @@ from running import (
     text_settings,
     write_csv,
 )
+
+# The learning rate and the padding of the command line win over these.
+CONFIG = """
+model_name_or_path: {model}
+train_file: {files}/train.csv
+validation_file: {files}/validation.csv
+learning_rate: 1e-9
+padding: true
+warmup_ratio: 0.2
+num_train_epochs: 12
+early_stopping_patience: 1
+metric_for_best_model: macro_f1
+cpu_threads: 1
+use_cpu: true
+"""
 
 
 @pytest.fixture(scope="session")
@@ -83,6 +99,21 @@ def fp16_run(files, tiny_model, tmp_path_factory) -> Finished:
             *text_settings(files, tiny_model, folder),
             "--with_tracking", "--history_csv", "--baseline",
             **CANARIES,
+        )
+    )  # fmt: skip
+    return Finished(folder, done.stdout, done.stderr)
+
+
+@pytest.fixture(scope="session")
+def fp32_run(files, tiny_model, tmp_path_factory) -> Finished:
+    """A run from a configuration file: fp32, no test file, stopped early."""
+    folder = tmp_path_factory.mktemp("runs") / "fp32"
+    config = tmp_path_factory.mktemp("config") / "run.yaml"
+    config.write_text(CONFIG.format(files=files, model=tiny_model), encoding="utf-8")
+    done = succeeded(
+        call(
+            sys.executable, CLASSIFY, "--config", config, "--learning_rate", "8e-3",
+            "--output_dir", folder, "--no-padding",
         )
     )  # fmt: skip
     return Finished(folder, done.stdout, done.stderr)

@@ -1,0 +1,102 @@
+"""What can be done with the folder of a finished run."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pyarrow.parquet as pq
+import pytest
+from running import BIN, call, succeeded
+
+pytestmark = pytest.mark.slow
+
+# Probabilities from other batch shapes and, here, from padded texts, in float32.
+FLOAT32_TOLERANCE = 1e-5
+SIX_DECIMALS = 1e-6
+
+
+def predictions_of(run):
+    return pq.read_table(run.folder / "predictions.parquet").to_pydict()
+
+
+@pytest.fixture(scope="module")
+def predictions(fp16_run):
+    return predictions_of(fp16_run)
+
+
+def test_a_pipeline_of_transformers_takes_the_folder(fp32_run):
+    from transformers import pipeline
+
+    expected = predictions_of(fp32_run)
+    classify = pipeline("text-classification", model=str(fp32_run.folder), device="cpu")
+    found = classify(expected["text"])
+    assert [row["label"] for row in found] == expected["prediction"]
+    scores = [row["score"] for row in found]
+    assert scores == pytest.approx(expected["confidence"], abs=FLOAT32_TOLERANCE)
+
+
+def test_the_evaluator_of_evaluate_gives_the_same_accuracy(fp32_run):
+    import datasets
+    import evaluate
+
+    from ampft.report import metric_path
+
+    expected = predictions_of(fp32_run)
+    names = fp32_run.record["label_names"]
+    found = evaluate.evaluator("text-classification").compute(
+        model_or_pipeline=str(fp32_run.folder),
+        data=datasets.Dataset.from_dict({"text": expected["text"], "label": expected["label_id"]}),
+        metric=evaluate.load(metric_path()),
+        label_mapping={name: index for index, name in enumerate(names)},
+        device=-1,
+    )
+    assert found["accuracy"] == pytest.approx(fp32_run.report["accuracy"])
+
+
+@pytest.fixture(scope="module")
+def predicted(fp16_run, files) -> str:
+    """The standard output of `ampft predict` on the test file."""
+    done = succeeded(call(BIN / "ampft", "predict", "--model", fp16_run.folder, files / "test.csv"))
+    assert done.stderr == ""
+    return done.stdout
+
+
+def test_predict_agrees_with_the_run(predicted, predictions):
+    rows = list(csv.DictReader(io.StringIO(predicted)))
+    assert list(rows[0]) == ["text", "prediction", "confidence"]
+    assert [row["text"] for row in rows] == predictions["text"]
+    # In float32 here and in emulated fp16 there: an example between two classes may turn.
+    turned = sum(
+        row["prediction"] != there
+        for row, there in zip(rows, predictions["prediction"], strict=True)
+    )
+    assert turned <= 1
+    for row in rows:
+        assert 1 / 3 <= float(row["confidence"]) <= 1
+
+
+def test_predict_in_the_precision_of_the_training_gives_its_probabilities(
+    fp16_run, files, predictions, tmp_path
+):
+    target = tmp_path / "predicted.csv"
+    done = succeeded(
+        call(
+            BIN / "ampft", "predict", "--model", fp16_run.folder, "--mixed_precision", "fp16",
+            "--output_file", target, "--batch_size", 64, files / "test.csv",
+        )
+    )  # fmt: skip
+    assert done.stdout == ""
+    with target.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["prediction"] for row in rows] == predictions["prediction"]
+    confidence = [float(row["confidence"]) for row in rows]
+    assert confidence == pytest.approx(predictions["confidence"], abs=SIX_DECIMALS)
+
+
+def test_report_prints_the_run_again(fp16_run):
+    done = succeeded(call(BIN / "ampft", "report", fp16_run.folder))
+    assert (fp16_run.folder / "report.txt").read_text().strip() in done.stdout
+    assert fp16_run.record["precision"]["summary"] in done.stdout
+    assert f"accuracy {fp16_run.report['accuracy']:.4f}" in done.stdout.splitlines()[-1]
+    assert done.stderr == ""
