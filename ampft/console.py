@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
 import warnings
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ from ampft.setup import Setup
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
+
+WIDTH, INDENT = 100, 11
 
 
 def quiet_libraries() -> None:
@@ -44,15 +47,34 @@ def plan_lines(setup: Setup) -> list[str]:
     micro_batches = counted(batches.micro_batches, "micro-batch")
     micro = batches.effective_batch_size // (batches.world_size * batches.micro_batches)
     return [
-        f"device     {_device(setup.accelerator)}",
-        f"precision  {precision.mode}, {precision.execution}: {precision.reason}",
-        f"model      {loaded.name}, {weights:.{1 if weights >= 1 else 3}f} M float32 weights",
-        *(f"           {note}" for note in loaded.notes),
-        f"data       {task.data.name}: {sizes}; {counted(len(task.label_names), 'class')}",
-        *(f"           {note}" for note in (*task.data.notes, *task.notes)),
-        f"steps      {steps} = {steps / len(batches):.3g} epochs x {len(batches)}; effective batch "
-        f"{batches.effective_batch_size} = {processes} x {micro_batches} x {micro}",
+        said("device", _device(setup.accelerator)),
+        said("precision", f"{precision.mode}, {precision.execution}: {precision.reason}"),
+        said(
+            "model",
+            f"{loaded.name}, {weights:.{1 if weights >= 1 else 3}f} M float32 weights",
+            *loaded.notes,
+        ),
+        said(
+            "data",
+            f"{task.data.name}: {sizes}; {counted(len(task.label_names), 'class')}",
+            *task.data.notes,
+            *task.notes,
+        ),
+        said(
+            "steps",
+            f"{steps} = {steps / len(batches):.3g} epochs x {len(batches)}; effective batch "
+            f"{batches.effective_batch_size} = {processes} x {micro_batches} x {micro}",
+        ),
     ]
+
+
+def said(name: str, *texts: str) -> str:
+    """Return a line such as `device     CPU, 2 threads`; long and further texts hang below it."""
+    wrapped = [
+        textwrap.fill(text, WIDTH, initial_indent=" " * INDENT, subsequent_indent=" " * INDENT)
+        for text in texts
+    ]
+    return name.ljust(INDENT) + "\n".join(wrapped)[INDENT:]
 
 
 def _device(accelerator: Accelerator) -> str:

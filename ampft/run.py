@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from ampft.arguments import ClassifyArguments
-from ampft.console import plan_lines
+from ampft.console import plan_lines, said
 from ampft.data.steps import StepBatch
 from ampft.errors import InputError, TrainingStopped
 from ampft.evaluation.evaluate import evaluate
@@ -33,6 +33,7 @@ from ampft.results.record import (
     precision_part,
     write_record,
 )
+from ampft.results.show import counted
 from ampft.results.write import write_results
 from ampft.setup import Setup, check_setup, first_record
 from ampft.training.accelerator import verify_prepared
@@ -77,7 +78,7 @@ class Run:
         wrong = contradiction(self.setup.precision, self.executed)
         if wrong is not None:
             raise TrainingStopped(wrong)
-        self.history.write(f"ran        {self.executed.summary()}")
+        self.history.write(said("ran", self.executed.summary()))
 
     def record(self, step_batch: StepBatch, outcome: StepOutcome) -> None:
         """Add an optimizer step to the history."""
@@ -201,20 +202,19 @@ class Run:
 
     def _print(self, report: Report, seconds: float, baseline: str | None) -> None:
         assert self.folder is not None
-        split = f"{report.split}, {report.examples} examples"
+        split = f"{report.split}, {counted(report.examples, 'example')}"
         chosen = " (the epoch was chosen on it too)" if self._selected(report.split) else ""
         self.history.close()
-        print(f"\n{split}{chosen}\n\n{report.text()}\n")
-        print(f"wrote      {self.folder.path}/: model, report, predictions, history, run record")
+        print(f"\n{split}{chosen}\n\n{report.text()}")
+        print(said("wrote", f"{self.folder.path}: model, report, predictions, history, record"))
         if baseline:
-            print(f"baseline   {baseline}")
+            print(said("baseline", baseline))
         peak = self._memory().peak
         memory = "unknown" if peak is None else f"{peak / 2**20:.0f} MiB"
-        print(
-            f"result     accuracy {report.accuracy:.4f}, macro F1 {report.macro_f1:.4f}, "
-            f"{seconds:.0f} s, peak memory {memory}, {self.history.skipped} steps skipped, "
-            f"{self.setup.precision.mode} {self.setup.precision.execution}"
-        )
+        skipped = f"{counted(self.history.skipped, 'step')} skipped"
+        precision = f"{self.setup.precision.mode} {self.setup.precision.execution}"
+        result = f"accuracy {report.accuracy:.4f}, macro F1 {report.macro_f1:.4f}, {seconds:.0f} s"
+        print(said("result", f"{result}, peak memory {memory}, {skipped}, {precision}"))
 
 
 def choose_folder(args: ClassifyArguments, mode: str) -> Path:

@@ -28,7 +28,7 @@ def train(args: ampft.ClassifyArguments) -> None:
     ampft.check_world_size(accelerator)
     ampft.restore_cpu_threads(args.cpu_threads, num_processes=accelerator.num_processes)
 
-    with accelerator.main_process_first():  # the others find the tokens in the cache
+    with accelerator.main_process_first():  # one process downloads, the others find the files
         data = ampft.load_data(args.data_request())
         task = ampft.make_task(data, args.task_settings())
 
