@@ -144,8 +144,8 @@ def text_task(data: ClassificationData, settings: TaskSettings) -> TextTask:
     for name, split in data.splits.items():
         rows, lengths, truncated = _tokenize(split, data.input_columns, tokenizer, max_length)
         if truncated:
-            share = truncated / len(lengths)
-            notes.append(f"{name}: {truncated} texts ({share:.1%}) cut at {max_length} tokens")
+            share = f"{truncated} of {len(lengths)} texts ({truncated / len(lengths):.1%})"
+            notes.append(f"{name}: {share} cut at {max_length} tokens")
         weights = example_weights(labels[name], class_weights)
         tokens[name] = TextExamples(rows, labels[name], weights, lengths, collator)
     return TextTask(
