@@ -1,0 +1,164 @@
+"""The layers of the design: imports never point down, files stay short, importing does nothing."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+PACKAGE = REPOSITORY / "ampft"
+
+# From the ground up. A module may import its own layer and what stands before it.
+LAYERS = (
+    ("errors",),
+    ("formats", "tf32", "precision", "emulation", "executed", "tensor_census", "matrix_rate"),
+    ("amp_entry_points",),
+    ("packing",),
+    ("data",),
+    ("tasks",),
+    ("training",),
+    ("report", "baseline"),
+    ("evaluation",),
+    ("results",),
+    ("environment",),
+    ("arguments",),
+    ("setup",),
+    ("console",),
+    ("run", "predict"),
+    ("cli",),
+)
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+VAGUE = {"utils", "util", "helpers", "helper", "common", "misc"}
+
+
+def modules() -> list[Path]:
+    found = sorted(PACKAGE.rglob("*.py"))
+    assert len(found) > 50, "the package has moved: nothing was checked"
+    return found
+
+
+def part(path: Path) -> str:
+    """The module or subpackage of ampft that a file belongs to."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imported(tree: ast.AST) -> set[str]:
+    """The parts of ampft that a module imports, in functions and for type checkers too."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports hide where they point"
+            names.add(str(node.module))
+            if node.module == "ampft":
+                names |= {f"ampft.{alias.name}" for alias in node.names}
+    return {name.split(".")[1] for name in names if name.startswith("ampft.")}
+
+
+def violations(path: str, own: str, tree: ast.AST) -> list[str]:
+    return [
+        f"{path} imports ampft.{other}, which stands above it"
+        for other in sorted(imported(tree))
+        if LEVEL.get(other, -1) > LEVEL[own]
+    ]
+
+
+def checked() -> list[Path]:
+    return [path for path in modules() if path != PACKAGE / "__init__.py"]
+
+
+def test_every_part_has_a_layer():
+    parts = {part(path) for path in checked()}
+    assert parts == set(LEVEL)
+
+
+def test_no_import_points_down():
+    found: list[str] = []
+    for path in checked():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        found += violations(str(path.relative_to(REPOSITORY)), part(path), tree)
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import ampft.training.step",
+        "from ampft.cli import main",
+        "from ampft import run",
+        "def late():\n    from ampft.results.record import RunRecord",
+    ],
+)
+def test_an_import_that_points_down_is_found(source):
+    assert violations("example.py", "data", ast.parse(source))
+
+
+def test_nothing_imports_recipes():
+    for path in modules():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
+            assert not [name for name in names if name.split(".")[0] == "recipes"], path
+
+
+@pytest.mark.parametrize(("folder", "lines"), [("ampft", 300), ("recipes", 200)])
+def test_files_are_short(folder, lines):
+    paths = sorted((REPOSITORY / folder).rglob("*.py"))
+    assert paths
+    long = {
+        str(path.relative_to(REPOSITORY)): count
+        for path in paths
+        if (count := len(path.read_text(encoding="utf-8").splitlines())) > lines
+    }
+    assert long == {}
+
+
+def test_the_bare_loop_is_shorter_still():
+    assert len((REPOSITORY / "recipes/plain_loop.py").read_text().splitlines()) < 80
+    assert len((REPOSITORY / "recipes/classify.py").read_text().splitlines()) < 200
+
+
+def test_file_names_say_what_is_in_them():
+    paths = [*modules(), *(REPOSITORY / "recipes").rglob("*.py")]
+    names = {part for path in paths for part in path.relative_to(REPOSITORY).with_suffix("").parts}
+    assert not names & VAGUE
+
+
+@pytest.mark.slow
+def test_importing_every_module_has_no_side_effect():
+    names = [
+        ".".join(path.relative_to(REPOSITORY).with_suffix("").parts).removesuffix(".__init__")
+        for path in modules()
+        # A script that `evaluate` loads by its path.
+        if path.parent.name != "ampft_classification"
+    ]
+    # Third parties come first: what they do on import is theirs.
+    script = f"""
+import importlib, os, random, signal, sys, warnings
+import accelerate, datasets, evaluate, numpy, pyarrow.parquet, sklearn.linear_model, torch
+import transformers.models.auto.modeling_auto
+
+def state():
+    signals = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    numbers = torch.get_rng_state().tolist(), numpy.random.get_state()[2], random.getstate()
+    settings = torch.get_num_threads(), torch.get_default_dtype(), len(warnings.filters)
+    return signals, numbers, settings, dict(os.environ), list(sys.argv)
+
+before = state()
+for name in {names!r}:
+    importlib.import_module(name)
+for old, new in zip(before, state(), strict=True):
+    assert old == new, (old, new)
+assert not accelerate.state.PartialState._shared_state, "joined a process group"
+assert not torch.cuda.is_initialized(), "started a device"
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
