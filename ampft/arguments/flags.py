@@ -16,6 +16,11 @@ from ampft.errors import InputError, nearest
 
 T = TypeVar("T")
 
+KIND_NAMES: dict[type, str] = {
+    int: "whole number", float: "number", str: "text", bool: "true or false",
+}  # fmt: skip
+LONGEST_CHOICES = 40  # characters, that a list of choices may have beside its flag
+
 
 def flag(
     default: Any,
@@ -88,16 +93,22 @@ def _build(
     groups = {title: parser.add_argument_group(title) for title in titles}
     for name, f in known.items():
         group = groups[f.metadata["group"]]
-        text = f"{f.metadata['help']} (default: {_shown(f)})".replace("%", "%%")
         kind = _plain(hints[name])
+        choices = f.metadata["choices"]
+        listed = "{" + ",".join(choices or ()) + "}"
+        text = f"{f.metadata['help']} (default: {_shown(f)})"
+        if len(listed) > LONGEST_CHOICES:
+            text = f"{f.metadata['help']}: {', '.join(choices)} (default: {_shown(f)})"
+            listed = "NAME"
+        text = text.replace("%", "%%")
         if kind is bool:
             group.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, help=text)
         else:
             group.add_argument(
                 f"--{name}",
                 type=_converter(kind),
-                choices=f.metadata["choices"],
-                metavar=None if f.metadata["choices"] else kind.__name__.upper(),
+                choices=choices,
+                metavar=listed if choices else kind.__name__.upper(),
                 help=text,
             )
     return parser
@@ -121,7 +132,7 @@ def _converter(kind: type) -> Any:
     def convert(text: str) -> Any:
         return kind(text)
 
-    convert.__name__ = {int: "whole number", float: "number", str: "text"}.get(kind, kind.__name__)
+    convert.__name__ = KIND_NAMES[kind]
     return convert
 
 
@@ -167,17 +178,27 @@ def _checked(
     if value is None and optional:
         return None
     choices = known[name].metadata["choices"]
+    if value is False and choices and "no" in choices:
+        value = "no"  # which YAML reads as false
     if choices and str(value) not in choices:
         raise InputError(f"--config {path}: {name} is {value!r}; choose from {', '.join(choices)}.")
-    # YAML reads 1e-5, without a dot, as a text.
     try:
-        fits = isinstance(value, bool) == (kind is bool) and value is not None
-        return kind(value) if fits and not isinstance(value, dict | list) else _refuse(value)
-    except ValueError:
+        return _converted(kind, value)
+    except (ValueError, OverflowError):
         raise InputError(
-            f"--config {path}: {name} is {value!r}; it has to be a {kind.__name__}."
+            f"--config {path}: {name} is {value!r}; it has to be a {KIND_NAMES[kind]}."
         ) from None
 
 
-def _refuse(value: Any) -> NoReturn:
-    raise ValueError(value)
+def _converted(kind: type, value: Any) -> Any:
+    """Return a value of YAML as `kind`; 1e-5 without a dot is a text there.
+
+    Raises:
+        ValueError: It is of another kind.
+    """
+    if value is None or isinstance(value, dict | list) or isinstance(value, bool) != (kind is bool):
+        raise ValueError(value)
+    converted = kind(value)
+    if kind is int and isinstance(value, float) and converted != value:
+        raise ValueError(value)
+    return converted
