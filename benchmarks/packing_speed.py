@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import platform
 import statistics
 import time
@@ -82,7 +83,9 @@ def padded_batch(lengths: torch.Tensor) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "attention_mask": mask}
 
 
-def timings(variants: dict[str, Step], steps: int, batch_size: int) -> Iterator[dict[str, float]]:
+def timings(
+    variants: dict[str, Step], steps: int, batch_size: int, clock: Callable[[], float]
+) -> Iterator[dict[str, float]]:
     """Yield the seconds of each variant on the same step batch, after two untimed rounds."""
     generator = np.random.default_rng(0)
     for round_number in range(steps + 2):
@@ -90,9 +93,9 @@ def timings(variants: dict[str, Step], steps: int, batch_size: int) -> Iterator[
         labels = torch.from_numpy(generator.integers(0, CLASSES, batch_size))
         seconds = {}
         for name, step in variants.items():
-            start = time.perf_counter()
+            start = clock()
             step(lengths, labels)
-            seconds[name] = time.perf_counter() - start
+            seconds[name] = clock() - start
         if round_number >= 2:
             yield seconds
 
@@ -105,7 +108,16 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=6, help="encoder layers")
     parser.add_argument("--hidden", type=int, default=384, help="hidden size")
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="bf16")
+    parser.add_argument("--threads", type=int, help="torch's threads; its own choice when absent")
+    parser.add_argument(
+        "--clock",
+        choices=("wall", "cpu"),
+        default="wall",
+        help="wall time, or processor time, which with one thread ignores a busy machine",
+    )
     arguments = parser.parse_args()
+    if arguments.threads is not None:
+        torch.set_num_threads(arguments.threads)
     compute = torch.float32 if arguments.precision == "fp32" else torch.bfloat16
     shapes = {"padded": (False, 1), "sorted": (False, 4), "packed": (True, 1)}
     variants = {
@@ -114,7 +126,8 @@ def main() -> None:
         )
         for name, (packed, k) in shapes.items()
     }
-    rounds = list(timings(variants, arguments.steps, arguments.batch_size))
+    clock = time.perf_counter if arguments.clock == "wall" else time.process_time
+    rounds = list(timings(variants, arguments.steps, arguments.batch_size, clock))
     ratios = {name: [seconds["padded"] / seconds[name] for seconds in rounds] for name in variants}
     result = {
         **vars(arguments),
@@ -131,6 +144,7 @@ def main() -> None:
             for name, values in ratios.items()
         },
         "threads": torch.get_num_threads(),
+        "load": os.getloadavg()[0],
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "machine": platform.processor() or platform.machine(),

@@ -26,8 +26,8 @@ class GroupSpan:
         longest: Cells of each sequence, L.
         rows: First row of the group among the cells.
         pairs: First element of the group among the scores.
-        hidden: (c, 1, L, L) bool, pairs that must not see each other; `None` when all may.
-        blank: (c, 1, L, 1) bool, queries that are padding; `None` when there are none.
+        hidden: (c, 1, 1 or L, columns) bool, keys that must not be seen, for the last columns of
+            the scores: those before are visible to all. `None` when all are.
     """
 
     sequences: int
@@ -35,7 +35,6 @@ class GroupSpan:
     rows: int
     pairs: int
     hidden: torch.Tensor | None
-    blank: torch.Tensor | None
 
     def cells(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the (b, L, d) view of the group in a (cells * heads, d) buffer."""
@@ -56,12 +55,14 @@ class AttentionPlan:
         gather: (cells * heads,) int64, row of the (N * heads, d) operands for each cell of the
             (group, sequence, head, column) order; a cell of padding repeats its first token.
         scatter: (N * heads,) int64, the way back.
+        padding: (cells * heads - N * heads,) int64, rows among the cells that are padding.
         spans: The groups.
         pairs: Elements of the scores of all groups.
     """
 
     gather: torch.Tensor
     scatter: torch.Tensor
+    padding: torch.Tensor
     spans: tuple[GroupSpan, ...]
     pairs: int
 
@@ -85,15 +86,16 @@ def _make_plan(layout: PackedLayout, heads: int, window: int | None) -> Attentio
         gathers.append((cells[:, None, :] * heads + head).flatten())
         reals.append(real[:, None, :].expand(-1, heads, -1).flatten())
         sequences = len(group.lengths) * heads
-        hidden = _hidden(real, window)
-        blank = None if group.is_even else ~real[:, None, :, None]
-        spans.append(GroupSpan(sequences, group.longest, rows, pairs, hidden, blank))
+        hidden = _hidden(group, real, window)
+        spans.append(GroupSpan(sequences, group.longest, rows, pairs, hidden))
         rows += sequences * group.longest
         pairs += sequences * group.longest**2
-    gather, real_rows = torch.cat(gathers), torch.cat(reals).nonzero().squeeze(1)
+    gather, real = torch.cat(gathers), torch.cat(reals)
+    rows_of_tokens = real.nonzero().squeeze(1)
     scatter = torch.empty(layout.total * heads, dtype=torch.int64)
-    scatter[gather[real_rows]] = real_rows
-    return AttentionPlan(gather, scatter, tuple(spans), pairs)
+    scatter[gather[rows_of_tokens]] = rows_of_tokens
+    padding = (~real).nonzero().squeeze(1)
+    return AttentionPlan(gather, scatter, padding, tuple(spans), pairs)
 
 
 def _cells(group: SequenceGroup) -> tuple[torch.Tensor, torch.Tensor]:
@@ -104,15 +106,14 @@ def _cells(group: SequenceGroup) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.where(real, starts + columns, starts), real
 
 
-def _hidden(real: torch.Tensor, window: int | None) -> torch.Tensor | None:
-    longest = real.shape[1]
-    visible = real[:, None, :].expand(-1, longest, -1)
-    if window is not None and longest > window:
-        position = torch.arange(longest)
-        visible = visible & ((position[:, None] - position).abs() < window)
-    # A padded query sees everything: softmax over nothing would be NaN, and its result is blanked.
-    hidden = ~(visible | ~real[:, :, None])
-    return hidden[:, None] if bool(hidden.any()) else None
+def _hidden(group: SequenceGroup, real: torch.Tensor, window: int | None) -> torch.Tensor | None:
+    if window is None or group.longest <= window:
+        shortest = group.lengths[0]
+        return None if group.is_even else ~real[:, None, None, shortest:]
+    position = torch.arange(group.longest)
+    near = (position[:, None] - position).abs() < window
+    # A padded query sees everything: softmax over nothing would be NaN.
+    return ~((near & real[:, None, :]) | ~real[:, :, None])[:, None]
 
 
 def dropout_attention(
@@ -191,7 +192,8 @@ class _GroupedAttention(torch.autograd.Function):
     def backward(ctx: _Context, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         queries, keys, values, probabilities, *masks = ctx.saved_tensors
         plan = ctx.plan
-        grad_cells = _to_cells(grad, plan)
+        # A padded query must not send gradients to the keys and values of its sequence.
+        grad_cells = _to_cells(grad, plan).index_fill_(0, plan.padding, 0)
         kept = torch.mul(probabilities, masks[0]) if masks else probabilities
         grad_queries, grad_keys, grad_values = (torch.empty_like(queries) for _ in range(3))
         grad_kept = torch.empty_like(probabilities)
@@ -225,15 +227,9 @@ def _softmax_scores(
     square, result = span.square(scores), span.square(probabilities)
     torch.bmm(span.cells(queries), span.cells(keys).mT, out=square)
     if span.hidden is not None:
-        _by_sequence(square, span.hidden).masked_fill_(span.hidden, -math.inf)
+        by_sequence = square.unflatten(0, (span.hidden.shape[0], -1))
+        by_sequence[..., -span.hidden.shape[-1] :].masked_fill_(span.hidden, -math.inf)
     torch.softmax(square, -1, out=result)
-    if span.blank is not None:
-        # A padded query must not send gradients to the keys and values of its sequence.
-        _by_sequence(result, span.blank).masked_fill_(span.blank, 0)
-
-
-def _by_sequence(square: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    return square.view(mask.shape[0], -1, *square.shape[1:])
 
 
 def _score_gradients(

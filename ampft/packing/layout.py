@@ -11,7 +11,7 @@ import torch
 # A group may hold sequences of different lengths as long as its padding stays below this share of
 # its token pairs: each group costs a fixed number of kernel launches, each padded pair a little
 # arithmetic. Chosen by measurement, see benchmarks/packing_speed.py.
-GROUP_PADDING = 0.25
+GROUP_PADDING = 0.2
 
 
 @dataclass(frozen=True)
