@@ -22,8 +22,8 @@ from ampft.packing.layout import PackedLayout
 FP32_TOLERANCE = 1e-6
 # 16 bits: operands and results of each product are rounded to 2^-9 (bfloat16) or 2^-12 (binary16),
 # at other places in the two paths: the padded one keeps float32 within its attention kernel.
-BF16_TOLERANCE = 3e-2
-FP16_TOLERANCE = 4e-3
+BF16_TOLERANCE = 2e-2
+FP16_TOLERANCE = 2e-3
 
 LENGTHS = st.lists(st.integers(1, LONGEST), min_size=1, max_size=7)
 
