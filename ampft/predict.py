@@ -44,9 +44,14 @@ def predict_file(
         mixed_precision: Mode to compute in.
 
     Raises:
-        InputError: The folder holds no finished run on texts, or the file cannot be read.
+        InputError: The folder holds no finished run on texts, the file cannot be read, or an option
+            is out of range.
     """
     quiet_libraries()
+    if batch_size < 1:
+        raise InputError(f"--batch_size {batch_size}: has to be 1 or more.")
+    if output_file is not None and not Path(output_file).parent.is_dir():
+        raise InputError(f"--output_file {output_file}: its folder does not exist. Make it first.")
     folder = Path(model)
     record = _record_of_texts(folder)
     columns = tuple((text_column_names or ",".join(record.data.input_columns)).split(","))
@@ -112,6 +117,8 @@ class _Predictor:
 
 
 def _record_of_texts(folder: Path) -> RunRecord:
+    if not folder.is_dir():
+        raise InputError(f"--model {folder}: is no folder; name the --output_dir of a run.")
     record = read_record(folder)
     if record.status != "finished":
         raise InputError(f"--model {folder}: the run is {record.status}; it has no final model.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig
 
@@ -37,7 +38,7 @@ def load_pretrained(
             trust_remote_code=trust_remote_code,
             **label_arguments(label_names),
         )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise cannot_load(path, error) from error
     stale = _stale_labels(config, label_names)
     if stale is None:
@@ -76,9 +77,20 @@ def _stale_labels(config: Any, label_names: tuple[str, ...]) -> str | None:
 
 
 def _renew_head(model: nn.Module) -> None:
-    """Draw all weights outside the encoder again, from torch's current seed."""
+    """Draw all weights outside the encoder again, from torch's current seed.
+
+    As the family draws a new head: plain `reset_parameters` has another spread, and biases.
+    """
     encoder = getattr(model, str(getattr(model, "base_model_prefix", "")), None)
     inside = set(encoder.modules()) if isinstance(encoder, nn.Module) else set()
+    draw: Any = getattr(model, "_init_weights", None)
     for module in model.modules():
-        if module not in inside and callable(getattr(module, "reset_parameters", None)):
+        if module in inside or not list(module.parameters(recurse=False)):
+            continue
+        if callable(getattr(module, "reset_parameters", None)):
             module.reset_parameters()  # type: ignore[operator]
+        if draw is not None:
+            for parameter in module.parameters(recurse=False):
+                # transformers passes over what was loaded from the checkpoint.
+                parameter.__dict__.pop("_is_hf_initialized", None)
+            draw(module)
