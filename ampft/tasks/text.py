@@ -20,7 +20,7 @@ from transformers import (
 from ampft.data.dataset import ClassificationData, label_codes
 from ampft.data.steps import FloatArray, IntArray, MicroBatch
 from ampft.errors import InputError
-from ampft.packing import install_packing, packing_support
+from ampft.packing import install_packing, packing_support, verify_packing
 from ampft.tasks.minilm import default_model
 from ampft.tasks.pretrained import cannot_load, load_pretrained
 from ampft.tasks.task import (
@@ -31,6 +31,9 @@ from ampft.tasks.task import (
     forward_logits,
     parse_class_weights,
 )
+
+# Of float32 logits, relative to the largest: rounding is 1e-6 at most, a wrong mask 1e-2 and more.
+PACKED_LOGITS_TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
@@ -92,14 +95,24 @@ class TextTask:
         padding_free, reason = self._remove_padding(model)
         return LoadedModel(model, self.model_name, padding_free, (*notes, reason))
 
-    def _remove_padding(self, model: nn.Module) -> tuple[bool, str]:
+    def _remove_padding(self, model: Any) -> tuple[bool, str]:
         if not self.settings.remove_padding:
             return False, "padded path: --padding asks for it; micro-batches sorted by length"
         support = packing_support(model)
-        if support.supported:
-            install_packing(model)
-            return True, f"padding-free path: {support.reason}"
-        return False, f"padded path: {support.reason}; micro-batches sorted by length"
+        if not support.supported:
+            return False, f"padded path: {support.reason}; micro-batches sorted by length"
+        difference = verify_packing(model, self._varied_lengths())
+        if not difference <= PACKED_LOGITS_TOLERANCE:
+            return False, f"padded path: logits without padding differ by {difference:.1e}"
+        install_packing(model)
+        return True, f"padding-free path: {support.reason} (logits equal within {difference:.0e})"
+
+    def _varied_lengths(self) -> Mapping[str, Tensor]:
+        """Return a batch of a few training examples from the shortest to the longest."""
+        examples = self.tokens["train"]
+        by_length = np.argsort(examples.lengths, kind="stable")
+        ids = by_length[np.linspace(0, len(by_length) - 1, num=4).astype(np.int64)]
+        return {k: v for k, v in examples.collate(np.unique(ids)).items() if k != "labels"}
 
     def examples(self, split: str) -> TextExamples:
         """Return the tokenized examples of a split."""
