@@ -1,0 +1,59 @@
+"""Two processes of torchrun make one run."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from running import CLASSIFY, Finished, call, succeeded, text_settings
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def two_processes(files, tiny_model, tmp_path_factory) -> Finished:
+    """`fp16_run` again: half the micro-batches on each of two processes."""
+    folder = tmp_path_factory.mktemp("runs") / "two"
+    done = succeeded(
+        call(
+            sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", 2, "--standalone",
+            CLASSIFY, *text_settings(files, tiny_model, folder),
+            "--mixed_precision", "fp16", "--gradient_accumulation_steps", 1,
+        )
+    )  # fmt: skip
+    return Finished(folder, done.stdout, done.stderr)
+
+
+def test_one_set_of_outputs(two_processes, fp16_run):
+    one = {path.name for path in fp16_run.folder.iterdir()}
+    two = {path.name for path in two_processes.folder.iterdir()}
+    assert two == one - {"ampft", "history.csv"}
+    for word in ("device", "precision", "steps", "result", "wrote", "ran"):
+        lines = [line for line in two_processes.stdout.splitlines() if line.startswith(f"{word} ")]
+        assert len(lines) == 1, word
+    assert "Traceback" not in two_processes.stderr
+    assert "effective batch 16 = 2 processes x 1 micro-batch x 8" in two_processes.stdout
+
+
+def test_the_same_examples_in_the_same_steps(two_processes, fp16_run):
+    one, two = fp16_run.record, two_processes.record
+    assert two["topology"]["num_processes"] == 2
+    assert two["example_ids_sha256"] == one["example_ids_sha256"]
+    assert two["model"]["initial_weights_sha256"] == one["model"]["initial_weights_sha256"]
+    assert two["data"]["fingerprints"] == one["data"]["fingerprints"]
+    assert [row["examples"] for row in two_processes.history] == [
+        row["examples"] for row in fp16_run.history
+    ]
+
+
+def test_the_same_loss_and_rate(two_processes, fp16_run):
+    # AdamW amplifies rounding from step to step, so the first steps alone are alike.
+    for one, two in zip(fp16_run.history[:3], two_processes.history[:3], strict=True):
+        assert two["loss"] == pytest.approx(one["loss"], rel=1e-2)
+        assert two["learning_rate"] == one["learning_rate"]
+        assert two["grad_norm"] == pytest.approx(one["grad_norm"], rel=2e-2)
+
+
+def test_every_example_is_evaluated_once(two_processes):
+    assert sum(map(sum, two_processes.report["confusion_matrix"])) == 45
+    assert two_processes.report["examples"] == 45
