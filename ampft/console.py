@@ -70,11 +70,15 @@ def plan_lines(setup: Setup) -> list[str]:
 
 def said(name: str, *texts: str) -> str:
     """Return a line such as `device     CPU, 2 threads`; long and further texts hang below it."""
-    wrapped = [
-        textwrap.fill(text, WIDTH, initial_indent=" " * INDENT, subsequent_indent=" " * INDENT)
-        for text in texts
-    ]
-    return name.ljust(INDENT) + "\n".join(wrapped)[INDENT:]
+    # A path stays in one piece, so that it can be copied.
+    wrapper = textwrap.TextWrapper(
+        WIDTH,
+        initial_indent=" " * INDENT,
+        subsequent_indent=" " * INDENT,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return name.ljust(INDENT) + "\n".join(map(wrapper.fill, texts))[INDENT:]
 
 
 def _device(accelerator: Accelerator) -> str:

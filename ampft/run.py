@@ -214,7 +214,8 @@ class Run:
         skipped = f"{counted(self.history.skipped, 'step')} skipped"
         precision = f"{self.setup.precision.mode} {self.setup.precision.execution}"
         result = f"accuracy {report.accuracy:.4f}, macro F1 {report.macro_f1:.4f}, {seconds:.0f} s"
-        print(said("result", f"{result}, peak memory {memory}, {skipped}, {precision}"))
+        # One line whatever its length, for those who look for it with a program.
+        print(f"result     {result}, peak memory {memory}, {skipped}, {precision}")
 
 
 def choose_folder(args: ClassifyArguments, mode: str) -> Path:

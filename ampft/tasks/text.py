@@ -155,7 +155,7 @@ def text_task(data: ClassificationData, settings: TaskSettings) -> TextTask:
     collator = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=settings.pad_to_multiple_of)
     tokens, notes = {}, []
     for name, split in data.splits.items():
-        rows, lengths, truncated = _tokenize(split, data.input_columns, tokenizer, max_length)
+        rows, lengths, truncated = _tokenize(name, split, data.input_columns, tokenizer, max_length)
         if truncated:
             share = f"{truncated} of {len(lengths)} texts ({truncated / len(lengths):.1%})"
             notes.append(f"{name}: {share} cut at {max_length} tokens")
@@ -175,7 +175,11 @@ def text_task(data: ClassificationData, settings: TaskSettings) -> TextTask:
 
 
 def _tokenize(
-    split: datasets.Dataset, columns: tuple[str, ...], tokenizer: Any, max_length: int
+    name: str,
+    split: datasets.Dataset,
+    columns: tuple[str, ...],
+    tokenizer: Any,
+    max_length: int,
 ) -> tuple[datasets.Dataset, IntArray, int]:
     """Return the tokens, their number per example, and how many examples were truncated."""
 
@@ -189,7 +193,9 @@ def _tokenize(
         encoded["truncated"] = _were_truncated(encoded["length"], batch, columns, tokenizer)
         return encoded
 
-    rows = split.map(encode, batched=True, remove_columns=split.column_names, desc="tokenizing")
+    rows = split.map(
+        encode, batched=True, remove_columns=split.column_names, desc=f"tokenizing {name}"
+    )
     lengths = np.asarray(rows.with_format("numpy")["length"][:], dtype=np.int64)
     truncated = int(np.sum(rows.with_format("numpy")["truncated"][:]))
     return rows.remove_columns(["length", "truncated"]), lengths, truncated

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,14 @@ def call(
 def succeeded(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
     assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
+
+
+def said(text: str, name: str) -> str:
+    """What a run printed under `name`, its hanging lines joined to one."""
+    lines = text.splitlines()
+    (first,) = [index for index, line in enumerate(lines) if line.startswith(f"{name} ")]
+    hanging = takewhile(lambda line: line.startswith(" " * 11), lines[first + 1 :])
+    return " ".join(line[11:] for line in (lines[first], *hanging))
 
 
 def text_settings(files: Path, model: Path, output_dir: Path) -> list[str]:

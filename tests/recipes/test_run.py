@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from running import CANARIES, WORDS
+from running import CANARIES, WORDS, said
 from sklearn.metrics import accuracy_score, classification_report, confusion_matrix
 
 pytestmark = pytest.mark.slow
@@ -19,27 +19,22 @@ LABELS = tuple(sorted(WORDS))
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-def line(text: str, name: str) -> str:
-    (found,) = [line for line in text.splitlines() if line.startswith(f"{name} ")]
-    return found
-
-
 # What a user sees
 
 
 def test_the_plan_says_what_was_resolved(fp16_run):
     out = fp16_run.stdout
-    assert line(out, "device") == "device     CPU, 1 thread"
-    assert line(out, "precision").startswith("precision  fp16, emulated: ")
-    assert re.search(r"tiny-bert\d*, 0\.\d+ M float32 weights$", line(out, "model"))
-    assert line(out, "data").endswith("train 140, validation 30, test 45; 3 classes")
-    assert line(out, "steps") == (
-        "steps      36 = 4 epochs x 9; effective batch 16 = 1 process x 2 micro-batches x 8"
+    assert said(out, "device") == "CPU, 1 thread"
+    assert said(out, "precision").startswith("fp16, emulated: ")
+    assert re.search(r"tiny-bert\d*, 0\.\d+ M float32 weights", said(out, "model"))
+    assert "train 140, validation 30, test 45; 3 classes" in said(out, "data")
+    assert said(out, "steps") == (
+        "36 = 4 epochs x 9; effective batch 16 = 1 process x 2 micro-batches x 8"
     )
 
 
 def test_the_executed_dtypes_are_printed(fp16_run):
-    ran = line(fp16_run.stdout, "ran")
+    ran = said(fp16_run.stdout, "ran")
     assert "projections float16 x float16 -> float16 (float32 sums)" in ran
     assert "attention float16 x float16 -> float16 (float32 sums)" in ran
     assert ran.endswith("emulated; weights, gradients, optimizer state float32")
@@ -63,10 +58,10 @@ def test_the_closing_line(fp16_run):
         r"\d+ steps? skipped, fp16 emulated",
         last,
     )
-    assert line(fp16_run.stdout, "baseline").startswith(
-        "baseline   TF-IDF with logistic regression: accuracy "
+    assert said(fp16_run.stdout, "baseline").startswith(
+        "TF-IDF with logistic regression: accuracy "
     )
-    assert str(fp16_run.folder) in line(fp16_run.stdout, "wrote")
+    assert str(fp16_run.folder) in said(fp16_run.stdout, "wrote")
 
 
 def test_a_file_that_takes_the_output_has_no_bars_and_no_tracebacks(fp16_run):
@@ -188,7 +183,7 @@ def test_the_precision_that_was_reported_ran(fp16_run):
     assert precision["resolved"]["execution"] == "emulated"
     assert precision["resolved"]["compute_dtype"] == "float16"
     assert precision["resolved"]["storage_dtype"] == "float32"
-    assert precision["summary"] in line(fp16_run.stdout, "ran")
+    assert precision["summary"] in said(fp16_run.stdout, "ran")
     rows = precision["executed"]["rows"]
     assert {row["kind"] for row in rows} == {"projection", "attention"}
     assert {row["direction"] for row in rows} == {"forward", "backward"}

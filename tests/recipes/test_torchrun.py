@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from running import CLASSIFY, Finished, call, succeeded, text_settings
+from running import CLASSIFY, Finished, call, said, succeeded, text_settings
 
 pytestmark = pytest.mark.slow
 
@@ -29,10 +29,11 @@ def test_one_set_of_outputs(two_processes, fp16_run):
     two = {path.name for path in two_processes.folder.iterdir()}
     assert two == one - {"ampft", "history.csv"}
     for word in ("device", "precision", "steps", "result", "wrote", "ran"):
-        lines = [line for line in two_processes.stdout.splitlines() if line.startswith(f"{word} ")]
-        assert len(lines) == 1, word
+        assert said(two_processes.stdout, word)  # once
     assert "Traceback" not in two_processes.stderr
-    assert "effective batch 16 = 2 processes x 1 micro-batch x 8" in two_processes.stdout
+    assert "effective batch 16 = 2 processes x 1 micro-batch x 8" in said(
+        two_processes.stdout, "steps"
+    )
 
 
 def test_the_same_examples_in_the_same_steps(two_processes, fp16_run):
