@@ -36,10 +36,10 @@ EMBEDDED: dict[str, dict[str, Any]] = {
         "warmup_ratio": 0.1,
     },
     "digits": {
-        "per_device_train_batch_size": 16,
+        "per_device_train_batch_size": 32,
         "learning_rate": 1e-3,
         "weight_decay": 0.05,
-        "num_train_epochs": 20,
+        "num_train_epochs": 30,
         "warmup_ratio": 0.1,
     },
 }
@@ -116,7 +116,7 @@ class ClassifyArguments:
         choices=MODES,
     )
     per_device_train_batch_size: int = flag(
-        8, "examples of a micro-batch, per process (embedded data: 16)", group=BATCH
+        8, "examples of a micro-batch, per process (stdlib: 16, digits: 32)", group=BATCH
     )
     gradient_accumulation_steps: int = flag(
         1, "micro-batches of an optimizer step, per process", group=BATCH
@@ -147,7 +147,7 @@ class ClassifyArguments:
         1.0, "L2 norm to clip the gradient to; 0 clips nothing", group=OPTIMIZER
     )
     num_train_epochs: int = flag(
-        3, "passes over the training data (stdlib: 5, digits: 20)", group=OPTIMIZER
+        3, "passes over the training data (stdlib: 5, digits: 30)", group=OPTIMIZER
     )
     max_train_steps: int | None = flag(
         None, "optimizer steps after which to stop; wins over epochs", group=OPTIMIZER
@@ -282,7 +282,9 @@ def parse_classify_arguments(argv: Sequence[str] | None = None) -> ClassifyArgum
         description="Fine-tune a classifier of transformers in the precision you ask for, and "
         "report what came out and what really ran.",
     )
-    name = arguments.dataset_name or (None if arguments.train_file else "stdlib")
+    name = arguments.dataset_name
+    if name is None and arguments.train_file is None:
+        name = "stdlib"
     defaults = {k: v for k, v in EMBEDDED.get(name or "", {}).items() if k not in given}
     arguments = dataclasses.replace(arguments, dataset_name=name, **defaults)
     check_arguments(arguments)

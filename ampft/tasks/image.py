@@ -142,15 +142,15 @@ def image_task(data: ClassificationData, settings: TaskSettings) -> ImageTask:
 
 
 def _small_vit(label_names: tuple[str, ...]) -> ViTConfig:
-    """Return a ViT for images of 8 x 8 pixels: 16 patches of 2 x 2, 0.2 million weights."""
+    """Return a ViT for images of 8 x 8 pixels: 4 patches of 4 x 4, 0.1 million weights."""
     return ViTConfig(
         image_size=8,
-        patch_size=2,
+        patch_size=4,  # 2 x 2 is 1.5 points less accurate (three folds without the test split)
         hidden_size=64,
         num_hidden_layers=4,
         num_attention_heads=4,
         intermediate_size=128,
-        hidden_dropout_prob=0.0,
+        hidden_dropout_prob=0.1,
         attention_probs_dropout_prob=0.0,
         # ViT's own 0.02 is for a width of 768: so narrow a model would begin almost constant.
         initializer_range=0.1,
