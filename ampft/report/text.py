@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Sequence
 
@@ -67,6 +68,8 @@ def report_table(
         digits=digits,
         zero_division=0,
     )
+    # Without one correct prediction scikit-learn's supports are floats: 5.0.
+    table = re.sub(r"(\d+)\.0$", r"  \1", table, flags=re.MULTILINE)
     header, blank, *rows = table.split("\n")
     for index, name in enumerate(names):
         width = display_width(name)

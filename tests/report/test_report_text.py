@@ -53,3 +53,14 @@ def test_a_long_name_is_cut_in_the_table():
     table = report_table(MATRIX, ("long" * 300, "b", "c"))
     assert max(len(line) for line in table.splitlines()) < 110
     assert "longlon…" in table
+
+
+def test_supports_are_whole_numbers_without_one_correct_prediction():
+    expected = sklearn_metrics.classification_report(
+        [0, 0, 1], [1, 1, 0], target_names=("a", "b"), digits=3, zero_division=0
+    )
+    assert expected.split()[8] == "2.0"  # negative control: scikit-learn's supports are floats here
+    table = report_table(((0, 2), (1, 0)), ("a", "b"))
+    assert [line.split()[-1] for line in table.splitlines() if line][1:] == [*"21333"]
+    shapes = [[len(line) for line in text.splitlines()] for text in (table, expected)]
+    assert shapes[0] == shapes[1]
