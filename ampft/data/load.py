@@ -54,14 +54,20 @@ def refuse_idle_options(request: DataRequest) -> None:
         "--image_column_name": request.image_column_name,
     }
     configuration: dict[str, object] = {"--dataset_config_name": request.dataset_config_name}
+    # Embedded data come with splits of their own.
+    fractions: dict[str, object] = {
+        f"--{name}": value
+        for name in ("validation_fraction", "test_fraction")
+        if (value := getattr(request, name)) != getattr(DataRequest, name)
+    }
     idle: dict[str, object]
     if request.files:
         source = "files"
         idle = {"--image_column_name": request.image_column_name, **configuration}
     elif request.dataset_name in (None, "stdlib"):
-        source, idle = "the built-in stdlib", columns
+        source, idle = "the built-in stdlib", {**columns, **fractions}
     elif request.dataset_name == "digits":
-        source, idle = "the built-in digits", {**columns, **configuration}
+        source, idle = "the built-in digits", {**columns, **configuration, **fractions}
     else:
         return
     given = [flag for flag, value in idle.items() if value is not None]
