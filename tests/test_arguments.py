@@ -11,6 +11,7 @@ import pytest
 from ampft.arguments import ClassifyArguments, parse_classify_arguments
 from ampft.arguments.checks import BELOW_ONE, LOWEST
 from ampft.arguments.classify import EMBEDDED, METRICS, MODES
+from ampft.arguments.foreign import INSTEAD
 from ampft.errors import InputError
 
 FILE = ("--train_file", "train.csv")
@@ -132,6 +133,9 @@ def test_an_empty_file_changes_nothing(tmp_path):
         ("- seed", "map names of flags to values"),
         ("seed: [1", "neither YAML nor JSON"),
         ("learning_rate: -1", "--learning_rate: received -1.0"),
+        ("baseline: 'on'", "baseline is 'on'; it has to be true or false"),
+        ("output_dir: ' '", "--output_dir: received ' '"),
+        ("fp16: true", "unknown setting 'fp16'. Write --mixed_precision fp16"),
     ],
 )
 def test_a_file_is_checked_like_flags(tmp_path, content, match):
@@ -200,6 +204,48 @@ def test_a_learning_rate_that_is_not_finite(value):
 def test_every_number_has_a_range():
     numbers = {f.name for f in fields(ClassifyArguments) if "int" in f.type or "float" in f.type}
     assert numbers == set(LOWEST) | set(BELOW_ONE)
+
+
+@pytest.mark.parametrize("name", ["seed", "data_seed"])
+def test_a_seed_has_32_bits(name):
+    assert getattr(parse(f"--{name}", 2**32 - 1), name) == 2**32 - 1
+    with pytest.raises(InputError, match=f"--{name}: received 4294967296; .* 4294967295 or less"):
+        parse(f"--{name}", 2**32)
+
+
+TEXTS = [f.name for f in fields(ClassifyArguments) if "str" in f.type and not f.metadata["choices"]]
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_empty_texts(name):
+    with pytest.raises(InputError, match=f"--{name}: received ''"):
+        parse(f"--{name}=")
+
+
+@pytest.mark.parametrize("theirs", sorted(INSTEAD))
+def test_flags_of_other_scripts(theirs):
+    ours = {f.name for f in fields(ClassifyArguments)}
+    assert theirs not in ours
+    named = re.findall(r"--(\w+)", INSTEAD[theirs])
+    assert set(named) <= ours
+    assert named or "always done" in INSTEAD[theirs]
+    message = f"unknown flag --{theirs}. {INSTEAD[theirs]} See"
+    with pytest.raises(InputError, match=re.escape(message)):
+        parse(f"--{theirs}", "1")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--load_best_model_at_end", "True"),
+        ("--load_best_model_at_end=true",),
+        ("--no-load_best_model_at_end", "false"),
+        ("--baseline", "--load_best_model_at_end", "0", "--use_cpu"),
+    ],
+)
+def test_a_switch_takes_no_value(words):
+    with pytest.raises(InputError, match=r"a switch.*--load_best_model_at_end or --no-load_best"):
+        parse(*words)
 
 
 # Help

@@ -17,6 +17,8 @@ LOWEST: dict[str, float] = {
     "num_train_epochs": 1, "max_train_steps": 1, "num_warmup_steps": 0, "seed": 0, "data_seed": 0,
     "early_stopping_patience": 1,
 }  # fmt: skip
+# numpy seeds with 32 bits.
+HIGHEST = {"seed": 2**32 - 1, "data_seed": 2**32 - 1}
 BELOW_ONE = (
     "validation_fraction", "test_fraction", "warmup_ratio", "label_smoothing_factor", "adam_beta1",
     "adam_beta2",
@@ -24,16 +26,24 @@ BELOW_ONE = (
 
 
 def check_arguments(arguments: ClassifyArguments) -> None:
-    """Refuse numbers that are out of range, and settings that contradict each other.
+    """Refuse empty texts, numbers out of range, and settings that contradict each other.
 
     Raises:
         InputError: Naming the flag, what was received and what is allowed.
     """
+    for name, value in vars(arguments).items():
+        if isinstance(value, str) and not value.strip():
+            raise InputError(f"--{name}: received {value!r}. Give it a value or leave it away.")
     for name, low in LOWEST.items():
         value = getattr(arguments, name)
         # Written so that a NaN is refused too.
         if value is not None and not low <= value < float("inf"):
             raise InputError(f"--{name}: received {value}; it has to be {low:g} or more.")
+    for name, high in HIGHEST.items():
+        if getattr(arguments, name) > high:
+            raise InputError(
+                f"--{name}: received {getattr(arguments, name)}; it has to be {high} or less."
+            )
     for name in BELOW_ONE:
         if not 0 <= getattr(arguments, name) < 1:
             raise InputError(

@@ -12,7 +12,8 @@ from dataclasses import MISSING, Field, field, fields
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast, get_args, get_type_hints
 
-from ampft.errors import InputError, nearest
+from ampft.arguments.foreign import refuse_valued_switches, suggestion
+from ampft.errors import InputError
 
 T = TypeVar("T")
 
@@ -64,6 +65,7 @@ def parse_flags(
     known = {f.name: f for f in fields(cast("Any", kind))}
     hints = get_type_hints(kind)
     parser = _build(known, hints, program, description)
+    refuse_valued_switches(argv, [name for name in known if _plain(hints[name]) is bool])
     given, unknown = parser.parse_known_args(argv)
     if unknown:
         raise InputError(_unknown_words(unknown, known, program))
@@ -141,8 +143,7 @@ def _unknown_words(words: Sequence[str], known: Mapping[str, Any], program: str)
     if not word.startswith("--"):
         return f"{word!r} is not expected here: every setting is a flag. See {program} --help."
     name = word.removeprefix("--").split("=")[0].replace("-", "_")
-    hint = nearest(name, known).replace("'", "'--", 1)
-    return f"unknown flag --{name}.{hint} See {program} --help."
+    return f"unknown flag --{name}.{suggestion(name, known)} See {program} --help."
 
 
 def _read_config(
@@ -173,7 +174,8 @@ def _checked(
     hints: Mapping[str, Any],
 ) -> Any:
     if name not in known:
-        raise InputError(f"--config {path}: unknown setting {name!r}.{nearest(name, known)}")
+        hint = suggestion(name, known, dashes="")
+        raise InputError(f"--config {path}: unknown setting {name!r}.{hint}")
     kind, optional = _plain(hints[name]), type(None) in get_args(hints[name])
     if value is None and optional:
         return None
@@ -185,8 +187,9 @@ def _checked(
     try:
         return _converted(kind, value)
     except (ValueError, OverflowError):
+        article = "" if kind is bool else "a "
         raise InputError(
-            f"--config {path}: {name} is {value!r}; it has to be a {KIND_NAMES[kind]}."
+            f"--config {path}: {name} is {value!r}; it has to be {article}{KIND_NAMES[kind]}."
         ) from None
 
 
