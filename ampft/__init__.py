@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from ampft.arguments import ClassifyArguments as ClassifyArguments
     from ampft.arguments import parse_classify_arguments as parse_classify_arguments
-    from ampft.console import quiet_libraries as quiet_libraries
     from ampft.data.load import load_data as load_data
     from ampft.data.steps import FloatArray as FloatArray
     from ampft.data.steps import IntArray as IntArray
@@ -39,9 +38,10 @@ if TYPE_CHECKING:
     from ampft.report.classification import classification_report as classification_report
     from ampft.report.predictions import Predictions as Predictions
     from ampft.run import Run as Run
-    from ampft.run import choose_folder as choose_folder
     from ampft.run import open_run as open_run
     from ampft.setup import Setup as Setup
+    from ampft.setup import begin as begin
+    from ampft.setup import choose_folder as choose_folder
     from ampft.tasks import make_task as make_task
     from ampft.tasks.loss import summed_cross_entropy as summed_cross_entropy
     from ampft.training.accelerator import check_world_size as check_world_size
@@ -62,7 +62,6 @@ _HOMES = {
     "set_seed": "accelerate.utils",
     "ClassifyArguments": "ampft.arguments",
     "parse_classify_arguments": "ampft.arguments",
-    "quiet_libraries": "ampft.console",
     "load_data": "ampft.data.load",
     "FloatArray": "ampft.data.steps",
     "IntArray": "ampft.data.steps",
@@ -84,7 +83,8 @@ _HOMES = {
     "Predictions": "ampft.report.predictions",
     "Run": "ampft.run",
     "Setup": "ampft.setup",
-    "choose_folder": "ampft.run",
+    "begin": "ampft.setup",
+    "choose_folder": "ampft.setup",
     "open_run": "ampft.run",
     "make_task": "ampft.tasks",
     "summed_cross_entropy": "ampft.tasks.loss",

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from ampft.errors import InputError, run_door
+from ampft.terminal import output_to_nowhere
 
 
 class _Parser(argparse.ArgumentParser):
@@ -20,7 +21,11 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    return run_door(lambda: _run(sys.argv[1:] if argv is None else argv))
+    try:
+        return run_door(lambda: _run(sys.argv[1:] if argv is None else argv))
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        output_to_nowhere()
+        return 0
 
 
 def _run(argv: Sequence[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 
@@ -23,6 +24,7 @@ class TrainingStopped(Exception):
     """
 
 
+SECONDS_BEFORE_REPEATING = 5.0
 EXIT_CODES: dict[type[Exception], int] = {InputError: 2, TrainingStopped: 3}
 
 
@@ -33,16 +35,20 @@ def run_door(main: Callable[[], None]) -> int:
         main: The body of a script or command. Any other exception is a bug and passes through.
 
     Returns:
-        0 when `main` returned, else the exit code of the error.
+        0 when `main` returned, 130 after Ctrl-C, else the exit code of the error.
     """
     try:
         main()
     except tuple(EXIT_CODES) as error:
         rank = os.environ.get("RANK", "0")
+        if rank != "0":
+            # Where rank 0 says the same, the launcher ends this process before it repeats it.
+            time.sleep(SECONDS_BEFORE_REPEATING)
         print(f"{f'[rank {rank}] ' if rank != '0' else ''}error: {error}", file=sys.stderr)
         return EXIT_CODES[type(error)]
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        return 130  # 128 + SIGINT, as shells count
     return 0
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import sys
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -23,19 +22,19 @@ from ampft.evaluation.evaluate import evaluate
 from ampft.executed import ExecutedDtypes, ProductRecorder, check_trainable_float32, contradiction
 from ampft.report.classification import Report, classification_report
 from ampft.report.predictions import Predictions
-from ampft.results.folder import RunFolder, check_output_folder
-from ampft.results.memory import PeakMemory, device_memory, process_memory, resident_peak
+from ampft.results.folder import RunFolder, is_unwritable
+from ampft.results.memory import PeakMemory, device_memory, process_memory
 from ampft.results.record import (
     BestPart,
     RunRecord,
     StepIdsHash,
-    StepsPart,
     precision_part,
     write_record,
 )
-from ampft.results.show import counted
+from ampft.results.show import counted, headed_report
 from ampft.results.write import write_results
 from ampft.setup import Setup, check_setup, first_record
+from ampft.terminal import tell
 from ampft.training.accelerator import verify_prepared
 from ampft.training.best import BestModel
 from ampft.training.history import History, write_csv
@@ -51,8 +50,7 @@ class Run:
     history: History
     best: BestModel
     record_so_far: RunRecord
-    memory_baseline: int | None
-    started: float = field(default_factory=time.perf_counter)
+    finished: bool = False
     executed: ExecutedDtypes | None = None
     ids: StepIdsHash = field(default_factory=StepIdsHash)
 
@@ -107,11 +105,12 @@ class Run:
         split = "test" if "test" in self.setup.task.data.splits else "validation"
         predictions = self._predict(model, split)
         report = classification_report(predictions)
-        total_seconds = time.perf_counter() - self.started
         self.setup.accelerator.end_training()
         if self.folder is None:
             return
         self._save(model)
+        baseline = self._baseline(split)
+        total_seconds = time.perf_counter() - self.setup.begun.seconds
         record = replace(
             self._record("finished"),
             timings={**self.history.timings(), "total_seconds": total_seconds},
@@ -120,13 +119,16 @@ class Run:
         write_results(
             self.folder, record, report, predictions, partial(self.setup.task.references, split)
         )
-        self._print(report, total_seconds, self._baseline(split))
+        self.finished = True
+        self._print(report, total_seconds, baseline)
 
     def stopped(self, status: str, reason: str) -> None:
         """Mark the run as diverged or interrupted; what is in its folder stays."""
-        if self.folder is not None:
+        if self.folder is None or self.finished:
+            return
+        self.best.path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a full disk has its own message
             write_record(self.folder, replace(self._record(status), reason=reason))
-            self.best.path.unlink(missing_ok=True)
 
     @property
     def _chooses(self) -> bool:
@@ -162,7 +164,7 @@ class Run:
                 allocated=torch.cuda.max_memory_allocated(device),
                 reserved=torch.cuda.max_memory_reserved(device),
             )
-        return process_memory(self.memory_baseline)
+        return process_memory(self.setup.begun.memory)
 
     def _record(self, status: str) -> RunRecord:
         executed = self.executed
@@ -176,8 +178,8 @@ class Run:
                 executed=None if executed is None else executed.as_dict(),
                 summary=None if executed is None else executed.summary(),
             ),
-            steps=StepsPart(
-                total=self.history.total_steps,
+            steps=replace(
+                self.record_so_far.steps,
                 applied=self.steps - self.history.skipped,
                 skipped=self.history.skipped,
             ),
@@ -194,7 +196,10 @@ class Run:
             return None
         from ampft.baseline import bag_of_words_baseline
 
-        figures = bag_of_words_baseline(self.setup.task.data, split)
+        try:
+            figures = bag_of_words_baseline(self.setup.task.data, split)
+        except InputError as error:  # a model that is trained is not given up for it
+            return f"none: {error}"
         return (
             f"TF-IDF with logistic regression: accuracy {figures['accuracy']:.4f}, macro F1 "
             f"{figures['macro_f1']:.4f}, {figures['seconds']:.1f} s"
@@ -202,45 +207,18 @@ class Run:
 
     def _print(self, report: Report, seconds: float, baseline: str | None) -> None:
         assert self.folder is not None
-        split = f"{report.split}, {counted(report.examples, 'example')}"
-        chosen = " (the epoch was chosen on it too)" if self._selected(report.split) else ""
         self.history.close()
-        print(f"\n{split}{chosen}\n\n{report.text()}")
-        print(said("wrote", f"{self.folder.path}: model, report, predictions, history, record"))
+        tell(f"\n{headed_report(report, selected=self._selected(report.split))}")
         if baseline:
-            print(said("baseline", baseline))
+            tell(said("baseline", baseline))
+        tell(said("wrote", f"{self.folder.path}: model, report, predictions, history, record"))
         peak = self._memory().peak
         memory = "unknown" if peak is None else f"{peak / 2**20:.0f} MiB"
         skipped = f"{counted(self.history.skipped, 'step')} skipped"
         precision = f"{self.setup.precision.mode} {self.setup.precision.execution}"
         result = f"accuracy {report.accuracy:.4f}, macro F1 {report.macro_f1:.4f}, {seconds:.0f} s"
         # One line whatever its length, for those who look for it with a program.
-        print(f"result     {result}, peak memory {memory}, {skipped}, {precision}")
-
-
-def choose_folder(args: ClassifyArguments, mode: str) -> Path:
-    """Return the output folder; nothing is created yet.
-
-    Raises:
-        InputError: `--output_dir` holds something already, or cannot be made.
-    """
-    if args.output_dir is not None:
-        check_output_folder(args.output_dir, overwrite=args.overwrite_output_dir)
-        _check_creatable(Path(args.output_dir))
-        return Path(args.output_dir)
-    source = args.dataset_name or args.train_file or "data"
-    stem = f"{mode}-{Path(source).stem}-seed{args.seed}"
-    names = (stem if n == 1 else f"{stem}-{n}" for n in range(1, sys.maxsize))
-    return next(path for name in names if not (path := Path("runs", name)).exists())
-
-
-def _check_creatable(folder: Path) -> None:
-    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        raise InputError(
-            f"--output_dir {folder}: cannot be written, because {nearest} is no folder that this "
-            "user may write to. Name another one."
-        )
+        tell(f"result     {result}, peak memory {memory}, {skipped}, {precision}")
 
 
 @contextlib.contextmanager
@@ -250,9 +228,9 @@ def open_run(setup: Setup, output_dir: Path) -> Iterator[Run]:
     check_setup(setup)
     check_trainable_float32(setup.loaded.model)
     verify_prepared(accelerator, setup.precision)
-    for line in plan_lines(setup):
-        accelerator.print(line)
     main = accelerator.is_main_process
+    if main:
+        tell("\n".join(plan_lines(setup)))
     folder = RunFolder(output_dir, overwrite=args.overwrite_output_dir) if main else None
     history_path = None if folder is None else folder / "history.jsonl"
     with (
@@ -266,17 +244,37 @@ def open_run(setup: Setup, output_dir: Path) -> Iterator[Run]:
             args.metric_for_best_model,
             args.early_stopping_patience,
         )
-        run = Run(setup, folder, history, best, first_record(setup), resident_peak())
+        run = Run(setup, folder, history, best, first_record(setup))
         if folder is not None:
             write_record(folder, run.record_so_far)
-        try:
-            yield run
-        except TrainingStopped as error:
-            run.stopped("diverged", str(error))
-            raise
-        except BaseException as error:
-            run.stopped("interrupted", f"{type(error).__name__}: {error}")
-            raise
+        with _sigterm_raised():
+            try:
+                yield run
+            except TrainingStopped as error:
+                run.stopped("diverged", str(error))
+                raise
+            except BaseException as error:
+                run.stopped("interrupted", f"{type(error).__name__}: {error}")
+                if is_unwritable(error):
+                    raise InputError(
+                        f"--output_dir {output_dir}: cannot be written ({error}). Free space there "
+                        "or name another folder; the run stopped."
+                    ) from error
+                raise
+
+
+@contextlib.contextmanager
+def _sigterm_raised() -> Iterator[None]:
+    """Let SIGTERM end the process as an exception does, with a truthful record."""
+
+    def stop(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)  # as shells count
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _tracked(args: ClassifyArguments) -> dict[str, Any]:

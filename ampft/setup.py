@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import sys
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
 from torch import nn
 
 from ampft.arguments import ClassifyArguments
@@ -17,6 +21,9 @@ from ampft.arguments.classify import EMBEDDED
 from ampft.data.steps import StepBatches
 from ampft.errors import InputError
 from ampft.precision import Precision
+from ampft.quiet import quiet_libraries
+from ampft.results.folder import check_output_folder
+from ampft.results.memory import resident_peak
 from ampft.results.record import (
     DataPart,
     ModelPart,
@@ -33,10 +40,30 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Begun:
+    """The state of the process after the imports and before data and model.
+
+    Attributes:
+        seconds: `time.perf_counter()`.
+        memory: Peak resident set in bytes; None where it cannot be read.
+    """
+
+    seconds: float
+    memory: int | None
+
+
+def begin() -> Begun:
+    """Silence what libraries print around a run, and start its clock."""
+    quiet_libraries()
+    return Begun(time.perf_counter(), resident_peak())
+
+
+@dataclass(frozen=True)
 class Setup:
     """Everything that was resolved before the first step.
 
     Attributes:
+        begun: When the program began, and its memory then.
         args: What the user set.
         accelerator: Built for `precision`.
         precision: Resolved for this device.
@@ -46,6 +73,7 @@ class Setup:
         total_steps: Optimizer steps planned.
     """
 
+    begun: Begun
     args: ClassifyArguments
     accelerator: Accelerator
     precision: Precision
@@ -74,6 +102,39 @@ def check_setup(setup: Setup) -> None:
         )
     if args.baseline and data.kind != "text":
         raise InputError(f"--baseline: counts words; {data.name} has {data.kind}s. Leave it away.")
+
+
+def choose_folder(args: ClassifyArguments, mode: str) -> Path:
+    """Return the output folder, the same on every process; nothing is created yet.
+
+    Raises:
+        InputError: `--output_dir` holds something already, or cannot be made.
+    """
+    # The main process looks alone: two that try the lock of a folder would refuse each other.
+    chosen = [_choose_folder(args, mode) if PartialState().is_main_process else None]
+    broadcast_object_list(chosen)
+    assert chosen[0] is not None
+    return chosen[0]
+
+
+def _choose_folder(args: ClassifyArguments, mode: str) -> Path:
+    if args.output_dir is not None:
+        check_output_folder(args.output_dir, overwrite=args.overwrite_output_dir)
+        _check_creatable(Path(args.output_dir))
+        return Path(args.output_dir)
+    source = args.dataset_name or args.train_file or "data"
+    stem = f"{mode}-{Path(source).stem}-seed{args.seed}"
+    names = (stem if n == 1 else f"{stem}-{n}" for n in range(1, sys.maxsize))
+    return next(path for name in names if not (path := Path("runs", name)).exists())
+
+
+def _check_creatable(folder: Path) -> None:
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        raise InputError(
+            f"--output_dir {folder}: cannot be written, because {nearest} is no folder that this "
+            "user may write to. Name another one."
+        )
 
 
 def first_record(setup: Setup) -> RunRecord:
@@ -110,7 +171,11 @@ def first_record(setup: Setup) -> RunRecord:
             cpu_threads=torch.get_num_threads(),
             device=device.type,
         ),
-        steps=StepsPart(total=setup.total_steps),
+        steps=StepsPart(
+            total=setup.total_steps,
+            effective_batch_size=setup.step_batches.effective_batch_size,
+            micro_batches=setup.step_batches.micro_batches,
+        ),
         hardware=hardware(gpus),
     )
 

@@ -22,10 +22,10 @@ import numpy as np
 from provenance import provenance
 from systems import SYSTEMS, Work
 
-from ampft.console import quiet_libraries
 from ampft.data.dataset import ClassificationData
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
+from ampft.quiet import quiet_libraries
 
 UNTIMED_STEPS = 5
 

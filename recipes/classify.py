@@ -15,7 +15,7 @@ import ampft
 
 def train(args: ampft.ClassifyArguments) -> None:
     """Fine-tune as `args` say, and write and print the results."""
-    ampft.quiet_libraries()
+    begun = ampft.begin()
     device = ampft.training_device(cpu=args.use_cpu)
     precision = ampft.resolve(ampft.requested_mode(args.mixed_precision, os.environ), device)
     output_dir = ampft.choose_folder(args, precision.mode)
@@ -49,7 +49,9 @@ def train(args: ampft.ClassifyArguments) -> None:
     # and step the other once per process.
     model, optimizer = accelerator.prepare(loaded.model, optimizer)
 
-    setup = ampft.Setup(args, accelerator, precision, task, loaded, step_batches, total_steps)
+    setup = ampft.Setup(
+        begun, args, accelerator, precision, task, loaded, step_batches, total_steps
+    )
     with ampft.numerics(precision), ampft.open_run(setup, output_dir) as run:
         for epoch in range(-(-total_steps // len(step_batches))):
             model.train()

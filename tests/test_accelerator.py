@@ -8,6 +8,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
+from accelerate.utils import DistributedType
 from torch import nn
 
 from ampft.emulation import Binary16Emulation
@@ -16,6 +17,7 @@ from ampft.executed import ProductRecorder, contradiction
 from ampft.precision import resolve
 from ampft.training import threads
 from ampft.training.accelerator import (
+    _refuse_deepspeed,
     check_world_size,
     make_accelerator,
     numerics,
@@ -294,3 +296,10 @@ def test_usable_cores_are_bounded_by_the_control_group(monkeypatch, tmp_path, qu
     assert usable_cores() == cores
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {5}, raising=False)
     assert usable_cores() == 1
+
+
+def test_deepspeed_is_refused_until_its_steps_are_proven_exact():
+    sharded = SimpleNamespace(distributed_type=DistributedType.DEEPSPEED)
+    with pytest.raises(InputError, match="DeepSpeed, whose engine steps within each backward"):
+        _refuse_deepspeed(sharded)
+    _refuse_deepspeed(SimpleNamespace(distributed_type=DistributedType.MULTI_GPU))

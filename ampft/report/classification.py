@@ -98,7 +98,7 @@ class Report:
             KeyError: When a field is missing.
             TypeError: When there is one too many.
         """
-        fields = {name: value for name, value in values.items() if name != "examples"}
+        fields = {name: value for name, value in values.items() if name not in {"examples", "selected"}}
         return cls(
             **fields
             | {

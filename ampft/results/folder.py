@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -14,8 +16,8 @@ from ampft.results.jsontext import json_text
 
 LOCK_NAME = ".lock"
 
-# What a run writes about itself. Overwriting removes these, so that a folder never mixes two runs;
-# the model's own files are replaced when the model is saved.
+# What a run writes about itself. Overwriting removes these and what the earlier run's record lists,
+# its model among them, so that a folder never mixes two runs.
 RESULT_FILES = (
     "run.json",
     "report.txt",
@@ -61,7 +63,7 @@ class RunFolder:
         except InputError:
             self.close()
             raise
-        for name in RESULT_FILES:
+        for name in (*_files_of_record(self.path), *RESULT_FILES):
             (self.path / name).unlink(missing_ok=True)
 
     def __enter__(self) -> RunFolder:
@@ -99,6 +101,15 @@ class RunFolder:
         self._lock = None
 
 
+def _files_of_record(folder: Path) -> list[str]:
+    """Return the names of the files that an earlier run's record lists, none outside the folder."""
+    try:
+        names = json.loads((folder / "run.json").read_text(encoding="utf-8"))["files"]
+        return [name for name in names if Path(name).name == name and (folder / name).is_file()]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
 def check_output_folder(path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
     """Check that a run may write to `path`, without creating anything.
 
@@ -115,6 +126,15 @@ def check_output_folder(path: str | os.PathLike[str], *, overwrite: bool = False
     if (folder / LOCK_NAME).exists():
         _release(_take_lock(folder))
     _refuse_contents(folder, overwrite=overwrite)
+
+
+def is_unwritable(error: BaseException) -> bool:
+    """Say whether an error means that the disk is full or gone, from Python or from safetensors."""
+    full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+    if isinstance(error, OSError):
+        return error.errno in full
+    by_safetensors = type(error).__name__ == "SafetensorError"
+    return by_safetensors and any(os.strerror(number) in str(error) for number in full)
 
 
 @contextlib.contextmanager

@@ -81,11 +81,17 @@ class TopologyPart:
 
 @dataclass(frozen=True, kw_only=True)
 class StepsPart:
-    """Optimizer steps planned, applied, and skipped for an overflow."""
+    """Optimizer steps planned, applied, and skipped for an overflow.
+
+    `effective_batch_size` counts the examples of a step over all processes, `micro_batches` the
+    parts that each process cuts its share into.
+    """
 
     total: int
     applied: int = 0
     skipped: int = 0
+    effective_batch_size: int | None = None
+    micro_batches: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

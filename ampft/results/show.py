@@ -30,7 +30,8 @@ def format_run(folder: str | os.PathLike[str]) -> str:
             f"and {REPORT_NAME}"
         )
     record, report = read_record(path), read_report(path)
-    table = "" if report is None else f"{report_heading(report)}\n\n{report.text()}\n"
+    selected = bool(record.metrics.get("selected"))
+    table = "" if report is None else f"{headed_report(report, selected=selected)}\n"
     return f"{heading(record)}\n\n{table}{closing_line(record, report)}"
 
 
@@ -72,9 +73,17 @@ def heading(record: RunRecord) -> str:
     return "\n".join(f"{name:<10} {text}" for name, text in lines.items())
 
 
-def report_heading(report: Report) -> str:
-    """Return the line above a report: which split, how many examples."""
-    return f"classification report, {inert(report.split)}, {counted(report.examples, 'example')}"
+def headed_report(report: Report, *, selected: bool) -> str:
+    """Return the report under a line that says which split it is of.
+
+    Args:
+        report: Of the final evaluation.
+        selected: Whether the epoch was chosen on that split too.
+    """
+    line = f"classification report, {inert(report.split)}, {counted(report.examples, 'example')}"
+    if selected:
+        line += "; the epoch was chosen on this split too, so expect less on new data"
+    return f"{line}\n\n{report.text()}"
 
 
 def closing_line(record: RunRecord, report: Report | None) -> str:

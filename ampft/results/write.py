@@ -10,6 +10,7 @@ from ampft.results.card import model_card
 from ampft.results.folder import RunFolder
 from ampft.results.predictions import References, write_predictions
 from ampft.results.record import RunRecord, write_record
+from ampft.results.show import headed_report
 
 
 def write_results(
@@ -31,8 +32,9 @@ def write_results(
     Returns:
         The record as it was written.
     """
-    folder.write_text("report.txt", report.text())
-    folder.write_json("report.json", report.as_dict())
+    selected = bool(record.metrics.get("selected"))
+    folder.write_text("report.txt", headed_report(report, selected=selected))
+    folder.write_json("report.json", {**report.as_dict(), "selected": selected})
     write_predictions(folder / "predictions.parquet", predictions, references)
     folder.write_text("README.md", model_card(record, report))
     names = {path.name for path in folder.path.iterdir() if not path.name.startswith(".")}

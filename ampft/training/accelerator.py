@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate import Accelerator, PartialState
-from accelerate.utils import parse_flag_from_env, patch_environment
+from accelerate.utils import DistributedType, parse_flag_from_env, patch_environment
 
 from ampft.errors import InputError
 from ampft.precision import FLAG, VARIABLE, Precision
@@ -26,7 +26,9 @@ def training_device(*, cpu: bool = False) -> torch.device:
     Args:
         cpu: Leave accelerators alone. `accelerate launch --cpu` means the same.
     """
-    device: torch.device = PartialState(cpu or parse_flag_from_env("ACCELERATE_USE_CPU")).device
+    # Said outright, because Accelerate joins several processes on CPUs only when it is told.
+    told = cpu or parse_flag_from_env("ACCELERATE_USE_CPU")
+    device: torch.device = PartialState(told or not torch.accelerator.is_available()).device
     return device
 
 
@@ -73,10 +75,20 @@ def make_accelerator(
                 f"precision or on another device, and Accelerate keeps one per process. Use a "
                 f"process for each precision."
             ) from error
+    _refuse_deepspeed(accelerator)
     _check_same(accelerator, precision)
     if precision.mode == "fp16" and precision.device_type == "cpu":
         _scale_on_cpu(accelerator)
     return accelerator
+
+
+def _refuse_deepspeed(accelerator: Accelerator) -> None:
+    if accelerator.distributed_type == DistributedType.DEEPSPEED:
+        raise InputError(
+            "accelerate launch was asked for DeepSpeed, whose engine steps within each backward "
+            "pass: an exact step over micro-batches is not proven for it. Use FSDP2 "
+            "(accelerate_configs/fsdp2.yaml), which shards the same."
+        )
 
 
 def _check_same(accelerator: Accelerator, precision: Precision) -> None:
@@ -149,7 +161,8 @@ def check_world_size(accelerator: Accelerator, environ: Mapping[str, str] = os.e
     if stated.isdigit() and int(stated) != accelerator.num_processes:
         raise InputError(
             f"WORLD_SIZE={stated}, but {accelerator.num_processes} process(es) take part in the "
-            f"training. Start all with `torchrun --nproc_per_node N`, or unset WORLD_SIZE."
+            "training. Start all with `torchrun --nproc_per_node N`, on CPUs with --use_cpu, or "
+            "unset WORLD_SIZE."
         )
     # Accelerate's launcher for a single process sets the address exactly when it was asked for
     # several, as `--cpu --num_processes 2` does; it starts one all the same.

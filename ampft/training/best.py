@@ -45,6 +45,7 @@ class BestModel:
         if accelerator.is_main_process:
             unshared = {name: tensor.clone().contiguous() for name, tensor in weights.items()}
             save_file(unshared, self.path)
+            self.path.chmod(0o644)  # safetensors leaves it to its owner alone
         return True
 
     @property

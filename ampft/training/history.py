@@ -15,12 +15,15 @@ import numpy as np
 from tqdm import tqdm
 
 from ampft.data.steps import StepBatch
+from ampft.terminal import tell
 from ampft.training.step import StepOutcome
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
 WARM_UP_STEPS = 5
+# Figures in place of a bar: at 80 columns there is room for one of the two.
+BAR = "{desc} {percentage:.0f}% {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
 
 
 @dataclass
@@ -53,6 +56,7 @@ class History:
             disable=None if self.accelerator.is_main_process else True,  # None: only a terminal
             file=sys.stderr,
             dynamic_ncols=True,
+            bar_format=BAR,
         )
         self._started = time.perf_counter()
         return self
@@ -74,8 +78,7 @@ class History:
     def write(self, text: str) -> None:
         """Print a line above the progress bar, on the main process."""
         if self.accelerator.is_main_process:
-            self._bar.write(text, file=sys.stdout)
-            sys.stdout.flush()
+            tell(text)
 
     def resume_clock(self) -> None:
         """Start timing anew, after an evaluation for example."""

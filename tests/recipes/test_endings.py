@@ -1,0 +1,134 @@
+"""However a run ends: one message or none, the right exit code, a truthful record."""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from running import CLASSIFY, REPOSITORY, call, clean_environment, succeeded, text_settings
+
+pytestmark = pytest.mark.slow
+
+LONG = ("--num_train_epochs", "400")
+
+
+def record_of(folder):
+    return json.loads((folder / "run.json").read_text())
+
+
+def start(words, **how):
+    return subprocess.Popen(
+        [sys.executable, CLASSIFY, *words], cwd=REPOSITORY, env=clean_environment(), text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how,
+    )  # fmt: skip
+
+
+def wait_for_steps(folder, steps):
+    for _ in range(600):
+        history = folder / "history.jsonl"
+        if history.exists() and len(history.read_text().splitlines()) >= steps:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"no {steps} steps within a minute")
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "reason"),
+    [(signal.SIGTERM, 143, "SystemExit: 143"), (signal.SIGINT, 130, "KeyboardInterrupt: ")],
+)
+def test_a_signal_ends_a_run_with_a_truthful_record(
+    files, tiny_model, tmp_path, number, code, reason
+):
+    folder = tmp_path / "run"
+    process = start([*text_settings(files, tiny_model, folder), *LONG])
+    wait_for_steps(folder, 12)
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert "Traceback" not in stderr
+    record = record_of(folder)
+    assert record["status"] == "interrupted"
+    assert record["reason"] == reason
+    assert record["steps"]["applied"] >= 12
+    assert {path.name for path in folder.iterdir()} == {"run.json", "history.jsonl"}
+
+
+def test_a_reader_that_goes_away_does_not_end_the_training(files, tiny_model, tmp_path):
+    folder = tmp_path / "run"
+    process = start(text_settings(files, tiny_model, folder))
+    process.stdout.readline()
+    process.stdout.close()
+    with process.stderr:
+        stderr = process.stderr.read()
+    assert process.wait(timeout=120) == 0, stderr
+    assert record_of(folder)["status"] == "finished"
+
+
+def test_a_full_disk_is_one_message_that_names_the_folder(files, tiny_model, tmp_path):
+    folder = tmp_path / "run"
+    limit = 6000  # bytes of a file: enough for the record, too little for the weights
+
+    def bounded():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    process = start(
+        [*text_settings(files, tiny_model, folder), "--max_train_samples", "8"], preexec_fn=bounded
+    )
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 2, stderr
+    assert f"error: --output_dir {folder}: cannot be written" in stderr
+    assert "Traceback" not in stderr
+    assert record_of(folder)["status"] in {"interrupted", "running"}
+
+
+def test_a_baseline_that_finds_no_words_costs_nothing(files, tiny_model, tmp_path):
+    letters = tmp_path / "letters.csv"
+    letters.write_text("text,label\n" + "a,x\nb,y\nc,x\nd,y\ne,x\nf,y\ng,x\nh,y\n" * 4)
+    folder = tmp_path / "run"
+    done = succeeded(
+        call(
+            sys.executable, CLASSIFY, "--train_file", letters, "--model_name_or_path", tiny_model,
+            "--output_dir", folder, "--use_cpu", "--cpu_threads", 1, "--baseline",
+            "--num_train_epochs", 1,
+        )
+    )  # fmt: skip
+    assert "baseline   none: --baseline" in done.stdout
+    assert record_of(folder)["status"] == "finished"
+
+
+def test_a_folder_never_mixes_two_runs(files, tiny_model, tmp_path):
+    folder = tmp_path / "run"
+    words = [*text_settings(files, tiny_model, folder), "--overwrite_output_dir"]
+    words += ["--num_train_epochs", "1"]
+    succeeded(call(sys.executable, CLASSIFY, *words))
+    assert (folder / "model.safetensors").exists()
+    diverged = call(sys.executable, CLASSIFY, *words, "--learning_rate", 1e30)
+    assert diverged.returncode == 3, diverged.stderr
+    assert record_of(folder)["status"] == "diverged"
+    assert {path.name for path in folder.iterdir()} == {"run.json", "history.jsonl"}
+
+
+def test_the_record_has_the_batch_that_the_environment_made(files, tiny_model, tmp_path):
+    folder = tmp_path / "run"
+    words = [*text_settings(files, tiny_model, folder), "--max_train_steps", "1"]
+    succeeded(call(sys.executable, CLASSIFY, *words, ACCELERATE_GRADIENT_ACCUMULATION_STEPS="3"))
+    steps = record_of(folder)["steps"]
+    assert (steps["effective_batch_size"], steps["micro_batches"]) == (24, 3)
+
+
+def test_one_split_for_both_ends_is_said_in_every_report(files, tiny_model, tmp_path):
+    folder = tmp_path / "run"
+    words = text_settings(files, tiny_model, folder)
+    del words[words.index("--test_file") : words.index("--test_file") + 2]
+    succeeded(call(sys.executable, CLASSIFY, *words, "--test_fraction", 0, "--max_train_steps", 2))
+    said = "the epoch was chosen on this split too"
+    assert said in (folder / "report.txt").read_text()
+    assert json.loads((folder / "report.json").read_text())["selected"] is True
+    shown = succeeded(call(sys.executable, "-m", "ampft.cli", "report", folder))
+    assert said in shown.stdout
