@@ -98,7 +98,8 @@ class Report:
             KeyError: When a field is missing.
             TypeError: When there is one too many.
         """
-        fields = {name: value for name, value in values.items() if name not in {"examples", "selected"}}
+        said_beside = {"examples", "selected"}
+        fields = {name: value for name, value in values.items() if name not in said_beside}
         return cls(
             **fields
             | {
