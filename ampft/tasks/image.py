@@ -21,6 +21,7 @@ from transformers import (
 from ampft.data.dataset import ClassificationData, label_codes
 from ampft.data.steps import FloatArray, IntArray, MicroBatch
 from ampft.errors import InputError
+from ampft.tasks.pixels import as_rgb
 from ampft.tasks.pretrained import cannot_load, label_arguments, load_pretrained
 from ampft.tasks.task import (
     LoadedModel,
@@ -55,7 +56,7 @@ class ImageExamples:
     def collate(self, ids: IntArray) -> Mapping[str, Tensor]:
         """Return `pixel_values` (m, 3, H, W) float32 and `labels` (m,) of the examples."""
         (images,) = self.images[ids.tolist()].values()
-        pixels = self.processor([image.convert("RGB") for image in images], return_tensors="pt")
+        pixels = self.processor([as_rgb(image) for image in images], return_tensors="pt")
         return {
             "pixel_values": pixels["pixel_values"].float(),
             "labels": torch.from_numpy(self.labels[ids]),
@@ -170,5 +171,5 @@ def _load_processor(size: tuple[int, int], settings: TaskSettings) -> Any:
         return AutoImageProcessor.from_pretrained(
             settings.model_name_or_path, trust_remote_code=settings.trust_remote_code
         )
-    except (OSError, ValueError, ImportError) as error:
+    except Exception as error:  # a damaged file raises whatever its reader trips over
         raise cannot_load(settings.model_name_or_path, error) from error
