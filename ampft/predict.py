@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import torch
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModelForSequenceClassification
 
-from ampft.console import quiet_libraries
 from ampft.data.files import load_texts
 from ampft.errors import InputError
 from ampft.packing import install_packing, packing_support
 from ampft.precision import canonical_mode, resolve
+from ampft.quiet import quiet_libraries
 from ampft.results.folder import atomic_path
 from ampft.results.record import RunRecord, read_record
+from ampft.tasks.pretrained import SAVED_MODEL, load_saved
+from ampft.tasks.tokenizer import load_tokenizer, longest_input
 from ampft.training.accelerator import make_accelerator, numerics, training_device
 
 TEXTS_SORTED_AT_ONCE = 8192
@@ -50,11 +52,11 @@ def predict_file(
     quiet_libraries()
     if batch_size < 1:
         raise InputError(f"--batch_size {batch_size}: has to be 1 or more.")
-    if output_file is not None and not Path(output_file).parent.is_dir():
-        raise InputError(f"--output_file {output_file}: its folder does not exist. Make it first.")
+    if output_file is not None:
+        _check_output(Path(output_file), Path(file))
     folder = Path(model)
     record = _record_of_texts(folder)
-    columns = tuple((text_column_names or ",".join(record.data.input_columns)).split(","))
+    columns = _columns(text_column_names, record.data.input_columns)
     texts = load_texts(Path(file), text_column_names=columns)
     predict = _Predictor(folder, record, mixed_precision, batch_size)
     names = [name for name in texts.column_names if name in columns]
@@ -78,13 +80,15 @@ class _Predictor:
 
     def __init__(self, folder: Path, record: RunRecord, mode: str, batch_size: int) -> None:
         precision = resolve(canonical_mode(mode), training_device())
+        self._mode = precision.mode
         accelerator = make_accelerator(precision)
         self.numerics = numerics(precision)
         self._labels = list(record.label_names)
-        self._max_length = int(record.arguments["max_seq_length"])
         self._batch_size = batch_size
-        self._tokenizer: Any = AutoTokenizer.from_pretrained(folder)
-        model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32)
+        self._tokenizer = load_tokenizer(str(folder), flag=SAVED_MODEL)
+        model = load_saved(AutoModelForSequenceClassification, str(folder))
+        wanted = int(record.arguments["max_seq_length"])
+        self._max_length = longest_input(wanted, self._tokenizer, model.config)
         if packing_support(model).supported:
             install_packing(model)
         self._model = accelerator.prepare(model).eval()
@@ -108,12 +112,40 @@ class _Predictor:
         tokens = self._tokenizer(
             *([column[row] for row in rows] for column in inputs),
             truncation=True,
-            max_length=min(self._max_length, self._tokenizer.model_max_length),
+            max_length=self._max_length,
             padding=True,
             return_tensors="pt",
         ).to(self._device)
         logits: torch.Tensor = self._model(**tokens).logits
+        if not torch.isfinite(logits).all():
+            cure = "Take another model." if self._mode == "fp32" else "Use --mixed_precision fp32."
+            raise InputError(
+                f"--mixed_precision {self._mode}: the model's predictions are not finite in this "
+                f"precision. {cure}"
+            )
         return logits.float().softmax(dim=-1)
+
+
+def _check_output(output: Path, file: Path) -> None:
+    if output.is_dir():
+        raise InputError(f"--output_file {output}: is a folder. Name a file.")
+    if not output.parent.is_dir():
+        raise InputError(f"--output_file {output}: its folder does not exist. Make it first.")
+    if output.exists() and file.exists() and output.samefile(file):
+        raise InputError(f"--output_file {output}: is FILE itself, which it would replace.")
+
+
+def _columns(wanted: str | None, trained: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns to read: those wanted, as many as the model was trained on."""
+    if wanted is None:
+        return tuple(trained)
+    columns = tuple(name.strip() for name in wanted.split(","))
+    if len(columns) != len(trained):
+        raise InputError(
+            f"--text_column_names {wanted}: {len(columns)} named, and the model was trained on "
+            f"{len(trained)} ({', '.join(trained)}). Name as many."
+        )
+    return columns
 
 
 def _record_of_texts(folder: Path) -> RunRecord:

@@ -5,11 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig
 
 from ampft.errors import InputError
+
+NAMED_MODEL, SAVED_MODEL = "--model_name_or_path", "--model"
+CURES = {
+    NAMED_MODEL: "Give a folder that save_pretrained wrote, or a hub id with the hub in reach.",
+    SAVED_MODEL: "Give the --output_dir of a finished run, with all its files.",
+}
 
 
 def load_pretrained(
@@ -27,10 +32,10 @@ def load_pretrained(
         trust_remote_code: Whether code from the model's repository may run.
 
     Raises:
-        InputError: It cannot be loaded.
+        InputError: It cannot be loaded, or its weights are not finite.
     """
+    config = load_config(path, trust_remote_code=trust_remote_code)
     try:
-        config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
         model = auto_class.from_pretrained(
             path,
             dtype=torch.float32,  # transformers 5 would take the dtype of the checkpoint
@@ -38,31 +43,69 @@ def load_pretrained(
             trust_remote_code=trust_remote_code,
             **label_arguments(label_names),
         )
-    except (OSError, ValueError, SafetensorError) as error:
+    except Exception as error:  # damaged weights: SafetensorError, UnpicklingError, KeyError, ...
         raise cannot_load(path, error) from error
     stale = _stale_labels(config, label_names)
-    if stale is None:
-        return model, ()
-    _renew_head(model)
-    return model, (f"new head: the model's own was trained for {stale}",)
+    if stale is not None:
+        _renew_head(model)
+    refuse_not_finite(model, path)
+    return model, () if stale is None else (f"new head: the model's own was trained for {stale}",)
+
+
+def load_config(path: str, *, trust_remote_code: bool) -> Any:
+    """Return the configuration of a model, a folder's or a hub id's.
+
+    Raises:
+        InputError: It cannot be loaded.
+    """
+    try:
+        return AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+    except Exception as error:  # a damaged config.json raises whatever the family trips over
+        raise cannot_load(path, error) from error
+
+
+def load_saved(auto_class: Any, path: str) -> Any:
+    """Return the model in the folder of a run, in float32, as it was saved.
+
+    Raises:
+        InputError: It cannot be loaded, or its weights are not finite.
+    """
+    try:
+        model = auto_class.from_pretrained(path, dtype=torch.float32)
+    except Exception as error:  # as in `load_pretrained`
+        raise cannot_load(path, error, flag=SAVED_MODEL) from error
+    refuse_not_finite(model, path, flag=SAVED_MODEL)
+    return model
+
+
+def refuse_not_finite(model: nn.Module, path: str, *, flag: str = NAMED_MODEL) -> None:
+    """Raise InputError, naming the parameter, where a weight is NaN or infinite."""
+    for name, parameter in model.named_parameters():
+        if not torch.isfinite(parameter).all():
+            raise InputError(
+                f"{flag} {path}: its parameter {name} has values that are not finite. The model "
+                "is damaged, or its training diverged. Take another one."
+            )
 
 
 def label_arguments(label_names: tuple[str, ...]) -> dict[str, Any]:
-    """Return `num_labels`, `id2label` and `label2id` as transformers' configurations take them."""
+    """Return the labels as transformers' configurations take them, one right per example."""
     return {
+        # The checkpoint's own would stay else; by it transformers.pipeline chooses its function.
+        "problem_type": "single_label_classification",
         "num_labels": len(label_names),
         "id2label": dict(enumerate(label_names)),
         "label2id": {name: index for index, name in enumerate(label_names)},
     }
 
 
-def cannot_load(path: str, error: Exception) -> InputError:
+def cannot_load(path: str, error: Exception, *, flag: str = NAMED_MODEL) -> InputError:
     """Return the one message for a model, tokenizer or processor that cannot be loaded."""
-    reason = str(error).strip().splitlines()[0].rstrip(".")
-    return InputError(
-        f"--model_name_or_path {path}: cannot be loaded ({reason}). Give a folder that "
-        "save_pretrained wrote, or a hub id with the hub in reach."
-    )
+    reason = next(iter(str(error).strip().splitlines()), "").rstrip(".")
+    # Such as KeyError, whose message alone says nothing.
+    if not isinstance(error, OSError | ValueError | ImportError) or not reason:
+        reason = f"{type(error).__name__}: {reason}" if reason else type(error).__name__
+    return InputError(f"{flag} {path}: cannot be loaded ({reason}). {CURES[flag]}")
 
 
 def _stale_labels(config: Any, label_names: tuple[str, ...]) -> str | None:

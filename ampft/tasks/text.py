@@ -13,16 +13,14 @@ import torch
 from torch import Tensor, nn
 from transformers import (
     AutoModelForSequenceClassification,
-    AutoTokenizer,
     DataCollatorWithPadding,
 )
 
 from ampft.data.dataset import ClassificationData, label_codes
 from ampft.data.steps import FloatArray, IntArray, MicroBatch
-from ampft.errors import InputError
 from ampft.packing import install_packing, packing_support, verify_packing
 from ampft.tasks.minilm import default_model
-from ampft.tasks.pretrained import cannot_load, load_pretrained
+from ampft.tasks.pretrained import load_config, load_pretrained
 from ampft.tasks.task import (
     LoadedModel,
     TaskSettings,
@@ -31,6 +29,7 @@ from ampft.tasks.task import (
     forward_logits,
     parse_class_weights,
 )
+from ampft.tasks.tokenizer import load_tokenizer, longest_input
 
 # Of float32 logits, relative to the largest: rounding is 1e-6 at most, a wrong mask 1e-2 and more.
 PACKED_LOGITS_TOLERANCE = 1e-4
@@ -143,11 +142,13 @@ def text_task(data: ClassificationData, settings: TaskSettings) -> TextTask:
     """Tokenize `data` for the model that `settings` names.
 
     Raises:
-        InputError: The tokenizer cannot be loaded, or cannot pad.
+        InputError: The tokenizer or the configuration cannot be loaded, the tokenizer knows no
+            words, or it cannot pad.
     """
     model_path, model_name = default_model(settings.model_name_or_path)
-    tokenizer = _load_tokenizer(model_path, settings)
-    max_length = min(settings.max_seq_length, tokenizer.model_max_length)
+    tokenizer = load_tokenizer(model_path, trust_remote_code=settings.trust_remote_code)
+    config = load_config(model_path, trust_remote_code=settings.trust_remote_code)
+    max_length = longest_input(settings.max_seq_length, tokenizer, config)
     labels = {name: label_codes(split) for name, split in data.splits.items()}
     label_names = tuple(data.splits["train"].features["label"].names)
     counts = np.bincount(labels["train"], minlength=len(label_names))
@@ -216,20 +217,3 @@ def _were_truncated(
     for index, ids in zip(suspects, whole["input_ids"], strict=True):
         truncated[index] = len(ids) > longest
     return truncated
-
-
-def _load_tokenizer(model_path: str, settings: TaskSettings) -> Any:
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            model_path, trust_remote_code=settings.trust_remote_code
-        )
-    except (OSError, ValueError) as error:
-        raise cannot_load(model_path, error) from error
-    if tokenizer.pad_token is None:
-        if tokenizer.eos_token is None:
-            raise InputError(
-                f"--model_name_or_path {model_path}: its tokenizer has neither a padding nor an "
-                "end-of-text token. Choose a model whose tokenizer can pad."
-            )
-        tokenizer.pad_token = tokenizer.eos_token
-    return tokenizer
