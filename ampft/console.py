@@ -22,6 +22,7 @@ def plan_lines(setup: Setup) -> list[str]:
     weights = sum(parameter.numel() for parameter in loaded.model.parameters()) / 1e6
     sizes = ", ".join(f"{name} {len(rows)}" for name, rows in task.data.splits.items())
     batches, steps = setup.step_batches, setup.total_steps
+    epochs = steps / len(batches)
     processes = counted(batches.world_size, "process")
     micro_batches = counted(batches.micro_batches, "micro-batch")
     micro = batches.effective_batch_size // (batches.world_size * batches.micro_batches)
@@ -41,7 +42,7 @@ def plan_lines(setup: Setup) -> list[str]:
         ),
         said(
             "steps",
-            f"{steps} = {steps / len(batches):.3g} epochs x {len(batches)}; effective batch "
+            f"{steps} = {epochs:.3g} epoch{'s' * (epochs != 1)} x {len(batches)}; effective batch "
             f"{batches.effective_batch_size} = {processes} x {micro_batches} x {micro}",
         ),
     ]

@@ -48,7 +48,7 @@ def test_every_epoch_is_printed(fp16_run):
 def test_the_report_is_printed_as_it_is_written(fp16_run):
     report = (fp16_run.folder / "report.txt").read_text()
     assert report.strip() in fp16_run.stdout
-    assert "\ntest, 45 examples\n" in fp16_run.stdout
+    assert "\nclassification report, test, 45 examples\n" in fp16_run.stdout
 
 
 def test_the_closing_line(fp16_run):
