@@ -45,7 +45,11 @@ def test_a_signal_ends_a_run_with_a_truthful_record(
     files, tiny_model, tmp_path, number, code, reason
 ):
     folder = tmp_path / "run"
-    process = start([*text_settings(files, tiny_model, folder), *LONG])
+    # A test run in the background of a shell hands down an ignored SIGINT.
+    process = start(
+        [*text_settings(files, tiny_model, folder), *LONG],
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     wait_for_steps(folder, 12)
     process.send_signal(number)
     _, stderr = process.communicate(timeout=60)
