@@ -2,7 +2,9 @@
 
 One process measures one case in one precision: the systems take turns, five times, and every
 optimizer step from the sixth on is timed from the end of the one before, so that waiting for data
-counts. Printed are medians, and ratios turn by turn.
+counts. Printed are medians (`--statistic mean` for whole epochs), and ratios turn by turn. Length
+grouping goes through an epoch by length, so that a few steps say nothing about it: give it the
+steps of an epoch and the mean.
 
     python benchmarks/speed.py docstrings --mode bf16 --out speed.json
     python benchmarks/speed.py sst2 --data_dir SST2 --mode fp32 --out speed.json
@@ -14,6 +16,7 @@ import argparse
 import json
 import os
 import statistics
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +45,15 @@ def load_case(name: str, data_dir: Path | None) -> ClassificationData:
     return ClassificationData(datasets.DatasetDict(train=rows), ("text",), "text", "sst2", {}, ())
 
 
-def measure(work: Work, names: list[str], turns: int) -> dict[str, list[float]]:
-    """Return the median seconds of a step by system, one for each turn."""
+def measure(
+    work: Work, names: list[str], turns: int, statistic: Callable[[Any], Any]
+) -> dict[str, list[float]]:
+    """Return the seconds of a step by system, one `statistic` over the steps for each turn."""
     medians: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(turns):
         for name in names if turn % 2 == 0 else names[::-1]:
             ends = SYSTEMS[name](work, turn)
-            medians[name].append(float(np.median(np.diff(ends)[UNTIMED_STEPS - 1 :])))
+            medians[name].append(float(statistic(np.diff(ends)[UNTIMED_STEPS - 1 :])))
             print(f"turn {turn + 1}  {name:30s} {medians[name][-1]:.3f} s/step", flush=True)
     return medians
 
@@ -76,6 +81,7 @@ def main() -> None:
     parser.add_argument("--batch_size", type=int, default=32, help="effective batch, examples")
     parser.add_argument("--max_length", type=int, default=128, help="tokens")
     parser.add_argument("--steps", type=int, default=12, help="optimizer steps of a turn")
+    parser.add_argument("--statistic", choices=("median", "mean"), default="median")
     parser.add_argument("--turns", type=int, default=5, help="interleaved repetitions")
     parser.add_argument("--systems", default=",".join(SYSTEMS), help="comma separated")
     parser.add_argument("--out", type=Path, required=True, help="JSON file to add to")
@@ -87,7 +93,7 @@ def main() -> None:
         names = [name for name in names if name.startswith("ampft")]
     data = load_case(args.case, args.data_dir)
     work = Work(data, args.mode, args.batch_size, args.max_length, args.steps)
-    rows = table(measure(work, names, args.turns), args.batch_size)
+    rows = table(measure(work, names, args.turns, getattr(np, args.statistic)), args.batch_size)
     for name, row in rows.items():
         low, high = row["ampft_times_faster_range"]
         print(
@@ -96,7 +102,8 @@ def main() -> None:
         )
     found = json.loads(args.out.read_text(encoding="utf-8")) if args.out.exists() else []
     case = {"case": args.case, "mode": args.mode, "batch_size": args.batch_size}
-    found.append({**case, "max_length": args.max_length, "systems": rows, **provenance()})
+    case |= {"max_length": args.max_length, "steps": args.steps, "statistic": args.statistic}
+    found.append({**case, "systems": rows, **provenance()})
     args.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
