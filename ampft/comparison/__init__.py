@@ -1,0 +1,1 @@
+"""Several runs that differ in precision alone, and what follows from them."""
