@@ -16,6 +16,26 @@ COMPARISON_NAME = "comparison.json"
 
 
 @dataclass(frozen=True, kw_only=True)
+class PlanFacts:
+    """What the runs' records cannot tell, because it was decided about all of them together.
+
+    Attributes:
+        looks: Numbers of seeds at which results are looked at, planned before the first run;
+            empty for one look at all seeds.
+        added_after_look: Whether seeds were added that no plan named, after results were seen.
+        reductions: What was cut to fit a budget, one sentence each.
+        overhead_share: Time of comparing, over the time of the runs.
+        yardstick: As `ampft.yardstick` wrote it.
+    """
+
+    looks: tuple[int, ...] = ()
+    added_after_look: bool = False
+    reductions: tuple[str, ...] = ()
+    overhead_share: float | None = None
+    yardstick: Mapping[str, JSONValue] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunOutcome:
     """One run of an arm.
 
