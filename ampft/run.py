@@ -38,6 +38,7 @@ from ampft.terminal import tell
 from ampft.training.accelerator import verify_prepared
 from ampft.training.best import BestModel
 from ampft.training.history import History, write_csv
+from ampft.training.perturb import perturb_weights
 from ampft.training.step import StepOutcome
 
 
@@ -245,6 +246,8 @@ def open_run(setup: Setup, output_dir: Path) -> Iterator[Run]:
             args.early_stopping_patience,
         )
         run = Run(setup, folder, history, best, first_record(setup))
+        if args.perturb_initial_weights:  # after the record, which holds the hash before it
+            perturb_weights(setup.loaded.model, args.seed)
         if folder is not None:
             write_record(folder, run.record_so_far)
         with _sigterm_raised():

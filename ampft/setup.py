@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from accelerate import PartialState
-from accelerate.utils import broadcast_object_list
+from accelerate.utils import DistributedType, broadcast_object_list
 from torch import nn
 
 from ampft.arguments import ClassifyArguments
@@ -102,6 +102,11 @@ def check_setup(setup: Setup) -> None:
         )
     if args.baseline and data.kind != "text":
         raise InputError(f"--baseline: counts words; {data.name} has {data.kind}s. Leave it away.")
+    if args.perturb_initial_weights and setup.accelerator.distributed_type == DistributedType.FSDP:
+        raise InputError(
+            "--perturb_initial_weights: FSDP shards the weights, and every process would move its "
+            "own part alone. Compare without FSDP."
+        )
 
 
 def choose_folder(args: ClassifyArguments, mode: str) -> Path:
@@ -164,6 +169,7 @@ def first_record(setup: Setup) -> RunRecord:
             trainable_parameters=sum(p.numel() for p in parameters if p.requires_grad),
             initial_weights_sha256=weights_hash(model),
             hub_id=_hub_id(setup.loaded.name),
+            perturbed=args.perturb_initial_weights,
         ),
         precision=precision_part(setup.precision.mode, setup.precision),
         topology=TopologyPart(

@@ -170,6 +170,11 @@ class ClassifyArguments:
         0.0, "share of the target spread over all classes, 0 to 1", group=OPTIMIZER
     )
     seed: int = flag(42, "seed of head, order and dropout", group=OPTIMIZER)
+    perturb_initial_weights: bool = flag(
+        False,
+        "the placebo of a comparison: every weight begins one unit in its last place off",
+        group=OPTIMIZER,
+    )
 
     metric_for_best_model: str = flag(
         "accuracy",

@@ -47,7 +47,11 @@ class DataPart:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelPart:
-    """The model: class name, numbers of parameters, and the hash of the weights at step 0."""
+    """The model: class name, numbers of parameters, and the hash of the weights at step 0.
+
+    `initial_weights_sha256` is of the weights before `perturbed` moved them by one unit in their
+    last place, so that a placebo has the hash of the runs that it stands beside.
+    """
 
     name: str
     architecture: str
@@ -55,6 +59,7 @@ class ModelPart:
     trainable_parameters: int
     initial_weights_sha256: str
     hub_id: str | None = None
+    perturbed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
