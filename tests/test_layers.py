@@ -25,6 +25,7 @@ LAYERS = (
     ("evaluation",),
     ("results",),
     ("environment",),
+    ("comparison",),
     ("arguments",),
     ("setup",),
     ("console",),

@@ -1,0 +1,1 @@
+"""How sure a difference between two modes is: seeds as readers, examples as cases."""
