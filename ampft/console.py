@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ampft.data.dataset import ClassificationData
+from ampft.errors import InputError
+from ampft.results.record import RunRecord
 from ampft.results.show import counted
 from ampft.setup import Setup
 
@@ -59,6 +62,33 @@ def said(name: str, *texts: str) -> str:
         break_on_hyphens=False,
     )
     return name.ljust(INDENT) + "\n".join(map(wrapper.fill, texts))[INDENT:]
+
+
+def baseline_words(data: ClassificationData, split: str) -> str:
+    """Return what TF-IDF with logistic regression reaches on `split`, or why it does not."""
+    from ampft.baseline import bag_of_words_baseline
+
+    try:
+        figures = bag_of_words_baseline(data, split)
+    except InputError as error:  # a model that is trained is not given up for it
+        return f"none: {error}"
+    return (
+        f"TF-IDF with logistic regression: accuracy {figures['accuracy']:.4f}, macro F1 "
+        f"{figures['macro_f1']:.4f}, {figures['seconds']:.1f} s"
+    )
+
+
+def result_line(record: RunRecord) -> str:
+    """Return the last line of a finished run, of whatever length: programs look for it."""
+    metrics, resolved = record.metrics, record.precision.resolved
+    peak = None if record.memory is None else record.memory.peak
+    memory = "unknown" if peak is None else f"{peak / 2**20:.0f} MiB"
+    return (
+        f"result     accuracy {metrics['accuracy']:.4f}, macro F1 {metrics['macro_f1']:.4f}, "
+        f"{record.timings['total_seconds']:.0f} s, peak memory {memory}, "
+        f"{counted(record.steps.skipped, 'step')} skipped, "
+        f"{resolved['mode']} {resolved['execution']}"
+    )
 
 
 def _device(accelerator: Accelerator) -> str:

@@ -15,10 +15,11 @@ import torch
 from torch import nn
 
 from ampft.arguments import ClassifyArguments
-from ampft.console import plan_lines, said
+from ampft.console import baseline_words, plan_lines, result_line, said
 from ampft.data.steps import StepBatch
 from ampft.errors import InputError, TrainingStopped
 from ampft.evaluation.evaluate import evaluate
+from ampft.evaluation.float32 import in_float32
 from ampft.executed import ExecutedDtypes, ProductRecorder, check_trainable_float32, contradiction
 from ampft.report.classification import Report, classification_report
 from ampft.report.predictions import Predictions
@@ -31,7 +32,7 @@ from ampft.results.record import (
     precision_part,
     write_record,
 )
-from ampft.results.show import counted, headed_report
+from ampft.results.show import headed_report
 from ampft.results.write import write_results
 from ampft.setup import Setup, check_setup, first_record
 from ampft.terminal import tell
@@ -105,23 +106,35 @@ class Run:
             self.best.restore(self.setup.accelerator, model)
         split = "test" if "test" in self.setup.task.data.splits else "validation"
         predictions = self._predict(model, split)
-        report = classification_report(predictions)
+        memory = self._memory()  # before anything that only a comparison asks for
+        predictions_fp32 = self._predict_fp32(model, split)
         self.setup.accelerator.end_training()
         if self.folder is None:
             return
         self._save(model)
-        baseline = self._baseline(split)
-        total_seconds = time.perf_counter() - self.setup.begun.seconds
+        baseline = baseline_words(self.setup.task.data, split) if self.setup.args.baseline else None
+        report = classification_report(predictions)
+        metrics = self._metrics(report)
         record = replace(
             self._record("finished"),
-            timings={**self.history.timings(), "total_seconds": total_seconds},
-            metrics={**report.metrics(), "split": split, "selected": self._selected(split)},
+            timings={
+                **self.history.timings(),
+                "total_seconds": time.perf_counter() - self.setup.begun.seconds,
+            },
+            memory=memory,
+            metrics=metrics,
+            metrics_fp32=self._metrics_fp32(metrics, predictions_fp32),
         )
         write_results(
-            self.folder, record, report, predictions, partial(self.setup.task.references, split)
+            self.folder,
+            record,
+            report,
+            predictions,
+            partial(self.setup.task.references, split),
+            predictions_fp32=predictions_fp32,
         )
         self.finished = True
-        self._print(report, total_seconds, baseline)
+        self._print(record, report, baseline)
 
     def stopped(self, status: str, reason: str) -> None:
         """Mark the run as diverged or interrupted; what is in its folder stays."""
@@ -158,6 +171,27 @@ class Run:
             batch_size=self.setup.args.per_device_eval_batch_size,
         )
 
+    def _predict_fp32(self, model: nn.Module, split: str) -> Predictions | None:
+        """Predict again in fp32 where that is asked for and is not what just happened."""
+        if not self.setup.args.evaluate_fp32 or self.setup.precision.mode == "fp32":
+            return None
+        with in_float32(self.setup.accelerator, model, self.setup.precision) as plain:
+            return self._predict(plain, split)
+
+    def _metrics(self, report: Report) -> dict[str, Any]:
+        return {
+            **report.metrics(),
+            "split": report.split,
+            "selected": self._selected(report.split),
+        }
+
+    def _metrics_fp32(
+        self, metrics: dict[str, Any], predictions: Predictions | None
+    ) -> dict[str, Any] | None:
+        if predictions is not None:
+            return self._metrics(classification_report(predictions))
+        return metrics if self.setup.args.evaluate_fp32 else None
+
     def _memory(self) -> PeakMemory:
         device = self.setup.accelerator.device
         if device.type == "cuda":
@@ -192,34 +226,14 @@ class Run:
             else BestPart(metric=best.metric, epoch=best.epoch + 1, value=best.value),
         )
 
-    def _baseline(self, split: str) -> str | None:
-        if not self.setup.args.baseline:
-            return None
-        from ampft.baseline import bag_of_words_baseline
-
-        try:
-            figures = bag_of_words_baseline(self.setup.task.data, split)
-        except InputError as error:  # a model that is trained is not given up for it
-            return f"none: {error}"
-        return (
-            f"TF-IDF with logistic regression: accuracy {figures['accuracy']:.4f}, macro F1 "
-            f"{figures['macro_f1']:.4f}, {figures['seconds']:.1f} s"
-        )
-
-    def _print(self, report: Report, seconds: float, baseline: str | None) -> None:
+    def _print(self, record: RunRecord, report: Report, baseline: str | None) -> None:
         assert self.folder is not None
         self.history.close()
         tell(f"\n{headed_report(report, selected=self._selected(report.split))}")
         if baseline:
             tell(said("baseline", baseline))
         tell(said("wrote", f"{self.folder.path}: model, report, predictions, history, record"))
-        peak = self._memory().peak
-        memory = "unknown" if peak is None else f"{peak / 2**20:.0f} MiB"
-        skipped = f"{counted(self.history.skipped, 'step')} skipped"
-        precision = f"{self.setup.precision.mode} {self.setup.precision.execution}"
-        result = f"accuracy {report.accuracy:.4f}, macro F1 {report.macro_f1:.4f}, {seconds:.0f} s"
-        # One line whatever its length, for those who look for it with a program.
-        tell(f"result     {result}, peak memory {memory}, {skipped}, {precision}")
+        tell(result_line(record))
 
 
 @contextlib.contextmanager

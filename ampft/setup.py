@@ -17,9 +17,10 @@ from accelerate.utils import DistributedType, broadcast_object_list
 from torch import nn
 
 from ampft.arguments import ClassifyArguments
-from ampft.arguments.classify import EMBEDDED
+from ampft.arguments.embedded import EMBEDDED
 from ampft.data.steps import StepBatches
 from ampft.errors import InputError
+from ampft.evaluation.float32 import check_float32_possible
 from ampft.precision import Precision
 from ampft.quiet import quiet_libraries
 from ampft.results.folder import check_output_folder
@@ -102,6 +103,8 @@ def check_setup(setup: Setup) -> None:
         )
     if args.baseline and data.kind != "text":
         raise InputError(f"--baseline: counts words; {data.name} has {data.kind}s. Leave it away.")
+    if args.evaluate_fp32:
+        check_float32_possible(setup.accelerator, setup.precision)
     if args.perturb_initial_weights and setup.accelerator.distributed_type == DistributedType.FSDP:
         raise InputError(
             "--perturb_initial_weights: FSDP shards the weights, and every process would move its "

@@ -10,7 +10,8 @@ import pytest
 
 from ampft.arguments import ClassifyArguments, parse_classify_arguments
 from ampft.arguments.checks import BELOW_ONE, LOWEST
-from ampft.arguments.classify import EMBEDDED, METRICS, MODES
+from ampft.arguments.classify import METRICS, MODES
+from ampft.arguments.embedded import EMBEDDED
 from ampft.arguments.foreign import INSTEAD
 from ampft.errors import InputError
 

@@ -6,9 +6,10 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ampft.arguments.checks import check_arguments
+from ampft.arguments.embedded import EMBEDDED
 from ampft.arguments.flags import flag, parse_flags
 
 if TYPE_CHECKING:
@@ -25,24 +26,6 @@ SCHEDULES = (
     "linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup",
     "inverse_sqrt",
 )  # fmt: skip
-
-# What the embedded data sets train with where the user says nothing.
-EMBEDDED: dict[str, dict[str, Any]] = {
-    "stdlib": {
-        "per_device_train_batch_size": 16,
-        "learning_rate": 2e-4,
-        "num_train_epochs": 5,
-        "max_seq_length": 64,
-        "warmup_ratio": 0.1,
-    },
-    "digits": {
-        "per_device_train_batch_size": 32,
-        "learning_rate": 1e-3,
-        "weight_decay": 0.05,
-        "num_train_epochs": 30,
-        "warmup_ratio": 0.1,
-    },
-}
 
 
 @dataclass(frozen=True)
@@ -187,6 +170,12 @@ class ClassifyArguments:
     )
     load_best_model_at_end: bool = flag(
         True, "report and save the best epoch on validation, else the last", group=EVALUATION
+    )
+    evaluate_fp32: bool = flag(
+        False,
+        "also predict the final split in fp32, so that training in a precision and predicting in "
+        "it are told apart",
+        group=EVALUATION,
     )
     baseline: bool = flag(
         False, "print TF-IDF with logistic regression beside the result", group=EVALUATION

@@ -2,13 +2,19 @@
 
 from ampft.emulation.attention import attention, observers
 from ampft.emulation.cuda_autocast_table import AUTOCAST_TABLE
-from ampft.emulation.mode import Binary16Emulation, covered_products, inside_emulation
+from ampft.emulation.mode import (
+    Binary16Emulation,
+    covered_products,
+    emulation_suspended,
+    inside_emulation,
+)
 
 __all__ = [
     "AUTOCAST_TABLE",
     "Binary16Emulation",
     "attention",
     "covered_products",
+    "emulation_suspended",
     "inside_emulation",
     "observers",
 ]

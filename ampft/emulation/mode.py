@@ -120,6 +120,23 @@ class Binary16Emulation:
             Binary16Emulation._contexts.close()
 
 
+@contextmanager
+def emulation_suspended() -> Iterator[None]:
+    """Give torch its own kernels and settings back for a while, inside or outside an emulation.
+
+    For the whole process, as the emulation is. Inside, float16 computes as on any CPU.
+    """
+    depth, Binary16Emulation._depth = Binary16Emulation._depth, 0
+    if depth:
+        Binary16Emulation._contexts.close()
+    try:
+        yield
+    finally:
+        if depth:
+            Binary16Emulation._contexts = _all_replaced()
+        Binary16Emulation._depth = depth
+
+
 def inside_emulation() -> bool:
     """Say whether a `Binary16Emulation` is entered in this process."""
     return Binary16Emulation._depth > 0

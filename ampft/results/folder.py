@@ -23,6 +23,7 @@ RESULT_FILES = (
     "report.txt",
     "report.json",
     "predictions.parquet",
+    "predictions_fp32.parquet",
     "history.jsonl",
     "history.csv",
     "README.md",

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
-from itertools import pairwise
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,16 +18,11 @@ from ampft.results.folder import RunFolder
 from ampft.results.jsontext import JSONValue
 from ampft.results.memory import PeakMemory
 from ampft.results.surroundings import versions
+from ampft.results.withheld import command_words, withhold_secrets
 
 RECORD_NAME = "run.json"
 SCHEMA = 1
 STATUSES = ("running", "finished", "diverged", "interrupted")
-WITHHELD = "(not recorded)"
-
-_SECRET_NAME = re.compile(
-    r"(^|[_-])(token|secret|password|passwd|api[_-]?key|auth)$", re.IGNORECASE
-)
-_USER_IN_ADDRESS = re.compile(r"(?<=://)[^/\s@]+@")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +119,7 @@ class RunRecord:
         timings: Seconds and rates, with their `protocol`; `total_seconds` from start to report.
         memory: Peak memory.
         metrics: Scalar metrics of the final report, and its `split`.
+        metrics_fp32: The same of predictions in fp32; `None` unless `--evaluate_fp32` asked.
         best: Which epoch was kept; `None` before the first evaluation.
         reason: Why a run diverged or was interrupted.
         files: Names of the files in the folder.
@@ -148,6 +142,7 @@ class RunRecord:
     timings: Mapping[str, Any] = field(default_factory=dict)
     memory: PeakMemory | None = None
     metrics: Mapping[str, Any] = field(default_factory=dict)
+    metrics_fp32: Mapping[str, Any] | None = None
     best: BestPart | None = None
     reason: str | None = None
     files: Sequence[str] = ()
@@ -249,31 +244,3 @@ class StepIdsHash:
     def hexdigest(self) -> str:
         """Return the hash of the steps so far."""
         return self._hash.hexdigest()
-
-
-def withhold_secrets(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments without values whose name or form says that they are secret."""
-    return {
-        name: WITHHELD if value is not None and _SECRET_NAME.search(name) else _no_user(value)
-        for name, value in arguments.items()
-    }
-
-
-def command_words(words: Sequence[str]) -> list[str]:
-    """Return a command line fit for a record: no folder of the program, no secret values."""
-    program = PurePath(words[0]) if words else None
-    # Under a home folder, an absolute path names its owner.
-    kept = [] if program is None else [program.name if program.is_absolute() else str(program)]
-    for previous, word in pairwise(words):
-        name, equals, _ = word.partition("=")
-        if previous.startswith("-") and "=" not in previous and _SECRET_NAME.search(previous):
-            kept.append(WITHHELD)
-        elif word.startswith("-") and equals and _SECRET_NAME.search(name):
-            kept.append(f"{name}={WITHHELD}")
-        else:
-            kept.append(_no_user(word))
-    return kept
-
-
-def _no_user(value: Any) -> Any:
-    return _USER_IN_ADDRESS.sub("", value) if isinstance(value, str) else value

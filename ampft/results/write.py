@@ -19,6 +19,8 @@ def write_results(
     report: Report,
     predictions: Predictions,
     references: References,
+    *,
+    predictions_fp32: Predictions | None = None,
 ) -> RunRecord:
     """Write report, predictions, model card and, last, the record of a finished run.
 
@@ -28,6 +30,7 @@ def write_results(
         report: Of the final evaluation.
         predictions: Of the final evaluation.
         references: What `write_predictions` shows of the examples.
+        predictions_fp32: The same model's in fp32; None writes no file of them.
 
     Returns:
         The record as it was written.
@@ -36,6 +39,8 @@ def write_results(
     folder.write_text("report.txt", headed_report(report, selected=selected))
     folder.write_json("report.json", {**report.as_dict(), "selected": selected})
     write_predictions(folder / "predictions.parquet", predictions, references)
+    if predictions_fp32 is not None:
+        write_predictions(folder / "predictions_fp32.parquet", predictions_fp32, references)
     folder.write_text("README.md", model_card(record, report))
     names = {path.name for path in folder.path.iterdir() if not path.name.startswith(".")}
     record = replace(record, files=sorted(names | {"run.json"}))

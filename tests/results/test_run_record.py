@@ -19,14 +19,13 @@ from ampft.results.history import read_history
 from ampft.results.memory import device_memory, process_memory, resident_peak
 from ampft.results.record import (
     STATUSES,
-    WITHHELD,
     RunRecord,
     StepIdsHash,
-    command_words,
     read_record,
     write_record,
 )
 from ampft.results.show import format_run
+from ampft.results.withheld import WITHHELD, command_words
 
 
 @pytest.mark.parametrize("status", STATUSES)

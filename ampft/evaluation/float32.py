@@ -1,0 +1,60 @@
+"""A model that was trained in another precision, in plain float32 for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from accelerate.utils import DistributedType
+from torch import nn
+
+from ampft.emulation import emulation_suspended
+from ampft.errors import InputError
+from ampft.precision import Precision
+from ampft.tf32 import apply_float32_policy
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+
+def check_float32_possible(accelerator: Accelerator, precision: Precision) -> None:
+    """Refuse `--evaluate_fp32` where the model itself was changed for its precision.
+
+    Raises:
+        InputError: FSDP casts the weights, or fp8 replaced layers.
+    """
+    if accelerator.distributed_type == DistributedType.FSDP or precision.mode == "fp8":
+        raise InputError(
+            "--evaluate_fp32: FSDP and fp8 build their precision into the model, so that the same "
+            "model cannot predict in float32. Leave it away, and predict with the saved model: "
+            "ampft predict --mixed_precision fp32."
+        )
+
+
+@contextmanager
+def in_float32(
+    accelerator: Accelerator, model: nn.Module, precision: Precision
+) -> Iterator[nn.Module]:
+    """Yield the model without autocast, TF32 and emulation; all are back afterwards.
+
+    Args:
+        accelerator: The one that prepared `model`.
+        model: Its weights are float32, as in every mode.
+        precision: Of the run around it.
+    """
+    plain: Any = accelerator.unwrap_model(model, keep_torch_compile=False)
+    # Accelerate keeps the forward pass that it wrapped in autocast; fp32 and tf32 have no wrapper.
+    wrapped, original = plain.__dict__.get("forward"), plain.__dict__.get("_original_forward")
+    apply_float32_policy(replace(precision, mode="fp32"))
+    try:
+        if original is not None:
+            plain.forward = original
+        with emulation_suspended(), torch.autocast(accelerator.device.type, enabled=False):
+            yield plain
+    finally:
+        if original is not None:
+            plain.forward = wrapped
+        apply_float32_policy(precision)

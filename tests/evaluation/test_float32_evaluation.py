@@ -1,0 +1,121 @@
+"""The same model predicts in float32 inside a run of another precision, and is put back."""
+
+import numpy as np
+import pytest
+import torch
+from tiny_text import tiny_task
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AutoModelForSequenceClassification
+
+from ampft.emulation import Binary16Emulation, emulation_suspended, inside_emulation
+from ampft.errors import InputError
+from ampft.evaluation.evaluate import evaluate
+from ampft.evaluation.float32 import check_float32_possible, in_float32
+from ampft.executed import ProductRecorder
+from ampft.precision import resolve
+from ampft.training.accelerator import make_accelerator, numerics
+
+pytestmark = pytest.mark.usefixtures("fresh_accelerate")
+
+CPU = torch.device("cpu")
+# Of a probability in float32: without padding the same sums are taken in another order.
+TOLERANCE = 1e-6
+
+
+class Dtypes(TorchDispatchMode):
+    """The floating dtypes of everything that is computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[torch.dtype] = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        values = [result] if isinstance(result, torch.Tensor) else []
+        self.seen |= {value.dtype for value in values if value.is_floating_point()}
+        return result
+
+
+def by_transformers(folder, task) -> np.ndarray:
+    """Probabilities of the saved model in plain float32, each example alone."""
+    model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32).eval()
+    examples = task.examples("validation")
+    with torch.no_grad():
+        rows = []
+        for index in range(len(examples.weights)):
+            inputs = examples.collate(np.array([index]))
+            rows.append(model(**{k: v for k, v in inputs.items() if k != "labels"}).logits)
+    return torch.cat(rows).softmax(-1).numpy()
+
+
+@pytest.mark.parametrize("remove_padding", [False, True], ids=["padded", "padding-free"])
+@pytest.mark.parametrize("mode", ["bf16", "fp16"])
+def test_predictions_in_fp32_are_those_of_the_saved_model(
+    tiny_bert, tmp_path, mode, remove_padding
+):
+    precision = resolve(mode, CPU)
+    accelerator = make_accelerator(precision)
+    task = tiny_task(tiny_bert, train=3, validation=17, remove_padding=remove_padding)
+    model = accelerator.prepare(task.load_model().model)
+    recorder = ProductRecorder(precision)
+    with numerics(precision):
+        own = evaluate(accelerator, model, task, "validation", batch_size=5)
+        with recorder, in_float32(accelerator, model, precision) as plain, Dtypes() as dtypes:
+            assert not inside_emulation()
+            in_fp32 = evaluate(accelerator, plain, task, "validation", batch_size=5)
+        again = evaluate(accelerator, model, task, "validation", batch_size=5)
+    accelerator.unwrap_model(model).save_pretrained(tmp_path)
+    expected = by_transformers(tmp_path, task)
+    np.testing.assert_allclose(in_fp32.probabilities, expected, atol=TOLERANCE, rtol=0)
+    assert dtypes.seen == {torch.float32}
+    rows = recorder.census().rows
+    assert rows
+    assert {dtype for row in rows for dtype in row.inputs} == {"float32"}
+    # Negative control: in its own precision the model predicts something else, bit for bit, and
+    # it does so again afterwards.
+    assert not np.array_equal(own.probabilities, in_fp32.probabilities)
+    assert np.array_equal(own.probabilities, again.probabilities)
+
+
+def test_a_suspended_emulation_leaves_torch_its_own_kernels_and_comes_back():
+    values = torch.randn(64, 64, generator=torch.Generator().manual_seed(0)).half()
+    # Sums in float32 of float32 operands are seen by a kernel of float16 alone.
+    native = (values @ values).sum().item()
+    with Binary16Emulation():
+        emulated = values @ values
+        with emulation_suspended():
+            assert not inside_emulation()
+            assert (values @ values).sum().item() == native
+            # Refused inside an emulation, and torch's own outside.
+            torch.mv(values, values[0])
+            with Binary16Emulation():
+                assert torch.equal(values @ values, emulated)
+            assert not inside_emulation()
+        assert inside_emulation()
+        assert torch.equal(values @ values, emulated)
+        with pytest.raises(InputError, match="has no mv"):
+            torch.mv(values, values[0])
+    assert not inside_emulation()
+    with emulation_suspended():
+        assert not inside_emulation()
+
+
+def test_tf32_is_off_meanwhile_and_back_after():
+    from dataclasses import replace
+
+    precision = replace(resolve("fp32", CPU), mode="tf32")
+    model = torch.nn.Linear(2, 2)
+    accelerator = make_accelerator(resolve("fp32", CPU))
+    read = torch._C._get_fp32_precision_getter
+    with in_float32(accelerator, model, precision) as plain:
+        assert plain is model
+        assert read("cuda", "matmul") == "ieee"
+    assert read("cuda", "matmul") == "tf32"
+
+
+def test_fp8_is_refused():
+    from dataclasses import replace
+
+    accelerator = make_accelerator(resolve("fp32", CPU))
+    with pytest.raises(InputError, match="--evaluate_fp32: FSDP and fp8"):
+        check_float32_possible(accelerator, replace(resolve("fp32", CPU), mode="fp8"))
