@@ -45,7 +45,7 @@ def run_door(main: Callable[[], None]) -> int:
             # Where rank 0 says the same, the launcher ends this process before it repeats it.
             time.sleep(SECONDS_BEFORE_REPEATING)
         print(f"{f'[rank {rank}] ' if rank != '0' else ''}error: {error}", file=sys.stderr)
-        return EXIT_CODES[type(error)]
+        return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         return 130  # 128 + SIGINT, as shells count

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -29,6 +28,7 @@ from ampft.results.record import (
     BestPart,
     RunRecord,
     StepIdsHash,
+    ValidationPart,
     precision_part,
     write_record,
 )
@@ -39,8 +39,9 @@ from ampft.terminal import tell
 from ampft.training.accelerator import verify_prepared
 from ampft.training.best import BestModel
 from ampft.training.history import History, write_csv
+from ampft.training.interrupt import sigterm_raised
 from ampft.training.perturb import perturb_weights
-from ampft.training.step import StepOutcome
+from ampft.training.step import StepOutcome, StepStopped
 
 
 @dataclass
@@ -54,6 +55,7 @@ class Run:
     record_so_far: RunRecord
     finished: bool = False
     executed: ExecutedDtypes | None = None
+    validations: list[ValidationPart] = field(default_factory=list)
     ids: StepIdsHash = field(default_factory=StepIdsHash)
 
     @property
@@ -62,12 +64,22 @@ class Run:
         return self.history.steps
 
     @contextlib.contextmanager
-    def watched(self, model: nn.Module, optimizer: Any) -> Iterator[None]:
-        """Measure the dtypes of the first optimizer step; later ones run unwatched.
+    def watched(self, model: nn.Module, optimizer: Any, step_batch: StepBatch) -> Iterator[None]:
+        """Measure the dtypes of the first optimizer step, and record the one that stops the run.
 
         Raises:
-            TrainingStopped: They contradict the precision that was asked for.
+            TrainingStopped: The step cannot be applied, or its dtypes contradict the precision that
+                was asked for.
         """
+        try:
+            with self._measured(model, optimizer):
+                yield
+        except StepStopped as error:
+            self.record(step_batch, error.outcome)
+            raise
+
+    @contextlib.contextmanager
+    def _measured(self, model: nn.Module, optimizer: Any) -> Iterator[None]:
         if self.executed is not None:
             yield
             return
@@ -91,6 +103,7 @@ class Run:
         if not self._chooses:
             return False
         report = classification_report(self._predict(model, "validation"))
+        self.validations.append(ValidationPart.of(report, epoch=epoch + 1, step=self.steps))
         value = float(getattr(report, self.best.metric))
         better = self.best.update(value, epoch, self.setup.accelerator, model)
         self.history.write(
@@ -221,6 +234,7 @@ class Run:
             example_ids_sha256=self.ids.hexdigest(),
             timings=self.history.timings() if self.steps else {},
             memory=self._memory(),
+            validations=tuple(self.validations),
             best=None
             if best.epoch is None or best.value is None
             else BestPart(metric=best.metric, epoch=best.epoch + 1, value=best.value),
@@ -264,7 +278,7 @@ def open_run(setup: Setup, output_dir: Path) -> Iterator[Run]:
             perturb_weights(setup.loaded.model, args.seed)
         if folder is not None:
             write_record(folder, run.record_so_far)
-        with _sigterm_raised():
+        with sigterm_raised():
             try:
                 yield run
             except TrainingStopped as error:
@@ -278,20 +292,6 @@ def open_run(setup: Setup, output_dir: Path) -> Iterator[Run]:
                         "or name another folder; the run stopped."
                     ) from error
                 raise
-
-
-@contextlib.contextmanager
-def _sigterm_raised() -> Iterator[None]:
-    """Let SIGTERM end the process as an exception does, with a truthful record."""
-
-    def stop(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)  # as shells count
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _tracked(args: ClassifyArguments) -> dict[str, Any]:

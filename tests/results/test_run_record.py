@@ -21,6 +21,7 @@ from ampft.results.record import (
     STATUSES,
     RunRecord,
     StepIdsHash,
+    ValidationPart,
     read_record,
     write_record,
 )
@@ -45,6 +46,34 @@ def test_reads_back(tmp_path: Path, make_record, status: str):
         ),
     )
     assert read.precision.resolved["compute_dtype"] == "float16"
+
+
+def test_reads_a_record_of_before_the_newer_fields(tmp_path: Path, make_record):
+    with RunFolder(tmp_path) as folder:
+        path = write_record(folder, make_record())
+    values = json.loads(path.read_text())
+    for name in ("validations", "metrics_fp32"):
+        del values[name]
+    del values["model"]["perturbed"]
+    path.write_text(json.dumps(values))
+    read = read_record(tmp_path)
+    assert read.validations == ()
+    assert read.metrics_fp32 is None
+    assert read.model.perturbed is False
+
+
+def test_validations_read_back(tmp_path: Path, make_record, make_report):
+    parts = tuple(ValidationPart.of(make_report(), epoch=epoch, step=7 * epoch) for epoch in (1, 2))
+    broken = replace(parts[1], log_loss=float("nan"))
+    with RunFolder(tmp_path) as folder:
+        path = write_record(folder, make_record(validations=(*parts, broken)))
+    assert json.loads(path.read_text())["validations"][0] == {
+        "epoch": 1, "step": 7, "accuracy": make_report().accuracy,
+        "macro_f1": make_report().macro_f1, "log_loss": make_report().log_loss,
+    }  # fmt: skip
+    read = read_record(tmp_path).validations
+    assert read[:2] == parts
+    assert np.isnan(read[2].log_loss)
 
 
 def test_an_unknown_status_is_a_bug(make_record):
