@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,11 +11,10 @@ from ampft.errors import InputError
 from ampft.results.record import RunRecord
 from ampft.results.show import counted
 from ampft.setup import Setup
+from ampft.terminal import said as said
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
-
-WIDTH, INDENT = 100, 11
 
 
 def plan_lines(setup: Setup) -> list[str]:
@@ -49,19 +47,6 @@ def plan_lines(setup: Setup) -> list[str]:
             f"{batches.effective_batch_size} = {processes} x {micro_batches} x {micro}",
         ),
     ]
-
-
-def said(name: str, *texts: str) -> str:
-    """Return a line such as `device     CPU, 2 threads`; long and further texts hang below it."""
-    # A path stays in one piece, so that it can be copied.
-    wrapper = textwrap.TextWrapper(
-        WIDTH,
-        initial_indent=" " * INDENT,
-        subsequent_indent=" " * INDENT,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    return name.ljust(INDENT) + "\n".join(map(wrapper.fill, texts))[INDENT:]
 
 
 def baseline_words(data: ClassificationData, split: str) -> str:
