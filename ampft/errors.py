@@ -20,8 +20,16 @@ class InputError(Exception):
 class TrainingStopped(Exception):
     """Training cannot go on: not finite, or a loss scale that fell through the floor.
 
-    The run folder is kept and marked as diverged. A door prints the message and exits with code 3.
+    The run folder is kept and marked with `status`. A door prints the message, with exit code 3.
     """
+
+    status = "diverged"
+
+
+class PrecisionContradicted(TrainingStopped):
+    """The first step multiplied in other dtypes than the mode that was asked for."""
+
+    status = "contradicted"
 
 
 SECONDS_BEFORE_REPEATING = 5.0

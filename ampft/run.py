@@ -16,7 +16,7 @@ from torch import nn
 from ampft.arguments import ClassifyArguments
 from ampft.console import baseline_words, plan_lines, result_line, said
 from ampft.data.steps import StepBatch
-from ampft.errors import InputError, TrainingStopped
+from ampft.errors import InputError, PrecisionContradicted, TrainingStopped
 from ampft.evaluation.evaluate import evaluate
 from ampft.evaluation.float32 import in_float32
 from ampft.executed import ExecutedDtypes, ProductRecorder, check_trainable_float32, contradiction
@@ -68,8 +68,8 @@ class Run:
         """Measure the dtypes of the first optimizer step, and record the one that stops the run.
 
         Raises:
-            TrainingStopped: The step cannot be applied, or its dtypes contradict the precision that
-                was asked for.
+            StepStopped: The step cannot be applied.
+            PrecisionContradicted: Its dtypes are not those of the mode that was asked for.
         """
         try:
             with self._measured(model, optimizer):
@@ -89,7 +89,7 @@ class Run:
         self.executed = recorder.census(model, optimizer.optimizer)
         wrong = contradiction(self.setup.precision, self.executed)
         if wrong is not None:
-            raise TrainingStopped(wrong)
+            raise PrecisionContradicted(wrong)
         self.history.write(said("ran", self.executed.summary()))
 
     def record(self, step_batch: StepBatch, outcome: StepOutcome) -> None:
@@ -150,7 +150,7 @@ class Run:
         self._print(record, report, baseline)
 
     def stopped(self, status: str, reason: str) -> None:
-        """Mark the run as diverged or interrupted; what is in its folder stays."""
+        """Mark how the run ended before its end; what is in its folder stays."""
         if self.folder is None or self.finished:
             return
         self.best.path.unlink(missing_ok=True)
@@ -282,7 +282,7 @@ def open_run(setup: Setup, output_dir: Path) -> Iterator[Run]:
             try:
                 yield run
             except TrainingStopped as error:
-                run.stopped("diverged", str(error))
+                run.stopped(error.status, str(error))
                 raise
             except BaseException as error:
                 run.stopped("interrupted", f"{type(error).__name__}: {error}")

@@ -24,7 +24,8 @@ from ampft.results.withheld import command_words, withhold_secrets
 
 RECORD_NAME = "run.json"
 SCHEMA = 1
-STATUSES = ("running", "finished", "diverged", "interrupted")
+# Contradicted: the first step did not compute in the precision that was asked for.
+STATUSES = ("running", "finished", "diverged", "contradicted", "interrupted")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +147,7 @@ class RunRecord:
         metrics: Scalar metrics of the final report, and its `split`.
         metrics_fp32: The same of predictions in fp32; `None` unless `--evaluate_fp32` asked.
         best: Which epoch was kept; `None` before the first evaluation.
-        reason: Why a run diverged or was interrupted.
+        reason: Why a run did not come to its end.
         files: Names of the files in the folder.
         hardware: As `surroundings.hardware` has it.
         versions: As `surroundings.versions` has it.

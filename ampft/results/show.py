@@ -102,6 +102,7 @@ def closing_line(record: RunRecord, report: Report | None) -> str:
     ending = {
         "running": "running, or killed before it could say so",
         "diverged": "diverged: its weights and figures are no result",
+        "contradicted": "stopped: its first step did not compute in the precision asked for",
         "interrupted": "interrupted before its end",
     }[record.status]
     reason = f" ({inert(record.reason)})" if record.reason else ""

@@ -33,6 +33,7 @@ def test_prints_the_plan_the_report_and_the_closing_line(tmp_path: Path, make_re
     ("status", "words"),
     [
         ("diverged", "diverged: its weights and figures are no result (loss is NaN)"),
+        ("contradicted", "stopped: its first step did not compute in the precision asked for"),
         ("interrupted", "interrupted before its end"),
         ("running", "running, or killed"),
     ],
