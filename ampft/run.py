@@ -19,7 +19,7 @@ from ampft.data.steps import StepBatch
 from ampft.errors import InputError, PrecisionContradicted, TrainingStopped
 from ampft.evaluation.evaluate import evaluate
 from ampft.evaluation.float32 import in_float32
-from ampft.executed import ExecutedDtypes, ProductRecorder, check_trainable_float32, contradiction
+from ampft.executed import ExecutedDtypes, check_trainable_float32, contradiction
 from ampft.report.classification import Report, classification_report
 from ampft.report.predictions import Predictions
 from ampft.results.folder import RunFolder, is_unwritable
@@ -38,6 +38,7 @@ from ampft.setup import Setup, check_setup, first_record
 from ampft.terminal import tell
 from ampft.training.accelerator import verify_prepared
 from ampft.training.best import BestModel
+from ampft.training.first_step import FirstStep
 from ampft.training.history import History, write_csv
 from ampft.training.interrupt import sigterm_raised
 from ampft.training.perturb import perturb_weights
@@ -53,8 +54,8 @@ class Run:
     history: History
     best: BestModel
     record_so_far: RunRecord
+    first_step: FirstStep
     finished: bool = False
-    executed: ExecutedDtypes | None = None
     validations: list[ValidationPart] = field(default_factory=list)
     ids: StepIdsHash = field(default_factory=StepIdsHash)
 
@@ -65,32 +66,27 @@ class Run:
 
     @contextlib.contextmanager
     def watched(self, model: nn.Module, optimizer: Any, step_batch: StepBatch) -> Iterator[None]:
-        """Measure the dtypes of the first optimizer step, and record the one that stops the run.
+        """Measure the first optimizer step, and record the one that stops the run.
 
         Raises:
             StepStopped: The step cannot be applied.
             PrecisionContradicted: Its dtypes are not those of the mode that was asked for.
         """
+        is_first = self.first_step.executed is None
         try:
-            with self._measured(model, optimizer):
+            with self.first_step.measured(model, optimizer):
                 yield
         except StepStopped as error:
             self.record(step_batch, error.outcome)
             raise
+        if is_first and self.first_step.executed is not None:
+            self._say_what_ran(self.first_step.executed)
 
-    @contextlib.contextmanager
-    def _measured(self, model: nn.Module, optimizer: Any) -> Iterator[None]:
-        if self.executed is not None:
-            yield
-            return
-        recorder = ProductRecorder(self.setup.precision)
-        with recorder:
-            yield
-        self.executed = recorder.census(model, optimizer.optimizer)
-        wrong = contradiction(self.setup.precision, self.executed)
+    def _say_what_ran(self, executed: ExecutedDtypes) -> None:
+        wrong = contradiction(self.setup.precision, executed)
         if wrong is not None:
             raise PrecisionContradicted(wrong)
-        self.history.write(said("ran", self.executed.summary()))
+        self.history.write(said("ran", executed.summary()))
 
     def record(self, step_batch: StepBatch, outcome: StepOutcome) -> None:
         """Add an optimizer step to the history."""
@@ -208,14 +204,17 @@ class Run:
     def _memory(self) -> PeakMemory:
         device = self.setup.accelerator.device
         if device.type == "cuda":
-            return device_memory(
+            memory = device_memory(
                 allocated=torch.cuda.max_memory_allocated(device),
                 reserved=torch.cuda.max_memory_reserved(device),
             )
-        return process_memory(self.setup.begun.memory)
+        else:
+            memory = process_memory(self.setup.begun.memory)
+        parts = self.first_step.memory
+        return memory if parts is None else memory.split(**parts)
 
     def _record(self, status: str) -> RunRecord:
-        executed = self.executed
+        executed = self.first_step.executed
         best = self.best
         return replace(
             self.record_so_far,
@@ -273,7 +272,7 @@ def open_run(setup: Setup, output_dir: Path) -> Iterator[Run]:
             args.metric_for_best_model,
             args.early_stopping_patience,
         )
-        run = Run(setup, folder, history, best, first_record(setup))
+        run = Run(setup, folder, history, best, first_record(setup), FirstStep(setup.precision))
         if args.perturb_initial_weights:  # after the record, which holds the hash before it
             perturb_weights(setup.loaded.model, args.seed)
         if folder is not None:

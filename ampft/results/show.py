@@ -9,6 +9,7 @@ from pathlib import Path
 from ampft.errors import InputError
 from ampft.report.classification import Report
 from ampft.report.text import inert
+from ampft.results.memory import PeakMemory
 from ampft.results.record import RECORD_NAME, RunRecord, read_record
 
 REPORT_NAME = "report.json"
@@ -67,6 +68,9 @@ def heading(record: RunRecord) -> str:
         "data": f"{inert(record.data.name)}: {sizes}; {counted(len(record.label_names), 'class')}",
         "steps": steps_words(record),
     }
+    memory = memory_words(record.memory)
+    if memory is not None:
+        lines["memory"] = memory
     if record.best is not None:
         best = record.best
         lines["best"] = f"epoch {best.epoch}, {best.metric} {best.value:.4f}"
@@ -119,6 +123,16 @@ def precision_words(record: RunRecord) -> str:
     # `no` is Accelerate's word for fp32.
     asked = {"no": "fp32"}.get(part.requested, part.requested)
     return words if asked == mode else f"{part.requested} was asked for, {words}"
+
+
+def memory_words(memory: PeakMemory | None) -> str | None:
+    """Return the peak with its parts: "512 MiB peak: weights 87 MiB, ..."; None without parts."""
+    if memory is None or memory.peak is None or memory.weights is None:
+        return None
+    names = ("weights", "gradients", "optimizer_state", "activations", "rest", "baseline")
+    parts = [(name.replace("_", " "), getattr(memory, name)) for name in names]
+    shown = ", ".join(f"{name} {size(part)}" for name, part in parts if part is not None)
+    return f"{size(memory.peak)} peak: {shown}"
 
 
 def steps_words(record: RunRecord) -> str:
