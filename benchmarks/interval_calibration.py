@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
@@ -284,7 +285,10 @@ def main() -> None:
     start = time.perf_counter()
     work = partial(run_cell, comparisons=options.comparisons, seed=options.seed)
     with ProcessPoolExecutor(options.jobs) as pool:
-        cells = list(pool.map(work, grid()))
+        cells = []
+        for cell in pool.map(work, grid()):
+            cells.append(cell)
+            print(json.dumps(cell), file=sys.stderr, flush=True)
     result = {
         "outcome": outcome(cells, options.comparisons),
         "comparisons": options.comparisons,
