@@ -10,10 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
-from ampft.arguments import ClassifyArguments
 from ampft.console import baseline_words, plan_lines, result_line, said
 from ampft.data.steps import StepBatch
 from ampft.errors import InputError, PrecisionContradicted, TrainingStopped
@@ -23,7 +21,7 @@ from ampft.executed import ExecutedDtypes, check_trainable_float32, contradictio
 from ampft.report.classification import Report, classification_report
 from ampft.report.predictions import Predictions
 from ampft.results.folder import RunFolder, is_unwritable
-from ampft.results.memory import PeakMemory, device_memory, process_memory
+from ampft.results.memory import PeakMemory
 from ampft.results.record import (
     BestPart,
     RunRecord,
@@ -34,7 +32,7 @@ from ampft.results.record import (
 )
 from ampft.results.show import headed_report
 from ampft.results.write import write_results
-from ampft.setup import Setup, check_setup, first_record
+from ampft.setup import Setup, check_setup, first_record, peak_memory
 from ampft.terminal import tell
 from ampft.training.accelerator import verify_prepared
 from ampft.training.best import BestModel
@@ -43,6 +41,8 @@ from ampft.training.history import History, write_csv
 from ampft.training.interrupt import sigterm_raised
 from ampft.training.perturb import perturb_weights
 from ampft.training.step import StepOutcome, StepStopped
+from ampft.training.trackers import tracked_settings
+from ampft.training.utilisation import measure_utilisation
 
 
 @dataclass
@@ -91,7 +91,7 @@ class Run:
     def record(self, step_batch: StepBatch, outcome: StepOutcome) -> None:
         """Add an optimizer step to the history."""
         self.ids.update(step_batch.effective_ids)
-        peak = self._memory().peak
+        peak = peak_memory(self.setup).peak
         self.history.record(step_batch, outcome, None if peak is None else peak / 2**20)
 
     def validate(self, model: nn.Module, epoch: int) -> bool:
@@ -124,15 +124,18 @@ class Run:
         baseline = baseline_words(self.setup.task.data, split) if self.setup.args.baseline else None
         report = classification_report(predictions)
         metrics = self._metrics(report)
+        metrics_fp32 = metrics if self.setup.args.evaluate_fp32 else None
+        if predictions_fp32 is not None:
+            metrics_fp32 = self._metrics(classification_report(predictions_fp32))
         record = replace(
             self._record("finished"),
             timings={
-                **self.history.timings(),
+                **self._timings(model),
                 "total_seconds": time.perf_counter() - self.setup.begun.seconds,
             },
             memory=memory,
             metrics=metrics,
-            metrics_fp32=self._metrics_fp32(metrics, predictions_fp32),
+            metrics_fp32=metrics_fp32,
         )
         write_results(
             self.folder,
@@ -194,23 +197,22 @@ class Run:
             "selected": self._selected(report.split),
         }
 
-    def _metrics_fp32(
-        self, metrics: dict[str, Any], predictions: Predictions | None
-    ) -> dict[str, Any] | None:
-        if predictions is not None:
-            return self._metrics(classification_report(predictions))
-        return metrics if self.setup.args.evaluate_fp32 else None
+    def _timings(self, model: nn.Module) -> dict[str, Any]:
+        """Return the speed of the training, beside what the machine can do."""
+        accelerator, timings = self.setup.accelerator, self.history.timings()
+        # An image has the length one, whatever its patches.
+        has_tokens = self.setup.task.data.kind == "text"
+        measured = measure_utilisation(
+            accelerator.unwrap_model(model, keep_torch_compile=False),
+            self.setup.precision,
+            accelerator.device,
+            tokens_per_second=timings["tokens_per_second"] if has_tokens else None,
+            num_processes=accelerator.num_processes,
+        )
+        return timings | asdict(measured)
 
     def _memory(self) -> PeakMemory:
-        device = self.setup.accelerator.device
-        if device.type == "cuda":
-            memory = device_memory(
-                allocated=torch.cuda.max_memory_allocated(device),
-                reserved=torch.cuda.max_memory_reserved(device),
-            )
-        else:
-            memory = process_memory(self.setup.begun.memory)
-        parts = self.first_step.memory
+        memory, parts = peak_memory(self.setup), self.first_step.memory
         return memory if parts is None else memory.split(**parts)
 
     def _record(self, status: str) -> RunRecord:
@@ -266,7 +268,7 @@ def open_run(setup: Setup, output_dir: Path) -> Iterator[Run]:
         History(history_path, accelerator, setup.total_steps) as history,
     ):
         if args.with_tracking:
-            accelerator.init_trackers("ampft", config=_tracked(args))
+            accelerator.init_trackers("ampft", config=tracked_settings(asdict(args)))
         best = BestModel(
             output_dir / ".best.safetensors",
             args.metric_for_best_model,
@@ -291,7 +293,3 @@ def open_run(setup: Setup, output_dir: Path) -> Iterator[Run]:
                         "or name another folder; the run stopped."
                     ) from error
                 raise
-
-
-def _tracked(args: ClassifyArguments) -> dict[str, Any]:
-    return {k: v for k, v in asdict(args).items() if isinstance(v, int | float | str | bool)}
