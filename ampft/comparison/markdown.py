@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from ampft.comparison import markdown_predictions as predictions
 from ampft.comparison import markdown_runs as of_runs
 from ampft.comparison.cells import (
-    condition,
     difference_cell,
     flips_cell,
     metric_cell,
@@ -94,9 +93,11 @@ def _modes(comparison: Comparison) -> str:
 def _mode(comparison: Comparison, arm: Arm) -> tuple[str, ...]:
     executed = f" ({prose(arm.executed)})" if arm.executed else ""
     verdict = arm.difference.verdict if arm.difference is not None else None
+    if arm.status != "complete":
+        verdict = arm.status_words
     return (
         code(arm.name),
-        f"{prose(condition(arm))}{executed}",
+        f"{prose(arm.execution)}{executed}",
         prose(verdict or ""),
         metric_cell(comparison, arm),
         difference_cell(comparison, arm),

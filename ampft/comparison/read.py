@@ -32,7 +32,7 @@ def read_comparison(path: Path) -> Comparison:
             f"COMPARISON {file}: cannot be read ({error.strerror}); name the --output_dir of a "
             f"comparison, which holds {COMPARISON_NAME}"
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"COMPARISON {file}: is no JSON ({error}); compare again") from error
     schema = values.get("schema") if isinstance(values, dict) else None
     if schema != SCHEMA:
@@ -42,7 +42,7 @@ def read_comparison(path: Path) -> Comparison:
         )
     try:
         found = _record(Comparison, values, "comparison")
-    except (ValueError, RecursionError) as error:
+    except (ValueError, OverflowError) as error:
         raise InputError(
             f"COMPARISON {file}: is no comparison as ampft writes it ({error}); compare again"
         ) from error
