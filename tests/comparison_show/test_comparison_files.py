@@ -138,3 +138,14 @@ def test_the_report_of_a_comparison_prints_it_again(tmp_path, capsys):
     write_comparison(realistic(), tmp_path)
     assert main(["report", str(tmp_path)]) == 0
     assert capsys.readouterr().out == terminal_text(realistic())
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_without_unicode_shows_escapes(encoding, tmp_path):
+    write_comparison(hostile(), tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-m", "ampft.cli", "report", tmp_path],
+        env={**os.environ, "PYTHONIOENCODING": encoding}, capture_output=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"\\u4e2d" in done.stdout
