@@ -29,6 +29,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str]) -> None:
+    if argv[:1] == ["yardstick"]:  # its words go on after --, which argparse would take for its own
+        from ampft.yardstick.door import main as yardstick
+
+        yardstick(argv[1:])
+        return
     args = _parser().parse_args(argv)
     {"env": _env, "predict": _predict, "report": _report}[args.command](args)
 
@@ -74,6 +79,9 @@ def _parser() -> argparse.ArgumentParser:
         help="precision to compute in (default: fp32)",
     )
     predict.add_argument("file", metavar="FILE", help="CSV, TSV, JSON, JSON Lines or Parquet")
+    commands.add_parser(
+        "yardstick", help="gradient error of each precision beside the noise of the batches"
+    )
     report = commands.add_parser("report", help="print a run again", allow_abbrev=False)
     report.add_argument("run", metavar="RUN", help="output folder of a run")
     return parser
