@@ -17,6 +17,7 @@ from ampft.comparison.report.looks import Look
 
 LEFT, RIGHT = 9.0, 84.0  # per cent; names of the arms stand to the right
 TOP, HEIGHT = 14.0, 250.0  # pixels
+MANY = 40  # runs; thin lines of more would hide the means
 LABEL_GAP = 15.0  # pixels between the baselines of two names
 RUG_ROW, RUG = 5.0, 150.0  # pixels: of a seed, and at most of all
 
@@ -142,8 +143,9 @@ def _chart(
     last = max(step for one in lines for run in one.runs for step in run)
     across = Axis(0.0, float(max(last, 1)), LEFT, RIGHT)
     drawn: list[Markup] = []
+    crowd = " many" if sum(len(one.runs) for one in lines) > MANY else ""
     for one in lines:
-        thin = "seed" if one.mean else "seed lone"
+        thin = f"seed{crowd}" if one.mean else "seed lone"
         drawn += [
             _curve(run, across, up, f"{thin} {one.look.colour}", in_stairs) for run in one.runs
         ]
