@@ -58,6 +58,11 @@ def settings(files: Path, model: Path) -> list[str]:
     return [*words, "--seed", "5", "--num_train_epochs", "8"]
 
 
+def losses(folder: Path, name: str) -> list[float]:
+    lines = (folder / "runs" / name / "history.jsonl").read_text().splitlines()
+    return [json.loads(line)["loss"] for line in lines]
+
+
 def statuses(folder: Path) -> dict[str, str]:
     records = sorted(folder.glob("runs/*/run.json"))
     return {path.parent.name: json.loads(path.read_text())["status"] for path in records}
@@ -118,8 +123,11 @@ def test_arms_differ_in_what_they_should_and_in_nothing_else(compared):
     records = {name: compared.read(f"runs/{name}/run.json") for name in PLANNED}
     for seed in (5, 6, 7):
         fp32, placebo, bf16 = (records[f"{a}-seed{seed}"] for a in ("fp32", "placebo", "bf16"))
-        weights = [r["model"]["initial_weights_sha256"] for r in (fp32, placebo, bf16)]
-        assert weights[0] == weights[2] != weights[1]
+        assert len({r["model"]["initial_weights_sha256"] for r in (fp32, placebo, bf16)}) == 1
+        assert [r["model"]["perturbed"] for r in (fp32, placebo, bf16)] == [False, True, False]
+        assert losses(compared.folder, f"fp32-seed{seed}") != losses(
+            compared.folder, f"placebo-seed{seed}"
+        )
         assert len({r["example_ids_sha256"] for r in (fp32, placebo, bf16)}) == 1
         assert [r["precision"]["requested"] for r in (fp32, placebo, bf16)] == [
             "fp32", "fp32", "bf16",
