@@ -15,6 +15,7 @@ from ampft.comparison.curves import POINTS
 from ampft.comparison.statistics.interval import estimate_difference
 from ampft.comparison.statistics.jackknife import jackknife_differences
 from ampft.comparison.statistics.mcnemar import mcnemar_mid_p
+from ampft.report.metrics import flat_scores
 
 FEW = SEEDS[:3]
 # What bf16 answers otherwise than fp32: it gains some of fp32's errors and loses others.
@@ -34,6 +35,9 @@ def test_metrics_and_differences(tmp_path):
     assert arm.metrics["log_loss"].per_seed[2] == pytest.approx(
         -0.935 * math.log(0.8) - 0.065 * math.log(0.1), rel=1e-5
     )
+    report = flat_scores(labels(), predicted(BF16[0]), 3)
+    for name in ("accuracy", "macro_f1", "balanced_accuracy", "matthews"):
+        assert arm.metrics[name].per_seed[0] == pytest.approx(report[name], abs=1e-12)
     assert comparison.margin_share_of_errors == pytest.approx(0.01 / 0.05)
     expected = estimate_difference(
         jackknife_differences(
