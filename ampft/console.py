@@ -12,6 +12,7 @@ from ampft.errors import InputError
 from ampft.results.record import RunRecord
 from ampft.results.show import counted
 from ampft.setup import Setup
+from ampft.tensor_census import dtype_name
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -34,7 +35,8 @@ def plan_lines(setup: Setup) -> list[str]:
         said("precision", f"{precision.mode}, {precision.execution}: {precision.reason}"),
         said(
             "model",
-            f"{loaded.name}, {weights:.{1 if weights >= 1 else 3}f} M float32 weights",
+            f"{loaded.name}, {weights:.{1 if weights >= 1 else 3}f} M "
+            f"{dtype_name(precision.storage_dtype)} weights",
             *loaded.notes,
         ),
         said(
@@ -83,11 +85,13 @@ def result_line(record: RunRecord) -> str:
     metrics, resolved = record.metrics, record.precision.resolved
     peak = None if record.memory is None else record.memory.peak
     memory = "unknown" if peak is None else f"{peak / 2**20:.0f} MiB"
+    lost = record.precision.lost_updates
     return (
         f"result     accuracy {metrics['accuracy']:.4f}, macro F1 {metrics['macro_f1']:.4f}, "
         f"{record.timings['total_seconds']:.0f} s, peak memory {memory}, "
         f"{counted(record.steps.skipped, 'step')} skipped, "
         f"{resolved['mode']} {resolved['execution']}"
+        f"{'' if lost is None else f', {lost:.1%} of weight updates changed nothing'}"
     )
 
 
