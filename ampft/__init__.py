@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     from accelerate.utils import set_seed as set_seed
 
     from ampft.arguments import ClassifyArguments as ClassifyArguments
+    from ampft.arguments import CompareCommand as CompareCommand
     from ampft.arguments import parse_classify_arguments as parse_classify_arguments
+    from ampft.arguments import parse_compare_arguments as parse_compare_arguments
+    from ampft.comparing.begin import plan_comparison as plan_comparison
+    from ampft.comparing.session import is_decided as is_decided
+    from ampft.comparing.session import open_comparison as open_comparison
+    from ampft.comparison.analysis import compare_folders as compare_folders
+    from ampft.comparison.show import terminal_text as terminal_text
+    from ampft.comparison.write import write_comparison as write_comparison
     from ampft.data.load import load_data as load_data
     from ampft.data.steps import FloatArray as FloatArray
     from ampft.data.steps import IntArray as IntArray
@@ -44,6 +52,7 @@ if TYPE_CHECKING:
     from ampft.setup import choose_folder as choose_folder
     from ampft.tasks import make_task as make_task
     from ampft.tasks.loss import summed_cross_entropy as summed_cross_entropy
+    from ampft.terminal import tell as tell
     from ampft.training.accelerator import check_world_size as check_world_size
     from ampft.training.accelerator import make_accelerator as make_accelerator
     from ampft.training.accelerator import numerics as numerics
@@ -62,7 +71,15 @@ if TYPE_CHECKING:
 _HOMES = {
     "set_seed": "accelerate.utils",
     "ClassifyArguments": "ampft.arguments",
+    "CompareCommand": "ampft.arguments",
     "parse_classify_arguments": "ampft.arguments",
+    "parse_compare_arguments": "ampft.arguments",
+    "plan_comparison": "ampft.comparing.begin",
+    "is_decided": "ampft.comparing.session",
+    "open_comparison": "ampft.comparing.session",
+    "compare_folders": "ampft.comparison.analysis",
+    "terminal_text": "ampft.comparison.show",
+    "write_comparison": "ampft.comparison.write",
     "load_data": "ampft.data.load",
     "FloatArray": "ampft.data.steps",
     "IntArray": "ampft.data.steps",
@@ -89,6 +106,7 @@ _HOMES = {
     "open_run": "ampft.run",
     "make_task": "ampft.tasks",
     "summed_cross_entropy": "ampft.tasks.loss",
+    "tell": "ampft.terminal",
     "check_world_size": "ampft.training.accelerator",
     "make_accelerator": "ampft.training.accelerator",
     "numerics": "ampft.training.accelerator",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,14 +9,13 @@ import torch
 from ampft.data.dataset import ClassificationData
 from ampft.errors import InputError
 from ampft.results.record import RunRecord
-from ampft.results.show import counted
+from ampft.results.show import counted, lost_updates_words
 from ampft.setup import Setup
 from ampft.tensor_census import dtype_name
+from ampft.terminal import said as said
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
-
-WIDTH, INDENT = 100, 11
 
 
 def plan_lines(setup: Setup) -> list[str]:
@@ -53,19 +51,6 @@ def plan_lines(setup: Setup) -> list[str]:
     ]
 
 
-def said(name: str, *texts: str) -> str:
-    """Return a line such as `device     CPU, 2 threads`; long and further texts hang below it."""
-    # A path stays in one piece, so that it can be copied.
-    wrapper = textwrap.TextWrapper(
-        WIDTH,
-        initial_indent=" " * INDENT,
-        subsequent_indent=" " * INDENT,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    return name.ljust(INDENT) + "\n".join(map(wrapper.fill, texts))[INDENT:]
-
-
 def baseline_words(data: ClassificationData, split: str) -> str:
     """Return what TF-IDF with logistic regression reaches on `split`, or why it does not."""
     from ampft.baseline import bag_of_words_baseline
@@ -85,13 +70,11 @@ def result_line(record: RunRecord) -> str:
     metrics, resolved = record.metrics, record.precision.resolved
     peak = None if record.memory is None else record.memory.peak
     memory = "unknown" if peak is None else f"{peak / 2**20:.0f} MiB"
-    lost = record.precision.lost_updates
     return (
         f"result     accuracy {metrics['accuracy']:.4f}, macro F1 {metrics['macro_f1']:.4f}, "
         f"{record.timings['total_seconds']:.0f} s, peak memory {memory}, "
         f"{counted(record.steps.skipped, 'step')} skipped, "
-        f"{resolved['mode']} {resolved['execution']}"
-        f"{'' if lost is None else f', {lost:.1%} of weight updates changed nothing'}"
+        f"{resolved['mode']} {resolved['execution']}{lost_updates_words(record)}"
     )
 
 

@@ -20,8 +20,16 @@ class InputError(Exception):
 class TrainingStopped(Exception):
     """Training cannot go on: not finite, or a loss scale that fell through the floor.
 
-    The run folder is kept and marked as diverged. A door prints the message and exits with code 3.
+    The run folder is kept and marked with `status`. A door prints the message, with exit code 3.
     """
+
+    status = "diverged"
+
+
+class PrecisionContradicted(TrainingStopped):
+    """The first step multiplied in other dtypes than the mode that was asked for."""
+
+    status = "contradicted"
 
 
 SECONDS_BEFORE_REPEATING = 5.0
@@ -45,7 +53,7 @@ def run_door(main: Callable[[], None]) -> int:
             # Where rank 0 says the same, the launcher ends this process before it repeats it.
             time.sleep(SECONDS_BEFORE_REPEATING)
         print(f"{f'[rank {rank}] ' if rank != '0' else ''}error: {error}", file=sys.stderr)
-        return EXIT_CODES[type(error)]
+        return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         return 130  # 128 + SIGINT, as shells count

@@ -33,13 +33,17 @@ class MatrixRate:
     gflops: float
 
 
-def measure_matrix_rate(device: torch.device, dtype: torch.dtype, *, name: str) -> MatrixRate:
+def measure_matrix_rate(
+    device: torch.device, dtype: torch.dtype, *, name: str, longest: float = _TOO_LONG
+) -> MatrixRate:
     """Measure square products, the largest that take a moment only: small ones are slower.
 
     Args:
         device: Where to multiply.
         dtype: Of both operands.
         name: What to call the result.
+        longest: Seconds that one product may be expected to take; all together take up to four
+            times that.
     """
     sizes = [size for size in _SIZES if device.type != "cpu" or size <= _LARGEST_ON_CPU]
     size, seconds = sizes[0], 0.0
@@ -48,7 +52,7 @@ def measure_matrix_rate(device: torch.device, dtype: torch.dtype, *, name: str) 
         # The first call of a size also chooses and prepares a kernel; the fastest of several
         # is not one that another program interrupted.
         seconds = min(_seconds(operand, device) for _ in range(_REPETITIONS))
-        if 8 * seconds > _TOO_LONG:  # twice the size is eight times the work
+        if 8 * seconds > longest:  # twice the size is eight times the work
             break
     return MatrixRate(device.type, name, size, 2 * size**3 / seconds / 1e9)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -11,36 +10,39 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
-from ampft.arguments import ClassifyArguments
 from ampft.console import baseline_words, plan_lines, result_line, said
 from ampft.data.steps import StepBatch
-from ampft.errors import InputError, TrainingStopped
+from ampft.errors import InputError, PrecisionContradicted, TrainingStopped
 from ampft.evaluation.evaluate import evaluate
 from ampft.evaluation.float32 import in_float32
-from ampft.executed import ExecutedDtypes, ProductRecorder, contradiction
+from ampft.executed import ExecutedDtypes, contradiction
 from ampft.report.classification import Report, classification_report
 from ampft.report.predictions import Predictions
 from ampft.results.folder import RunFolder, is_unwritable
-from ampft.results.memory import PeakMemory, device_memory, process_memory
+from ampft.results.memory import PeakMemory
 from ampft.results.record import (
     BestPart,
     RunRecord,
     StepIdsHash,
+    ValidationPart,
     precision_part,
     write_record,
 )
 from ampft.results.show import headed_report
 from ampft.results.write import write_results
-from ampft.setup import Setup, check_setup, first_record
+from ampft.setup import Setup, check_setup, first_record, peak_memory
 from ampft.terminal import tell
 from ampft.training.accelerator import verify_prepared
 from ampft.training.best import BestModel
+from ampft.training.first_step import FirstStep
 from ampft.training.history import History, write_csv
+from ampft.training.interrupt import sigterm_raised
 from ampft.training.perturb import perturb_weights
-from ampft.training.step import StepOutcome
+from ampft.training.step import StepOutcome, StepStopped
+from ampft.training.trackers import tracked_settings
+from ampft.training.utilisation import measure_utilisation
 
 
 @dataclass
@@ -52,8 +54,9 @@ class Run:
     history: History
     best: BestModel
     record_so_far: RunRecord
+    first_step: FirstStep
     finished: bool = False
-    executed: ExecutedDtypes | None = None
+    validations: list[ValidationPart] = field(default_factory=list)
     ids: StepIdsHash = field(default_factory=StepIdsHash)
 
     @property
@@ -62,28 +65,33 @@ class Run:
         return self.history.steps
 
     @contextlib.contextmanager
-    def watched(self, model: nn.Module, optimizer: Any) -> Iterator[None]:
-        """Measure the dtypes of the first optimizer step; later ones run unwatched.
+    def watched(self, model: nn.Module, optimizer: Any, step_batch: StepBatch) -> Iterator[None]:
+        """Measure the first optimizer step, and record the one that stops the run.
 
         Raises:
-            TrainingStopped: They contradict the precision that was asked for.
+            StepStopped: The step cannot be applied.
+            PrecisionContradicted: Its dtypes are not those of the mode that was asked for.
         """
-        if self.executed is not None:
-            yield
-            return
-        recorder = ProductRecorder(self.setup.precision)
-        with recorder:
-            yield
-        self.executed = recorder.census(model, optimizer.optimizer)
-        wrong = contradiction(self.setup.precision, self.executed)
+        is_first = self.first_step.executed is None
+        try:
+            with self.first_step.measured(model, optimizer):
+                yield
+        except StepStopped as error:
+            self.record(step_batch, error.outcome)
+            raise
+        if is_first and self.first_step.executed is not None:
+            self._say_what_ran(self.first_step.executed)
+
+    def _say_what_ran(self, executed: ExecutedDtypes) -> None:
+        wrong = contradiction(self.setup.precision, executed)
         if wrong is not None:
-            raise TrainingStopped(wrong)
-        self.history.write(said("ran", self.executed.summary()))
+            raise PrecisionContradicted(wrong)
+        self.history.write(said("ran", executed.summary()))
 
     def record(self, step_batch: StepBatch, outcome: StepOutcome) -> None:
         """Add an optimizer step to the history."""
         self.ids.update(step_batch.effective_ids)
-        peak = self._memory().peak
+        peak = peak_memory(self.setup).peak
         self.history.record(step_batch, outcome, None if peak is None else peak / 2**20)
 
     def validate(self, model: nn.Module, epoch: int) -> bool:
@@ -91,6 +99,7 @@ class Run:
         if not self._chooses:
             return False
         report = classification_report(self._predict(model, "validation"))
+        self.validations.append(ValidationPart.of(report, epoch=epoch + 1, step=self.steps))
         value = float(getattr(report, self.best.metric))
         better = self.best.update(value, epoch, self.setup.accelerator, model)
         self.history.write(
@@ -115,15 +124,18 @@ class Run:
         baseline = baseline_words(self.setup.task.data, split) if self.setup.args.baseline else None
         report = classification_report(predictions)
         metrics = self._metrics(report)
+        metrics_fp32 = metrics if self.setup.args.evaluate_fp32 else None
+        if predictions_fp32 is not None:
+            metrics_fp32 = self._metrics(classification_report(predictions_fp32))
         record = replace(
             self._record("finished"),
             timings={
-                **self.history.timings(),
+                **self._timings(model),
                 "total_seconds": time.perf_counter() - self.setup.begun.seconds,
             },
             memory=memory,
             metrics=metrics,
-            metrics_fp32=self._metrics_fp32(metrics, predictions_fp32),
+            metrics_fp32=metrics_fp32,
         )
         write_results(
             self.folder,
@@ -137,7 +149,7 @@ class Run:
         self._print(record, report, baseline)
 
     def stopped(self, status: str, reason: str) -> None:
-        """Mark the run as diverged or interrupted; what is in its folder stays."""
+        """Mark how the run ended before its end; what is in its folder stays."""
         if self.folder is None or self.finished:
             return
         self.best.path.unlink(missing_ok=True)
@@ -185,24 +197,26 @@ class Run:
             "selected": self._selected(report.split),
         }
 
-    def _metrics_fp32(
-        self, metrics: dict[str, Any], predictions: Predictions | None
-    ) -> dict[str, Any] | None:
-        if predictions is not None:
-            return self._metrics(classification_report(predictions))
-        return metrics if self.setup.args.evaluate_fp32 else None
+    def _timings(self, model: nn.Module) -> dict[str, Any]:
+        """Return the speed of the training, beside what the machine can do."""
+        accelerator, timings = self.setup.accelerator, self.history.timings()
+        # An image has the length one, whatever its patches.
+        has_tokens = self.setup.task.data.kind == "text"
+        measured = measure_utilisation(
+            accelerator.unwrap_model(model, keep_torch_compile=False),
+            self.setup.precision,
+            accelerator.device,
+            tokens_per_second=timings["tokens_per_second"] if has_tokens else None,
+            num_processes=accelerator.num_processes,
+        )
+        return timings | asdict(measured)
 
     def _memory(self) -> PeakMemory:
-        device = self.setup.accelerator.device
-        if device.type == "cuda":
-            return device_memory(
-                allocated=torch.cuda.max_memory_allocated(device),
-                reserved=torch.cuda.max_memory_reserved(device),
-            )
-        return process_memory(self.setup.begun.memory)
+        memory, parts = peak_memory(self.setup), self.first_step.memory
+        return memory if parts is None else memory.split(**parts)
 
     def _record(self, status: str) -> RunRecord:
-        executed = self.executed
+        executed = self.first_step.executed
         best = self.best
         return replace(
             self.record_so_far,
@@ -222,6 +236,7 @@ class Run:
             example_ids_sha256=self.ids.hexdigest(),
             timings=self.history.timings() if self.steps else {},
             memory=self._memory(),
+            validations=tuple(self.validations),
             best=None
             if best.epoch is None or best.value is None
             else BestPart(metric=best.metric, epoch=best.epoch + 1, value=best.value),
@@ -253,22 +268,22 @@ def open_run(setup: Setup, output_dir: Path) -> Iterator[Run]:
         History(history_path, accelerator, setup.total_steps) as history,
     ):
         if args.with_tracking:
-            accelerator.init_trackers("ampft", config=_tracked(args))
+            accelerator.init_trackers("ampft", config=tracked_settings(asdict(args)))
         best = BestModel(
             output_dir / ".best.safetensors",
             args.metric_for_best_model,
             args.early_stopping_patience,
         )
-        run = Run(setup, folder, history, best, first_record(setup))
+        run = Run(setup, folder, history, best, first_record(setup), FirstStep(setup.precision))
         if args.perturb_initial_weights:  # after the record, which holds the hash before it
             perturb_weights(setup.loaded.model, args.seed)
         if folder is not None:
             write_record(folder, run.record_so_far)
-        with _sigterm_raised():
+        with sigterm_raised():
             try:
                 yield run
             except TrainingStopped as error:
-                run.stopped("diverged", str(error))
+                run.stopped(error.status, str(error))
                 raise
             except BaseException as error:
                 run.stopped("interrupted", f"{type(error).__name__}: {error}")
@@ -278,21 +293,3 @@ def open_run(setup: Setup, output_dir: Path) -> Iterator[Run]:
                         "or name another folder; the run stopped."
                     ) from error
                 raise
-
-
-@contextlib.contextmanager
-def _sigterm_raised() -> Iterator[None]:
-    """Let SIGTERM end the process as an exception does, with a truthful record."""
-
-    def stop(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)  # as shells count
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _tracked(args: ClassifyArguments) -> dict[str, Any]:
-    return {k: v for k, v in asdict(args).items() if isinstance(v, int | float | str | bool)}

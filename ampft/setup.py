@@ -22,7 +22,7 @@ from ampft.evaluation.float32 import check_float32_possible
 from ampft.precision import Precision
 from ampft.quiet import quiet_libraries
 from ampft.results.folder import check_output_folder
-from ampft.results.memory import resident_peak
+from ampft.results.memory import PeakMemory, device_memory, process_memory, resident_peak
 from ampft.results.record import (
     DataPart,
     ModelPart,
@@ -189,6 +189,17 @@ def first_record(setup: Setup) -> RunRecord:
         ),
         hardware=hardware(gpus),
     )
+
+
+def peak_memory(setup: Setup) -> PeakMemory:
+    """Return the peak so far, of the device that trains."""
+    device = setup.accelerator.device
+    if device.type == "cuda":
+        return device_memory(
+            allocated=torch.cuda.max_memory_allocated(device),
+            reserved=torch.cuda.max_memory_reserved(device),
+        )
+    return process_memory(setup.begun.memory)
 
 
 def _hub_id(name: str | None) -> str | None:

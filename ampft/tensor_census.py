@@ -74,6 +74,29 @@ def stored_otherwise(precision: Precision, executed: ExecutedDtypes) -> str | No
     return None
 
 
+def tensor_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """Return the bytes of tensors; one that is given twice, or is another's view, counts once.
+
+    Of a sharded tensor, the part on this process counts.
+    """
+    places: dict[tuple[torch.device, int], int] = {}
+    for tensor in tensors:
+        local: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        place = (local.device, local.data_ptr())
+        places[place] = max(places.get(place, 0), local.numel() * local.element_size())
+    return sum(places.values())
+
+
+def state_bytes(optimizer: torch.optim.Optimizer) -> int:
+    """Return the bytes of an optimizer's state, step counters included; 0 before its first step."""
+    return tensor_bytes(
+        value
+        for entry in optimizer.state.values()
+        for value in entry.values()
+        if isinstance(value, torch.Tensor)
+    )
+
+
 def _count(tensors: Iterable[torch.Tensor]) -> dict[str, int]:
     return dict(Counter(dtype_name(t.dtype) for t in tensors))
 

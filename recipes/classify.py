@@ -57,7 +57,7 @@ def train(args: ampft.ClassifyArguments) -> None:
             model.train()
             for step_batch in step_batches.epoch(epoch, stop=total_steps - run.steps):
                 losses = []
-                with run.watched(model, optimizer):
+                with run.watched(model, optimizer, step_batch):
                     for micro_batch in step_batch:
                         with ampft.synchronized_last(accelerator, model, micro_batch):
                             loss = task.loss(model, micro_batch) / step_batch.effective_weight

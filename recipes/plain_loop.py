@@ -30,8 +30,9 @@ def main(mode: str = "fp32", epochs: int = 6) -> None:
 
     torch.manual_seed(0)
     convolutions = nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3), nn.ReLU()
-    model = nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(1152, 10))
-    model = model.to(device, precision.storage_dtype)
+    model: nn.Module = nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(1152, 10)).to(
+        device, precision.storage_dtype
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     scaler = torch.amp.GradScaler(device.type, enabled=precision.uses_scaler)
     step_batches = ampft.StepBatches(train, effective_batch_size=64, micro_batches=2)

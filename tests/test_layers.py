@@ -29,7 +29,8 @@ LAYERS = (
     ("arguments",),
     ("setup",),
     ("console",),
-    ("run", "predict"),
+    ("comparing",),
+    ("run", "predict", "yardstick"),
     ("cli",),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -205,7 +205,7 @@ def test_cpu_capabilities_are_those_of_torch():
 @pytest.mark.parametrize("mode", ["tf32", "fp8"])
 def test_a_mode_that_a_cpu_lacks_is_refused_with_what_it_has(monkeypatch, mode):
     capabilities(monkeypatch, avx512_bf16=True)
-    here = rf"--mixed_precision {mode}: not .*Available here: fp32, bf16, fp16 \(emulated\), bf16-true"
+    here = rf"--mixed_precision {mode}: not .*here: fp32, bf16, fp16 \(emulated\), bf16-true"
     with pytest.raises(InputError, match=here):
         resolve(mode, CPU)
 

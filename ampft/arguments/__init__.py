@@ -1,5 +1,11 @@
 """What a user may set: flags of the command line and keys of a configuration file."""
 
 from ampft.arguments.classify import ClassifyArguments, parse_classify_arguments
+from ampft.arguments.compare import CompareCommand, parse_compare_arguments
 
-__all__ = ["ClassifyArguments", "parse_classify_arguments"]
+__all__ = [
+    "ClassifyArguments",
+    "CompareCommand",
+    "parse_classify_arguments",
+    "parse_compare_arguments",
+]

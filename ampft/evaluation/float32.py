@@ -15,6 +15,7 @@ from ampft.emulation import emulation_suspended
 from ampft.errors import InputError
 from ampft.precision import Precision
 from ampft.tf32 import apply_float32_policy
+from ampft.training.storage import store_in
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -42,7 +43,7 @@ def in_float32(
 
     Args:
         accelerator: The one that prepared `model`.
-        model: Its weights are float32, as in every mode.
+        model: Weights that are bfloat16 are float32 meanwhile: the same numbers, exactly.
         precision: Of the run around it.
     """
     plain: Any = accelerator.unwrap_model(model, keep_torch_compile=False)
@@ -52,9 +53,11 @@ def in_float32(
     try:
         if original is not None:
             plain.forward = original
+        store_in(plain, torch.float32)
         with emulation_suspended(), torch.autocast(accelerator.device.type, enabled=False):
             yield plain
     finally:
+        store_in(plain, precision.storage_dtype)
         if original is not None:
             plain.forward = wrapped
         apply_float32_policy(precision)

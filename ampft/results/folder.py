@@ -37,18 +37,22 @@ class RunFolder:
     taken on Windows, which has no `flock`.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, overwrite: bool = False, keep: bool = False
+    ) -> None:
         """Create the folder, lock it and, when overwriting, remove an earlier run's results.
 
         Args:
             path: The folder; created with its parents where it does not exist.
             overwrite: Whether a folder with files in it is taken. Files of other names stay.
+            keep: Whether all files in it stay, as where a comparison goes on.
 
         Raises:
             InputError: When another process holds the folder, when it is not empty and
                 `overwrite` is false, or when it cannot be made or written.
         """
         self.path = Path(path)
+        overwrite = overwrite or keep
         check_output_folder(self.path, overwrite=overwrite)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -64,7 +68,7 @@ class RunFolder:
         except InputError:
             self.close()
             raise
-        for name in (*_files_of_record(self.path), *RESULT_FILES):
+        for name in () if keep else (*_files_of_record(self.path), *RESULT_FILES):
             (self.path / name).unlink(missing_ok=True)
 
     def __enter__(self) -> RunFolder:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ampft.errors import InputError
+from ampft.report.classification import Report
 from ampft.results.folder import RunFolder
 from ampft.results.jsontext import JSONValue
 from ampft.results.memory import PeakMemory
@@ -22,7 +24,8 @@ from ampft.results.withheld import command_words, withhold_secrets
 
 RECORD_NAME = "run.json"
 SCHEMA = 1
-STATUSES = ("running", "finished", "diverged", "interrupted")
+# Contradicted: the first step did not compute in the precision that was asked for.
+STATUSES = ("running", "finished", "diverged", "contradicted", "interrupted")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +107,28 @@ class BestPart:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ValidationPart:
+    """An evaluation on validation: after which epoch (from 1), after how many optimizer steps."""
+
+    epoch: int
+    step: int
+    accuracy: float
+    macro_f1: float
+    log_loss: float
+
+    @classmethod
+    def of(cls, report: Report, *, epoch: int, step: int) -> ValidationPart:
+        """Return what is kept of a report."""
+        return cls(
+            epoch=epoch,
+            step=step,
+            accuracy=report.accuracy,
+            macro_f1=report.macro_f1,
+            log_loss=report.log_loss,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunRecord:
     """Everything about a run but its predictions, its report's tables and its history.
 
@@ -120,10 +145,11 @@ class RunRecord:
         example_ids_sha256: `StepIdsHash` over the effective batches of the run so far.
         timings: Seconds and rates, with their `protocol`; `total_seconds` from start to report.
         memory: Peak memory.
+        validations: Every evaluation on validation, in order.
         metrics: Scalar metrics of the final report, and its `split`.
         metrics_fp32: The same of predictions in fp32; `None` unless `--evaluate_fp32` asked.
         best: Which epoch was kept; `None` before the first evaluation.
-        reason: Why a run diverged or was interrupted.
+        reason: Why a run did not come to its end.
         files: Names of the files in the folder.
         hardware: As `surroundings.hardware` has it.
         versions: As `surroundings.versions` has it.
@@ -143,6 +169,7 @@ class RunRecord:
     example_ids_sha256: str | None = None
     timings: Mapping[str, Any] = field(default_factory=dict)
     memory: PeakMemory | None = None
+    validations: Sequence[ValidationPart] = ()
     metrics: Mapping[str, Any] = field(default_factory=dict)
     metrics_fp32: Mapping[str, Any] | None = None
     best: BestPart | None = None
@@ -195,12 +222,20 @@ def read_record(folder: Path) -> RunRecord:
         known = {part.name for part in fields(RunRecord)}
         for name, part in _PARTS.items():
             values[name] = None if values[name] is None else part(**values[name])
+        validations = values.get("validations", ())  # earlier runs have none
+        values["validations"] = tuple(_validation(entry) for entry in validations)
         return RunRecord(**{name: value for name, value in values.items() if name in known})
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"{folder}: is not the folder of a run: it needs {RECORD_NAME} as a run writes it "
             f"({type(error).__name__}: {error})"
         ) from error
+
+
+def _validation(values: Mapping[str, Any]) -> ValidationPart:
+    """Read an entry; a number that was not finite was written as null."""
+    numbers: dict[str, Any] = {k: math.nan if v is None else v for k, v in values.items()}
+    return ValidationPart(**numbers)
 
 
 def precision_part(

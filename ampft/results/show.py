@@ -9,6 +9,7 @@ from pathlib import Path
 from ampft.errors import InputError
 from ampft.report.classification import Report
 from ampft.report.text import inert
+from ampft.results.memory import PeakMemory
 from ampft.results.record import RECORD_NAME, RunRecord, read_record
 
 REPORT_NAME = "report.json"
@@ -61,12 +62,15 @@ def heading(record: RunRecord) -> str:
         "device": f"{topology.device}, {counted(topology.num_processes, 'process')}, "
         f"{counted(topology.cpu_threads, 'CPU thread')}" + " each" * (topology.num_processes > 1),
         "precision": precision_words(record),
-        "executed": record.precision.summary or "not measured",
+        "executed": f"{record.precision.summary or 'not measured'}{lost_updates_words(record)}",
         "model": f"{inert(record.model.name)}, {record.model.architecture}, "
         f"{record.model.parameters / 1e6:.1f} M parameters",
         "data": f"{inert(record.data.name)}: {sizes}; {counted(len(record.label_names), 'class')}",
         "steps": steps_words(record),
     }
+    memory = memory_words(record.memory)
+    if memory is not None:
+        lines["memory"] = memory
     if record.best is not None:
         best = record.best
         lines["best"] = f"epoch {best.epoch}, {best.metric} {best.value:.4f}"
@@ -102,6 +106,7 @@ def closing_line(record: RunRecord, report: Report | None) -> str:
     ending = {
         "running": "running, or killed before it could say so",
         "diverged": "diverged: its weights and figures are no result",
+        "contradicted": "stopped: its first step did not compute in the precision asked for",
         "interrupted": "interrupted before its end",
     }[record.status]
     reason = f" ({inert(record.reason)})" if record.reason else ""
@@ -118,6 +123,22 @@ def precision_words(record: RunRecord) -> str:
     # `no` is Accelerate's word for fp32.
     asked = {"no": "fp32"}.get(part.requested, part.requested)
     return words if asked == mode else f"{part.requested} was asked for, {words}"
+
+
+def memory_words(memory: PeakMemory | None) -> str | None:
+    """Return the peak with its parts: "512 MiB peak: weights 87 MiB, ..."; None without parts."""
+    if memory is None or memory.peak is None or memory.weights is None:
+        return None
+    names = ("weights", "gradients", "optimizer_state", "activations", "rest", "baseline")
+    parts = [(name.replace("_", " "), getattr(memory, name)) for name in names]
+    shown = ", ".join(f"{name} {size(part)}" for name, part in parts if part is not None)
+    return f"{size(memory.peak)} peak: {shown}"
+
+
+def lost_updates_words(record: RunRecord) -> str:
+    """Return ", 85.7% of weight updates changed nothing", or nothing where it was not measured."""
+    lost = record.precision.lost_updates
+    return "" if lost is None else f", {lost:.1%} of weight updates changed nothing"
 
 
 def steps_words(record: RunRecord) -> str:

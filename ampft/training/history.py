@@ -37,6 +37,7 @@ class History:
         seconds: Duration of each optimizer step so far, waiting for data included.
         waited: Seconds of each that were spent waiting for data.
         lost: Shares of weight updates that rounding lost, of the steps where it was measured.
+        lengths: Length of each: its tokens, or its examples where all cost the same.
     """
 
     path: Path | None
@@ -44,8 +45,8 @@ class History:
     total_steps: int
     seconds: list[float] = field(default_factory=list)
     waited: list[float] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
     examples: int = 0
-    length: int = 0
     skipped: int = 0
     lost: list[float] = field(default_factory=list)
 
@@ -97,7 +98,7 @@ class History:
         self.seconds.append(duration)
         self.waited.append(min(step_batch.waited, duration))
         self.examples += len(step_batch.effective_ids)
-        self.length += step_batch.effective_length
+        self.lengths.append(step_batch.effective_length)
         self.skipped += outcome.skipped
         self.lost += [] if outcome.lost_updates is None else [outcome.lost_updates]
         row = self._row(step_batch, outcome, duration, memory)
@@ -149,18 +150,20 @@ class History:
         """Return the steady-state durations: median, quartiles, rates, and how they were taken."""
         steady = np.array(self.seconds[WARM_UP_STEPS:] or self.seconds or [math.nan])
         waited = np.array(self.waited[WARM_UP_STEPS:] or self.waited or [math.nan])
+        rates = np.array(self.lengths[-len(steady) :] or [math.nan]) / steady
         low, median, high = np.percentile(steady, [25, 50, 75]).tolist()
         total = sum(self.seconds) or math.nan
         return _without_nan(
             {
                 "protocol": f"optimizer steps after the first {WARM_UP_STEPS}, device synchronized "
-                "by reading the loss, waiting for data included and counted apart",
+                "by reading the loss, waiting for data included and counted apart; tokens per "
+                "second: the median of the same steps; examples per second: of all steps together",
                 "steps_timed": len(steady),
                 "step_seconds_median": median,
                 "step_seconds_quartiles": [low, high],
                 "training_seconds": total,
                 "examples_per_second": self.examples / total,
-                "tokens_per_second": self.length / total,
+                "tokens_per_second": float(np.median(rates)),
                 "waiting_share": float(waited.sum() / steady.sum()),
             }
         )

@@ -30,7 +30,7 @@ class StepOutcome:
         loss: Mean loss over the effective batch, by the examples' weights.
         grad_norm: L2 norm of the unscaled gradient before clipping; not finite when skipped.
         loss_scale: Scale of the loss after the step; None where no scaler runs.
-        skipped: Whether the scaler kept the weights as they were.
+        skipped: Whether the weights stayed as they were: the scaler kept them, or the run stopped.
         learning_rate: The rate that the step used, or would have used.
         lost_updates: Share of the weight updates that rounding lost, 0 to 1; None where it was not
             measured, as everywhere but in steps of `MEASURED_EVERY` with bfloat16 weights.
@@ -42,6 +42,14 @@ class StepOutcome:
     skipped: bool
     learning_rate: float
     lost_updates: float | None = None
+
+
+class StepStopped(TrainingStopped):
+    """Training cannot go on after an optimizer step, whose `outcome` belongs in the history."""
+
+    def __init__(self, message: str, outcome: StepOutcome) -> None:
+        super().__init__(message)
+        self.outcome = outcome
 
 
 def synchronized_last(
@@ -101,7 +109,7 @@ def apply_step(
         max_grad_norm: L2 norm to clip to; None clips nothing.
 
     Raises:
-        TrainingStopped: A gradient is not finite and no scaler can skip the step (raised before
+        StepStopped: A gradient is not finite and no scaler can skip the step (raised before
             the weights change), or the scale fell to `LOWEST_LOSS_SCALE` and still overflows.
     """
     learning_rate = float(schedule.get_last_lr()[0])
@@ -112,7 +120,8 @@ def apply_step(
         # Nothing else would keep a bad gradient from the weights, so it is read before the step.
         mean_loss, grad_norm = _read(loss, norm)
         if not math.isfinite(grad_norm):
-            raise _not_finite(mean_loss, grad_norm)
+            outcome = StepOutcome(mean_loss, grad_norm, None, True, learning_rate)
+            raise StepStopped(_not_finite(mean_loss, grad_norm), outcome)
         lost = step_measuring_losses(optimizer, step=schedule.last_epoch + 1)
         scale, skipped = None, False
     else:
@@ -123,7 +132,8 @@ def apply_step(
         mean_loss, grad_norm, old_scale, scale = _read(loss, norm, before, after)
         skipped = scale < old_scale
         if skipped and scale < LOWEST_LOSS_SCALE:
-            raise _overflows_at_every_scale(grad_norm)
+            outcome = StepOutcome(mean_loss, grad_norm, scale, True, learning_rate)
+            raise StepStopped(_overflows_at_every_scale(grad_norm), outcome)
     if not skipped:
         schedule.step()
     return StepOutcome(mean_loss, grad_norm, scale, skipped, learning_rate, lost)
@@ -136,8 +146,8 @@ def _read(*scalars: Any) -> list[float]:
     return values
 
 
-def _not_finite(loss: float, grad_norm: float) -> TrainingStopped:
-    return TrainingStopped(
+def _not_finite(loss: float, grad_norm: float) -> str:
+    return (
         f"the gradient is not finite (loss {loss}, norm {grad_norm}); the weights are as they were "
         "before this step. Lower --learning_rate, or add --warmup_ratio or --max_grad_norm 1; "
         "history.jsonl shows whether loss and norm grew in the steps before. In bf16, try "
@@ -145,8 +155,8 @@ def _not_finite(loss: float, grad_norm: float) -> TrainingStopped:
     )
 
 
-def _overflows_at_every_scale(grad_norm: float) -> TrainingStopped:
-    return TrainingStopped(
+def _overflows_at_every_scale(grad_norm: float) -> str:
+    return (
         f"fp16 overflows at every loss scale down to {LOWEST_LOSS_SCALE:g} (gradient norm "
         f"{grad_norm}): an activation exceeds 65504, which no scale of the loss can cure. Models "
         "trained in bf16 do this (T5, DeBERTa-v3). Use --mixed_precision bf16, or fp32."

@@ -1,8 +1,16 @@
-"""Experiment trackers: which of those that were named are installed."""
+"""Experiment trackers: which of those that were named are installed, and what they are told."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from ampft.errors import InputError, nearest
+
+
+def tracked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that every tracker can show."""
+    return {k: v for k, v in settings.items() if isinstance(v, int | float | str | bool)}
 
 
 def installed_trackers(report_to: str) -> list[str]:

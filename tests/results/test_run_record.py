@@ -16,11 +16,12 @@ from ampft.errors import InputError
 from ampft.results.card import model_card
 from ampft.results.folder import RunFolder
 from ampft.results.history import read_history
-from ampft.results.memory import device_memory, process_memory, resident_peak
+from ampft.results.memory import PeakMemory, device_memory, process_memory, resident_peak
 from ampft.results.record import (
     STATUSES,
     RunRecord,
     StepIdsHash,
+    ValidationPart,
     read_record,
     write_record,
 )
@@ -45,6 +46,37 @@ def test_reads_back(tmp_path: Path, make_record, status: str):
         ),
     )
     assert read.precision.resolved["compute_dtype"] == "float16"
+
+
+def test_reads_a_record_of_before_the_newer_fields(tmp_path: Path, make_record):
+    with RunFolder(tmp_path) as folder:
+        path = write_record(folder, make_record())
+    values = json.loads(path.read_text())
+    for name in ("validations", "metrics_fp32"):
+        del values[name]
+    del values["model"]["perturbed"]
+    for name in ("weights", "gradients", "optimizer_state", "activations", "rest"):
+        del values["memory"][name]
+    path.write_text(json.dumps(values))
+    read = read_record(tmp_path)
+    assert read.validations == ()
+    assert read.metrics_fp32 is None
+    assert read.model.perturbed is False
+    assert read.memory.weights is None
+
+
+def test_validations_read_back(tmp_path: Path, make_record, make_report):
+    parts = tuple(ValidationPart.of(make_report(), epoch=epoch, step=7 * epoch) for epoch in (1, 2))
+    broken = replace(parts[1], log_loss=float("nan"))
+    with RunFolder(tmp_path) as folder:
+        path = write_record(folder, make_record(validations=(*parts, broken)))
+    assert json.loads(path.read_text())["validations"][0] == {
+        "epoch": 1, "step": 7, "accuracy": make_report().accuracy,
+        "macro_f1": make_report().macro_f1, "log_loss": make_report().log_loss,
+    }  # fmt: skip
+    read = read_record(tmp_path).validations
+    assert read[:2] == parts
+    assert np.isnan(read[2].log_loss)
 
 
 def test_an_unknown_status_is_a_bug(make_record):
@@ -171,6 +203,20 @@ def test_memory_that_cannot_be_read_is_none(monkeypatch: pytest.MonkeyPatch, tmp
 def test_device_memory_keeps_both_numbers():
     memory = device_memory(allocated=5, reserved=7)
     assert (memory.peak, memory.reserved, memory.baseline) == (5, 7, None)
+
+
+def test_the_parts_of_the_peak_add_up():
+    parts = {"weights": 10, "gradients": 10, "optimizer_state": 20, "activations": 5}
+    memory = replace(process_memory(None), peak=100, baseline=30).split(**parts)
+    assert (memory.peak, memory.rest) == (100, 25)
+    assert memory.rest + memory.baseline + sum(parts.values()) == memory.peak
+    assert "rest: 0" not in memory.protocol
+    on_gpu = device_memory(allocated=100, reserved=200).split(**parts)
+    assert on_gpu.rest == 55
+    short = device_memory(allocated=40, reserved=200).split(**parts)
+    assert short.rest == 0
+    assert "rest: 0, since the parts add up to 5 bytes more than the peak" in short.protocol
+    assert PeakMemory(None, None, None, "not measured").split(**parts).rest is None
 
 
 def test_record_holds_no_nan(tmp_path: Path, make_record):

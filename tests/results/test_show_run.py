@@ -8,6 +8,7 @@ import pytest
 
 from ampft.errors import InputError
 from ampft.results.folder import RunFolder
+from ampft.results.memory import PeakMemory
 from ampft.results.record import write_record
 from ampft.results.show import duration, format_run, size
 
@@ -29,10 +30,23 @@ def test_prints_the_plan_the_report_and_the_closing_line(tmp_path: Path, make_re
     )
 
 
+def test_prints_the_parts_of_the_peak(tmp_path: Path, make_record):
+    memory = PeakMemory(peak=2**30, baseline=2**28, reserved=None, protocol="VmHWM").split(
+        weights=2**26, gradients=2**26, optimizer_state=2**27, activations=2**27
+    )
+    with RunFolder(tmp_path) as folder:
+        write_record(folder, make_record(memory=memory))
+    assert (
+        "memory     1.00 GiB peak: weights 64 MiB, gradients 64 MiB, optimizer state 128 MiB, "
+        "activations 128 MiB, rest 384 MiB, baseline 256 MiB\n"
+    ) in format_run(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("status", "words"),
     [
         ("diverged", "diverged: its weights and figures are no result (loss is NaN)"),
+        ("contradicted", "stopped: its first step did not compute in the precision asked for"),
         ("interrupted", "interrupted before its end"),
         ("running", "running, or killed"),
     ],

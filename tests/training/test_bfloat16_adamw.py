@@ -1,4 +1,4 @@
-"""AdamW over bfloat16 weights: against float64, against scalars by hand, and what rounding costs."""
+"""AdamW over bfloat16 weights: against float64, against scalars by hand, and what is lost."""
 
 import math
 import struct
@@ -12,13 +12,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ampft.precision import resolve
-from ampft.training.bfloat16_adamw import (
-    KAHAN,
-    STOCHASTIC,
-    BFloat16AdamW,
-    add_stochastically,
-    add_with_compensation,
-)
+from ampft.training.bfloat16_adamw import KAHAN, STOCHASTIC, BFloat16AdamW
+from ampft.training.bfloat16_sums import add_stochastically, add_with_compensation
 from ampft.training.optimizer import OptimizerSettings, make_optimizer
 
 BF16, CPU = torch.bfloat16, torch.device("cpu")

@@ -51,7 +51,7 @@ def run(model, train_file, folder, *more):
 @pytest.mark.parametrize(
     ("more", "reason", "skipped"),
     [
-        ([], "fp16 overflows at every loss scale", 16),
+        ([], "fp16 overflows at every loss scale", 17),
         # Too few steps for the scale to reach its floor.
         (["--max_train_steps", "3"], "have a probability that is not finite", 3),
     ],
@@ -76,6 +76,8 @@ def test_an_overflowing_model_ends_the_run_as_diverged(
     rows = [json.loads(line) for line in history.splitlines()]
     assert [row["skipped"] for row in rows] == [True] * skipped
     assert rows[-1]["loss_scale"] == 2.0 ** (16 - skipped)
+    assert [row["step"] for row in rows] == list(range(1, skipped + 1))
+    assert rows[-1]["grad_norm"] in {"inf", "nan"}
     assert not list(folder.glob("*.safetensors"))
 
 
@@ -84,3 +86,18 @@ def test_the_same_model_is_finite_in_float32(overflowing):
     model = AutoModelForSequenceClassification.from_pretrained(overflowing, dtype=torch.float32)
     with torch.no_grad():
         assert model(torch.arange(5, 15)[None]).logits.isfinite().all()
+
+
+def test_the_step_that_stops_a_run_is_in_its_history(train_file, tmp_path):
+    folder = tmp_path / "run"
+    model = save_tiny_bert(tmp_path / "model")
+    done = run(model, train_file, folder, "--mixed_precision", "fp32", "--learning_rate", "1e30")
+    assert done.returncode == 3, done.stderr
+    record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    history = (folder / "history.jsonl").read_text(encoding="utf-8")
+    rows = [json.loads(line) for line in history.splitlines()]
+    assert f"the gradient is not finite (loss {rows[-1]['loss']}, norm nan)" in record["reason"]
+    assert rows[-1]["grad_norm"] == "nan"
+    assert [row["skipped"] for row in rows] == [False] * (len(rows) - 1) + [True]
+    assert record["steps"]["applied"] == len(rows) - 1
+    assert len(rows) < 27, "the run came to its end"

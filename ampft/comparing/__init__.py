@@ -1,0 +1,1 @@
+"""Doing a comparison: the plan, the estimate, the runs as processes of their own, the progress."""

@@ -1,0 +1,125 @@
+"""Processes of a comparison: launched by Accelerate, waited for, and ended with their children."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import psutil
+
+POLL_SECONDS = 0.5
+# A run that is told to end finishes its step, writes its record and leaves.
+SECONDS_TO_END = 60.0
+
+
+def launch_command(config_file: str | None, *words: str) -> list[str]:
+    """Return the words that start `words`, a script or `-m` and a module, as a run is started.
+
+    The precision is the run's own flag. The launcher is told `no`, which counts as unset, so that
+    neither its configuration file nor the environment contradicts the flag.
+    """
+    config = ("--config_file", config_file) if config_file is not None else ()
+    launcher = (sys.executable, "-m", "accelerate.commands.launch")
+    return [*launcher, *config, "--mixed_precision", "no", *words]
+
+
+def run_to_end(
+    command: Sequence[str], log: Path, watch: Callable[[], None] | None = None
+) -> tuple[int, float]:
+    """Run a command with its output in `log`; return its exit code and its seconds.
+
+    However this ends, no process of the command is left: when an exception comes in between, such
+    as Ctrl-C, all are told to end and are waited for.
+
+    Args:
+        command: Its words.
+        log: The file that gets standard output and standard error.
+        watch: Called about twice a second while the command runs.
+    """
+    started = time.perf_counter()
+    with log.open("wb") as output:
+        # A session of its own: Ctrl-C at the terminal reaches this process alone, which passes it
+        # on once.
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            while (code := _ended(process)) is None:
+                if watch is not None:
+                    watch()
+        except BaseException:
+            _end(process)
+            raise
+    return code, time.perf_counter() - started
+
+
+def _ended(process: subprocess.Popen[bytes]) -> int | None:
+    try:
+        return process.wait(POLL_SECONDS)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Tell the command and all below it to end, and wait; a second interruption kills them."""
+    family: list[psutil.Process] = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        # The launcher leaves at once while the run is still writing its record.
+        family = psutil.Process(process.pid).children(recursive=True)
+    _signal(process.pid, signal.SIGTERM)
+    left = family
+    try:
+        process.wait(SECONDS_TO_END)
+        _, left = psutil.wait_procs(family, timeout=SECONDS_TO_END)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        _signal(process.pid, signal.SIGKILL)
+        for member in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.kill()
+        process.wait()
+
+
+def _signal(group: int, number: int) -> None:
+    # Gone already, or its number was given to another user's process since.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+@contextlib.contextmanager
+def interruptible(how_to_continue: Callable[[], str]) -> Iterator[None]:
+    """Turn Ctrl-C and SIGTERM into one message on standard error and an exit code.
+
+    Args:
+        how_to_continue: Says what was reached, and what to do.
+
+    Raises:
+        SystemExit: 130 after Ctrl-C, 143 after SIGTERM, as shells count.
+    """
+
+    def stop(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"\ninterrupted: {how_to_continue()}", file=sys.stderr)
+        raise SystemExit(128 + signal.SIGINT) from None
+    except SystemExit as ended:
+        if ended.code == 128 + signal.SIGTERM:
+            print(f"\nended by SIGTERM: {how_to_continue()}", file=sys.stderr)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,88 @@
+"""One arm's figures as the cells of a table, the same in every report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ampft.comparison.findings import Arm, Comparison
+from ampft.comparison.numbers import (
+    NOT_MEASURED,
+    PLUS_MINUS,
+    interval,
+    mean_count,
+    milliseconds,
+    number,
+    point_decimals,
+    points,
+)
+
+MIB = 2**20
+
+
+def metric_cell(comparison: Comparison, arm: Arm) -> str:
+    """Return the primary metric as "84.6 ± 0.5", in hundredths; "-" where there is no mean."""
+    values = arm.metrics.get(comparison.metric)
+    if values is None:
+        return NOT_MEASURED
+    decimals = point_decimals(comparison.margin)
+    mean = number(100 * values.mean, decimals)
+    return mean if values.sd is None else f"{mean} {PLUS_MINUS} {100 * values.sd:.{decimals}f}"
+
+
+def difference_cell(comparison: Comparison, arm: Arm) -> str:
+    """Return the difference as "+0.3 (+0.1 to +0.5)" in points; empty for the baseline."""
+    decimals = point_decimals(comparison.margin)
+    if arm.difference is not None:
+        ends = interval(arm.difference.interval95, decimals)
+        return f"{points(arm.difference.estimate, decimals)} ({ends})"
+    own = arm.metrics.get(comparison.metric)
+    base = comparison.baseline.metrics.get(comparison.metric)
+    if arm is comparison.baseline:
+        return ""
+    if own is None or base is None:
+        return NOT_MEASURED
+    return f"{points(own.mean - base.mean, decimals)} (no interval)"
+
+
+def ratio_cell(comparison: Comparison, arm: Arm) -> str:
+    """Return how many times as fast as the baseline; "-" without ranking, empty for itself."""
+    if arm is comparison.baseline:
+        return ""
+    if arm.speed is None or arm.speed.ratio is None:
+        return NOT_MEASURED
+    return f"{arm.speed.ratio:.2f}"
+
+
+def step_cell(arm: Arm) -> str:
+    """Return the median of the runs' median steps, milliseconds."""
+    if arm.speed is None or not arm.speed.step_seconds:
+        return NOT_MEASURED
+    return milliseconds(median(arm.speed.step_seconds))
+
+
+def peak_cell(arm: Arm) -> str:
+    """Return the peak memory, MiB."""
+    return mebibytes(arm.memory.peak if arm.memory else None)
+
+
+def flips_cell(comparison: Comparison, arm: Arm) -> str:
+    """Return the mean number of predictions that differ; empty for the baseline."""
+    if arm.flips is not None:
+        return mean_count(arm.flips.mean)
+    return "" if arm is comparison.baseline else NOT_MEASURED
+
+
+def condition(arm: Arm) -> str:
+    """Return "native" or "emulated", and how the arm broke where it did."""
+    return arm.execution if arm.status == "complete" else f"{arm.execution}; {arm.status_words}"
+
+
+def median(values: Sequence[float]) -> float:
+    """Return the middle value, or the mean of the two middle ones."""
+    ordered, half = sorted(values), len(values) // 2
+    return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def mebibytes(size: int | None) -> str:
+    """Return bytes in MiB, without the unit; "-" where they were not measured."""
+    return NOT_MEASURED if size is None else f"{size / MIB:,.0f}"

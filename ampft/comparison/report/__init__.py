@@ -1,0 +1,1 @@
+"""A comparison as one HTML file: tables and charts that need no network and no script."""

@@ -1,0 +1,71 @@
+"""How arms are told apart: by colour, by dash, by shape and by name.
+
+Colours are Okabe and Ito's, darker or lighter per theme until they stand 3 : 1 against the page
+(Okabe, Ito, "Color Universal Design", 2008); the style sheet has them as .a0 to .a9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from ampft.comparison.findings import Arm
+from ampft.comparison.report.drawing import element, picture, shown
+
+BASELINE, PLACEBO, FIRST_MODE, LAST = 0, 1, 2, 9
+
+# Around (0, 0), some 9 px in height.
+_SHAPES = {
+    "circle": "M-4.5 0a4.5 4.5 0 1 0 9 0a4.5 4.5 0 1 0-9 0z",
+    "square": "M-4-4h8v8h-8z",
+    "diamond": "M0-5.5L5.5 0L0 5.5L-5.5 0z",
+    "up": "M0-5.2L5 4H-5z",
+    "down": "M0 5.2L5-4H-5z",
+    "plus": "M-1.6-5h3.2v3.4h3.4v3.2h-3.4v3.4h-3.2v-3.4h-3.4v-3.2h3.4z",
+}
+_SHAPE_OF = ("circle", "circle", "circle", "square", "diamond", "up", "down", "plus", "circle",
+             "square")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Look:
+    """One arm as charts show it.
+
+    Attributes:
+        name: Shown inertly.
+        number: Of the style sheet: .a0 is the baseline, .a1 the placebo, .a2 the first mode.
+    """
+
+    name: str
+    number: int
+
+    @property
+    def colour(self) -> str:
+        """The class that sets stroke and fill."""
+        return f"a{self.number}"
+
+    def mark(self, x: str, y: str | float, *, class_: str = "") -> Markup:
+        """Return the arm's shape at a position; the placebo's is hollow."""
+        shape = element("path", d=_SHAPES[_SHAPE_OF[self.number]])
+        classes = f"mark {self.colour} {class_}".strip()
+        return element("svg", shape, x=x, y=y, class_=classes)
+
+    def key(self) -> Markup:
+        """Return the line and shape that stand beside the name in a legend."""
+        stroke = element("line", x1=0, x2=34, y1=8, y2=8, class_=f"mean {self.colour}")
+        return picture(stroke, self.mark("17", 8), height=16, says="", class_="key", hidden=True)
+
+
+def looks(arms: Sequence[Arm]) -> tuple[Look, ...]:
+    """Return the look of each arm; more modes than colours begin again."""
+    found: list[Look] = []
+    modes = 0
+    for index, arm in enumerate(arms):
+        number = BASELINE
+        if index:
+            number = PLACEBO if arm.is_placebo else FIRST_MODE + modes % (LAST - FIRST_MODE + 1)
+            modes += not arm.is_placebo
+        found.append(Look(shown(arm.name), number))
+    return tuple(found)

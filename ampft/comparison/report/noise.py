@@ -1,0 +1,80 @@
+"""The noise yardstick as rows of a table, from whatever of it was written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ampft.results.jsontext import JSONValue
+
+LARGEST = 5  # modules that are named
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Gradient error of one mode beside the noise of the batches, at one set of weights.
+
+    Attributes:
+        at: The initial weights, or a checkpoint.
+        mode: Such as "bf16".
+        error: Over the noise, whole gradient.
+        bias: The part that all batches share, over the noise.
+        modules: Those with the largest error over noise.
+    """
+
+    at: str
+    mode: str
+    error: float | None
+    bias: float | None
+    modules: tuple[tuple[str, float], ...]
+
+
+def noise_rows(yardstick: Mapping[str, JSONValue] | None) -> tuple[Noise, ...]:
+    """Return a row for each set of weights and mode; what has another layout is passed over."""
+    return tuple(
+        _row(str(point.get("name", "")), mode)
+        for point in _mappings((yardstick or {}).get("checkpoints"))
+        for mode in _mappings(point.get("modes"))
+    )
+
+
+def noise_protocol(yardstick: Mapping[str, JSONValue] | None) -> str:
+    """Return on how many batches it was measured, in words; empty when that was not written."""
+    settings = _mapping((yardstick or {}).get("settings"))
+    batches, size = settings.get("batches"), settings.get("effective_batch_size")
+    if not isinstance(batches, int):
+        return ""
+    return f"{batches} step batches" + (f" of {size} examples" if isinstance(size, int) else "")
+
+
+def share(value: float | None) -> str:
+    """Return a ratio in per cent with two digits that count."""
+    if value is None:
+        return "-"
+    percent = 100 * value
+    return f"{percent:.2g} %" if 0.001 <= percent < 100 else f"{percent:.3g} %"
+
+
+def _row(at: str, figures: Mapping[str, JSONValue]) -> Noise:
+    whole = _mapping(figures.get("whole"))
+    modules = [
+        (str(module.get("name", "")), value)
+        for module in _mappings(figures.get("modules"))
+        if (value := _number(module.get("error_over_noise"))) is not None
+    ]
+    modules.sort(key=lambda pair: (-pair[1], pair[0]))
+    error, bias = _number(whole.get("error_over_noise")), _number(whole.get("bias_over_noise"))
+    return Noise(at, str(figures.get("mode", "")), error, bias, tuple(modules[:LARGEST]))
+
+
+def _number(value: JSONValue) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number else None  # type: ignore[arg-type]
+
+
+def _mapping(value: JSONValue) -> Mapping[str, JSONValue]:
+    return value if isinstance(value, dict) else {}
+
+
+def _mappings(value: JSONValue) -> list[Mapping[str, JSONValue]]:
+    return [part for part in value if isinstance(part, dict)] if isinstance(value, list) else []

@@ -1,0 +1,93 @@
+"""How much a forward pass keeps for its backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import TracebackType
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+_Place = tuple[torch.device, int]
+
+
+class SavedBytes:
+    """Counts the storages that autograd keeps inside it, each once, without those of parameters.
+
+    A storage counts from the moment a forward pass saves it until the backward pass has let it go,
+    so that `peak` is that of the micro-batch that keeps most. What autocast casts of the weights
+    counts: it is kept too. Values and random numbers are untouched; what gradient checkpointing
+    saves while it computes again, it keeps from this count.
+
+    Attributes:
+        held: Bytes that are saved now.
+        peak: The most that were saved at a time.
+    """
+
+    def __init__(self, parameters: Iterable[Tensor]) -> None:
+        self.held = 0
+        self.peak = 0
+        self._excluded = {_place(parameter) for parameter in parameters}
+        self._holders: dict[_Place, int] = {}
+        self._hooks = saved_tensors_hooks(self._pack, _unpack)
+
+    def __enter__(self) -> SavedBytes:
+        self._hooks.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._hooks.__exit__(kind, error, traceback)
+
+    def _pack(self, tensor: Tensor) -> _Saved:
+        return _Saved(self, tensor)
+
+    def take(self, place: _Place, size: int) -> None:
+        """Count one more holder of a storage of `size` bytes."""
+        if place in self._excluded:
+            return
+        self._holders[place] = self._holders.get(place, 0) + 1
+        if self._holders[place] == 1:
+            self.held += size
+            self.peak = max(self.peak, self.held)
+
+    def release(self, place: _Place, size: int) -> None:
+        """Count one holder less."""
+        if place in self._excluded:
+            return
+        self._holders[place] -= 1
+        if self._holders[place] == 0:
+            del self._holders[place]
+            self.held -= size
+
+
+class _Saved:
+    """A saved tensor, for as long as autograd holds it."""
+
+    def __init__(self, counter: SavedBytes, tensor: Tensor) -> None:
+        # Detached: an output that its own node holds would never be freed.
+        self.tensor = tensor.detach()
+        self._counter = counter
+        self._place, self._size = _place(tensor), _local(tensor).untyped_storage().nbytes()
+        counter.take(self._place, self._size)
+
+    def __del__(self) -> None:
+        self._counter.release(self._place, self._size)
+
+
+def _unpack(saved: _Saved) -> Tensor:
+    return saved.tensor
+
+
+def _place(tensor: Tensor) -> _Place:
+    return tensor.device, _local(tensor).untyped_storage().data_ptr()
+
+
+def _local(tensor: Tensor) -> Tensor:
+    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local

@@ -1,0 +1,156 @@
+"""The interval over seeds and examples, against published analyses and by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from ampft.comparison.statistics.interval import (
+    DifferenceEstimate,
+    estimate_difference,
+    obuchowski_rockette,
+)
+from ampft.comparison.statistics.jackknife import jackknife_differences
+from ampft.errors import InputError
+
+# Van Dyke et al., spin-echo against cine MRI, 5 readers, 114 cases, trapezoidal AUC, jackknife: the
+# output of OR-DBM MRMC 2.5 (Schartz, Hillis, Pesce, Berbaum; University of Iowa), as published in
+# RJafroc (github.com/dpc10ster/RJafroc, inst/obumrm2/VanDyke-traparea-jackknife-obuch-anova.txt).
+VAN_DYKE = {
+    "first": [0.91964573, 0.85877617, 0.90386473, 0.97310789, 0.82979066],
+    "second": [0.94782609, 0.90531401, 0.92173913, 0.99935588, 0.92995169],
+    "error": 0.00080229, "cov1": 0.00034661, "cov2": 0.00034407, "cov3": 0.00023903,
+}  # fmt: skip
+# Franken et al., 4 readers, 100 cases: the same program's output in RJafroc,
+# tests/testthat/goodValues361/Iowa/Franken1.txt.
+FRANKEN = {
+    "first": [0.85345997, 0.86499322, 0.85730439, 0.81524197],
+    "second": [0.84961556, 0.84350972, 0.84011759, 0.81433740],
+    "error": 0.00152578, "cov1": 0.00079168, "cov2": 0.00048364, "cov3": 0.00051251,
+}  # fmt: skip
+
+
+def published(study: dict) -> DifferenceEstimate:
+    return obuchowski_rockette(
+        np.subtract(study["first"], study["second"]),
+        2 * (study["error"] - study["cov1"]),
+        2 * (study["cov2"] - study["cov3"]),
+    )
+
+
+def test_van_dyke_is_reproduced():
+    """Random readers and random cases: 15.26 df, F = 4.46, p = 0.0517, as Hillis has it."""
+    found = published(VAN_DYKE)
+    assert found.estimate == pytest.approx(-0.04380032, abs=1e-8)
+    assert found.seed_variance / 2 == pytest.approx(0.00055103, abs=1e-8)  # MS(T*R)
+    assert found.standard_error == pytest.approx(0.02075, abs=5e-6)
+    assert found.degrees_of_freedom == pytest.approx(15.26, abs=0.005)
+    assert (found.estimate / found.standard_error) ** 2 == pytest.approx(4.46, abs=0.005)
+    assert found.p_difference() == pytest.approx(0.0517, abs=5e-5)
+    assert found.interval(0.95) == pytest.approx((-0.08796, 0.00036), abs=5e-6)
+
+
+def test_a_wrong_formula_would_not_reproduce_it():
+    """Negative controls: the paired t test over readers, and cases alone, are published apart."""
+    differences = np.subtract(VAN_DYKE["first"], VAN_DYKE["second"])
+    paired = stats.ttest_1samp(differences, 0.0).pvalue
+    assert abs(paired - 0.0517) > 0.005
+    assert obuchowski_rockette(differences, 9.1e-4, 0.0).p_difference() == pytest.approx(paired)
+
+
+def test_where_readers_agree_by_luck_the_interval_is_that_of_fixed_readers():
+    """Franken: MS(T*R) is a fifteenth of what cases alone give it, and Cov2 - Cov3 is negative.
+
+    The published analysis of random readers then has a standard error of 0.00501, less than the
+    0.01916 of its own analysis of these very readers. Here the second is the floor.
+    """
+    found = published(FRANKEN)
+    assert found.estimate == pytest.approx(0.01085482, abs=1e-8)
+    assert found.jackknife_covariance == 0
+    assert found.standard_error == pytest.approx(0.01916, abs=5e-6)
+    assert found.degrees_of_freedom == pytest.approx(3)
+    unfloored = math.sqrt(np.var(np.subtract(FRANKEN["first"], FRANKEN["second"]), ddof=1) / 4)
+    assert unfloored == pytest.approx(0.00501, abs=5e-6)
+
+
+def test_p_values_and_intervals_agree():
+    generator = np.random.default_rng(0)
+    for _ in range(200):
+        variance = generator.uniform(0.2, 4) * 1e-4
+        each = obuchowski_rockette(
+            generator.normal(0.005, 0.01, 5), variance, generator.uniform(-0.2, 0.9) * variance
+        )
+        (low95, high95), (low90, high90) = each.interval(0.95), each.interval(0.90)
+        assert (each.p_difference() <= 0.05) == (low95 >= 0 or high95 <= 0)
+        assert (each.p_equivalence(0.02) <= 0.05) == (low90 >= -0.02 and high90 <= 0.02)
+        assert (each.p_beyond(0.003) <= 0.05) == (low95 >= 0.003 or high95 <= -0.003)
+        assert each.p_beyond(0.003) >= each.p_difference()
+        level = 1 - each.p_difference()
+        nearest = min(each.interval(level), key=abs)
+        assert nearest == pytest.approx(0, abs=1e-9)
+
+
+def test_the_interval_is_that_of_t():
+    each = obuchowski_rockette(np.array([0.0, 0.01, 0.03]), 1e-5, 2e-5)
+    own = np.var([0.0, 0.01, 0.03], ddof=1) / 3
+    variance = own + 2e-5
+    wanted = stats.t.interval(
+        0.95, 2 * (variance / own) ** 2, loc=0.04 / 3, scale=math.sqrt(variance)
+    )
+    assert each.interval(0.95) == pytest.approx(wanted)
+
+
+def test_without_any_variance_the_interval_is_the_point():
+    same = obuchowski_rockette(np.zeros(3), 0.0, 0.0)
+    assert same.interval(0.95) == (0, 0)
+    assert (same.p_difference(), same.p_equivalence(0.01), same.p_beyond(0.01)) == (1, 0, 1)
+    shifted = obuchowski_rockette(np.full(3, 0.5), 0.0, 0.0)
+    assert shifted.interval(0.95) == (0.5, 0.5)
+    assert (shifted.p_difference(), shifted.p_equivalence(0.01)) == (0, 1)
+    assert shifted.p_beyond(0.01) == 0
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "macro_f1"])
+@pytest.mark.parametrize(("n", "equivalent"), [(50, False), (1000, True)])
+def test_predictions_that_agree_on_few_examples_do_not_show_equivalence(metric, n, equivalent):
+    labels = np.arange(n) % 2
+    rows = np.tile(labels, (5, 1))
+    rows[:, : n // 10] = 0
+    jackknife = jackknife_differences(labels, rows, rows, metric=metric, classes=2)
+    each = estimate_difference(jackknife)
+    assert each.standard_error == pytest.approx(1 / n)
+    assert each.degrees_of_freedom == 4
+    assert (each.p_equivalence(0.01) <= 0.05) == equivalent
+
+
+def test_one_side_always_right_and_the_other_never_is_finite():
+    labels = np.zeros(10, dtype=int)
+    jackknife = jackknife_differences(
+        labels, np.zeros((3, 10), int), np.ones((3, 10), int), metric="accuracy", classes=2
+    )
+    each = estimate_difference(jackknife)
+    assert each.estimate == 1
+    low, high = each.interval(0.95)
+    assert 0.5 < low < high < 1.5
+    assert each.p_difference() < 0.05
+
+
+def test_degrees_of_freedom_never_exceed_the_examples():
+    """The same flips at every seed: s^2 is rounding, and df by the formula without bound."""
+    labels = np.zeros(40, dtype=int)
+    mode = np.zeros((3, 40), int)
+    mode[:, :6] = 1
+    each = estimate_difference(
+        jackknife_differences(labels, mode, np.zeros((3, 40), int), metric="accuracy", classes=2)
+    )
+    assert each.degrees_of_freedom == 39
+    assert all(map(math.isfinite, each.interval(0.95)))
+
+
+@pytest.mark.parametrize("seeds", [0, 1, 2])
+def test_two_seeds_are_refused(seeds):
+    with pytest.raises(InputError, match=f"{seeds} seeds per mode: at least 3"):
+        obuchowski_rockette(np.zeros(seeds), 1e-5, 0.0)

@@ -1,0 +1,103 @@
+"""Seeds that would decide, the power of a planted loss, and McNemar's mid-p."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from ampft.comparison.statistics.interval import obuchowski_rockette
+from ampft.comparison.statistics.mcnemar import mcnemar_mid_p
+from ampft.comparison.statistics.power import MOST_SEEDS, power, seeds_to_decide
+
+MARGIN = 0.01
+SEEDS = np.array([-0.012, 0.008, 0.004, -0.006, 0.010])  # mean 0.0008, sd 0.0094
+
+
+def test_more_seeds_decide_where_seeds_are_the_noise():
+    each = obuchowski_rockette(SEEDS, 1e-5, 1e-6)
+    found = seeds_to_decide(each, margin=MARGIN)
+    assert found is not None
+    low, high = found
+    assert 5 < low < high < 50
+    # By hand at the upper end of s^2: the 90 % interval enters the margin between these two.
+    spread = float(np.var(SEEDS, ddof=1)) * 4 / stats.chi2.ppf(0.1, 4)
+    for seeds, decided in ((high, True), (high - 1, False)):
+        variance = spread / seeds + 1e-6
+        degrees = (seeds - 1) * (variance / (spread / seeds)) ** 2
+        reach = float(SEEDS.mean()) + stats.t.ppf(0.95, degrees) * math.sqrt(variance)
+        assert (reach <= MARGIN) == decided
+
+
+def test_no_seeds_decide_where_the_examples_are_the_noise():
+    each = obuchowski_rockette(SEEDS, 2e-4, 1e-4)  # sqrt(C) is a margin
+    assert seeds_to_decide(each, margin=MARGIN) is None
+    assert seeds_to_decide(each, margin=5 * MARGIN) is not None
+
+
+def test_an_end_that_is_out_of_reach_is_said():
+    each = obuchowski_rockette(SEEDS - SEEDS.mean() + 0.0095, 1e-6, 0.0)
+    found = seeds_to_decide(each, margin=MARGIN)
+    assert found is not None
+    assert 5 < found[0] <= found[1] <= MOST_SEEDS
+
+
+def test_power_is_the_level_without_a_loss_and_grows():
+    level = power(0.0, seeds=5, seed_variance=1e-4, covariance=1e-5)
+    assert level == pytest.approx(0.025, abs=1e-9)  # on the side of the loss alone
+    powers = [
+        power(0.02, seeds=seeds, seed_variance=2e-4, covariance=2e-5) for seeds in (3, 5, 10, 20)
+    ]
+    assert powers == sorted(powers)
+    assert power(-0.02, seeds=5, seed_variance=2e-4, covariance=2e-5) == powers[1]
+    assert power(0.02, seeds=5, seed_variance=0.0, covariance=0.0) == 1
+    assert 0.99 < power(0.02, seeds=5, seed_variance=0.0, covariance=2e-5) < 1
+
+
+def test_power_is_that_of_the_paired_t_test_without_covariance():
+    degrees, noncentrality = 4, 0.02 / math.sqrt(2e-4 / 5)
+    wanted = stats.nct.sf(stats.t.ppf(0.975, degrees), degrees, noncentrality)
+    assert power(0.02, seeds=5, seed_variance=2e-4, covariance=0.0) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize(
+    ("mode", "baseline", "wanted"),
+    [
+        # Fagerland, Lydersen, Laake 2013, table 1 (Bentur et al.): 1 and 7 discordant, 0.039.
+        (1, 7, 0.0390625),
+        (7, 1, 0.0390625),
+        (0, 0, 1.0),
+        (0, 1, 0.5),
+        (1, 1, 0.75),
+        (2, 2, 1 - 6 / 32),
+    ],
+)
+def test_mid_p_by_hand(mode, baseline, wanted):
+    assert mcnemar_mid_p(mode, baseline) == pytest.approx(wanted, abs=1e-12)
+
+
+@pytest.mark.parametrize(("mode", "baseline"), [(0, 12), (3, 9), (10, 10), (41, 17)])
+def test_mid_p_by_enumeration(mode, baseline):
+    """All outcomes that are less likely, and half of those that are as likely."""
+    m = mode + baseline
+    chances = {x: math.comb(m, x) for x in range(m + 1)}
+    seen = chances[mode]
+    wanted = sum(c for c in chances.values() if c < seen)
+    wanted += sum(c for c in chances.values() if c == seen) / 2
+    assert mcnemar_mid_p(mode, baseline) == pytest.approx(wanted / 2**m, rel=1e-9)
+    assert mcnemar_mid_p(mode, baseline) < stats.binomtest(mode, m).pvalue
+
+
+def test_mid_p_of_a_million():
+    b, c = 1_000_000, 1_003_000
+    normal = 2 * stats.norm.sf(abs(b - c) / math.sqrt(b + c))
+    assert mcnemar_mid_p(b, c) == pytest.approx(normal, rel=1e-4)
+    assert mcnemar_mid_p(10**6, 10**6) == pytest.approx(1, abs=1e-3)
+    assert mcnemar_mid_p(0, 10**6) == 0
+
+
+def test_negative_counts_are_refused():
+    with pytest.raises(ValueError, match="counts are not negative: -1, 3"):
+        mcnemar_mid_p(-1, 3)

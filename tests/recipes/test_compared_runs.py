@@ -1,0 +1,113 @@
+"""What a run records for a comparison: the placebo, fp32 beside, curves, speed, memory."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+
+import numpy as np
+import pytest
+from running import CLASSIFY, Finished, call, succeeded, text_settings
+
+from ampft.results.predictions import read_predictions
+from ampft.results.show import format_run
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def short_run(files, tiny_model, tmp_path_factory):
+    """Start a run of two epochs in a mode, with more words."""
+
+    def start(mode, *more) -> Finished:
+        folder = tmp_path_factory.mktemp("compared") / mode
+        words = [*text_settings(files, tiny_model, folder), "--num_train_epochs", 2, *more]
+        done = succeeded(call(sys.executable, CLASSIFY, "--mixed_precision", mode, *words))
+        return Finished(folder, done.stdout, done.stderr)
+
+    return start
+
+
+@pytest.fixture(scope="module")
+def plain(short_run) -> Finished:
+    return short_run("fp32", "--evaluate_fp32")
+
+
+@pytest.fixture(scope="module")
+def placebo(short_run) -> Finished:
+    return short_run("fp32", "--perturb_initial_weights")
+
+
+@pytest.fixture(scope="module")
+def in_fp16(short_run) -> Finished:
+    return short_run("fp16", "--evaluate_fp32")
+
+
+def weights(run: Finished) -> str:
+    return hashlib.sha256((run.folder / "model.safetensors").read_bytes()).hexdigest()
+
+
+def test_a_placebo_begins_with_the_same_hash_and_ends_elsewhere(plain, placebo, short_run):
+    one, other = plain.record, placebo.record
+    assert one["model"]["initial_weights_sha256"] == other["model"]["initial_weights_sha256"]
+    assert one["example_ids_sha256"] == other["example_ids_sha256"]
+    assert (one["model"]["perturbed"], other["model"]["perturbed"]) == (False, True)
+    assert weights(plain) != weights(placebo)
+    # Negative control: without the perturbation a run is the same twice.
+    assert weights(short_run("fp32")) == weights(plain)
+
+
+def test_fp32_is_predicted_beside_another_precision(in_fp16):
+    own = read_predictions(in_fp16.folder / "predictions.parquet")
+    in_fp32 = read_predictions(in_fp16.folder / "predictions_fp32.parquet")
+    assert np.array_equal(own.example_ids, in_fp32.example_ids)
+    assert not np.array_equal(own.probabilities, in_fp32.probabilities)
+    np.testing.assert_allclose(own.probabilities, in_fp32.probabilities, atol=0.02)
+    record = in_fp16.record
+    assert record["metrics_fp32"].keys() == record["metrics"].keys()
+    assert record["metrics_fp32"]["log_loss"] != record["metrics"]["log_loss"]
+    assert "predictions_fp32.parquet" in record["files"]
+
+
+def test_fp32_itself_is_predicted_once(plain, placebo):
+    assert plain.record["metrics_fp32"] == plain.record["metrics"]
+    assert not (plain.folder / "predictions_fp32.parquet").exists()
+    assert placebo.record["metrics_fp32"] is None
+
+
+def test_every_validation_is_recorded(plain):
+    first, second = plain.record["validations"]
+    assert (first["epoch"], first["step"]) == (1, 9)
+    assert (second["epoch"], second["step"]) == (2, 18)
+    assert 0 <= first["macro_f1"] <= first["accuracy"] + 0.5
+    assert second["log_loss"] < first["log_loss"]
+    assert f"validation accuracy {second['accuracy']:.3f}" in plain.stdout
+    best = plain.record["best"]
+    assert plain.record["validations"][best["epoch"] - 1][best["metric"]] == best["value"]
+
+
+def test_the_speed_stands_beside_what_the_machine_can_do(plain, in_fp16):
+    timings = plain.record["timings"]
+    # Two layers of width 32 with 64 in between.
+    assert timings["flops_per_token"] == 6 * 2 * (4 * 32**2 + 2 * 32 * 64)
+    rates = [row["tokens_per_second"] for row in plain.history[5:]]
+    assert timings["tokens_per_second"] == pytest.approx(np.median(rates))
+    done = timings["tokens_per_second"] * timings["flops_per_token"]
+    assert timings["utilisation"] == pytest.approx(done / timings["matrix_rate_gflops"] / 1e9)
+    assert 0 < timings["utilisation"] < 1
+    assert in_fp16.record["timings"]["matrix_rate_gflops"] is None
+    assert in_fp16.record["timings"]["utilisation"] is None
+
+
+@pytest.mark.parametrize("mode", ["plain", "in_fp16"])
+def test_the_peak_is_split(mode, request):
+    record = request.getfixturevalue(mode).record
+    memory = record["memory"]
+    bytes_of_weights = 4 * record["model"]["parameters"]
+    assert memory["weights"] == memory["gradients"] == bytes_of_weights
+    # Two moments, and a step counter of four bytes for each parameter.
+    assert 0 < memory["optimizer_state"] - 2 * bytes_of_weights < 4 * 100
+    parts = ("weights", "gradients", "optimizer_state", "activations", "rest", "baseline")
+    assert sum(memory[name] for name in parts) == memory["peak"]
+    assert memory["activations"] > 0
+    assert "\nmemory     " in format_run(request.getfixturevalue(mode).folder)
