@@ -1,4 +1,4 @@
-"""The command `ampft`: `env`, `predict`, `report`."""
+"""The command `ampft`: `env`, `predict`, `report`, `compare`."""
 
 from __future__ import annotations
 
@@ -29,8 +29,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str]) -> None:
+    if argv[:1] == ["yardstick"]:  # its words go on after --, which argparse would take for its own
+        from ampft.yardstick.door import main as yardstick
+
+        yardstick(argv[1:])
+        return
     args = _parser().parse_args(argv)
-    {"env": _env, "predict": _predict, "report": _report}[args.command](args)
+    {"env": _env, "predict": _predict, "report": _report, "compare": _compare}[args.command](args)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -74,9 +79,51 @@ def _parser() -> argparse.ArgumentParser:
         help="precision to compute in (default: fp32)",
     )
     predict.add_argument("file", metavar="FILE", help="CSV, TSV, JSON, JSON Lines or Parquet")
-    report = commands.add_parser("report", help="print a run again", allow_abbrev=False)
-    report.add_argument("run", metavar="RUN", help="output folder of a run")
+    commands.add_parser(
+        "yardstick", help="gradient error of each precision beside the noise of the batches"
+    )
+    report = commands.add_parser(
+        "report", help="print a run or a comparison again", allow_abbrev=False
+    )
+    report.add_argument("run", metavar="RUN", help="output folder of a run or of a comparison")
+    _add_compare(commands)
     return parser
+
+
+def _add_compare(commands: argparse._SubParsersAction[_Parser]) -> None:
+    compare = commands.add_parser(
+        "compare", help="compare runs that differ in precision alone", allow_abbrev=False
+    )
+    compare.add_argument(
+        "runs",
+        metavar="RUN",
+        nargs="+",
+        help="output folder of a run, or of a comparison; each mode at the same seeds",
+    )
+    compare.add_argument(
+        "--metric",
+        default="accuracy",
+        metavar="accuracy|macro_f1",
+        help="the metric that decides (default: accuracy)",
+    )
+    compare.add_argument(
+        "--margin",
+        type=float,
+        default=1.0,
+        metavar="POINTS",
+        help="differences within it count as none, in points (default: 1)",
+    )
+    compare.add_argument(
+        "--baseline",
+        default="fp32",
+        metavar="MODE",
+        help="what all others are compared with (default: fp32)",
+    )
+    compare.add_argument(
+        "--output_dir",
+        metavar="DIR",
+        help="folder for comparison.html, .md and .json (default: print only)",
+    )
 
 
 def _env(args: argparse.Namespace) -> None:
@@ -100,9 +147,42 @@ def _predict(args: argparse.Namespace) -> None:
 
 
 def _report(args: argparse.Namespace) -> None:
+    from pathlib import Path
+
+    from ampft.comparison.findings import COMPARISON_NAME
+
+    folder = Path(args.run)
+    if (folder / COMPARISON_NAME).is_file():
+        from ampft.comparison.read import read_comparison
+        from ampft.comparison.show import terminal_text
+
+        print(terminal_text(read_comparison(folder)), end="")
+        return
     from ampft.results.show import format_run
 
     print(format_run(args.run))
+
+
+def _compare(args: argparse.Namespace) -> None:
+    from pathlib import Path
+
+    from ampft.comparison.analysis import compare_folders
+    from ampft.comparison.show import terminal_text
+
+    comparison = compare_folders(
+        [Path(run) for run in args.runs],
+        metric=args.metric,
+        margin=args.margin / 100,
+        baseline=args.baseline,
+    )
+    print(terminal_text(comparison), end="")
+    if args.output_dir is None:
+        print("\nWith --output_dir DIR: comparison.html, comparison.md and comparison.json.")
+        return
+    from ampft.comparison.write import write_comparison
+
+    write_comparison(comparison, Path(args.output_dir))
+    print(f"\nwrote {args.output_dir}: comparison.html, comparison.md, comparison.json")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import time
@@ -45,6 +46,9 @@ def run_door(main: Callable[[], None]) -> int:
     Returns:
         0 when `main` returned, 130 after Ctrl-C, else the exit code of the error.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal without Unicode shows escapes: printing never ends a run.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         main()
     except tuple(EXIT_CODES) as error:

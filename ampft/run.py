@@ -32,7 +32,7 @@ from ampft.results.record import (
 )
 from ampft.results.show import headed_report
 from ampft.results.write import write_results
-from ampft.setup import Setup, check_setup, first_record, peak_memory
+from ampft.setup import Setup, check_setup, claim_folder, first_record, peak_memory
 from ampft.terminal import tell
 from ampft.training.accelerator import verify_prepared
 from ampft.training.best import BestModel
@@ -261,6 +261,7 @@ def open_run(setup: Setup, output_dir: Path) -> Iterator[Run]:
     main = accelerator.is_main_process
     if main:
         tell("\n".join(plan_lines(setup)))
+    output_dir = claim_folder(setup, output_dir)
     folder = RunFolder(output_dir, overwrite=args.overwrite_output_dir) if main else None
     history_path = None if folder is None else folder / "history.jsonl"
     with (

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -132,10 +133,46 @@ def _choose_folder(args: ClassifyArguments, mode: str) -> Path:
         check_output_folder(args.output_dir, overwrite=args.overwrite_output_dir)
         _check_creatable(Path(args.output_dir))
         return Path(args.output_dir)
+    return next(path for path in _default_folders(args, mode) if not path.exists())
+
+
+def claim_folder(setup: Setup, chosen: Path) -> Path:
+    """Make the folder of a run that names none; return it, the same on every process.
+
+    Runs that begin at once choose the same name. Whoever makes the folder has it, the others take
+    the next; nothing is made before a run begins, so that a refused one leaves none behind.
+
+    Args:
+        setup: Of the run.
+        chosen: What `choose_folder` returned; it stands where `--output_dir` was given.
+    """
+    if setup.args.output_dir is not None:
+        return chosen
+    main = setup.accelerator.is_main_process
+    claimed = [_claim_folder(setup.args, setup.precision.mode) if main else None]
+    broadcast_object_list(claimed)
+    folder = claimed[0] or chosen
+    where = setup.accelerator.project_configuration
+    where.project_dir = where.logging_dir = str(folder)  # where trackers write
+    return folder
+
+
+def _claim_folder(args: ClassifyArguments, mode: str) -> Path | None:
+    for path in _default_folders(args, mode):
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError:  # whoever opens the folder has the message
+            return None
+        return path
+    return None
+
+
+def _default_folders(args: ClassifyArguments, mode: str) -> Iterator[Path]:
     source = args.dataset_name or args.train_file or "data"
     stem = f"{mode}-{Path(source).stem}-seed{args.seed}"
-    names = (stem if n == 1 else f"{stem}-{n}" for n in range(1, sys.maxsize))
-    return next(path for name in names if not (path := Path("runs", name)).exists())
+    return (Path("runs", stem if n == 1 else f"{stem}-{n}") for n in range(1, sys.maxsize))
 
 
 def _check_creatable(folder: Path) -> None:

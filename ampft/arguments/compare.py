@@ -30,7 +30,7 @@ OWN = {
     "perturb_initial_weights": "the placebo arm does it, unless --no_placebo is given",
 }
 
-_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)min)?(?:(\d+)s)?")
+_DURATION = re.compile(r"(?:([0-9]+)h)?(?:([0-9]+)min)?(?:([0-9]+)s)?")
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ def read_plan(folder: Path) -> Plan | None:
                 "--output_dir."
             )
         return _plan(values)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(

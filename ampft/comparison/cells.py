@@ -72,11 +72,6 @@ def flips_cell(comparison: Comparison, arm: Arm) -> str:
     return "" if arm is comparison.baseline else NOT_MEASURED
 
 
-def condition(arm: Arm) -> str:
-    """Return "native" or "emulated", and how the arm broke where it did."""
-    return arm.execution if arm.status == "complete" else f"{arm.execution}; {arm.status_words}"
-
-
 def median(values: Sequence[float]) -> float:
     """Return the middle value, or the mean of the two middle ones."""
     ordered, half = sorted(values), len(values) // 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -51,7 +52,7 @@ def explored(found: DifferenceEstimate, *, alpha: float) -> Difference:
         interval90=found.interval(1 - 2 * alpha),
         level95=1 - alpha,
         level90=1 - 2 * alpha,
-        degrees_of_freedom=found.degrees_of_freedom,
+        degrees_of_freedom=float(found.degrees_of_freedom),
         seed_variance=found.seed_variance,
         jackknife_variance=found.jackknife_variance,
         jackknife_covariance=found.jackknife_covariance,
@@ -77,5 +78,6 @@ def _with_verdict(decision: Decision) -> Difference:
 
 
 def _values(values: Sequence[float]) -> MetricValues:
-    deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
-    return MetricValues(mean=float(np.mean(values)), sd=deviation, per_seed=tuple(values))
+    # Exact sums: equal values have a deviation of 0, not of a rounding error.
+    deviation = statistics.stdev(values) if len(values) > 1 else None
+    return MetricValues(mean=statistics.fmean(values), sd=deviation, per_seed=tuple(values))

@@ -30,7 +30,7 @@ def memory(group: RunGroup, baseline: RunGroup) -> Memory | None:
     ]
 
     def middle(name: str) -> int | None:
-        return _median([getattr(part, name, None) for part in measured])
+        return _median([getattr(part, name) for part in measured])
 
     return Memory(
         peak=middle("peak"),

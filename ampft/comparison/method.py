@@ -50,9 +50,9 @@ def method_paragraphs(comparison: Comparison) -> tuple[str, ...]:
         f"Estimated is the expected difference in {metric_name(comparison.metric)}, mode less "
         f"{base}, over training seeds (head, order of the examples, dropout) and over test "
         "examples, with training set, model and hyperparameters fixed. It comes from "
-        f"{comparison.examples:,} examples of {comparison.split} and {seed_words(comparison.seeds)}; "
-        f"{metric_name(comparison.metric)} and the margin of {margin_words(comparison)} were "
-        "named beforehand."
+        f"{comparison.examples:,} examples of {comparison.split} and "
+        f"{seed_words(comparison.seeds)}; {metric_name(comparison.metric)} and the margin of "
+        f"{margin_words(comparison)} were named beforehand."
     )
     parts = [estimand, FORMULAS, _verdicts(comparison), HOLM]
     if any(arm.is_placebo for arm in comparison.arms):
@@ -74,7 +74,7 @@ def _verdicts(comparison: Comparison) -> str:
     margin = margin_words(comparison)
     words = (
         f"A mode is equivalent when its {narrow} interval lies within {margin} on either side of "
-        f"0; worse beyond the margin when its {wide} interval lies below it; worse, size "
+        f"0; worse beyond the margin when its {wide} interval lies wholly below that; worse, size "
         "uncertain, when that interval lies below 0 and neither of those holds; better likewise; "
         "else undecided."
     )

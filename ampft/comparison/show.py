@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ampft.comparison.cells import (
-    condition,
     difference_cell,
     flips_cell,
     metric_cell,
@@ -98,13 +97,13 @@ def _row(comparison: Comparison, arm: Arm) -> tuple[str, ...]:
     return (
         arm.name,
         metric_cell(comparison, arm),
-        difference_cell(comparison, arm),
+        difference_cell(comparison, arm) if arm.status == "complete" else arm.status_words,
         flips_cell(comparison, arm),
         ratio_cell(comparison, arm),
         step_cell(arm),
         peak_cell(arm),
         count_range(arm.skipped_steps),
-        condition(arm),
+        arm.execution,
     )
 
 

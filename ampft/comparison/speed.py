@@ -13,7 +13,7 @@ FASTER = 1.2  # a mode that is not gets a reason
 WAITING = 0.2
 BUSY = 0.35  # of the rate of large products; below it, the work is too small to fill the device
 AS_PREDICTED = 0.9
-NOT_MEASURED = "not measured: these runs recorded neither utilisation nor the rate of products"
+NOT_MEASURED = "not measured: these runs recorded no utilisation to tell it by"
 
 
 def speed(group: RunGroup, baseline: RunGroup, tf32: RunGroup | None) -> Speed | None:

@@ -141,11 +141,18 @@ def decided(comparison: Comparison, difference: Difference) -> str:
 
 def _after_holm(comparison: Comparison, difference: Difference) -> str:
     """Say why a mode is undecided whose own interval would have decided."""
-    p, adjusted = difference.p_difference, difference.p_difference_holm
-    if p is None or adjusted is None or not p <= comparison.alpha < adjusted:
-        return ""
-    modes = sum(arm.difference is not None and not arm.is_placebo for arm in comparison.arms)
-    return f" (its interval excludes 0, but not after Holm's correction for {modes} modes)"
+    pairs = {
+        "its interval excludes 0": (difference.p_difference, difference.p_difference_holm),
+        f"its {level(difference.level90)} interval lies within the margin": (
+            difference.p_equivalence,
+            difference.p_equivalence_holm,
+        ),
+    }
+    for words, (alone, adjusted) in pairs.items():
+        if alone is not None and adjusted is not None and alone <= comparison.alpha < adjusted:
+            candidates = [arm for arm in comparison.arms if arm.difference and not arm.is_placebo]
+            return f" ({words}, but not after Holm's correction for {len(candidates)} modes)"
+    return ""
 
 
 def without_interval(comparison: Comparison, arm: Arm) -> str:

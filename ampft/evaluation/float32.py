@@ -49,15 +49,18 @@ def in_float32(
     plain: Any = accelerator.unwrap_model(model, keep_torch_compile=False)
     # Accelerate keeps the forward pass that it wrapped in autocast; fp32 and tf32 have no wrapper.
     wrapped, original = plain.__dict__.get("forward"), plain.__dict__.get("_original_forward")
+    is_16_bit = precision.storage_dtype != torch.float32
     apply_float32_policy(replace(precision, mode="fp32"))
     try:
         if original is not None:
             plain.forward = original
-        store_in(plain, torch.float32)
+        if is_16_bit:
+            store_in(plain, torch.float32)
         with emulation_suspended(), torch.autocast(accelerator.device.type, enabled=False):
             yield plain
     finally:
-        store_in(plain, precision.storage_dtype)
+        if is_16_bit:
+            store_in(plain, precision.storage_dtype)
         if original is not None:
             plain.forward = wrapped
         apply_float32_policy(precision)

@@ -84,7 +84,7 @@ def process_memory(baseline: int | None) -> PeakMemory:
     """
     peak = resident_peak()
     protocol = (
-        "VmHWM of the process at the end; baseline: the same after the imports"
+        "VmHWM of the process after training and evaluation; baseline: the same after the imports"
         if peak is not None
         else "not measured: this system has no /proc/self/status"
     )

@@ -64,7 +64,9 @@ def heading(record: RunRecord) -> str:
         "precision": precision_words(record),
         "executed": f"{record.precision.summary or 'not measured'}{lost_updates_words(record)}",
         "model": f"{inert(record.model.name)}, {record.model.architecture}, "
-        f"{record.model.parameters / 1e6:.1f} M parameters",
+        f"{record.model.parameters / 1e6:.1f} M parameters"
+        + ", each weight one unit in its last place off (placebo)"
+        * record.model.perturbed,
         "data": f"{inert(record.data.name)}: {sizes}; {counted(len(record.label_names), 'class')}",
         "steps": steps_words(record),
     }

@@ -25,19 +25,20 @@ def summed_cross_entropy(
     the same `weight` and `label_smoothing` and `reduction="mean"`.
 
     Args:
-        logits: (m, C), any floating dtype; computed in float32.
+        logits: (m, C), any floating dtype; computed in float32, or in float64 where they are that.
         labels: (m,) int64 class indices.
         class_weights: (C,) float32; None weighs every class one.
         label_smoothing: Share of the target spread evenly over the classes, 0 to 1.
 
     Returns:
-        A float32 scalar.
+        A float32 scalar; a float64 one of float64 logits.
     """
+    dtype = torch.promote_types(logits.dtype, torch.float32)
     with torch.autocast(logits.device.type, enabled=False):
         return functional.cross_entropy(
-            logits.float(),
+            logits.to(dtype),
             labels,
-            weight=class_weights,
+            weight=None if class_weights is None else class_weights.to(dtype),
             label_smoothing=label_smoothing,
             reduction="sum",
         )

@@ -10,10 +10,12 @@ from transformers import AutoConfig
 
 from ampft.errors import InputError
 
-NAMED_MODEL, SAVED_MODEL = "--model_name_or_path", "--model"
+NAMED_MODEL, SAVED_MODEL, CHECKPOINT = "--model_name_or_path", "--model", "--checkpoints"
+_FINISHED_RUN = "Give the --output_dir of a finished run, with all its files."
 CURES = {
     NAMED_MODEL: "Give a folder that save_pretrained wrote, or a hub id with the hub in reach.",
-    SAVED_MODEL: "Give the --output_dir of a finished run, with all its files.",
+    SAVED_MODEL: _FINISHED_RUN,
+    CHECKPOINT: _FINISHED_RUN,
 }
 
 
@@ -64,7 +66,7 @@ def load_config(path: str, *, trust_remote_code: bool) -> Any:
         raise cannot_load(path, error) from error
 
 
-def load_saved(auto_class: Any, path: str) -> Any:
+def load_saved(auto_class: Any, path: str, *, flag: str = SAVED_MODEL) -> Any:
     """Return the model in the folder of a run, in float32, as it was saved.
 
     Raises:
@@ -73,8 +75,8 @@ def load_saved(auto_class: Any, path: str) -> Any:
     try:
         model = auto_class.from_pretrained(path, dtype=torch.float32)
     except Exception as error:  # as in `load_pretrained`
-        raise cannot_load(path, error, flag=SAVED_MODEL) from error
-    refuse_not_finite(model, path, flag=SAVED_MODEL)
+        raise cannot_load(path, error, flag=flag) from error
+    refuse_not_finite(model, path, flag=flag)
     return model
 
 

@@ -118,7 +118,10 @@ def classification_loss(
 
 
 def forward_logits(model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Call a model of transformers on `inputs` without its labels; return (m, C) float32 logits."""
+    """Call a model of transformers on `inputs` without its labels; return (m, C) float32 logits.
+
+    A model in float64 keeps its logits so: the reference of a gradient's rounding is not rounded.
+    """
     weight = next(model.parameters())
     moved: dict[str, Any] = {
         name: value.to(weight.device, _input_dtype(value, weight), non_blocking=True)
@@ -126,7 +129,7 @@ def forward_logits(model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
         if name != "labels"
     }
     logits: Tensor = model(**moved).logits
-    return logits.float()
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def _input_dtype(value: Tensor, weight: Tensor) -> torch.dtype:

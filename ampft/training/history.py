@@ -150,7 +150,8 @@ class History:
         """Return the steady-state durations: median, quartiles, rates, and how they were taken."""
         steady = np.array(self.seconds[WARM_UP_STEPS:] or self.seconds or [math.nan])
         waited = np.array(self.waited[WARM_UP_STEPS:] or self.waited or [math.nan])
-        rates = np.array(self.lengths[-len(steady) :] or [math.nan]) / steady
+        lengths = np.array(self.lengths[-len(steady) :], dtype=np.float64)
+        rates = lengths / steady[: len(lengths)]
         low, median, high = np.percentile(steady, [25, 50, 75]).tolist()
         total = sum(self.seconds) or math.nan
         return _without_nan(
@@ -163,7 +164,7 @@ class History:
                 "step_seconds_quartiles": [low, high],
                 "training_seconds": total,
                 "examples_per_second": self.examples / total,
-                "tokens_per_second": float(np.median(rates)),
+                "tokens_per_second": float(np.median(rates)) if self.lengths else math.nan,
                 "waiting_share": float(waited.sum() / steady.sum()),
             }
         )

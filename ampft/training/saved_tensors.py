@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from types import TracebackType
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 _Place = tuple[torch.device, int]
 
@@ -28,7 +30,7 @@ class SavedBytes:
     def __init__(self, parameters: Iterable[Tensor]) -> None:
         self.held = 0
         self.peak = 0
-        self._excluded = {_place(parameter) for parameter in parameters}
+        self._excluded = {place for parameter in parameters for place, _ in _storages(parameter)}
         self._holders: dict[_Place, int] = {}
         self._hooks = saved_tensors_hooks(self._pack, _unpack)
 
@@ -73,21 +75,24 @@ class _Saved:
         # Detached: an output that its own node holds would never be freed.
         self.tensor = tensor.detach()
         self._counter = counter
-        self._place, self._size = _place(tensor), _local(tensor).untyped_storage().nbytes()
-        counter.take(self._place, self._size)
+        self._storages = tuple(_storages(tensor))
+        for place, size in self._storages:
+            counter.take(place, size)
 
     def __del__(self) -> None:
-        self._counter.release(self._place, self._size)
+        for place, size in self._storages:
+            self._counter.release(place, size)
 
 
 def _unpack(saved: _Saved) -> Tensor:
     return saved.tensor
 
 
-def _place(tensor: Tensor) -> _Place:
-    return tensor.device, _local(tensor).untyped_storage().data_ptr()
-
-
-def _local(tensor: Tensor) -> Tensor:
-    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return local
+def _storages(tensor: Any) -> Iterator[tuple[_Place, int]]:
+    """Yield place and bytes of what a tensor lies in; sharded and fp8 ones consist of others."""
+    if is_traceable_wrapper_subclass(tensor):
+        for name in tensor.__tensor_flatten__()[0]:
+            yield from _storages(getattr(tensor, name))
+    else:
+        storage = tensor.untyped_storage()
+        yield (tensor.device, storage.data_ptr()), storage.nbytes()

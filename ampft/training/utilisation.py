@@ -17,7 +17,7 @@ PROTOCOL = (
     "matrix_rate_gflops: square products in the compute dtype, fastest of several, same process "
     "and threads, after training; flops_per_token: 6 x encoder weights that multiply (forward 2, "
     "backward 4; no embeddings, biases, norms, pooler and head, nor products of attention scores), "
-    "whether padding-free paths spare some or checkpointing repeats some; utilisation: "
+    "even where a padding-free path spares some or checkpointing repeats some; utilisation: "
     "tokens_per_second x flops_per_token / (matrix rate x processes)"
 )
 

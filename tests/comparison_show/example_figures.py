@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
 from scipy.stats import binom, t
 
 from ampft.comparison.findings import (
+    Arm,
     CalibrationBin,
     ClassFigures,
     Difference,
@@ -20,6 +22,7 @@ from ampft.comparison.findings import (
     Flips,
     MetricValues,
 )
+from ampft.comparison.statistics.multiplicity import holm
 from ampft.report.classification import classification_report
 from ampft.report.predictions import Predictions
 
@@ -63,8 +66,6 @@ def difference(
     near, far = (estimate - t.ppf(0.95, df) * error, estimate + t.ppf(0.95, df) * error)
     p = float(2 * t.sf(abs(estimate) / error, df))
     p_equivalence = float(t.sf((MARGIN - abs(estimate)) / error, df))
-    is_equivalent = near > -MARGIN and far < MARGIN
-    verdict = "equivalent" if is_equivalent else "undecided"
     return Difference(
         estimate=estimate,
         per_seed=tuple(float(x) for x in theta),
@@ -78,11 +79,29 @@ def difference(
         jackknife_covariance=c,
         p_difference=None if is_placebo else p,
         p_equivalence=None if is_placebo else p_equivalence,
-        p_difference_holm=None if is_placebo else min(1.0, 2 * p),
-        p_equivalence_holm=None if is_placebo else min(1.0, 2 * p_equivalence),
-        verdict=None if is_placebo else verdict,
-        seeds_to_decide=None if is_placebo or is_equivalent else (9, 21),
+        p_difference_holm=None,
+        p_equivalence_holm=None,
+        verdict=None,
+        seeds_to_decide=None,
     )
+
+
+def decided(arms: Sequence[Arm]) -> tuple[Arm, ...]:
+    """Fill in what depends on all modes together: Holm's p-values and the verdicts."""
+    modes = {arm.name: arm.difference for arm in arms[2:] if arm.difference is not None}
+    differs = holm({name: d.p_difference or 0.0 for name, d in modes.items()})
+    equals = holm({name: d.p_equivalence or 0.0 for name, d in modes.items()})
+    found = {
+        name: replace(
+            d,
+            p_difference_holm=differs[name],
+            p_equivalence_holm=equals[name],
+            verdict="equivalent" if equals[name] <= 0.05 else "undecided",
+            seeds_to_decide=None if equals[name] <= 0.05 else (9, 21),
+        )
+        for name, d in modes.items()
+    }
+    return tuple(replace(arm, difference=found.get(arm.name, arm.difference)) for arm in arms)
 
 
 def flips(arm: Sequence[Predictions], base: Sequence[Predictions], texts: Sequence[str]) -> Flips:

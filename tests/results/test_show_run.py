@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,15 @@ def test_prints_the_parts_of_the_peak(tmp_path: Path, make_record):
         "memory     1.00 GiB peak: weights 64 MiB, gradients 64 MiB, optimizer state 128 MiB, "
         "activations 128 MiB, rest 384 MiB, baseline 256 MiB\n"
     ) in format_run(tmp_path)
+
+
+def test_a_placebo_is_called_one(tmp_path: Path, make_record):
+    record = make_record()
+    with RunFolder(tmp_path) as folder:
+        write_record(folder, record)
+        assert "placebo" not in format_run(tmp_path)
+        write_record(folder, replace(record, model=replace(record.model, perturbed=True)))
+    assert "each weight one unit in its last place off (placebo)" in format_run(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -60,10 +60,11 @@ def _panel(arm: Arm, look: Look, base: Arm, base_look: Look) -> Markup:
 
 
 def _pairs(bins: Sequence[CalibrationBin]) -> list[tuple[float, float]]:
+    """Where the curve runs: through the bins that hold enough to be believed."""
     return [
         (one.confidence, one.accuracy)
         for one in bins
-        if one.confidence is not None and one.accuracy is not None
+        if one.confidence is not None and one.accuracy is not None and one.count >= FEW
     ]
 
 
@@ -86,8 +87,8 @@ def _bars(bins: Sequence[CalibrationBin], across: Axis) -> list[Markup]:
         if one.count:
             height = max(1.0, (COUNTS - 6) * one.count / most)
             left, right = across.at(one.low), across.at(one.high)
-            parts.append(element("rect", x=f"{left:.2f}%", width=f"{right - left:.2f}%",
-                                 y=HEIGHT + COUNTS - height, height=height, class_="count"))  # fmt: skip
+            bar = {"x": f"{left:.2f}%", "width": f"{right - left:.2f}%", "class_": "count"}
+            parts.append(element("rect", y=HEIGHT + COUNTS - height, height=height, **bar))
     below = HEIGHT + COUNTS
     parts.append(line(f"{LEFT}%", below, f"{RIGHT}%", below, "rule"))
     return parts

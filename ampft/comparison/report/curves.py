@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
@@ -42,6 +43,7 @@ class Chart:
     """A chart and what its caption has to add."""
 
     svg: Markup
+    looks: tuple[Look, ...]
     is_cut: bool
 
 
@@ -56,7 +58,9 @@ def loss_chart(comparison: Comparison, looks: Sequence[Look]) -> Chart | None:
     low = min(value for one in lines for run in one.runs for value in run.values())
     up = _up(0.0 if 0 <= low < 0.4 * high else low, high)
     last = ", ".join(f"{one.look.name} {metric(one.end)}" for one in lines)
-    return _chart(lines, up, fraction, says=f"Training loss over optimizer steps; at the end {last}")
+    return _chart(
+        lines, up, fraction, says=f"Training loss over optimizer steps; at the end {last}"
+    )
 
 
 def validation_chart(comparison: Comparison, looks: Sequence[Look]) -> Chart | None:
@@ -83,7 +87,8 @@ def scale_chart(comparison: Comparison, looks: Sequence[Look]) -> Chart | None:
             if scale is not None and math.isfinite(scale) and scale > 0
         }
 
-    lines = _lines(comparison.arms, looks, logarithms)
+    # A scale is one of few values: a mean over seeds would be none of them.
+    lines = [replace(one, mean=None) for one in _lines(comparison.arms, looks, logarithms)]
     if not lines:
         return None
     values = [value for one in lines for run in one.runs for value in run.values()]
@@ -97,7 +102,7 @@ def scale_chart(comparison: Comparison, looks: Sequence[Look]) -> Chart | None:
         f"{look.name} skipped {', '.join(str(len(s)) for s in seeds)} steps, seed by seed"
         for look, seeds in rugs
     )
-    return _chart(lines, up, exponent, says=says, rugs=rugs)
+    return _chart(lines, up, exponent, says=says, rugs=rugs, in_stairs=True)
 
 
 def _points(steps: Sequence[int], values: Sequence[float | None]) -> Points:
@@ -132,14 +137,17 @@ def _chart(
     *,
     says: str,
     rugs: Sequence[tuple[Look, Sequence[Sequence[int]]]] = (),
+    in_stairs: bool = False,
 ) -> Chart:
     last = max(step for one in lines for run in one.runs for step in run)
     across = Axis(0.0, float(max(last, 1)), LEFT, RIGHT)
     drawn: list[Markup] = []
     for one in lines:
         thin = "seed" if one.mean else "seed lone"
-        drawn += [_curve(run, across, up, f"{thin} {one.look.colour}") for run in one.runs]
-    drawn += [_curve(o.mean, across, up, f"mean {o.look.colour}") for o in lines if o.mean]
+        drawn += [
+            _curve(run, across, up, f"{thin} {one.look.colour}", in_stairs) for run in one.runs
+        ]
+    drawn += [_curve(o.mean, across, up, f"mean {o.look.colour}", False) for o in lines if o.mean]
     rows = [(look, skipped) for look, seeds in rugs for skipped in seeds]
     parts = [
         *_grid(across, up, label, below=HEIGHT + RUG_ROW * len(rows)),
@@ -148,13 +156,19 @@ def _chart(
     ]
     if rows:
         parts.append(_rug(rows, across))
+        middle = HEIGHT + RUG_ROW * len(rows) / 2
+        parts.append(text("skipped", f"{RIGHT + 2.5}%", middle + 4, "tick"))
     height = HEIGHT + RUG_ROW * len(rows) + 36
     is_cut = any(v > up.high for one in lines for run in one.runs for v in run.values())
-    return Chart(picture(*parts, height=height, says=says, class_="chart"), is_cut)
+    svg = picture(*parts, height=height, says=says, class_="chart")
+    return Chart(svg, tuple(one.look for one in lines), is_cut)
 
 
-def _curve(points: Points, across: Axis, up: Axis, class_: str) -> Markup:
+def _curve(points: Points, across: Axis, up: Axis, class_: str, in_stairs: bool) -> Markup:
     ordered = [(float(step), points[step]) for step in sorted(points)]
+    if in_stairs:
+        corners = [(b[0], a[1]) for a, b in itertools.pairwise(ordered)]
+        ordered = [p for pair in itertools.zip_longest(ordered, corners) for p in pair if p]
     return curve(ordered, across, up, class_)
 
 

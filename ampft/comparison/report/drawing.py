@@ -8,6 +8,7 @@ the same size. Lines of many points lie in a nested viewBox of 1000 x 1000 that 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -15,12 +16,13 @@ from markupsafe import Markup, escape
 
 from ampft.report.text import inert
 
+_BREAKS = re.compile(r"[ \t\r\n\f\v]+")
 INNER = 1000  # side of the stretched viewBox of a plot area
 
 
 def shown(text: str) -> str:
     """Return foreign text on one line, without characters that move, hide or reverse others."""
-    return inert(" ".join(text.split()))
+    return inert(_BREAKS.sub(" ", text).strip())
 
 
 def element(tag: str, *children: str, **attributes: str | float | None) -> Markup:
@@ -37,7 +39,8 @@ def element(tag: str, *children: str, **attributes: str | float | None) -> Marku
         if value is not None
     )
     inside = "".join(escape(child) for child in children)
-    return Markup(f"<{tag}{values}>{inside}</{tag}>")  # noqa: S704 - every part is escaped
+    # Every part is escaped.
+    return Markup(f"<{tag}{values}>{inside}</{tag}>")
 
 
 def joined(parts: Iterable[str]) -> Markup:

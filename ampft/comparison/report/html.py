@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from ampft.comparison import cells, numbers
 from ampft.comparison.findings import Comparison
+from ampft.comparison.method import SOURCES, method_paragraphs
 from ampft.comparison.report import formats, strips
 from ampft.comparison.report.calibration import FEW, calibration_panels
 from ampft.comparison.report.classes import class_rows
@@ -18,14 +20,14 @@ from ampft.comparison.report.curves import loss_chart, scale_chart, validation_c
 from ampft.comparison.report.drawing import shown
 from ampft.comparison.report.looks import Look, looks
 from ampft.comparison.report.noise import noise_protocol, noise_rows, share
-from ampft.comparison.method import SOURCES, method_paragraphs
 from ampft.comparison.words import margin_words, verdict_sentences
 from ampft.results.show import counted, duration
 
 HTML_NAME = "comparison.html"
 TEMPLATE = "comparison.html.j2"
-OTHER_METRICS = ("accuracy", "macro_f1", "balanced_accuracy", "matthews", "log_loss", "brier", "ece")
-MISSING = "–"
+MISSING = "\N{EN DASH}"
+NO_BREAK = "\N{NO-BREAK SPACE}"
+_UNIT = re.compile(r"(?<=\d) (?=%|points?\b)")
 
 
 def foreign(text: str) -> Markup:
@@ -39,9 +41,20 @@ def _optional(form: Callable[..., str]) -> Callable[..., str]:
     return lambda value, *more: MISSING if value is None else form(value, *more)
 
 
+def beneath(cell: str) -> Markup:
+    """Return a cell such as "+0.3 (+0.1 to +0.5)" on two lines."""
+    first, _, rest = cell.removesuffix(")").partition(" (")
+    if not rest:
+        return escape(MISSING if cell == numbers.NOT_MEASURED else cell)
+    return Markup("{}<br><small>{}</small>").format(first, rest)
+
+
 FILTERS: Mapping[str, Callable[..., str]] = {
     "flat": shown,
     "foreign": foreign,
+    "tied": lambda text: foreign(_UNIT.sub(NO_BREAK, text)),
+    "dash": lambda cell: MISSING if cell == numbers.NOT_MEASURED else cell,
+    "beneath": beneath,
     "sentence": lambda text: f"{text[:1].upper()}{text[1:].rstrip('.')}.",
     "count": lambda value: f"{value:,}",
     "counted": counted,
@@ -52,7 +65,7 @@ FILTERS: Mapping[str, Callable[..., str]] = {
     "metric": formats.metric,
     "metric_name": numbers.metric_name,
     "mebibytes": _optional(cells.mebibytes),
-    "p_value": numbers.p_value,
+    "p_value": _optional(numbers.p_value),
     "percent": _optional(numbers.percent),
     "points": _optional(numbers.points),
     "range": numbers.count_range,
@@ -103,9 +116,9 @@ def _context(comparison: Comparison) -> dict[str, Any]:
         "name": metric_name[0].upper() + metric_name[1:],
         "seeds": numbers.seed_words(comparison.seeds),
         "levels": (numbers.level(1 - comparison.alpha), numbers.level(1 - 2 * comparison.alpha)),
-        "has_placebo": any(arm.is_placebo for arm in arms),
+        "has_band": any(arm.is_placebo and arm.difference for arm in arms),
         "cell": cells,
-        "metric_names": OTHER_METRICS,
+        "metric_names": tuple(numbers.METRIC_NAMES),
         "modes": _modes(comparison, styles),
         "in_fp32": _in_fp32(comparison, styles),
         "loss": loss_chart(comparison, styles),
@@ -120,6 +133,7 @@ def _context(comparison: Comparison) -> dict[str, Any]:
         "calibration": calibration_panels(arms, styles),
         "speed": _speed(comparison, styles),
         "memory": _memory(comparison, styles),
+        "broken": any(arm.status != "complete" for arm in arms),
         "few": FEW,
         "complete": tuple((arm, look) for arm, look in pairs if arm.metrics),
         "flipped": tuple((arm, look) for arm, look in pairs if arm.flips is not None),
@@ -162,7 +176,9 @@ def _speed(comparison: Comparison, styles: Sequence[Look]) -> dict[str, Any] | N
         "head": head,
         "rows": tuple((arm, look, strips.step_strip(arm, look, axis)) for arm, look in measured),
         "has_tf32": any(arm.speed and arm.speed.ratio_to_tf32 for arm, _ in measured),
-        "reasons": tuple((look, a.speed.reason) for a, look in measured if a.speed and a.speed.reason),
+        "reasons": tuple(
+            (look, a.speed.reason) for a, look in measured if a.speed and a.speed.reason
+        ),
     }
 
 

@@ -54,8 +54,8 @@ class Look:
 
     def key(self) -> Markup:
         """Return the line and shape that stand beside the name in a legend."""
-        stroke = element("line", x1=0, x2=34, y1=8, y2=8, class_=f"mean {self.colour}")
-        return picture(stroke, self.mark("17", 8), height=16, says="", class_="key", hidden=True)
+        stroke = element("line", x1="0", x2="100%", y1=8, y2=8, class_=f"mean {self.colour}")
+        return picture(stroke, self.mark("50%", 8), height=16, says="", class_="key", hidden=True)
 
 
 def looks(arms: Sequence[Arm]) -> tuple[Look, ...]:

@@ -52,7 +52,9 @@ def share(value: float | None) -> str:
     if value is None:
         return "-"
     percent = 100 * value
-    return f"{percent:.2g} %" if 0.001 <= percent < 100 else f"{percent:.3g} %"
+    if 0 < percent < 0.001:
+        return f"{percent:.1e} %"
+    return f"{percent:.2g} %" if percent < 100 else f"{percent:,.0f} %"
 
 
 def _row(at: str, figures: Mapping[str, JSONValue]) -> Noise:

@@ -16,14 +16,14 @@ from ampft.comparison.report.drawing import Axis, element, joined, line, picture
 from ampft.comparison.report.looks import Look
 from ampft.results.show import size
 
-LEFT, RIGHT = 3.0, 97.0  # per cent of the cell
+LEFT, RIGHT = 5.0, 95.0  # per cent of the cell
 MEMORY_PARTS = ("baseline", "weights", "gradients", "optimizer_state", "activations", "rest")
 
 
 def strip_axis(axis: Axis, label: Callable[[float], str], says: str) -> Markup:
     """Return the head of a column of strips: round values above their ticks."""
     marks: list[Markup] = []
-    for value in axis.ticks(4):
+    for value in axis.ticks(5):
         marks.append(text(label(value), axis.percent(value), 11, "tick middle"))
         marks.append(line(axis.percent(value), 15, axis.percent(value), 20, "rule"))
     return picture(*marks, height=20, says=says, class_="head")
@@ -31,7 +31,7 @@ def strip_axis(axis: Axis, label: Callable[[float], str], says: str) -> Markup:
 
 def points_head(axis: Axis) -> Markup:
     """Return the head of a column of differences, labelled in points."""
-    ticks = axis.ticks(4)
+    ticks = axis.ticks(5)
     step = ticks[1] - ticks[0] if len(ticks) > 1 else 0.01
     decimals = max(0, -math.floor(math.log10(100 * step) + 1e-9))
     says = "Scale of differences in points"
@@ -59,11 +59,11 @@ def difference_strip(
         says = f"{look.name}: no difference to {base}"
         return picture(*parts, height=None, says=says, class_="fill")
     for value in found.per_seed:
-        parts.append(line(axis.percent(value), "24%", axis.percent(value), "36%", look.colour))
+        parts.append(line(axis.percent(value), "26%", axis.percent(value), "40%", look.colour))
     for (low, high), class_ in ((found.interval95, "whisker"), (found.interval90, "inner")):
         ends = axis.percent(low), axis.percent(high)
-        parts.append(line(ends[0], "55%", ends[1], "55%", f"{class_} {look.colour}"))
-    parts.append(look.mark(axis.percent(found.estimate), "55%"))
+        parts.append(line(ends[0], "60%", ends[1], "60%", f"{class_} {look.colour}"))
+    parts.append(look.mark(axis.percent(found.estimate), "60%"))
     decimals = point_decimals(comparison.margin)
     says = (
         f"{look.name} minus {base}: {points(found.estimate, decimals)} points, "

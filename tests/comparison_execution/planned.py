@@ -1,0 +1,35 @@
+"""A plan and an estimate as the tests want them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ampft.comparing.estimate import Estimate, ModeCost, Size
+from ampft.comparing.plan import Plan
+
+SIZE = Size(epochs=5, train_examples=1642)
+ESTIMATE = Estimate(
+    startup=9.0,
+    modes={
+        "fp32": ModeCost(step=0.15, evaluated_example=0.004),
+        "bf16": ModeCost(step=0.1, evaluated_example=0.002),
+    },
+    executions={"fp32": "native", "bf16": "native"},
+    device="CPU, 2 threads",
+    size=SIZE,
+    effective_batch_size=16,
+    validation_examples=251,
+    final_examples=648,
+    classes=12,
+    model_bytes=90_000_000,
+)
+
+
+def plan(**changes: object) -> Plan:
+    """fp32, its placebo and bf16 at three seeds from 42 on."""
+    made = Plan(
+        modes=("fp32", "bf16"), first_seed=42, looks=(3,), metric="accuracy", margin=0.01,
+        placebo=True, arguments={"seed": 42, "learning_rate": 1e-3}, config_file=None,
+        budget=None, estimate=ESTIMATE, size=SIZE,
+    )  # fmt: skip
+    return replace(made, **changes)
