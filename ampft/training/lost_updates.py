@@ -13,9 +13,9 @@ from torch.optim import Optimizer
 from ampft.training.bfloat16_adamw import COMPENSATION
 
 MEASURED_EVERY = 10
-# Of more weights than this every 17th of each tensor is looked at: a copy of all would cost memory.
+# Of more weights than this every 101st of each tensor is looked at: all would cost memory and time.
 # A prime, so that it walks through the columns of any matrix.
-SAMPLED_FROM, STRIDE = 1_000_000, 17
+SAMPLED_FROM, STRIDE = 1_000_000, 101
 
 
 class _Seen(NamedTuple):
