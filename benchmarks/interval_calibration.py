@@ -19,7 +19,7 @@ Per cell, with the limits that three standard errors of the simulation allow:
 - false alarms, true difference 0: p of the difference <= 5 %;
 - false equivalence, true difference at the margin (1 point, and 4 points, which is within reach);
 - coverage of the 95 % interval at every true difference, and its mean width;
-- power for a loss of two points, beside what `power` predicts from the cell's mean s^2 and C.
+- power for a loss of two points, beside what `power` predicts from the cell's mean s^2, J and C.
 Controls that must fail somewhere: McNemar's test over all seeds' examples pooled, the examples
 alone (the limit of a bootstrap over examples), the seeds alone (paired t test).
 """
@@ -217,8 +217,10 @@ def summary(found: dict[float, list[DifferenceEstimate]]) -> dict[str, object]:
         "power_predicted": power(
             PLANTED,
             seeds=len(planted[0].per_seed),
-            seed_variance=float(np.mean([each.seed_variance for each in planted])),
+            seed_variance=float(np.mean([each.per_seed.var(ddof=1) for each in planted])),
             covariance=float(np.mean([each.jackknife_covariance for each in planted])),
+            jackknife_variance=float(np.mean([each.jackknife_variance for each in planted])),
+            examples=planted[0].examples,
             alpha=ALPHA,
         ),
         "equivalent_at_0": {

@@ -1,13 +1,15 @@
-"""Training speed of this project beside the Trainer and a plain Accelerate loop.
+"""Training speed and memory of this project beside the Trainer, Accelerate's loop and Fabric.
 
 One process measures one case in one precision: the systems take turns, five times, and every
 optimizer step from the sixth on is timed from the end of the one before, so that waiting for data
 counts. Printed are medians (`--statistic mean` for whole epochs), and ratios turn by turn. Length
 grouping goes through an epoch by length, so that a few steps say nothing about it: give it the
-steps of an epoch and the mean.
+steps of an epoch and the mean. Peak memory comes from a further process for each system.
 
     python benchmarks/speed.py docstrings --mode bf16 --out speed.json
-    python benchmarks/speed.py sst2 --data_dir SST2 --mode fp32 --out speed.json
+    python benchmarks/speed.py sst2 --data_dir DATA --mode fp32 --memory --out speed.json
+    python benchmarks/speed.py docstrings --model bert-base --mode bf16 --out speed.json
+    python benchmarks/speed_plot.py speed.json --out speed.svg      # and the geometric mean
 """
 
 from __future__ import annotations
@@ -16,95 +18,162 @@ import argparse
 import json
 import os
 import statistics
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy as np
+import torch
+from cases import MODELS, TEXTS, load_texts, model_folder
 from provenance import provenance
-from systems import SYSTEMS, Work
+from systems import SYSTEMS, Work, mean_tokens
 
-from ampft.data.dataset import ClassificationData
-from ampft.data.load import load_data
-from ampft.data.request import DataRequest
+import ampft
+from ampft.matrix_rate import measure_matrix_rate
 from ampft.quiet import quiet_libraries
+from ampft.results.memory import resident_peak
 
 UNTIMED_STEPS = 5
-
-
-def load_case(name: str, data_dir: Path | None) -> ClassificationData:
-    """Return the texts of a case."""
-    if name == "docstrings":
-        return load_data(DataRequest(dataset_name="stdlib", dataset_config_name="full"))
-    assert data_dir is not None, "--data_dir is needed for sst2"
-    lines = (data_dir / "train.tsv").read_text(encoding="utf-8").splitlines()
-    texts, labels = zip(*(line.rsplit("\t", 1) for line in lines), strict=True)
-    rows = datasets.Dataset.from_dict({"text": list(texts), "label": [int(n) for n in labels]})
-    rows = rows.cast_column("label", datasets.ClassLabel(names=["negative", "positive"]))
-    return ClassificationData(datasets.DatasetDict(train=rows), ("text",), "text", "sst2", {}, ())
+NOT_BY_DEFAULT = ("trainer (length grouping)", "ampft (padded)")
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def measure(
     work: Work, names: list[str], turns: int, statistic: Callable[[Any], Any]
 ) -> dict[str, list[float]]:
     """Return the seconds of a step by system, one `statistic` over the steps for each turn."""
-    medians: dict[str, list[float]] = {name: [] for name in names}
+    seconds: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(turns):
         for name in names if turn % 2 == 0 else names[::-1]:
             ends = SYSTEMS[name](work, turn)
-            medians[name].append(float(statistic(np.diff(ends)[UNTIMED_STEPS - 1 :])))
-            print(f"turn {turn + 1}  {name:30s} {medians[name][-1]:.3f} s/step", flush=True)
-    return medians
+            seconds[name].append(float(statistic(np.diff(ends)[UNTIMED_STEPS - 1 :])))
+            print(f"turn {turn + 1}  {name:30s} {seconds[name][-1]:.3f} s/step", flush=True)
+    return seconds
 
 
-def table(medians: dict[str, list[float]], batch_size: int) -> dict[str, dict[str, Any]]:
-    """Return examples/s and how many times faster `ampft` is, median and range over the turns."""
+def table(
+    seconds: dict[str, list[float]], work: Work, rate_gflops: float
+) -> dict[str, dict[str, Any]]:
+    """Return examples/s and how many times faster `ampft` is, median and range over the turns.
+
+    Utilisation counts 6 floating-point operations per weight that multiplies and real token, also
+    those that `ampft` leaves out because no gradient needs them (the last layer's).
+    """
+    per_example = 6 * multiplying_weights(work.model) * mean_tokens(work)
     rows = {}
-    for name, seconds in medians.items():
-        ratios = [theirs / ours for theirs, ours in zip(seconds, medians["ampft"], strict=True)]
+    for name, steps in seconds.items():
+        ratios = [theirs / ours for theirs, ours in zip(steps, seconds["ampft"], strict=True)]
+        examples_per_second = work.batch_size / statistics.median(steps)
         rows[name] = {
-            "examples_per_second": batch_size / statistics.median(seconds),
+            "examples_per_second": examples_per_second,
+            "tokens_per_second": examples_per_second * mean_tokens(work),
+            "utilisation": examples_per_second * per_example / (rate_gflops * 1e9),
             "ampft_times_faster": statistics.median(ratios),
             "ampft_times_faster_range": [min(ratios), max(ratios)],
-            "step_seconds": seconds,
+            "step_seconds": steps,
         }
     return rows
 
 
-def main() -> None:
-    """Measure one case and append it to the results."""
+def multiplying_weights(folder: str) -> int:
+    """Return the number of weights of linear layers that every token passes."""
+    from transformers import AutoModel
+
+    encoder = AutoModel.from_pretrained(folder, dtype=torch.float32)
+    layers = (module for name, module in encoder.named_modules() if "pooler" not in name)
+    return sum(one.weight.numel() for one in layers if isinstance(one, torch.nn.Linear))
+
+
+def peak_memory(names: list[str]) -> dict[str, dict[str, int]]:
+    """Return the peak of each system in a process of its own, over the command's steps, bytes."""
+    found = {}
+    for name in names:
+        command = [sys.executable, *sys.argv, f"--only_memory={name}"]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        found[name] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def only_memory(work: Work, name: str) -> None:
+    """Train with one system and print the peak of this process, before and after."""
+    mean_tokens(work)  # tokens are made before the model is there
+    before = resident_peak()
+    SYSTEMS[name](work, 0)
+    device = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
+    print(json.dumps({"peak": device or resident_peak(), "before_the_model": before}))
+
+
+def parsed() -> argparse.Namespace:
+    """Return the arguments of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
-    parser.add_argument("case", choices=("docstrings", "sst2"))
-    parser.add_argument("--mode", choices=("fp32", "bf16", "fp16"), required=True)
-    parser.add_argument("--data_dir", type=Path, help="folder of SST-2's train.tsv")
+    parser.add_argument("case", choices=TEXTS)
+    parser.add_argument("--model", choices=MODELS, default="minilm")
+    parser.add_argument("--mode", choices=tuple(DTYPES), required=True)
+    parser.add_argument("--data_dir", type=Path, help="folder with sst2/, trec/ and mrpc/")
     parser.add_argument("--batch_size", type=int, default=32, help="effective batch, examples")
     parser.add_argument("--max_length", type=int, default=128, help="tokens")
-    parser.add_argument("--steps", type=int, default=12, help="optimizer steps of a turn")
+    parser.add_argument("--steps", type=int, default=10, help="optimizer steps of a turn")
     parser.add_argument("--statistic", choices=("median", "mean"), default="median")
     parser.add_argument("--turns", type=int, default=5, help="interleaved repetitions")
-    parser.add_argument("--systems", default=",".join(SYSTEMS), help="comma separated")
+    parser.add_argument("--systems", help="comma separated, ampft among them")
+    parser.add_argument("--memory", action="store_true", help="measure peak memory too")
+    parser.add_argument("--only_memory", metavar="SYSTEM", help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, required=True, help="JSON file to add to")
-    args = parser.parse_args()
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    quiet_libraries()
-    names = args.systems.split(",")
-    if args.mode == "fp16":  # the peers do not run fp16 on a CPU
-        names = [name for name in names if name.startswith("ampft")]
-    data = load_case(args.case, args.data_dir)
-    work = Work(data, args.mode, args.batch_size, args.max_length, args.steps)
-    rows = table(measure(work, names, args.turns, getattr(np, args.statistic)), args.batch_size)
+    return parser.parse_args()
+
+
+def measured_case(args: argparse.Namespace, names: list[str], work: Work) -> dict[str, Any]:
+    """Return a row of the results."""
+    rate = measure_matrix_rate(ampft.training_device(), DTYPES[args.mode], name=args.mode).gflops
+    seconds = measure(work, names, args.turns, getattr(np, args.statistic))
+    rows = table(seconds, work, rate)
+    for name, peaks in (peak_memory(names) if args.memory else {}).items():
+        rows[name]["memory"] = peaks
+    asked = ("case", "model", "mode", "batch_size", "max_length", "steps", "statistic")
+    return {
+        **{name: getattr(args, name) for name in asked},
+        "mean_tokens": mean_tokens(work),
+        "matrix_rate_gflops": rate,
+        "systems": rows,
+        **provenance(),
+    }
+
+
+def show(rows: dict[str, dict[str, Any]]) -> None:
+    """Print a line for each system."""
     for name, row in rows.items():
         low, high = row["ampft_times_faster_range"]
+        memory = f"; {row['memory']['peak'] / 2**20:.0f} MiB" if "memory" in row else ""
         print(
-            f"{name:30s} {row['examples_per_second']:7.1f} examples/s; "
-            f"ampft {row['ampft_times_faster']:.2f} times faster ({low:.2f} to {high:.2f})"
+            f"{name:30s} {row['examples_per_second']:7.1f} examples/s, {row['utilisation']:.0%} of "
+            f"the rate; ampft {row['ampft_times_faster']:.2f} times faster ({low:.2f} to "
+            f"{high:.2f}){memory}"
         )
+
+
+def main() -> None:
+    """Measure one case and append it to the results."""
+    args = parsed()
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    quiet_libraries()
+    names = [name for name in SYSTEMS if name not in NOT_BY_DEFAULT]
+    names = args.systems.split(",") if args.systems else names
+    if args.mode == "fp16":  # the peers do not run fp16 on a CPU
+        names = [name for name in names if name.startswith("ampft")]
+    data = load_texts(args.case, args.data_dir)
+    with tempfile.TemporaryDirectory() as folder:
+        model = model_folder(args.model, len(data.label_names), Path(folder))
+        work = Work(data, model, args.mode, args.batch_size, args.max_length, args.steps)
+        if args.only_memory:
+            only_memory(work, args.only_memory)
+            return
+        row = measured_case(args, names, work)
+    show(row["systems"])
     found = json.loads(args.out.read_text(encoding="utf-8")) if args.out.exists() else []
-    case = {"case": args.case, "mode": args.mode, "batch_size": args.batch_size}
-    case |= {"max_length": args.max_length, "steps": args.steps, "statistic": args.statistic}
-    found.append({**case, "systems": rows, **provenance()})
-    args.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    args.out.write_text(json.dumps([*found, row], indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

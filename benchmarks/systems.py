@@ -1,7 +1,7 @@
 """The same training by different systems: each trains a few steps and returns when each ended.
 
-All take MiniLM with the same initial weights, the same examples, effective batch, precision and
-learning rate. None is told to log, save or evaluate.
+All take the same model with the same initial weights, the same examples, effective batch, precision
+and learning rate. None is told to log, save or evaluate.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -33,14 +34,16 @@ from ampft.tasks.text import text_task
 from ampft.training.optimizer import OptimizerSettings, ScheduleSettings
 
 LEARNING_RATE = 5e-5
+TUNING_STEPS = 8
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Work:
-    """What is trained: data, precision and size, the same for every system.
+    """What is trained: data, model, precision and size, the same for every system.
 
     Attributes:
         data: Texts.
+        model: Folder of the model.
         mode: "fp32" or "bf16" (fp16 for this project alone: the others do not run it on a CPU).
         batch_size: Effective batch.
         max_length: Tokens.
@@ -48,6 +51,7 @@ class Work:
     """
 
     data: Any
+    model: str
     mode: str
     batch_size: int
     max_length: int
@@ -71,7 +75,9 @@ def fresh_state() -> None:
     GradientState._reset_state()
 
 
-def trainer(work: Work, seed: int, *, grouped: bool = False, fused: bool = False) -> list[float]:
+def trainer(
+    work: Work, seed: int, *, grouped: bool = False, fused: bool = False, micro_batches: int = 1
+) -> list[float]:
     """Train with `transformers.Trainer`."""
     fresh_state()
     task, model = _task_and_model(work, seed)
@@ -80,7 +86,8 @@ def trainer(work: Work, seed: int, *, grouped: bool = False, fused: bool = False
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             output_dir=folder,
-            per_device_train_batch_size=work.batch_size,
+            per_device_train_batch_size=work.batch_size // micro_batches,
+            gradient_accumulation_steps=micro_batches,
             learning_rate=LEARNING_RATE,
             max_steps=work.steps,
             bf16=work.mode == "bf16",
@@ -105,26 +112,63 @@ def trainer(work: Work, seed: int, *, grouped: bool = False, fused: bool = False
     return clock.ends
 
 
+def tuned_trainer(work: Work, seed: int) -> list[float]:
+    """Train with the Trainer, fused AdamW, and the number of micro-batches that is fastest."""
+    return trainer(work, seed, fused=True, micro_batches=_best_micro_batches(work))
+
+
+@cache
+def _best_micro_batches(work: Work) -> int:
+    """Return 1, 2 or 4, whichever takes least time for the same few steps."""
+    tuning = replace(work, steps=TUNING_STEPS)
+
+    def seconds(micro_batches: int) -> float:
+        ends = trainer(tuning, 0, fused=True, micro_batches=micro_batches)
+        return ends[-1] - ends[1]
+
+    return min((1, 2, 4), key=seconds)
+
+
 def accelerate_loop(work: Work, seed: int) -> list[float]:
     """Train with the loop of Accelerate's `examples/nlp_example.py`."""
     fresh_state()
     task, model = _task_and_model(work, seed)
     clock = StepClock()
     accelerator = Accelerator(mixed_precision="bf16" if work.mode == "bf16" else "no")
-    rows = task.examples("train").rows.add_column("labels", task.examples("train").labels.tolist())
-    loader = DataLoader(
-        rows,
-        shuffle=True,
-        batch_size=work.batch_size,
-        collate_fn=DataCollatorWithPadding(task.tokenizer),
-    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
     schedule = get_scheduler("linear", optimizer, 0, work.steps)
-    model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
+    model, optimizer, loader, schedule = accelerator.prepare(
+        model, optimizer, _loader(work, task), schedule
+    )
     model.train()
     for batch in loader:
         loss = model(**batch).loss
         accelerator.backward(loss)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        loss.item()
+        clock.on_step_end()
+        if len(clock.ends) == work.steps:
+            break
+    return clock.ends
+
+
+def fabric(work: Work, seed: int) -> list[float]:
+    """Train with the loop of Lightning Fabric's documentation."""
+    from lightning.fabric import Fabric
+
+    fresh_state()
+    task, model = _task_and_model(work, seed)
+    clock = StepClock()
+    precision: Any = "bf16-mixed" if work.mode == "bf16" else "32-true"
+    peer = Fabric(accelerator="auto", devices=1, precision=precision)
+    model, optimizer = peer.setup(model, torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE))
+    schedule = get_scheduler("linear", optimizer.optimizer, 0, work.steps)
+    model.train()
+    for batch in peer.setup_dataloaders(_loader(work, task)):
+        loss = model(**batch).loss
+        peer.backward(loss)
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
@@ -158,24 +202,27 @@ def this_project(
     model.train()
     clock = StepClock()
     with ampft.numerics(precision):
-        for step_batch in batches.epoch(0, stop=work.steps):
-            losses = []
-            for micro_batch in step_batch:
-                with ampft.synchronized_last(accelerator, model, micro_batch):
-                    loss = task.loss(model, micro_batch) / step_batch.effective_weight
-                    losses.append(ampft.backward(accelerator, loss))
-            ampft.apply_step(
-                accelerator, model, optimizer, schedule, losses=losses, max_grad_norm=1.0
-            )
-            optimizer.zero_grad()
-            clock.on_step_end()
+        for epoch in range(-(-work.steps // len(batches))):
+            for step_batch in batches.epoch(epoch, stop=work.steps - len(clock.ends)):
+                losses = []
+                for micro_batch in step_batch:
+                    with ampft.synchronized_last(accelerator, model, micro_batch):
+                        loss = task.loss(model, micro_batch) / step_batch.effective_weight
+                        losses.append(ampft.backward(accelerator, loss))
+                ampft.apply_step(
+                    accelerator, model, optimizer, schedule, losses=losses, max_grad_norm=1.0
+                )
+                optimizer.zero_grad()
+                clock.on_step_end()
     return clock.ends
 
 
 SYSTEMS: dict[str, Callable[[Work, int], list[float]]] = {
     "trainer": trainer,
+    "trainer (tuned)": tuned_trainer,
     "trainer (length grouping)": lambda work, seed: trainer(work, seed, grouped=True, fused=True),
     "accelerate loop": accelerate_loop,
+    "fabric loop": fabric,
     "ampft (padded)": lambda work, seed: this_project(work, seed, remove_padding=False),
     "ampft (sorted micro-batches)": lambda work, seed: this_project(
         work, seed, remove_padding=False, micro_batches=4
@@ -183,15 +230,30 @@ SYSTEMS: dict[str, Callable[[Work, int], list[float]]] = {
     "ampft": this_project,
 }
 
-_TASKS: dict[tuple[int, int, bool], Any] = {}
+_TASKS: dict[tuple[int, str, int, bool], Any] = {}
 
 
 def _task(work: Work, remove_padding: bool) -> Any:
-    key = (id(work.data), work.max_length, remove_padding)
+    key = (id(work.data), work.model, work.max_length, remove_padding)
     if key not in _TASKS:  # tokens are made once for all systems
-        settings = TaskSettings(max_seq_length=work.max_length, remove_padding=remove_padding)
+        settings = TaskSettings(
+            model_name_or_path=work.model,
+            max_seq_length=work.max_length,
+            remove_padding=remove_padding,
+        )
         _TASKS[key] = text_task(work.data, settings)
     return _TASKS[key]
+
+
+def mean_tokens(work: Work) -> float:
+    """Return the mean number of tokens of a training example."""
+    return float(_task(work, True).examples("train").lengths.mean())
+
+
+def _loader(work: Work, task: Any) -> DataLoader[Any]:
+    rows = task.examples("train").rows.add_column("labels", task.examples("train").labels.tolist())
+    collator = DataCollatorWithPadding(task.tokenizer)
+    return DataLoader(rows, shuffle=True, batch_size=work.batch_size, collate_fn=collator)
 
 
 def _task_and_model(work: Work, seed: int) -> tuple[Any, Any]:

@@ -14,6 +14,7 @@ import psutil
 
 from ampft.arguments.compare import CompareCommand
 from ampft.comparing.estimate import about, fit
+from ampft.comparing.launch import interruptible
 from ampft.comparing.measure import measure
 from ampft.comparing.plan import Plan, PlannedRun, arms, interleaved
 from ampft.comparing.planfile import PLAN_NAME, difference, read_plan, with_looks
@@ -22,7 +23,7 @@ from ampft.results.folder import LOCK_NAME
 from ampft.results.jsontext import json_values
 from ampft.results.show import counted
 from ampft.results.withheld import withhold_secrets
-from ampft.terminal import said
+from ampft.terminal import said, tell
 
 
 def plan_comparison(command: CompareCommand) -> tuple[Path, Plan]:
@@ -40,7 +41,9 @@ def plan_comparison(command: CompareCommand) -> tuple[Path, Plan]:
     if kept is not None:
         return folder, _continued(kept, asked, folder)
     _refuse_contents(folder)
-    measured = measure(command.words, command.modes, command.config_file)
+    tell("trial      a few steps of each mode, for the plan")
+    with interruptible(lambda: "nothing was written yet."):
+        measured = measure(command.words, command.modes, command.config_file)
     planned_arms = arms(measured.modes, placebo=command.placebo)
     runs = interleaved(planned_arms, range(command.looks[-1]))
     left = None if command.budget is None else command.budget - seconds_of_process()
@@ -92,7 +95,7 @@ def plan_lines(folder: Path, plan: Plan, todo: tuple[PlannedRun, ...]) -> str:
     each = ", ".join(f"{m} {about(estimate.run_seconds(m, size))}" for m in plan.modes)
     total = sum(map(plan.expected_seconds, todo))
     space = len(todo) * estimate.model_bytes / 2**30
-    kept = f"; {len(runs) - len(todo)} are there already" if len(todo) < len(runs) else ""
+    kept = f"; {len(runs) - len(todo)} done before" if len(todo) < len(runs) else ""
     lines = [
         said("comparing", f"{', '.join(named)}; on {estimate.device}"),
         said(
@@ -106,9 +109,11 @@ def plan_lines(folder: Path, plan: Plan, todo: tuple[PlannedRun, ...]) -> str:
             f"{counted(size.train_examples, 'training example')}; effective batch "
             f"{estimate.effective_batch_size}",
         ),
-        said("time", f"about {about(total)}; a run: {each}"),
-        said("disk", f"{space:.1f} GiB for {counted(len(todo), 'model')}{_free(folder, space)}"),
     ]
+    if todo:
+        models = counted(len(todo), "model")
+        lines.append(said("time", f"about {about(total)}; a run: {each}"))
+        lines.append(said("disk", f"{space:.1f} GiB for {models}{_free(folder, space)}"))
     if plan.reductions:
         lines.append(said("budget", *plan.reductions))
     if plan.added_after_look:

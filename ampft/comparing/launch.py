@@ -99,27 +99,33 @@ def _signal(group: int, number: int) -> None:
 
 @contextlib.contextmanager
 def interruptible(how_to_continue: Callable[[], str]) -> Iterator[None]:
-    """Turn Ctrl-C and SIGTERM into one message on standard error and an exit code.
+    """Turn Ctrl-C, SIGTERM and SIGHUP into one message on standard error and an exit code.
+
+    Processes that run have a session of their own, so nobody else would end them.
 
     Args:
         how_to_continue: Says what was reached, and what to do.
 
     Raises:
-        SystemExit: 130 after Ctrl-C, 143 after SIGTERM, as shells count.
+        SystemExit: 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP, as shells count.
     """
 
     def stop(number: int, frame: object) -> None:
         raise SystemExit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, stop)
+    # What is ignored stays so: nohup ignores SIGHUP.
+    numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+    before = {number: signal.signal(number, stop) for number in numbers}
     try:
         yield
     except KeyboardInterrupt:
         print(f"\ninterrupted: {how_to_continue()}", file=sys.stderr)
         raise SystemExit(128 + signal.SIGINT) from None
     except SystemExit as ended:
-        if ended.code == 128 + signal.SIGTERM:
-            print(f"\nended by SIGTERM: {how_to_continue()}", file=sys.stderr)
+        for number in numbers:
+            if ended.code == 128 + number:
+                print(f"\nended by {number.name}: {how_to_continue()}", file=sys.stderr)
         raise
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -97,7 +97,7 @@ class Progress:
     def begin(self, run: PlannedRun, folder: Path) -> None:
         """A run begins in `folder`."""
         self._run, self._tail = run, HistoryTail(folder / "history.jsonl")
-        self._started = time.perf_counter()
+        self._started, self._shown = time.perf_counter(), 0.0
         self.watch()
 
     def watch(self) -> None:

@@ -70,8 +70,8 @@ def _parsed(argv: Sequence[str]) -> tuple[argparse.Namespace, ClassifyArguments]
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="ampft yardstick",
-        usage="ampft yardstick [--modes a,b] [--batches N] [--checkpoints RUN ...] "
-        "[--output FILE] [-- arguments of classify.py]",
+        usage="ampft yardstick [--modes a,b] [--batches N] [--checkpoints RUN ...]\n"
+        "                       [--output FILE] [-- arguments of classify.py]",
         description="Say, without any training, how large each precision's gradient error is "
         "beside the noise of the batches themselves, over all weights and per block of the model.",
         allow_abbrev=False,

@@ -17,6 +17,8 @@ from ampft.yardstick.figures import WHOLE, GradientError, GradientNoise
 from ampft.yardstick.modules import Blocks
 
 Gradient = Mapping[str, Tensor]
+# Noise below this share of the gradient is that of the mean's float32.
+ROUNDING = 1e-6
 ENTRIES_AT_ONCE = 2**20  # a few copies of so many entries stay in a processor's cache, or nearly
 
 
@@ -140,7 +142,7 @@ class ErrorSums:
 
     def _figures(self, noise: GradientNoise, row: list[float]) -> GradientError:
         squares, products, squared_products, lost, present = row
-        if self.failed or noise.noise == 0:
+        if self.failed or noise.noise <= ROUNDING * noise.gradient_norm:
             nothing = dict.fromkeys(("error_over_noise", "bias_over_noise", "bias_z", "underflow"))
             return GradientError(name=noise.name, **nothing)
         n = self.batches

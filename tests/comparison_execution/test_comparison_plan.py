@@ -128,7 +128,7 @@ def test_the_plan_is_shown_with_its_time_and_its_disk(tmp_path):
     made = plan(reductions=("--num_train_epochs 2 in place of 5, to fit the budget.",))
     text = plan_lines(tmp_path / "cmp", made, made.runs()[2:])
     assert "fp32 (native), placebo: fp32 again" in text
-    assert "seeds      42 to 44; 9 runs, one after the other, arms interleaved; 2 are there" in text
+    assert "seeds      42 to 44; 9 runs, one after the other, arms interleaved; 2 done" in text
     assert "515 steps = 5 x 103 per epoch" in text
     assert "time       about 10 min; a run: fp32 96 s, bf16 67 s" in text
     assert "disk       0.6 GiB for 7 models" in text

@@ -20,7 +20,7 @@ def large() -> Comparison:
     """The realistic one, blown up with random figures."""
     small = realistic()
     rng = np.random.default_rng(7)
-    labels = tuple(f"class {index} of many 类别" for index in range(CLASSES - 1)) + ("w" * 200,)
+    labels = (*(f"class {index} of many 类别" for index in range(CLASSES - 1)), "w" * 200)
     arms = tuple(
         _arm(small.arms[min(index, 3)], name, labels, rng) for index, name in enumerate(MODES)
     )
@@ -31,9 +31,7 @@ def two_classes() -> Comparison:
     """The realistic one cut to one mode and two classes."""
     small = realistic()
     arms = tuple(
-        replace(
-            arm, classes=arm.classes[:2], confusion=tuple(row[:2] for row in arm.confusion[:2])
-        )
+        replace(arm, classes=arm.classes[:2], confusion=tuple(row[:2] for row in arm.confusion[:2]))
         for arm in (small.arms[0], small.arms[2])
     )
     return replace(small, arms=arms, label_names=small.label_names[:2])
@@ -67,8 +65,7 @@ def _arm(small: Arm, name: str, labels: tuple[str, ...], rng: np.random.Generato
             for label in labels
         ),
         confusion=tuple(
-            tuple(int(x) for x in row)
-            for row in confusion + np.diag(rng.integers(20, 90, CLASSES))
+            tuple(int(x) for x in row) for row in confusion + np.diag(rng.integers(20, 90, CLASSES))
         ),
         curves=tuple(
             replace(

@@ -139,14 +139,14 @@ def test_one_side_always_right_and_the_other_never_is_finite():
 
 
 def test_degrees_of_freedom_never_exceed_the_examples():
-    """The same flips at every seed: s^2 is rounding, and df by the formula without bound."""
+    """The same flips at every seed: s^2 is rounding, and Hillis' df have no bound."""
     labels = np.zeros(40, dtype=int)
     mode = np.zeros((3, 40), int)
     mode[:, :6] = 1
     each = estimate_difference(
         jackknife_differences(labels, mode, np.zeros((3, 40), int), metric="accuracy", classes=2)
     )
-    assert each.degrees_of_freedom == 39
+    assert each.degrees_of_freedom == pytest.approx(39)
     assert all(map(math.isfinite, each.interval(0.95)))
 
 
@@ -154,3 +154,14 @@ def test_degrees_of_freedom_never_exceed_the_examples():
 def test_two_seeds_are_refused(seeds):
     with pytest.raises(InputError, match=f"{seeds} seeds per mode: at least 3"):
         obuchowski_rockette(np.zeros(seeds), 1e-5, 0.0)
+
+
+def test_with_examples_known_the_degrees_of_freedom_are_fewer_than_the_published():
+    """Cochran and Cox's weighted critical value, of which they are the first order."""
+    each = obuchowski_rockette(np.array([0.0, 0.01, 0.03, 0.01, 0.02]), 1e-5, 2e-5, examples=500)
+    free = obuchowski_rockette(each.per_seed, 1e-5, 2e-5)
+    assert each.standard_error == free.standard_error
+    assert 4 < each.degrees_of_freedom < free.degrees_of_freedom
+    share = each.seed_variance / 5 / each.standard_error**2
+    weighted = share * stats.t.ppf(0.975, 4) + (1 - share) * stats.t.ppf(0.975, 499)
+    assert stats.t.ppf(0.975, each.degrees_of_freedom) == pytest.approx(weighted, rel=0.04)

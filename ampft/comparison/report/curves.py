@@ -17,8 +17,9 @@ from ampft.comparison.report.looks import Look
 
 LEFT, RIGHT = 9.0, 84.0  # per cent; names of the arms stand to the right
 TOP, HEIGHT = 14.0, 250.0  # pixels
+MANY = 40  # runs; thin lines of more would hide the means
 LABEL_GAP = 15.0  # pixels between the baselines of two names
-RUG_ROW = 5.0  # pixels
+RUG_ROW, RUG = 5.0, 150.0  # pixels: of a seed, and at most of all
 
 Points = Mapping[int, float]
 
@@ -142,23 +143,24 @@ def _chart(
     last = max(step for one in lines for run in one.runs for step in run)
     across = Axis(0.0, float(max(last, 1)), LEFT, RIGHT)
     drawn: list[Markup] = []
+    crowd = " many" if sum(len(one.runs) for one in lines) > MANY else ""
     for one in lines:
-        thin = "seed" if one.mean else "seed lone"
+        thin = f"seed{crowd}" if one.mean else "seed lone"
         drawn += [
             _curve(run, across, up, f"{thin} {one.look.colour}", in_stairs) for run in one.runs
         ]
     drawn += [_curve(o.mean, across, up, f"mean {o.look.colour}", False) for o in lines if o.mean]
     rows = [(look, skipped) for look, seeds in rugs for skipped in seeds]
+    rug = min(RUG_ROW * len(rows), RUG)
     parts = [
-        *_grid(across, up, label, below=HEIGHT + RUG_ROW * len(rows)),
+        *_grid(across, up, label, below=HEIGHT + rug),
         plot_area(across, up, drawn),
         *_names(lines, up),
     ]
     if rows:
-        parts.append(_rug(rows, across))
-        middle = HEIGHT + RUG_ROW * len(rows) / 2
-        parts.append(text("skipped", f"{RIGHT + 2.5}%", middle + 4, "tick"))
-    height = HEIGHT + RUG_ROW * len(rows) + 36
+        parts.append(_rug(rows, across, rug))
+        parts.append(text("skipped", f"{RIGHT + 2.5}%", HEIGHT + rug / 2 + 4, "tick"))
+    height = HEIGHT + rug + 36
     is_cut = any(v > up.high for one in lines for run in one.runs for v in run.values())
     svg = picture(*parts, height=height, says=says, class_="chart")
     return Chart(svg, tuple(one.look for one in lines), is_cut)
@@ -212,9 +214,8 @@ def _short(name: str) -> str:
     return name if len(name) <= 10 else f"{name[:9]}…"
 
 
-def _rug(rows: Sequence[tuple[Look, Sequence[int]]], across: Axis) -> Markup:
+def _rug(rows: Sequence[tuple[Look, Sequence[int]]], across: Axis, height: float) -> Markup:
     """A row of ticks per seed under the plot, one tick per skipped step."""
-    height = RUG_ROW * len(rows)
     ticks = [
         element(
             "path",

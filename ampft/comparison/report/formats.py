@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
-from ampft.comparison.numbers import MINUS
+from markupsafe import Markup
 
-_SUPERSCRIPT = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
+from ampft.comparison.numbers import MINUS
+from ampft.comparison.report.drawing import element
 
 
 def fraction(value: float) -> str:
@@ -14,9 +15,10 @@ def fraction(value: float) -> str:
     return f"{value:.4g}".replace("-", MINUS)
 
 
-def exponent(value: float) -> str:
+def exponent(value: float) -> Markup:
     """Return the label of a tick at a base-2 logarithm: a power of two."""
-    return f"2{str(round(value)).translate(_SUPERSCRIPT)}"
+    power = element("tspan", f"{round(value)}".replace("-", MINUS), dy=-4, class_="power")
+    return Markup("2{}").format(power)
 
 
 def metric(value: float, decimals: int = 4) -> str:

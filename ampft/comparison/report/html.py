@@ -23,7 +23,6 @@ from ampft.comparison.report.noise import noise_protocol, noise_rows, share
 from ampft.comparison.words import margin_words, verdict_sentences
 from ampft.results.show import counted, duration
 
-HTML_NAME = "comparison.html"
 TEMPLATE = "comparison.html.j2"
 MISSING = "\N{EN DASH}"
 NO_BREAK = "\N{NO-BREAK SPACE}"
@@ -72,6 +71,7 @@ FILTERS: Mapping[str, Callable[..., str]] = {
     "ratio": _optional(lambda value: f"{value:.2f}"),
     "root_points": lambda variance: numbers.number(100 * variance**0.5, 2),
     "share": _optional(share),
+    "fixed": _optional(numbers.number),
     "whole": _optional(lambda value: f"{value:,.0f}"),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ampft.comparison.numbers import number
 from ampft.results.jsontext import JSONValue
 
 LARGEST = 5  # modules that are named
@@ -19,6 +20,10 @@ class Noise:
         mode: Such as "bf16".
         error: Over the noise, whole gradient.
         bias: The part that all batches share, over the noise.
+        bias_z: How far the bias stands out from chance.
+        underflow: Share of the entries that became 0.
+        overflowed: Batches whose gradient was not finite at first.
+        failed: Batches without a finite gradient at any scale.
         modules: Those with the largest error over noise.
     """
 
@@ -26,6 +31,10 @@ class Noise:
     mode: str
     error: float | None
     bias: float | None
+    bias_z: float | None
+    underflow: float | None
+    overflowed: float | None
+    failed: float | None
     modules: tuple[tuple[str, float], ...]
 
 
@@ -48,13 +57,11 @@ def noise_protocol(yardstick: Mapping[str, JSONValue] | None) -> str:
 
 
 def share(value: float | None) -> str:
-    """Return a ratio in per cent with two digits that count."""
+    """Return a share with two digits, however small: "0.41 %", "3e-05 %"."""
     if value is None:
-        return "-"
-    percent = 100 * value
-    if 0 < percent < 0.001:
-        return f"{percent:.1e} %"
-    return f"{percent:.2g} %" if percent < 100 else f"{percent:,.0f} %"
+        return "\N{EN DASH}"
+    shown = 100 * value
+    return f"{number(shown, 2)} %" if shown >= 0.01 or not shown else f"{shown:.0e} %"
 
 
 def _row(at: str, figures: Mapping[str, JSONValue]) -> Noise:
@@ -65,8 +72,17 @@ def _row(at: str, figures: Mapping[str, JSONValue]) -> Noise:
         if (value := _number(module.get("error_over_noise"))) is not None
     ]
     modules.sort(key=lambda pair: (-pair[1], pair[0]))
-    error, bias = _number(whole.get("error_over_noise")), _number(whole.get("bias_over_noise"))
-    return Noise(at, str(figures.get("mode", "")), error, bias, tuple(modules[:LARGEST]))
+    return Noise(
+        at=at,
+        mode=str(figures.get("mode", "")),
+        error=_number(whole.get("error_over_noise")),
+        bias=_number(whole.get("bias_over_noise")),
+        bias_z=_number(whole.get("bias_z")),
+        underflow=_number(whole.get("underflow")),
+        overflowed=_number(figures.get("overflowed_batches")),
+        failed=_number(figures.get("failed_batches")),
+        modules=tuple(modules[:LARGEST]),
+    )
 
 
 def _number(value: JSONValue) -> float | None:

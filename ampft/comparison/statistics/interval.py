@@ -12,6 +12,16 @@ and multiple tests", Communications in Statistics - Simulation and Computation 2
 "A comparison of denominator degrees of freedom methods for multiple observer ROC analysis",
 Statistics in Medicine 26, 2007 (`ddf_H`); Hillis, "A marginal-mean ANOVA approach for analyzing
 multireader multicase radiological imaging data", Statistics in Medicine 33, 2014.
+
+These degrees of freedom are too many where s^2 is mostly real variation between seeds, which large
+test sets bring about: with normal data and no floor, a 5 % test alarms in up to 7.8 % at S = 3 and
+5.9 % at S = 5 (by integration over s^2), because a luckily small s^2 counts twice, in V and in df.
+With the number of examples known, the default is therefore
+
+    1/df = w / (S - 1) + (1 - w) / (n - 1),    w = (s^2/S) / V,
+
+the weighted critical value of Cochran and Cox ("Experimental Designs", 1957, section 4.14) to first
+order in 1/df. It alarms in at most 5.8 % at S = 3 and 5 % at S >= 5, and s^2 alone gives S - 1.
 """
 
 from __future__ import annotations
@@ -41,9 +51,9 @@ class DifferenceEstimate:
         jackknife_variance: J, over examples, mean over seeds.
         jackknife_covariance: C, between seeds, at least 0.
         standard_error: sqrt(V).
-        degrees_of_freedom: Of t; infinite only where no limit was given.
+        degrees_of_freedom: Of t; may be infinite where the number of examples is unknown.
         smallest_variance: V is at least this: the square of what one example is worth.
-        most_degrees_of_freedom: n - 1 where the number of examples is known.
+        examples: n, or None where it is unknown.
     """
 
     estimate: float
@@ -54,7 +64,7 @@ class DifferenceEstimate:
     standard_error: float
     degrees_of_freedom: float
     smallest_variance: float = 0.0
-    most_degrees_of_freedom: float = math.inf
+    examples: int | None = None
 
     def interval(self, level: float) -> tuple[float, float]:
         """Return the two-sided interval: estimate -+ t((1 + level)/2; df) sqrt(V).
@@ -100,10 +110,9 @@ class DifferenceEstimate:
 def estimate_difference(jackknife: JackknifeDifferences) -> DifferenceEstimate:
     """Return the estimate over seeds and examples.
 
-    Two limits say that n examples were seen and no more. V is at least the square of what one
-    changed prediction is worth: predictions that agree on all of n examples do not show that they
-    agree everywhere (compare the rule of three, Hanley and Lippman-Hand, JAMA 249, 1983). And the
-    degrees of freedom are at most n - 1.
+    V is at least the square of what one changed prediction is worth: predictions that agree on all
+    of n examples do not show that they agree everywhere (compare the rule of three, Hanley and
+    Lippman-Hand, JAMA 249, 1983).
 
     Args:
         jackknife: Of at least three seeds.
@@ -116,7 +125,7 @@ def estimate_difference(jackknife: JackknifeDifferences) -> DifferenceEstimate:
         jackknife.variance,
         jackknife.covariance,
         smallest_variance=jackknife.one_example**2,
-        most_degrees_of_freedom=jackknife.examples - 1,
+        examples=jackknife.examples,
     )
 
 
@@ -126,7 +135,7 @@ def obuchowski_rockette(
     covariance: float,
     *,
     smallest_variance: float = 0.0,
-    most_degrees_of_freedom: float = math.inf,
+    examples: int | None = None,
 ) -> DifferenceEstimate:
     """Return the estimate from the differences and their jackknife variance and covariance.
 
@@ -140,7 +149,7 @@ def obuchowski_rockette(
         variance: J.
         covariance: C, of any sign.
         smallest_variance: Least V.
-        most_degrees_of_freedom: Greatest df.
+        examples: n; without it the degrees of freedom are those of Hillis (2007).
 
     Raises:
         InputError: There are fewer than three seeds.
@@ -159,7 +168,7 @@ def obuchowski_rockette(
         shared,
         seeds,
         smallest_variance=smallest_variance,
-        most_degrees_of_freedom=most_degrees_of_freedom,
+        examples=examples,
     )
     return DifferenceEstimate(
         estimate=float(differences.mean()),
@@ -170,7 +179,7 @@ def obuchowski_rockette(
         standard_error=error,
         degrees_of_freedom=degrees,
         smallest_variance=smallest_variance,
-        most_degrees_of_freedom=most_degrees_of_freedom,
+        examples=examples,
     )
 
 
@@ -180,7 +189,7 @@ def error_of_mean(
     seeds: int,
     *,
     smallest_variance: float = 0.0,
-    most_degrees_of_freedom: float = math.inf,
+    examples: int | None = None,
 ) -> tuple[float, float]:
     """Return the standard error of the mean over `seeds` seeds and its degrees of freedom.
 
@@ -189,13 +198,15 @@ def error_of_mean(
         covariance: C >= 0.
         seeds: S >= 2.
         smallest_variance: Least V; where it binds, df = S - 1.
-        most_degrees_of_freedom: Greatest df.
+        examples: n; without it the degrees of freedom are those of Hillis (2007).
     """
     own = seed_variance / seeds
     total = own + covariance
+    error = math.sqrt(max(total, smallest_variance))
     if total <= smallest_variance:
-        degrees = float(seeds - 1)
-    else:
-        share = total / own if own > 0 else math.inf
-        degrees = (seeds - 1) * share * share  # inf, where ** would raise OverflowError
-    return math.sqrt(max(total, smallest_variance)), min(degrees, most_degrees_of_freedom)
+        return error, float(seeds - 1)
+    if examples is not None:
+        share = own / total
+        return error, 1 / (share / (seeds - 1) + (1 - share) / (examples - 1))
+    ratio = total / own if own > 0 else math.inf
+    return error, (seeds - 1) * ratio * ratio  # inf, where ** would raise OverflowError

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+
+import numpy as np
 
 from ampft.comparison.statistics.interval import DifferenceEstimate, error_of_mean
 
 MOST_SEEDS = 1000
 PLAUSIBLE = 0.8  # level of the interval for s^2 that the range of seeds comes from
+QUANTILES = 1000  # of s^2 in an integral: errs by less than 0.001
 
 
 def seeds_to_decide(
@@ -61,7 +65,7 @@ def _fewest_seeds(
             estimate.jackknife_covariance,
             seeds,
             smallest_variance=estimate.smallest_variance,
-            most_degrees_of_freedom=estimate.most_degrees_of_freedom,
+            examples=estimate.examples,
         )
         then = replace(estimate, standard_error=error, degrees_of_freedom=degrees)
         if min(then.p_equivalence(margin), then.p_difference()) <= alpha:
@@ -76,25 +80,37 @@ def power(
     seeds: int,
     seed_variance: float,
     covariance: float,
+    jackknife_variance: float = 0.0,
+    examples: int | None = None,
     alpha: float = 0.05,
 ) -> float:
     """Return the probability that the interval of level 1 - alpha excludes 0, on the loss's side.
 
-    T is noncentral t with df of `error_of_mean` and noncentrality |loss| / sqrt(V), as Hillis,
-    Obuchowski and Berbaum ("Power estimation for multireader ROC methods", Academic Radiology 18,
-    2011) do it.
+    The mean difference is normal with variance s^2/S + C; the observed s^2 is independent of it,
+    chi-square with S - 1 degrees of freedom, floored as in `obuchowski_rockette`. The probability
+    is integrated over it. Without covariance and floor this is the noncentral t distribution, which
+    Hillis, Obuchowski and Berbaum ("Power estimation for multireader ROC methods", Academic
+    Radiology 18, 2011) use throughout; at three seeds the floor takes much of that power away.
 
     Args:
         loss: True difference, in the metric's unit.
         seeds: S >= 3.
-        seed_variance: s^2 that is expected (seeds and the examples' own part of it).
+        seed_variance: s^2 that is expected, without a floor.
         covariance: C that is expected, >= 0.
+        jackknife_variance: J that is expected; J - C is the floor of s^2.
+        examples: As in `obuchowski_rockette`.
         alpha: Two-sided level.
     """
-    from scipy.special import nctdtr, stdtrit
+    from scipy.special import chdtri, ndtr, stdtrit
 
-    error, degrees = error_of_mean(seed_variance, covariance, seeds)
-    if error == 0:
+    deviation = math.sqrt(seed_variance / seeds + covariance)
+    if deviation == 0:
         return float(loss != 0)
-    critical = float(stdtrit(degrees, 1 - alpha / 2))
-    return 1 - float(nctdtr(degrees, abs(loss) / error, critical))
+    above = (np.arange(QUANTILES) + 0.5) / QUANTILES
+    observed = seed_variance * chdtri(seeds - 1, above) / (seeds - 1)
+    observed = np.maximum(observed, jackknife_variance - covariance)
+    errors, degrees = np.transpose(
+        [error_of_mean(float(s2), covariance, seeds, examples=examples) for s2 in observed]
+    )
+    reach = stdtrit(degrees, 1 - alpha / 2) * errors
+    return float(np.mean(ndtr((abs(loss) - reach) / deviation)))

@@ -1,0 +1,102 @@
+"""What speed is measured on: texts of real data sets, and models of several sizes.
+
+Models but MiniLM have random weights from their published configurations: speed does not depend on
+trained ones. All take MiniLM's tokenizer, whose ids fit every vocabulary here.
+"""
+
+from __future__ import annotations
+
+import csv
+from functools import cache
+from pathlib import Path
+
+import datasets
+from transformers import (
+    AutoModelForSequenceClassification,
+    BertConfig,
+    ModernBertConfig,
+)
+
+from ampft.data.dataset import ClassificationData
+from ampft.data.load import load_data
+from ampft.data.request import DataRequest
+from ampft.tasks.minilm import default_model
+from ampft.tasks.tokenizer import load_tokenizer
+
+TEXTS = ("docstrings", "sst2", "trec", "mrpc", "equal")
+MODELS = ("minilm", "bert-base", "modernbert-base")
+WORDS_OF_EQUAL = 1000  # more than any length that is measured
+
+
+def load_texts(name: str, data_dir: Path | None) -> ClassificationData:
+    """Return the training texts of a case.
+
+    Args:
+        name: One of `TEXTS`; `equal` repeats each docstring until it fills any length, so that
+            after truncation all are equally long and there is no padding to be saved.
+        data_dir: Folder with `sst2/`, `trec/` and `mrpc/`, as their publishers have the files.
+    """
+    if name in ("docstrings", "equal"):
+        data = load_data(DataRequest(dataset_name="stdlib", dataset_config_name="full"))
+        return data if name == "docstrings" else _all_long(data)
+    if data_dir is None:
+        raise SystemExit(f"{name} needs --data_dir, a folder that holds {name}/")
+    readers = {"sst2": _sst2, "trec": _trec, "mrpc": _mrpc}
+    columns, labels = readers[name](data_dir / name)
+    names = sorted(set(labels))
+    rows = datasets.Dataset.from_dict({**columns, "label": [names.index(one) for one in labels]})
+    rows = rows.cast_column("label", datasets.ClassLabel(names=names))
+    return ClassificationData(
+        datasets.DatasetDict(train=rows), tuple(columns), "text", name, {}, ()
+    )
+
+
+def _all_long(data: ClassificationData) -> ClassificationData:
+    def repeated(row: dict[str, str]) -> dict[str, str]:
+        words = row["text"].split() or ["nothing"]
+        return {"text": " ".join((words * WORDS_OF_EQUAL)[:WORDS_OF_EQUAL])}
+
+    splits = datasets.DatasetDict(train=data.splits["train"].map(repeated))
+    return ClassificationData(splits, data.input_columns, "text", "equal", {}, ())
+
+
+def _sst2(folder: Path) -> tuple[dict[str, list[str]], list[str]]:
+    lines = (folder / "train.tsv").read_text(encoding="utf-8").splitlines()
+    texts, labels = zip(*(line.rsplit("\t", 1) for line in lines), strict=True)
+    return {"text": list(texts)}, list(labels)
+
+
+def _trec(folder: Path) -> tuple[dict[str, list[str]], list[str]]:
+    lines = (folder / "train_5500.label").read_text(encoding="latin-1").splitlines()
+    labels, texts = zip(*(line.split(" ", 1) for line in lines), strict=True)
+    return {"text": list(texts)}, [label.split(":")[0] for label in labels]
+
+
+def _mrpc(folder: Path) -> tuple[dict[str, list[str]], list[str]]:
+    with (folder / "msr_paraphrase_train.txt").open(encoding="utf-8-sig", newline="") as file:
+        rows = list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))[1:]
+    pairs = {"sentence1": [row[3] for row in rows], "sentence2": [row[4] for row in rows]}
+    return pairs, [row[0] for row in rows]
+
+
+@cache
+def model_folder(name: str, classes: int, where: Path) -> str:
+    """Return the folder of a model of `MODELS`, made with its tokenizer in `where`."""
+    if name == "minilm":
+        return default_model(None)[0]
+    folder = where / f"{name}-{classes}"
+    tokenizer = load_tokenizer(default_model(None)[0])
+    special = {
+        "pad_token_id": tokenizer.pad_token_id,
+        "cls_token_id": tokenizer.cls_token_id,
+        "sep_token_id": tokenizer.sep_token_id,
+        "bos_token_id": tokenizer.cls_token_id,
+        "eos_token_id": tokenizer.sep_token_id,
+    }
+    configs = {
+        "bert-base": lambda: BertConfig(num_labels=classes),
+        "modernbert-base": lambda: ModernBertConfig(num_labels=classes, **special),
+    }
+    AutoModelForSequenceClassification.from_config(configs[name]()).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)

@@ -1,0 +1,80 @@
+"""Draws the results of speed.py, and prints the geometric mean over its cases.
+
+python benchmarks/speed_plot.py speed.json --out speed.svg
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib import pyplot as plt
+
+COLOURS = {
+    "trainer": "#0072b2",
+    "trainer (tuned)": "#56b4e9",
+    "trainer (length grouping)": "#009e73",
+    "accelerate loop": "#d55e00",
+    "fabric loop": "#cc79a7",
+    "ampft (sorted micro-batches)": "#999999",
+}
+
+
+def label(row: dict[str, Any]) -> str:
+    """Return what a case is called beside its dots."""
+    size = f"batch {row['batch_size']}, {row['mean_tokens']:.0f} tokens"
+    return f"{row['case']}, {row['model']}, {row['mode']}\n{size}"
+
+
+def geometric_means(rows: list[dict[str, Any]]) -> dict[str, tuple[float, int]]:
+    """Return, by system, how many times faster ampft is over its cases, and how many they are."""
+    ratios: dict[str, list[float]] = {}
+    for row in rows:
+        for name, found in row["systems"].items():
+            if name != "ampft":
+                ratios.setdefault(name, []).append(math.log(found["ampft_times_faster"]))
+    return {name: (math.exp(sum(logs) / len(logs)), len(logs)) for name, logs in ratios.items()}
+
+
+def draw(rows: list[dict[str, Any]], out: Path) -> None:
+    """Write a dot for each system and case, with its range over the turns."""
+    mpl.rcParams["svg.hashsalt"] = "ampft"  # the same bytes each time
+    figure, axes = plt.subplots(figsize=(8, 0.62 * len(rows) + 1.6), layout="constrained")
+    for height, row in enumerate(reversed(rows)):
+        shown = [name for name in COLOURS if name in row["systems"]]
+        for position, name in enumerate(shown):
+            found = row["systems"][name]
+            y = height + 0.3 - 0.6 * position / max(len(shown) - 1, 1)
+            axes.plot(found["ampft_times_faster_range"], [y, y], color=COLOURS[name], linewidth=1)
+            axes.plot(found["ampft_times_faster"], y, "o", color=COLOURS[name], markersize=5)
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.set_yticks(range(len(rows)), [label(row) for row in reversed(rows)], fontsize=8)
+    axes.set_xlabel("ampft is this many times faster (median and range over the turns)")
+    axes.set_xlim(left=0)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.grid(axis="x", linewidth=0.4)
+    axes.tick_params(left=False)
+    present = [name for name in COLOURS if any(name in row["systems"] for row in rows)]
+    handles = [plt.Line2D([], [], marker="o", linestyle="", color=COLOURS[n]) for n in present]
+    figure.legend(handles, present, loc="outside upper left", ncols=3, fontsize=8, frameon=False)
+    figure.savefig(out, metadata={"Date": None} if out.suffix == ".svg" else None)
+
+
+def main() -> None:
+    """Draw, and print the means."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument("results", type=Path, nargs="+", help="JSON files of speed.py")
+    parser.add_argument("--out", type=Path, required=True, help="SVG, PNG or PDF file")
+    args = parser.parse_args()
+    rows = [row for path in args.results for row in json.loads(path.read_text(encoding="utf-8"))]
+    draw(rows, args.out)
+    for name, (mean, cases) in geometric_means(rows).items():
+        print(f"{name:30s} geometric mean over {cases} cases: {mean:.2f} times")
+
+
+if __name__ == "__main__":
+    main()

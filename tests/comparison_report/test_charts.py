@@ -1,0 +1,150 @@
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from comparison_show.example_comparison import broken, realistic
+
+import ampft.comparison.report
+from ampft.comparison.report.confusions import largest_confusions, matrix_cells
+from ampft.comparison.report.curves import loss_chart, scale_chart, validation_chart
+from ampft.comparison.report.drawing import Axis, element, picture
+from ampft.comparison.report.looks import LAST, looks
+from ampft.comparison.report.strips import difference_axis, difference_strip
+
+STYLE = (Path(ampft.comparison.report.__file__).parent / "style.css").read_text(encoding="utf-8")
+
+
+def test_children_and_values_are_escaped_unless_they_are_ours():
+    made = element("g", "<b>&", element("text", "</text>"), class_='"x', aria_label="<")
+    assert made == (
+        '<g class="&#34;x" aria-label="&lt;">&lt;b&gt;&amp;<text>&lt;/text&gt;</text></g>'
+    )
+
+
+def test_a_picture_says_what_it_shows():
+    made = picture(height=20, says='two & "three"', class_="chart")
+    assert 'role="img" aria-label="two &amp; &#34;three&#34;"' in made
+    assert "<title>two &amp; &#34;three&#34;</title>" in made
+
+
+def test_positions_are_linear_and_end_at_the_ends():
+    axis = Axis(-1, 3, 10, 90)
+    assert [axis.at(value) for value in (-1, 1, 3)] == [10, 50, 90]
+    assert [axis.at(value) for value in (-100, 100)] == [10, 90]
+    assert axis.percent(0) == "30%"
+    assert Axis(2, 2, 0, 100).at(2) == 50
+
+
+@pytest.mark.parametrize("span", [1e-9, 0.013, 1, 7, 300, 65536, 1e12])
+def test_ticks_are_round_few_and_inside(span):
+    axis = Axis(-0.3 * span, 0.7 * span, 0, 100)
+    ticks = axis.ticks(5)
+    assert 2 <= len(ticks) <= 6
+    assert all(axis.low <= tick <= axis.high + 1e-9 * span for tick in ticks)
+    assert 0 in ticks
+    mantissa = (ticks[1] - ticks[0]) / 10 ** math.floor(math.log10(ticks[1] - ticks[0]) + 1e-9)
+    assert round(mantissa, 6) in (1, 2, 5)
+
+
+def test_the_dot_lies_between_the_whiskers_where_the_numbers_are():
+    comparison = realistic()
+    arm, look = comparison.arm("bf16"), looks(comparison.arms)[2]
+    axis = difference_axis(comparison)
+    strip = difference_strip(comparison, arm, look, axis)
+    assert arm.difference is not None
+    low, high = (axis.percent(end) for end in arm.difference.interval95)
+    assert f'x1="{low}" x2="{high}"' in re.sub(r' y1="[^"]*"', "", strip)
+    assert f'<svg x="{axis.percent(arm.difference.estimate)}"' in strip
+    assert "95 % interval" in strip
+
+
+def test_a_run_that_diverges_does_not_press_the_others_flat():
+    comparison = broken()
+    wild = comparison.arms[3]
+    loss = (*wild.curves[1].loss[:-2], 1e30, None)
+    arms = list(comparison.arms)
+    arms[3] = replace(wild, curves=(wild.curves[0], replace(wild.curves[1], loss=loss)))
+    chart = loss_chart(replace(comparison, arms=tuple(arms)), looks(arms))
+    assert chart is not None
+    assert chart.is_cut
+    tame = loss_chart(comparison, looks(comparison.arms))
+    assert tame is not None
+    assert not tame.is_cut
+    assert re.findall(r'class="tick end">([\d.]+)<', chart.svg)[:3] == ["0", "1", "2"]
+
+
+def test_the_mean_of_an_unstable_arm_is_not_drawn():
+    comparison = broken()
+    chart = loss_chart(comparison, looks(comparison.arms))
+    assert chart is not None
+    assert 'class="mean a2"' in chart.svg
+    assert 'class="mean a3"' not in chart.svg
+    assert 'class="seed lone a3"' in chart.svg
+
+
+def test_skipped_steps_are_marked_and_counted():
+    comparison = realistic()
+    chart = scale_chart(comparison, looks(comparison.arms))
+    assert chart is not None
+    counts = comparison.arm("fp16").skipped_steps
+    assert f"fp16 skipped {', '.join(map(str, counts))} steps, seed by seed" in chart.svg
+    ticks = sum(path.count("M") for path in re.findall(r'<path d="([^"]*)" class="skip', chart.svg))
+    assert ticks == sum(counts)
+
+
+def test_nothing_measured_is_no_chart():
+    bare = [replace(arm, curves=()) for arm in realistic().arms]
+    comparison = replace(realistic(), arms=tuple(bare))
+    for chart in (loss_chart, validation_chart, scale_chart):
+        assert chart(comparison, looks(bare)) is None
+
+
+def test_every_arm_has_its_own_look_up_to_the_last_colour():
+    arm = realistic().arms[2]
+    arms = [*realistic().arms[:2], *(replace(arm, name=f"m{n}") for n in range(LAST - 1))]
+    numbers = [look.number for look in looks(arms)]
+    assert numbers == list(range(LAST + 1))
+    assert looks([*arms, arm])[-1].number == 2
+
+
+def test_shades_grow_with_the_share_of_the_row():
+    arm = replace(realistic().arms[0], confusion=((90, 10, 0), (0, 4, 0), (0, 0, 0)))
+    cells = matrix_cells(arm)
+    assert [cell.shade for cell in cells[0]] == [8, 3, 0]
+    assert [cell.is_right for cell in cells[1]] == [False, True, False]
+    assert [cell.shade for cell in cells[2]] == [0, 0, 0]
+
+
+def test_the_largest_confusions_stand_first():
+    arms = [replace(realistic().arms[0], confusion=m) for m in (((9, 1), (2, 5)), ((9, 4), (0, 7)))]
+    found = largest_confusions(arms, ("a", "b"))
+    assert [(c.label, c.predicted, c.counts) for c in found] == [
+        ("a", "b", (1, 4)),
+        ("b", "a", (2, 0)),
+    ]
+
+
+@pytest.mark.parametrize("theme", [0, 1, 2], ids=["light", "dark", "print"])
+def test_contrast_of_text_and_of_lines(theme):
+    colours = dict(
+        re.findall(r"--(\w+): (#\w+);", re.findall(r":root \{(.*?)\}", STYLE, re.S)[theme])
+    )
+    for name in ("ink", "quiet", "notice", "wrong"):
+        assert contrast(colours[name], colours["page"]) >= 4.5, name
+    for number in range(LAST + 1):
+        assert contrast(colours[f"a{number}"], colours["page"]) >= 3, number
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast ratio of WCAG 2.2."""
+    lighter, darker = sorted((luminance(one), luminance(other)), reverse=True)
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def luminance(colour: str) -> float:
+    digits = colour[1:] if len(colour) == 7 else "".join(2 * digit for digit in colour[1:])
+    parts = [int(digits[place : place + 2], 16) / 255 for place in (0, 2, 4)]
+    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

@@ -1,0 +1,166 @@
+import re
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from comparison_report.large_comparison import large, two_classes
+from comparison_show.example_comparison import broken, hostile, realistic
+from comparison_show.example_texts import HOSTILE_LABELS
+
+import ampft.comparison.report
+from ampft.comparison.report.html import foreign, html_text
+
+EXAMPLES = (realistic, hostile, broken, large, two_classes)
+VOID = {"meta", "br"}
+OURS = set(
+    re.findall(
+        r"\w+",
+        """
+        html head meta title style body header main aside section p h1 h2 h3 ul ol li dl dt dd
+        div span small strong i bdi br figure figcaption table caption thead tbody tr th td
+        details summary blockquote svg line path rect text tspan
+        """,
+    )
+)
+
+
+class Reader(HTMLParser):
+    """Checks that elements nest, and keeps what a document holds."""
+
+    def __init__(self):
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None], tuple[str, ...]]] = []
+        self.ids: list[str] = []
+        self.words: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs), tuple(self.open)))
+        self.ids += [value for name, value in attrs if name == "id"]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+def read(page: str) -> Reader:
+    reader = Reader()
+    reader.feed(page)
+    reader.close()
+    assert reader.open == []
+    return reader
+
+
+@pytest.fixture(scope="module", params=EXAMPLES, ids=lambda make: make.__name__)
+def page(request):
+    return html_text(request.param())
+
+
+def test_elements_nest_and_are_ours(page):
+    found = read(page)
+    assert len(found.elements) > 300
+    assert {tag for tag, _, _ in found.elements} <= OURS
+    assert len(set(found.ids)) == len(found.ids)
+
+
+def test_a_wrong_nesting_is_found():
+    with pytest.raises(AssertionError):
+        read("<p><b></p></b>")
+
+
+def test_no_attribute_acts_or_points_anywhere(page):
+    for tag, attributes, _ in read(page).elements:
+        assert not {name for name in attributes if name.startswith("on")}, tag
+        assert not set(attributes) & {"href", "src", "style", "action", "srcset", "data"}, tag
+        for name in ("id", "class"):
+            assert re.fullmatch(r"[a-z0-9 -]*", attributes.get(name) or ""), attributes
+
+
+def test_every_chart_is_a_figure_and_says_what_it_shows(page):
+    charts = [(a, inside) for tag, a, inside in read(page).elements if tag == "svg"]
+    charts = [(a, inside) for a, inside in charts if "svg" not in inside]
+    said = [a for a, _ in charts if a.get("role") == "img"]
+    assert said
+    assert all(attributes["aria-label"].strip() for attributes in said)
+    assert all("aria-hidden" in a for a, _ in charts if a.get("role") != "img")
+    assert all("figure" in inside for _, inside in charts if _.get("role") == "img")
+    for figure in re.findall(r"<figure.*?</figure>", page, flags=re.DOTALL):
+        assert figure.count("<figcaption>") == 1 or 'role="img"' not in figure
+
+
+def test_every_table_has_a_caption_and_scoped_heads(page):
+    found = read(page).elements
+    assert sum(tag == "table" for tag, _, _ in found) == page.count("<caption>")
+    assert all(attributes.get("scope") for tag, attributes, _ in found if tag == "th")
+
+
+def test_the_same_comparison_gives_the_same_bytes(page, request):
+    make = request.node.callspec.params["page"]
+    assert html_text(make()).encode() == page.encode()
+
+
+def test_nothing_is_fetched(page):
+    assert "url(" not in page
+    assert "@import" not in page
+    assert "default-src 'none'" in page
+    addresses = re.findall(r"https?://[^\s<\"]*", page)
+    assert set(addresses) <= {"https://example.com"}  # a label, as text
+
+
+def test_labels_are_shown_as_text():
+    page = html_text(hostile())
+    words = "".join(read(page).words)
+    assert "中文标签\uff1a自然语言处理" in words
+    assert "مرحبا بالعالم" in words
+    assert "<script>alert(1)</script>" in words
+    assert "<script" not in page
+    assert "\u202e" not in page
+    assert "\\u202ereversed" in words
+    assert "w" * 300 in words
+
+
+def test_control_characters_and_surrogates_survive_as_escapes():
+    assert foreign("a\x00b\ud800c") == "<bdi>a\\x00b\\ud800c</bdi>"
+    assert foreign(" \n") == '<i class="none">blank</i>'
+    assert all(foreign(label).isprintable() for label in HOSTILE_LABELS)
+
+
+def test_verdicts_come_first_and_stamps_before_the_table():
+    page = html_text(broken())
+    comparison = broken()
+    places = [page.index(comparison.stamps[0]), page.index('id="modes"')]
+    assert page.index("diverged (seed 2)") < places[0] < places[1]
+
+
+def test_an_arm_that_is_not_complete_gets_no_mean():
+    page = html_text(broken())
+    row = re.search(r'<tr>\s*<th scope="row" class="arm">[^\n]*<bdi>fp16</bdi>.*?</tr>', page, re.S)
+    assert row is not None
+    assert "unstable, 1 of 2" in row[0]
+    assert 'class="mark' not in row[0].split("</th>")[1]
+
+
+def test_the_largest_confusions_take_the_place_of_a_matrix_that_nobody_can_read():
+    assert 'class="matrix"' not in html_text(large())
+    assert "largest confusions of 200 classes" in html_text(large())
+    assert html_text(two_classes()).count('class="matrix"') == 2
+
+
+def test_all_classes_are_there_and_the_rest_is_folded():
+    words = "".join(read(html_text(large())).words)
+    assert "The other 170 classes" in words
+    assert all(f"class {index} of many 类别" in words for index in range(199))
+
+
+def test_templates_and_style_are_packaged():
+    folder = Path(ampft.comparison.report.__file__).parent
+    settings = Path(sys.modules["ampft"].__file__).parents[1] / "pyproject.toml"
+    listed = settings.read_text(encoding="utf-8")
+    assert len(list(folder.glob("*.j2"))) > 3
+    assert '"comparison/report/*.j2", "comparison/report/style.css"' in listed

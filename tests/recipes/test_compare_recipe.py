@@ -1,0 +1,199 @@
+"""A small comparison as users run it: interrupted, continued, mended, refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from running import REPOSITORY, call, clean_environment, succeeded, text_settings
+
+COMPARE = "recipes/compare_precision.py"
+PLANNED = [
+    *("fp32-seed5", "placebo-seed5", "bf16-seed5"),
+    *("placebo-seed6", "bf16-seed6", "fp32-seed6"),
+    *("bf16-seed7", "fp32-seed7", "placebo-seed7"),
+]
+
+pytestmark = pytest.mark.slow
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A comparison that was interrupted in its second run and continued.
+
+    Attributes:
+        words: Its command line.
+        folder: Its folder.
+        interrupted: Exit code and standard error of the first process.
+        left: Status of each run that the first process left a folder of.
+        kept: When the first run was written, before and after.
+        stdout: Of the second process.
+        stderr: Of the second process.
+    """
+
+    words: list[str]
+    folder: Path
+    interrupted: tuple[int, str]
+    left: dict[str, str]
+    kept: tuple[float, float]
+    stdout: str
+    stderr: str
+
+    def read(self, name: str):
+        return json.loads((self.folder / name).read_text())
+
+
+def settings(files: Path, model: Path) -> list[str]:
+    """The settings of the runs, with a number of steps that takes a moment."""
+    words = text_settings(files, model, Path("unused"))
+    place = words.index("--output_dir")
+    del words[place : place + 2]
+    return [*words, "--seed", "5", "--num_train_epochs", "8"]
+
+
+def losses(folder: Path, name: str) -> list[float]:
+    lines = (folder / "runs" / name / "history.jsonl").read_text().splitlines()
+    return [json.loads(line)["loss"] for line in lines]
+
+
+def statuses(folder: Path) -> dict[str, str]:
+    records = sorted(folder.glob("runs/*/run.json"))
+    return {path.parent.name: json.loads(path.read_text())["status"] for path in records}
+
+
+@pytest.fixture(scope="module")
+def compared(files, tiny_model, tmp_path_factory) -> Compared:
+    folder = tmp_path_factory.mktemp("comparisons") / "cmp"
+    words = [sys.executable, COMPARE, "--modes", "bf16", "--seeds", "3", "--yardstick"]
+    words += ["--output_dir", str(folder), "--", *settings(files, tiny_model)]
+    process = subprocess.Popen(
+        words, cwd=REPOSITORY, env=clean_environment(), text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    second = folder / "runs" / PLANNED[1] / "history.jsonl"
+    for _ in range(1200):
+        if process.poll() is not None or (second.exists() and second.read_text().count("\n") > 2):
+            break
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=120)
+    left, first = statuses(folder), folder / "runs" / PLANNED[0] / "run.json"
+    before = first.stat().st_mtime
+    done = succeeded(call(*words, timeout=600))
+    kept = before, first.stat().st_mtime
+    return Compared(
+        words, folder, (process.returncode, stderr), left, kept, done.stdout, done.stderr
+    )
+
+
+def test_ctrl_c_ends_the_run_and_says_how_to_go_on(compared):
+    code, stderr = compared.interrupted
+    assert code == 130
+    assert "Traceback" not in stderr
+    (message,) = [line for line in stderr.splitlines() if line]
+    assert message.startswith("interrupted: 1 of 9 runs have ended. The same command goes on")
+    assert compared.left == {PLANNED[0]: "finished", PLANNED[1]: "interrupted"}
+
+
+def test_the_same_command_goes_on_with_what_is_missing(compared):
+    assert compared.kept[0] == compared.kept[1]
+    assert "fp32 was added" in compared.stdout
+    assert "9 runs, one after the other, arms interleaved; 1 done before" in compared.stdout
+    runs = [line for line in compared.stdout.splitlines() if line.startswith("run ")]
+    assert len(runs) == 8
+    assert runs[0].startswith("run 2/9 placebo seed 5: accuracy ")
+    assert "left" not in runs[-1]
+    assert statuses(compared.folder) == dict.fromkeys(PLANNED, "finished")
+
+
+def test_runs_went_one_after_the_other_in_the_planned_order(compared):
+    logs = [compared.folder / "logs" / f"{name}.log" for name in PLANNED]
+    ended = [log.stat().st_mtime for log in logs]
+    assert ended == sorted(ended)
+
+
+def test_arms_differ_in_what_they_should_and_in_nothing_else(compared):
+    records = {name: compared.read(f"runs/{name}/run.json") for name in PLANNED}
+    for seed in (5, 6, 7):
+        fp32, placebo, bf16 = (records[f"{a}-seed{seed}"] for a in ("fp32", "placebo", "bf16"))
+        assert len({r["model"]["initial_weights_sha256"] for r in (fp32, placebo, bf16)}) == 1
+        assert [r["model"]["perturbed"] for r in (fp32, placebo, bf16)] == [False, True, False]
+        assert losses(compared.folder, f"fp32-seed{seed}") != losses(
+            compared.folder, f"placebo-seed{seed}"
+        )
+        assert len({r["example_ids_sha256"] for r in (fp32, placebo, bf16)}) == 1
+        assert [r["precision"]["requested"] for r in (fp32, placebo, bf16)] == [
+            "fp32", "fp32", "bf16",
+        ]  # fmt: skip
+        assert {r["arguments"]["seed"] for r in (fp32, placebo, bf16)} == {seed}
+
+
+def test_what_follows_is_written_and_shown(compared):
+    names = {"comparison.html", "comparison.md", "comparison.json", "plan.json", "yardstick.json"}
+    assert names <= {path.name for path in compared.folder.iterdir()}
+    comparison = compared.read("comparison.json")
+    assert [arm["name"] for arm in comparison["arms"]] == ["fp32", "placebo", "bf16"]
+    assert comparison["seeds"] == [5, 6, 7]
+    assert comparison["yardstick"] is not None
+    assert comparison["verdicts"][0].split()[0] in compared.stdout
+    assert "overhead   comparing took" in compared.stdout
+    assert compared.stderr == ""
+
+
+def test_the_plan_knows_what_was_done(compared):
+    plan = compared.read("plan.json")
+    assert plan["modes"] == ["fp32", "bf16"]
+    assert (plan["first_seed"], plan["looks"], plan["looks_taken"]) == (5, [3], [3])
+    assert plan["added_after_look"] is False
+    runs = [compared.read(f"runs/{name}/run.json") for name in PLANNED]
+    assert plan["runs_seconds"] > sum(record["timings"]["total_seconds"] for record in runs)
+    assert plan["own_seconds"] > 0
+    assert plan["arguments"]["num_train_epochs"] == 8
+
+
+def test_a_run_that_was_lost_runs_again(compared):
+    shutil.rmtree(compared.folder / "runs" / PLANNED[4])
+    before = (compared.folder / "comparison.json").read_text()
+    done = succeeded(call(*compared.words))
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("run ")]
+    assert line.startswith("run 5/9 bf16 seed 6: accuracy ")
+    assert compared.read("plan.json")["looks_taken"] == [3]
+    after = json.loads((compared.folder / "comparison.json").read_text())
+    assert after["verdicts"]
+    # The same weights at the same seed: the run that was lost says again what it said.
+    assert after["arms"][2]["metrics"] == json.loads(before)["arms"][2]["metrics"]
+
+
+def test_another_plan_in_the_same_folder_is_refused(compared):
+    done = call(*compared.words, "--learning_rate", "1e-3")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "holds another comparison: --learning_rate was 0.008 there and is 0.001" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("own", "more", "says"),
+    [
+        (("--modes", "fp8"), (), "--mixed_precision fp8: not available on this device"),
+        (("--budget", "9s"), ("--max_train_steps", "5"), "--budget: "),
+    ],
+)
+def test_what_runs_would_refuse_is_refused_before_anything_is_written(
+    files, tiny_model, tmp_path, own, more, says
+):
+    folder = tmp_path / "cmp"
+    done = call(
+        sys.executable, COMPARE, "--output_dir", folder, *own, "--",
+        *settings(files, tiny_model), *more,
+    )  # fmt: skip
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"error: {says}")
+    assert not folder.exists()
