@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from ampft.training.step import apply_step as apply_step
     from ampft.training.step import backward as backward
     from ampft.training.step import synchronized_last as synchronized_last
+    from ampft.training.storage import cast_weights as cast_weights
     from ampft.training.threads import restore_cpu_threads as restore_cpu_threads
     from ampft.training.trackers import installed_trackers as installed_trackers
 
@@ -116,6 +117,7 @@ _HOMES = {
     "apply_step": "ampft.training.step",
     "backward": "ampft.training.step",
     "synchronized_last": "ampft.training.step",
+    "cast_weights": "ampft.training.storage",
     "restore_cpu_threads": "ampft.training.threads",
     "installed_trackers": "ampft.training.trackers",
 }

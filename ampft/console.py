@@ -9,8 +9,9 @@ import torch
 from ampft.data.dataset import ClassificationData
 from ampft.errors import InputError
 from ampft.results.record import RunRecord
-from ampft.results.show import counted
+from ampft.results.show import counted, lost_updates_words
 from ampft.setup import Setup
+from ampft.tensor_census import dtype_name
 from ampft.terminal import said as said
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ def plan_lines(setup: Setup) -> list[str]:
         said("precision", f"{precision.mode}, {precision.execution}: {precision.reason}"),
         said(
             "model",
-            f"{loaded.name}, {weights:.{1 if weights >= 1 else 3}f} M float32 weights",
+            f"{loaded.name}, {weights:.{1 if weights >= 1 else 3}f} M "
+            f"{dtype_name(precision.storage_dtype)} weights",
             *loaded.notes,
         ),
         said(
@@ -72,7 +74,7 @@ def result_line(record: RunRecord) -> str:
         f"result     accuracy {metrics['accuracy']:.4f}, macro F1 {metrics['macro_f1']:.4f}, "
         f"{record.timings['total_seconds']:.0f} s, peak memory {memory}, "
         f"{counted(record.steps.skipped, 'step')} skipped, "
-        f"{resolved['mode']} {resolved['execution']}"
+        f"{resolved['mode']} {resolved['execution']}{lost_updates_words(record)}"
     )
 
 

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ampft.emulation import inside_emulation
 from ampft.errors import InputError
 from ampft.precision import Precision
-from ampft.tensor_census import check_trainable_float32, dtype_name, tensor_census
+from ampft.tensor_census import check_trainable_float32, dtype_name, stored_otherwise, tensor_census
 from ampft.tf32 import float32_product_loses_bits
 
 __all__ = [
@@ -289,7 +289,7 @@ def contradiction(precision: Precision, executed: ExecutedDtypes) -> str | None:
         )
     if precision.is_emulated and not executed.rows:
         return _no_product(precision)
-    return None
+    return stored_otherwise(precision, executed)
 
 
 def _no_product(precision: Precision) -> str:

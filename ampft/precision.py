@@ -14,7 +14,18 @@ import torch
 
 from ampft.errors import InputError, nearest
 
-MODES = ("fp32", "tf32", "bf16", "fp16", "fp8")
+# How a bfloat16 weight takes its update, in the modes that store all in bfloat16.
+_ROUNDINGS = {
+    "bf16-true": "nearest",
+    "bf16-true-kahan": "kahan",
+    "bf16-true-stochastic": "stochastic",
+}
+_IN_WORDS = {
+    "nearest": "updates rounded to the nearest",
+    "kahan": "updates by Kahan summation",
+    "stochastic": "updates rounded stochastically",
+}
+MODES = ("fp32", "tf32", "bf16", "fp16", "fp8", *_ROUNDINGS)
 FLAG = "--mixed_precision"
 VARIABLE = "ACCELERATE_MIXED_PRECISION"
 
@@ -25,13 +36,20 @@ UNAVAILABLE = "unavailable"
 # `accelerate launch` writes the variable whenever it runs, so `no` is what nobody chose.
 _UNSET = ("", "no")
 _LAUNCHER_MODES = ("fp16", "bf16", "fp8")
-_ACCELERATE_NAMES = {"fp32": "no", "tf32": "no", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8"}
+# Where weights are bfloat16 there is nothing left for autocast to do.
+_ACCELERATE_NAMES = {
+    **dict.fromkeys(("fp32", "tf32", *_ROUNDINGS), "no"),
+    "bf16": "bf16",
+    "fp16": "fp16",
+    "fp8": "fp8",
+}
 _COMPUTE_DTYPES = {
     "fp32": torch.float32,
     "tf32": torch.float32,
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
     "fp8": torch.float8_e4m3fn,
+    **dict.fromkeys(_ROUNDINGS, torch.bfloat16),
 }
 
 
@@ -42,7 +60,8 @@ class Precision:
     Attributes:
         mode: One of `MODES`.
         device_type: `cpu`, `cuda`, `mps`, ...
-        storage_dtype: Of the weights: float32 in every mode.
+        storage_dtype: Of weights, gradients and optimizer state: bfloat16 in the modes named
+            `bf16-true`, float32 in every other.
         compute_dtype: Of the operands of matrix products. `tf32` stores its operands as float32
             and multiplies ten bits of their fraction.
         uses_scaler: Whether the loss is scaled against underflow of float16 gradients.
@@ -62,6 +81,11 @@ class Precision:
     def accelerate_name(self) -> str:
         """The value of Accelerate's `mixed_precision` for this mode."""
         return _ACCELERATE_NAMES[self.mode]
+
+    @property
+    def rounding(self) -> str | None:
+        """How bfloat16 weights take updates: `nearest`, `kahan`, `stochastic`; None in float32."""
+        return _ROUNDINGS.get(self.mode)
 
     @property
     def is_emulated(self) -> bool:
@@ -159,7 +183,7 @@ def resolve(mode: str, device: torch.device) -> Precision:
     return Precision(
         mode=mode,
         device_type=device.type,
-        storage_dtype=torch.float32,
+        storage_dtype=torch.bfloat16 if mode in _ROUNDINGS else torch.float32,
         compute_dtype=_COMPUTE_DTYPES[mode],
         uses_scaler=mode == "fp16",
         execution=found.status,
@@ -172,7 +196,17 @@ def survey(device: torch.device) -> tuple[Availability, ...]:
     look: Callable[[str, torch.device], Availability]
     look = {"cpu": _on_cpu, "cuda": _on_cuda}.get(device.type, _elsewhere)
     fp32 = Availability("fp32", NATIVE, "every device computes in float32")
-    return (fp32, *(look(mode, device) for mode in MODES[1:]))
+    mixed = (fp32, *(look(mode, device) for mode in MODES[1:] if mode not in _ROUNDINGS))
+    (bf16,) = (entry for entry in mixed if entry.mode == "bf16")
+    return (*mixed, *(_stored_in_bfloat16(mode, bf16) for mode in _ROUNDINGS))
+
+
+def _stored_in_bfloat16(mode: str, bf16: Availability) -> Availability:
+    """Return what a mode with bfloat16 weights is where `bf16` is so: the products are the same."""
+    if bf16.status == UNAVAILABLE:
+        return Availability(mode, UNAVAILABLE, bf16.reason)
+    stored = f"weights, gradients, optimizer state bfloat16, {_IN_WORDS[_ROUNDINGS[mode]]}"
+    return Availability(mode, bf16.status, f"{stored}; {bf16.reason}")
 
 
 def cpu_capabilities() -> dict[str, bool]:

@@ -22,6 +22,7 @@ from ampft.results.record import RunRecord, read_record
 from ampft.tasks.pretrained import SAVED_MODEL, load_saved
 from ampft.tasks.tokenizer import load_tokenizer, longest_input
 from ampft.training.accelerator import make_accelerator, numerics, training_device
+from ampft.training.storage import store_in
 
 TEXTS_SORTED_AT_ONCE = 8192
 
@@ -89,6 +90,7 @@ class _Predictor:
         model = load_saved(AutoModelForSequenceClassification, str(folder))
         wanted = int(record.arguments["max_seq_length"])
         self._max_length = longest_input(wanted, self._tokenizer, model.config)
+        store_in(model, precision.storage_dtype)
         if packing_support(model).supported:
             install_packing(model)
         self._model = accelerator.prepare(model).eval()

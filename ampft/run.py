@@ -17,7 +17,7 @@ from ampft.data.steps import StepBatch
 from ampft.errors import InputError, PrecisionContradicted, TrainingStopped
 from ampft.evaluation.evaluate import evaluate
 from ampft.evaluation.float32 import in_float32
-from ampft.executed import ExecutedDtypes, check_trainable_float32, contradiction
+from ampft.executed import ExecutedDtypes, contradiction
 from ampft.report.classification import Report, classification_report
 from ampft.report.predictions import Predictions
 from ampft.results.folder import RunFolder, is_unwritable
@@ -226,6 +226,7 @@ class Run:
                 self.setup.precision,
                 executed=None if executed is None else executed.as_dict(),
                 summary=None if executed is None else executed.summary(),
+                lost_updates=self.history.lost_updates(),
             ),
             steps=replace(
                 self.record_so_far.steps,
@@ -256,7 +257,6 @@ def open_run(setup: Setup, output_dir: Path) -> Iterator[Run]:
     """Print the plan, hold the output folder, and leave a truthful record however the run ends."""
     args, accelerator = setup.args, setup.accelerator
     check_setup(setup)
-    check_trainable_float32(setup.loaded.model)
     verify_prepared(accelerator, setup.precision)
     main = accelerator.is_main_process
     if main:

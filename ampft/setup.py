@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import sys
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING
 import torch
 from accelerate import PartialState
 from accelerate.utils import DistributedType, broadcast_object_list
-from torch import nn
 
 from ampft.arguments import ClassifyArguments
 from ampft.arguments.embedded import EMBEDDED
@@ -36,6 +34,8 @@ from ampft.results.record import (
 )
 from ampft.results.surroundings import hardware
 from ampft.tasks.task import LoadedModel, Task
+from ampft.tensor_census import check_storage
+from ampft.training.storage import weights_hash
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -89,9 +89,11 @@ def check_setup(setup: Setup) -> None:
     """Refuse settings that the data cannot serve, before anything is written.
 
     Raises:
-        InputError: There is nothing to report on, to stop early by, or to count words in.
+        InputError: There is nothing to report on, to stop early by, or to count words in; or the
+            weights are in another dtype than the mode stores them in.
     """
     args, data = setup.args, setup.task.data
+    check_storage(setup.loaded.model, setup.precision.storage_dtype)
     if not {"validation", "test"} & set(data.splits):
         raise InputError(
             "--validation_fraction 0 and --test_fraction 0 leave nothing to report on. Give one of "
@@ -207,7 +209,7 @@ def first_record(setup: Setup) -> RunRecord:
             architecture=type(model).__name__,
             parameters=sum(p.numel() for p in parameters),
             trainable_parameters=sum(p.numel() for p in parameters if p.requires_grad),
-            initial_weights_sha256=weights_hash(model),
+            initial_weights_sha256=setup.loaded.float32_sha256 or weights_hash(model),
             hub_id=_hub_id(setup.loaded.name),
             perturbed=args.perturb_initial_weights,
         ),
@@ -235,15 +237,6 @@ def peak_memory(setup: Setup) -> PeakMemory:
             reserved=torch.cuda.max_memory_reserved(device),
         )
     return process_memory(setup.begun.memory)
-
-
-def weights_hash(model: nn.Module) -> str:
-    """Return the SHA-256 of all weights and buffers with their names, dtypes and shapes."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
-        digest.update(tensor.detach().cpu().contiguous().view(-1).numpy().tobytes())
-    return digest.hexdigest()
 
 
 def _hub_id(name: str | None) -> str | None:

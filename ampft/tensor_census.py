@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 from ampft.errors import InputError
+
+if TYPE_CHECKING:
+    from ampft.executed import ExecutedDtypes
+    from ampft.precision import Precision
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,27 @@ def tensor_census(model: nn.Module | None, optimizer: torch.optim.Optimizer | No
     )
 
 
+def stored_otherwise(precision: Precision, executed: ExecutedDtypes) -> str | None:
+    """Return what a mode with bfloat16 weights held in another dtype, or None.
+
+    Nothing is asked of modes with float32 weights: those that train were checked before, and
+    frozen ones may have any dtype.
+    """
+    if precision.storage_dtype == torch.float32:
+        return None
+    censuses = {
+        "weights": executed.parameters,
+        "gradients": executed.gradients,
+        "optimizer state": executed.optimizer_state,
+    }
+    for what, census in censuses.items():
+        others = sorted(set(census) - {dtype_name(precision.storage_dtype)})
+        if others:
+            stored = f"{what} were stored in {' and '.join(others)}"
+            return f"mode {precision.mode} was asked for, but {stored}"
+    return None
+
+
 def tensor_bytes(tensors: Iterable[torch.Tensor]) -> int:
     """Return the bytes of tensors; one that is given twice, or is another's view, counts once.
 
@@ -73,6 +99,24 @@ def state_bytes(optimizer: torch.optim.Optimizer) -> int:
 
 def _count(tensors: Iterable[torch.Tensor]) -> dict[str, int]:
     return dict(Counter(dtype_name(t.dtype) for t in tensors))
+
+
+def check_storage(model: nn.Module, dtype: torch.dtype) -> None:
+    """Check that all weights that train are stored in `dtype`.
+
+    Raises:
+        InputError: Names the first parameter that is not.
+    """
+    if dtype == torch.float32:
+        check_trainable_float32(model)
+        return
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and parameter.dtype != dtype:
+            raise InputError(
+                f"parameter {name} is {dtype_name(parameter.dtype)}; this mode stores weights in "
+                f"{dtype_name(dtype)}. Cast the model with ampft.cast_weights before the optimizer "
+                "is made."
+            )
 
 
 def check_trainable_float32(model: nn.Module) -> None:

@@ -188,7 +188,7 @@ def this_project(
     accelerator = ampft.make_accelerator(precision, gradient_accumulation_steps=micro_batches)
     set_seed(seed)
     task = _task(work, remove_padding)
-    loaded = task.load_model()
+    loaded = ampft.cast_weights(task.load_model(), precision)
     batches = ampft.StepBatches.for_process(
         accelerator,
         task.examples("train"),
@@ -196,7 +196,7 @@ def this_project(
         seed=seed,
         padded=not loaded.padding_free,
     )
-    optimizer = ampft.make_optimizer(loaded.model, OptimizerSettings(LEARNING_RATE))
+    optimizer = ampft.make_optimizer(loaded.model, OptimizerSettings(LEARNING_RATE), precision)
     schedule = ampft.make_schedule(optimizer, work.steps, ScheduleSettings())
     model, optimizer = accelerator.prepare(loaded.model, optimizer)
     model.train()

@@ -33,7 +33,7 @@ def train(args: ampft.ClassifyArguments) -> None:
         task = ampft.make_task(data, args.task_settings())
 
     ampft.set_seed(args.seed)
-    loaded = task.load_model()
+    loaded = ampft.cast_weights(task.load_model(), precision)
     step_batches = ampft.StepBatches.for_process(
         accelerator,
         task.examples("train"),
@@ -43,7 +43,7 @@ def train(args: ampft.ClassifyArguments) -> None:
         num_workers=args.dataloader_num_workers,
     )
     total_steps = args.max_train_steps or args.num_train_epochs * len(step_batches)
-    optimizer = ampft.make_optimizer(loaded.model, args.optimizer_settings())
+    optimizer = ampft.make_optimizer(loaded.model, args.optimizer_settings(), precision)
     schedule = ampft.make_schedule(optimizer, total_steps, args.schedule_settings())
     # Neither the loader nor the schedule is prepared: Accelerate would shard the one a second time
     # and step the other once per process.

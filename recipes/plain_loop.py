@@ -20,15 +20,19 @@ def main(mode: str = "fp32", epochs: int = 6) -> None:
     """Train in `mode` and print the report."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     precision = ampft.resolve(mode, device)  # refuses what this device does not have
-    mixed = precision.compute_dtype != torch.float32
+    if precision.rounding not in (None, "nearest"):
+        raise ampft.InputError(f"{mode}: belongs to AdamW, and this loop has SGD. Take bf16-true.")
+    mixed = precision.compute_dtype != precision.storage_dtype
     autocast = torch.autocast(device.type, precision.compute_dtype, enabled=mixed)
     pixels, labels = (torch.from_numpy(array) for array in load_digits(return_X_y=True))
-    images = pixels.float().view(-1, 1, 8, 8) / 16
+    images = (pixels.float().view(-1, 1, 8, 8) / 16).to(precision.storage_dtype)
     train = ampft.TensorExamples({"images": images[:1397], "labels": labels[:1397]})
 
     torch.manual_seed(0)
     convolutions = nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3), nn.ReLU()
-    model = nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(1152, 10)).to(device)
+    model: nn.Module = nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(1152, 10)).to(
+        device, precision.storage_dtype
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     scaler = torch.amp.GradScaler(device.type, enabled=precision.uses_scaler)
     step_batches = ampft.StepBatches(train, effective_batch_size=64, micro_batches=2)

@@ -205,9 +205,28 @@ def test_cpu_capabilities_are_those_of_torch():
 @pytest.mark.parametrize("mode", ["tf32", "fp8"])
 def test_a_mode_that_a_cpu_lacks_is_refused_with_what_it_has(monkeypatch, mode):
     capabilities(monkeypatch, avx512_bf16=True)
-    here = rf"--mixed_precision {mode}: not .*Available here: fp32, bf16, fp16 \(emulated\)\."
+    here = rf"--mixed_precision {mode}: not .*here: fp32, bf16, fp16 \(emulated\), bf16-true"
     with pytest.raises(InputError, match=here):
         resolve(mode, CPU)
+
+
+def test_modes_that_store_bfloat16_have_no_autocast_and_no_scaler(monkeypatch):
+    capabilities(monkeypatch, avx512_bf16=True)
+    roundings = {}
+    for mode in MODES:
+        precision = resolve(mode, CPU) if mode not in ("tf32", "fp8") else None
+        if precision is not None and precision.storage_dtype != torch.float32:
+            assert precision.storage_dtype == precision.compute_dtype == torch.bfloat16
+            assert (precision.accelerate_name, precision.uses_scaler) == ("no", False)
+            assert precision.execution == "native"
+            assert "weights, gradients, optimizer state bfloat16" in precision.reason
+            roundings[mode] = precision.rounding
+    assert roundings == {
+        "bf16-true": "nearest",
+        "bf16-true-kahan": "kahan",
+        "bf16-true-stochastic": "stochastic",
+    }
+    assert resolve("bf16", CPU).rounding is None
 
 
 def test_the_survey_answers_every_mode_in_order():
@@ -237,7 +256,9 @@ def test_generations_of_nvidia_gpus(monkeypatch, capability, has_fp8_library, ex
     monkeypatch.setattr(torch.cuda, "device", nullcontext)
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr(precision_module, "find_spec", lambda name: has_fp8_library or None)
-    assert tuple(entry.status for entry in survey(CUDA)) == expected
+    # Modes that store all in bfloat16 are what bf16 is.
+    stored = (expected[2],) * 3
+    assert tuple(entry.status for entry in survey(CUDA)) == (*expected, *stored)
 
 
 def test_other_accelerators_have_what_autocast_has():

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 MODEL, DATA, BATCH = "model", "data", "batches and precision"
 OPTIMIZER, EVALUATION, OUTPUT = "optimizer and schedule", "evaluation", "output"
 
-MODES = ("no", "fp32", "tf32", "bf16", "fp16", "fp8")
+MODES = (
+    "no", "fp32", "tf32", "bf16", "fp16", "fp8", "bf16-true", "bf16-true-kahan",
+    "bf16-true-stochastic",
+)  # fmt: skip
 METRICS = ("accuracy", "macro_f1", "balanced_accuracy", "matthews", "log_loss")
 SCHEDULES = (
     "linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup",
@@ -247,6 +250,7 @@ class ClassifyArguments:
             weight_decay=self.weight_decay,
             betas=(self.adam_beta1, self.adam_beta2),
             epsilon=self.adam_epsilon,
+            seed=self.seed,
         )
 
     def schedule_settings(self) -> ScheduleSettings:

@@ -12,7 +12,10 @@ from ampft.results.record import RECORD_NAME, RunRecord, read_record
 PLACEBO = "placebo"
 RUNS_NAME = "runs"  # a comparison's own folder holds its runs under this name
 # As tables and legends list them; a mode that is not among them comes last.
-ORDER = (PLACEBO, "fp32", "tf32", "bf16", "bf16-true", "fp16", "fp8")
+ORDER = (
+    PLACEBO, "fp32", "tf32", "bf16", "bf16-true", "bf16-true-kahan", "bf16-true-stochastic", "fp16",
+    "fp8",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

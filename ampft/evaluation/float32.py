@@ -15,6 +15,7 @@ from ampft.emulation import emulation_suspended
 from ampft.errors import InputError
 from ampft.precision import Precision
 from ampft.tf32 import apply_float32_policy
+from ampft.training.storage import store_in
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -42,19 +43,24 @@ def in_float32(
 
     Args:
         accelerator: The one that prepared `model`.
-        model: Its weights are float32, as in every mode.
+        model: Weights that are bfloat16 are float32 meanwhile: the same numbers, exactly.
         precision: Of the run around it.
     """
     plain: Any = accelerator.unwrap_model(model, keep_torch_compile=False)
     # Accelerate keeps the forward pass that it wrapped in autocast; fp32 and tf32 have no wrapper.
     wrapped, original = plain.__dict__.get("forward"), plain.__dict__.get("_original_forward")
+    is_16_bit = precision.storage_dtype != torch.float32
     apply_float32_policy(replace(precision, mode="fp32"))
     try:
         if original is not None:
             plain.forward = original
+        if is_16_bit:
+            store_in(plain, torch.float32)
         with emulation_suspended(), torch.autocast(accelerator.device.type, enabled=False):
             yield plain
     finally:
+        if is_16_bit:
+            store_in(plain, precision.storage_dtype)
         if original is not None:
             plain.forward = wrapped
         apply_float32_policy(precision)

@@ -94,10 +94,11 @@ def _use(record: RunRecord) -> str:
 
 def _precision(record: RunRecord) -> str:
     executed = record.precision.summary
+    stored = record.precision.resolved.get("storage_dtype") or "float32"
     measured = f"\n\nMeasured in the first step: {prose(executed)}." if executed else ""
     return (
         f"## Precision\n\nTrained in {prose(precision_words(record))}.{measured}\n\n"
-        "The saved weights are float32; the model runs in any precision."
+        f"The saved weights are {prose(str(stored))}; the model runs in any precision."
     )
 
 

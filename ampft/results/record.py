@@ -62,13 +62,15 @@ class ModelPart:
 class PrecisionPart:
     """Requested mode, what it resolved to, and what the products of the first step had.
 
-    `summary` says what was executed in one clause, for people.
+    `summary` says what was executed in one clause, for people. `lost_updates` is the share of
+    weight updates that rounding lost, the median of the steps where it was measured.
     """
 
     requested: str
     resolved: Mapping[str, JSONValue]
     executed: Mapping[str, JSONValue] | None = None
     summary: str | None = None
+    lost_updates: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,6 +244,7 @@ def precision_part(
     *,
     executed: Mapping[str, JSONValue] | None = None,
     summary: str | None = None,
+    lost_updates: float | None = None,
 ) -> PrecisionPart:
     """Return the record's part on precision.
 
@@ -250,6 +253,7 @@ def precision_part(
         precision: A resolved precision: a dataclass; its dtypes are written as "float16".
         executed: What was measured in the first step.
         summary: The same in one clause, for people.
+        lost_updates: Median share of the weight updates that rounding lost, where measured.
     """
     if not is_dataclass(precision) or isinstance(precision, type):
         raise TypeError(f"precision must be a dataclass, got {type(precision).__name__}")
@@ -258,7 +262,13 @@ def precision_part(
         value = getattr(precision, item.name)
         plain = value is None or isinstance(value, str | bool | int | float)
         resolved[item.name] = value if plain else str(value).removeprefix("torch.")
-    return PrecisionPart(requested=requested, resolved=resolved, executed=executed, summary=summary)
+    return PrecisionPart(
+        requested=requested,
+        resolved=resolved,
+        executed=executed,
+        summary=summary,
+        lost_updates=lost_updates,
+    )
 
 
 class StepIdsHash:

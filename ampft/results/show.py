@@ -62,7 +62,7 @@ def heading(record: RunRecord) -> str:
         "device": f"{topology.device}, {counted(topology.num_processes, 'process')}, "
         f"{counted(topology.cpu_threads, 'CPU thread')}" + " each" * (topology.num_processes > 1),
         "precision": precision_words(record),
-        "executed": record.precision.summary or "not measured",
+        "executed": f"{record.precision.summary or 'not measured'}{lost_updates_words(record)}",
         "model": f"{inert(record.model.name)}, {record.model.architecture}, "
         f"{record.model.parameters / 1e6:.1f} M parameters"
         + ", each weight one unit in its last place off (placebo)"
@@ -135,6 +135,12 @@ def memory_words(memory: PeakMemory | None) -> str | None:
     parts = [(name.replace("_", " "), getattr(memory, name)) for name in names]
     shown = ", ".join(f"{name} {size(part)}" for name, part in parts if part is not None)
     return f"{size(memory.peak)} peak: {shown}"
+
+
+def lost_updates_words(record: RunRecord) -> str:
+    """Return ", 85.7% of weight updates changed nothing", or nothing where it was not measured."""
+    lost = record.precision.lost_updates
+    return "" if lost is None else f", {lost:.1%} of weight updates changed nothing"
 
 
 def steps_words(record: RunRecord) -> str:

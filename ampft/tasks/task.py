@@ -47,16 +47,18 @@ class LoadedModel:
     """A model ready to be trained.
 
     Attributes:
-        model: Its trainable weights are float32.
+        model: Its trainable weights are float32, until `cast_weights` stores them otherwise.
         name: What is shown and recorded: a hub id, a folder, or a description.
         padding_free: Whether its encoder runs on real tokens alone.
         notes: Sentences to print, such as why the head is new.
+        float32_sha256: `weights_hash` of the float32 weights; None where they are float32 still.
     """
 
     model: nn.Module
     name: str
     padding_free: bool
     notes: tuple[str, ...]
+    float32_sha256: str | None = None
 
 
 class Task(Protocol):
@@ -120,14 +122,19 @@ def forward_logits(model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
 
     A model in float64 keeps its logits so: the reference of a gradient's rounding is not rounded.
     """
-    device = next(model.parameters()).device
+    weight = next(model.parameters())
     moved: dict[str, Any] = {
-        name: value.to(device, non_blocking=True)
+        name: value.to(weight.device, _input_dtype(value, weight), non_blocking=True)
         for name, value in inputs.items()
         if name != "labels"
     }
     logits: Tensor = model(**moved).logits
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def _input_dtype(value: Tensor, weight: Tensor) -> torch.dtype:
+    """Without autocast, pixels have to come in the dtype of 16-bit weights."""
+    return weight.dtype if value.is_floating_point() else value.dtype
 
 
 def parse_class_weights(wanted: str | None, counts: IntArray) -> Tensor | None:

@@ -36,6 +36,7 @@ class History:
         total_steps: Of the whole training.
         seconds: Duration of each optimizer step so far, waiting for data included.
         waited: Seconds of each that were spent waiting for data.
+        lost: Shares of weight updates that rounding lost, of the steps where it was measured.
         lengths: Length of each: its tokens, or its examples where all cost the same.
     """
 
@@ -47,6 +48,7 @@ class History:
     lengths: list[int] = field(default_factory=list)
     examples: int = 0
     skipped: int = 0
+    lost: list[float] = field(default_factory=list)
 
     def __enter__(self) -> History:
         self._file: IO[str] | None = self.path.open("w", encoding="utf-8") if self.path else None
@@ -98,6 +100,7 @@ class History:
         self.examples += len(step_batch.effective_ids)
         self.lengths.append(step_batch.effective_length)
         self.skipped += outcome.skipped
+        self.lost += [] if outcome.lost_updates is None else [outcome.lost_updates]
         row = self._row(step_batch, outcome, duration, memory)
         if self._file:
             self._file.write(json.dumps(_without_nan(row)) + "\n")
@@ -118,6 +121,7 @@ class History:
             "grad_norm": outcome.grad_norm,
             "loss_scale": outcome.loss_scale,
             "skipped": outcome.skipped,
+            "lost_updates": outcome.lost_updates,
             "examples": len(step_batch.effective_ids),
             "tokens": step_batch.effective_length,
             "seconds": duration,
@@ -137,6 +141,10 @@ class History:
             shown |= {"scale": f"{outcome.loss_scale:g}", "skipped": str(self.skipped)}
         self._bar.set_postfix(shown, refresh=False)
         self._bar.update()
+
+    def lost_updates(self) -> float | None:
+        """Return the median share of lost updates; None where nothing was measured."""
+        return float(np.median(self.lost)) if self.lost else None
 
     def timings(self) -> dict[str, Any]:
         """Return the steady-state durations: median, quartiles, rates, and how they were taken."""

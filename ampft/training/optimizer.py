@@ -10,6 +10,9 @@ from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from transformers import get_scheduler
 
+from ampft.precision import Precision
+from ampft.training.bfloat16_adamw import KAHAN, STOCHASTIC, BFloat16AdamW
+
 
 @dataclass(frozen=True)
 class OptimizerSettings:
@@ -20,12 +23,14 @@ class OptimizerSettings:
         weight_decay: Decoupled decay per step, times the rate.
         betas: Decay of the two moments.
         epsilon: Added to the root of the second moment.
+        seed: Of stochastic rounding.
     """
 
     learning_rate: float
     weight_decay: float = 0.0
     betas: tuple[float, float] = (0.9, 0.999)
     epsilon: float = 1e-8
+    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -43,11 +48,19 @@ class ScheduleSettings:
     warmup_steps: int | None = None
 
 
-def make_optimizer(model: nn.Module, settings: OptimizerSettings) -> AdamW:
+def make_optimizer(
+    model: nn.Module, settings: OptimizerSettings, precision: Precision | None = None
+) -> Optimizer:
     """Return AdamW over the trainable parameters, fused where PyTorch has a fused kernel.
 
     Parameters of fewer than two dimensions (biases, the weights of norms) do not decay, as in
     the Trainer of transformers.
+
+    Args:
+        model: Its weights in the dtype that they are stored in.
+        settings: Of AdamW.
+        precision: Decides how bfloat16 weights take updates; None, and modes with float32 weights,
+            take PyTorch's AdamW.
     """
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
@@ -57,8 +70,19 @@ def make_optimizer(model: nn.Module, settings: OptimizerSettings) -> AdamW:
         },
         {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
     ]
+    filled = [group for group in groups if group["params"]]
+    rounding = None if precision is None else precision.rounding
+    if rounding in (KAHAN, STOCHASTIC):
+        return BFloat16AdamW(
+            filled,
+            lr=settings.learning_rate,
+            betas=settings.betas,
+            eps=settings.epsilon,
+            rounding=rounding,
+            seed=settings.seed,
+        )
     return AdamW(
-        [group for group in groups if group["params"]],
+        filled,
         lr=settings.learning_rate,
         betas=settings.betas,
         eps=settings.epsilon,

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ampft.data.steps import MicroBatch
 from ampft.errors import TrainingStopped
+from ampft.training.lost_updates import step_measuring_losses
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -31,6 +32,8 @@ class StepOutcome:
         loss_scale: Scale of the loss after the step; None where no scaler runs.
         skipped: Whether the weights stayed as they were: the scaler kept them, or the run stopped.
         learning_rate: The rate that the step used, or would have used.
+        lost_updates: Share of the weight updates that rounding lost, 0 to 1; None where it was not
+            measured, as everywhere but in steps of `MEASURED_EVERY` with bfloat16 weights.
     """
 
     loss: float
@@ -38,6 +41,7 @@ class StepOutcome:
     loss_scale: float | None
     skipped: bool
     learning_rate: float
+    lost_updates: float | None = None
 
 
 class StepStopped(TrainingStopped):
@@ -118,9 +122,10 @@ def apply_step(
         if not math.isfinite(grad_norm):
             outcome = StepOutcome(mean_loss, grad_norm, None, True, learning_rate)
             raise StepStopped(_not_finite(mean_loss, grad_norm), outcome)
-        optimizer.step()
+        lost = step_measuring_losses(optimizer, step=schedule.last_epoch + 1)
         scale, skipped = None, False
     else:
+        lost = None
         before = accelerator.scaler._scale.clone()  # on the device: read with the rest, once
         optimizer.step()
         after = accelerator.scaler._scale
@@ -131,7 +136,7 @@ def apply_step(
             raise StepStopped(_overflows_at_every_scale(grad_norm), outcome)
     if not skipped:
         schedule.step()
-    return StepOutcome(mean_loss, grad_norm, scale, skipped, learning_rate)
+    return StepOutcome(mean_loss, grad_norm, scale, skipped, learning_rate, lost)
 
 
 def _read(*scalars: Any) -> list[float]:

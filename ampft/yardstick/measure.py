@@ -19,7 +19,7 @@ from ampft.arguments import ClassifyArguments
 from ampft.data.load import load_data
 from ampft.data.steps import StepBatch, StepBatches
 from ampft.errors import InputError
-from ampft.precision import canonical_mode, resolve
+from ampft.precision import Precision, canonical_mode, resolve
 from ampft.quiet import quiet_libraries
 from ampft.tasks import make_task
 from ampft.tasks.task import LoadedModel, Task
@@ -79,6 +79,7 @@ def measure_yardstick(
     if PartialState().num_processes > 1:
         raise InputError("the yardstick computes in one process. Start it without a launcher.")
     precisions = [resolve(name, device) for name in names]
+    _refuse_16_bit_weights(precisions)
     folders = [Path(folder) for folder in checkpoints]
     records = [check_record(folder) for folder in folders]
     threads = restore_cpu_threads(args.cpu_threads)
@@ -126,6 +127,15 @@ def measure_yardstick(
         ),
         checkpoints=tuple(found),
     )
+
+
+def _refuse_16_bit_weights(precisions: Sequence[Precision]) -> None:
+    for precision in precisions:
+        if precision.rounding is not None:
+            raise InputError(
+                f"--modes {precision.mode}: stores rounded weights, and the yardstick compares "
+                "gradients at the same weights. Take bf16, whose products are the same."
+            )
 
 
 def accumulate(

@@ -14,6 +14,7 @@ from ampft.evaluation.float32 import check_float32_possible, in_float32
 from ampft.executed import ProductRecorder
 from ampft.precision import resolve
 from ampft.training.accelerator import make_accelerator, numerics
+from ampft.training.storage import cast_weights
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
 
@@ -49,14 +50,14 @@ def by_transformers(folder, task) -> np.ndarray:
 
 
 @pytest.mark.parametrize("remove_padding", [False, True], ids=["padded", "padding-free"])
-@pytest.mark.parametrize("mode", ["bf16", "fp16"])
+@pytest.mark.parametrize("mode", ["bf16", "fp16", "bf16-true"])
 def test_predictions_in_fp32_are_those_of_the_saved_model(
     tiny_bert, tmp_path, mode, remove_padding
 ):
     precision = resolve(mode, CPU)
     accelerator = make_accelerator(precision)
     task = tiny_task(tiny_bert, train=3, validation=17, remove_padding=remove_padding)
-    model = accelerator.prepare(task.load_model().model)
+    model = accelerator.prepare(cast_weights(task.load_model(), precision).model)
     recorder = ProductRecorder(precision)
     with numerics(precision):
         own = evaluate(accelerator, model, task, "validation", batch_size=5)

@@ -14,7 +14,13 @@ PLAIN_LOOP = "recipes/plain_loop.py"
 
 
 @pytest.mark.parametrize(
-    ("mode", "execution"), [("fp32", "native"), ("bf16", "native|emulated"), ("fp16", "emulated")]
+    ("mode", "execution"),
+    [
+        ("fp32", "native"),
+        ("bf16", "native|emulated"),
+        ("bf16-true", "native|emulated"),
+        ("fp16", "emulated"),
+    ],
 )
 def test_it_learns_digits(mode, execution):
     done = succeeded(call(sys.executable, PLAIN_LOOP, mode, CUDA_VISIBLE_DEVICES=""))
@@ -31,3 +37,11 @@ def test_it_refuses_what_a_cpu_has_not():
     assert done.returncode == 2
     assert done.stdout == ""
     assert re.fullmatch(r"error: .*fp8.*\n", done.stderr)
+
+
+def test_it_refuses_what_belongs_to_adamw():
+    done = call(sys.executable, PLAIN_LOOP, "bf16-true-kahan", CUDA_VISIBLE_DEVICES="")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: bf16-true-kahan: belongs to AdamW, and this loop has SGD. Take bf16-true.\n"
+    )

@@ -1,0 +1,151 @@
+"""Weights cast to the dtype of their mode, and what is said when they are not."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from tiny_text import save_tiny_bert, tiny_task
+from torch import nn
+from transformers import AutoModelForSequenceClassification, ModernBertConfig, ModernBertModel
+
+from ampft.data.steps import MicroBatch
+from ampft.errors import InputError
+from ampft.executed import ProductRecorder, contradiction
+from ampft.precision import resolve
+from ampft.tasks.task import LoadedModel
+from ampft.tensor_census import check_storage
+from ampft.training.optimizer import OptimizerSettings, make_optimizer
+from ampft.training.storage import cast_weights, store_in, weights_hash
+
+BF16, CPU = torch.bfloat16, torch.device("cpu")
+ALL_BF16 = ("bf16-true", "bf16-true-kahan", "bf16-true-stochastic")
+# Logits of bfloat16 weights and activations, relative to the largest: 8 significant bits through
+# two layers. Packed and padded sums differ in order alone, before each is rounded.
+BF16_LOGITS_TOLERANCE = 0.05
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return save_tiny_bert(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.mark.parametrize("mode", ALL_BF16)
+def test_weights_are_cast_and_the_hash_stays_that_of_float32(folder, mode):
+    loaded = tiny_task(folder, train=12).load_model()
+    float32_hash = weights_hash(loaded.model)
+    cast = cast_weights(loaded, resolve(mode, CPU))
+    assert {p.dtype for p in cast.model.parameters()} == {BF16}
+    assert cast.float32_sha256 == float32_hash
+    assert weights_hash(cast.model) != float32_hash
+    check_storage(cast.model, BF16)
+
+
+@pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16"])
+def test_other_modes_keep_float32(mode):
+    loaded = LoadedModel(nn.Linear(2, 2), "linear", False, ())
+    assert cast_weights(loaded, resolve(mode, CPU)) is loaded
+    assert loaded.model.weight.dtype == torch.float32
+
+
+def test_what_is_saved_is_cast_and_what_is_computed_is_not():
+    model = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 3))
+    tied = nn.Linear(3, 3)
+    tied.weight = model[1].weight
+    model.append(tied)
+    store_in(model, BF16)
+    assert model[0].running_mean.dtype == BF16
+    assert model[0].num_batches_tracked.dtype == torch.int64
+    assert model[1].weight is model[2].weight
+    config = ModernBertConfig(
+        vocab_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=16, pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1,
+        sep_token_id=2,
+    )  # fmt: skip
+    rotary = ModernBertModel(config)
+    store_in(rotary, BF16)
+    assert {p.dtype for p in rotary.parameters()} == {BF16}
+    frequencies = dict(rotary.named_buffers())
+    assert frequencies
+    assert {b.dtype for b in frequencies.values() if b.is_floating_point()} == {torch.float32}
+
+
+def test_a_weight_in_another_dtype_is_named():
+    model = nn.Sequential(nn.Linear(2, 2).to(BF16), nn.Linear(2, 2))
+    with pytest.raises(InputError, match=r"parameter 1\.weight is float32; .*ampft\.cast_weights"):
+        check_storage(model, BF16)
+    with pytest.raises(InputError, match=r"parameter 0\.weight is bfloat16; .*float32"):
+        check_storage(model, torch.float32)
+
+
+def whole_batch(task):
+    inputs = task.examples("train").collate(torch.arange(12).numpy())
+    return MicroBatch(ids=torch.arange(12).numpy(), inputs=inputs, counted=True, is_last=True)
+
+
+@pytest.mark.parametrize("mode", ALL_BF16)
+def test_a_step_runs_and_stores_in_bfloat16_and_the_loss_is_float32(folder, mode):
+    precision = resolve(mode, CPU)
+    task = tiny_task(folder, train=12)
+    loaded = cast_weights(task.load_model(), precision)
+    assert loaded.padding_free
+    optimizer = make_optimizer(loaded.model, OptimizerSettings(1e-3), precision)
+    with ProductRecorder(precision) as recorder:
+        loss = task.loss(loaded.model, whole_batch(task))
+        loss.backward()
+        optimizer.step()
+    assert loss.dtype == torch.float32
+    executed = recorder.census(loaded.model, optimizer)
+    assert {dtype for row in executed.rows for dtype in row.inputs} == {"bfloat16"}
+    assert contradiction(precision, executed) is None
+    assert executed.summary().endswith("weights, gradients, optimizer state bfloat16")
+
+
+def test_float32_weights_under_autocast_contradict_it(folder):
+    # Negative control: what bf16 does is not what bf16-true says.
+    task = tiny_task(folder, train=12)
+    loaded = task.load_model()
+    optimizer = make_optimizer(loaded.model, OptimizerSettings(1e-3))
+    recorder = ProductRecorder(resolve("bf16-true", CPU))
+    with recorder:
+        with torch.autocast("cpu", dtype=BF16):
+            loss = task.loss(loaded.model, whole_batch(task))
+        loss.backward()
+        optimizer.step()
+    executed = recorder.census(loaded.model, optimizer)
+    assert contradiction(resolve("bf16", CPU), executed) is None
+    found = contradiction(resolve("bf16-true", CPU), executed)
+    assert found == "mode bf16-true was asked for, but weights were stored in float32"
+
+
+def test_packed_and_padded_logits_agree_in_bfloat16(folder):
+    logits = {}
+    for name, remove_padding in (("packed", True), ("padded", False)):
+        task = tiny_task(folder, train=12, remove_padding=remove_padding)
+        loaded = cast_weights(task.load_model(), resolve("bf16-true", CPU))
+        assert loaded.padding_free is remove_padding
+        loaded.model.eval()
+        with torch.no_grad():
+            logits[name] = task.logits(loaded.model, whole_batch(task).inputs)
+    assert logits["packed"].dtype == torch.float32
+    largest = logits["padded"].abs().max()
+    assert (logits["packed"] - logits["padded"]).abs().max() < BF16_LOGITS_TOLERANCE * largest
+
+
+def test_pixels_come_in_the_dtype_of_the_weights():
+    from ampft.tasks.task import forward_logits
+
+    class Classifier(nn.Linear):
+        def forward(self, pixel_values):
+            return SimpleNamespace(logits=super().forward(pixel_values))
+
+    inputs = {"pixel_values": torch.ones(2, 3), "labels": torch.zeros(2)}
+    assert forward_logits(Classifier(3, 2).to(BF16), inputs).dtype == torch.float32
+
+
+def test_the_saved_model_is_bfloat16_and_loads(folder, tmp_path):
+    loaded = cast_weights(tiny_task(folder, train=12).load_model(), resolve("bf16-true", CPU))
+    loaded.model.save_pretrained(tmp_path)
+    again = AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    assert again.dtype == BF16
+    for ours, theirs in zip(loaded.model.parameters(), again.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
