@@ -45,7 +45,7 @@ class Difference:
         interval90: The same for equivalence.
         level95: 0.95, or more when several looks are planned.
         level90: 0.90, or more when several looks are planned.
-        degrees_of_freedom: Hillis'.
+        degrees_of_freedom: Of t; see `statistics.interval`.
         seed_variance: Of the differences over seeds, after its floor.
         jackknife_variance: Mean over seeds of the jackknife variance over examples.
         jackknife_covariance: Mean over pairs of seeds, floored at 0.

@@ -11,8 +11,10 @@ FORMULAS = (
     "difference is the mean over the S seeds. Its variance is s²/S + C: s² is the variance of the "
     "differences over seeds, at least J less C; J is the mean jackknife variance over examples, C "
     "the mean jackknife covariance between seeds, at least 0. The interval is the difference plus "
-    "and minus t times the root of that variance, with Hillis' degrees of freedom (2007): S less "
-    "1, times the square of the whole variance over s²/S."
+    "and minus t times the root of that variance. One over the degrees of freedom is w/(S - 1) + "
+    "(1 - w)/(n - 1), where w is the share of s²/S in the variance and n the number of examples "
+    "(after Cochran and Cox 1957); Hillis' degrees of freedom (2007) are more, and alarmed too "
+    "often in simulations of few seeds (benchmarks/interval_calibration.py)."
 )
 HOLM = (
     "With several modes the p-values are corrected by Holm's method (1979), for difference and "
@@ -32,6 +34,7 @@ SOURCES = (
     "multiple tests, Communications in Statistics, Simulation and Computation 24, 1995",
     "Hillis, A comparison of denominator degrees of freedom methods for multiple observer ROC "
     "analysis, Statistics in Medicine 26, 2007",
+    "Cochran and Cox, Experimental Designs, 2nd edition, 1957, section 4.14",
     "Holm, A simple sequentially rejective multiple test procedure, Scandinavian Journal of "
     "Statistics 6, 1979",
     "Summers and Dinneen, Nondeterminism and instability in neural network optimization, ICML 2021",
