@@ -148,3 +148,38 @@ def luminance(colour: str) -> float:
     parts = [int(digits[place : place + 2], 16) / 255 for place in (0, 2, 4)]
     linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def with_curves(comparison, **values):
+    arms = [
+        replace(arm, curves=tuple(replace(one, **values) for one in arm.curves))
+        for arm in comparison.arms
+    ]
+    return replace(comparison, arms=tuple(arms))
+
+
+def test_what_was_measured_once_has_a_mark():
+    comparison = realistic()
+    once = with_curves(comparison, validation_steps=(100,), validation_metric=(0.8,))
+    shown, hidden = (
+        validation_chart(one, looks(one.arms)).svg.count('class="mark ')
+        for one in (once, comparison)
+    )
+    assert (shown, hidden) == (len(comparison.arms), 0)
+
+
+def test_a_loss_scale_that_never_moves_has_one_tick():
+    comparison = realistic()
+    still = [
+        replace(
+            arm,
+            curves=tuple(
+                replace(c, loss_scale=c.loss_scale and (65536.0,) * len(c.steps))
+                for c in arm.curves
+            ),
+        )
+        for arm in comparison.arms
+    ]
+    chart = scale_chart(replace(comparison, arms=tuple(still)), looks(comparison.arms))
+    assert re.findall(r"2<tspan[^>]*>(\S+?)</tspan>|>2(\S)<", chart.svg)
+    assert chart.svg.count('class="grid"') == 1

@@ -153,8 +153,9 @@ def _chart(
     rows = [(look, skipped) for look, seeds in rugs for skipped in seeds]
     rug = min(RUG_ROW * len(rows), RUG)
     parts = [
-        *_grid(across, up, label, below=HEIGHT + rug),
+        *_grid(across, up, label, below=HEIGHT + rug, whole=in_stairs),
         plot_area(across, up, drawn),
+        *_single_points(lines, across, up),
         *_names(lines, up),
     ]
     if rows:
@@ -174,10 +175,24 @@ def _curve(points: Points, across: Axis, up: Axis, class_: str, in_stairs: bool)
     return curve(ordered, across, up, class_)
 
 
-def _grid(across: Axis, up: Axis, label: Callable[[float], str], *, below: float) -> list[Markup]:
+def _single_points(lines: Sequence[Lines], across: Axis, up: Axis) -> list[Markup]:
+    """Marks of what was measured once: a line through one point is not to be seen."""
+    single = [(one, points) for one in lines if len(points := one.mean or one.runs[0]) == 1]
+    return [
+        one.look.mark(across.percent(step), up.at(value))
+        for one, points in single
+        for step, value in points.items()
+    ]
+
+
+def _grid(
+    across: Axis, up: Axis, label: Callable[[float], str], *, below: float, whole: bool
+) -> list[Markup]:
     left, right = f"{LEFT}%", f"{RIGHT}%"
     parts: list[Markup] = []
     for value in up.ticks(5):
+        if whole and value != round(value):
+            continue
         y = up.at(value)
         parts.append(line(left, y, right, y, "grid"))
         parts.append(text(label(value), f"{LEFT - 1}%", y + 4, "tick end"))
