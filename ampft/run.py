@@ -43,7 +43,7 @@ from ampft.setup import (
 )
 from ampft.terminal import tell
 from ampft.training.accelerator import verify_prepared
-from ampft.training.attempts import Attempt, Attempts
+from ampft.training.attempts import Attempt, Attempts, memory_explained
 from ampft.training.best import BestModel
 from ampft.training.first_step import FirstStep
 from ampft.training.history import History, write_csv
@@ -277,8 +277,7 @@ def open_run(setup: Setup, output_dir: Path) -> Iterator[Run]:
             args.metric_for_best_model,
             args.early_stopping_patience,
         )
-        first_step = FirstStep(setup.precision)
-        attempts = make_attempts(setup, lambda text: history.write(said("memory", text)))
+        first_step, attempts = FirstStep(setup.precision), make_attempts(setup, history.write)
         run = Run(setup, folder, history, best, first_record(setup), first_step, attempts)
         if args.perturb_initial_weights:  # after the record, which holds the hash before it
             perturb_weights(setup.loaded.model, args.seed)
@@ -286,7 +285,8 @@ def open_run(setup: Setup, output_dir: Path) -> Iterator[Run]:
             write_record(folder, run.record_so_far)
         with sigterm_raised():
             try:
-                yield run
+                with memory_explained():
+                    yield run
             except TrainingStopped as error:
                 run.stopped(error.status, str(error))
                 raise

@@ -129,7 +129,7 @@ def with_fitting_micro_batches(setup: Setup) -> Setup:
     return replace(setup, step_batches=step_batches)
 
 
-def make_attempts(setup: Setup, say: Callable[[str], None]) -> Attempts:
+def make_attempts(setup: Setup, write: Callable[[str], None]) -> Attempts:
     """Return what cuts the steps of a run again that run out of memory, or says why it does not."""
     if not setup.args.auto_micro_batch:
         advice = "Add --auto_micro_batch: smaller micro-batches, the same effective batch."
@@ -145,7 +145,7 @@ def make_attempts(setup: Setup, say: Callable[[str], None]) -> Attempts:
         setup.step_batches,
         repeats=setup.args.auto_micro_batch and setup.accelerator.num_processes == 1,
         advice=advice,
-        say=say,
+        write=write,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import TracebackType
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from ampft.data.steps import MicroBatch, StepBatch, StepBatches
 from ampft.errors import TrainingStopped
+from ampft.terminal import said
 
 # What torch says in a RuntimeError that is no OutOfMemoryError: its CPU allocator, cuBLAS, MPS.
 _PHRASES = (
@@ -34,6 +36,24 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in _PHRASES)
+
+
+@contextmanager
+def memory_explained() -> Iterator[None]:
+    """Turn memory that runs out outside of micro-batches into a message.
+
+    Raises:
+        OutOfMemory: In place of what torch raised.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        raise OutOfMemory(
+            f"memory ran out: {_one_line(error)}. In an evaluation a lower "
+            "--per_device_eval_batch_size needs less, else a smaller model."
+        ) from error
 
 
 class Snapshot:
@@ -76,14 +96,14 @@ class Attempts:
         repeats: Whether a step that runs out of memory is repeated in more micro-batches. Several
             processes cannot: they communicate in the backward pass.
         advice: What to do where it is not.
-        say: Shows a line to the user.
+        write: Prints a line above the progress bar.
     """
 
     model: nn.Module
     step_batches: StepBatches
     repeats: bool
     advice: str
-    say: Callable[[str], None]
+    write: Callable[[str], None]
 
     def of(self, step_batch: StepBatch) -> Attempt:
         """Return a step batch of the loader, in the current number of micro-batches."""
@@ -97,10 +117,11 @@ class Attempts:
         more = max(twice, self.step_batches.micro_batches)
         self.step_batches = replace(self.step_batches, micro_batches=more)
         smaller = self.step_batches.recut(step_batch)
-        self.say(
+        text = (
             f"ran out: epoch {step_batch.epoch + 1}, step {step_batch.step + 1} is repeated in "
-            f"{len(smaller.micro_batches)} micro-batches, and so are the steps that follow"
+            f"{len(smaller.micro_batches)} micro-batches; later steps are cut likewise"
         )
+        self.write(said("memory", text))
         return smaller
 
 

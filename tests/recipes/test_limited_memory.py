@@ -64,21 +64,54 @@ def test_a_step_too_large_for_the_memory_is_trained_in_smaller_micro_batches(
     assert "the largest that fit" in said(run.stdout, "steps")
 
 
-def test_where_everything_fits_the_run_is_the_same_bit_for_bit(tmp_path):
-    runs = {}
-    for name, more in {"plain": [], "auto": ["--auto_micro_batch"]}.items():
-        done = succeeded(
-            call(
-                sys.executable, CLASSIFY, "--dataset_name", "digits", "--max_train_samples", "150",
-                "--max_eval_samples", "20", "--max_predict_samples", "20", "--max_train_steps", "6",
-                "--output_dir", tmp_path / name, "--use_cpu", "--cpu_threads", "1", *more,
-            )
-        )  # fmt: skip
-        runs[name] = Finished(tmp_path / name, done.stdout, done.stderr)
-    plain, auto = (
-        [[row[key] for key in ("loss", "grad_norm", "micro_batches")] for row in run.history]
-        for run in runs.values()
-    )
-    assert plain == auto
-    weights = [(run.folder / "model.safetensors").read_bytes() for run in runs.values()]
+DIGITS = (
+    "--dataset_name", "digits", "--max_train_samples", "150", "--max_eval_samples", "20",
+    "--max_predict_samples", "20", "--max_train_steps", "6", "--use_cpu", "--cpu_threads", "1",
+)  # fmt: skip
+# Memory runs out once, in the backward pass of the third step.
+PLANTED = """
+import runpy, sys
+import torch, ampft
+calls, exact = [], ampft.backward
+def backward(accelerator, loss):
+    calls.append(exact(accelerator, loss))
+    if len(calls) == 3:
+        raise torch.OutOfMemoryError("planted. More words")
+    return calls[-1]
+ampft.backward = backward
+sys.argv.pop(0)
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.fixture(scope="module")
+def plain_run(tmp_path_factory) -> Finished:
+    folder = tmp_path_factory.mktemp("runs") / "plain"
+    done = succeeded(call(sys.executable, CLASSIFY, *DIGITS, "--output_dir", folder))
+    return Finished(folder, done.stdout, done.stderr)
+
+
+def test_where_everything_fits_the_run_is_the_same_bit_for_bit(plain_run, tmp_path):
+    words = (*DIGITS, "--output_dir", tmp_path / "auto", "--auto_micro_batch")
+    done = succeeded(call(sys.executable, CLASSIFY, *words))
+    auto = Finished(tmp_path / "auto", done.stdout, done.stderr)
+    keys = ("loss", "grad_norm", "micro_batches")
+    for one, two in zip(plain_run.history, auto.history, strict=True):
+        assert [one[key] for key in keys] == [two[key] for key in keys]
+    weights = [(run.folder / "model.safetensors").read_bytes() for run in (plain_run, auto)]
     assert weights[0] == weights[1]
+
+
+def test_a_step_that_is_repeated_is_said_and_recorded(plain_run, tmp_path):
+    words = (*DIGITS, "--output_dir", tmp_path / "run", "--auto_micro_batch")
+    done = succeeded(call(sys.executable, "-c", PLANTED, CLASSIFY, *words))
+    run = Finished(tmp_path / "run", done.stdout, done.stderr)
+    assert said(run.stdout, "memory") == (
+        "ran out: epoch 1, step 3 is repeated in 2 micro-batches; later steps are cut likewise"
+    )
+    assert [row["micro_batches"] for row in run.history] == [1, 1, 2, 2, 2, 2]
+    assert run.record["steps"]["micro_batches"] == 2
+    assert run.record["example_ids_sha256"] == plain_run.record["example_ids_sha256"]
+    losses = [[row["loss"] for row in each.history] for each in (run, plain_run)]
+    assert losses[0][:2] == losses[1][:2]
+    assert losses[0] == pytest.approx(losses[1], rel=0.2)  # other dropout masks from step 3 on
