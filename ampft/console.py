@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
 from ampft.data.dataset import ClassificationData
 from ampft.errors import InputError
+from ampft.report.classification import Report
 from ampft.results.record import RunRecord
-from ampft.results.show import counted, lost_updates_words
+from ampft.results.show import counted, headed_report, lost_updates_words
 from ampft.setup import Setup
 from ampft.tensor_census import dtype_name
 from ampft.terminal import said as said
+from ampft.terminal import tell
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -28,6 +31,7 @@ def plan_lines(setup: Setup) -> list[str]:
     processes = counted(batches.world_size, "process")
     micro_batches = counted(batches.micro_batches, "micro-batch")
     micro = batches.effective_batch_size // (batches.world_size * batches.micro_batches)
+    found = ", the largest that fit" if setup.args.auto_micro_batch else ""
     return [
         said("device", _device(setup.accelerator)),
         said("precision", f"{precision.mode}, {precision.execution}: {precision.reason}"),
@@ -46,7 +50,7 @@ def plan_lines(setup: Setup) -> list[str]:
         said(
             "steps",
             f"{steps} = {epochs:.3g} epoch{'s' * (epochs != 1)} x {len(batches)}; effective batch "
-            f"{batches.effective_batch_size} = {processes} x {micro_batches} x {micro}",
+            f"{batches.effective_batch_size} = {processes} x {micro_batches} x {micro}{found}",
         ),
     ]
 
@@ -76,6 +80,17 @@ def result_line(record: RunRecord) -> str:
         f"{counted(record.steps.skipped, 'step')} skipped, "
         f"{resolved['mode']} {resolved['execution']}{lost_updates_words(record)}"
     )
+
+
+def print_result(
+    record: RunRecord, report: Report, folder: Path, *, selected: bool, baseline: str | None
+) -> None:
+    """Print the report of a finished run, where it was written, and its last line."""
+    tell(f"\n{headed_report(report, selected=selected)}")
+    if baseline:
+        tell(said("baseline", baseline))
+    tell(said("wrote", f"{folder}: model, report, predictions, history, record"))
+    tell(result_line(record))
 
 
 def _device(accelerator: Accelerator) -> str:

@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import nn
 
-from ampft.console import baseline_words, plan_lines, result_line, said
-from ampft.data.steps import StepBatch
+from ampft.console import baseline_words, plan_lines, print_result, said
+from ampft.data.steps import StepBatch, StepBatches
 from ampft.errors import InputError, PrecisionContradicted, TrainingStopped
 from ampft.evaluation.evaluate import evaluate
 from ampft.evaluation.float32 import in_float32
@@ -30,11 +30,20 @@ from ampft.results.record import (
     precision_part,
     write_record,
 )
-from ampft.results.show import headed_report
 from ampft.results.write import write_results
-from ampft.setup import Setup, check_setup, claim_folder, first_record, peak_memory
+from ampft.setup import (
+    Setup,
+    check_setup,
+    claim_folder,
+    first_record,
+    make_attempts,
+    peak_memory,
+    utilisation,
+    with_fitting_micro_batches,
+)
 from ampft.terminal import tell
 from ampft.training.accelerator import verify_prepared
+from ampft.training.attempts import Attempt, Attempts, memory_explained
 from ampft.training.best import BestModel
 from ampft.training.first_step import FirstStep
 from ampft.training.history import History, write_csv
@@ -42,7 +51,6 @@ from ampft.training.interrupt import sigterm_raised
 from ampft.training.perturb import perturb_weights
 from ampft.training.step import StepOutcome, StepStopped
 from ampft.training.trackers import tracked_settings
-from ampft.training.utilisation import measure_utilisation
 
 
 @dataclass
@@ -55,6 +63,7 @@ class Run:
     best: BestModel
     record_so_far: RunRecord
     first_step: FirstStep
+    attempts: Attempts
     finished: bool = False
     validations: list[ValidationPart] = field(default_factory=list)
     ids: StepIdsHash = field(default_factory=StepIdsHash)
@@ -64,20 +73,27 @@ class Run:
         """Optimizer steps so far, skipped ones included."""
         return self.history.steps
 
+    @property
+    def step_batches(self) -> StepBatches:
+        """Of the training split, in the current number of micro-batches."""
+        return self.attempts.step_batches
+
     @contextlib.contextmanager
-    def watched(self, model: nn.Module, optimizer: Any, step_batch: StepBatch) -> Iterator[None]:
+    def watched(self, model: nn.Module, optimizer: Any, step_batch: StepBatch) -> Iterator[Attempt]:
         """Measure the first optimizer step, and record the one that stops the run.
 
         Raises:
+            OutOfMemory: The step does not fit and cannot be repeated in smaller micro-batches.
             StepStopped: The step cannot be applied.
             PrecisionContradicted: Its dtypes are not those of the mode that was asked for.
         """
         is_first = self.first_step.executed is None
+        attempt = self.attempts.of(step_batch)
         try:
             with self.first_step.measured(model, optimizer):
-                yield
+                yield attempt
         except StepStopped as error:
-            self.record(step_batch, error.outcome)
+            self.record(attempt.step_batch, error.outcome)
             raise
         if is_first and self.first_step.executed is not None:
             self._say_what_ran(self.first_step.executed)
@@ -146,7 +162,9 @@ class Run:
             predictions_fp32=predictions_fp32,
         )
         self.finished = True
-        self._print(record, report, baseline)
+        self.history.close()
+        selected = self._selected(report.split)
+        print_result(record, report, self.folder.path, selected=selected, baseline=baseline)
 
     def stopped(self, status: str, reason: str) -> None:
         """Mark how the run ended before its end; what is in its folder stays."""
@@ -199,17 +217,8 @@ class Run:
 
     def _timings(self, model: nn.Module) -> dict[str, Any]:
         """Return the speed of the training, beside what the machine can do."""
-        accelerator, timings = self.setup.accelerator, self.history.timings()
-        # An image has the length one, whatever its patches.
-        has_tokens = self.setup.task.data.kind == "text"
-        measured = measure_utilisation(
-            accelerator.unwrap_model(model, keep_torch_compile=False),
-            self.setup.precision,
-            accelerator.device,
-            tokens_per_second=timings["tokens_per_second"] if has_tokens else None,
-            num_processes=accelerator.num_processes,
-        )
-        return timings | asdict(measured)
+        timings = self.history.timings()
+        return timings | asdict(utilisation(self.setup, model, timings["tokens_per_second"]))
 
     def _memory(self) -> PeakMemory:
         memory, parts = peak_memory(self.setup), self.first_step.memory
@@ -232,6 +241,7 @@ class Run:
                 self.record_so_far.steps,
                 applied=self.steps - self.history.skipped,
                 skipped=self.history.skipped,
+                micro_batches=self.step_batches.micro_batches,
             ),
             example_ids_sha256=self.ids.hexdigest(),
             timings=self.history.timings() if self.steps else {},
@@ -242,15 +252,6 @@ class Run:
             else BestPart(metric=best.metric, epoch=best.epoch + 1, value=best.value),
         )
 
-    def _print(self, record: RunRecord, report: Report, baseline: str | None) -> None:
-        assert self.folder is not None
-        self.history.close()
-        tell(f"\n{headed_report(report, selected=self._selected(report.split))}")
-        if baseline:
-            tell(said("baseline", baseline))
-        tell(said("wrote", f"{self.folder.path}: model, report, predictions, history, record"))
-        tell(result_line(record))
-
 
 @contextlib.contextmanager
 def open_run(setup: Setup, output_dir: Path) -> Iterator[Run]:
@@ -258,6 +259,7 @@ def open_run(setup: Setup, output_dir: Path) -> Iterator[Run]:
     args, accelerator = setup.args, setup.accelerator
     check_setup(setup)
     verify_prepared(accelerator, setup.precision)
+    setup = with_fitting_micro_batches(setup)
     main = accelerator.is_main_process
     if main:
         tell("\n".join(plan_lines(setup)))
@@ -275,14 +277,16 @@ def open_run(setup: Setup, output_dir: Path) -> Iterator[Run]:
             args.metric_for_best_model,
             args.early_stopping_patience,
         )
-        run = Run(setup, folder, history, best, first_record(setup), FirstStep(setup.precision))
+        first_step, attempts = FirstStep(setup.precision), make_attempts(setup, history.write)
+        run = Run(setup, folder, history, best, first_record(setup), first_step, attempts)
         if args.perturb_initial_weights:  # after the record, which holds the hash before it
             perturb_weights(setup.loaded.model, args.seed)
         if folder is not None:
             write_record(folder, run.record_so_far)
         with sigterm_raised():
             try:
-                yield run
+                with memory_explained():
+                    yield run
             except TrainingStopped as error:
                 run.stopped(error.status, str(error))
                 raise

@@ -6,14 +6,15 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from accelerate import PartialState
 from accelerate.utils import DistributedType, broadcast_object_list
+from torch import nn
 
 from ampft.arguments import ClassifyArguments
 from ampft.arguments.embedded import EMBEDDED
@@ -35,7 +36,10 @@ from ampft.results.record import (
 from ampft.results.surroundings import hardware
 from ampft.tasks.task import LoadedModel, Task
 from ampft.tensor_census import check_storage
+from ampft.training.attempts import Attempts
+from ampft.training.fitting import fitted
 from ampft.training.storage import weights_hash
+from ampft.training.utilisation import Utilisation, measure_utilisation
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -116,6 +120,36 @@ def check_setup(setup: Setup) -> None:
             "--perturb_initial_weights: FSDP shards the weights, and every process would move its "
             "own part alone. Compare without FSDP."
         )
+
+
+def with_fitting_micro_batches(setup: Setup) -> Setup:
+    """Return a setup whose micro-batches are the largest that fit, where that is asked for."""
+    if not setup.args.auto_micro_batch:
+        return setup
+    step_batches = fitted(
+        setup.accelerator, setup.loaded.model, setup.task.loss, setup.step_batches
+    )
+    return replace(setup, step_batches=step_batches)
+
+
+def make_attempts(setup: Setup, write: Callable[[str], None]) -> Attempts:
+    """Return what cuts the steps of a run again that run out of memory, or says why it does not."""
+    if not setup.args.auto_micro_batch:
+        advice = "Add --auto_micro_batch: smaller micro-batches, the same effective batch."
+    else:
+        advice = (
+            "Several processes communicate in the backward pass, so that a step cannot be repeated "
+            "in smaller micro-batches. Begin with smaller ones: raise "
+            "--gradient_accumulation_steps, lower --per_device_train_batch_size by as much, and "
+            "leave --auto_micro_batch away."
+        )
+    return Attempts(
+        setup.loaded.model,
+        setup.step_batches,
+        repeats=setup.args.auto_micro_batch and setup.accelerator.num_processes == 1,
+        advice=advice,
+        write=write,
+    )
 
 
 def choose_folder(args: ClassifyArguments, mode: str) -> Path:
@@ -240,6 +274,19 @@ def peak_memory(setup: Setup) -> PeakMemory:
             reserved=torch.cuda.max_memory_reserved(device),
         )
     return process_memory(setup.begun.memory)
+
+
+def utilisation(setup: Setup, model: nn.Module, tokens_per_second: float) -> Utilisation:
+    """Measure the rate of matrix products, and what share of it the training reached."""
+    # An image has the length one, whatever its patches.
+    has_tokens = setup.task.data.kind == "text"
+    return measure_utilisation(
+        setup.accelerator.unwrap_model(model, keep_torch_compile=False),
+        setup.precision,
+        setup.accelerator.device,
+        tokens_per_second=tokens_per_second if has_tokens else None,
+        num_processes=setup.accelerator.num_processes,
+    )
 
 
 def _hub_id(name: str | None) -> str | None:

@@ -55,23 +55,23 @@ def train(args: ampft.ClassifyArguments) -> None:
     with ampft.numerics(precision), ampft.open_run(setup, output_dir) as run:
         for epoch in range(-(-total_steps // len(step_batches))):
             model.train()
-            for step_batch in step_batches.epoch(epoch, stop=total_steps - run.steps):
-                losses = []
-                with run.watched(model, optimizer, step_batch):
-                    for micro_batch in step_batch:
-                        with ampft.synchronized_last(accelerator, model, micro_batch):
+            for step_batch in run.step_batches.epoch(epoch, stop=total_steps - run.steps):
+                with run.watched(model, optimizer, step_batch) as attempt:
+                    # From the first again, in smaller ones, where memory runs out.
+                    for micro_batch in attempt:
+                        with attempt, ampft.synchronized_last(accelerator, model, micro_batch):
                             loss = task.loss(model, micro_batch) / step_batch.effective_weight
-                            losses.append(ampft.backward(accelerator, loss))
+                            attempt.losses.append(ampft.backward(accelerator, loss))
                     outcome = ampft.apply_step(
                         accelerator,
                         model,
                         optimizer,
                         schedule,
-                        losses=losses,
+                        losses=attempt.losses,
                         max_grad_norm=args.max_grad_norm or None,
                     )
                 optimizer.zero_grad()
-                run.record(step_batch, outcome)
+                run.record(attempt.step_batch, outcome)
             if run.validate(model, epoch):
                 break
         run.finish(model)

@@ -14,7 +14,7 @@ PACKAGE = REPOSITORY / "ampft"
 
 # From the ground up. A module may import its own layer and what stands before it.
 LAYERS = (
-    ("errors", "terminal", "quiet"),
+    ("errors", "terminal", "quiet", "host_memory"),
     ("formats", "tf32", "precision", "emulation", "executed", "tensor_census", "matrix_rate"),
     ("amp_entry_points",),
     ("packing",),

@@ -107,6 +107,9 @@ class ClassifyArguments:
     gradient_accumulation_steps: int = flag(
         1, "micro-batches of an optimizer step, per process", group=BATCH
     )
+    auto_micro_batch: bool = flag(
+        False, "largest micro-batches that fit into memory; the product of both stays", group=BATCH
+    )
     per_device_eval_batch_size: int = flag(
         64, "examples of a forward pass in evaluation, per process", group=BATCH
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -173,8 +173,48 @@ class StepBatches:
         asked = time.perf_counter()
         for step_batch in loader:
             waited = time.perf_counter() - asked
-            yield StepBatch(**{**vars(step_batch), "waited": waited})
+            yield replace(step_batch, waited=waited)
             asked = time.perf_counter()
+
+    @property
+    def costliest_ids(self) -> IntArray:
+        """The longest examples, as many as one process has in a step."""
+        share = -(-self.effective_batch_size // self.world_size)
+        return np.argsort(-self.examples.lengths, kind="stable")[:share]
+
+    def costliest(self, micro_batches: int) -> tuple[MicroBatch, ...]:
+        """Return the micro-batches of `costliest_ids` that can take most memory: one or two.
+
+        Longer examples take more than their share, larger micro-batches more than their size: the
+        one with the longest examples and the one of `largest_cost`.
+        """
+        parts = self._costliest_parts(micro_batches)
+        largest = int(np.argmax([self._cost(part) for part in parts]))
+        return tuple(
+            MicroBatch(ids, self.examples.collate(ids), counted=True, is_last=True)
+            for ids in (parts[index] for index in sorted({0, largest}))
+        )
+
+    def largest_cost(self, micro_batches: int) -> int:
+        """Return the cost, as of `padded`, of the largest micro-batch of `costliest_ids`."""
+        return max(self._cost(part) for part in self._costliest_parts(micro_batches))
+
+    def rounds(self, step_batch: StepBatch) -> int:
+        """Return how many micro-batches a step batch is cut into: each has an example at least."""
+        share = -(-len(step_batch.effective_ids) // self.world_size)
+        return min(self.micro_batches, share)
+
+    def recut(self, step_batch: StepBatch) -> StepBatch:
+        """Return the same step batch in as many micro-batches as these."""
+        return replace(step_batch, micro_batches=self._micro_batches(step_batch.effective_ids))
+
+    def _costliest_parts(self, micro_batches: int) -> list[IntArray]:
+        ids = self.costliest_ids
+        return [ids[part] for part in self._parts(ids, micro_batches)]
+
+    def _cost(self, ids: IntArray) -> int:
+        lengths = self.examples.lengths[ids]
+        return int(len(ids) * lengths.max() if self.padded else lengths.sum())
 
     def _order(self, epoch: int) -> IntArray:
         generator = np.random.Generator(np.random.PCG64([self.seed, epoch]))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ampft.host_memory import status_bytes
+
 _STATUS = Path("/proc/self/status")
 
 
@@ -68,12 +70,7 @@ def resident_peak() -> int | None:
     it survives exec, so that a small child of a large parent reports the parent. The kernel adds up
     its counters in batches: readings are good to some 0.1 MiB, and can fall by as much.
     """
-    try:
-        lines = _STATUS.read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        return None
-    found = [line.split() for line in lines if line.startswith("VmHWM:")]
-    return int(found[0][1]) * 1024 if found else None  # proc(5): the unit is always kB
+    return status_bytes("VmHWM", _STATUS)
 
 
 def process_memory(baseline: int | None) -> PeakMemory:

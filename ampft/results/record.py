@@ -87,7 +87,7 @@ class StepsPart:
     """Optimizer steps planned, applied, and skipped for an overflow.
 
     `effective_batch_size` counts the examples of a step over all processes, `micro_batches` the
-    parts that each process cuts its share into.
+    parts that each process cuts its share into, at the end where memory ran out on the way.
     """
 
     total: int

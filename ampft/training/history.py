@@ -124,6 +124,7 @@ class History:
             "lost_updates": outcome.lost_updates,
             "examples": len(step_batch.effective_ids),
             "tokens": step_batch.effective_length,
+            "micro_batches": len(step_batch.micro_batches),
             "seconds": duration,
             "examples_per_second": len(step_batch.effective_ids) / duration,
             "tokens_per_second": step_batch.effective_length / duration,

@@ -80,7 +80,12 @@ def backward(accelerator: Accelerator, loss: Tensor) -> Tensor:
         `loss`, detached, for `apply_step`.
     """
     factor = accelerator.num_processes * accelerator.gradient_accumulation_steps
-    accelerator.backward(loss * factor)
+    try:
+        accelerator.backward(loss * factor)
+    except RuntimeError:
+        # A variable of the caller would keep what a pass that failed has not freed.
+        loss.detach_()
+        raise
     return loss.detach()
 
 

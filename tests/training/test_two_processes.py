@@ -99,3 +99,7 @@ def test_nan_on_one_process_stops_both_before_the_update(ranks, mode):
     for rank in ranks:
         assert "the gradient is not finite" in rank[f"nan {mode}"]["message"]
         assert rank[f"nan {mode}"]["unchanged"]
+
+
+def test_all_processes_take_the_smallest_micro_batch_that_one_needs(ranks):
+    assert [rank["micro_batches"] for rank in ranks] == [4, 4]

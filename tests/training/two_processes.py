@@ -26,8 +26,10 @@ from exact_step import (
 )
 from tiny_text import tiny_task
 
+from ampft.data.steps import MicroBatch
 from ampft.errors import TrainingStopped
 from ampft.evaluation.evaluate import evaluate
+from ampft.training.fitting import fitted
 
 # Effective batches of 12 leave one example for the last step: one process has none.
 EXAMPLES, EFFECTIVE = 25, 12
@@ -125,6 +127,22 @@ def evaluated() -> list[tuple[int, int, list[int], list[list[int]], torch.Tensor
     return found
 
 
+def micro_batches_that_fit(rank: int) -> int:
+    """Let six examples fit on process 0 and two on process 1, of six."""
+    problem = tensor_problem(n=12)
+    training = Training("fp32", problem, 6)
+
+    def loss(model: torch.nn.Module, micro_batch: MicroBatch) -> torch.Tensor:
+        if len(micro_batch.ids) > (6, 2)[rank]:
+            raise torch.OutOfMemoryError("planted")
+        return problem.loss(model, micro_batch)
+
+    found = fitted(training.accelerator, problem.model, loss, training.batches)
+    training.batches = found
+    next(training.steps())  # nothing of the search disturbs the communication
+    return found.micro_batches
+
+
 def main(tiny_bert: Path, results: Path) -> None:
     torch.set_num_threads(1)
     rank = Accelerator(cpu=True).process_index
@@ -140,6 +158,7 @@ def main(tiny_bert: Path, results: Path) -> None:
         )
     found["overflow"] = overflow(rank)
     found["nan fp32"], found["nan bf16"] = not_a_number(rank, "fp32"), not_a_number(rank, "bf16")
+    found["micro_batches"] = micro_batches_that_fit(rank)
     torch.save(found, results / f"rank{rank}.pt")
     torch.distributed.destroy_process_group()
 

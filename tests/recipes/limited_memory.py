@@ -1,0 +1,40 @@
+"""Runs the classification recipe in an address space that leaves so many MiB after the imports.
+
+limited_memory.py CLASSIFY MIB [FLAGS ...]
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import resource
+import sys
+
+import torch
+import transformers.models.bert.modeling_bert  # noqa: F401 # before the limit
+
+import ampft
+from ampft.host_memory import status_bytes
+
+
+def main(path: str, mib: str, *words: str) -> int:
+    spec = importlib.util.spec_from_file_location("classify", path)
+    assert spec is not None
+    assert spec.loader is not None
+    recipe = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(recipe)
+    opened = ampft.open_run
+
+    def limited(*args):
+        # After model and data: what is left is for the training alone.
+        used = status_bytes("VmSize")
+        assert used is not None
+        resource.setrlimit(resource.RLIMIT_AS, (used + int(mib) * 2**20, resource.RLIM_INFINITY))
+        return opened(*args)
+
+    ampft.open_run = limited  # type: ignore[attr-defined]
+    torch.ones(8, 8) @ torch.ones(8, 8)
+    return ampft.run_door(lambda: recipe.train(ampft.parse_classify_arguments(words)))
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,117 @@
+"""--auto_micro_batch in whole runs: nothing changes where all fits, and little memory suffices."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from running import CLASSIFY, REPOSITORY, Finished, call, said, succeeded
+
+LIMITED = REPOSITORY / "tests/recipes/limited_memory.py"
+# Of the step batch of 128 texts in one piece, the feed-forward layers below keep some 1000 MiB.
+ENOUGH_FOR_PARTS = 700
+
+
+@pytest.fixture(scope="module")
+def wide_model(tmp_path_factory) -> Path:
+    """A BERT whose activations are large and whose weights are few."""
+    import torch
+    from conftest import save_tokenizer
+    from transformers import BertConfig, BertModel
+
+    folder = tmp_path_factory.mktemp("wide-bert")
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=save_tokenizer(folder), hidden_size=16, num_hidden_layers=2,
+        num_attention_heads=2, intermediate_size=2**16, max_position_embeddings=32, pad_token_id=0,
+    )  # fmt: skip
+    BertModel(config).save_pretrained(folder)
+    return folder
+
+
+def limited(files: Path, model: Path, folder: Path, *more: str):
+    return call(
+        sys.executable, LIMITED, CLASSIFY, ENOUGH_FOR_PARTS, "--model_name_or_path", model,
+        "--train_file", files / "train.csv", "--validation_file", files / "validation.csv",
+        "--output_dir", folder, "--per_device_train_batch_size", "128", "--max_train_steps", "2",
+        "--per_device_eval_batch_size", "16", "--use_cpu", "--cpu_threads", "1", *more,
+        MALLOC_ARENA_MAX="1",
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit is one of Linux")
+def test_a_step_too_large_for_the_memory_is_trained_in_smaller_micro_batches(
+    files, wide_model, tmp_path
+):
+    refused = limited(files, wide_model, tmp_path / "without")
+    assert refused.returncode == 3, refused.stdout + refused.stderr
+    assert "memory ran out" in refused.stderr
+    assert "Add --auto_micro_batch" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    record = json.loads((tmp_path / "without" / "run.json").read_text())
+    assert record["status"] == "interrupted"
+
+    done = succeeded(limited(files, wide_model, tmp_path / "with", "--auto_micro_batch"))
+    run = Finished(tmp_path / "with", done.stdout, done.stderr)
+    micro_batches = run.record["steps"]["micro_batches"]
+    assert 2 <= micro_batches <= 16
+    assert run.record["steps"]["effective_batch_size"] == 128
+    assert [row["examples"] for row in run.history] == [128, 12]
+    assert [row["micro_batches"] for row in run.history] == [micro_batches, min(micro_batches, 12)]
+    assert "the largest that fit" in said(run.stdout, "steps")
+
+
+DIGITS = (
+    "--dataset_name", "digits", "--max_train_samples", "150", "--max_eval_samples", "20",
+    "--max_predict_samples", "20", "--max_train_steps", "6", "--use_cpu", "--cpu_threads", "1",
+)  # fmt: skip
+# Memory runs out once, in the backward pass of the third step.
+PLANTED = """
+import runpy, sys
+import torch, ampft
+calls, exact = [], ampft.backward
+def backward(accelerator, loss):
+    calls.append(exact(accelerator, loss))
+    if len(calls) == 3:
+        raise torch.OutOfMemoryError("planted. More words")
+    return calls[-1]
+ampft.backward = backward
+sys.argv.pop(0)
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.fixture(scope="module")
+def plain_run(tmp_path_factory) -> Finished:
+    folder = tmp_path_factory.mktemp("runs") / "plain"
+    done = succeeded(call(sys.executable, CLASSIFY, *DIGITS, "--output_dir", folder))
+    return Finished(folder, done.stdout, done.stderr)
+
+
+def test_where_everything_fits_the_run_is_the_same_bit_for_bit(plain_run, tmp_path):
+    words = (*DIGITS, "--output_dir", tmp_path / "auto", "--auto_micro_batch")
+    done = succeeded(call(sys.executable, CLASSIFY, *words))
+    auto = Finished(tmp_path / "auto", done.stdout, done.stderr)
+    keys = ("loss", "grad_norm", "micro_batches")
+    for one, two in zip(plain_run.history, auto.history, strict=True):
+        assert [one[key] for key in keys] == [two[key] for key in keys]
+    weights = [(run.folder / "model.safetensors").read_bytes() for run in (plain_run, auto)]
+    assert weights[0] == weights[1]
+
+
+def test_a_step_that_is_repeated_is_said_and_recorded(plain_run, tmp_path):
+    words = (*DIGITS, "--output_dir", tmp_path / "run", "--auto_micro_batch")
+    done = succeeded(call(sys.executable, "-c", PLANTED, CLASSIFY, *words))
+    run = Finished(tmp_path / "run", done.stdout, done.stderr)
+    assert said(run.stdout, "memory") == (
+        "ran out: epoch 1, step 3 is repeated in 2 micro-batches; later steps are cut likewise"
+    )
+    assert [row["micro_batches"] for row in run.history] == [1, 1, 2, 2, 2, 2]
+    assert run.record["steps"]["micro_batches"] == 2
+    assert run.record["example_ids_sha256"] == plain_run.record["example_ids_sha256"]
+    losses = [[row["loss"] for row in each.history] for each in (run, plain_run)]
+    assert losses[0][:2] == losses[1][:2]
+    assert losses[0] == pytest.approx(losses[1], rel=0.2)  # other dropout masks from step 3 on
