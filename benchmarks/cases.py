@@ -7,6 +7,7 @@ trained ones. All take MiniLM's tokenizer, whose ids fit every vocabulary here.
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -28,14 +29,22 @@ MODELS = ("minilm", "bert-base", "modernbert-base")
 WORDS_OF_EQUAL = 1000  # more than any length that is measured
 
 
-def load_texts(name: str, data_dir: Path | None) -> ClassificationData:
+def load_texts(name: str, data_dir: Path | None, examples: int | None = None) -> ClassificationData:
     """Return the training texts of a case.
 
     Args:
         name: One of `TEXTS`; `equal` repeats each docstring until it fills any length, so that
             after truncation all are equally long and there is no padding to be saved.
         data_dir: Folder with `sst2/`, `trec/` and `mrpc/`, as their publishers have the files.
+        examples: How many to choose, with a fixed seed; None for all.
     """
+    data = _all_texts(name, data_dir)
+    rows = data.splits["train"].shuffle(seed=0)
+    rows = rows if examples is None else rows.select(range(min(examples, len(rows))))
+    return replace(data, splits=datasets.DatasetDict(train=rows))
+
+
+def _all_texts(name: str, data_dir: Path | None) -> ClassificationData:
     if name in ("docstrings", "equal"):
         data = load_data(DataRequest(dataset_name="stdlib", dataset_config_name="full"))
         return data if name == "docstrings" else _all_long(data)

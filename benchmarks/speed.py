@@ -115,6 +115,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--data_dir", type=Path, help="folder with sst2/, trec/ and mrpc/")
     parser.add_argument("--batch_size", type=int, default=32, help="effective batch, examples")
     parser.add_argument("--max_length", type=int, default=128, help="tokens")
+    parser.add_argument("--examples", type=int, help="of the data, a seeded choice; all if absent")
     parser.add_argument("--steps", type=int, default=10, help="optimizer steps of a turn")
     parser.add_argument("--statistic", choices=("median", "mean"), default="median")
     parser.add_argument("--turns", type=int, default=5, help="interleaved repetitions")
@@ -132,9 +133,9 @@ def measured_case(args: argparse.Namespace, names: list[str], work: Work) -> dic
     rows = table(seconds, work, rate)
     for name, peaks in (peak_memory(names) if args.memory else {}).items():
         rows[name]["memory"] = peaks
-    asked = ("case", "model", "mode", "batch_size", "max_length", "steps", "statistic")
+    asked = ("case", "model", "mode", "batch_size", "max_length", "examples", "steps")
     return {
-        **{name: getattr(args, name) for name in asked},
+        **{name: getattr(args, name) for name in (*asked, "statistic")},
         "mean_tokens": mean_tokens(work),
         "matrix_rate_gflops": rate,
         "systems": rows,
@@ -163,7 +164,7 @@ def main() -> None:
     names = args.systems.split(",") if args.systems else names
     if args.mode == "fp16":  # the peers do not run fp16 on a CPU
         names = [name for name in names if name.startswith("ampft")]
-    data = load_texts(args.case, args.data_dir)
+    data = load_texts(args.case, args.data_dir, args.examples)
     with tempfile.TemporaryDirectory() as folder:
         model = model_folder(args.model, len(data.label_names), Path(folder))
         work = Work(data, model, args.mode, args.batch_size, args.max_length, args.steps)

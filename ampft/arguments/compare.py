@@ -9,13 +9,14 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from ampft.arguments.checks import HIGHEST
+from ampft.arguments.classify import MODES as CLASSIFY_MODES
 from ampft.arguments.classify import ClassifyArguments, parse_classify_arguments
 from ampft.arguments.flags import flag, parse_flags
 from ampft.errors import InputError, nearest
 
 WHAT, HOW, OUTPUT = "what is compared", "time and processes", "output"
 
-MODES = ("fp32", "tf32", "bf16", "fp16", "fp8")
+MODES = tuple(mode for mode in CLASSIFY_MODES if mode != "no")
 BASELINE = "fp32"
 METRICS = ("accuracy", "macro_f1")
 LEAST_SEEDS = 3
@@ -39,8 +40,8 @@ class CompareArguments:
 
     modes: str | None = flag(
         None,
-        "precisions, comma separated, of fp32, tf32, bf16, fp16, fp8; none: fp32,bf16,fp16 as far "
-        "as this machine has them",
+        f"precisions, comma separated, of {', '.join(MODES)}; none: fp32,bf16,fp16 as far as this "
+        "machine has them",
         group=WHAT,
     )
     seeds: str = flag(
@@ -125,6 +126,7 @@ def parse_compare_arguments(argv: Sequence[str] | None = None) -> CompareCommand
         description="Compare precisions by several seeds of each, one process per run, with "
         "statistics and a report. After ` -- ` come the settings of classify.py that all runs "
         "share.",
+        more="[-- settings of classify.py]",
     )
     classify = parse_classify_arguments(words)
     _refuse_own(classify)

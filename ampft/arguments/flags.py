@@ -47,6 +47,7 @@ def parse_flags(
     *,
     program: str,
     description: str,
+    more: str = "",
 ) -> tuple[T, frozenset[str]]:
     """Parse a command line into a dataclass whose fields were made with `flag`.
 
@@ -55,6 +56,7 @@ def parse_flags(
         argv: The words after the program's name.
         program: The name that the help shows.
         description: First paragraph of the help.
+        more: What the usage line shows behind the flags.
 
     Returns:
         The values, and the names of those that the user gave, in a file or by a flag.
@@ -64,7 +66,8 @@ def parse_flags(
     """
     known = {f.name: f for f in fields(cast("Any", kind))}
     hints = get_type_hints(kind)
-    parser = _build(known, hints, program, description)
+    usage = " ".join(f"{program} [--config FILE] [--flag value ...] {more}".split())
+    parser = _build(known, hints, usage, description)
     refuse_valued_switches(argv, [name for name in known if _plain(hints[name]) is bool])
     given, unknown = parser.parse_known_args(argv)
     if unknown:
@@ -77,12 +80,12 @@ def parse_flags(
 
 
 def _build(
-    known: Mapping[str, Field[Any]], hints: Mapping[str, Any], program: str, description: str
+    known: Mapping[str, Field[Any]], hints: Mapping[str, Any], usage: str, description: str
 ) -> _Parser:
     # A flag that is not given leaves no trace, so that a file's value is not hidden by a default.
     parser = _Parser(
-        prog=program,
-        usage=f"{program} [--config FILE] [--flag value ...]",
+        prog=usage.split()[0],
+        usage=usage,
         description=description,
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
@@ -104,7 +107,10 @@ def _build(
             listed = "NAME"
         text = text.replace("%", "%%")
         if kind is bool:
-            group.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, help=text)
+            action: Any = argparse.BooleanOptionalAction
+            if name.startswith("no_"):  # of which nobody wants the negation
+                action = "store_true"
+            group.add_argument(f"--{name}", action=action, help=text)
         else:
             group.add_argument(
                 f"--{name}",

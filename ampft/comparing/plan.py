@@ -40,9 +40,10 @@ class PlannedRun:
     @property
     def words(self) -> tuple[str, ...]:
         """What tells it from the other runs, as flags of classify.py."""
-        perturbed = ("--perturb_initial_weights",) if self.arm.perturbed else ()
-        seed = ("--seed", str(self.seed))
-        return ("--mixed_precision", self.arm.mode, *seed, "--evaluate_fp32", *perturbed)
+        words = ["--mixed_precision", self.arm.mode, "--seed", str(self.seed)]
+        if self.arm.mode != "fp8":  # which is built into the model
+            words.append("--evaluate_fp32")
+        return (*words, *["--perturb_initial_weights"] * self.arm.perturbed)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,6 +42,7 @@ from ampft.training.accelerator import (
 )
 from ampft.training.optimizer import make_optimizer, make_schedule
 from ampft.training.step import apply_step, backward, synchronized_last
+from ampft.training.storage import cast_weights
 from ampft.training.threads import restore_cpu_threads
 from ampft.training.trackers import installed_trackers
 
@@ -113,7 +114,7 @@ def _setup(begun: Any, args: ClassifyArguments, precision: Precision, task: Task
     )
     check_world_size(accelerator)
     set_seed(args.seed)
-    loaded = task.load_model()
+    loaded = cast_weights(task.load_model(), precision)
     step_batches = StepBatches.for_process(
         accelerator,
         task.examples("train"),
@@ -130,7 +131,7 @@ def _cost(setup: Setup) -> ModeCost:
     args, accelerator = setup.args, setup.accelerator
     # At a rate of 0 the weights stay, and nothing can diverge that does not at the first step.
     settings = replace(args.optimizer_settings(), learning_rate=0.0)
-    optimizer = make_optimizer(setup.loaded.model, settings)
+    optimizer = make_optimizer(setup.loaded.model, settings, setup.precision)
     schedule = make_schedule(optimizer, setup.total_steps, args.schedule_settings())
     model, optimizer = accelerator.prepare(setup.loaded.model, optimizer)
     model.train()

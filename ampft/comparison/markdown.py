@@ -69,6 +69,7 @@ def _top(comparison: Comparison) -> list[str]:
         _modes(comparison),
         f"{name[0].upper()}{name[1:]} on {code(comparison.split)}, {comparison.examples:,} "
         f"examples, {seed_words(comparison.seeds)}. {_legend(comparison)}",
+        _executed(comparison),
     ]
     return [part for part in parts if part]
 
@@ -77,7 +78,7 @@ def _modes(comparison: Comparison) -> str:
     levels = [arm.difference.level95 for arm in comparison.arms if arm.difference is not None]
     header = (
         "mode",
-        "products",
+        "execution",
         "verdict",
         f"{metric_name(comparison.metric)}, %",
         f"difference, points ({level(levels[0])} interval)" if levels else "difference, points",
@@ -90,14 +91,23 @@ def _modes(comparison: Comparison) -> str:
     return table(header, (_mode(comparison, arm) for arm in comparison.arms), left=3)
 
 
+def _executed(comparison: Comparison) -> str:
+    """Return what ran, measured in the first step; arms that ran the same share a line."""
+    names: dict[str, list[str]] = {}
+    for arm in comparison.arms:
+        if arm.executed:
+            names.setdefault(arm.executed, []).append(code(arm.name))
+    lines = (f"- {', '.join(arms)}: {prose(words)}" for words, arms in names.items())
+    return "Executed, measured in the first step:\n\n" + "\n".join(lines) if names else ""
+
+
 def _mode(comparison: Comparison, arm: Arm) -> tuple[str, ...]:
-    executed = f" ({prose(arm.executed)})" if arm.executed else ""
     verdict = arm.difference.verdict if arm.difference is not None else None
     if arm.status != "complete":
         verdict = arm.status_words
     return (
         code(arm.name),
-        f"{prose(arm.execution)}{executed}",
+        prose(arm.execution),
         prose(verdict or ""),
         metric_cell(comparison, arm),
         difference_cell(comparison, arm),
