@@ -61,8 +61,9 @@ def method_paragraphs(comparison: Comparison) -> tuple[str, ...]:
     if any(arm.is_placebo for arm in comparison.arms):
         parts.append(
             f"The placebo is {base} once more, with initial weights one unit in the last place "
-            "off. Training is chaotic, so even this changes predictions (Summers and Dinneen "
-            "2021): what the placebo changes is the yardstick for what a mode changes."
+            "off. Where training is chaotic, even this changes predictions (Summers and Dinneen "
+            "2021); where it is not, the twin stays close. What the placebo changes is the "
+            "yardstick for what a mode changes."
         )
     parts += [SPEED, EXPLORATORY]
     if comparison.overhead_share is not None:

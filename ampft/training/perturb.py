@@ -11,7 +11,7 @@ from torch import nn
 def perturb_weights(model: nn.Module, seed: int) -> None:
     """Move every trainable weight by one unit in its last place, up or down at random.
 
-    Chaos lets two trainings that differ by so little end apart (Summers and Dinneen, 2021,
+    Chaos can let two trainings that differ by so little end apart (Summers and Dinneen, 2021,
     "Nondeterminism and Instability in Neural Network Optimization"), so that their difference is
     the yardstick for every other.
 
