@@ -21,8 +21,6 @@ from ampft.packing.support import packing_support
 Kwargs = dict[str, Any]
 Output: TypeAlias = tuple[torch.Tensor, ...] | BaseModelOutput
 _PACKED_TENSORS = ("input_ids", "attention_mask", "token_type_ids")
-# Chosen by measurement, see benchmarks/LOG.md.
-BFLOAT16_ROWS = 32
 _UNPACKED_OPTIONS = ("output_attentions", "output_hidden_states", "past_key_values", "use_cache")
 
 
@@ -92,7 +90,7 @@ class PackedModel:
         layout, kwargs = kwargs.get("packing"), {k: v for k, v in kwargs.items() if k != "packing"}
         obstacle = self._obstacle(args, kwargs)
         if obstacle is None and layout is None:
-            layout = _layout_of(args, kwargs, base)
+            layout = _layout_of(args, kwargs)
             obstacle = "the batch is not right-padded" if layout is None else None
         if obstacle is not None or layout is None:
             self.paths[f"padded: {obstacle}"] += 1
@@ -193,26 +191,7 @@ def _ids_of(args: tuple[Any, ...], kwargs: Kwargs) -> torch.Tensor | None:
     return ids if isinstance(ids, torch.Tensor) else None
 
 
-def _layout_of(args: tuple[Any, ...], kwargs: Kwargs, base: nn.Module) -> PackedLayout | None:
+def _layout_of(args: tuple[Any, ...], kwargs: Kwargs) -> PackedLayout | None:
     ids, mask = _ids_of(args, kwargs), kwargs.get("attention_mask")
     assert ids is not None
-    return pack_layout(
-        torch.ones(ids.shape) if mask is None else mask,
-        device=ids.device,
-        row_multiple=_row_multiple(ids.device.type, base),
-    )
-
-
-def _row_multiple(device_type: str, base: nn.Module) -> int:
-    """Return what the length of the packed row is rounded up to.
-
-    On a CPU, oneDNN compiles and keeps a kernel for every new number of rows of a bfloat16
-    product. On a GPU, tensor cores want multiples of 8 in 16 bits (NVIDIA, Matrix Multiplication
-    Background User's Guide).
-    """
-    autocast = torch.is_autocast_enabled(device_type)
-    weights = next(base.parameters()).dtype
-    dtype = torch.get_autocast_dtype(device_type) if autocast else weights
-    if device_type == "cpu":
-        return BFLOAT16_ROWS if dtype == torch.bfloat16 else 1
-    return 8 if dtype in (torch.float16, torch.bfloat16) else 1
+    return pack_layout(torch.ones(ids.shape) if mask is None else mask, device=ids.device)

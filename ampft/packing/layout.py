@@ -47,18 +47,13 @@ class PackedLayout:
     """How a right-padded batch maps onto one row that holds its real tokens alone.
 
     Sequences lie in the row in ascending order of length (stable), so that those of equal length
-    are neighbours and a group of them is a slice of the row. Where the row is rounded up, the
-    tokens that fill it are one more sequence, which repeats the batch's first token, sees itself
-    alone and is left behind by `scatter` and `first_tokens`: it costs its products and changes
-    nothing, its gradient being zero.
+    are neighbours and a group of them is a slice of the row.
 
     Attributes:
         batch_size: Sequences in the batch, B.
         width: Columns of the padded batch, T.
-        filler: Tokens that round the row up, 0 where there are none.
-        lengths: Tokens of each sequence, in the order of the row, the filling one included.
+        lengths: Tokens of each sequence, in the order of the row.
         tokens: (N,) int64, index into the flattened (B * T) batch of each token of the row.
-        real: (N - filler,) int64, positions in the row that hold real tokens; None for all.
         columns: (N,) int64, position of each token within its sequence.
         first: (B,) int64, position in the row of the first token of each sequence, in the order
             of the batch.
@@ -67,17 +62,15 @@ class PackedLayout:
 
     batch_size: int
     width: int
-    filler: int
     lengths: tuple[int, ...]
     tokens: torch.Tensor
-    real: torch.Tensor | None
     columns: torch.Tensor
     first: torch.Tensor
     groups: tuple[SequenceGroup, ...]
 
     @property
     def total(self) -> int:
-        """Tokens of the row, N."""
+        """Real tokens in the batch, N."""
         return self.tokens.shape[0]
 
     @cached_property
@@ -103,11 +96,9 @@ class PackedLayout:
 
     def scatter(self, packed: torch.Tensor) -> torch.Tensor:
         """Return (B, T, ...) with the (1, N, ...) tokens in place and zeros where padding was."""
-        row, tokens = packed.squeeze(0), self.tokens
-        if self.real is not None:
-            row, tokens = row.index_select(0, self.real), tokens.index_select(0, self.real)
+        row = packed.squeeze(0)
         padded = row.new_zeros((self.batch_size * self.width, *row.shape[1:]))
-        return padded.index_copy(0, tokens, row).unflatten(0, (self.batch_size, self.width))
+        return padded.index_copy(0, self.tokens, row).unflatten(0, (self.batch_size, self.width))
 
     def first_tokens(self, packed: torch.Tensor) -> torch.Tensor:
         """Return (1, B, ...) the first token of each sequence of a (1, N, ...) tensor."""
@@ -149,7 +140,6 @@ def pack_layout(
     *,
     device: torch.device | None = None,
     group_padding: float = GROUP_PADDING,
-    row_multiple: int = 1,
 ) -> PackedLayout | None:
     """Return the layout of a right-padded batch, or `None` when it is not one.
 
@@ -160,7 +150,6 @@ def pack_layout(
         attention_mask: (B, T) integers or booleans, non-zero for real tokens.
         device: Where the batch lies; the mask's device when absent.
         group_padding: Largest share of padded token pairs in a group of similar length.
-        row_multiple: The row is filled up to a multiple of this many tokens.
 
     Returns:
         The layout; `None` when a row has no token, or padding before or between tokens.
@@ -173,28 +162,20 @@ def pack_layout(
         (real == (torch.arange(width) < lengths[:, None])).all()
     ):
         return None
-    batch_size, filler = len(lengths), int(-lengths.sum() % row_multiple)
-    if filler:
-        lengths = torch.cat([lengths, torch.tensor([filler])])
     order = lengths.argsort(stable=True)
     ordered = lengths[order]
     starts = ordered.cumsum(0) - ordered
     columns = torch.arange(int(ordered.sum())) - starts.repeat_interleave(ordered)
-    tokens = (order * width).repeat_interleave(ordered) + columns
-    fills = tokens >= batch_size * width
-    columns[fills] = tokens[fills] = 0
     first = torch.empty_like(order)
     first[order] = starts
     counts = tuple(ordered.tolist())
     return PackedLayout(
-        batch_size=batch_size,
+        batch_size=len(counts),
         width=width,
-        filler=filler,
         lengths=counts,
-        tokens=tokens.to(device, non_blocking=True),
-        real=(~fills).nonzero().squeeze(1).to(device, non_blocking=True) if filler else None,
+        tokens=((order * width).repeat_interleave(ordered) + columns).to(device, non_blocking=True),
         columns=columns.to(device, non_blocking=True),
-        first=first[:batch_size].to(device, non_blocking=True),
+        first=first.to(device, non_blocking=True),
         groups=similar_lengths(counts, group_padding),
     )
 

@@ -231,17 +231,3 @@ def test_minilm_with_its_own_weights():
     assert packing_support(model).supported
     batch = right_padded(model, [7, 23, 23, 1, 64, 3])
     assert verify_packing(model, batch) <= UNTRAINED_HEAD_TOLERANCE
-
-
-@pytest.mark.parametrize(("dtype", "multiple"), [(torch.bfloat16, 32), (None, 1)])
-def test_the_row_of_a_bfloat16_product_is_rounded_up(dtype, multiple):
-    model = without_dropout(tiny("bert"))
-    rows = []
-    model.base_model.encoder.register_forward_pre_hook(
-        lambda module, args, kwargs: rows.append(kwargs["packing"].total), with_kwargs=True
-    )
-    install_packing(model)
-    batch = right_padded(model, [5, 9, 2])
-    with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
-        logits(model, batch)
-    assert rows == [-(-16 // multiple) * multiple]

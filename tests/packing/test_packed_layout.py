@@ -27,21 +27,6 @@ def test_gather_and_scatter_are_inverse(lengths):
 
 
 @settings(max_examples=50, deadline=None, derandomize=True)
-@given(lengths=st.lists(st.integers(1, 40), min_size=1, max_size=12), multiple=st.integers(1, 40))
-def test_a_filled_row_gives_back_the_real_tokens_alone(lengths, multiple):
-    mask = mask_of(lengths)
-    layout = pack_layout(mask, row_multiple=multiple)
-    padded = torch.arange(mask.numel()).view(mask.shape) + 1
-    packed = layout.gather(padded)
-    assert layout.filler == -sum(lengths) % multiple
-    assert packed.shape == (1, sum(lengths) + layout.filler)
-    assert torch.equal(layout.scatter(packed), padded * mask)
-    assert torch.equal(layout.first_tokens(packed)[0], padded[:, 0])
-    assert layout.lengths == tuple(sorted([*lengths, layout.filler] if layout.filler else lengths))
-    assert sum(group.tokens for group in layout.groups) == layout.total
-
-
-@settings(max_examples=50, deadline=None, derandomize=True)
 @given(
     lengths=st.lists(st.integers(1, 200), min_size=1, max_size=40).map(sorted),
     bound=st.sampled_from([0.0, GROUP_PADDING, 0.9]),
