@@ -87,16 +87,19 @@ def _forward(
     key: Tensor,
     value: Tensor,
     mask: Tensor | None,
+    keep: Tensor | None,
     dropout_p: float,
     scale: float,
 ) -> tuple[Tensor, Tensor]:
-    """Return the output, float16, and which probabilities dropout kept (empty without dropout)."""
+    """Return the output, float16, and which probabilities dropout kept, where it drew them."""
     _observe("forward", torch.float32, torch.float16)
     with autocast_excluded():
         leading = query.shape[:-2]
         weights = _probabilities(_matrices(query), _matrices(key), mask, leading, scale)
         kept = weights.new_empty(0, dtype=torch.bool)
-        if dropout_p > 0:
+        if dropout_p > 0 and keep is not None:
+            weights = weights * (keep / (1 - dropout_p))
+        elif dropout_p > 0:
             weights, kept = torch.native_dropout(weights, dropout_p, True)
         output = torch.bmm(_binary16_values(weights), _matrices(value))
         return _rounded(output, query), kept
@@ -161,8 +164,8 @@ def _backward(
 
 
 def _keep_inputs(ctx: Context, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    query, key, value, mask, ctx.dropout_p, ctx.scale = inputs
-    ctx.save_for_backward(query, key, value, mask, output[1])
+    query, key, value, mask, keep, ctx.dropout_p, ctx.scale = inputs
+    ctx.save_for_backward(query, key, value, mask, output[1] if keep is None else keep)
     ctx.mark_non_differentiable(output[1])
 
 
@@ -171,7 +174,7 @@ def _differentiate(ctx: Context, grad_output: Tensor, _: object) -> tuple[Tensor
     *gradients, grad_mask = torch.ops.ampft.attention_backward(
         grad_output, *ctx.saved_tensors, ctx.dropout_p, ctx.scale, needed
     )
-    return *gradients, grad_mask if needed else None, None, None
+    return *gradients, grad_mask if needed else None, None, None, None
 
 
 def _keep_backward_inputs(ctx: Context, inputs: tuple[Any, ...], output: object) -> None:
@@ -201,7 +204,9 @@ def _operators() -> Library:
     """Define `ampft::attention` and its backward once, when attention is first emulated."""
     library = Library("ampft", "FRAGMENT")
     operands = "Tensor query, Tensor key, Tensor value, Tensor? mask"
-    library.define(f"attention({operands}, float dropout_p, float scale) -> (Tensor, Tensor)")
+    library.define(
+        f"attention({operands}, Tensor? keep, float dropout_p, float scale) -> (Tensor, Tensor)"
+    )
     library.define(
         f"attention_backward(Tensor grad_output, {operands}, Tensor kept, float dropout_p, "
         "float scale, bool mask_needs_grad) -> (Tensor, Tensor, Tensor, Tensor)"
@@ -231,6 +236,7 @@ def attention(
     value: Tensor,
     *,
     mask: Tensor | None = None,
+    keep: Tensor | None = None,
     dropout_p: float = 0.0,
     scale: float | None = None,
 ) -> Tensor:
@@ -244,6 +250,8 @@ def attention(
         value: (..., S, V), likewise.
         mask: Broadcastable to (..., L, S). Boolean (True takes part) or added to the scores in
             float32. A row that is masked out whole gives zeros.
+        keep: (B, L, S) bool, the leading dimensions in one: attention weights that dropout keeps,
+            drawn with probability 1 - `dropout_p`; None draws them here.
         dropout_p: Probability with which an attention weight is dropped; 0 in evaluation.
         scale: Factor of the scores; None means D ** -0.5.
 
@@ -253,7 +261,8 @@ def attention(
     _operators()
     if query.dim() < 3:
         query = query.unsqueeze(0)
-        return attention(query, key, value, mask=mask, dropout_p=dropout_p, scale=scale)[0]
+        options = {"mask": mask, "keep": keep}
+        return attention(query, key, value, **options, dropout_p=dropout_p, scale=scale)[0]
     leading = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
     operands = [
         tensor.half().expand(*leading, *tensor.shape[-2:]) for tensor in (query, key, value)
@@ -261,5 +270,5 @@ def attention(
     summand = None if mask is None else _additive(mask)
     factor = query.shape[-1] ** -0.5 if scale is None else scale
     with autocast_excluded():
-        output, _ = torch.ops.ampft.attention(*operands, summand, dropout_p, factor)
+        output, _ = torch.ops.ampft.attention(*operands, summand, keep, dropout_p, factor)
     return output

@@ -11,7 +11,9 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from ampft.packing.grouped import dropout_attention
+from ampft.emulation.attention import attention as emulated_attention
+from ampft.packing.dropout import keep_mask, realised_probability
+from ampft.packing.grouped import attention_plan, dropout_attention
 from ampft.packing.kernels import nested_attention, varlen_attention
 from ampft.packing.layout import GroupIndex, PackedLayout, SequenceGroup
 
@@ -102,10 +104,11 @@ def choose_kernel(
 ) -> AttentionKernel:
     """Choose what computes attention.
 
-    On a CPU, float16 goes through torch's `scaled_dot_product_attention`, where its emulation is,
-    and so does evaluation, whose fused kernel keeps scores in float32. On a GPU the variable-length
-    kernel of `torch.nn.attention.varlen` has no dropout and wants 16 bits; nested tensors have
-    both, but no sliding window.
+    On a CPU, float16 in training goes through its emulation, with the dropout masks that other
+    precisions draw; without dropout it goes through torch's `scaled_dot_product_attention`, where
+    its emulation is too, and so does evaluation, whose fused kernel keeps scores in float32. On a
+    GPU the variable-length kernel of `torch.nn.attention.varlen` has no dropout and wants 16 bits;
+    nested tensors have both, but no sliding window.
 
     Args:
         rows: Query, key and value.
@@ -113,6 +116,8 @@ def choose_kernel(
         windowed: Whether attention is local.
     """
     dtype, device = rows[0].dtype, rows[0].device.type
+    if device == "cpu" and dtype == torch.float16 and dropout > 0:
+        return binary16_attention
     if device == "cpu":
         trains = torch.is_grad_enabled() and any(row.requires_grad for row in rows)
         quick = dtype in (torch.float32, torch.bfloat16) and (trains or dropout > 0)
@@ -156,6 +161,51 @@ def grouped_attention(
             group_cells(value, group, index),
             attn_mask=group_mask(group, index, sliding_window, query.device),
             dropout_p=dropout,
+            scale=scale,
+        )
+        cells = attended.transpose(1, 2).flatten(0, 1)
+        parts.append(cells if index is None else cells.index_select(0, index.real))
+    return torch.cat(parts)
+
+
+def binary16_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    packing: PackedLayout,
+    *,
+    dropout: float,
+    scale: float,
+    sliding_window: int | None,
+) -> torch.Tensor:
+    """Attention in emulated binary16 whose dropout keeps what `dropout_attention` would keep.
+
+    So runs that differ in precision alone draw the same masks, here and in every layer after.
+
+    Args:
+        query: (N, heads, d), float16, on the CPU.
+        key: As `query`.
+        value: As `query`.
+        packing: The sequences of the row.
+        dropout: Probability that an attention weight is dropped, above 0.
+        scale: Factor of the scores.
+        sliding_window: Tokens at most `sliding_window - 1` apart see each other.
+
+    Returns:
+        (N, heads, d).
+    """
+    plan = attention_plan(packing, query.shape[1], sliding_window)
+    keep = keep_mask(plan.pairs, dropout, query.dtype).view(torch.int16) != 0
+    parts = []
+    groups = zip(packing.groups, packing.group_indices, plan.spans, strict=True)
+    for group, index, span in groups:
+        attended = emulated_attention(
+            group_cells(query, group, index),
+            group_cells(key, group, index),
+            group_cells(value, group, index),
+            mask=group_mask(group, index, sliding_window, query.device),
+            keep=span.square(keep),
+            dropout_p=realised_probability(dropout),
             scale=scale,
         )
         cells = attended.transpose(1, 2).flatten(0, 1)

@@ -3,7 +3,7 @@ import torch
 from torch.nn import functional
 
 from ampft.packing import pack_layout
-from ampft.packing.attention import choose_kernel, grouped_attention
+from ampft.packing.attention import binary16_attention, choose_kernel, grouped_attention
 from ampft.packing.dropout import keep_mask, realised_probability
 from ampft.packing.grouped import dropout_attention
 from ampft.packing.kernels import nested_attention
@@ -124,7 +124,7 @@ def test_kernels_by_dtype_and_dropout():
     with torch.no_grad():
         assert choose_kernel(rows, dropout=0.0, windowed=False) is grouped_attention
     halves = [row.half() for row in rows]
-    assert choose_kernel(halves, dropout=0.1, windowed=False) is grouped_attention
+    assert choose_kernel(halves, dropout=0.1, windowed=False) is binary16_attention
 
 
 @pytest.mark.gpu
@@ -155,3 +155,21 @@ def test_realised_probability_is_the_nearest_sixteenth_bit():
     for p in (0.1, 0.25, 0.5, 1 / 3):
         assert abs(realised_probability(p) - p) <= 2**-17
     assert functional.dropout(torch.ones(3), 0.0).equal(torch.ones(3))
+
+
+def test_binary16_drops_what_float32_drops():
+    layout = layout_of(LENGTHS, 0.3)
+    *rows, weight = operands(layout.total)
+    found, gradients = [], []
+    for kernel, dtype in ((dropout_attention, torch.float32), (binary16_attention, torch.float16)):
+        torch.manual_seed(0)
+        leaves = [row.detach().half().to(dtype).requires_grad_() for row in rows]
+        out = kernel(*leaves, layout, dropout=0.5, scale=SCALE, sliding_window=None)
+        found.append(out.detach().double())
+        gradients.append(torch.autograd.grad((out.float() * weight).sum(), leaves))
+    assert close(found[1], found[0], 2e-3)
+    for one, other in zip(*gradients, strict=True):
+        assert close(other, one.double(), 5e-3)
+    torch.manual_seed(1)
+    other_masks = dropout_attention(*rows, layout, dropout=0.5, scale=SCALE, sliding_window=None)
+    assert not close(other_masks.detach(), found[0], 0.1)

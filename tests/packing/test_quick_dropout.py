@@ -2,8 +2,11 @@ import math
 
 import pytest
 import torch
+from tiny_encoders import right_padded, tiny
 from torch import nn
 
+import ampft
+from ampft.packing import install_packing
 from ampft.packing.dropout import dropout, install_quick_dropout, keep_mask, realised_probability
 
 COUNT = 100_000
@@ -65,3 +68,24 @@ def test_layers_below_a_module_are_changed_and_restored():
     assert torch.equal(model.eval()[1](inputs), inputs)
     undo()
     assert "forward" not in vars(model[1][0])
+
+
+def random_state_after_a_step(mode):
+    model = tiny("bert").train()
+    install_packing(model)
+    precision = ampft.resolve(mode, torch.device("cpu"))
+    dtype = None if mode == "fp32" else precision.compute_dtype
+    batch = right_padded(model, [3, 17, 17, 1, 30])
+    torch.manual_seed(0)
+    with (
+        ampft.numerics(precision),
+        torch.autocast("cpu", dtype=dtype, enabled=dtype is not None),
+    ):
+        loss = model(**batch).logits.float().sum()
+    loss.backward()
+    return torch.get_rng_state()
+
+
+@pytest.mark.parametrize("mode", ["bf16", "fp16"])
+def test_every_precision_draws_the_same_masks(mode):
+    assert torch.equal(random_state_after_a_step(mode), random_state_after_a_step("fp32"))
