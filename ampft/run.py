@@ -225,8 +225,7 @@ class Run:
         return memory if parts is None else memory.split(**parts)
 
     def _record(self, status: str) -> RunRecord:
-        executed = self.first_step.executed
-        best = self.best
+        executed, best = self.first_step.executed, self.best
         return replace(
             self.record_so_far,
             status=status,
@@ -244,6 +243,7 @@ class Run:
                 micro_batches=self.step_batches.micro_batches,
             ),
             example_ids_sha256=self.ids.hexdigest(),
+            random_state_sha256=self.first_step.random_state,
             timings=self.history.timings() if self.steps else {},
             memory=self._memory(),
             validations=tuple(self.validations),

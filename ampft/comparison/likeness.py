@@ -58,6 +58,7 @@ _WANTED = (
         by_seed=True,
         finished_alone=True,
     ),
+    _Condition("dropout masks", lambda r: r.random_state_sha256, by_seed=True),
     _Condition("effective batch", lambda r: r.steps.effective_batch_size),
     _Condition("optimizer steps planned", lambda r: r.steps.total),
     _Condition("CPU threads", lambda r: r.topology.cpu_threads),

@@ -143,6 +143,7 @@ class RunRecord:
         topology: Processes, threads, device.
         steps: Optimizer steps.
         example_ids_sha256: `StepIdsHash` over the effective batches of the run so far.
+        random_state_sha256: Of the generators that dropout draws from, after the first step.
         timings: Seconds and rates, with their `protocol`; `total_seconds` from start to report.
         memory: Peak memory.
         validations: Every evaluation on validation, in order.
@@ -167,6 +168,7 @@ class RunRecord:
     topology: TopologyPart
     steps: StepsPart
     example_ids_sha256: str | None = None
+    random_state_sha256: str | None = None
     timings: Mapping[str, Any] = field(default_factory=dict)
     memory: PeakMemory | None = None
     validations: Sequence[ValidationPart] = ()

@@ -57,6 +57,12 @@ def test_a_placebo_begins_with_the_same_hash_and_ends_elsewhere(plain, placebo, 
     assert weights(short_run("fp32")) == weights(plain)
 
 
+def test_every_precision_drops_the_same(plain, placebo, in_fp16):
+    states = {run.record["random_state_sha256"] for run in (plain, placebo, in_fp16)}
+    assert len(states) == 1
+    assert None not in states
+
+
 def test_fp32_is_predicted_beside_another_precision(in_fp16):
     own = read_predictions(in_fp16.folder / "predictions.parquet")
     in_fp32 = read_predictions(in_fp16.folder / "predictions_fp32.parquet")
