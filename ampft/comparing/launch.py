@@ -10,8 +10,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import psutil
+
+from ampft.errors import InputError
 
 POLL_SECONDS = 0.5
 # A run that is told to end finishes its step, writes its record and leaves.
@@ -41,9 +44,12 @@ def run_to_end(
         command: Its words.
         log: The file that gets standard output and standard error.
         watch: Called about twice a second while the command runs.
+
+    Raises:
+        InputError: A process that an earlier comparison started still writes to `log`.
     """
     started = time.perf_counter()
-    with log.open("wb") as output:
+    with _held(log) as output:
         # A session of its own: Ctrl-C at the terminal reaches this process alone, which passes it
         # on once.
         process = subprocess.Popen(
@@ -63,6 +69,71 @@ def run_to_end(
     return code, time.perf_counter() - started
 
 
+def check_ended(logs: Path) -> None:
+    """Check that nothing is left of what a comparison started that was killed.
+
+    Args:
+        logs: The folder of its logs.
+
+    Raises:
+        InputError: A process still writes to one of them. Nothing was changed.
+    """
+    for log in sorted(logs.glob("*.log")):
+        with log.open("ab") as file:
+            _hold(file, log)
+            _let_go(file)
+
+
+@contextlib.contextmanager
+def _held(log: Path) -> Iterator[BinaryIO]:
+    """Yield the emptied log, locked by this process and by all that inherit it as their output.
+
+    So the lock outlives this process only where it is killed, and ends with the last of them.
+    """
+    with log.open("ab") as output:
+        _hold(output, log)
+        output.truncate(0)
+        try:
+            yield output
+        finally:
+            _let_go(output)
+
+
+def _hold(file: BinaryIO, log: Path) -> None:
+    if sys.platform == "win32":
+        return
+    import fcntl
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        writers = " ".join(map(str, _writers(log)))
+        remedy = f"or end it (kill {writers})" if writers else "or end it on the machine it is on"
+        raise InputError(
+            f"--output_dir {log.parent.parent}: process {writers or 'unknown'} was started by a "
+            f"comparison that was killed, still runs and writes to {log}. Two runs at once spoil "
+            f"each other's time. Wait for it, {remedy}; the same command then goes on."
+        ) from error
+
+
+def _let_go(file: BinaryIO) -> None:
+    if sys.platform != "win32":
+        import fcntl
+
+        # Unlocked rather than only closed: a service that a run leaves behind shares the lock.
+        fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def _writers(log: Path) -> list[int]:
+    """Return the ids of the other processes that have the log open, as far as they can be seen."""
+    path, found = str(log.resolve()), []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.pid != os.getpid() and path in [f.path for f in process.open_files()]:
+                found.append(process.pid)
+    return found
+
+
 def _ended(process: subprocess.Popen[bytes]) -> int | None:
     try:
         return process.wait(POLL_SECONDS)
@@ -76,7 +147,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(psutil.NoSuchProcess):
         # The launcher leaves at once while the run is still writing its record.
         family = psutil.Process(process.pid).children(recursive=True)
-    _signal(process.pid, signal.SIGTERM)
+    _signal(process, kill=False)
     left = family
     try:
         process.wait(SECONDS_TO_END)
@@ -84,17 +155,20 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         pass
     finally:
-        _signal(process.pid, signal.SIGKILL)
+        _signal(process, kill=True)
         for member in left:
             with contextlib.suppress(psutil.NoSuchProcess):
                 member.kill()
         process.wait()
 
 
-def _signal(group: int, number: int) -> None:
+def _signal(process: subprocess.Popen[bytes], *, kill: bool) -> None:
+    if sys.platform == "win32":  # which has neither groups nor SIGKILL
+        process.kill()
+        return
     # Gone already, or its number was given to another user's process since.
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, number)
+        os.killpg(process.pid, signal.SIGKILL if kill else signal.SIGTERM)
 
 
 @contextlib.contextmanager
@@ -113,8 +187,10 @@ def interruptible(how_to_continue: Callable[[], str]) -> Iterator[None]:
     def stop(number: int, frame: object) -> None:
         raise SystemExit(128 + number)
 
+    # Windows has no SIGHUP.
+    known = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
     # What is ignored stays so: nohup ignores SIGHUP.
-    numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+    numbers = [number for number in known if signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, stop) for number in numbers}
     try:
         yield

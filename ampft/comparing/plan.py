@@ -120,7 +120,7 @@ class Plan:
 
         To analyse the same results again is no further look.
         """
-        if self.looks_taken[-1:] == (seeds,):
+        if seeds in self.looks_taken:
             return self
         return replace(self, looks_taken=(*self.looks_taken, seeds))
 

@@ -52,13 +52,19 @@ class HistoryTail:
     """Counts the optimizer steps of a run that is going on, reading each byte once."""
 
     def __init__(self, path: Path) -> None:
-        """Count in `path`, a history.jsonl that need not exist yet."""
+        """Count in `path`, a history.jsonl that need not exist yet.
+
+        What is there already was written by an earlier run, and does not count.
+        """
         self._path = path
-        self._offset = 0
         self._steps = 0
+        self._identity, self._offset = self._stat()
 
     def steps(self) -> int:
         """Return the optimizer steps so far."""
+        identity, size = self._stat()
+        if identity != self._identity or size < self._offset:
+            self._identity, self._offset, self._steps = identity, 0, 0
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
@@ -68,6 +74,14 @@ class HistoryTail:
         self._offset += len(new)
         self._steps += new.count(b"\n")
         return self._steps
+
+    def _stat(self) -> tuple[tuple[int, int], int]:
+        """Return what tells the file from the one before it, and its size in bytes."""
+        try:
+            found = self._path.stat()
+        except OSError:
+            return (0, 0), 0
+        return (found.st_dev, found.st_ino), found.st_size
 
 
 class Progress:

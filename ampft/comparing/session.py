@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from ampft.arguments.compare import LEAST_SEEDS, CompareCommand
 from ampft.comparing.begin import plan_lines, seconds_of_process
-from ampft.comparing.launch import interruptible, launch_command, run_to_end
+from ampft.comparing.launch import check_ended, interruptible, launch_command, run_to_end
 from ampft.comparing.outcome import outcome
 from ampft.comparing.plan import Plan, PlannedRun
 from ampft.comparing.planfile import PLAN_NAME
 from ampft.comparing.progress import Progress
 from ampft.errors import InputError
-from ampft.results.folder import RunFolder, is_unwritable
+from ampft.results.folder import RunFolder, check_output_folder, is_unwritable
 from ampft.results.jsontext import JSONValue
 from ampft.results.show import counted
 from ampft.terminal import said, tell
@@ -75,8 +75,12 @@ class Comparing:
         """Run one training in a process of its own; say how it ended.
 
         Raises:
-            InputError: Its input is bad, and no run of its arm has an answer.
+            InputError: Its input is bad, and no run of its arm has an answer; or another run of
+                this comparison is still going on, as after the comparing process was killed.
         """
+        check_ended(self.log(run).parent)
+        for other in self.plan.runs():
+            check_output_folder(self.run_folder(other), overwrite=True)
         self.progress.begin(run, self.run_folder(run))
         command = launch_command(self.plan.config_file, *self.words(run))
         started = time.perf_counter()

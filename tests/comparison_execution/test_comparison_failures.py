@@ -10,6 +10,7 @@ import pytest
 from planned import plan
 
 from ampft.arguments import parse_compare_arguments
+from ampft.comparing.launch import interruptible
 from ampft.comparing.session import open_comparison
 from ampft.errors import InputError
 
@@ -61,3 +62,10 @@ def test_a_signal_says_how_to_go_on(tmp_path, capsys, number, code):
         os.kill(os.getpid(), number)
     assert f"ended by {number.name}: 0 of 9 runs have ended." in capsys.readouterr().err
     assert not (tmp_path / "cmp" / ".lock").exists()
+
+
+def test_where_there_is_no_sighup_the_others_are_heard(monkeypatch, capsys):
+    monkeypatch.delattr(signal, "SIGHUP")  # as on Windows
+    with pytest.raises(SystemExit, match="143"), interruptible(lambda: "go on."):
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert capsys.readouterr().err == "\nended by SIGTERM: go on.\n"

@@ -108,6 +108,12 @@ def test_seeds_added_after_a_look_are_stamped():
     assert not plan(looks=(3, 6)).looked(3).looked(6).added_after_look
 
 
+def test_the_same_looks_again_are_no_further_looks():
+    looked = plan(looks=(3, 6)).looked(3).looked(6)
+    assert looked.looks_taken == (3, 6)
+    assert looked.looked(3).looked(6) == looked
+
+
 def test_a_folder_with_something_else_in_it_is_refused(tmp_path):
     (tmp_path / "notes").touch()
     with pytest.raises(InputError, match=r"is not empty \(notes\).*there is no plan\.json"):

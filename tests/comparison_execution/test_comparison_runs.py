@@ -100,6 +100,25 @@ def test_a_history_is_counted_as_it_grows(tmp_path):
             assert tail.steps() == steps
 
 
+def test_a_history_that_is_written_again_is_counted_from_its_start(tmp_path):
+    path = tmp_path / "history.jsonl"
+    path.write_text('{"of": "the run before"}\n' * 3)
+    tail = HistoryTail(path)
+    assert tail.steps() == 0
+    path.unlink()
+    assert tail.steps() == 0
+    for steps in (1, 2, 9):
+        path.write_text("{}\n" * steps)
+        assert tail.steps() == steps
+    shorter = HistoryTail(path)
+    path.write_text("{}\n" * 2)  # the same file, cut
+    assert shorter.steps() == tail.steps() == 2
+    replaced = HistoryTail(path)
+    (tmp_path / "new").write_text("{}\n" * 4)  # longer at once, but another file
+    (tmp_path / "new").rename(path)
+    assert replaced.steps() == 4
+
+
 def test_time_left_goes_by_what_runs_took():
     planned = plan()
     first, placebo, bf16 = planned.runs()[:3]

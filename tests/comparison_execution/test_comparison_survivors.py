@@ -1,0 +1,99 @@
+"""A comparing process that was killed: its run goes on, and no second one begins beside it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from planned import plan
+
+from ampft.arguments import parse_compare_arguments
+from ampft.comparing.launch import check_ended, run_to_end
+from ampft.comparing.session import open_comparison
+from ampft.errors import InputError
+from ampft.results.folder import RunFolder
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no flock")
+
+COMPARING = """
+import sys
+from pathlib import Path
+from ampft.comparing.launch import run_to_end
+run_to_end([sys.executable, "-c", sys.argv[2]], Path(sys.argv[1]))
+"""
+# As the launcher does: the run is a child of what was started, and has its output.
+RUN = """
+import subprocess, sys
+run = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+subprocess.Popen([sys.executable, "-c", run]).wait()
+"""
+TOUCH = "import pathlib, sys; pathlib.Path(sys.argv[0]).with_name('ran').touch()"
+
+
+def survivor(log: Path) -> psutil.Process:
+    """Return a run whose launcher and whose comparing process were killed."""
+    comparing = subprocess.Popen([sys.executable, "-c", COMPARING, str(log), RUN])
+    until = time.monotonic() + 30
+    while not (log.exists() and log.read_text().endswith("\n")):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    run = psutil.Process(int(log.read_text()))
+    launcher = run.parent()
+    for process in (psutil.Process(comparing.pid), launcher):
+        process.send_signal(signal.SIGKILL)
+    comparing.wait()
+    return run
+
+
+def opened(folder: Path):
+    recipe = folder.with_name("recipe.py")
+    recipe.write_text(TOUCH)
+    return open_comparison(parse_compare_arguments([]), folder, plan(), recipe)
+
+
+@pytest.mark.slow
+def test_no_run_begins_beside_one_that_outlived_its_comparison(tmp_path):
+    folder = tmp_path / "cmp"
+    with opened(folder) as comparing:
+        first, second = comparing.missing()[:2]
+        left = survivor(comparing.log(first))
+        try:
+            for run in (first, second):
+                with pytest.raises(InputError, match=rf"process {left.pid} was.*kill {left.pid}\)"):
+                    comparing.launch(run)
+            with pytest.raises(InputError, match=f"process {left.pid} was started by"):
+                run_to_end([sys.executable, "-c", ""], comparing.log(first))
+            assert comparing.log(first).read_text() == f"{left.pid}\n"
+            assert not (tmp_path / "ran").exists()
+        finally:
+            left.kill()
+            psutil.wait_procs([left], timeout=10)
+        comparing.launch(first)
+    assert (tmp_path / "ran").exists()
+
+
+def test_no_run_begins_beside_one_that_somebody_else_started(tmp_path):
+    with (
+        opened(tmp_path / "cmp") as comparing,
+        RunFolder(comparing.run_folder(comparing.missing()[-1])),
+        pytest.raises(InputError, match=rf"another run is writing to it \(process {os.getpid()}\)"),
+    ):
+        comparing.launch(comparing.missing()[0])
+    assert not (tmp_path / "ran").exists()
+
+
+def test_what_a_run_leaves_behind_after_its_end_stops_nothing(tmp_path):
+    service = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1]])"
+    report = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+    log = tmp_path / "run.log"
+    run_to_end([sys.executable, "-c", service, report], log)
+    check_ended(tmp_path)
+    while not log.read_text().endswith("\n"):
+        time.sleep(0.05)
+    psutil.Process(int(log.read_text())).kill()
