@@ -6,10 +6,15 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from ampft.errors import InputError, run_door
 from ampft.terminal import output_to_nowhere
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ampft.comparison.findings import Comparison
 
 
 class _Parser(argparse.ArgumentParser):
@@ -102,20 +107,17 @@ def _add_compare(commands: argparse._SubParsersAction[_Parser]) -> None:
     )
     compare.add_argument(
         "--metric",
-        default="accuracy",
         metavar="accuracy|macro_f1",
-        help="the metric that decides (default: accuracy)",
+        help="the metric that decides (default: accuracy, or that of the comparison's plan)",
     )
     compare.add_argument(
         "--margin",
         type=float,
-        default=1.0,
         metavar="POINTS",
-        help="differences within it count as none, in points (default: 1)",
+        help="differences within it count as none, in points (default: 1, or the plan's)",
     )
     compare.add_argument(
         "--baseline",
-        default="fp32",
         metavar="MODE",
         help="what all others are compared with (default: fp32)",
     )
@@ -166,15 +168,11 @@ def _report(args: argparse.Namespace) -> None:
 def _compare(args: argparse.Namespace) -> None:
     from pathlib import Path
 
-    from ampft.comparison.analysis import compare_folders
     from ampft.comparison.show import terminal_text
 
-    comparison = compare_folders(
-        [Path(run) for run in args.runs],
-        metric=args.metric,
-        margin=args.margin / 100,
-        baseline=args.baseline,
-    )
+    if args.output_dir is not None:
+        _refuse_results(Path(args.output_dir))
+    comparison = _compared(args, [Path(run) for run in args.runs])
     print(terminal_text(comparison), end="")
     if args.output_dir is None:
         print("\nWith --output_dir DIR: comparison.html, comparison.md and comparison.json.")
@@ -183,6 +181,39 @@ def _compare(args: argparse.Namespace) -> None:
 
     write_comparison(comparison, Path(args.output_dir))
     print(f"\nwrote {args.output_dir}: comparison.html, comparison.md, comparison.json")
+
+
+def _compared(args: argparse.Namespace, folders: list[Path]) -> Comparison:
+    """Compare runs; a comparison's own folder, named alone, keeps to its plan."""
+    from ampft.comparing.planfile import read_plan
+
+    plan = read_plan(folders[0]) if len(folders) == 1 else None
+    if plan is not None:
+        from ampft.comparing.again import compare_again
+
+        asked = {"metric": args.metric, "margin": args.margin, "baseline": args.baseline}
+        return compare_again(folders[0], plan, **asked)
+    from ampft.comparison.analysis import compare_folders
+
+    return compare_folders(
+        folders,
+        metric="accuracy" if args.metric is None else args.metric,
+        margin=(1.0 if args.margin is None else args.margin) / 100,
+        baseline="fp32" if args.baseline is None else args.baseline,
+    )
+
+
+def _refuse_results(folder: Path) -> None:
+    """Refuse a folder whose results, with what is known of their making, would be overwritten."""
+    from ampft.comparing.planfile import PLAN_NAME
+    from ampft.results.record import RECORD_NAME
+
+    for name, whose in ((PLAN_NAME, "a comparison"), (RECORD_NAME, "a run")):
+        if (folder / name).exists():
+            raise InputError(
+                f"--output_dir {folder}: holds {name}, so the results there are those of {whose} "
+                "and stay as they are; name another folder"
+            )
 
 
 if __name__ == "__main__":

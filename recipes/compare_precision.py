@@ -27,7 +27,7 @@ def compare(command: ampft.CompareCommand) -> None:
                 comparing.folders(seeds),
                 metric=plan.metric,
                 margin=plan.margin,
-                plan=comparing.facts(),
+                plan=comparing.facts(seeds),
             )
             ampft.write_comparison(comparison, folder)
             comparing.looked(seeds)

@@ -124,12 +124,16 @@ class Plan:
             return self
         return replace(self, looks_taken=(*self.looks_taken, seeds))
 
-    def facts(self, yardstick: Mapping[str, JSONValue] | None) -> PlanFacts:
-        """Return what the analysis has to know of the plan."""
+    def facts(
+        self, yardstick: Mapping[str, JSONValue] | None, *, lacking: tuple[str, ...] = ()
+    ) -> PlanFacts:
+        """Return what the analysis has to know of the plan; arguments as `PlanFacts` has them."""
         return PlanFacts(
+            planned=True,
             looks=self.looks,
             added_after_look=self.added_after_look,
             reductions=self.reductions,
+            lacking=lacking,
             overhead_share=self.overhead_share,
             yardstick=yardstick,
         )

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ampft.arguments.compare import LEAST_SEEDS, CompareCommand
+from ampft.arguments.compare import CompareCommand
+from ampft.comparing.again import YARDSTICK_NAME, left_out, read_yardstick, whole_runs
 from ampft.comparing.begin import plan_lines, seconds_of_process
 from ampft.comparing.launch import check_ended, interruptible, launch_command, run_to_end
 from ampft.comparing.outcome import outcome
@@ -20,14 +20,12 @@ from ampft.comparing.planfile import PLAN_NAME
 from ampft.comparing.progress import Progress
 from ampft.errors import InputError
 from ampft.results.folder import RunFolder, check_output_folder, is_unwritable
-from ampft.results.jsontext import JSONValue
 from ampft.results.show import counted
 from ampft.terminal import said, tell
 
 if TYPE_CHECKING:
     from ampft.comparison.findings import Comparison, PlanFacts
 
-YARDSTICK_NAME = "yardstick.json"
 UNDECIDED = "undecided"
 
 
@@ -118,28 +116,26 @@ class Comparing:
         if not (self.folder / YARDSTICK_NAME).exists():
             tell(said("yardstick", f"none: it failed, see {log}"))
 
-    def facts(self) -> PlanFacts:
-        """Return what the analysis has to know of the plan."""
+    def facts(self, seeds: int | None = None) -> PlanFacts:
+        """Return what the analysis of the first `seeds` seeds has to know; None for all seeds."""
         self._update()
-        return self.plan.facts(self._yardstick())
+        folder, seeds = self.folder.path, self.plan.looks[-1] if seeds is None else seeds
+        lacking = left_out(self.plan, folder, seeds)
+        return self.plan.facts(read_yardstick(folder), lacking=lacking)
 
     def folders(self, seeds: int) -> list[Path]:
         """Return the folders of the runs of those of the first `seeds` seeds that are whole.
 
         Arms are compared pair by pair: a seed of which a run failed and left no record is left
-        out, in every arm. The line at the end names it.
+        out, in every arm. A stamp and the line at the end name it.
 
         Raises:
             InputError: Too few seeds are left to compare.
         """
-        runs = sorted(self.plan.runs(seeds), key=lambda run: (run.seed, self._place(run)))
-        lacking = {run.seed for run in runs if outcome(self.run_folder(run)).record is None}
-        if seeds - len(lacking) < LEAST_SEEDS:
-            raise InputError(
-                f"{len(lacking)} of {seeds} seeds lack a run, and {LEAST_SEEDS} are needed. "
-                f"{self._failed(seeds)}"
-            )
-        return [self.run_folder(run) for run in runs if run.seed not in lacking]
+        try:
+            return whole_runs(self.plan, self.folder.path, seeds)
+        except InputError as error:
+            raise InputError(f"{error} {self._failed(seeds)}") from error
 
     def looked(self, seeds: int) -> None:
         """Note that the results of the first `seeds` seeds were analysed and written."""
@@ -187,16 +183,6 @@ class Comparing:
     def _has_answer(self, run: PlannedRun) -> bool:
         of_arm = [other for other in self.plan.runs() if other.arm == run.arm]
         return any(outcome(self.run_folder(other)).complete for other in of_arm)
-
-    def _place(self, run: PlannedRun) -> int:
-        return self.plan.arms.index(run.arm)
-
-    def _yardstick(self) -> Mapping[str, JSONValue] | None:
-        try:
-            found = json.loads((self.folder / YARDSTICK_NAME).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None
-        return found if isinstance(found, dict) else None
 
     def _count(self, seconds: float) -> None:
         self.plan = replace(self.plan, runs_seconds=self.plan.runs_seconds + seconds)

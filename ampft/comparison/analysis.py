@@ -112,6 +112,7 @@ def compare_folders(
         environment=environment(record),
         yardstick=plan.yardstick,
         overhead_share=plan.overhead_share,
+        planned=plan.planned,
     )
     return replace(comparison, verdicts=verdict_sentences(comparison))
 

@@ -50,17 +50,22 @@ class PlanFacts:
     """What the runs' records cannot tell, because it was decided about all of them together.
 
     Attributes:
+        planned: Whether a plan named metric, margin and seeds before the first run, and had the
+            runs one at a time, the arms in turn.
         looks: Numbers of seeds at which results are looked at, planned before the first run;
             empty for one look at all seeds.
         added_after_look: Whether seeds were added that no plan named, after results were seen.
         reductions: What was cut to fit a budget, one sentence each.
+        lacking: Which planned seeds are left out and why, one sentence each.
         overhead_share: Time of comparing, over the time of the runs.
         yardstick: As `ampft.yardstick` wrote it.
     """
 
+    planned: bool = False
     looks: tuple[int, ...] = ()
     added_after_look: bool = False
     reductions: tuple[str, ...] = ()
+    lacking: tuple[str, ...] = ()
     overhead_share: float | None = None
     yardstick: Mapping[str, JSONValue] | None = None
 
@@ -136,11 +141,12 @@ class Comparison:
         arms: The baseline first, the placebo second when there is one.
         verdicts: One or two sentences for each mode.
         stamps: What a reader has to know before the verdict: not like for like, selected,
-            screening, reduced to fit a budget, seeds added after a look.
+            screening, reduced to fit a budget, seeds left out or added after a look, no plan.
         setup: What all runs had in common: name and value, for people.
         environment: Hardware and versions: name and value, for people.
         yardstick: As `ampft.yardstick` wrote it, when it did.
         overhead_share: Of comparing, over the time of the runs, where the plan measured it.
+        planned: As in `PlanFacts`; a comparison.json without it counts as not planned.
         schema: Version of this layout.
     """
 
@@ -161,6 +167,7 @@ class Comparison:
     environment: Mapping[str, str]
     yardstick: Mapping[str, JSONValue] | None
     overhead_share: float | None
+    planned: bool = False
     schema: int = SCHEMA
 
     @property

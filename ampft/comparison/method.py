@@ -11,21 +11,28 @@ FORMULAS = (
     "difference is the mean over the S seeds. Its variance is s²/S + C: s² is the variance of the "
     "differences over seeds, at least J less C; J is the mean jackknife variance over examples, C "
     "the mean jackknife covariance between seeds, at least 0. The interval is the difference plus "
-    "and minus t times the root of that variance. One over the degrees of freedom is w/(S - 1) + "
-    "(1 - w)/(n - 1), where w is the share of s²/S in the variance and n the number of examples "
-    "(after Cochran and Cox 1957); Hillis' degrees of freedom (2007) are more, and alarmed too "
-    "often in simulations of few seeds (benchmarks/interval_calibration.py)."
+    "and minus t times the root of that variance. The variance is at least the square of what one "
+    "example is worth, so that equal answers do not pass for certainty. One over the degrees of "
+    "freedom is w/(S - 1) + (1 - w)/(n - 1), where w is the share of s²/S in the variance and n "
+    "the number of examples (after Cochran and Cox 1957); Hillis' degrees of freedom (2007) are "
+    "more, and alarmed too often in simulations of few seeds (benchmarks/interval_calibration.py)."
 )
 HOLM = (
-    "With several modes the p-values are corrected by Holm's method (1979), for difference and "
-    "for equivalence separately; intervals are those of each mode alone."
+    "With several modes the p-values are corrected by Holm's method (1979), for difference, for "
+    "difference beyond the margin and for equivalence, each a family of its own; intervals are "
+    "those of each mode alone."
 )
 EXPLORATORY = (
     "Everything else (predictions in fp32, classes, calibration, flips, McNemar's tests) is "
     "exploratory: it may suggest a question and does not answer one."
 )
+IN_TURN = "Each run is its own process, one at a time, the modes in turn."
+AT_DIFFERENT_TIMES = (
+    "No plan ordered the runs: their speeds were measured at different times, perhaps with other "
+    "work beside them."
+)
 SPEED = (
-    "Each run is its own process, one at a time, the modes in turn. Speed is the median optimizer "
+    "Speed is the median optimizer "
     "step after the warm-up, the baseline's over the mode's, seed by seed; memory is the peak of "
     "the process or of the device's allocator. Emulated modes get no speed ranking."
 )
@@ -54,8 +61,7 @@ def method_paragraphs(comparison: Comparison) -> tuple[str, ...]:
         f"{base}, over training seeds (head, order of the examples, dropout) and over test "
         "examples, with training set, model and hyperparameters fixed. It comes from "
         f"{comparison.examples:,} examples of {comparison.split} and "
-        f"{seed_words(comparison.seeds)}; {metric_name(comparison.metric)} and the margin of "
-        f"{margin_words(comparison)} were named beforehand."
+        f"{seed_words(comparison.seeds)}. {_named(comparison)}"
     )
     parts = [estimand, FORMULAS, _verdicts(comparison), HOLM]
     if any(arm.is_placebo for arm in comparison.arms):
@@ -65,12 +71,25 @@ def method_paragraphs(comparison: Comparison) -> tuple[str, ...]:
             "2021); where it is not, the twin stays close. What the placebo changes is the "
             "yardstick for what a mode changes."
         )
-    parts += [SPEED, EXPLORATORY]
+    order = IN_TURN if comparison.planned else AT_DIFFERENT_TIMES
+    parts += [f"{order} {SPEED}", EXPLORATORY]
     if comparison.overhead_share is not None:
         parts.append(
             f"Comparing took {percent(comparison.overhead_share, 1)} of the time of the runs."
         )
     return tuple(parts)
+
+
+def _named(comparison: Comparison) -> str:
+    metric = metric_name(comparison.metric)
+    metric = f"{metric[0].upper()}{metric[1:]}"
+    margin = margin_words(comparison)
+    if comparison.planned:
+        return f"{metric} and the margin of {margin} were named beforehand."
+    return (
+        f"{metric}, the margin of {margin} and the number of seeds may have been chosen after "
+        "looking at results: no plan named them."
+    )
 
 
 def _verdicts(comparison: Comparison) -> str:

@@ -10,6 +10,10 @@ from ampft.comparison.loading import RunGroup
 from ampft.comparison.statistics.interval import FEWEST_SEEDS
 from ampft.report.text import inert
 
+UNPLANNED = (
+    "metric, margin and number of seeds may have been chosen after looking at results, and speeds "
+    "were measured at different times"
+)
 FEW_SEEDS = 4  # up to here an interval rarely fits inside a margin
 
 
@@ -52,9 +56,12 @@ def _selected(groups: Sequence[RunGroup]) -> Iterator[str]:
 
 
 def _of_plan(plan: PlanFacts) -> Iterator[str]:
+    yield from plan.lacking
     yield from plan.reductions
     if plan.added_after_look:
         yield (
             "seeds added after a look at the results, which no plan named: the error rates of the "
             "verdicts do not hold; plan looks beforehand with --seeds 5,10"
         )
+    if not plan.planned:
+        yield f"no plan: {UNPLANNED}"

@@ -188,6 +188,7 @@ def _simulated(
         },
         yardstick=YARDSTICK,
         overhead_share=0.006,
+        planned=True,
     )
     return replace(comparison, verdicts=verdict_sentences(comparison))
 
