@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from ampft.comparison.answers import (
     PREDICTIONS_FP32_NAME,
     PREDICTIONS_NAME,
     Answers,
     Questions,
+    check_recorded,
     read_answers,
 )
 from ampft.comparison.circumstances import environment, setup, title
@@ -30,6 +33,7 @@ from ampft.comparison.words import verdict_sentences
 from ampft.errors import InputError, nearest
 
 ALPHA = 0.05
+FINAL_SPLITS = ("test", "validation")  # of which a run reports the first that it has
 
 
 @dataclass(frozen=True)
@@ -125,12 +129,7 @@ def _evidence(
     for group in groups:
         if group.status == "complete":
             answered[group.name], questions = _read(group, questions)
-    if questions is None:
-        words = ", ".join(f"{group.name} {group.status_words()}" for group in groups)
-        raise InputError(
-            f"RUN: no mode has finished runs at every seed ({words}), so there is nothing to "
-            "compare; train what is missing, or leave those seeds away"
-        )
+    questions = questions or _unanswered(groups)
     base = answered.get(groups[0].name)
     evidence = _Evidence(groups, questions, answered, {}, {}, metric)
     if base is None or len(groups[0].runs) < FEWEST_SEEDS:
@@ -154,16 +153,43 @@ def _evidence(
     )
 
 
+def _unanswered(groups: tuple[RunGroup, ...]) -> Questions:
+    """Return the questions where no arm is whole: that modes diverge is a result to report.
+
+    Raises:
+        InputError: No run diverged: runs are missing, which is no result.
+    """
+    if all(group.status != "unstable" for group in groups):
+        words = ", ".join(f"{group.name} {group.status_words()}" for group in groups)
+        raise InputError(
+            f"RUN: no mode has finished runs at every seed ({words}), so there is nothing to "
+            "compare; train what is missing, or leave those seeds away"
+        )
+    for group in groups:
+        for run in group.finished:
+            return read_answers(run.folder / PREDICTIONS_NAME, None)[1]
+    record = groups[0].runs[0].record
+    split = next((name for name in FINAL_SPLITS if name in record.data.examples), FINAL_SPLITS[0])
+    # Nobody answered them: their number is shown, and no label is looked at.
+    labels = np.zeros(record.data.examples.get(split, 0), dtype=np.int64)
+    path = groups[0].runs[0].folder / PREDICTIONS_NAME
+    names = tuple(record.label_names)
+    return Questions(path=path, split=split, labels=labels, label_names=names)
+
+
 def _read(group: RunGroup, questions: Questions | None) -> tuple[_Answered, Questions]:
     """Read the predictions of an arm, one run at a time."""
     own: list[Answers] = []
     fp32: list[Answers] = []
     for run in group.runs:
-        answers, questions = read_answers(run.folder / PREDICTIONS_NAME, questions)
+        path = run.folder / PREDICTIONS_NAME
+        answers, questions = read_answers(path, questions)
+        check_recorded(path, answers, run.record.metrics)
         own.append(answers)
         path = run.folder / PREDICTIONS_FP32_NAME
         if group.mode != "fp32" and path.exists():  # in fp32 they would be the same again
             answers, questions = read_answers(path, questions)
+            check_recorded(path, answers, run.record.metrics_fp32)
             fp32.append(answers)
     assert questions is not None
     return _Answered(tuple(own), tuple(fp32) if len(fp32) == len(own) else None), questions

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +26,7 @@ from ampft.results.predictions import read_predictions
 
 PREDICTIONS_NAME = "predictions.parquet"
 PREDICTIONS_FP32_NAME = "predictions_fp32.parquet"
+SAME_ACCURACY = 1e-9  # relative; a count over a count, so nearly exact
 BINS = 10  # of the calibration chart; the calibration error keeps the 15 of the run's report
 
 
@@ -83,10 +86,7 @@ def read_answers(path: Path, questions: Questions | None) -> tuple[Answers, Ques
     Raises:
         InputError: The file cannot be read, or answers other questions.
     """
-    try:
-        predictions = read_predictions(path)
-    except ValueError as error:
-        raise InputError(f"{path}: not the predictions of a run ({error})") from error
+    predictions = read_predictions(path)
     if questions is None:
         questions = Questions(
             path=path,
@@ -97,6 +97,30 @@ def read_answers(path: Path, questions: Questions | None) -> tuple[Answers, Ques
     else:
         _check_same(path, predictions, questions)
     return _reduced(predictions), questions
+
+
+def check_recorded(path: Path, answers: Answers, recorded: Mapping[str, Any] | None) -> None:
+    """Check that predictions are those that the run's record speaks of.
+
+    Args:
+        path: Of the predictions.
+        answers: Read from it.
+        recorded: The metrics that run.json holds of them; without an accuracy nothing is checked.
+
+    Raises:
+        InputError: Their accuracy is another one.
+    """
+    expected, found = (recorded or {}).get("accuracy"), answers.metrics["accuracy"]
+    if expected is None:
+        return
+    if not isinstance(expected, int | float) or not math.isclose(
+        found, expected, rel_tol=SAME_ACCURACY
+    ):
+        raise InputError(
+            f"RUN: {path} has an accuracy of {found:.9g}, but the run.json beside it says "
+            f"{inert(str(expected))}. One of the two is of another run or was changed; copy the "
+            "run's folder again, or train that run again."
+        )
 
 
 def _check_same(path: Path, predictions: Predictions, questions: Questions) -> None:

@@ -72,6 +72,8 @@ def _with_verdict(decision: Decision) -> Difference:
         p_equivalence=decision.p_equivalence,
         p_difference_holm=decision.p_difference_holm,
         p_equivalence_holm=decision.p_equivalence_holm,
+        p_beyond=decision.p_beyond,
+        p_beyond_holm=decision.p_beyond_holm,
         verdict=str(decision.verdict),
         seeds_to_decide=decision.seeds_to_decide,
     )

@@ -53,6 +53,9 @@ class Difference:
         p_equivalence: Two one-sided tests, before Holm; None for a placebo.
         p_difference_holm: After Holm over the modes; None for a placebo.
         p_equivalence_holm: After Holm over the modes; None for a placebo.
+        p_beyond: For a difference beyond the margin, before Holm; None for a placebo, and in files
+            from before it was kept.
+        p_beyond_holm: After Holm over the modes; None as above.
         verdict: Such as "equivalent" or "undecided"; None for a placebo, which is no candidate.
         seeds_to_decide: Least and most seeds that would decide it; None when it is decided, or
             when no number of seeds would.
@@ -74,6 +77,8 @@ class Difference:
     p_equivalence_holm: float | None
     verdict: str | None
     seeds_to_decide: tuple[int, int] | None
+    p_beyond: float | None = None
+    p_beyond_holm: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ampft.comparison.answers import Answers, Questions
 from ampft.comparison.findings import FlippedExample, Flips
 from ampft.comparison.statistics.mcnemar import mcnemar_mid_p
+from ampft.errors import InputError
 from ampft.results.predictions import OWN_COLUMNS
 
 EXAMPLES = 12
@@ -99,8 +101,20 @@ def read_texts(path: Path, rows: Sequence[int]) -> dict[int, str]:
 
     Returns:
         The inputs of each, joined and shortened; empty where the file shows none.
+
+    Raises:
+        InputError: The inputs are damaged.
     """
-    file = pq.ParquetFile(path)
+    try:
+        return _read_texts(pq.ParquetFile(path), rows)
+    except (OSError, pa.ArrowException, ValueError) as error:  # a text that is no UTF-8 too
+        raise InputError(
+            f"{path}: its texts cannot be read ({error}); copy the file again, or train that run "
+            "again"
+        ) from error
+
+
+def _read_texts(file: pq.ParquetFile, rows: Sequence[int]) -> dict[int, str]:
     columns = [name for name in file.schema_arrow.names if name not in OWN_COLUMNS]
     found = dict.fromkeys(rows, "")
     start = 0

@@ -31,11 +31,12 @@ SHOWN = 60
 
 @dataclass(frozen=True)
 class _Condition:
-    """Something that has to be equal: in all runs, or in those of one seed."""
+    """Something that has to be equal: in all runs, in those of one seed, or of several seeds."""
 
     name: str
     value: Callable[[RunRecord], Any]
     by_seed: bool = False
+    across_seeds: bool = False
     finished_alone: bool = False
 
 
@@ -59,7 +60,11 @@ _WANTED = (
         finished_alone=True,
     ),
     _Condition("dropout masks", lambda r: r.random_state_sha256, by_seed=True),
+    # At one seed another name is refused, or is another place of the same weights.
+    _Condition("pretrained model", lambda r: r.model.name, across_seeds=True),
     _Condition("effective batch", lambda r: r.steps.effective_batch_size),
+    # A run that ended early may not have come to the step that memory was too small for.
+    _Condition("micro-batches", lambda r: r.steps.micro_batches, finished_alone=True),
     _Condition("optimizer steps planned", lambda r: r.steps.total),
     _Condition("CPU threads", lambda r: r.topology.cpu_threads),
     _Condition("processes", lambda r: r.topology.num_processes),
@@ -108,6 +113,8 @@ def _differing(
 ) -> Iterator[tuple[Run, Run]]:
     for run, reference in pairs:
         if condition.by_seed and run.seed != reference.seed:
+            continue
+        if condition.across_seeds and run.seed == reference.seed:
             continue
         if condition.finished_alone and not (run.is_finished and reference.is_finished):
             continue

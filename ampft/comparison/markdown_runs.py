@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
 
 from ampft.comparison.cells import mebibytes, ratio_cell, step_cell
 from ampft.comparison.findings import Arm, Comparison, Memory, Speed
-from ampft.comparison.numbers import NOT_MEASURED, number, percent
+from ampft.comparison.numbers import NOT_MEASURED, percent
+from ampft.comparison.report.noise import noise_protocol, noise_rows, share
 from ampft.results.jsontext import JSONValue
 from ampft.results.markdown import code, prose, table
 from ampft.results.show import duration
@@ -106,60 +106,43 @@ def yardstick(found: Mapping[str, JSONValue] | None) -> str:
     """Return the gradient errors beside the noise of the batches, as `ampft.yardstick` wrote them.
 
     Args:
-        found: `Yardstick.as_dict()`; None for no yardstick.
+        found: `Yardstick.as_dict()`; what has another layout is passed over. None for none.
     """
-    if not found:
+    rows = noise_rows(found)
+    if not rows:
         return ""
-    values = cast("Mapping[str, Any]", found)
-    settings = values["settings"]
+    protocol = noise_protocol(found)
     said = (
         f"Error of each mode's gradient against float64, as a share of the noise of one batch's "
-        f"gradient: {settings['batches']} batches of {settings['effective_batch_size']} examples, "
-        f"before and after training where checkpoints were given. A bias of z above 2 stands out "
-        f"from chance."
+        f"gradient{f': {protocol}' if protocol else ''}, before and after training where "
+        "checkpoints were given. A bias of z above 2 stands out from chance."
     )
-    return "\n\n".join([said, *(_checkpoint(each) for each in values["checkpoints"])])
-
-
-def _checkpoint(values: Mapping[str, Any]) -> str:
-    modes = values["modes"]
     header = (
-        *("", "error over noise", "bias over noise", "z of the bias", "entries that became 0"),
-        *("overflowed batches", "failed batches"),
+        *("weights", "mode", "error over noise", "bias over noise", "z of the bias"),
+        *("entries that became 0", "overflowed batches", "failed batches"),
     )
-    rows = [
+    cells = [
         (
-            f"{code(mode['mode'])} {prose(mode['execution'])}",
-            _share(mode["whole"]["error_over_noise"]),
-            _share(mode["whole"]["bias_over_noise"]),
-            _or_dash(mode["whole"]["bias_z"], "{:.1f}"),
-            _share(mode["whole"]["underflow"]),
-            f"{mode['overflowed_batches']}",
-            f"{mode['failed_batches']}",
+            code(row.at),
+            code(row.mode),
+            *(NOT_MEASURED if value is None else share(value) for value in (row.error, row.bias)),
+            _or_dash(row.bias_z, "{:.1f}"),
+            NOT_MEASURED if row.underflow is None else share(row.underflow),
+            _or_dash(row.overflowed, "{:,.0f}"),
+            _or_dash(row.failed, "{:,.0f}"),
         )
-        for mode in modes
+        for row in rows
     ]
-    parts = [f"At {code(values['name'])}:", table(header, rows)]
-    modules = [module["name"] for module in values["modules"]]
-    by_mode = [{part["name"]: part for part in mode["modules"]} for mode in modes]
+    modules = [
+        f"- {code(row.at)}, {code(row.mode)}: "
+        + ", ".join(f"{code(name)} {share(value)}" for name, value in row.modules)
+        for row in rows
+        if row.modules
+    ]
+    parts = [said, table(header, cells, left=2)]
     if modules:
-        lines = [
-            (
-                code(name),
-                *(_share(of[name]["error_over_noise"] if name in of else None) for of in by_mode),
-            )
-            for name in modules
-        ]
-        parts.append(table(("module", *(code(mode["mode"]) for mode in modes)), lines))
+        parts += ["Error over noise of the largest modules:", "\n".join(modules)]
     return "\n\n".join(parts)
-
-
-def _share(value: float | None) -> str:
-    """Return a share with two digits, however small: "0.41 %", "3e-05 %"."""
-    if value is None:
-        return NOT_MEASURED
-    shown = 100 * value
-    return f"{number(shown, 2)} %" if shown >= 0.01 or not shown else f"{shown:.0e} %"
 
 
 def _or_dash(value: float | None, form: str) -> str:

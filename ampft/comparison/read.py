@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import types
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -48,21 +48,28 @@ def read_comparison(path: Path) -> Comparison:
         ) from error
     if not found.arms:
         raise InputError(f"COMPARISON {file}: has no arms; compare again")
+    if not 0 < found.margin < 1:
+        raise InputError(
+            f"COMPARISON {file}: its margin is {found.margin:g}, not between 0 and 1; compare again"
+        )
     return found
 
 
 def _record(kind: type[T], values: object, where: str) -> T:
-    """Return a dataclass made of a mapping with exactly its fields."""
+    """Return a dataclass made of a mapping with its fields; those with a default may be missing."""
     assert is_dataclass(kind)
     if not isinstance(values, dict):
         raise ValueError(f"{where} is {_kind(values)}, not an object")
     names = {field.name for field in fields(kind)}
-    odd = sorted(names ^ values.keys())
+    needed = {field.name for field in fields(kind) if field.default is MISSING}
+    odd = sorted((needed - values.keys()) | (values.keys() - names))
     if odd:
         state = "is missing" if odd[0] in names else "is unknown"
         raise ValueError(f"{where}.{odd[0]} {state}")
     hints = get_type_hints(kind)
-    return kind(**{name: _value(hints[name], values[name], f"{where}.{name}") for name in names})
+    return kind(
+        **{name: _value(hints[name], item, f"{where}.{name}") for name, item in values.items()}
+    )
 
 
 def _value(hint: Any, value: object, where: str) -> Any:

@@ -29,6 +29,8 @@ OWN_COLUMNS = (
     "confidence",
     "probabilities",
 )
+# What a column that is missing, of another type or of other values leads to.
+NOT_OF_A_RUN = (AttributeError, LookupError, TypeError, ValueError)
 
 
 def write_predictions(
@@ -72,15 +74,17 @@ def read_predictions(path: Path) -> Predictions:
     """Read what `write_predictions` wrote, without the inputs.
 
     Raises:
-        InputError: When the file is missing or was not written by a run.
+        InputError: When the file is missing or damaged, or was not written by a run.
     """
-    columns = ["split", "example_id", "label_id", "probabilities"]
     try:
-        file = pq.ParquetFile(path)
-        names = json.loads(file.schema_arrow.metadata[LABEL_NAMES_KEY])
-        table = file.read(columns=columns)
-    except (OSError, pa.ArrowInvalid, KeyError, TypeError) as error:
+        return _read(pq.ParquetFile(path))
+    except (OSError, pa.ArrowException, *NOT_OF_A_RUN) as error:
         raise InputError(f"{path}: not the predictions.parquet of a run ({error})") from error
+
+
+def _read(file: pq.ParquetFile) -> Predictions:
+    names = json.loads(file.schema_arrow.metadata[LABEL_NAMES_KEY])
+    table = file.read(columns=["split", "example_id", "label_id", "probabilities"])
     flat = table["probabilities"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
     return Predictions(
         example_ids=table["example_id"].to_numpy(),

@@ -50,6 +50,7 @@ def test_a_placebo_starts_from_the_weights_before_they_moved():
         ({"model": replace(LIKE.model, initial_weights_sha256="9" * 64)}, "initial weights"),
         ({"example_ids_sha256": "8" * 64}, "example ids per step"),
         ({"steps": replace(LIKE.steps, effective_batch_size=32)}, "effective batch (16 in"),
+        ({"steps": replace(LIKE.steps, micro_batches=4)}, "micro-batches (None in"),
         ({"steps": replace(LIKE.steps, total=61)}, "optimizer steps planned (60 in"),
         ({"topology": replace(LIKE.topology, cpu_threads=8)}, "CPU threads (2 in"),
         ({"topology": replace(LIKE.topology, num_processes=2)}, "processes (1 in"),
@@ -120,6 +121,22 @@ def test_other_data_or_models_are_refused(changes, message):
 
 def test_the_same_model_under_another_name_is_let_pass():
     assert stamps(model=replace(LIKE.model, name="copy/of/tiny")) == ()
+
+
+def test_micro_batches_of_a_diverged_run_are_not_compared():
+    assert stamps(status="diverged", steps=replace(LIKE.steps, micro_batches=4)) == ()
+
+
+def test_another_pretrained_model_at_one_seed_of_all_arms_is_stamped():
+    runs = []
+    for arm in ("fp32", "bf16"):
+        for seed in FEW:
+            name = "large" if seed == 43 else "tiny"
+            runs.append(run_of(arm, seed, model=replace(record_of(arm, seed).model, name=name)))
+    found = all_stamps(group_runs(runs, baseline="fp32"), PlanFacts(planned=True))
+    assert found[1:] == (
+        "not like for like: pretrained model (tiny in fp32-seed42, large in fp32-seed43)",
+    )
 
 
 def test_values_are_inert_in_messages():

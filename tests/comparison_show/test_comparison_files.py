@@ -109,6 +109,9 @@ def written(comparison: Comparison) -> str:
         (damaged(lambda v: v.update(setup=[])), r"setup is a list, not an object"),
         (damaged(lambda v: v.update(title=None)), r"title is null, not str"),
         (damaged(lambda v: v["arms"].clear()), "has no arms"),
+        (damaged(lambda v: v.update(margin=0)), r"its margin is 0, not between 0 and 1"),
+        (damaged(lambda v: v.update(margin=None)), r"its margin is nan, not between 0 and 1"),
+        (damaged(lambda v: v.update(margin=1.5)), r"its margin is 1\.5, not between 0 and 1"),
     ],
 )
 def test_other_files_are_refused(text, message, tmp_path):
@@ -125,6 +128,19 @@ def test_a_pair_with_three_ends_is_refused(tmp_path):
     (tmp_path / "comparison.json").write_text(json.dumps(values), encoding="utf-8")
     with pytest.raises(InputError, match=r"interval95 has 3 entries, not 2"):
         read_comparison(tmp_path)
+
+
+def test_a_field_that_came_later_may_be_missing(tmp_path):
+    """A comparison of an earlier version of the same layout is read."""
+    write_comparison(realistic(), tmp_path)
+    values = json.loads((tmp_path / "comparison.json").read_text(encoding="utf-8"))
+    for arm in values["arms"][1:]:
+        for name in ("p_beyond", "p_beyond_holm"):
+            del arm["difference"][name]
+    (tmp_path / "comparison.json").write_text(json.dumps(values), encoding="utf-8")
+    difference = read_comparison(tmp_path).arms[2].difference
+    assert difference is not None
+    assert (difference.p_beyond, difference.p_beyond_holm) == (None, None)
 
 
 def test_a_folder_without_a_comparison(tmp_path):

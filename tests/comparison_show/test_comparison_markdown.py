@@ -140,6 +140,27 @@ def test_what_is_not_there_leaves_no_empty_fold():
     assert "interrupted: no fp8 on this device" in text
 
 
+@pytest.mark.parametrize(
+    "yardstick",
+    [
+        {"overall": 0.004},
+        {"checkpoints": [{"name": "initial weights", "modes": "none"}], "settings": []},
+        {"checkpoints": [3, {"modes": []}]},
+    ],
+)
+def test_a_yardstick_of_another_layout_is_passed_over(yardstick):
+    text = markdown_text(replace(realistic(), yardstick=yardstick))
+    assert "Gradient error" not in text
+
+
+def test_a_yardstick_is_shown_with_what_there_is_of_it():
+    text = markdown_text(realistic())
+    assert "32 step batches of 32 examples" in text
+    part = {"name": "a", "modes": [{"mode": "bf16", "whole": {"error_over_noise": 0.0041}}]}
+    text = markdown_text(replace(realistic(), yardstick={"checkpoints": [part]}))
+    assert "| `a` | `bf16` | 0.41 % | - | - | - | - | - |" in text
+
+
 def test_many_classes_are_cut_to_those_that_differ_most():
     whole = realistic()
     names = tuple(f"class {index}" for index in range(120))

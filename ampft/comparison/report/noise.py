@@ -56,10 +56,8 @@ def noise_protocol(yardstick: Mapping[str, JSONValue] | None) -> str:
     return f"{batches} step batches" + (f" of {size} examples" if isinstance(size, int) else "")
 
 
-def share(value: float | None) -> str:
+def share(value: float) -> str:
     """Return a share with two digits, however small: "0.41 %", "3e-05 %"."""
-    if value is None:
-        return "\N{EN DASH}"
     shown = 100 * value
     return f"{number(shown, 2)} %" if shown >= 0.01 or not shown else f"{shown:.0e} %"
 
