@@ -108,11 +108,11 @@ def _hold(file: BinaryIO, log: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         writers = " ".join(map(str, _writers(log)))
-        remedy = f"or end it (kill {writers})" if writers else "or end it on the machine it is on"
+        remedy = f"end it (kill {writers})" if writers else "end it on the machine that it is on"
         raise InputError(
-            f"--output_dir {log.parent.parent}: process {writers or 'unknown'} was started by a "
-            f"comparison that was killed, still runs and writes to {log}. Two runs at once spoil "
-            f"each other's time. Wait for it, {remedy}; the same command then goes on."
+            f"--output_dir {log.parent.parent}: what a comparison started that was killed still "
+            f"runs (process {writers or 'unknown'}) and writes to {log}. Two runs at once spoil "
+            f"each other's time. Wait for it, or {remedy}; the same command then goes on."
         ) from error
 
 

@@ -65,9 +65,13 @@ def test_no_run_begins_beside_one_that_outlived_its_comparison(tmp_path):
         left = survivor(comparing.log(first))
         try:
             for run in (first, second):
-                with pytest.raises(InputError, match=rf"process {left.pid} was.*kill {left.pid}\)"):
+                with pytest.raises(
+                    InputError, match=rf"runs \(process {left.pid}\).*kill {left.pid}\)"
+                ):
                     comparing.launch(run)
-            with pytest.raises(InputError, match=f"process {left.pid} was started by"):
+            with pytest.raises(
+                InputError, match=rf"that was killed still runs \(process {left.pid}\)"
+            ):
                 run_to_end([sys.executable, "-c", ""], comparing.log(first))
             assert comparing.log(first).read_text() == f"{left.pid}\n"
             assert not (tmp_path / "ran").exists()
