@@ -85,7 +85,8 @@ def whole_runs(plan: Plan, folder: Path, seeds: int) -> list[Path]:
     missing = _lacking(plan, folder, seeds)
     if seeds - len(missing) < LEAST_SEEDS:
         raise InputError(
-            f"{len(missing)} of {seeds} seeds lack a run, and {LEAST_SEEDS} are needed."
+            f"{folder}: {len(missing)} of {seeds} seeds lack a run, and {LEAST_SEEDS} are needed. "
+            "The comparison's own command trains what is missing."
         )
     place = plan.arms.index
     runs = sorted(plan.runs(seeds), key=lambda run: (run.seed, place(run.arm)))

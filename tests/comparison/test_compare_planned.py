@@ -104,6 +104,16 @@ def test_a_seed_that_lacks_a_run_is_left_out_and_stamped(tmp_path):
     assert "seed 46 is left out: bf16 left no record at it" in comparison.stamps
 
 
+def test_too_few_whole_seeds_are_refused(tmp_path, capsys):
+    folder, _ = planned(tmp_path)
+    (folder / "logs").mkdir()
+    for seed in SEEDS[:3]:
+        (folder / "runs" / f"bf16-seed{seed}" / "run.json").unlink()
+        (folder / "logs" / f"bf16-seed{seed}.log").write_text("killed\n", encoding="utf-8")
+    error = refused(capsys, folder)
+    assert f"{folder}: 3 of 5 seeds lack a run, and 3 are needed. The comparison's own" in error
+
+
 def test_a_comparison_under_way_says_so_too(tmp_path):
     folder, runs = planned(tmp_path, replace(PLAN, looks=(5,)))
     (folder / "runs" / "bf16-seed46" / "run.json").unlink()
