@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
+from dataclasses import replace
 
 from ampft.comparison.findings import Arm, Comparison
 from ampft.comparison.numbers import (
@@ -17,6 +18,28 @@ from ampft.comparison.numbers import (
 )
 
 MIB = 2**20
+
+
+def without_survivors(comparison: Comparison) -> Comparison:
+    """Return a comparison without speed and memory that are medians over runs that survived.
+
+    An arm that is not complete keeps neither; beside a baseline that is not, no arm keeps a ratio.
+    """
+    whole = comparison.baseline.status == "complete"
+    return replace(comparison, arms=tuple(_complete(arm, whole) for arm in comparison.arms))
+
+
+def _complete(arm: Arm, is_ranked: bool) -> Arm:
+    if arm.status != "complete":
+        return replace(arm, speed=None, memory=None)
+    if is_ranked:
+        return arm
+    # The reason is one for the ratio.
+    return replace(
+        arm,
+        speed=arm.speed and replace(arm.speed, ratio=None, ratio_spread=None, reason=None),
+        memory=arm.memory and replace(arm.memory, ratio=None),
+    )
 
 
 def metric_cell(comparison: Comparison, arm: Arm) -> str:
@@ -57,7 +80,7 @@ def step_cell(arm: Arm) -> str:
     """Return the median of the runs' median steps, milliseconds."""
     if arm.speed is None or not arm.speed.step_seconds:
         return NOT_MEASURED
-    return milliseconds(median(arm.speed.step_seconds))
+    return milliseconds(statistics.median(arm.speed.step_seconds))
 
 
 def peak_cell(arm: Arm) -> str:
@@ -70,12 +93,6 @@ def flips_cell(comparison: Comparison, arm: Arm) -> str:
     if arm.flips is not None:
         return mean_count(arm.flips.mean)
     return "" if arm is comparison.baseline else NOT_MEASURED
-
-
-def median(values: Sequence[float]) -> float:
-    """Return the middle value, or the mean of the two middle ones."""
-    ordered, half = sorted(values), len(values) // 2
-    return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 def mebibytes(size: int | None) -> str:

@@ -13,6 +13,7 @@ from ampft.comparison.cells import (
     peak_cell,
     ratio_cell,
     step_cell,
+    without_survivors,
 )
 from ampft.comparison.findings import Arm, Comparison
 from ampft.comparison.method import SOURCES, method_paragraphs
@@ -42,6 +43,8 @@ def markdown_text(comparison: Comparison) -> str:
     Args:
         comparison: Where its `verdicts` are empty they are made here.
     """
+    verdicts = comparison.verdicts or verdict_sentences(comparison)
+    comparison = without_survivors(comparison)
     sections = {
         "Seed by seed": _seeds(comparison),
         "Predictions that changed": predictions.changed(comparison),
@@ -56,11 +59,10 @@ def markdown_text(comparison: Comparison) -> str:
         "What all runs had in common, and where they ran": _setup(comparison),
     }
     folded = (_details(summary, body) for summary, body in sections.items() if body)
-    return "\n\n".join([*_top(comparison), *folded]) + "\n"
+    return "\n\n".join([*_top(comparison, verdicts), *folded]) + "\n"
 
 
-def _top(comparison: Comparison) -> list[str]:
-    verdicts = comparison.verdicts or verdict_sentences(comparison)
+def _top(comparison: Comparison, verdicts: Iterable[str]) -> list[str]:
     name = metric_name(comparison.metric)
     parts = [
         f"## Precisions compared: {prose(comparison.title)}",

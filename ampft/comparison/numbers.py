@@ -74,8 +74,16 @@ def level(value: float) -> str:
 
 
 def times(ratio: float) -> str:
-    """Return a ratio as "2.4", or "12" from ten on."""
+    """Return a ratio as "2.4"; as "1.06" where one decimal would be coarse, "12" from ten on."""
+    if ratio < 1.195:
+        return f"{ratio:.2f}"
     return f"{ratio:.1f}" if ratio < 9.95 else f"{ratio:.0f}"
+
+
+def ratio_range(low: float, high: float) -> str:
+    """Return the least and greatest of several ratios as "1.10 to 1.37", or "1.02" if equal."""
+    least, most = (f"{end:.2f}" if end < 9.995 else f"{end:.1f}" for end in (low, high))
+    return least if least == most else f"{least} to {most}"
 
 
 def p_value(p: float | None) -> str:

@@ -11,6 +11,7 @@ from ampft.comparison.cells import (
     peak_cell,
     ratio_cell,
     step_cell,
+    without_survivors,
 )
 from ampft.comparison.findings import Arm, Comparison
 from ampft.comparison.numbers import (
@@ -39,6 +40,7 @@ def terminal_text(comparison: Comparison) -> str:
         Lines with a newline at the end of each.
     """
     verdicts = comparison.verdicts or verdict_sentences(comparison)
+    comparison = without_survivors(comparison)
     parts = [
         _wrapped(heading(comparison)),
         mode_table(comparison),
@@ -60,10 +62,9 @@ def heading(comparison: Comparison) -> str:
 def mode_table(comparison: Comparison) -> str:
     """Return one line per arm under two lines of headings, right-aligned but for first and last."""
     levels = [arm.difference.level95 for arm in comparison.arms if arm.difference is not None]
-    is_share = comparison.metric != "matthews"
     header = [
         ("", "mode"),
-        (metric_name(comparison.metric), "%" if is_share else "x 100"),
+        (metric_name(comparison.metric), "%"),
         ("difference, points", f"({level(levels[0])} interval)" if levels else ""),
         ("flips", f"of {comparison.examples:,}"),
         ("times", "as fast"),

@@ -12,6 +12,7 @@ from ampft.comparison.numbers import (
     point_decimals,
     points,
     points_in_words,
+    ratio_range,
     seed_words,
     times,
 )
@@ -47,7 +48,7 @@ def verdict_sentence(comparison: Comparison, arm: Arm) -> str:
     """
     if arm.status != "complete":
         return incomplete(arm)
-    sentences = [cost(arm, comparison.baseline.name)]
+    sentences = [cost(arm, comparison.baseline)]
     changed = changed_predictions(comparison, arm)
     if arm.difference is None:
         found = without_interval(comparison, arm)
@@ -76,26 +77,54 @@ def incomplete(arm: Arm) -> str:
     return f"{name} failed: {runs} did not finish{seeds}{reason}."
 
 
-def cost(arm: Arm, baseline: str) -> str:
+def cost(arm: Arm, baseline: Arm) -> str:
     """Say in one sentence how fast a mode is and how much memory it needs."""
-    memory = _memory_words(arm)
     if arm.execution == "emulated":
         return f"{arm.name} is emulated: its speed says nothing about a GPU's."
-    if arm.speed is None or arm.speed.ratio is None:
-        if memory is None:
-            return f"Speed and memory of {arm.name} were not measured."
-        return f"{arm.name} needs {memory[1]} {memory[2]} {baseline}; its speed was not measured."
-    ratio = arm.speed.ratio
-    if ratio >= ABOUT_AS_FAST:
-        direction, speed = 1, f"{times(ratio)} times faster than {baseline}"
-    elif ratio <= 1 / ABOUT_AS_FAST:
-        direction, speed = -1, f"{times(1 / ratio)} times slower than {baseline}"
-    else:
-        direction, speed = 0, f"about as fast as {baseline}"
+    memory = _memory_words(arm) if baseline.status == "complete" else None
+    if arm.speed is None or arm.speed.ratio is None or baseline.status != "complete":
+        return _unranked(arm, baseline, memory)
+    direction, speed = _speed_words(arm, arm.speed.ratio, arm.speed.ratio_spread, baseline.name)
     if memory is None:
         return f"{arm.name} is {speed}."
     link = "but" if direction * memory[0] < 0 else "and"
     return f"{arm.name} is {speed} {link} needs {memory[1]}."
+
+
+def _speed_words(
+    arm: Arm, ratio: float, spread: tuple[float, float] | None, baseline: str
+) -> tuple[int, str]:
+    """Return 1 for faster, -1 for slower or 0, and the words with the range over the seeds."""
+    low, high = spread or (ratio, ratio)
+    is_apart = low > 1 or high < 1
+    one = "at one seed" if spread and len(arm.runs) == 1 else ""
+    if not is_apart or 1 / ABOUT_AS_FAST < ratio < ABOUT_AS_FAST:
+        found = f"{ratio_range(low, high)} times" + (f", {one}" if one else "")
+        return 0, f"about as fast as {baseline}" + (f" ({found})" if spread else "")
+    direction, word = (1, "faster") if ratio > 1 else (-1, "slower")
+    if direction < 0:
+        ratio, low, high = 1 / ratio, 1 / high, 1 / low
+    found = one or f"{ratio_range(low, high)} over the seeds"
+    words = f"{times(ratio)} times {word} than {baseline}" + (f" ({found})" if spread else "")
+    return direction, words
+
+
+def _unranked(arm: Arm, baseline: Arm, memory: tuple[int, str, str] | None) -> str:
+    """Say why a mode has no place beside the baseline, whose steps or its own are no measure."""
+    is_timed = arm.speed is not None and bool(arm.speed.step_seconds)
+    if baseline.status != "complete" and (is_timed or arm.memory is not None):
+        return (
+            f"Speed and memory of {arm.name} are not ranked, because {baseline.name} is not "
+            "complete."
+        )
+    why = "was not measured"
+    if is_timed and baseline.execution == "emulated":
+        why = f"is not ranked, because {baseline.name} is emulated"
+    if memory is not None:
+        return f"{arm.name} needs {memory[1]} {memory[2]} {baseline.name}; its speed {why}."
+    if is_timed:
+        return f"The speed of {arm.name} {why}."
+    return f"Speed and memory of {arm.name} were not measured."
 
 
 def _memory_words(arm: Arm) -> tuple[int, str, str] | None:
@@ -134,14 +163,16 @@ def decided(comparison: Comparison, difference: Difference) -> str:
         return f"equivalent at a margin of {margin} ({level(difference.level90)} interval {within})"
     if verdict.endswith("beyond the margin"):
         return f"{verdict} of {margin}"
+    uncertain = _after_holm(comparison, difference)
     if verdict == "undecided":
-        return f"undecided at a margin of {margin}{_after_holm(comparison, difference)}"
-    return f"{verdict} (the margin is {margin})"
+        return f"undecided at a margin of {margin}{f' ({uncertain})' if uncertain else ''}"
+    return f"{verdict} (the margin is {margin}{f'; {uncertain}' if uncertain else ''})"
 
 
 def _after_holm(comparison: Comparison, difference: Difference) -> str:
-    """Say why a mode is undecided whose own interval would have decided."""
+    """Say why a mode has a weaker verdict than its own interval would give it; or nothing."""
     pairs = {
+        "its interval lies beyond the margin": (difference.p_beyond, difference.p_beyond_holm),
         "its interval excludes 0": (difference.p_difference, difference.p_difference_holm),
         f"its {level(difference.level90)} interval lies within the margin": (
             difference.p_equivalence,
@@ -151,7 +182,7 @@ def _after_holm(comparison: Comparison, difference: Difference) -> str:
     for words, (alone, adjusted) in pairs.items():
         if alone is not None and adjusted is not None and alone <= comparison.alpha < adjusted:
             candidates = [arm for arm in comparison.arms if arm.difference and not arm.is_placebo]
-            return f" ({words}, but not after Holm's correction for {len(candidates)} modes)"
+            return f"{words}, but not after Holm's correction for {len(candidates)} modes"
     return ""
 
 

@@ -49,7 +49,8 @@ def sentence(**changes: Any) -> str:
 
 def test_the_sentence_of_the_issue():
     assert sentence() == (
-        "bf16 is 2.4 times faster than fp32 and needs 11 % less memory. "
+        "bf16 is 2.4 times faster than fp32 (2.38 to 2.48 over the seeds) and needs 11 % less "
+        "memory. "
         f"Accuracy: {MINUS}0.1 point (95 % interval {MINUS}1.1 to +0.9, 5 seeds): undecided at a "
         "margin of 1 point; bf16 changes 31 of 754 predictions, fp32 against itself changes 29. "
         "1 point is 6 % of fp32's errors; about 9 to 21 seeds would decide it."
@@ -95,6 +96,18 @@ def test_an_interval_that_several_modes_make_undecided():
     assert "Holm" not in sentence()
 
 
+@pytest.mark.parametrize("verdict", ["worse, size uncertain", "better, size uncertain"])
+def test_an_interval_beyond_the_margin_that_several_modes_make_uncertain(verdict):
+    found = sentence(verdict=verdict, p_beyond=0.03, p_beyond_holm=0.06)
+    assert (
+        f": {verdict} (the margin is 1 point; its interval lies beyond the margin, but not after "
+        "Holm's correction for 2 modes); bf16" in found
+    )
+    for p_beyond, p_beyond_holm in ((0.06, 0.12), (None, None)):
+        found = sentence(verdict=verdict, p_beyond=p_beyond, p_beyond_holm=p_beyond_holm)
+        assert f": {verdict} (the margin is 1 point); bf16" in found
+
+
 def test_looks_and_their_level():
     whole, arm = of_issue(level95=0.975, level90=0.95)
     found = verdict_sentence(replace(whole, looks=(5, 10), alpha=0.025), arm)
@@ -111,13 +124,42 @@ def test_macro_f1_has_no_share_of_errors():
 
 
 @pytest.mark.parametrize(
+    ("speed", "spread", "words"),
+    [
+        (2.4, (2.3, 2.51), "is 2.4 times faster than fp32 (2.30 to 2.51 over the seeds)"),
+        (12.34, (11.9, 12.6), "is 12 times faster than fp32 (11.9 to 12.6 over the seeds)"),
+        (1.3, (1.1, 1.37), "is 1.3 times faster than fp32 (1.10 to 1.37 over the seeds)"),
+        (1.06, (1.04, 1.08), "is 1.06 times faster than fp32 (1.04 to 1.08 over the seeds)"),
+        (0.5, (0.4, 0.8), "is 2.0 times slower than fp32 (1.25 to 2.50 over the seeds)"),
+        # what is as fast at one seed, and slower or faster at another
+        (1.06, (0.97, 1.1), "is about as fast as fp32 (0.97 to 1.10 times)"),
+        (1.3, (0.9, 1.4), "is about as fast as fp32 (0.90 to 1.40 times)"),
+        (0.9, (0.85, 1.0), "is about as fast as fp32 (0.85 to 1.00 times)"),
+        # what is the same within what the clock of two runs of the same thing differs by
+        (1.02, (1.01, 1.03), "is about as fast as fp32 (1.01 to 1.03 times)"),
+    ],
+)
+def test_speed_and_its_spread(speed, spread, words):
+    assert costs(speed=speed, spread=spread, memory=None) == f"bf16 {words}."
+
+
+def test_one_seed_has_no_spread():
+    arm = realistic().arms[2]
+    changed = replace(arm, runs=arm.runs[:1])
+    found = costs(changed, speed=1.5, spread=(1.5, 1.5), memory=None)
+    assert found == "bf16 is 1.5 times faster than fp32 (at one seed)."
+    found = costs(changed, speed=1.01, spread=(1.01, 1.01), memory=None)
+    assert found == "bf16 is about as fast as fp32 (1.01 times, at one seed)."
+
+
+@pytest.mark.parametrize(
     ("speed", "memory", "words"),
     [
         (2.4, 0.89, "is 2.4 times faster than fp32 and needs 11 % less memory."),
         (12.34, None, "is 12 times faster than fp32."),
         (1.5, 1.08, "is 1.5 times faster than fp32 but needs 8 % more memory."),
-        (1 / 1.1, 0.5, "is 1.1 times slower than fp32 but needs 50 % less memory."),
-        (1 / 1.1, 1.5, "is 1.1 times slower than fp32 and needs 50 % more memory."),
+        (1 / 1.1, 0.5, "is 1.10 times slower than fp32 but needs 50 % less memory."),
+        (1 / 1.1, 1.5, "is 1.10 times slower than fp32 and needs 50 % more memory."),
         (1.02, 0.89, "is about as fast as fp32 and needs 11 % less memory."),
         (0.97, 1.004, "is about as fast as fp32 and needs as much memory."),
         (None, 0.89, "needs 11 % less memory than fp32; its speed was not measured."),
@@ -125,21 +167,47 @@ def test_macro_f1_has_no_share_of_errors():
     ],
 )
 def test_speed_and_memory(speed, memory, words):
-    arm = realistic().arms[2]
-    assert arm.speed is not None
-    assert arm.memory is not None
-    changed = replace(
-        arm, speed=replace(arm.speed, ratio=speed), memory=replace(arm.memory, ratio=memory)
+    assert costs(speed=speed, spread=None, memory=memory, steps=()) == f"bf16 {words}"
+
+
+@pytest.mark.parametrize(
+    ("memory", "words"),
+    [
+        (0.89, "bf16 needs 11 % less memory than fp32; its speed is not ranked, because"),
+        (None, "The speed of bf16 is not ranked, because"),
+    ],
+)
+def test_a_speed_without_a_rank_says_why(memory, words):
+    base = realistic().arms[0]
+    emulated = replace(base, execution="emulated")
+    found = costs(base=emulated, speed=None, spread=None, memory=memory)
+    assert found == f"{words} fp32 is emulated."
+    unstable = replace(base, status="unstable")
+    found = costs(base=unstable, speed=2.4, spread=(2.3, 2.5), memory=memory)
+    assert found == "Speed and memory of bf16 are not ranked, because fp32 is not complete."
+    # nothing was measured, whatever the baseline is
+    assert "not ranked" not in costs(
+        base=emulated, speed=None, spread=None, memory=memory, steps=()
     )
-    assert cost(changed, "fp32") == f"bf16 {words}"
+
+
+def costs(arm=None, *, base=None, speed, spread, memory, steps=(0.1,)) -> str:
+    """The sentence on the cost of the example's bf16 with these ratios."""
+    arm = arm or realistic().arms[2]
+    changed = replace(
+        arm,
+        speed=replace(arm.speed, ratio=speed, ratio_spread=spread, step_seconds=steps),
+        memory=replace(arm.memory, ratio=memory),
+    )
+    return cost(changed, base or realistic().arms[0])
 
 
 def test_nothing_is_said_of_an_emulated_modes_speed():
-    arm = realistic().arms[3]
-    assert cost(arm, "fp32") == "fp16 is emulated: its speed says nothing about a GPU's."
+    base, arm = realistic().arms[0], realistic().arms[3]
+    assert cost(arm, base) == "fp16 is emulated: its speed says nothing about a GPU's."
     # even where somebody filled the ratio in
     assert arm.speed is not None
-    assert "times" not in cost(replace(arm, speed=replace(arm.speed, ratio=3.0)), "fp32")
+    assert "times" not in cost(replace(arm, speed=replace(arm.speed, ratio=3.0)), base)
 
 
 def test_arms_that_broke():

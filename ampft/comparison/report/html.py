@@ -101,6 +101,8 @@ def html_text(comparison: Comparison) -> str:
 
 
 def _context(comparison: Comparison) -> dict[str, Any]:
+    verdicts = comparison.verdicts or verdict_sentences(comparison)
+    comparison = cells.without_survivors(comparison)
     arms = comparison.arms
     metric_name = numbers.metric_name(comparison.metric)
     styles = looks(arms)
@@ -112,7 +114,7 @@ def _context(comparison: Comparison) -> dict[str, Any]:
         "pairs": pairs,
         "decimals": numbers.point_decimals(comparison.margin),
         "margin": margin_words(comparison),
-        "verdicts": comparison.verdicts or verdict_sentences(comparison),
+        "verdicts": verdicts,
         "name": metric_name[0].upper() + metric_name[1:],
         "seeds": numbers.seed_words(comparison.seeds),
         "levels": (numbers.level(1 - comparison.alpha), numbers.level(1 - 2 * comparison.alpha)),
