@@ -10,8 +10,6 @@ from running import (
     BIN,
     CANARIES,
     CLASSIFY,
-    FILLERS,
-    WORDS,
     Finished,
     call,
     rows,
@@ -19,6 +17,7 @@ from running import (
     text_settings,
     write_csv,
 )
+from word_tokenizer import save_tokenizer
 
 # The learning rate and the padding of the command line win over these.
 CONFIG = """
@@ -43,28 +42,6 @@ def files(tmp_path_factory) -> Path:
     for seed, (name, count) in enumerate({"train": 140, "validation": 30, "test": 45}.items()):
         write_csv(folder / f"{name}.csv", rows(count, seed), ("text", "label"))
     return folder
-
-
-def save_tokenizer(folder: Path) -> int:
-    """Save a word tokenizer with BERT's special tokens; return the size of its vocabulary."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-    from transformers import PreTrainedTokenizerFast
-
-    special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
-    words = [*special, *FILLERS, *(word for group in WORDS.values() for word in group)]
-    vocabulary = {word: index for index, word in enumerate(words)}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
-    )
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]",
-        sep_token="[SEP]", model_max_length=32,
-    ).save_pretrained(folder)  # fmt: skip
-    return len(words)
 
 
 def tiny_config(vocabulary: int, **more: object):

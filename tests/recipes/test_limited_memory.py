@@ -18,8 +18,8 @@ ENOUGH_FOR_PARTS = 700
 def wide_model(tmp_path_factory) -> Path:
     """A BERT whose activations are large and whose weights are few."""
     import torch
-    from conftest import save_tokenizer
     from transformers import BertConfig, BertModel
+    from word_tokenizer import save_tokenizer
 
     folder = tmp_path_factory.mktemp("wide-bert")
     torch.manual_seed(0)
