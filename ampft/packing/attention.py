@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -153,19 +153,16 @@ def grouped_attention(
     Returns:
         (N, heads, d).
     """
-    parts = []
-    for group, index in zip(packing.groups, packing.group_indices, strict=True):
-        attended = functional.scaled_dot_product_attention(
-            group_cells(query, group, index),
-            group_cells(key, group, index),
-            group_cells(value, group, index),
-            attn_mask=group_mask(group, index, sliding_window, query.device),
-            dropout_p=dropout,
-            scale=scale,
+
+    def attend(number: int, *cells: torch.Tensor) -> torch.Tensor:
+        group, index = packing.groups[number], packing.group_indices[number]
+        mask = group_mask(group, index, sliding_window, query.device)
+        attended: torch.Tensor = functional.scaled_dot_product_attention(
+            *cells, attn_mask=mask, dropout_p=dropout, scale=scale
         )
-        cells = attended.transpose(1, 2).flatten(0, 1)
-        parts.append(cells if index is None else cells.index_select(0, index.real))
-    return torch.cat(parts)
+        return attended
+
+    return _by_group(attend, (query, key, value), packing)
 
 
 def binary16_attention(
@@ -181,33 +178,33 @@ def binary16_attention(
     """Attention in emulated binary16 whose dropout keeps what `dropout_attention` would keep.
 
     So runs that differ in precision alone draw the same masks, here and in every layer after.
-
-    Args:
-        query: (N, heads, d), float16, on the CPU.
-        key: As `query`.
-        value: As `query`.
-        packing: The sequences of the row.
-        dropout: Probability that an attention weight is dropped, above 0.
-        scale: Factor of the scores.
-        sliding_window: Tokens at most `sliding_window - 1` apart see each other.
-
-    Returns:
-        (N, heads, d).
+    Arguments and result are those of `dropout_attention`, float16 and with dropout above 0.
     """
     plan = attention_plan(packing, query.shape[1], sliding_window)
     keep = keep_mask(plan.pairs, dropout, query.dtype).view(torch.int16) != 0
-    parts = []
-    groups = zip(packing.groups, packing.group_indices, plan.spans, strict=True)
-    for group, index, span in groups:
-        attended = emulated_attention(
-            group_cells(query, group, index),
-            group_cells(key, group, index),
-            group_cells(value, group, index),
+
+    def attend(number: int, *cells: torch.Tensor) -> torch.Tensor:
+        group, index = packing.groups[number], packing.group_indices[number]
+        return emulated_attention(
+            *cells,
             mask=group_mask(group, index, sliding_window, query.device),
-            keep=span.square(keep),
+            keep=plan.spans[number].square(keep),
             dropout_p=realised_probability(dropout),
             scale=scale,
         )
+
+    return _by_group(attend, (query, key, value), packing)
+
+
+def _by_group(
+    attend: Callable[..., torch.Tensor], rows: Sequence[torch.Tensor], packing: PackedLayout
+) -> torch.Tensor:
+    """Return (N, heads, d) from what `attend` makes of the number and the cells of each group."""
+    parts = []
+    for number, (group, index) in enumerate(
+        zip(packing.groups, packing.group_indices, strict=True)
+    ):
+        attended = attend(number, *(group_cells(row, group, index) for row in rows))
         cells = attended.transpose(1, 2).flatten(0, 1)
         parts.append(cells if index is None else cells.index_select(0, index.real))
     return torch.cat(parts)
