@@ -49,6 +49,7 @@ def test_a_placebo_starts_from_the_weights_before_they_moved():
     [
         ({"model": replace(LIKE.model, initial_weights_sha256="9" * 64)}, "initial weights"),
         ({"example_ids_sha256": "8" * 64}, "example ids per step"),
+        ({"random_state_sha256": "7" * 64}, "dropout masks"),
         ({"steps": replace(LIKE.steps, effective_batch_size=32)}, "effective batch (16 in"),
         ({"steps": replace(LIKE.steps, micro_batches=4)}, "micro-batches (None in"),
         ({"steps": replace(LIKE.steps, total=61)}, "optimizer steps planned (60 in"),

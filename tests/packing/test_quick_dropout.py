@@ -70,9 +70,10 @@ def test_layers_below_a_module_are_changed_and_restored():
     assert "forward" not in vars(model[1][0])
 
 
-def random_state_after_a_step(mode):
+def random_state_after_a_step(mode, *, packed):
     model = tiny("bert").train()
-    install_packing(model)
+    if packed:
+        install_packing(model)
     precision = ampft.resolve(mode, torch.device("cpu"))
     dtype = None if mode == "fp32" else precision.compute_dtype
     batch = right_padded(model, [3, 17, 17, 1, 30])
@@ -86,6 +87,10 @@ def random_state_after_a_step(mode):
     return torch.get_rng_state()
 
 
+@pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("mode", ["bf16", "fp16"])
-def test_every_precision_draws_the_same_masks(mode):
-    assert torch.equal(random_state_after_a_step(mode), random_state_after_a_step("fp32"))
+def test_every_precision_draws_the_same_masks(mode, packed):
+    found, expected = (random_state_after_a_step(one, packed=packed) for one in (mode, "fp32"))
+    assert torch.equal(found, expected)
+    # Negative control: the state tells how much was drawn.
+    assert not torch.equal(expected, random_state_after_a_step("fp32", packed=not packed))
