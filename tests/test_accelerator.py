@@ -15,7 +15,6 @@ from ampft.emulation import Binary16Emulation
 from ampft.errors import InputError
 from ampft.executed import ProductRecorder, contradiction
 from ampft.precision import resolve
-from ampft.training import threads
 from ampft.training.accelerator import (
     _refuse_deepspeed,
     check_world_size,
@@ -24,7 +23,7 @@ from ampft.training.accelerator import (
     training_device,
     verify_prepared,
 )
-from ampft.training.threads import restore_cpu_threads, set_by_launcher, usable_cores
+from ampft.training.threads import set_by_launcher
 
 CPU = torch.device("cpu")
 LAUNCHED = {"ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_DYNAMO_MODE": "default"}
@@ -44,13 +43,6 @@ def one_accelerator_per_test(monkeypatch):
     GradientState._reset_state()
     for key, value in before.items():
         torch._C._set_fp32_precision_setter(*key, value)
-
-
-@pytest.fixture
-def thread_count():
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 def small_model():
@@ -263,39 +255,6 @@ def test_one_process_that_was_asked_for_is_fine(environ):
 )
 def test_what_the_launcher_leaves_behind(environ, expected):
     assert set_by_launcher(environ) == expected
-
-
-@pytest.mark.usefixtures("thread_count")
-def test_cores_come_back_for_one_process_after_the_launcher(monkeypatch):
-    monkeypatch.setattr(threads, "usable_cores", lambda: 2)
-    launched = LAUNCHED | {"OMP_NUM_THREADS": "1"}
-    torch.set_num_threads(1)
-    assert restore_cpu_threads(None, launched, num_processes=2) == 1
-    assert restore_cpu_threads(None, {"OMP_NUM_THREADS": "1"}) == 1
-    assert restore_cpu_threads(1, launched) == 1
-    assert restore_cpu_threads(None, launched) == torch.get_num_threads() == 2
-
-
-@pytest.mark.usefixtures("thread_count")
-def test_requested_threads_are_set():
-    assert restore_cpu_threads(3, {}) == torch.get_num_threads() == 3
-    with pytest.raises(InputError, match="--cpu_threads 0: has to be 1 or more"):
-        restore_cpu_threads(0, {})
-
-
-@pytest.mark.parametrize(
-    ("quota", "cores"), [("200000 100000", 2), ("50000 100000", 1), ("max 100000", 8), (None, 8)]
-)
-def test_usable_cores_are_bounded_by_the_control_group(monkeypatch, tmp_path, quota, cores):
-    limit = tmp_path / "cpu.max"
-    if quota is not None:
-        limit.write_text(quota)
-    monkeypatch.setattr(threads, "_CGROUP_LIMIT", limit)
-    monkeypatch.setattr(threads.psutil, "cpu_count", lambda logical: 8)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16)), raising=False)
-    assert usable_cores() == cores
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {5}, raising=False)
-    assert usable_cores() == 1
 
 
 def test_deepspeed_is_refused_until_its_steps_are_proven_exact():

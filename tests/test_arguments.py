@@ -22,12 +22,6 @@ def parse(*words: object) -> ClassifyArguments:
     return parse_classify_arguments([str(word) for word in words])
 
 
-def help_text(capsys) -> str:
-    with pytest.raises(SystemExit, match="0"):
-        parse("--help")
-    return capsys.readouterr().out
-
-
 # Defaults
 
 
@@ -247,34 +241,6 @@ def test_flags_of_other_scripts(theirs):
 def test_a_switch_takes_no_value(words):
     with pytest.raises(InputError, match=r"a switch.*--load_best_model_at_end or --no-load_best"):
         parse(*words)
-
-
-# Help
-
-
-def test_the_help_names_every_flag_with_its_default(capsys):
-    text = " ".join(help_text(capsys).split())
-    assert len(fields(ClassifyArguments)) > 40
-    for f in fields(ClassifyArguments):
-        assert f"--{f.name}" in text
-        assert f.metadata["help"] in text
-    assert text.count("(default: ") == len(fields(ClassifyArguments))
-
-
-def test_the_help_is_grouped(capsys):
-    text = help_text(capsys)
-    for group in ("model:", "data:", "optimizer and schedule:", "evaluation:", "output:"):
-        assert f"\n{group}\n" in text
-    assert max(map(len, text.splitlines())) <= 100
-
-
-@pytest.mark.parametrize("name", sorted({k for values in EMBEDDED.values() for k in values}))
-def test_the_help_gives_the_defaults_of_embedded_data(name):
-    (text,) = [f.metadata["help"] for f in fields(ClassifyArguments) if f.name == name]
-    for data, values in EMBEDDED.items():
-        if name in values:
-            shown = {float(word) for word in re.findall(r"\d+(?:\.\d+)?(?:e-?\d+)?", text)}
-            assert values[name] in shown, f"{name}: {text!r} does not give that of {data}"
 
 
 # What the other layers call the same things

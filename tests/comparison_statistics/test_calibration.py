@@ -15,11 +15,13 @@ COMPARISONS = 300
 
 @pytest.fixture(scope="module")
 def calibration():
+    sys.path.insert(0, str(SCRIPT.parent))  # as where the script is started
     spec = importlib.util.spec_from_file_location("interval_calibration", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     yield module
+    sys.path.remove(str(SCRIPT.parent))
     del sys.modules[spec.name]
 
 

@@ -1,47 +1,15 @@
 """Bad data is named before training: one fixture per row of the table in the project's promises."""
 
 import json
-from dataclasses import replace
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tiny_files import GOOD, ROWS, WHOLE, csv_of, load, rows_of
 
-from ampft.data.files import load_texts
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
 from ampft.errors import InputError
-
-SHARED = Path(__file__).resolve().parents[2] / "../shared/data"
-ROWS = [(f"text {i}", "ab"[i % 2]) for i in range(40)]
-WHOLE = {"validation_fraction": 0.0, "test_fraction": 0.0}  # no split made: rows stay as they are
-
-
-def csv_of(rows, header="text,label"):
-    return "\n".join([header, *(",".join(row) for row in rows)]) + "\n"
-
-
-GOOD = csv_of(ROWS)
-
-
-def write(folder, content, name="train.csv"):
-    path = folder / name
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return path
-
-
-def load(folder, content, name="train.csv", **options):
-    path = write(folder, content, name)
-    return load_data(DataRequest(train_file=path, **{**WHOLE, **options}))
-
-
-def rows_of(data, split="train"):
-    part = data.splits[split]
-    columns = [part[name][:] for name in data.input_columns]
-    labels = [data.label_names[code] for code in part["label"]]
-    return list(zip(*columns, labels, strict=True))
-
 
 # (file name, content, what the message must name: place, value or remedy)
 REFUSED = {
@@ -271,117 +239,3 @@ def test_different_labels_are_not_pointed_out(tmp_path):
 def test_a_column_of_identifiers_as_label_is_remarked(tmp_path):
     data = load(tmp_path, csv_of((f"t{i}", str(i)) for i in range(9)))
     assert any("9 classes in 9 training rows" in note for note in data.notes)
-
-
-def with_test(folder, train, test, **options):
-    request = DataRequest(
-        train_file=write(folder, train), test_file=write(folder, test, "test.csv"), **options
-    )
-    return load_data(replace(request, validation_fraction=0.0))
-
-
-def test_a_label_that_training_lacks_is_refused_with_its_rows(tmp_path):
-    bad = csv_of([("x", "a"), ("y", "c"), ("z", "B ")])
-    message = r"test\.csv, lines 3, 4: labels of the test split .*'c', 'B ' \('B ' may mean 'b'\)"
-    with pytest.raises(InputError, match=message):
-        with_test(tmp_path, GOOD, bad)
-
-
-def test_a_class_may_be_absent_from_evaluation(tmp_path):
-    data = with_test(tmp_path, GOOD, csv_of([("x", "b"), ("y", "b")]))
-    assert data.label_names == ("a", "b")
-    assert data.splits["test"]["label"][:] == [1, 1]
-
-
-def test_an_empty_test_file_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"test\.csv: no rows for the test split"):
-        with_test(tmp_path, GOOD, "text,label\n")
-
-
-def test_columns_that_differ_between_splits_are_named(tmp_path):
-    message = (
-        r"--text_column_names: .*test\.csv has no column 'text'. Its columns: 'texts', 'label'"
-    )
-    with pytest.raises(InputError, match=message):
-        with_test(tmp_path, GOOD, csv_of(ROWS, header="texts,label"))
-
-
-def test_a_wrong_label_column_lists_the_candidates(tmp_path):
-    message = r"no column 'lable'.*'text' \(40 different\), 'label' \(2 different\).*'label'\?"
-    with pytest.raises(InputError, match=message):
-        load(tmp_path, GOOD, label_column_name="lable")
-
-
-@pytest.mark.parametrize("names", [("label",), ("text", "text"), ("a", "b", "c")])
-def test_text_columns_have_to_be_one_or_two_others(tmp_path, names):
-    with pytest.raises(InputError, match=r"--text_column_names: got"):
-        load(tmp_path, GOOD, text_column_names=names)
-
-
-def test_rows_in_two_splits_are_counted_and_refused_when_asked(tmp_path):
-    test = csv_of([("text 0", "a"), ("text 1", "a"), ("new", "a")])
-    data = with_test(tmp_path, GOOD, test)
-    said = "2 of 3 test rows have inputs that train has too, 1 of them with another label"
-    assert any(said in note for note in data.notes)
-    with pytest.raises(InputError, match=r"--fail_on_leak: 2 of 3 .*test\.csv, lines 2, 3"):
-        with_test(tmp_path, GOOD, test, fail_on_leak=True)
-
-
-def test_splits_without_shared_rows_pass(tmp_path):
-    data = with_test(tmp_path, GOOD, csv_of([("new", "a"), ("x", "b")]), fail_on_leak=True)
-    assert not any("--fail_on_leak" in note for note in data.notes)
-
-
-def test_pairs(tmp_path):
-    content = "premise,hypothesis,label\np1,h1,x\np2,h2,y\n"
-    found = load(tmp_path, content)
-    assert found.input_columns == ("premise", "hypothesis")
-    named = load(tmp_path, content, text_column_names=("hypothesis", "premise"))
-    assert rows_of(named) == [("h1", "p1", "x"), ("h2", "p2", "y")]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"train_file": None, "test_file": Path("t.csv")},
-            r"--train_file: missing; got --test_file",
-        ),
-        ({"train_file": Path("gone.csv")}, r"--train_file: there is no file gone\.csv"),
-        ({"train_file": Path("t.csv"), "dataset_name": "x"}, r"--dataset_name: got 'x' and"),
-        (
-            {"train_file": Path("t.csv"), "image_column_name": "x"},
-            r"--image_column_name: has no eff",
-        ),
-    ],
-)
-def test_files_that_do_not_go_together(options, message):
-    with pytest.raises(InputError, match=message):
-        load_data(DataRequest(**options))
-
-
-def test_texts_for_prediction_keep_every_row(tmp_path):
-    path = write(tmp_path, "id,text\n1,a\n2,b\n")
-    assert load_texts(path, text_column_names=("text",))["text"][:] == ["a", "b"]
-    path = write(tmp_path, "id,text\n1,a\n2,\n")
-    with pytest.raises(InputError, match=r"train\.csv, line 3: nothing in column 'text'"):
-        load_texts(path, text_column_names=("text",))
-
-
-@pytest.mark.skipif(not SHARED.is_dir(), reason="no ../shared/data beside the repository")
-def test_real_pairs_with_mark_and_plain_quotes(tmp_path):
-    path = tmp_path / "train.tsv"
-    path.write_bytes((SHARED / "mrpc" / "msr_paraphrase_train.txt").read_bytes())
-    pair = ("#1 String", "#2 String")
-    request = DataRequest(train_file=path, text_column_names=pair, label_column_name="Quality")
-    data = load_data(request)
-    assert sum(len(part) for part in data.splits.values()) == 4076
-    assert data.label_names == ("0", "1")
-
-
-@pytest.mark.skipif(not SHARED.is_dir(), reason="no ../shared/data beside the repository")
-def test_real_file_without_header_lists_what_is_there():
-    with pytest.raises(
-        InputError, match=r"'a stirring , funny.*'1' \(2 different\).*lacks a header"
-    ):
-        load_data(DataRequest(train_file=SHARED / "sst2" / "train.tsv"))

@@ -1,0 +1,42 @@
+"""What `--help` says of the settings."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+
+import pytest
+
+from ampft.arguments import ClassifyArguments, parse_classify_arguments
+from ampft.arguments.embedded import EMBEDDED
+
+
+def help_text(capsys) -> str:
+    with pytest.raises(SystemExit, match="0"):
+        parse_classify_arguments(["--help"])
+    return capsys.readouterr().out
+
+
+def test_the_help_names_every_flag_with_its_default(capsys):
+    text = " ".join(help_text(capsys).split())
+    assert len(fields(ClassifyArguments)) > 40
+    for f in fields(ClassifyArguments):
+        assert f"--{f.name}" in text
+        assert f.metadata["help"] in text
+    assert text.count("(default: ") == len(fields(ClassifyArguments))
+
+
+def test_the_help_is_grouped(capsys):
+    text = help_text(capsys)
+    for group in ("model:", "data:", "optimizer and schedule:", "evaluation:", "output:"):
+        assert f"\n{group}\n" in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("name", sorted({k for values in EMBEDDED.values() for k in values}))
+def test_the_help_gives_the_defaults_of_embedded_data(name):
+    (text,) = [f.metadata["help"] for f in fields(ClassifyArguments) if f.name == name]
+    for data, values in EMBEDDED.items():
+        if name in values:
+            shown = {float(word) for word in re.findall(r"\d+(?:\.\d+)?(?:e-?\d+)?", text)}
+            assert values[name] in shown, f"{name}: {text!r} does not give that of {data}"

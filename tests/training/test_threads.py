@@ -1,0 +1,52 @@
+"""How many threads a process gets."""
+
+import os
+
+import pytest
+import torch
+
+from ampft.errors import InputError
+from ampft.training import threads
+from ampft.training.threads import restore_cpu_threads, usable_cores
+
+LAUNCHED = {"ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_DYNAMO_MODE": "default"}
+
+
+@pytest.fixture
+def thread_count():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("thread_count")
+def test_cores_come_back_for_one_process_after_the_launcher(monkeypatch):
+    monkeypatch.setattr(threads, "usable_cores", lambda: 2)
+    launched = LAUNCHED | {"OMP_NUM_THREADS": "1"}
+    torch.set_num_threads(1)
+    assert restore_cpu_threads(None, launched, num_processes=2) == 1
+    assert restore_cpu_threads(None, {"OMP_NUM_THREADS": "1"}) == 1
+    assert restore_cpu_threads(1, launched) == 1
+    assert restore_cpu_threads(None, launched) == torch.get_num_threads() == 2
+
+
+@pytest.mark.usefixtures("thread_count")
+def test_requested_threads_are_set():
+    assert restore_cpu_threads(3, {}) == torch.get_num_threads() == 3
+    with pytest.raises(InputError, match="--cpu_threads 0: has to be 1 or more"):
+        restore_cpu_threads(0, {})
+
+
+@pytest.mark.parametrize(
+    ("quota", "cores"), [("200000 100000", 2), ("50000 100000", 1), ("max 100000", 8), (None, 8)]
+)
+def test_usable_cores_are_bounded_by_the_control_group(monkeypatch, tmp_path, quota, cores):
+    limit = tmp_path / "cpu.max"
+    if quota is not None:
+        limit.write_text(quota)
+    monkeypatch.setattr(threads, "_CGROUP_LIMIT", limit)
+    monkeypatch.setattr(threads.psutil, "cpu_count", lambda logical: 8)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16)), raising=False)
+    assert usable_cores() == cores
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {5}, raising=False)
+    assert usable_cores() == 1
