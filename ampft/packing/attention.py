@@ -154,13 +154,14 @@ def grouped_attention(
         (N, heads, d).
     """
 
-    def attend(number: int, *cells: torch.Tensor) -> torch.Tensor:
+    def attend(
+        number: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+    ) -> torch.Tensor:
         group, index = packing.groups[number], packing.group_indices[number]
         mask = group_mask(group, index, sliding_window, query.device)
-        attended: torch.Tensor = functional.scaled_dot_product_attention(
-            *cells, attn_mask=mask, dropout_p=dropout, scale=scale
+        return functional.scaled_dot_product_attention(
+            queries, keys, values, attn_mask=mask, dropout_p=dropout, scale=scale
         )
-        return attended
 
     return _by_group(attend, (query, key, value), packing)
 
@@ -183,10 +184,14 @@ def binary16_attention(
     plan = attention_plan(packing, query.shape[1], sliding_window)
     keep = keep_mask(plan.pairs, dropout, query.dtype).view(torch.int16) != 0
 
-    def attend(number: int, *cells: torch.Tensor) -> torch.Tensor:
+    def attend(
+        number: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+    ) -> torch.Tensor:
         group, index = packing.groups[number], packing.group_indices[number]
         return emulated_attention(
-            *cells,
+            queries,
+            keys,
+            values,
             mask=group_mask(group, index, sliding_window, query.device),
             keep=plan.spans[number].square(keep),
             dropout_p=realised_probability(dropout),
