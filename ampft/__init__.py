@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from ampft.training.step import StepOutcome as StepOutcome
     from ampft.training.step import apply_step as apply_step
     from ampft.training.step import backward as backward
+    from ampft.training.step import casts_kept as casts_kept
     from ampft.training.step import synchronized_last as synchronized_last
     from ampft.training.storage import cast_weights as cast_weights
     from ampft.training.threads import restore_cpu_threads as restore_cpu_threads
@@ -116,6 +117,7 @@ _HOMES = {
     "StepOutcome": "ampft.training.step",
     "apply_step": "ampft.training.step",
     "backward": "ampft.training.step",
+    "casts_kept": "ampft.training.step",
     "synchronized_last": "ampft.training.step",
     "cast_weights": "ampft.training.storage",
     "restore_cpu_threads": "ampft.training.threads",

@@ -49,7 +49,7 @@ from ampft.training.first_step import FirstStep
 from ampft.training.history import History, write_csv
 from ampft.training.interrupt import sigterm_raised
 from ampft.training.perturb import perturb_weights
-from ampft.training.step import StepOutcome, StepStopped
+from ampft.training.step import StepOutcome, StepStopped, casts_kept
 from ampft.training.trackers import tracked_settings
 
 
@@ -90,7 +90,7 @@ class Run:
         is_first = self.first_step.executed is None
         attempt = self.attempts.of(step_batch)
         try:
-            with self.first_step.measured(model, optimizer):
+            with self.first_step.measured(model, optimizer), casts_kept(self.setup.accelerator):
                 yield attempt
         except StepStopped as error:
             self.record(attempt.step_batch, error.outcome)

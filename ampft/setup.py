@@ -59,11 +59,8 @@ class Begun:
 
 
 def begin() -> Begun:
-    """Silence what libraries print around a run, limit what they keep, and start its clock."""
+    """Silence what libraries print around a run, and start its clock."""
     quiet_libraries()
-    # oneDNN keeps a compiled kernel, of some 0.3 MB in bfloat16, for every shape of a product, up
-    # to 1024 of them. It reads this before the first one.
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
     return Begun(time.perf_counter(), resident_peak())
 
 

@@ -33,11 +33,13 @@ from systems import SYSTEMS, Work, mean_tokens
 
 import ampft
 from ampft.matrix_rate import measure_matrix_rate
+from ampft.packing.kernel_caches import CAPACITIES
 from ampft.quiet import quiet_libraries
 from ampft.results.memory import resident_peak
 
 UNTIMED_STEPS = 5
 NOT_BY_DEFAULT = ("trainer (length grouping)", "ampft (padded)")
+TORCHS_CAPACITY = "1024"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -90,9 +92,10 @@ def multiplying_weights(folder: str) -> int:
 def peak_memory(names: list[str]) -> dict[str, dict[str, int]]:
     """Return the peak of each system in a process of its own, over the command's steps, bytes."""
     found = {}
+    alone = {name: value for name, value in os.environ.items() if name not in CAPACITIES}
     for name in names:
         command = [sys.executable, *sys.argv, f"--only_memory={name}"]
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=alone)
         found[name] = json.loads(done.stdout.splitlines()[-1])
     return found
 
@@ -159,6 +162,8 @@ def main() -> None:
     """Measure one case and append it to the results."""
     args = parsed()
     os.environ["HF_HUB_OFFLINE"] = "1"
+    if not args.only_memory:  # the systems share a process: ampft's limits are not for its peers
+        os.environ |= dict.fromkeys(CAPACITIES, TORCHS_CAPACITY)
     quiet_libraries()
     names = [name for name in SYSTEMS if name not in NOT_BY_DEFAULT]
     names = args.systems.split(",") if args.systems else names

@@ -37,6 +37,18 @@ LEARNING_RATE = 5e-5
 TUNING_STEPS = 8
 
 
+class StepClock(TrainerCallback):
+    """Notes the end of every optimizer step."""
+
+    def __init__(self) -> None:
+        self.ends: list[float] = []
+
+    def on_step_end(self, *_: Any, model: torch.nn.Module, **__: Any) -> None:
+        """Called by the Trainer; called by hand elsewhere."""
+        del model  # of use to those who look at more than time
+        self.ends.append(time.perf_counter())
+
+
 @dataclass(frozen=True, eq=False)
 class Work:
     """What is trained: data, model, precision and size, the same for every system.
@@ -48,6 +60,7 @@ class Work:
         batch_size: Effective batch.
         max_length: Tokens.
         steps: Optimizer steps.
+        clock: Makes what is told, with the model, that a step has ended.
     """
 
     data: Any
@@ -56,17 +69,7 @@ class Work:
     batch_size: int
     max_length: int
     steps: int
-
-
-class StepClock(TrainerCallback):
-    """Notes the end of every optimizer step."""
-
-    def __init__(self) -> None:
-        self.ends: list[float] = []
-
-    def on_step_end(self, *_: Any, **__: Any) -> None:
-        """Called by the Trainer; called by hand elsewhere."""
-        self.ends.append(time.perf_counter())
+    clock: Callable[[], StepClock] = StepClock
 
 
 def fresh_state() -> None:
@@ -81,7 +84,7 @@ def trainer(
     """Train with `transformers.Trainer`."""
     fresh_state()
     task, model = _task_and_model(work, seed)
-    clock = StepClock()
+    clock = work.clock()
     rows = task.examples("train").rows.add_column("labels", task.examples("train").labels.tolist())
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
@@ -133,7 +136,7 @@ def accelerate_loop(work: Work, seed: int) -> list[float]:
     """Train with the loop of Accelerate's `examples/nlp_example.py`."""
     fresh_state()
     task, model = _task_and_model(work, seed)
-    clock = StepClock()
+    clock = work.clock()
     accelerator = Accelerator(mixed_precision="bf16" if work.mode == "bf16" else "no")
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
     schedule = get_scheduler("linear", optimizer, 0, work.steps)
@@ -148,7 +151,7 @@ def accelerate_loop(work: Work, seed: int) -> list[float]:
         schedule.step()
         optimizer.zero_grad()
         loss.item()
-        clock.on_step_end()
+        clock.on_step_end(model=model)
         if len(clock.ends) == work.steps:
             break
     return clock.ends
@@ -160,7 +163,7 @@ def fabric(work: Work, seed: int) -> list[float]:
 
     fresh_state()
     task, model = _task_and_model(work, seed)
-    clock = StepClock()
+    clock = work.clock()
     precision: Any = "bf16-mixed" if work.mode == "bf16" else "32-true"
     peer = Fabric(accelerator="auto", devices=1, precision=precision)
     model, optimizer = peer.setup(model, torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE))
@@ -173,7 +176,7 @@ def fabric(work: Work, seed: int) -> list[float]:
         schedule.step()
         optimizer.zero_grad()
         loss.item()
-        clock.on_step_end()
+        clock.on_step_end(model=model)
         if len(clock.ends) == work.steps:
             break
     return clock.ends
@@ -200,20 +203,21 @@ def this_project(
     schedule = ampft.make_schedule(optimizer, work.steps, ScheduleSettings())
     model, optimizer = accelerator.prepare(loaded.model, optimizer)
     model.train()
-    clock = StepClock()
+    clock = work.clock()
     with ampft.numerics(precision):
         for epoch in range(-(-work.steps // len(batches))):
             for step_batch in batches.epoch(epoch, stop=work.steps - len(clock.ends)):
                 losses = []
-                for micro_batch in step_batch:
-                    with ampft.synchronized_last(accelerator, model, micro_batch):
-                        loss = task.loss(model, micro_batch) / step_batch.effective_weight
-                        losses.append(ampft.backward(accelerator, loss))
+                with ampft.casts_kept(accelerator):
+                    for micro_batch in step_batch:
+                        with ampft.synchronized_last(accelerator, model, micro_batch):
+                            loss = task.loss(model, micro_batch) / step_batch.effective_weight
+                            losses.append(ampft.backward(accelerator, loss))
                 ampft.apply_step(
                     accelerator, model, optimizer, schedule, losses=losses, max_grad_norm=1.0
                 )
                 optimizer.zero_grad()
-                clock.on_step_end()
+                clock.on_step_end(model=model)
     return clock.ends
 
 
@@ -231,6 +235,11 @@ SYSTEMS: dict[str, Callable[[Work, int], list[float]]] = {
 }
 
 _TASKS: dict[tuple[int, str, int, bool], Any] = {}
+
+
+def padded_task(work: Work) -> Any:
+    """Return the tokens of the work and its model, both as they are without this project's path."""
+    return _task(work, False)
 
 
 def _task(work: Work, remove_padding: bool) -> Any:
@@ -258,7 +267,7 @@ def _loader(work: Work, task: Any) -> DataLoader[Any]:
 
 def _task_and_model(work: Work, seed: int) -> tuple[Any, Any]:
     """Return the tokens and a model as users of the library load it: no hooks, no packing."""
-    task = _task(work, False)
+    task = padded_task(work)
     set_seed(seed)
     model = AutoModelForSequenceClassification.from_pretrained(
         task.model_path, num_labels=len(task.label_names), dtype=torch.float32

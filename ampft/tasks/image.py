@@ -22,7 +22,12 @@ from ampft.data.dataset import ClassificationData, label_codes
 from ampft.data.steps import FloatArray, IntArray, MicroBatch
 from ampft.errors import InputError
 from ampft.tasks.pixels import as_rgb
-from ampft.tasks.pretrained import cannot_load, label_arguments, load_pretrained
+from ampft.tasks.pretrained import (
+    cannot_load,
+    compute_activations_again,
+    label_arguments,
+    load_pretrained,
+)
 from ampft.tasks.task import (
     LoadedModel,
     TaskSettings,
@@ -89,7 +94,7 @@ class ImageTask:
                 trust_remote_code=self.settings.trust_remote_code,
             )
         if self.settings.gradient_checkpointing:
-            model.gradient_checkpointing_enable()
+            compute_activations_again(model)
         return LoadedModel(model, path or SMALL_VIT, False, notes)
 
     def examples(self, split: str) -> ImageExamples:

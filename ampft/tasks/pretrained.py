@@ -139,3 +139,10 @@ def _renew_head(model: nn.Module) -> None:
                 # transformers passes over what was loaded from the checkpoint.
                 parameter.__dict__.pop("_is_hf_initialized", None)
             draw(module)
+
+
+def compute_activations_again(model: Any) -> None:
+    """Let `model` keep what its layers are given, and compute the rest again when it is needed."""
+    # transformers 5.23 renamed it, and warns of the old name.
+    renamed = getattr(model, "activation_checkpointing_enable", None)
+    (renamed or model.gradient_checkpointing_enable)()

@@ -19,8 +19,9 @@ from transformers import (
 from ampft.data.dataset import ClassificationData, label_codes
 from ampft.data.steps import FloatArray, IntArray, MicroBatch
 from ampft.packing import install_packing, packing_support, verify_packing
+from ampft.packing.kernel_caches import limit_kernel_caches
 from ampft.tasks.minilm import default_model
-from ampft.tasks.pretrained import load_config, load_pretrained
+from ampft.tasks.pretrained import compute_activations_again, load_config, load_pretrained
 from ampft.tasks.task import (
     LoadedModel,
     TaskSettings,
@@ -90,7 +91,7 @@ class TextTask:
         if model.config.pad_token_id is None:
             model.config.pad_token_id = self.tokenizer.pad_token_id
         if self.settings.gradient_checkpointing:
-            model.gradient_checkpointing_enable()
+            compute_activations_again(model)
         padding_free, reason = self._remove_padding(model)
         return LoadedModel(model, self.model_name, padding_free, (*notes, reason))
 
@@ -100,6 +101,7 @@ class TextTask:
         support = packing_support(model)
         if not support.supported:
             return False, f"padded path: {support.reason}; micro-batches sorted by length"
+        limit_kernel_caches()  # before the first product
         difference = verify_packing(model, self._varied_lengths())
         if not difference <= PACKED_LOGITS_TOLERANCE:
             return False, f"padded path: logits without padding differ by {difference:.1e}"

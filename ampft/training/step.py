@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from accelerate.utils import DistributedType
 from torch import Tensor, nn
 
 from ampft.data.steps import MicroBatch
@@ -63,6 +64,23 @@ def synchronized_last(
         nullcontext() if micro_batch.is_last else accelerator.no_sync(model)
     )
     return context
+
+
+def casts_kept(accelerator: Accelerator) -> AbstractContextManager[object]:
+    """Return a context in which autocast casts a weight once for all micro-batches of a step.
+
+    Autocast keeps what it casts until its outermost context is left, which without this one is the
+    forward pass of a single micro-batch. The context itself casts nothing, so that backward passes
+    compute as they would without it; gradients of the casts still add up in the weights' own dtype.
+    Leave it before the next forward pass after the weights change.
+
+    Args:
+        accelerator: The one that prepared the model. Under FSDP nothing is kept: it would be whole
+            copies of weights that are sharded.
+    """
+    if accelerator.distributed_type == DistributedType.FSDP:
+        return nullcontext()
+    return torch.autocast(accelerator.device.type, enabled=False)
 
 
 def backward(accelerator: Accelerator, loss: Tensor) -> Tensor:

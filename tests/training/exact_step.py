@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,13 @@ from ampft.precision import resolve
 from ampft.tasks.task import classification_loss
 from ampft.tasks.text import TextTask
 from ampft.training.accelerator import make_accelerator, numerics
-from ampft.training.step import StepOutcome, apply_step, backward, synchronized_last
+from ampft.training.step import (
+    StepOutcome,
+    apply_step,
+    backward,
+    casts_kept,
+    synchronized_last,
+)
 
 CPU = torch.device("cpu")
 
@@ -76,6 +83,7 @@ class Training:
     rate: Callable[[int], float] | None = None
     max_grad_norm: float | None = None
     loss_scale: float | None = None
+    keep_casts: Callable[[Any], AbstractContextManager[object]] = casts_kept
 
     def __post_init__(self) -> None:
         # The process group stays: another Accelerator is wanted, not another world.
@@ -104,11 +112,12 @@ class Training:
                 self.model.train()
                 for step_batch in self.batches.epoch(epoch):
                     losses = []
-                    for micro_batch in step_batch:
-                        with synchronized_last(self.accelerator, self.model, micro_batch):
-                            summed = self.problem.loss(self.model, micro_batch)
-                            loss = summed / step_batch.effective_weight
-                            losses.append(backward(self.accelerator, loss))
+                    with self.keep_casts(self.accelerator):
+                        for micro_batch in step_batch:
+                            with synchronized_last(self.accelerator, self.model, micro_batch):
+                                summed = self.problem.loss(self.model, micro_batch)
+                                loss = summed / step_batch.effective_weight
+                                losses.append(backward(self.accelerator, loss))
                     outcome = apply_step(
                         self.accelerator,
                         self.model,

@@ -19,11 +19,6 @@ from ampft.training.step import backward
 CPU = torch.device("cpu")
 FLOAT = 4  # bytes
 
-# transformers renames the method in version 6; the one that is called exists in both.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:`gradient_checkpointing_enable` is deprecated:FutureWarning"
-)
-
 
 def network() -> nn.Sequential:
     torch.manual_seed(0)
