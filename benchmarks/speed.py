@@ -21,7 +21,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,27 +40,43 @@ from ampft.quiet import quiet_libraries
 from ampft.results.memory import resident_peak
 
 UNTIMED_STEPS = 5
-NOT_BY_DEFAULT = ("trainer (length grouping)", "ampft (padded)")
+BY_DEFAULT = (
+    *("trainer", "trainer (tuned)", "accelerate loop", "fabric loop"),
+    *("ampft (sorted micro-batches)", "ampft"),
+)
 TORCHS_CAPACITY = "1024"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
+@dataclass(frozen=True)
+class Times:
+    """Seconds of a system, one number for each turn.
+
+    Attributes:
+        step: Of an optimizer step.
+        first_step: From the start, with the model still to be loaded, to the first step's end.
+    """
+
+    step: list[float] = field(default_factory=list)
+    first_step: list[float] = field(default_factory=list)
+
+
 def measure(
     work: Work, names: list[str], turns: int, statistic: Callable[[Any], Any]
-) -> dict[str, list[float]]:
-    """Return the seconds of a step by system, one `statistic` over the steps for each turn."""
-    seconds: dict[str, list[float]] = {name: [] for name in names}
+) -> dict[str, Times]:
+    """Return the times of each system, one `statistic` over the steps for each turn."""
+    times = {name: Times() for name in names}
     for turn in range(turns):
         for name in names if turn % 2 == 0 else names[::-1]:
+            begun = time.perf_counter()
             ends = SYSTEMS[name](work, turn)
-            seconds[name].append(float(statistic(np.diff(ends)[UNTIMED_STEPS - 1 :])))
-            print(f"turn {turn + 1}  {name:30s} {seconds[name][-1]:.3f} s/step", flush=True)
-    return seconds
+            times[name].step.append(float(statistic(np.diff(ends)[UNTIMED_STEPS - 1 :])))
+            times[name].first_step.append(ends[0] - begun)
+            print(f"turn {turn + 1}  {name:34s} {times[name].step[-1]:.3f} s/step", flush=True)
+    return times
 
 
-def table(
-    seconds: dict[str, list[float]], work: Work, rate_gflops: float
-) -> dict[str, dict[str, Any]]:
+def table(times: dict[str, Times], work: Work, rate_gflops: float) -> dict[str, dict[str, Any]]:
     """Return examples/s and how many times faster `ampft` is, median and range over the turns.
 
     Utilisation counts 6 floating-point operations per weight that multiplies and real token, also
@@ -66,16 +84,17 @@ def table(
     """
     per_example = 6 * multiplying_weights(work.model) * mean_tokens(work)
     rows = {}
-    for name, steps in seconds.items():
-        ratios = [theirs / ours for theirs, ours in zip(steps, seconds["ampft"], strict=True)]
-        examples_per_second = work.batch_size / statistics.median(steps)
+    for name, its in times.items():
+        ratios = [theirs / ours for theirs, ours in zip(its.step, times["ampft"].step, strict=True)]
+        examples_per_second = work.batch_size / statistics.median(its.step)
         rows[name] = {
             "examples_per_second": examples_per_second,
             "tokens_per_second": examples_per_second * mean_tokens(work),
             "utilisation": examples_per_second * per_example / (rate_gflops * 1e9),
             "ampft_times_faster": statistics.median(ratios),
             "ampft_times_faster_range": [min(ratios), max(ratios)],
-            "step_seconds": steps,
+            "step_seconds": its.step,
+            "first_step_seconds": its.first_step,
         }
     return rows
 
@@ -132,8 +151,8 @@ def parsed() -> argparse.Namespace:
 def measured_case(args: argparse.Namespace, names: list[str], work: Work) -> dict[str, Any]:
     """Return a row of the results."""
     rate = measure_matrix_rate(ampft.training_device(), DTYPES[args.mode], name=args.mode).gflops
-    seconds = measure(work, names, args.turns, getattr(np, args.statistic))
-    rows = table(seconds, work, rate)
+    times = measure(work, names, args.turns, getattr(np, args.statistic))
+    rows = table(times, work, rate)
     for name, peaks in (peak_memory(names) if args.memory else {}).items():
         rows[name]["memory"] = peaks
     asked = ("case", "model", "mode", "batch_size", "max_length", "examples", "steps")
@@ -152,7 +171,7 @@ def show(rows: dict[str, dict[str, Any]]) -> None:
         low, high = row["ampft_times_faster_range"]
         memory = f"; {row['memory']['peak'] / 2**20:.0f} MiB" if "memory" in row else ""
         print(
-            f"{name:30s} {row['examples_per_second']:7.1f} examples/s, {row['utilisation']:.0%} of "
+            f"{name:34s} {row['examples_per_second']:7.1f} examples/s, {row['utilisation']:.0%} of "
             f"the rate; ampft {row['ampft_times_faster']:.2f} times faster ({low:.2f} to "
             f"{high:.2f}){memory}"
         )
@@ -165,8 +184,7 @@ def main() -> None:
     if not args.only_memory:  # the systems share a process: ampft's limits are not for its peers
         os.environ |= dict.fromkeys(CAPACITIES, TORCHS_CAPACITY)
     quiet_libraries()
-    names = [name for name in SYSTEMS if name not in NOT_BY_DEFAULT]
-    names = args.systems.split(",") if args.systems else names
+    names = args.systems.split(",") if args.systems else list(BY_DEFAULT)
     if args.mode == "fp16":  # the peers do not run fp16 on a CPU
         names = [name for name in names if name.startswith("ampft")]
     data = load_texts(args.case, args.data_dir, args.examples)

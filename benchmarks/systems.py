@@ -9,6 +9,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -79,7 +80,13 @@ def fresh_state() -> None:
 
 
 def trainer(
-    work: Work, seed: int, *, grouped: bool = False, fused: bool = False, micro_batches: int = 1
+    work: Work,
+    seed: int,
+    *,
+    grouped: bool = False,
+    fused: bool = False,
+    micro_batches: int = 1,
+    compiled: bool = False,
 ) -> list[float]:
     """Train with `transformers.Trainer`."""
     fresh_state()
@@ -97,6 +104,7 @@ def trainer(
             use_cpu=not torch.cuda.is_available(),
             train_sampling_strategy="group_by_length" if grouped else "random",
             optim="adamw_torch_fused" if fused else "adamw_torch",
+            torch_compile=compiled,
             save_strategy="no",
             logging_strategy="no",
             report_to=[],
@@ -183,7 +191,13 @@ def fabric(work: Work, seed: int) -> list[float]:
 
 
 def this_project(
-    work: Work, seed: int, *, remove_padding: bool = True, micro_batches: int = 1
+    work: Work,
+    seed: int,
+    *,
+    remove_padding: bool = True,
+    micro_batches: int = 1,
+    casts: Callable[[Any], AbstractContextManager[object]] = ampft.casts_kept,
+    compiled: bool = False,
 ) -> list[float]:
     """Train with the loop of `recipes/classify.py`."""
     fresh_state()
@@ -202,13 +216,14 @@ def this_project(
     optimizer = ampft.make_optimizer(loaded.model, OptimizerSettings(LEARNING_RATE), precision)
     schedule = ampft.make_schedule(optimizer, work.steps, ScheduleSettings())
     model, optimizer = accelerator.prepare(loaded.model, optimizer)
+    model = torch.compile(model, dynamic=True) if compiled else model
     model.train()
     clock = work.clock()
     with ampft.numerics(precision):
         for epoch in range(-(-work.steps // len(batches))):
             for step_batch in batches.epoch(epoch, stop=work.steps - len(clock.ends)):
                 losses = []
-                with ampft.casts_kept(accelerator):
+                with casts(accelerator):
                     for micro_batch in step_batch:
                         with ampft.synchronized_last(accelerator, model, micro_batch):
                             loss = task.loss(model, micro_batch) / step_batch.effective_weight
@@ -231,6 +246,12 @@ SYSTEMS: dict[str, Callable[[Work, int], list[float]]] = {
     "ampft (sorted micro-batches)": lambda work, seed: this_project(
         work, seed, remove_padding=False, micro_batches=4
     ),
+    "ampft (4 micro-batches)": lambda work, seed: this_project(work, seed, micro_batches=4),
+    "ampft (4 micro-batches, cast each)": lambda work, seed: this_project(
+        work, seed, micro_batches=4, casts=lambda accelerator: nullcontext()
+    ),
+    "trainer (compiled)": lambda work, seed: trainer(work, seed, fused=True, compiled=True),
+    "ampft (compiled)": lambda work, seed: this_project(work, seed, compiled=True),
     "ampft": this_project,
 }
 
