@@ -247,7 +247,7 @@ SYSTEMS: dict[str, Callable[[Work, int], list[float]]] = {
         work, seed, remove_padding=False, micro_batches=4
     ),
     "ampft (4 micro-batches)": lambda work, seed: this_project(work, seed, micro_batches=4),
-    "ampft (4 micro-batches, cast each)": lambda work, seed: this_project(
+    "ampft (4 micro-batches cast anew)": lambda work, seed: this_project(
         work, seed, micro_batches=4, casts=lambda accelerator: nullcontext()
     ),
     "trainer (compiled)": lambda work, seed: trainer(work, seed, fused=True, compiled=True),
