@@ -182,7 +182,7 @@ def main() -> None:
     args = parsed()
     os.environ["HF_HUB_OFFLINE"] = "1"
     if not args.only_memory:  # the systems share a process: ampft's limits are not for its peers
-        os.environ |= dict.fromkeys(CAPACITIES, TORCHS_CAPACITY)
+        os.environ |= {name: os.environ.get(name, TORCHS_CAPACITY) for name in CAPACITIES}
     quiet_libraries()
     names = args.systems.split(",") if args.systems else list(BY_DEFAULT)
     if args.mode == "fp16":  # the peers do not run fp16 on a CPU
