@@ -4,10 +4,11 @@ One process measures one case in one precision: the systems take turns, five tim
 optimizer step from the sixth on is timed from the end of the one before, so that waiting for data
 counts. Printed are medians (`--statistic mean` for whole epochs), and ratios turn by turn. Length
 grouping goes through an epoch by length, so that a few steps say nothing about it: give it the
-steps of an epoch and the mean. Peak memory comes from a further process for each system.
+steps of an epoch and the mean. With `--apart` each turn is a process of its own: every system runs
+as its users have it (ampft keeps fewer compiled kernels then), and peak memory is measured.
 
     python benchmarks/speed.py docstrings --mode bf16 --out speed.json
-    python benchmarks/speed.py sst2 --data_dir DATA --mode fp32 --memory --out speed.json
+    python benchmarks/speed.py sst2 --data_dir DATA --mode fp32 --apart --out speed.json
     python benchmarks/speed.py docstrings --model bert-base --mode bf16 --out speed.json
     python benchmarks/speed_plot.py speed.json --out speed.svg      # and the geometric mean
 """
@@ -24,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,30 +52,53 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of a system, one number for each turn.
+    """What the turns of a system measured, one number for each.
 
     Attributes:
-        step: Of an optimizer step.
-        first_step: From the start, with the model still to be loaded, to the first step's end.
+        step: Seconds of an optimizer step.
+        first_step: Seconds to the end of the first step, loading the model included.
+        peak: Most bytes of the process or the GPU; empty where the turns shared a process.
     """
 
     step: list[float] = field(default_factory=list)
     first_step: list[float] = field(default_factory=list)
+    peak: list[int] = field(default_factory=list)
 
 
 def measure(
-    work: Work, names: list[str], turns: int, statistic: Callable[[Any], Any]
+    one_turn: Callable[[str, int], dict[str, Any]], names: list[str], turns: int
 ) -> dict[str, Times]:
-    """Return the times of each system, one `statistic` over the steps for each turn."""
+    """Let each system have its turns."""
     times = {name: Times() for name in names}
     for turn in range(turns):
         for name in names if turn % 2 == 0 else names[::-1]:
-            begun = time.perf_counter()
-            ends = SYSTEMS[name](work, turn)
-            times[name].step.append(float(statistic(np.diff(ends)[UNTIMED_STEPS - 1 :])))
-            times[name].first_step.append(ends[0] - begun)
+            for what, value in one_turn(name, turn).items():
+                getattr(times[name], what).append(value)
             print(f"turn {turn + 1}  {name:34s} {times[name].step[-1]:.3f} s/step", flush=True)
     return times
+
+
+def turn_here(work: Work, statistic: str, name: str, turn: int) -> dict[str, Any]:
+    """Train with a system once."""
+    mean_tokens(work)  # tokens are made before the clock starts
+    begun = time.perf_counter()
+    ends = SYSTEMS[name](work, turn)
+    step = getattr(np, statistic)(np.diff(ends)[UNTIMED_STEPS - 1 :])
+    return {"step": float(step), "first_step": ends[0] - begun}
+
+
+def turn_apart(name: str, turn: int) -> dict[str, Any]:
+    """Train with a system once, in a process of its own."""
+    command = [sys.executable, *sys.argv, f"--only={name}", f"--only_turn={turn}"]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def device_or_process_peak() -> int:
+    """Return the bytes that this process has used at most, of a GPU's memory where there is one."""
+    peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else resident_peak()
+    return peak or 0
 
 
 def table(times: dict[str, Times], work: Work, rate_gflops: float) -> dict[str, dict[str, Any]]:
@@ -95,6 +120,7 @@ def table(times: dict[str, Times], work: Work, rate_gflops: float) -> dict[str, 
             "ampft_times_faster_range": [min(ratios), max(ratios)],
             "step_seconds": its.step,
             "first_step_seconds": its.first_step,
+            **({"peak_bytes": its.peak} if its.peak else {}),
         }
     return rows
 
@@ -106,26 +132,6 @@ def multiplying_weights(folder: str) -> int:
     encoder = AutoModel.from_pretrained(folder, dtype=torch.float32)
     layers = (module for name, module in encoder.named_modules() if "pooler" not in name)
     return sum(one.weight.numel() for one in layers if isinstance(one, torch.nn.Linear))
-
-
-def peak_memory(names: list[str]) -> dict[str, dict[str, int]]:
-    """Return the peak of each system in a process of its own, over the command's steps, bytes."""
-    found = {}
-    alone = {name: value for name, value in os.environ.items() if name not in CAPACITIES}
-    for name in names:
-        command = [sys.executable, *sys.argv, f"--only_memory={name}"]
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=alone)
-        found[name] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
-def only_memory(work: Work, name: str) -> None:
-    """Train with one system and print the peak of this process, before and after."""
-    mean_tokens(work)  # tokens are made before the model is there
-    before = resident_peak()
-    SYSTEMS[name](work, 0)
-    device = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
-    print(json.dumps({"peak": device or resident_peak(), "before_the_model": before}))
 
 
 def parsed() -> argparse.Namespace:
@@ -142,8 +148,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--statistic", choices=("median", "mean"), default="median")
     parser.add_argument("--turns", type=int, default=5, help="interleaved repetitions")
     parser.add_argument("--systems", help="comma separated, ampft among them")
-    parser.add_argument("--memory", action="store_true", help="measure peak memory too")
-    parser.add_argument("--only_memory", metavar="SYSTEM", help=argparse.SUPPRESS)
+    parser.add_argument("--apart", action="store_true", help="a process for each turn; also memory")
+    parser.add_argument("--only", metavar="SYSTEM", help=argparse.SUPPRESS)
+    parser.add_argument("--only_turn", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, required=True, help="JSON file to add to")
     return parser.parse_args()
 
@@ -151,13 +158,11 @@ def parsed() -> argparse.Namespace:
 def measured_case(args: argparse.Namespace, names: list[str], work: Work) -> dict[str, Any]:
     """Return a row of the results."""
     rate = measure_matrix_rate(ampft.training_device(), DTYPES[args.mode], name=args.mode).gflops
-    times = measure(work, names, args.turns, getattr(np, args.statistic))
-    rows = table(times, work, rate)
-    for name, peaks in (peak_memory(names) if args.memory else {}).items():
-        rows[name]["memory"] = peaks
+    one_turn = turn_apart if args.apart else partial(turn_here, work, args.statistic)
+    rows = table(measure(one_turn, names, args.turns), work, rate)
     asked = ("case", "model", "mode", "batch_size", "max_length", "examples", "steps")
     return {
-        **{name: getattr(args, name) for name in (*asked, "statistic")},
+        **{name: getattr(args, name) for name in (*asked, "statistic", "apart")},
         "mean_tokens": mean_tokens(work),
         "matrix_rate_gflops": rate,
         "systems": rows,
@@ -169,7 +174,7 @@ def show(rows: dict[str, dict[str, Any]]) -> None:
     """Print a line for each system."""
     for name, row in rows.items():
         low, high = row["ampft_times_faster_range"]
-        memory = f"; {row['memory']['peak'] / 2**20:.0f} MiB" if "memory" in row else ""
+        memory = f"; {max(row['peak_bytes']) / 2**20:.0f} MiB" if "peak_bytes" in row else ""
         print(
             f"{name:34s} {row['examples_per_second']:7.1f} examples/s, {row['utilisation']:.0%} of "
             f"the rate; ampft {row['ampft_times_faster']:.2f} times faster ({low:.2f} to "
@@ -181,7 +186,7 @@ def main() -> None:
     """Measure one case and append it to the results."""
     args = parsed()
     os.environ["HF_HUB_OFFLINE"] = "1"
-    if not args.only_memory:  # the systems share a process: ampft's limits are not for its peers
+    if not args.apart:  # the systems share a process: ampft's limits are not for its peers
         os.environ |= {name: os.environ.get(name, TORCHS_CAPACITY) for name in CAPACITIES}
     quiet_libraries()
     names = args.systems.split(",") if args.systems else list(BY_DEFAULT)
@@ -191,8 +196,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         model = model_folder(args.model, len(data.label_names), Path(folder))
         work = Work(data, model, args.mode, args.batch_size, args.max_length, args.steps)
-        if args.only_memory:
-            only_memory(work, args.only_memory)
+        if args.only:
+            found = turn_here(work, args.statistic, args.only, args.only_turn)
+            print(json.dumps(found | {"peak": device_or_process_peak()}))
             return
         row = measured_case(args, names, work)
     show(row["systems"])
