@@ -89,8 +89,9 @@ class Run:
         """
         is_first = self.first_step.executed is None
         attempt = self.attempts.of(step_batch)
+        casts = casts_kept(self.setup.accelerator, model, attempt.step_batch)
         try:
-            with self.first_step.measured(model, optimizer), casts_kept(self.setup.accelerator):
+            with self.first_step.measured(model, optimizer), casts:
                 yield attempt
         except StepStopped as error:
             self.record(attempt.step_batch, error.outcome)
@@ -209,11 +210,7 @@ class Run:
             return self._predict(plain, split)
 
     def _metrics(self, report: Report) -> dict[str, Any]:
-        return {
-            **report.metrics(),
-            "split": report.split,
-            "selected": self._selected(report.split),
-        }
+        return {**report.metrics(), "split": report.split, "selected": self._selected(report.split)}
 
     def _timings(self, model: nn.Module) -> dict[str, Any]:
         """Return the speed of the training, beside what the machine can do."""

@@ -10,8 +10,10 @@ import csv
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import datasets
+import torch
 from transformers import (
     AutoModelForSequenceClassification,
     BertConfig,
@@ -89,11 +91,15 @@ def _mrpc(folder: Path) -> tuple[dict[str, list[str]], list[str]]:
 
 
 @cache
-def model_folder(name: str, classes: int, where: Path) -> str:
-    """Return the folder of a model of `MODELS`, made with its tokenizer in `where`."""
+def model_folder(name: str, label_names: tuple[str, ...], where: Path) -> str:
+    """Return the folder of a model of `MODELS`, made with its tokenizer in `where`.
+
+    Its weights and its head are the same each time, and the labels are those of the data: nobody
+    draws a head anew.
+    """
     if name == "minilm":
         return default_model(None)[0]
-    folder = where / f"{name}-{classes}"
+    folder = where / f"{name}-{len(label_names)}"
     tokenizer = load_tokenizer(default_model(None)[0])
     special = {
         "pad_token_id": tokenizer.pad_token_id,
@@ -102,10 +108,15 @@ def model_folder(name: str, classes: int, where: Path) -> str:
         "bos_token_id": tokenizer.cls_token_id,
         "eos_token_id": tokenizer.sep_token_id,
     }
-    configs = {
-        "bert-base": lambda: BertConfig(num_labels=classes),
-        "modernbert-base": lambda: ModernBertConfig(num_labels=classes, **special),
+    labels: dict[str, Any] = {
+        "id2label": dict(enumerate(label_names)),
+        "label2id": {label: index for index, label in enumerate(label_names)},
     }
+    configs = {
+        "bert-base": lambda: BertConfig(**labels),
+        "modernbert-base": lambda: ModernBertConfig(**labels, **special),
+    }
+    torch.manual_seed(0)
     AutoModelForSequenceClassification.from_config(configs[name]()).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)

@@ -33,11 +33,11 @@ import numpy as np
 import torch
 from cases import MODELS, TEXTS, load_texts, model_folder
 from provenance import provenance
-from systems import SYSTEMS, Work, mean_tokens
+from systems import SYSTEMS, named_systems, prepare
+from work import Work, limits_of_torch, mean_tokens
 
 import ampft
 from ampft.matrix_rate import measure_matrix_rate
-from ampft.packing.kernel_caches import CAPACITIES
 from ampft.quiet import quiet_libraries
 from ampft.results.memory import resident_peak
 
@@ -46,7 +46,6 @@ BY_DEFAULT = (
     *("trainer", "trainer (tuned)", "accelerate loop", "fabric loop"),
     *("ampft (sorted micro-batches)", "ampft"),
 )
-TORCHS_CAPACITY = "1024"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -80,7 +79,7 @@ def measure(
 
 def turn_here(work: Work, statistic: str, name: str, turn: int) -> dict[str, Any]:
     """Train with a system once."""
-    mean_tokens(work)  # tokens are made before the clock starts
+    prepare(name, work)
     begun = time.perf_counter()
     ends = SYSTEMS[name](work, turn)
     step = getattr(np, statistic)(np.diff(ends)[UNTIMED_STEPS - 1 :])
@@ -187,14 +186,14 @@ def main() -> None:
     args = parsed()
     os.environ["HF_HUB_OFFLINE"] = "1"
     if not args.apart:  # the systems share a process: ampft's limits are not for its peers
-        os.environ |= {name: os.environ.get(name, TORCHS_CAPACITY) for name in CAPACITIES}
+        limits_of_torch()
     quiet_libraries()
-    names = args.systems.split(",") if args.systems else list(BY_DEFAULT)
+    names = named_systems(args.systems) if args.systems else list(BY_DEFAULT)
     if args.mode == "fp16":  # the peers do not run fp16 on a CPU
         names = [name for name in names if name.startswith("ampft")]
     data = load_texts(args.case, args.data_dir, args.examples)
     with tempfile.TemporaryDirectory() as folder:
-        model = model_folder(args.model, len(data.label_names), Path(folder))
+        model = model_folder(args.model, tuple(data.label_names), Path(folder))
         work = Work(data, model, args.mode, args.batch_size, args.max_length, args.steps)
         if args.only:
             found = turn_here(work, args.statistic, args.only, args.only_turn)

@@ -14,6 +14,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib import pyplot as plt
 
+# The others; systems that are ways of this project's own are not drawn.
 COLOURS = {
     "trainer": "#0072b2",
     "trainer (tuned)": "#56b4e9",
@@ -26,16 +27,22 @@ COLOURS = {
 
 def label(row: dict[str, Any]) -> str:
     """Return what a case is called beside its dots."""
-    size = f"batch {row['batch_size']}, {row['mean_tokens']:.0f} tokens"
-    return f"{row['case']}, {row['model']}, {row['mode']}\n{size}"
+    tokens = f"{row['mean_tokens']:.0f} tokens, at most {row['max_length']}"
+    return f"{row['case']}, {row['model']}, {row['mode']}\nbatch {row['batch_size']}, {tokens}"
 
 
 def geometric_means(rows: list[dict[str, Any]]) -> dict[str, tuple[float, int]]:
-    """Return, by system, how many times faster ampft is over its cases, and how many they are."""
+    """Return, by system, how many times faster ampft is over its cases, and how many they are.
+
+    Raises:
+        SystemExit: A case is there twice, and would count twice.
+    """
+    if len({label(row) for row in rows}) < len(rows):
+        raise SystemExit("a case is there twice: give files with each case once")
     ratios: dict[str, list[float]] = {}
     for row in rows:
         for name, found in row["systems"].items():
-            if name != "ampft":
+            if name in COLOURS:
                 ratios.setdefault(name, []).append(math.log(found["ampft_times_faster"]))
     return {name: (math.exp(sum(logs) / len(logs)), len(logs)) for name, logs in ratios.items()}
 

@@ -6,71 +6,31 @@ and learning rate. None is told to log, save or evaluate.
 
 from __future__ import annotations
 
+import importlib
 import tempfile
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import replace
 from typing import Any
 
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
 from accelerate.utils import set_seed
-from torch.utils.data import DataLoader
 from transformers import (
-    AutoModelForSequenceClassification,
     DataCollatorWithPadding,
     PrinterCallback,
     Trainer,
-    TrainerCallback,
     TrainingArguments,
     get_scheduler,
 )
+from work import StepClock, Work, epochs, padded_batches, task_and_model, task_of
 
 import ampft
-from ampft.tasks.task import TaskSettings
-from ampft.tasks.text import text_task
 from ampft.training.optimizer import OptimizerSettings, ScheduleSettings
 
 LEARNING_RATE = 5e-5
 TUNING_STEPS = 8
-
-
-class StepClock(TrainerCallback):
-    """Notes the end of every optimizer step."""
-
-    def __init__(self) -> None:
-        self.ends: list[float] = []
-
-    def on_step_end(self, *_: Any, model: torch.nn.Module, **__: Any) -> None:
-        """Called by the Trainer; called by hand elsewhere."""
-        del model  # of use to those who look at more than time
-        self.ends.append(time.perf_counter())
-
-
-@dataclass(frozen=True, eq=False)
-class Work:
-    """What is trained: data, model, precision and size, the same for every system.
-
-    Attributes:
-        data: Texts.
-        model: Folder of the model.
-        mode: "fp32" or "bf16" (fp16 for this project alone: the others do not run it on a CPU).
-        batch_size: Effective batch.
-        max_length: Tokens.
-        steps: Optimizer steps.
-        clock: Makes what is told, with the model, that a step has ended.
-    """
-
-    data: Any
-    model: str
-    mode: str
-    batch_size: int
-    max_length: int
-    steps: int
-    clock: Callable[[], StepClock] = StepClock
 
 
 def fresh_state() -> None:
@@ -90,7 +50,7 @@ def trainer(
 ) -> list[float]:
     """Train with `transformers.Trainer`."""
     fresh_state()
-    task, model = _task_and_model(work, seed)
+    task, model = task_and_model(work, seed)
     clock = work.clock()
     rows = task.examples("train").rows.add_column("labels", task.examples("train").labels.tolist())
     with tempfile.TemporaryDirectory() as folder:
@@ -125,34 +85,39 @@ def trainer(
 
 def tuned_trainer(work: Work, seed: int) -> list[float]:
     """Train with the Trainer, fused AdamW, and the number of micro-batches that is fastest."""
-    return trainer(work, seed, fused=True, micro_batches=_best_micro_batches(work))
+    return trainer(work, seed, fused=True, micro_batches=best_micro_batches(work))
 
 
-@cache
-def _best_micro_batches(work: Work) -> int:
-    """Return 1, 2 or 4, whichever takes least time for the same few steps."""
-    tuning = replace(work, steps=TUNING_STEPS)
+_BEST: dict[tuple[Any, ...], int] = {}
+
+
+def best_micro_batches(work: Work) -> int:
+    """Return 1, 2 or 4, whichever takes the Trainer least time; found out once for a work."""
+    key = (id(work.data), work.model, work.mode, work.batch_size, work.max_length)
+    tuning = replace(work, steps=TUNING_STEPS, clock=StepClock)
 
     def seconds(micro_batches: int) -> float:
         ends = trainer(tuning, 0, fused=True, micro_batches=micro_batches)
         return ends[-1] - ends[1]
 
-    return min((1, 2, 4), key=seconds)
+    if key not in _BEST:
+        _BEST[key] = min((1, 2, 4), key=seconds)
+    return _BEST[key]
 
 
 def accelerate_loop(work: Work, seed: int) -> list[float]:
     """Train with the loop of Accelerate's `examples/nlp_example.py`."""
     fresh_state()
-    task, model = _task_and_model(work, seed)
+    task, model = task_and_model(work, seed)
     clock = work.clock()
     accelerator = Accelerator(mixed_precision="bf16" if work.mode == "bf16" else "no")
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
     schedule = get_scheduler("linear", optimizer, 0, work.steps)
     model, optimizer, loader, schedule = accelerator.prepare(
-        model, optimizer, _loader(work, task), schedule
+        model, optimizer, padded_batches(work, task), schedule
     )
     model.train()
-    for batch in loader:
+    for batch in epochs(loader, work.steps):
         loss = model(**batch).loss
         accelerator.backward(loss)
         optimizer.step()
@@ -160,8 +125,6 @@ def accelerate_loop(work: Work, seed: int) -> list[float]:
         optimizer.zero_grad()
         loss.item()
         clock.on_step_end(model=model)
-        if len(clock.ends) == work.steps:
-            break
     return clock.ends
 
 
@@ -170,14 +133,14 @@ def fabric(work: Work, seed: int) -> list[float]:
     from lightning.fabric import Fabric
 
     fresh_state()
-    task, model = _task_and_model(work, seed)
+    task, model = task_and_model(work, seed)
     clock = work.clock()
     precision: Any = "bf16-mixed" if work.mode == "bf16" else "32-true"
     peer = Fabric(accelerator="auto", devices=1, precision=precision)
     model, optimizer = peer.setup(model, torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE))
     schedule = get_scheduler("linear", optimizer.optimizer, 0, work.steps)
     model.train()
-    for batch in peer.setup_dataloaders(_loader(work, task)):
+    for batch in epochs(peer.setup_dataloaders(padded_batches(work, task)), work.steps):
         loss = model(**batch).loss
         peer.backward(loss)
         optimizer.step()
@@ -185,8 +148,6 @@ def fabric(work: Work, seed: int) -> list[float]:
         optimizer.zero_grad()
         loss.item()
         clock.on_step_end(model=model)
-        if len(clock.ends) == work.steps:
-            break
     return clock.ends
 
 
@@ -196,7 +157,7 @@ def this_project(
     *,
     remove_padding: bool = True,
     micro_batches: int = 1,
-    casts: Callable[[Any], AbstractContextManager[object]] = ampft.casts_kept,
+    casts: Callable[..., AbstractContextManager[object]] = ampft.casts_kept,
     compiled: bool = False,
 ) -> list[float]:
     """Train with the loop of `recipes/classify.py`."""
@@ -204,7 +165,7 @@ def this_project(
     precision = ampft.resolve(work.mode, ampft.training_device())
     accelerator = ampft.make_accelerator(precision, gradient_accumulation_steps=micro_batches)
     set_seed(seed)
-    task = _task(work, remove_padding)
+    task = task_of(work, remove_padding)
     loaded = ampft.cast_weights(task.load_model(), precision)
     batches = ampft.StepBatches.for_process(
         accelerator,
@@ -223,7 +184,7 @@ def this_project(
         for epoch in range(-(-work.steps // len(batches))):
             for step_batch in batches.epoch(epoch, stop=work.steps - len(clock.ends)):
                 losses = []
-                with casts(accelerator):
+                with casts(accelerator, model, step_batch):
                     for micro_batch in step_batch:
                         with ampft.synchronized_last(accelerator, model, micro_batch):
                             loss = task.loss(model, micro_batch) / step_batch.effective_weight
@@ -235,6 +196,8 @@ def this_project(
                 clock.on_step_end(model=model)
     return clock.ends
 
+
+PADDED = ("ampft (padded)", "ampft (sorted micro-batches)")
 
 SYSTEMS: dict[str, Callable[[Work, int], list[float]]] = {
     "trainer": trainer,
@@ -248,49 +211,32 @@ SYSTEMS: dict[str, Callable[[Work, int], list[float]]] = {
     ),
     "ampft (4 micro-batches)": lambda work, seed: this_project(work, seed, micro_batches=4),
     "ampft (4 micro-batches cast anew)": lambda work, seed: this_project(
-        work, seed, micro_batches=4, casts=lambda accelerator: nullcontext()
+        work, seed, micro_batches=4, casts=lambda *_: nullcontext()
     ),
     "trainer (compiled)": lambda work, seed: trainer(work, seed, fused=True, compiled=True),
     "ampft (compiled)": lambda work, seed: this_project(work, seed, compiled=True),
     "ampft": this_project,
 }
 
-_TASKS: dict[tuple[int, str, int, bool], Any] = {}
+
+def named_systems(names: str) -> list[str]:
+    """Return the systems of a command line, comma separated."""
+    systems = names.split(",")
+    unknown = set(systems) - set(SYSTEMS)
+    if unknown or "ampft" not in systems:
+        raise SystemExit(f"--systems: ampft and any of {', '.join(SYSTEMS)}; not {unknown or ''}")
+    return systems
 
 
-def padded_task(work: Work) -> Any:
-    """Return the tokens of the work and its model, both as they are without this project's path."""
-    return _task(work, False)
+WITHOUT_PADDING = frozenset(
+    name for name in SYSTEMS if name.startswith("ampft") and name not in PADDED
+)
 
 
-def _task(work: Work, remove_padding: bool) -> Any:
-    key = (id(work.data), work.model, work.max_length, remove_padding)
-    if key not in _TASKS:  # tokens are made once for all systems
-        settings = TaskSettings(
-            model_name_or_path=work.model,
-            max_seq_length=work.max_length,
-            remove_padding=remove_padding,
-        )
-        _TASKS[key] = text_task(work.data, settings)
-    return _TASKS[key]
-
-
-def mean_tokens(work: Work) -> float:
-    """Return the mean number of tokens of a training example."""
-    return float(_task(work, True).examples("train").lengths.mean())
-
-
-def _loader(work: Work, task: Any) -> DataLoader[Any]:
-    rows = task.examples("train").rows.add_column("labels", task.examples("train").labels.tolist())
-    collator = DataCollatorWithPadding(task.tokenizer)
-    return DataLoader(rows, shuffle=True, batch_size=work.batch_size, collate_fn=collator)
-
-
-def _task_and_model(work: Work, seed: int) -> tuple[Any, Any]:
-    """Return the tokens and a model as users of the library load it: no hooks, no packing."""
-    task = padded_task(work)
-    set_seed(seed)
-    model = AutoModelForSequenceClassification.from_pretrained(
-        task.model_path, num_labels=len(task.label_names), dtype=torch.float32
-    )
-    return task, model
+def prepare(name: str, work: Work) -> None:
+    """Do what a system needs once and what is not its training: tokens, imports, tuning."""
+    task_of(work, name in WITHOUT_PADDING)
+    if name == "fabric loop":
+        importlib.import_module("lightning.fabric")
+    if name == "trainer (tuned)":
+        best_micro_batches(work)

@@ -25,13 +25,12 @@ import numpy as np
 import torch
 from cases import MODELS, TEXTS, load_texts, model_folder
 from provenance import provenance
-from systems import SYSTEMS, StepClock, Work, padded_task
+from systems import SYSTEMS, named_systems, prepare
+from work import StepClock, Work, limits_of_torch, padded_task
 
-from ampft.packing.kernel_caches import CAPACITIES
 from ampft.quiet import quiet_libraries
 
 EVALUATION_BATCH = 64
-TORCHS_CAPACITY = "1024"  # the systems share a process: ampft's limits are not for its peers
 
 
 class AccuracyClock(StepClock):
@@ -51,6 +50,8 @@ class AccuracyClock(StepClock):
 
     def on_step_end(self, *_: Any, model: torch.nn.Module, **__: Any) -> None:
         """Stop the clock, and evaluate when it is time."""
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
         now = time.perf_counter()
         self._seconds += 0.0 if self._since is None else now - self._since
         self.ends.append(self._seconds)
@@ -63,17 +64,16 @@ class AccuracyClock(StepClock):
 def accuracy(model: torch.nn.Module, task: Any) -> float:
     """Return the share of the held-out texts that a model in training gets right."""
     examples = task.examples("test")
+    device = next(model.parameters()).device
     right = 0
-    state = torch.get_rng_state()
-    model.eval()
+    model.eval()  # nothing is drawn at random
     for ids in np.array_split(
         np.argsort(examples.lengths, kind="stable"), -(-len(examples.labels) // EVALUATION_BATCH)
     ):
-        inputs = examples.collate(ids)
+        inputs = {name: tensor.to(device) for name, tensor in examples.collate(ids).items()}
         labels = inputs.pop("labels")
         right += int((model(**inputs).logits.argmax(-1) == labels).sum())
     model.train()
-    torch.set_rng_state(state)
     return right / len(examples.labels)
 
 
@@ -105,6 +105,7 @@ def measure(work: Work, names: list[str], seeds: int, every: int) -> dict[str, l
     curves: dict[str, list[Curve]] = {name: [] for name in names}
     for seed in range(seeds):
         for name in names if seed % 2 == 0 else names[::-1]:
+            prepare(name, work)
             clock = AccuracyClock(padded_task(work), every)
             SYSTEMS[name](replace(work, clock=lambda clock=clock: clock), seed)
             curve = Curve(clock.points)
@@ -149,13 +150,17 @@ def main() -> None:
     parser.add_argument("--systems", default="trainer,accelerate loop,ampft (padded),ampft")
     parser.add_argument("--out", type=Path, required=True, help="JSON file to add to")
     args = parser.parse_args()
-    os.environ |= {"HF_HUB_OFFLINE": "1"} | dict.fromkeys(CAPACITIES, TORCHS_CAPACITY)
+    if args.every > args.steps:
+        parser.error("--every is more than --steps: there would be no evaluation")
+    names = named_systems(args.systems)
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    limits_of_torch()
     quiet_libraries()
     data = held_out(load_texts(args.case, args.data_dir), args.held_out)
     with tempfile.TemporaryDirectory() as folder:
-        model = model_folder(args.model, len(data.label_names), Path(folder))
+        model = model_folder(args.model, tuple(data.label_names), Path(folder))
         work = Work(data, model, args.mode, args.batch_size, args.max_length, args.steps)
-        found = table(measure(work, args.systems.split(","), args.seeds, args.every))
+        found = table(measure(work, names, args.seeds, args.every))
     print(f"to an accuracy of {found['accuracy']:.4f}, which every run reached:")
     for name, row in found["systems"].items():
         low, high = row["ampft_times_faster_range"]

@@ -145,4 +145,4 @@ def compute_activations_again(model: Any) -> None:
     """Let `model` keep what its layers are given, and compute the rest again when it is needed."""
     # transformers 5.23 renamed it, and warns of the old name.
     renamed = getattr(model, "activation_checkpointing_enable", None)
-    (renamed or model.gradient_checkpointing_enable)()
+    (renamed or model.gradient_checkpointing_enable)({"use_reentrant": False})

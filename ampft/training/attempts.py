@@ -153,6 +153,7 @@ class Attempt:
                 if self._ran_out:
                     break
             else:
+                torch.clear_autocast_cache()  # the weights are about to change
                 return
             assert self._before is not None
             self._before.restore()

@@ -12,7 +12,7 @@ import torch
 from accelerate.utils import DistributedType
 from torch import Tensor, nn
 
-from ampft.data.steps import MicroBatch
+from ampft.data.steps import MicroBatch, StepBatch
 from ampft.errors import TrainingStopped
 from ampft.training.lost_updates import step_measuring_losses
 
@@ -66,19 +66,26 @@ def synchronized_last(
     return context
 
 
-def casts_kept(accelerator: Accelerator) -> AbstractContextManager[object]:
+def casts_kept(
+    accelerator: Accelerator, model: nn.Module, step_batch: StepBatch
+) -> AbstractContextManager[object]:
     """Return a context in which autocast casts a weight once for all micro-batches of a step.
 
     Autocast keeps what it casts until its outermost context is left, which without this one is the
     forward pass of a single micro-batch. The context itself casts nothing, so that backward passes
     compute as they would without it; gradients of the casts still add up in the weights' own dtype.
-    Leave it before the next forward pass after the weights change.
+    Leave it before `apply_step`: a forward pass inside it takes the weights of its beginning.
 
     Args:
         accelerator: The one that prepared the model. Under FSDP nothing is kept: it would be whole
             copies of weights that are sharded.
+        model: Prepared. While it computes activations again to save memory, nothing is kept.
+        step_batch: With a single micro-batch there is nothing to be gained.
     """
-    if accelerator.distributed_type == DistributedType.FSDP:
+    if len(step_batch.micro_batches) == 1 or accelerator.distributed_type == DistributedType.FSDP:
+        return nullcontext()
+    unwrapped = accelerator.unwrap_model(model, keep_torch_compile=False)
+    if getattr(unwrapped, "is_gradient_checkpointing", False):
         return nullcontext()
     return torch.autocast(accelerator.device.type, enabled=False)
 

@@ -83,7 +83,7 @@ class Training:
     rate: Callable[[int], float] | None = None
     max_grad_norm: float | None = None
     loss_scale: float | None = None
-    keep_casts: Callable[[Any], AbstractContextManager[object]] = casts_kept
+    keep_casts: Callable[..., AbstractContextManager[object]] = casts_kept
 
     def __post_init__(self) -> None:
         # The process group stays: another Accelerator is wanted, not another world.
@@ -112,7 +112,7 @@ class Training:
                 self.model.train()
                 for step_batch in self.batches.epoch(epoch):
                     losses = []
-                    with self.keep_casts(self.accelerator):
+                    with self.keep_casts(self.accelerator, self.model, step_batch):
                         for micro_batch in step_batch:
                             with synchronized_last(self.accelerator, self.model, micro_batch):
                                 summed = self.problem.loss(self.model, micro_batch)

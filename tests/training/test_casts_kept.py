@@ -6,10 +6,11 @@ from contextlib import nullcontext
 import pytest
 import torch
 from accelerate.utils import DistributedType
-from exact_step import Training, text_problem
+from exact_step import Training, flat_weights, text_problem
 from tiny_text import tiny_task
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ampft.training.attempts import Attempts
 from ampft.training.step import casts_kept
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
@@ -31,14 +32,17 @@ class CastCounter(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def nothing_kept(accelerator):
+def nothing_kept(accelerator, model, step_batch):
     return nullcontext()
 
 
-def training(folder, mode, keep_casts, **settings):
-    task = tiny_task(folder, train=24, **settings)
+def training(folder, mode, keep_casts=casts_kept, *, micro_batches=MICRO_BATCHES, **settings):
     return Training(
-        mode, text_problem(task), batch_size=4, micro_batches=MICRO_BATCHES, keep_casts=keep_casts
+        mode,
+        text_problem(tiny_task(folder, train=24, **settings)),
+        batch_size=12 // micro_batches,
+        micro_batches=micro_batches,
+        keep_casts=keep_casts,
     )
 
 
@@ -52,26 +56,60 @@ def test_a_weight_is_cast_once_in_a_step(tiny_bert, mode, keep_casts, times):
     assert set(casts.counts.values()) == {times}
 
 
-@pytest.mark.parametrize("settings", [{}, {"gradient_checkpointing": True}], ids=["plain", "again"])
 @pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16"])
-def test_gradients_and_weights_are_those_without_it_bit_for_bit(tiny_bert, mode, settings):
-    kept = list(training(tiny_bert, mode, casts_kept, **settings).steps(epochs=2))
-    plain = list(training(tiny_bert, mode, nothing_kept, **settings).steps(epochs=2))
+def test_gradients_and_weights_are_those_without_it_bit_for_bit(tiny_bert, mode):
+    subjects = [training(tiny_bert, mode, keep_casts) for keep_casts in (casts_kept, nothing_kept)]
+    kept, plain = (list(subject.steps(epochs=2)) for subject in subjects)
     assert len(kept) == len(plain) == 4  # later ones would differ if an old cast stayed
     for one, other in zip(kept, plain, strict=True):
         assert torch.equal(one.gradient, other.gradient)
         assert one.outcome == other.outcome
+    assert torch.equal(*(flat_weights(subject.model) for subject in subjects))
 
 
-def test_no_autocast_is_left_on_and_no_cast_stays(tiny_bert):
-    subject = training(tiny_bert, "bf16", casts_kept)
-    with casts_kept(subject.accelerator):
-        assert not torch.is_autocast_enabled("cpu")
-    assert torch.autocast_increment_nesting() == 1
-    torch.autocast_decrement_nesting()
+def forward_passes_cast(subject, number, *, within):
+    """Return how often each weight is cast in some forward passes of the first micro-batch."""
+    step_batch = next(subject.batches.epoch(0))
+    micro_batch = step_batch.micro_batches[0]
+    context = within(subject.accelerator, subject.model, step_batch)
+    with CastCounter(subject.model.parameters()) as casts, context:
+        for _ in range(number):
+            assert not torch.is_autocast_enabled("cpu")
+            subject.problem.loss(subject.model, micro_batch)
+    return set(casts.counts.values())
+
+
+def test_casts_go_with_the_context(tiny_bert):
+    subject = training(tiny_bert, "bf16")
+    assert forward_passes_cast(subject, 2, within=casts_kept) == {1}
+    assert forward_passes_cast(subject, 1, within=nothing_kept) == {1}  # none was left
+
+
+def test_a_single_micro_batch_keeps_nothing(tiny_bert):
+    subject = training(tiny_bert, "bf16", micro_batches=1)
+    assert forward_passes_cast(subject, 2, within=casts_kept) == {2}
+
+
+def test_checkpointed_models_keep_nothing(tiny_bert):
+    subject = training(tiny_bert, "bf16", gradient_checkpointing=True)
+    assert forward_passes_cast(subject, 2, within=casts_kept) == {2}
 
 
 def test_sharded_weights_keep_no_whole_copies(tiny_bert, monkeypatch):
-    subject = training(tiny_bert, "bf16", casts_kept)
+    subject = training(tiny_bert, "bf16")
     monkeypatch.setattr(subject.accelerator.state, "distributed_type", DistributedType.FSDP)
-    assert isinstance(casts_kept(subject.accelerator), nullcontext)
+    assert forward_passes_cast(subject, 2, within=casts_kept) == {2}
+
+
+def test_an_attempt_forgets_the_casts_before_the_weights_change(tiny_bert):
+    subject = training(tiny_bert, "bf16")
+    attempts = Attempts(subject.model, subject.batches, repeats=False, advice="", write=print)
+    step_batch = next(subject.batches.epoch(0))
+    with (
+        CastCounter(subject.model.parameters()) as casts,
+        casts_kept(subject.accelerator, subject.model, step_batch),
+    ):
+        for _ in range(2):
+            for micro_batch in attempts.of(step_batch):
+                subject.problem.loss(subject.model, micro_batch)
+    assert set(casts.counts.values()) == {2}  # once for each attempt, not once for all
