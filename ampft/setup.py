@@ -36,6 +36,7 @@ from ampft.results.record import (
 from ampft.results.surroundings import hardware
 from ampft.tasks.task import LoadedModel, Task
 from ampft.tensor_census import check_storage
+from ampft.training.accelerator import refuse_compiled_packing
 from ampft.training.attempts import Attempts
 from ampft.training.fitting import fitted
 from ampft.training.storage import weights_hash
@@ -94,10 +95,12 @@ def check_setup(setup: Setup) -> None:
 
     Raises:
         InputError: There is nothing to report on, to stop early by, or to count words in; or the
-            weights are in another dtype than the mode stores them in.
+            weights are in another dtype than the mode stores them in; or compiling was asked for.
     """
     args, data = setup.args, setup.task.data
     check_storage(setup.loaded.model, setup.precision.storage_dtype)
+    if setup.loaded.padding_free:
+        refuse_compiled_packing(setup.accelerator)
     if not {"validation", "test"} & set(data.splits):
         raise InputError(
             "--validation_fraction 0 and --test_fraction 0 leave nothing to report on. Give one of "

@@ -20,6 +20,7 @@ from ampft.training.accelerator import (
     check_world_size,
     make_accelerator,
     numerics,
+    refuse_compiled_packing,
     training_device,
     verify_prepared,
 )
@@ -198,6 +199,15 @@ def test_a_compile_backend_is_refused_with_emulation(monkeypatch):
     monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "EAGER")
     with pytest.raises(InputError, match="--dynamo_backend eager: compiled code bypasses"):
         make_accelerator(resolve("fp16", CPU))
+
+
+def test_a_compile_backend_is_refused_without_padding(monkeypatch):
+    refuse_compiled_packing(make_accelerator(resolve("bf16", CPU)))
+    AcceleratorState._reset_state()
+    GradientState._reset_state()
+    monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "INDUCTOR")
+    with pytest.raises(InputError, match=r"--dynamo_backend inductor: .*: --padding"):
+        refuse_compiled_packing(make_accelerator(resolve("bf16", CPU)))
 
 
 def test_verify_prepared_finds_a_lost_scaler_and_a_changed_policy():

@@ -120,6 +120,20 @@ def _scale_on_cpu(accelerator: Accelerator) -> None:
     accelerator.scaler = torch.amp.GradScaler("cpu")
 
 
+def refuse_compiled_packing(accelerator: Accelerator) -> None:
+    """Refuse to compile a model that runs without padding: its dropout masks cannot be compiled.
+
+    Raises:
+        InputError: Accelerate was asked to compile.
+    """
+    backend = accelerator.state.dynamo_plugin.backend.value
+    if backend != "NO":
+        raise InputError(
+            f"--dynamo_backend {backend.lower()}: compiled code cannot run without padding, which "
+            f"saves more. Launch with --dynamo_backend no, or compile the padded model: --padding."
+        )
+
+
 def numerics(precision: Precision) -> AbstractContextManager[object]:
     """Return the context in which the whole run, training and evaluation, computes.
 

@@ -84,10 +84,14 @@ def casts_kept(
     """
     if len(step_batch.micro_batches) == 1 or accelerator.distributed_type == DistributedType.FSDP:
         return nullcontext()
-    unwrapped = accelerator.unwrap_model(model, keep_torch_compile=False)
-    if getattr(unwrapped, "is_gradient_checkpointing", False):
+    if _computes_activations_again(accelerator.unwrap_model(model, keep_torch_compile=False)):
         return nullcontext()
     return torch.autocast(accelerator.device.type, enabled=False)
+
+
+def _computes_activations_again(model: nn.Module) -> bool:
+    renamed = getattr(model, "is_activation_checkpointing", None)  # by transformers 5.23
+    return bool(getattr(model, "is_gradient_checkpointing", False) if renamed is None else renamed)
 
 
 def backward(accelerator: Accelerator, loss: Tensor) -> Tensor:
