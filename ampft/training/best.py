@@ -43,7 +43,11 @@ class BestModel:
         self.epoch, self.value, self.without_improvement = epoch, value, 0
         weights = accelerator.get_state_dict(model)
         if accelerator.is_main_process:
-            unshared = {name: tensor.clone().contiguous() for name, tensor in weights.items()}
+            # torch.compile puts a module of its own around each one that it compiles.
+            unshared = {
+                name.replace("_orig_mod.", ""): tensor.clone().contiguous()
+                for name, tensor in weights.items()
+            }
             save_file(unshared, self.path)
             self.path.chmod(0o644)  # safetensors leaves it to its owner alone
         return True

@@ -81,3 +81,13 @@ def test_every_metric_of_the_command_line_is_one_of_the_report():
     fields |= set(Report.__dataclass_fields__)
     assert set(METRICS) <= fields
     assert set(METRICS) >= LOWER_IS_BETTER
+
+
+def test_the_weights_of_a_compiled_model_keep_their_names(tmp_path, accelerator):
+    best = BestModel(tmp_path / "best.safetensors", "accuracy")
+    model = torch.compile(accelerator.prepare(nn.Linear(2, 2)), backend="eager")
+    nn.init.constant_(model.weight, 1)
+    best.update(0.5, 0, accelerator, model)
+    nn.init.constant_(model.weight, 2)
+    best.restore(accelerator, model)
+    assert torch.equal(model.weight, torch.ones(2, 2))
