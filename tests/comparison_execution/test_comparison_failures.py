@@ -57,7 +57,9 @@ def test_a_crash_is_named_at_the_end_with_its_log(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_a_signal_says_how_to_go_on(tmp_path, capsys, number, code):
+def test_a_signal_says_how_to_go_on(tmp_path, capsys, request, number, code):
+    before = signal.signal(number, signal.SIG_DFL)  # what is ignored, as under nohup, stays so
+    request.addfinalizer(lambda: signal.signal(number, before))
     with pytest.raises(SystemExit, match=str(code)), opened(tmp_path, CRASH):
         os.kill(os.getpid(), number)
     assert f"ended by {number.name}: 0 of 9 runs have ended." in capsys.readouterr().err
