@@ -5,7 +5,8 @@ optimizer step from the sixth on is timed from the end of the one before, so tha
 counts. Printed are medians (`--statistic mean` for whole epochs), and ratios turn by turn. Length
 grouping goes through an epoch by length, so that a few steps say nothing about it: give it the
 steps of an epoch and the mean. With `--apart` each turn is a process of its own: every system runs
-as its users have it (ampft keeps fewer compiled kernels then), and peak memory is measured.
+as its users have it (ampft keeps fewer compiled kernels then), and peak memory is measured; that of
+the tuned Trainer with its tuning.
 
     python benchmarks/speed.py docstrings --mode bf16 --out speed.json
     python benchmarks/speed.py sst2 --data_dir DATA --mode fp32 --apart --out speed.json

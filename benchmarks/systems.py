@@ -158,7 +158,6 @@ def this_project(
     remove_padding: bool = True,
     micro_batches: int = 1,
     casts: Callable[..., AbstractContextManager[object]] = ampft.casts_kept,
-    compiled: bool = False,
 ) -> list[float]:
     """Train with the loop of `recipes/classify.py`."""
     fresh_state()
@@ -177,7 +176,6 @@ def this_project(
     optimizer = ampft.make_optimizer(loaded.model, OptimizerSettings(LEARNING_RATE), precision)
     schedule = ampft.make_schedule(optimizer, work.steps, ScheduleSettings())
     model, optimizer = accelerator.prepare(loaded.model, optimizer)
-    model = torch.compile(model, dynamic=True) if compiled else model
     model.train()
     clock = work.clock()
     with ampft.numerics(precision):
@@ -214,7 +212,6 @@ SYSTEMS: dict[str, Callable[[Work, int], list[float]]] = {
         work, seed, micro_batches=4, casts=lambda *_: nullcontext()
     ),
     "trainer (compiled)": lambda work, seed: trainer(work, seed, fused=True, compiled=True),
-    "ampft (compiled)": lambda work, seed: this_project(work, seed, compiled=True),
     "ampft": this_project,
 }
 
