@@ -20,6 +20,7 @@ from ampft.data.dataset import ClassificationData, label_codes
 from ampft.data.steps import FloatArray, IntArray, MicroBatch
 from ampft.packing import install_packing, packing_support, verify_packing
 from ampft.packing.kernel_caches import limit_kernel_caches
+from ampft.tasks.embeddings import keep_gradient_memory
 from ampft.tasks.minilm import default_model
 from ampft.tasks.pretrained import compute_activations_again, load_config, load_pretrained
 from ampft.tasks.task import (
@@ -92,6 +93,7 @@ class TextTask:
             model.config.pad_token_id = self.tokenizer.pad_token_id
         if self.settings.gradient_checkpointing:
             compute_activations_again(model)
+        keep_gradient_memory(model)
         padding_free, reason = self._remove_padding(model)
         return LoadedModel(model, self.model_name, padding_free, (*notes, reason))
 
