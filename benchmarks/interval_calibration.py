@@ -35,6 +35,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.special import ndtri, stdtr
@@ -166,7 +167,7 @@ def limit(rate: float, comparisons: int) -> float:
     return rate + STANDARD_ERRORS * float(np.sqrt(rate * (1 - rate) / comparisons))
 
 
-def outcome(cells: list[dict], comparisons: int) -> dict[str, object]:
+def outcome(cells: list[dict[str, Any]], comparisons: int) -> dict[str, object]:
     """Return what the grid shows as a whole: worst rates and the cells outside the limits."""
     most = limit(ALPHA, comparisons)
     alarms = [cell["false_alarms"] for cell in cells]

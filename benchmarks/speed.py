@@ -2,7 +2,8 @@
 
 One process measures one case in one precision: the systems take turns, five times, and every
 optimizer step from the sixth on is timed from the end of the one before, so that waiting for data
-counts. Printed are medians (`--statistic mean` for whole epochs), and ratios turn by turn. Length
+counts. Printed are medians (`--statistic mean` for whole epochs), and ratios turn by turn; so are
+shares of the rate of a large matrix product, which is measured at the start of every turn. Length
 grouping goes through an epoch by length, so that a few steps say nothing about it: give it the
 steps of an epoch and the mean. With `--apart` each turn is a process of its own: every system runs
 as its users have it (ampft keeps fewer compiled kernels then), and peak memory is measured; that of
@@ -66,16 +67,21 @@ class Times:
 
 
 def measure(
-    one_turn: Callable[[str, int], dict[str, Any]], names: list[str], turns: int
-) -> dict[str, Times]:
-    """Let each system have its turns."""
-    times = {name: Times() for name in names}
+    one_turn: Callable[[str, int], dict[str, Any]],
+    names: list[str],
+    turns: int,
+    gflops: Callable[[], float],
+) -> tuple[dict[str, Times], list[float]]:
+    """Let each system have its turns; also return the rate of products at the start of each."""
+    times: dict[str, Times] = {name: Times() for name in names}
+    rates = []
     for turn in range(turns):
+        rates.append(gflops())
         for name in names if turn % 2 == 0 else names[::-1]:
             for what, value in one_turn(name, turn).items():
                 getattr(times[name], what).append(value)
             print(f"turn {turn + 1}  {name:34s} {times[name].step[-1]:.3f} s/step", flush=True)
-    return times
+    return times, rates
 
 
 def turn_here(work: Work, statistic: str, name: str, turn: int) -> dict[str, Any]:
@@ -95,13 +101,21 @@ def turn_apart(name: str, turn: int) -> dict[str, Any]:
     return found
 
 
+def product_gflops(mode: str) -> float:
+    """Return the rate of large products; of float32 where fp16 is emulated, which multiplies so."""
+    device = ampft.training_device()
+    emulated = mode == "fp16" and device.type == "cpu"
+    dtype = torch.float32 if emulated else DTYPES[mode]
+    return measure_matrix_rate(device, dtype, name=mode).gflops
+
+
 def device_or_process_peak() -> int:
     """Return the bytes that this process has used at most, of a GPU's memory where there is one."""
     peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else resident_peak()
     return peak or 0
 
 
-def table(times: dict[str, Times], work: Work, rate_gflops: float) -> dict[str, dict[str, Any]]:
+def table(times: dict[str, Times], rates: list[float], work: Work) -> dict[str, dict[str, Any]]:
     """Return examples/s and how many times faster `ampft` is, median and range over the turns.
 
     Utilisation counts 6 floating-point operations per weight that multiplies and real token, also
@@ -112,10 +126,12 @@ def table(times: dict[str, Times], work: Work, rate_gflops: float) -> dict[str, 
     for name, its in times.items():
         ratios = [theirs / ours for theirs, ours in zip(its.step, times["ampft"].step, strict=True)]
         examples_per_second = work.batch_size / statistics.median(its.step)
+        busy = [work.batch_size / s / (r * 1e9) for s, r in zip(its.step, rates, strict=True)]
         rows[name] = {
             "examples_per_second": examples_per_second,
             "tokens_per_second": examples_per_second * mean_tokens(work),
-            "utilisation": examples_per_second * per_example / (rate_gflops * 1e9),
+            "utilisation": statistics.median(busy) * per_example,
+            "utilisation_range": [min(busy) * per_example, max(busy) * per_example],
             "ampft_times_faster": statistics.median(ratios),
             "ampft_times_faster_range": [min(ratios), max(ratios)],
             "step_seconds": its.step,
@@ -157,15 +173,14 @@ def parsed() -> argparse.Namespace:
 
 def measured_case(args: argparse.Namespace, names: list[str], work: Work) -> dict[str, Any]:
     """Return a row of the results."""
-    rate = measure_matrix_rate(ampft.training_device(), DTYPES[args.mode], name=args.mode).gflops
     one_turn = turn_apart if args.apart else partial(turn_here, work, args.statistic)
-    rows = table(measure(one_turn, names, args.turns), work, rate)
+    times, rates = measure(one_turn, names, args.turns, partial(product_gflops, args.mode))
     asked = ("case", "model", "mode", "batch_size", "max_length", "examples", "steps")
     return {
         **{name: getattr(args, name) for name in (*asked, "statistic", "apart")},
         "mean_tokens": mean_tokens(work),
-        "matrix_rate_gflops": rate,
-        "systems": rows,
+        "matrix_rate_gflops": rates,
+        "systems": table(times, rates, work),
         **provenance(),
     }
 

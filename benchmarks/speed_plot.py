@@ -13,6 +13,7 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib import pyplot as plt
+from matplotlib.lines import Line2D
 
 # The others; systems that are ways of this project's own are not drawn.
 COLOURS = {
@@ -66,7 +67,7 @@ def draw(rows: list[dict[str, Any]], out: Path) -> None:
     axes.grid(axis="x", linewidth=0.4)
     axes.tick_params(left=False)
     present = [name for name in COLOURS if any(name in row["systems"] for row in rows)]
-    handles = [plt.Line2D([], [], marker="o", linestyle="", color=COLOURS[n]) for n in present]
+    handles = [Line2D([], [], marker="o", linestyle="", color=COLOURS[n]) for n in present]
     figure.legend(handles, present, loc="outside upper left", ncols=3, fontsize=8, frameon=False)
     figure.savefig(out, metadata={"Date": None} if out.suffix == ".svg" else None)
 

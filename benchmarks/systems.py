@@ -158,6 +158,7 @@ def this_project(
     remove_padding: bool = True,
     micro_batches: int = 1,
     casts: Callable[..., AbstractContextManager[object]] = ampft.casts_kept,
+    compiled: bool = False,
 ) -> list[float]:
     """Train with the loop of `recipes/classify.py`."""
     fresh_state()
@@ -176,6 +177,8 @@ def this_project(
     optimizer = ampft.make_optimizer(loaded.model, OptimizerSettings(LEARNING_RATE), precision)
     schedule = ampft.make_schedule(optimizer, work.steps, ScheduleSettings())
     model, optimizer = accelerator.prepare(loaded.model, optimizer)
+    if compiled:
+        model = torch.compile(model)
     model.train()
     clock = work.clock()
     with ampft.numerics(precision):
@@ -195,7 +198,7 @@ def this_project(
     return clock.ends
 
 
-PADDED = ("ampft (padded)", "ampft (sorted micro-batches)")
+PADDED = ("ampft (padded)", "ampft (padded and compiled)", "ampft (sorted micro-batches)")
 
 SYSTEMS: dict[str, Callable[[Work, int], list[float]]] = {
     "trainer": trainer,
@@ -204,6 +207,9 @@ SYSTEMS: dict[str, Callable[[Work, int], list[float]]] = {
     "accelerate loop": accelerate_loop,
     "fabric loop": fabric,
     "ampft (padded)": lambda work, seed: this_project(work, seed, remove_padding=False),
+    "ampft (padded and compiled)": lambda work, seed: this_project(
+        work, seed, remove_padding=False, compiled=True
+    ),
     "ampft (sorted micro-batches)": lambda work, seed: this_project(
         work, seed, remove_padding=False, micro_batches=4
     ),

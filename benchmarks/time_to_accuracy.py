@@ -16,6 +16,7 @@ import os
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,10 @@ class Curve:
         return next(seconds for seconds, value in self.points if value >= target)
 
 
+def _always(clock: AccuracyClock) -> Callable[[], AccuracyClock]:
+    return lambda: clock
+
+
 def measure(work: Work, names: list[str], seeds: int, every: int) -> dict[str, list[Curve]]:
     """Train each system with each seed, in turns."""
     curves: dict[str, list[Curve]] = {name: [] for name in names}
@@ -107,7 +112,7 @@ def measure(work: Work, names: list[str], seeds: int, every: int) -> dict[str, l
         for name in names if seed % 2 == 0 else names[::-1]:
             prepare(name, work)
             clock = AccuracyClock(padded_task(work), every)
-            SYSTEMS[name](replace(work, clock=lambda clock=clock: clock), seed)
+            SYSTEMS[name](replace(work, clock=_always(clock)), seed)
             curve = Curve(clock.points)
             curves[name].append(curve)
             seconds, last = curve.points[-1]
