@@ -6,8 +6,8 @@ counts. Printed are medians (`--statistic mean` for whole epochs), and ratios tu
 shares of the rate of a large matrix product, which is measured at the start of every turn. Length
 grouping goes through an epoch by length, so that a few steps say nothing about it: give it the
 steps of an epoch and the mean. With `--apart` each turn is a process of its own: every system runs
-as its users have it (ampft keeps fewer compiled kernels then), and peak memory is measured; that of
-the tuned Trainer with its tuning.
+as its users have it (ampft keeps fewer compiled kernels then), and peak memory is measured. The
+Trainer is tuned once, before the turns.
 
     python benchmarks/speed.py docstrings --mode bf16 --out speed.json
     python benchmarks/speed.py sst2 --data_dir DATA --mode fp32 --apart --out speed.json
@@ -35,7 +35,7 @@ import numpy as np
 import torch
 from cases import MODELS, TEXTS, load_texts, model_folder
 from provenance import provenance
-from systems import SYSTEMS, named_systems, prepare
+from systems import SYSTEMS, already_tuned, best_micro_batches, named_systems, prepare
 from work import Work, limits_of_torch, mean_tokens
 
 import ampft
@@ -93,9 +93,10 @@ def turn_here(work: Work, statistic: str, name: str, turn: int) -> dict[str, Any
     return {"step": float(step), "first_step": ends[0] - begun}
 
 
-def turn_apart(name: str, turn: int) -> dict[str, Any]:
+def turn_apart(tuned_micro_batches: int, name: str, turn: int) -> dict[str, Any]:
     """Train with a system once, in a process of its own."""
     command = [sys.executable, *sys.argv, f"--only={name}", f"--only_turn={turn}"]
+    command.append(f"--tuned_micro_batches={tuned_micro_batches}")
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -167,19 +168,23 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--apart", action="store_true", help="a process for each turn; also memory")
     parser.add_argument("--only", metavar="SYSTEM", help=argparse.SUPPRESS)
     parser.add_argument("--only_turn", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--tuned_micro_batches", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, required=True, help="JSON file to add to")
     return parser.parse_args()
 
 
 def measured_case(args: argparse.Namespace, names: list[str], work: Work) -> dict[str, Any]:
     """Return a row of the results."""
-    one_turn = turn_apart if args.apart else partial(turn_here, work, args.statistic)
+    tuned = best_micro_batches(work) if "trainer (tuned)" in names else 1
+    apart, here = partial(turn_apart, tuned), partial(turn_here, work, args.statistic)
+    one_turn = apart if args.apart else here
     times, rates = measure(one_turn, names, args.turns, partial(product_gflops, args.mode))
     asked = ("case", "model", "mode", "batch_size", "max_length", "examples", "steps")
     return {
         **{name: getattr(args, name) for name in (*asked, "statistic", "apart")},
         "mean_tokens": mean_tokens(work),
         "matrix_rate_gflops": rates,
+        "tuned_micro_batches": tuned,
         "systems": table(times, rates, work),
         **provenance(),
     }
@@ -212,6 +217,7 @@ def main() -> None:
         model = model_folder(args.model, tuple(data.label_names), Path(folder))
         work = Work(data, model, args.mode, args.batch_size, args.max_length, args.steps)
         if args.only:
+            already_tuned(work, args.tuned_micro_batches)
             found = turn_here(work, args.statistic, args.only, args.only_turn)
             print(json.dumps(found | {"peak": device_or_process_peak()}))
             return

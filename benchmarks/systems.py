@@ -93,16 +93,24 @@ _BEST: dict[tuple[Any, ...], int] = {}
 
 def best_micro_batches(work: Work) -> int:
     """Return 1, 2 or 4, whichever takes the Trainer least time; found out once for a work."""
-    key = (id(work.data), work.model, work.mode, work.batch_size, work.max_length)
     tuning = replace(work, steps=TUNING_STEPS, clock=StepClock)
 
     def seconds(micro_batches: int) -> float:
         ends = trainer(tuning, 0, fused=True, micro_batches=micro_batches)
         return ends[-1] - ends[1]
 
-    if key not in _BEST:
-        _BEST[key] = min((1, 2, 4), key=seconds)
-    return _BEST[key]
+    if _key(work) not in _BEST:
+        _BEST[_key(work)] = min((1, 2, 4), key=seconds)
+    return _BEST[_key(work)]
+
+
+def already_tuned(work: Work, micro_batches: int) -> None:
+    """Let the tuned Trainer take what another process has found out."""
+    _BEST[_key(work)] = micro_batches
+
+
+def _key(work: Work) -> tuple[Any, ...]:
+    return id(work.data), work.model, work.mode, work.batch_size, work.max_length
 
 
 def accelerate_loop(work: Work, seed: int) -> list[float]:
