@@ -1,8 +1,9 @@
 """How time and memory of a run grow with its data: twice the examples, and a million rows.
 
 Rows are docstrings with a number behind them, so that all differ. Time: the optimizer steps of one
-epoch over N and over 2N examples, in turns; the memory: a few steps over few and over many rows,
-each a process of its own, of which the model and the steps are the same.
+epoch over 2N examples, between two over N, so that a machine that becomes slower or faster does so
+for both; the memory: a few steps over few and over many rows, each a process of its own, of which
+the model and the steps are the same.
 
     python benchmarks/scaling.py --out scaling.json
 """
@@ -60,7 +61,7 @@ def run(train: Path, test: Path, folder: Path, *flags: str) -> dict[str, Any]:
 def main() -> None:
     """Measure both and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
-    parser.add_argument("--examples", type=int, default=1600, help="N, for the time")
+    parser.add_argument("--examples", type=int, default=3200, help="N, for the time")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--few", type=int, default=10_000, help="rows, for the memory")
     parser.add_argument("--many", type=int, default=1_000_000, help="rows, for the memory")
@@ -76,8 +77,8 @@ def main() -> None:
         write_rows(folder / "test.csv", texts, 64)
         for count in {*seconds, args.few, args.many}:
             write_rows(folder / f"{count}.csv", texts, count)
-        for turn in range(args.turns):
-            for count in sorted(seconds, reverse=turn % 2 == 1):
+        for _ in range(args.turns):
+            for count in (args.examples, 2 * args.examples, args.examples):
                 record = run(
                     folder / f"{count}.csv", folder / "test.csv", folder, "--num_train_epochs=1"
                 )
@@ -90,7 +91,8 @@ def main() -> None:
             peaks[count] = record["memory"]["peak"]
             print(f"{count:,} rows: peak {peaks[count] / 1e6:.0f} MB", flush=True)
     once, twice = seconds.values()
-    ratios = [b / a for a, b in zip(once, twice, strict=True)]
+    around = zip(once[0::2], once[1::2], strict=True)
+    ratios = [2 * b / (before + after) for (before, after), b in zip(around, twice, strict=True)]
     result = {
         "examples": args.examples,
         "training_seconds": {str(count): values for count, values in seconds.items()},

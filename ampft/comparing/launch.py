@@ -15,6 +15,7 @@ from typing import BinaryIO
 import psutil
 
 from ampft.errors import InputError
+from ampft.results.locks import try_lock, unlock
 
 POLL_SECONDS = 0.5
 # A run that is told to end finishes its step, writes its record and leaves.
@@ -81,7 +82,7 @@ def check_ended(logs: Path) -> None:
     for log in sorted(logs.glob("*.log")):
         with log.open("ab") as file:
             _hold(file, log)
-            _let_go(file)
+            unlock(file)
 
 
 @contextlib.contextmanager
@@ -96,32 +97,18 @@ def _held(log: Path) -> Iterator[BinaryIO]:
         try:
             yield output
         finally:
-            _let_go(output)
+            unlock(output)  # a service that a run leaves behind shares the lock
 
 
 def _hold(file: BinaryIO, log: Path) -> None:
-    if sys.platform == "win32":
-        return
-    import fcntl
-
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
+    if not try_lock(file):
         writers = " ".join(map(str, _writers(log)))
         remedy = f"end it (kill {writers})" if writers else "end it on the machine that it is on"
         raise InputError(
             f"--output_dir {log.parent.parent}: what a comparison started that was killed still "
             f"runs (process {writers or 'unknown'}) and writes to {log}. Two runs at once spoil "
             f"each other's time. Wait for it, or {remedy}; the same command then goes on."
-        ) from error
-
-
-def _let_go(file: BinaryIO) -> None:
-    if sys.platform != "win32":
-        import fcntl
-
-        # Unlocked rather than only closed: a service that a run leaves behind shares the lock.
-        fcntl.flock(file, fcntl.LOCK_UN)
+        )
 
 
 def _writers(log: Path) -> list[int]:

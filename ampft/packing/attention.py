@@ -16,6 +16,7 @@ from ampft.packing.dropout import keep_mask, realised_probability
 from ampft.packing.grouped import attention_plan, dropout_attention
 from ampft.packing.kernels import nested_attention, varlen_attention
 from ampft.packing.layout import GroupIndex, PackedLayout, SequenceGroup
+from ampft.packing.options import AttentionOptions
 
 ATTENTION_NAME = "ampft_packed"
 
@@ -68,17 +69,10 @@ def packed_attention_forward(
             **kwargs,
         )
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    rows = [tensor.squeeze(0).transpose(0, 1) for tensor in (query, key, value)]
-    kernel = choose_kernel(rows, dropout=dropout, windowed=sliding_window is not None)
-    attended = kernel(
-        rows[0],
-        rows[1],
-        rows[2],
-        packing,
-        dropout=dropout,
-        scale=scale,
-        sliding_window=sliding_window,
-    )
+    options = AttentionOptions(dropout, scale, sliding_window)
+    queries, keys, values = (row.squeeze(0).transpose(0, 1) for row in (query, key, value))
+    kernel = choose_kernel((queries, keys, values), options)
+    attended = kernel(queries, keys, values, packing, options)
     return attended.unsqueeze(0), None
 
 
@@ -91,17 +85,12 @@ class AttentionKernel(Protocol):
         key: torch.Tensor,
         value: torch.Tensor,
         packing: PackedLayout,
-        *,
-        dropout: float,
-        scale: float,
-        sliding_window: int | None,
+        options: AttentionOptions,
     ) -> torch.Tensor:
         """Return (N, heads, d)."""
 
 
-def choose_kernel(
-    rows: Sequence[torch.Tensor], *, dropout: float, windowed: bool
-) -> AttentionKernel:
+def choose_kernel(rows: Sequence[torch.Tensor], options: AttentionOptions) -> AttentionKernel:
     """Choose what computes attention.
 
     On a CPU, float16 in training goes through its emulation, with the dropout masks that other
@@ -112,9 +101,9 @@ def choose_kernel(
 
     Args:
         rows: Query, key and value.
-        dropout: Probability that an attention weight is dropped.
-        windowed: Whether attention is local.
+        options: What they are to compute.
     """
+    dropout = options.dropout
     dtype, device = rows[0].dtype, rows[0].device.type
     if device == "cpu" and dtype == torch.float16 and dropout > 0:
         return binary16_attention
@@ -126,7 +115,7 @@ def choose_kernel(
         return grouped_attention
     if dropout == 0 and dtype in (torch.float16, torch.bfloat16):
         return varlen_attention
-    return grouped_attention if windowed else nested_attention
+    return nested_attention if options.sliding_window is None else grouped_attention
 
 
 def grouped_attention(
@@ -134,10 +123,7 @@ def grouped_attention(
     key: torch.Tensor,
     value: torch.Tensor,
     packing: PackedLayout,
-    *,
-    dropout: float,
-    scale: float,
-    sliding_window: int | None,
+    options: AttentionOptions,
 ) -> torch.Tensor:
     """Attention in groups of similar length, through torch's `scaled_dot_product_attention`.
 
@@ -146,9 +132,7 @@ def grouped_attention(
         key: (N, heads, d).
         value: (N, heads, d).
         packing: The sequences of the row.
-        dropout: Probability that an attention weight is dropped.
-        scale: Factor of the scores.
-        sliding_window: Tokens at most `sliding_window - 1` apart see each other.
+        options: All are known.
 
     Returns:
         (N, heads, d).
@@ -158,9 +142,9 @@ def grouped_attention(
         number: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
     ) -> torch.Tensor:
         group, index = packing.groups[number], packing.group_indices[number]
-        mask = group_mask(group, index, sliding_window, query.device)
+        mask = group_mask(group, index, options.sliding_window, query.device)
         return functional.scaled_dot_product_attention(
-            queries, keys, values, attn_mask=mask, dropout_p=dropout, scale=scale
+            queries, keys, values, attn_mask=mask, dropout_p=options.dropout, scale=options.scale
         )
 
     return _by_group(attend, (query, key, value), packing)
@@ -171,18 +155,15 @@ def binary16_attention(
     key: torch.Tensor,
     value: torch.Tensor,
     packing: PackedLayout,
-    *,
-    dropout: float,
-    scale: float,
-    sliding_window: int | None,
+    options: AttentionOptions,
 ) -> torch.Tensor:
     """Attention in emulated binary16 whose dropout keeps what `dropout_attention` would keep.
 
     So runs that differ in precision alone draw the same masks, here and in every layer after.
     Arguments and result are those of `dropout_attention`, float16 and with dropout above 0.
     """
-    plan = attention_plan(packing, query.shape[1], sliding_window)
-    keep = keep_mask(plan.pairs, dropout, query.dtype).view(torch.int16) != 0
+    plan = attention_plan(packing, query.shape[1], options.sliding_window)
+    keep = keep_mask(plan.pairs, options.dropout, query.dtype).view(torch.int16) != 0
 
     def attend(
         number: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
@@ -192,10 +173,10 @@ def binary16_attention(
             queries,
             keys,
             values,
-            mask=group_mask(group, index, sliding_window, query.device),
+            mask=group_mask(group, index, options.sliding_window, query.device),
             keep=plan.spans[number].square(keep),
-            dropout_p=realised_probability(dropout),
-            scale=scale,
+            dropout_p=realised_probability(options.dropout),
+            scale=options.scale,
         )
 
     return _by_group(attend, (query, key, value), packing)

@@ -15,6 +15,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 
 from ampft.packing.dropout import keep_mask, realised_probability
 from ampft.packing.layout import PackedLayout, SequenceGroup
+from ampft.packing.options import AttentionOptions
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,10 +122,7 @@ def dropout_attention(
     key: torch.Tensor,
     value: torch.Tensor,
     packing: PackedLayout,
-    *,
-    dropout: float,
-    scale: float,
-    sliding_window: int | None,
+    options: AttentionOptions,
 ) -> torch.Tensor:
     """Attention of each sequence over itself, differentiable once.
 
@@ -137,15 +135,13 @@ def dropout_attention(
         key: As `query`.
         value: As `query`.
         packing: The sequences of the row.
-        dropout: Probability that an attention weight is dropped, in [0, 1).
-        scale: Factor of the scores.
-        sliding_window: Tokens at most `sliding_window - 1` apart see each other.
+        options: All are known.
 
     Returns:
         (N, heads, d), dtype of the operands.
     """
-    plan = attention_plan(packing, query.shape[1], sliding_window)
-    result: torch.Tensor = _GroupedAttention.apply(query, key, value, plan, dropout, scale)
+    plan = attention_plan(packing, query.shape[1], options.sliding_window)
+    result: torch.Tensor = _GroupedAttention.apply(query, key, value, plan, options)
     return result
 
 
@@ -164,21 +160,20 @@ class _GroupedAttention(torch.autograd.Function):
         key: torch.Tensor,
         value: torch.Tensor,
         plan: AttentionPlan,
-        dropout: float,
-        scale: float,
+        options: AttentionOptions,
     ) -> torch.Tensor:
-        ctx.plan, ctx.query_scale = plan, scale
-        ctx.value_scale = 1 / (1 - realised_probability(dropout))
+        ctx.plan, ctx.query_scale = plan, options.scale
+        ctx.value_scale = 1 / (1 - realised_probability(options.dropout))
         queries, keys, values = (_to_cells(tensor, plan) for tensor in (query, key, value))
-        queries.mul_(scale)
+        queries.mul_(options.scale)
         scores = queries.new_empty(plan.pairs)
         probabilities = torch.empty_like(scores)
         for span in plan.spans:
             _softmax_scores(span, queries, keys, scores, probabilities)
         mask, kept = None, probabilities
-        if dropout > 0:
+        if options.dropout > 0:
             values.mul_(ctx.value_scale)
-            mask = keep_mask(plan.pairs, dropout, scores.dtype)
+            mask = keep_mask(plan.pairs, options.dropout, scores.dtype)
             kept = torch.mul(probabilities, mask, out=scores)
         attended = torch.empty_like(queries)
         for span in plan.spans:
@@ -210,7 +205,7 @@ class _GroupedAttention(torch.autograd.Function):
         grad_queries.mul_(ctx.query_scale)
         results = (grad_queries, grad_keys, grad_values)
         rows = (tensor.index_select(0, plan.scatter).view(grad.shape) for tensor in results)
-        return (*rows, None, None, None)
+        return (*rows, None, None)
 
 
 def _to_cells(row: torch.Tensor, plan: AttentionPlan) -> torch.Tensor:

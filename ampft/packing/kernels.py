@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional
 
 from ampft.packing.layout import PackedLayout
+from ampft.packing.options import AttentionOptions
 
 
 def varlen_attention(
@@ -15,10 +16,7 @@ def varlen_attention(
     key: torch.Tensor,
     value: torch.Tensor,
     packing: PackedLayout,
-    *,
-    dropout: float,
-    scale: float,
-    sliding_window: int | None,
+    options: AttentionOptions,
 ) -> torch.Tensor:
     """Attention through `torch.nn.attention.varlen` (flash attention); it knows no dropout.
 
@@ -27,9 +25,7 @@ def varlen_attention(
         key: As `query`.
         value: As `query`.
         packing: The sequences of the row.
-        dropout: Must be 0.
-        scale: Factor of the scores.
-        sliding_window: Tokens at most `sliding_window - 1` apart see each other.
+        options: Without dropout.
 
     Returns:
         (N, heads, d).
@@ -37,8 +33,9 @@ def varlen_attention(
     # Imported here: it registers custom operators, which a CPU never needs.
     from torch.nn.attention.varlen import varlen_attn
 
-    assert dropout == 0, "varlen_attn drops no attention weights"
-    reach = -1 if sliding_window is None else sliding_window - 1
+    assert options.dropout == 0, "varlen_attn drops no attention weights"
+    window = options.sliding_window
+    reach = -1 if window is None else window - 1
     longest = packing.lengths[-1]
     attended = varlen_attn(
         query.contiguous(),
@@ -48,7 +45,7 @@ def varlen_attention(
         packing.offsets,
         longest,
         longest,
-        scale=scale,
+        scale=options.scale,
         window_size=(reach, reach),
     )
     assert isinstance(attended, torch.Tensor)
@@ -60,10 +57,7 @@ def nested_attention(
     key: torch.Tensor,
     value: torch.Tensor,
     packing: PackedLayout,
-    *,
-    dropout: float,
-    scale: float,
-    sliding_window: int | None,
+    options: AttentionOptions,
 ) -> torch.Tensor:
     """Attention through jagged nested tensors: dropout and float32, but no sliding window.
 
@@ -72,14 +66,12 @@ def nested_attention(
         key: As `query`.
         value: As `query`.
         packing: The sequences of the row.
-        dropout: Probability that an attention weight is dropped.
-        scale: Factor of the scores.
-        sliding_window: Must be `None`.
+        options: Without a sliding window.
 
     Returns:
         (N, heads, d).
     """
-    assert sliding_window is None, "nested tensors have no sliding window"
+    assert options.sliding_window is None, "nested tensors have no sliding window"
     with warnings.catch_warnings():
         # torch makes a strided nested tensor for its own bookkeeping and warns of that kind.
         warnings.filterwarnings("ignore", message="The PyTorch API of nested tensors")
@@ -87,8 +79,8 @@ def nested_attention(
             _nested(query, packing),
             _nested(key, packing),
             _nested(value, packing),
-            dropout_p=dropout,
-            scale=scale,
+            dropout_p=options.dropout,
+            scale=options.scale,
         )
     return attended.transpose(1, 2).values()
 

@@ -13,6 +13,7 @@ from types import TracebackType
 
 from ampft.errors import InputError
 from ampft.results.jsontext import json_text
+from ampft.results.locks import try_lock, unlock
 
 LOCK_NAME = ".lock"
 
@@ -202,24 +203,14 @@ def _take_lock(folder: Path) -> int:
 
 
 def _lock_or_refuse(descriptor: int, folder: Path) -> None:
-    if sys.platform == "win32":
-        return
-    import fcntl
-
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
+    if not try_lock(descriptor):
         holder = os.read(descriptor, 32).decode("ascii", "replace").strip() or "unknown"
         raise InputError(
             f"--output_dir {folder}: another run is writing to it (process {holder}); "
             "wait for it, end it, or name another folder"
-        ) from error
+        )
 
 
 def _release(descriptor: int) -> None:
-    if sys.platform != "win32":
-        import fcntl
-
-        # Unlocked rather than only closed: forked workers share the lock and may outlive the run.
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    unlock(descriptor)  # forked workers share the lock and may outlive the run
     os.close(descriptor)

@@ -7,6 +7,7 @@ from ampft.packing.attention import binary16_attention, choose_kernel, grouped_a
 from ampft.packing.dropout import keep_mask, realised_probability
 from ampft.packing.grouped import dropout_attention
 from ampft.packing.kernels import nested_attention
+from ampft.packing.options import AttentionOptions
 
 FP32_TOLERANCE = 1e-6
 LENGTHS, HEADS, WIDTH, SCALE = (7, 3, 1, 7, 12, 8), 2, 8, 0.3
@@ -43,6 +44,10 @@ def layout_of(lengths, group_padding):
     return pack_layout(mask, group_padding=group_padding)
 
 
+def options(dropout=0.0, *, window=None):
+    return AttentionOptions(dropout, SCALE, window)
+
+
 def close(found, expected, tolerance):
     return float((found.double() - expected).norm() / expected.norm()) <= tolerance
 
@@ -53,7 +58,7 @@ def close(found, expected, tolerance):
 def test_value_and_gradients_are_those_computed_by_hand(kernel, window, group_padding):
     layout = layout_of(LENGTHS, group_padding)
     *rows, weight = operands(layout.total)
-    found = kernel(*rows, layout, dropout=0.0, scale=SCALE, sliding_window=window)
+    found = kernel(*rows, layout, options(window=window))
     exact = [row.detach().double().requires_grad_() for row in rows]
     expected = by_hand(*exact, layout, window=window)
     assert close(found.detach(), expected.detach(), FP32_TOLERANCE)
@@ -69,7 +74,7 @@ def test_dropout_multiplies_by_the_mask_that_was_drawn(group_padding):
     layout = layout_of(LENGTHS, group_padding)
     *rows, weight = operands(layout.total)
     torch.manual_seed(5)
-    found = dropout_attention(*rows, layout, dropout=0.25, scale=SCALE, sliding_window=None)
+    found = dropout_attention(*rows, layout, options(0.25))
     torch.manual_seed(5)
     pairs = sum(HEADS * len(g.lengths) * g.longest**2 for g in layout.groups)
     flat = keep_mask(pairs, 0.25, torch.float32).double() / 0.75
@@ -91,9 +96,8 @@ def test_dropout_multiplies_by_the_mask_that_was_drawn(group_padding):
 def test_nested_tensors_compute_the_same():
     layout = layout_of(LENGTHS, 0.2)
     *rows, _ = operands(layout.total)
-    options = {"dropout": 0.0, "scale": SCALE, "sliding_window": None}
-    found = nested_attention(*rows, layout, **options)
-    expected = grouped_attention(*rows, layout, **options).detach().double()
+    found = nested_attention(*rows, layout, options())
+    expected = grouped_attention(*rows, layout, options()).detach().double()
     assert close(found.detach(), expected, FP32_TOLERANCE)
 
 
@@ -111,20 +115,18 @@ def test_bfloat16_products_are_bfloat16():
     layout = layout_of(LENGTHS, 0.2)
     *rows, _ = operands(layout.total, torch.bfloat16)
     with Products():
-        dropout_attention(
-            *rows, layout, dropout=0.1, scale=SCALE, sliding_window=None
-        ).sum().backward()
+        dropout_attention(*rows, layout, options(0.1)).sum().backward()
     assert seen == {torch.bfloat16}
 
 
 def test_kernels_by_dtype_and_dropout():
     rows = operands(4)
-    assert choose_kernel(rows, dropout=0.1, windowed=False) is dropout_attention
-    assert choose_kernel(rows, dropout=0.0, windowed=True) is dropout_attention
+    assert choose_kernel(rows, options(0.1)) is dropout_attention
+    assert choose_kernel(rows, options(window=3)) is dropout_attention
     with torch.no_grad():
-        assert choose_kernel(rows, dropout=0.0, windowed=False) is grouped_attention
+        assert choose_kernel(rows, options()) is grouped_attention
     halves = [row.half() for row in rows]
-    assert choose_kernel(halves, dropout=0.1, windowed=False) is binary16_attention
+    assert choose_kernel(halves, options(0.1)) is binary16_attention
 
 
 @pytest.mark.gpu
@@ -136,8 +138,7 @@ def test_variable_length_kernel_on_a_gpu(window):
     mask = (torch.arange(12) < torch.tensor(LENGTHS)[:, None]).cuda()
     layout = pack_layout(mask)
     rows = [torch.randn(layout.total, HEADS, 64, device="cuda").bfloat16() for _ in range(3)]
-    options = {"dropout": 0.0, "scale": SCALE, "sliding_window": window}
-    found = varlen_attention(*rows, layout, **options)
+    found = varlen_attention(*rows, layout, options(window=window))
     expected = by_hand(*(row.cpu().double() for row in rows), layout, window=window)
     assert close(found.cpu(), expected, 2**-7)
 
@@ -145,10 +146,9 @@ def test_variable_length_kernel_on_a_gpu(window):
 def test_grouped_attention_drops_weights_through_torch():
     layout = layout_of(LENGTHS, 0.2)
     *rows, _ = operands(layout.total)
-    options = {"scale": SCALE, "sliding_window": None}
     torch.manual_seed(0)
-    first = grouped_attention(*rows, layout, dropout=0.5, **options)
-    assert not torch.equal(first, grouped_attention(*rows, layout, dropout=0.5, **options))
+    first = grouped_attention(*rows, layout, options(0.5))
+    assert not torch.equal(first, grouped_attention(*rows, layout, options(0.5)))
 
 
 def test_realised_probability_is_the_nearest_sixteenth_bit():
@@ -164,12 +164,12 @@ def test_binary16_drops_what_float32_drops():
     for kernel, dtype in ((dropout_attention, torch.float32), (binary16_attention, torch.float16)):
         torch.manual_seed(0)
         leaves = [row.detach().half().to(dtype).requires_grad_() for row in rows]
-        out = kernel(*leaves, layout, dropout=0.5, scale=SCALE, sliding_window=None)
+        out = kernel(*leaves, layout, options(0.5))
         found.append(out.detach().double())
         gradients.append(torch.autograd.grad((out.float() * weight).sum(), leaves))
     assert close(found[1], found[0], 2e-3)
     for one, other in zip(*gradients, strict=True):
         assert close(other, one.double(), 5e-3)
     torch.manual_seed(1)
-    other_masks = dropout_attention(*rows, layout, dropout=0.5, scale=SCALE, sliding_window=None)
+    other_masks = dropout_attention(*rows, layout, options(0.5))
     assert not close(other_masks.detach(), found[0], 0.1)

@@ -111,10 +111,10 @@ def test_evaluation_without_a_graph(models, context):
 def test_attention_without_boundaries_would_differ(models, monkeypatch):
     padded, packed, _ = models
 
-    def boundless(query, key, value, packing: PackedLayout, *, dropout, scale, sliding_window):
-        del packing, dropout, sliding_window
+    def boundless(query, key, value, packing: PackedLayout, options):
+        del packing
         whole = (row.transpose(0, 1).unsqueeze(0) for row in (query, key, value))
-        attended = torch.nn.functional.scaled_dot_product_attention(*whole, scale=scale)
+        attended = torch.nn.functional.scaled_dot_product_attention(*whole, scale=options.scale)
         return attended.squeeze(0).transpose(0, 1)
 
     monkeypatch.setattr(attention, "choose_kernel", lambda *_, **__: boundless)
