@@ -8,9 +8,9 @@ memory is kept. The gradient is the same, bit for bit.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,14 +19,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 MAPPED_BYTES = 32 * 2**20
-# The gradient that adds up over micro-batches, and the next one that is added to it.
-_GRADIENTS_AT_ONCE = 2
 
 
 def keep_gradient_memory(model: nn.Module) -> Callable[[], None]:
     """Let every large `nn.Embedding` below `model` keep the memory of its gradient.
 
-    The memory stays allocated during the next forward pass, where torch would have given it back.
+    One gradient per table stays allocated during the next forward pass, where torch would have
+    given it back; a forward pass without gradients gives it back too. Of several micro-batches the
+    first one's gradient, to which the others are added, lies in that memory.
 
     Args:
         model: Tables on a CPU, in float32, of `MAPPED_BYTES` and more change; all others, on an
@@ -37,62 +37,77 @@ def keep_gradient_memory(model: nn.Module) -> Callable[[], None]:
     """
     changed = [layer for layer in model.modules() if type(layer) is nn.Embedding]
     for layer in changed:
-        layer.forward = partial(_forward, layer, GradientMemory())  # type: ignore[method-assign]
+        layer.gradient_memory = GradientMemory()  # type: ignore[assignment]
+        layer.__class__ = KeptGradientEmbedding
 
     def undo() -> None:
         for layer in changed:
-            layer.__dict__.pop("forward", None)
+            layer.__class__ = nn.Embedding
+            layer.__dict__.pop("gradient_memory", None)
 
     return undo
 
 
 class GradientMemory:
-    """Memory of a few gradients, lent again once no tensor uses it any more."""
+    """Memory of one gradient, lent again once no tensor uses it any more."""
 
     def __init__(self) -> None:
-        self._blocks: list[np.ndarray[Any, Any]] = []
-        self._borrowers: list[weakref.ref[np.ndarray[Any, Any]]] = []
+        self._block: np.ndarray[Any, Any] | None = None
+        self._borrower: Callable[[], object] = _nobody
+        self._choosing = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return GradientMemory, ()  # a copy of the model has gradients of its own
 
     def zeros(self, shape: torch.Size) -> Tensor:
-        """Return float32 zeros of the table's shape."""
-        if (
-            self._blocks and self._blocks[0].shape != shape
-        ):  # a table of another size took its place
-            self._blocks, self._borrowers = [], []
-        for index, borrower in enumerate(self._borrowers):
-            if borrower() is None:
-                return self._lend(index)
-        if len(self._blocks) == _GRADIENTS_AT_ONCE:
-            return torch.zeros(shape)
-        self._blocks.append(torch.empty(shape).numpy())
-        self._borrowers.append(weakref.ref(self._blocks[-1]))
-        return self._lend(len(self._blocks) - 1)
-
-    def _lend(self, index: int) -> Tensor:
-        # The storage of the tensor, and so every view of it, keeps this array alive.
-        borrower = self._blocks[index][:]
-        self._borrowers[index] = weakref.ref(borrower)
+        """Return float32 zeros of the table's shape; in other memory while this is lent."""
+        with self._choosing:
+            if self._borrower() is not None:
+                return torch.zeros(shape, dtype=torch.float32, device="cpu")
+            if self._block is None or self._block.shape != shape:
+                self._block = torch.empty(shape, dtype=torch.float32, device="cpu").numpy()
+            # The storage of the tensor, and so every view of it, keeps this array alive.
+            borrower = self._block[:]
+            self._borrower = weakref.ref(borrower)
         return torch.from_numpy(borrower).zero_()
 
+    def give_back(self) -> None:
+        """Let the memory go; a gradient that lies in it keeps it for as long as it lives."""
+        with self._choosing:
+            self._block, self._borrower = None, _nobody
 
-def _forward(layer: nn.Embedding, memory: GradientMemory, ids: Tensor) -> Tensor:
-    weight = layer.weight
-    kept = (
-        torch.is_grad_enabled()
-        and weight.requires_grad
-        and weight.device.type == "cpu"
-        and weight.dtype == torch.float32
-        and weight.nbytes >= MAPPED_BYTES
-        and not (layer.sparse or layer.scale_grad_by_freq or layer.max_norm is not None)
-        and not torch.compiler.is_compiling()
-    )
-    if not kept:
-        return nn.Embedding.forward(layer, ids)
-    result: Tensor = _Lookup.apply(weight, ids, layer.padding_idx, memory)
-    return result
+
+def _nobody() -> None:
+    return None
+
+
+class KeptGradientEmbedding(nn.Embedding):
+    """An `nn.Embedding` that `keep_gradient_memory` has changed."""
+
+    gradient_memory: GradientMemory
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the rows of the table that `input` names, as `nn.Embedding` does."""
+        if not (torch.is_grad_enabled() and self.weight.requires_grad):
+            self.gradient_memory.give_back()
+            return super().forward(input)
+        if not self._lookup_is_plain():
+            return super().forward(input)
+        rows: Tensor = _Lookup.apply(self.weight, input, self.padding_idx, self.gradient_memory)
+        return rows
+
+    def _lookup_is_plain(self) -> bool:
+        weight = self.weight
+        return (
+            type(weight) is nn.Parameter
+            and weight.device.type == "cpu"
+            and weight.dtype == torch.float32
+            and weight.nbytes >= MAPPED_BYTES
+            and not (self.sparse or self.scale_grad_by_freq or self.max_norm is not None)
+            and not torch.compiler.is_compiling()
+            and not torch.jit.is_tracing()  # type: ignore[attr-defined]
+            and not torch._C._are_functorch_transforms_active()  # torch.func knows torch's lookup
+        )
 
 
 class _Lookup(torch.autograd.Function):
@@ -101,13 +116,20 @@ class _Lookup(torch.autograd.Function):
         ctx: Any, weight: Tensor, ids: Tensor, padding_idx: int | None, memory: GradientMemory
     ) -> Tensor:
         ctx.save_for_backward(ids)
+        ctx.save_for_forward(ids)
         ctx.shape, ctx.padding_idx, ctx.memory = weight.shape, padding_idx, memory
+        return functional.embedding(ids, weight)
+
+    @staticmethod
+    def jvp(ctx: Any, weight: Tensor, *_: None) -> Tensor:
+        (ids,) = ctx.saved_tensors
         return functional.embedding(ids, weight)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         (ids,) = ctx.saved_tensors
-        if torch.is_grad_enabled():  # create_graph: this gradient is to be differentiated
+        # With create_graph the gradient is to be differentiated, with is_grads_batched it is many.
+        if torch.is_grad_enabled() or torch._C._functorch.is_legacy_batchedtensor(grad):
             padding = -1 if ctx.padding_idx is None else ctx.padding_idx
             dense = torch.ops.aten.embedding_dense_backward
             return dense(grad, ids, ctx.shape[0], padding, False), None, None, None

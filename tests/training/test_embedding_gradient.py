@@ -1,8 +1,12 @@
 """The gradient of a large embedding table: the same bits, in memory that is kept."""
 
 import copy
+import gc
 import math
 import pickle
+import threading
+import time
+import weakref
 
 import pytest
 import torch
@@ -56,22 +60,19 @@ def test_the_memory_is_the_same_in_every_step():
     assert len(addresses) == 1
 
 
-def test_gradients_add_up_over_micro_batches_in_two_blocks(monkeypatch):
+def test_gradients_add_up_over_micro_batches_in_the_kept_memory():
     plain, kept = table(), table()
     keep_gradient_memory(kept)
-    allocated = []
-    monkeypatch.setattr(
-        torch, "empty", lambda *a, _empty=torch.empty, **k: allocated.append(a) or _empty(*a, **k)
-    )
-    for _ in range(2):
+    addresses = set()
+    for _ in range(3):
         for _ in range(3):
             ids = words()
             train(plain, ids)
-            train(kept, ids)
+            addresses.add(train(kept, ids).data_ptr())
         assert torch.equal(kept.weight.grad, plain.weight.grad)
         plain.zero_grad()
         kept.zero_grad()
-    assert allocated == [((WORDS, WIDTH),), ((WORDS, WIDTH),)]
+    assert len(addresses) == 1
 
 
 @pytest.mark.parametrize(
@@ -189,3 +190,98 @@ def test_training_is_the_same_bit_for_bit(tiny_bert, mode, micro_batches, monkey
         ends.append(flat_weights(subject.model))
     assert torch.equal(*ends)
     assert len(set(addresses)) == 1
+
+
+def test_two_threads_never_get_the_same_memory(monkeypatch):
+    memory, shape, begun = embeddings.GradientMemory(), torch.Size((4, 4)), threading.Event()
+    make, lent = torch.empty, []
+
+    def slowly(*args, **kwargs):
+        begun.set()
+        time.sleep(0.2)
+        return make(*args, **kwargs)
+
+    monkeypatch.setattr(torch, "empty", slowly)
+    first = threading.Thread(target=lambda: lent.append(memory.zeros(shape)))
+    first.start()
+    begun.wait()
+    lent.append(memory.zeros(shape))
+    first.join()
+    assert lent[0].data_ptr() != lent[1].data_ptr()
+
+
+@pytest.mark.parametrize("copied", [copy.copy, lambda layer: layer._replicate_for_data_parallel()])
+def test_a_shallow_copy_looks_up_its_own_weights(copied):
+    layer = table()
+    keep_gradient_memory(layer)
+    twin = copied(layer)
+    twin._parameters = {"weight": nn.Parameter(torch.full((WORDS, WIDTH), 5.0))}
+    twin.weight = twin._parameters["weight"]
+    assert torch.equal(twin(torch.tensor([3])), torch.full((1, WIDTH), 5.0))
+
+
+def test_a_layer_is_freed_when_nothing_refers_to_it():
+    layer = table()
+    keep_gradient_memory(layer)
+    train(layer, words())
+    alive = weakref.ref(layer.weight)
+    gc.disable()
+    try:
+        del layer
+        assert alive() is None
+    finally:
+        gc.enable()
+
+
+def test_a_pass_without_gradients_gives_the_memory_back():
+    layer = table()
+    keep_gradient_memory(layer)
+    train(layer, words())
+    block = weakref.ref(layer.gradient_memory._block)
+    layer.zero_grad()
+    assert block() is not None
+    with torch.no_grad():
+        layer(input=torch.tensor([1]))
+    assert block() is None
+
+
+def test_another_default_dtype_changes_nothing():
+    layer = table()
+    keep_gradient_memory(layer)
+    torch.set_default_dtype(torch.float64)
+    try:
+        (layer(words())).sum().backward()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert layer.weight.grad.dtype == torch.float32
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_transformations_of_torch_work_as_before():
+    ids, plain, kept = torch.tensor([3, 5, 3]), table(), table()
+    keep_gradient_memory(kept)
+
+    def loss(weight, layer):
+        return torch.func.functional_call(layer, {"weight": weight}, ids).pow(3).sum()
+
+    def batched(layer):
+        out = layer(ids)
+        grads = torch.ones(2, *out.shape)
+        return torch.autograd.grad(out, layer.weight, grads, is_grads_batched=True)[0]
+
+    def forward_mode(layer):
+        with torch.autograd.forward_ad.dual_level():
+            dual = torch.autograd.forward_ad.make_dual(layer.weight, torch.ones_like(layer.weight))
+            out = torch.func.functional_call(layer, {"weight": dual}, ids)
+            return torch.autograd.forward_ad.unpack_dual(out).tangent
+
+    def vmapped(layer):
+        return torch.func.vmap(layer)(ids[:, None])
+
+    def traced(layer):
+        return torch.jit.trace(layer, ids)(ids)
+
+    for found in (batched, forward_mode, vmapped, traced):
+        assert torch.equal(found(kept), found(plain)), found
+    gradients = [torch.func.grad(loss)(layer.weight.detach(), layer) for layer in (kept, plain)]
+    assert torch.equal(*gradients)
