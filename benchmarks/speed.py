@@ -4,10 +4,11 @@ One process measures one case in one precision: the systems take turns, five tim
 optimizer step from the sixth on is timed from the end of the one before, so that waiting for data
 counts. Printed are medians (`--statistic mean` for whole epochs), and ratios turn by turn; so are
 shares of the rate of a large matrix product, which is measured at the start of every turn. Length
-grouping goes through an epoch by length, so that a few steps say nothing about it: give it the
-steps of an epoch and the mean. With `--apart` each turn is a process of its own: every system runs
-as its users have it (ampft keeps fewer compiled kernels then), and peak memory is measured. The
-Trainer is tuned once, before the turns.
+grouping takes the longest texts of some batches first, so that a few steps say nothing about it:
+give it `--statistic mean` and the steps of an epoch and five more, as the first five are not
+timed. With `--apart` each turn is a process of its own: every system runs as its users have it
+(ampft keeps fewer compiled kernels then), and peak memory is measured. The Trainer is tuned once,
+before the turns.
 
     python benchmarks/speed.py docstrings --mode bf16 --out speed.json
     python benchmarks/speed.py sst2 --data_dir DATA --mode fp32 --apart --out speed.json

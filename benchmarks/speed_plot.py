@@ -56,13 +56,14 @@ def draw(rows: list[dict[str, Any]], out: Path) -> None:
         shown = [name for name in COLOURS if name in row["systems"]]
         for position, name in enumerate(shown):
             found = row["systems"][name]
-            y = height + 0.3 - 0.6 * position / max(len(shown) - 1, 1)
+            y = height + 0.15 * (len(shown) - 1 - 2 * position) / 2
             axes.plot(found["ampft_times_faster_range"], [y, y], color=COLOURS[name], linewidth=1)
             axes.plot(found["ampft_times_faster"], y, "o", color=COLOURS[name], markersize=5)
     axes.axvline(1, color="black", linewidth=0.8)
     axes.set_yticks(range(len(rows)), [label(row) for row in reversed(rows)], fontsize=8)
     axes.set_xlabel("ampft is this many times faster (median and range over the turns)")
-    axes.set_xlim(left=0)
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.grid(axis="x", linewidth=0.4)
     axes.tick_params(left=False)
