@@ -94,10 +94,11 @@ def turn_here(work: Work, statistic: str, name: str, turn: int) -> dict[str, Any
     return {"step": float(step), "first_step": ends[0] - begun}
 
 
-def turn_apart(tuned_micro_batches: int, name: str, turn: int) -> dict[str, Any]:
+def turn_apart(tuned_micro_batches: int | None, name: str, turn: int) -> dict[str, Any]:
     """Train with a system once, in a process of its own."""
     command = [sys.executable, *sys.argv, f"--only={name}", f"--only_turn={turn}"]
-    command.append(f"--tuned_micro_batches={tuned_micro_batches}")
+    if tuned_micro_batches is not None:
+        command.append(f"--tuned_micro_batches={tuned_micro_batches}")
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -176,7 +177,7 @@ def parsed() -> argparse.Namespace:
 
 def measured_case(args: argparse.Namespace, names: list[str], work: Work) -> dict[str, Any]:
     """Return a row of the results."""
-    tuned = best_micro_batches(work) if "trainer (tuned)" in names else 1
+    tuned = best_micro_batches(work) if "trainer (tuned)" in names else None
     apart, here = partial(turn_apart, tuned), partial(turn_here, work, args.statistic)
     one_turn = apart if args.apart else here
     times, rates = measure(one_turn, names, args.turns, partial(product_gflops, args.mode))
@@ -218,7 +219,8 @@ def main() -> None:
         model = model_folder(args.model, tuple(data.label_names), Path(folder))
         work = Work(data, model, args.mode, args.batch_size, args.max_length, args.steps)
         if args.only:
-            already_tuned(work, args.tuned_micro_batches)
+            if args.tuned_micro_batches is not None:
+                already_tuned(work, args.tuned_micro_batches)
             found = turn_here(work, args.statistic, args.only, args.only_turn)
             print(json.dumps(found | {"peak": device_or_process_peak()}))
             return

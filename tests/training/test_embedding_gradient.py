@@ -7,6 +7,7 @@ import pickle
 import threading
 import time
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -37,6 +38,32 @@ def train(layer, ids, scale=1.0):
     return layer.weight.grad
 
 
+def kept_address(layer):
+    return layer.gradient_memory._block.ctypes.data
+
+
+@pytest.fixture
+def lookups(monkeypatch):
+    """The tables, by their id, whose gradient came from kept memory."""
+    seen, apply = [], embeddings._Lookup.apply
+    monkeypatch.setattr(
+        embeddings._Lookup,
+        "apply",
+        lambda weight, *rest: seen.append(id(weight)) or apply(weight, *rest),
+    )
+    return seen
+
+
+def assert_left_alone(layer, lookups):
+    """That torch's own lookup ran, with its result, where a table that is changed takes ours."""
+    control = table()
+    keep_gradient_memory(control)
+    ids = torch.tensor([1, 2])
+    control(ids)
+    assert torch.equal(layer(ids), nn.functional.embedding(ids, layer.weight))
+    assert lookups == [id(control.weight)]
+
+
 @pytest.mark.parametrize("padding_idx", [None, 0, 7])
 def test_outputs_and_gradients_are_those_of_torch(padding_idx):
     plain, kept = table(padding_idx=padding_idx), table(padding_idx=padding_idx)
@@ -57,7 +84,7 @@ def test_the_memory_is_the_same_in_every_step():
     for _ in range(4):
         addresses.add(train(layer, words()).data_ptr())
         layer.zero_grad()
-    assert len(addresses) == 1
+    assert addresses == {kept_address(layer)}
 
 
 def test_gradients_add_up_over_micro_batches_in_the_kept_memory():
@@ -72,7 +99,7 @@ def test_gradients_add_up_over_micro_batches_in_the_kept_memory():
         assert torch.equal(kept.weight.grad, plain.weight.grad)
         plain.zero_grad()
         kept.zero_grad()
-    assert len(addresses) == 1
+    assert addresses == {kept_address(kept)}
 
 
 @pytest.mark.parametrize(
@@ -124,20 +151,11 @@ def test_a_copy_has_gradients_of_its_own():
     ],
     ids=["bfloat16", "sparse", "scaled", "max_norm", "frozen", "small"],
 )
-def test_other_tables_stay_as_they_are(change, monkeypatch):
+def test_other_tables_stay_as_they_are(change, lookups):
     layer = table()
     keep_gradient_memory(layer)
     change(layer)
-    monkeypatch.setattr(embeddings, "_Lookup", None)
-    layer(torch.tensor([1, 2]))
-
-
-def test_no_gradient_no_memory(monkeypatch):
-    layer = table()
-    keep_gradient_memory(layer)
-    monkeypatch.setattr(embeddings, "_Lookup", None)
-    with torch.inference_mode():
-        layer(torch.tensor([1, 2]))
+    assert_left_alone(layer, lookups)
 
 
 def test_a_gradient_can_be_differentiated():
@@ -152,12 +170,13 @@ def test_a_gradient_can_be_differentiated():
     assert torch.equal(*found)
 
 
-def test_it_can_be_undone(monkeypatch):
+def test_it_can_be_undone(lookups):
     layer = table()
     undo = keep_gradient_memory(layer)
     undo()
-    monkeypatch.setattr(embeddings, "_Lookup", None)
-    layer(torch.tensor([1, 2]))
+    assert type(layer) is nn.Embedding
+    assert not hasattr(layer, "gradient_memory")
+    assert_left_alone(layer, lookups)
 
 
 def test_a_table_of_another_size_takes_its_place():
@@ -189,22 +208,23 @@ def test_training_is_the_same_bit_for_bit(tiny_bert, mode, micro_batches, monkey
         assert len(list(subject.steps(epochs=2))) == 4
         ends.append(flat_weights(subject.model))
     assert torch.equal(*ends)
-    assert len(set(addresses)) == 1
+    assert set(addresses) == {kept_address(subject.model.get_input_embeddings())}
 
 
 def test_two_threads_never_get_the_same_memory(monkeypatch):
-    memory, shape, begun = embeddings.GradientMemory(), torch.Size((4, 4)), threading.Event()
-    make, lent = torch.empty, []
+    memory, shape, choosing = embeddings.GradientMemory(), torch.Size((4, 4)), threading.Event()
+    memory.zeros(shape)  # the block is made, and free again
+    lent = []
 
-    def slowly(*args, **kwargs):
-        begun.set()
+    def slow_ref(referent):
+        choosing.set()
         time.sleep(0.2)
-        return make(*args, **kwargs)
+        return weakref.ref(referent)
 
-    monkeypatch.setattr(torch, "empty", slowly)
+    monkeypatch.setattr(embeddings, "weakref", SimpleNamespace(ref=slow_ref))
     first = threading.Thread(target=lambda: lent.append(memory.zeros(shape)))
     first.start()
-    begun.wait()
+    choosing.wait()
     lent.append(memory.zeros(shape))
     first.join()
     assert lent[0].data_ptr() != lent[1].data_ptr()
