@@ -128,8 +128,7 @@ class _Lookup(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         (ids,) = ctx.saved_tensors
-        # With create_graph the gradient is to be differentiated, with is_grads_batched it is many.
-        if torch.is_grad_enabled() or torch._C._functorch.is_legacy_batchedtensor(grad):
+        if torch._C._functorch.is_legacy_batchedtensor(grad):  # is_grads_batched: many gradients
             padding = -1 if ctx.padding_idx is None else ctx.padding_idx
             dense = torch.ops.aten.embedding_dense_backward
             return dense(grad, ids, ctx.shape[0], padding, False), None, None, None
