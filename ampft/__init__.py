@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from ampft.arguments import CompareCommand as CompareCommand
     from ampft.arguments import parse_classify_arguments as parse_classify_arguments
     from ampft.arguments import parse_compare_arguments as parse_compare_arguments
-    from ampft.comparing.begin import plan_comparison as plan_comparison
-    from ampft.comparing.session import is_decided as is_decided
-    from ampft.comparing.session import open_comparison as open_comparison
-    from ampft.comparison.analysis import compare_folders as compare_folders
-    from ampft.comparison.show import terminal_text as terminal_text
-    from ampft.comparison.write import write_comparison as write_comparison
+    from ampft.comparison.analysis.compare import compare_folders as compare_folders
+    from ampft.comparison.execution.planning import plan_comparison as plan_comparison
+    from ampft.comparison.execution.session import is_decided as is_decided
+    from ampft.comparison.execution.session import open_comparison as open_comparison
+    from ampft.comparison.report.terminal import terminal_text as terminal_text
+    from ampft.comparison.report.write import write_comparison as write_comparison
     from ampft.data.load import load_data as load_data
     from ampft.data.steps import FloatArray as FloatArray
     from ampft.data.steps import IntArray as IntArray
@@ -37,26 +37,27 @@ if TYPE_CHECKING:
     from ampft.errors import TrainingStopped as TrainingStopped
     from ampft.errors import run_door as run_door
     from ampft.evaluation.evaluate import evaluate as evaluate
-    from ampft.executed import ProductRecorder as ProductRecorder
-    from ampft.precision import MODES as MODES
-    from ampft.precision import Precision as Precision
-    from ampft.precision import requested_mode as requested_mode
-    from ampft.precision import resolve as resolve
-    from ampft.report.classification import Report as Report
-    from ampft.report.classification import classification_report as classification_report
-    from ampft.report.predictions import Predictions as Predictions
-    from ampft.run import Run as Run
-    from ampft.run import open_run as open_run
-    from ampft.setup import Setup as Setup
-    from ampft.setup import begin as begin
-    from ampft.setup import choose_folder as choose_folder
+    from ampft.metrics.classification import Report as Report
+    from ampft.metrics.classification import classification_report as classification_report
+    from ampft.metrics.predictions import Predictions as Predictions
+    from ampft.models.weights import cast_weights as cast_weights
+    from ampft.precision.accelerator import check_world_size as check_world_size
+    from ampft.precision.accelerator import make_accelerator as make_accelerator
+    from ampft.precision.accelerator import numerics as numerics
+    from ampft.precision.accelerator import training_device as training_device
+    from ampft.precision.executed import ProductRecorder as ProductRecorder
+    from ampft.precision.resolve import MODES as MODES
+    from ampft.precision.resolve import Precision as Precision
+    from ampft.precision.resolve import requested_mode as requested_mode
+    from ampft.precision.resolve import resolve as resolve
+    from ampft.runs.run import Run as Run
+    from ampft.runs.run import open_run as open_run
+    from ampft.runs.setup import Setup as Setup
+    from ampft.runs.setup import begin as begin
+    from ampft.runs.setup import choose_folder as choose_folder
     from ampft.tasks import make_task as make_task
     from ampft.tasks.loss import summed_cross_entropy as summed_cross_entropy
-    from ampft.terminal import tell as tell
-    from ampft.training.accelerator import check_world_size as check_world_size
-    from ampft.training.accelerator import make_accelerator as make_accelerator
-    from ampft.training.accelerator import numerics as numerics
-    from ampft.training.accelerator import training_device as training_device
+    from ampft.text.terminal import tell as tell
     from ampft.training.optimizer import make_optimizer as make_optimizer
     from ampft.training.optimizer import make_schedule as make_schedule
     from ampft.training.step import StepOutcome as StepOutcome
@@ -64,7 +65,6 @@ if TYPE_CHECKING:
     from ampft.training.step import backward as backward
     from ampft.training.step import casts_kept as casts_kept
     from ampft.training.step import synchronized_last as synchronized_last
-    from ampft.training.storage import cast_weights as cast_weights
     from ampft.training.threads import restore_cpu_threads as restore_cpu_threads
     from ampft.training.trackers import installed_trackers as installed_trackers
 
@@ -75,12 +75,12 @@ _HOMES = {
     "CompareCommand": "ampft.arguments",
     "parse_classify_arguments": "ampft.arguments",
     "parse_compare_arguments": "ampft.arguments",
-    "plan_comparison": "ampft.comparing.begin",
-    "is_decided": "ampft.comparing.session",
-    "open_comparison": "ampft.comparing.session",
-    "compare_folders": "ampft.comparison.analysis",
-    "terminal_text": "ampft.comparison.show",
-    "write_comparison": "ampft.comparison.write",
+    "plan_comparison": "ampft.comparison.execution.planning",
+    "is_decided": "ampft.comparison.execution.session",
+    "open_comparison": "ampft.comparison.execution.session",
+    "compare_folders": "ampft.comparison.analysis.compare",
+    "terminal_text": "ampft.comparison.report.terminal",
+    "write_comparison": "ampft.comparison.report.write",
     "load_data": "ampft.data.load",
     "FloatArray": "ampft.data.steps",
     "IntArray": "ampft.data.steps",
@@ -92,26 +92,26 @@ _HOMES = {
     "TrainingStopped": "ampft.errors",
     "run_door": "ampft.errors",
     "evaluate": "ampft.evaluation.evaluate",
-    "ProductRecorder": "ampft.executed",
-    "MODES": "ampft.precision",
-    "Precision": "ampft.precision",
-    "requested_mode": "ampft.precision",
-    "resolve": "ampft.precision",
-    "Report": "ampft.report.classification",
-    "classification_report": "ampft.report.classification",
-    "Predictions": "ampft.report.predictions",
-    "Run": "ampft.run",
-    "Setup": "ampft.setup",
-    "begin": "ampft.setup",
-    "choose_folder": "ampft.setup",
-    "open_run": "ampft.run",
+    "ProductRecorder": "ampft.precision.executed",
+    "MODES": "ampft.precision.resolve",
+    "Precision": "ampft.precision.resolve",
+    "requested_mode": "ampft.precision.resolve",
+    "resolve": "ampft.precision.resolve",
+    "Report": "ampft.metrics.classification",
+    "classification_report": "ampft.metrics.classification",
+    "Predictions": "ampft.metrics.predictions",
+    "Run": "ampft.runs.run",
+    "Setup": "ampft.runs.setup",
+    "begin": "ampft.runs.setup",
+    "choose_folder": "ampft.runs.setup",
+    "open_run": "ampft.runs.run",
     "make_task": "ampft.tasks",
     "summed_cross_entropy": "ampft.tasks.loss",
-    "tell": "ampft.terminal",
-    "check_world_size": "ampft.training.accelerator",
-    "make_accelerator": "ampft.training.accelerator",
-    "numerics": "ampft.training.accelerator",
-    "training_device": "ampft.training.accelerator",
+    "tell": "ampft.text.terminal",
+    "check_world_size": "ampft.precision.accelerator",
+    "make_accelerator": "ampft.precision.accelerator",
+    "numerics": "ampft.precision.accelerator",
+    "training_device": "ampft.precision.accelerator",
     "make_optimizer": "ampft.training.optimizer",
     "make_schedule": "ampft.training.optimizer",
     "StepOutcome": "ampft.training.step",
@@ -119,7 +119,7 @@ _HOMES = {
     "backward": "ampft.training.step",
     "casts_kept": "ampft.training.step",
     "synchronized_last": "ampft.training.step",
-    "cast_weights": "ampft.training.storage",
+    "cast_weights": "ampft.models.weights",
     "restore_cpu_threads": "ampft.training.threads",
     "installed_trackers": "ampft.training.trackers",
 }

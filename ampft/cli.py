@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from ampft.errors import InputError, run_door
-from ampft.terminal import output_to_nowhere
+from ampft.text.terminal import output_to_nowhere
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str]) -> None:
     if argv[:1] == ["yardstick"]:  # its words go on after --, which argparse would take for its own
-        from ampft.yardstick.door import main as yardstick
+        from ampft.diagnosis.yardstick.command import main as yardstick
 
         yardstick(argv[1:])
         return
@@ -129,14 +129,14 @@ def _add_compare(commands: argparse._SubParsersAction[_Parser]) -> None:
 
 
 def _env(args: argparse.Namespace) -> None:
-    from ampft.environment import collect_environment, format_environment
+    from ampft.diagnosis.environment import collect_environment, format_environment
 
     environment = collect_environment(measure=not args.no_measure)
     print(json.dumps(environment, indent=2) if args.json else format_environment(environment))
 
 
 def _predict(args: argparse.Namespace) -> None:
-    from ampft.predict import predict_file
+    from ampft.runs.predict import predict_file
 
     predict_file(
         args.model,
@@ -156,11 +156,11 @@ def _report(args: argparse.Namespace) -> None:
     folder = Path(args.run)
     if (folder / COMPARISON_NAME).is_file():
         from ampft.comparison.read import read_comparison
-        from ampft.comparison.show import terminal_text
+        from ampft.comparison.report.terminal import terminal_text
 
         print(terminal_text(read_comparison(folder)), end="")
         return
-    from ampft.results.show import format_run
+    from ampft.runs.show import format_run
 
     print(format_run(args.run))
 
@@ -168,7 +168,7 @@ def _report(args: argparse.Namespace) -> None:
 def _compare(args: argparse.Namespace) -> None:
     from pathlib import Path
 
-    from ampft.comparison.show import terminal_text
+    from ampft.comparison.report.terminal import terminal_text
 
     if args.output_dir is not None:
         _refuse_results(Path(args.output_dir))
@@ -177,7 +177,7 @@ def _compare(args: argparse.Namespace) -> None:
     if args.output_dir is None:
         print("\nWith --output_dir DIR: comparison.html, comparison.md and comparison.json.")
         return
-    from ampft.comparison.write import write_comparison
+    from ampft.comparison.report.write import write_comparison
 
     write_comparison(comparison, Path(args.output_dir))
     print(f"\nwrote {args.output_dir}: comparison.html, comparison.md, comparison.json")
@@ -185,15 +185,15 @@ def _compare(args: argparse.Namespace) -> None:
 
 def _compared(args: argparse.Namespace, folders: list[Path]) -> Comparison:
     """Compare runs; a comparison's own folder, named alone, keeps to its plan."""
-    from ampft.comparing.planfile import read_plan
+    from ampft.comparison.execution.plan_file import read_plan
 
     plan = read_plan(folders[0]) if len(folders) == 1 else None
     if plan is not None:
-        from ampft.comparing.again import compare_again
+        from ampft.comparison.execution.resume import compare_again
 
         asked = {"metric": args.metric, "margin": args.margin, "baseline": args.baseline}
         return compare_again(folders[0], plan, **asked)
-    from ampft.comparison.analysis import compare_folders
+    from ampft.comparison.analysis.compare import compare_folders
 
     return compare_folders(
         folders,
@@ -205,8 +205,8 @@ def _compared(args: argparse.Namespace, folders: list[Path]) -> Comparison:
 
 def _refuse_results(folder: Path) -> None:
     """Refuse a folder whose results, with what is known of their making, would be overwritten."""
-    from ampft.comparing.planfile import PLAN_NAME
-    from ampft.results.record import RECORD_NAME
+    from ampft.comparison.execution.plan_file import PLAN_NAME
+    from ampft.runs.record import RECORD_NAME
 
     for name, whose in ((PLAN_NAME, "a comparison"), (RECORD_NAME, "a run")):
         if (folder / name).exists():

@@ -92,9 +92,9 @@ def run_trainer(mode: str, seed: int, data_dir: Path) -> dict[str, object]:
 
 def bag_of_words() -> dict[str, float]:
     """Return what TF-IDF with logistic regression reaches on the default job's test split."""
-    from ampft.baseline import bag_of_words_baseline
     from ampft.data.load import load_data
     from ampft.data.request import DataRequest
+    from ampft.evaluation.baseline import bag_of_words_baseline
 
     return bag_of_words_baseline(load_data(DataRequest(dataset_name="stdlib")), "test")
 

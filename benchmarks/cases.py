@@ -23,8 +23,8 @@ from transformers import (
 from ampft.data.dataset import ClassificationData
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
-from ampft.tasks.minilm import default_model
-from ampft.tasks.tokenizer import load_tokenizer
+from ampft.models.minilm import default_model
+from ampft.models.tokenizer import load_tokenizer
 
 TEXTS = ("docstrings", "sst2", "trec", "mrpc", "equal")
 MODELS = ("minilm", "bert-base", "modernbert-base")

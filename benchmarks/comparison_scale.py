@@ -19,11 +19,12 @@ from pathlib import Path
 import numpy as np
 from provenance import provenance
 
-from ampft.report import Predictions
-from ampft.results.folder import RunFolder
-from ampft.results.memory import PeakMemory
-from ampft.results.predictions import write_predictions
-from ampft.results.record import (
+from ampft.machine import hardware
+from ampft.metrics import Predictions
+from ampft.runs.folder import RunFolder
+from ampft.runs.memory import PeakMemory
+from ampft.runs.predictions import write_predictions
+from ampft.runs.record import (
     DataPart,
     ModelPart,
     PrecisionPart,
@@ -32,7 +33,6 @@ from ampft.results.record import (
     TopologyPart,
     write_record,
 )
-from ampft.results.surroundings import hardware
 
 ARMS = ("fp32", "placebo", "bf16", "fp16")
 STEPS = 2000
@@ -40,7 +40,7 @@ STEPS = 2000
 DOOR = """
 import sys
 from ampft.cli import main
-from ampft.results.memory import resident_peak
+from ampft.runs.memory import resident_peak
 code = main(sys.argv[2:])
 open(sys.argv[1], "w").write(str(resident_peak()))
 sys.exit(code)

@@ -21,7 +21,7 @@ from torch.nn import functional
 from transformers import AutoModelForSequenceClassification
 from transformers.utils import logging
 
-from ampft.emulation import Binary16Emulation
+from ampft.precision.emulation import Binary16Emulation
 
 CLASSES = 12
 Step = Callable[[], float]

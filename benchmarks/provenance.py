@@ -5,8 +5,8 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ampft.results.surroundings import hardware, versions
-from ampft.results.withheld import command_words
+from ampft.machine import hardware, versions
+from ampft.runs.redaction import command_words
 
 
 def provenance() -> dict[str, object]:

@@ -40,9 +40,9 @@ from systems import SYSTEMS, already_tuned, best_micro_batches, named_systems, p
 from work import Work, limits_of_torch, mean_tokens
 
 import ampft
-from ampft.matrix_rate import measure_matrix_rate
+from ampft.precision.matrix_rate import measure_matrix_rate
 from ampft.quiet import quiet_libraries
-from ampft.results.memory import resident_peak
+from ampft.runs.memory import resident_peak
 
 UNTIMED_STEPS = 5
 BY_DEFAULT = (

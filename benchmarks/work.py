@@ -18,7 +18,7 @@ from transformers import (
     TrainerCallback,
 )
 
-from ampft.packing.kernel_caches import CAPACITIES
+from ampft.models.packing.kernel_caches import CAPACITIES
 from ampft.tasks.task import TaskSettings
 from ampft.tasks.text import text_task
 

@@ -14,23 +14,19 @@ PACKAGE = REPOSITORY / "ampft"
 
 # From the ground up. A module may import its own layer and what stands before it.
 LAYERS = (
-    ("errors", "terminal", "quiet", "host_memory"),
-    ("formats", "tf32", "precision", "emulation", "executed", "tensor_census", "matrix_rate"),
-    ("amp_entry_points",),
-    ("packing",),
+    ("errors",),
+    ("text", "files", "machine", "host_memory", "quiet"),
+    ("precision",),
     ("data",),
+    ("models",),
+    ("metrics",),
     ("tasks",),
     ("training",),
-    ("report", "baseline"),
     ("evaluation",),
-    ("results",),
-    ("environment",),
-    ("comparison",),
     ("arguments",),
-    ("setup",),
-    ("console",),
-    ("comparing",),
-    ("run", "predict", "yardstick"),
+    ("runs",),
+    ("comparison",),
+    ("diagnosis",),
     ("cli",),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
@@ -92,8 +88,8 @@ def test_no_import_points_down():
     [
         "import ampft.training.step",
         "from ampft.cli import main",
-        "from ampft import run",
-        "def late():\n    from ampft.results.record import RunRecord",
+        "from ampft import runs",
+        "def late():\n    from ampft.runs.record import RunRecord",
     ],
 )
 def test_an_import_that_points_down_is_found(source):

@@ -12,7 +12,7 @@ from dataclasses import MISSING, Field, field, fields
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast, get_args, get_type_hints
 
-from ampft.arguments.foreign import refuse_valued_switches, suggestion
+from ampft.arguments.other_scripts import refuse_valued_switches, suggestion
 from ampft.errors import InputError
 
 T = TypeVar("T")

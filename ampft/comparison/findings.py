@@ -21,7 +21,7 @@ from ampft.comparison.figures import (
     RunOutcome,
     Speed,
 )
-from ampft.results.jsontext import JSONValue
+from ampft.text.json_io import JSONValue
 
 __all__ = [
     "COMPARISON_NAME",
@@ -58,7 +58,7 @@ class PlanFacts:
         reductions: What was cut to fit a budget, one sentence each.
         lacking: Which planned seeds are left out and why, one sentence each.
         overhead_share: Time of comparing, over the time of the runs.
-        yardstick: As `ampft.yardstick` wrote it.
+        yardstick: As `ampft.diagnosis.yardstick` wrote it.
     """
 
     planned: bool = False
@@ -144,7 +144,7 @@ class Comparison:
             screening, reduced to fit a budget, seeds left out or added after a look, no plan.
         setup: What all runs had in common: name and value, for people.
         environment: Hardware and versions: name and value, for people.
-        yardstick: As `ampft.yardstick` wrote it, when it did.
+        yardstick: As `ampft.diagnosis.yardstick` wrote it, when it did.
         overhead_share: Of comparing, over the time of the runs, where the plan measured it.
         planned: As in `PlanFacts`; a comparison.json without it counts as not planned.
         schema: Version of this layout.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import chain
 
-from ampft.data.table import shown
+from ampft.data.sources.table import shown
 from ampft.errors import InputError, nearest
 
 # The names that GLUE's tasks and usual classification sets have; transformers' run_glue knows

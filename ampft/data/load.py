@@ -33,13 +33,13 @@ def load_data(request: DataRequest) -> ClassificationData:
     if request.files:
         return load_own_files(request)
     if request.dataset_name in (None, "stdlib"):
-        from ampft.data.stdlib import CONFIGURATIONS, load_stdlib
+        from ampft.data.sources.stdlib import CONFIGURATIONS, load_stdlib
 
         splits = load_stdlib(request.dataset_config_name)
         name = f"stdlib ({request.dataset_config_name or CONFIGURATIONS[0]})"
         return finish(splits, request, input_columns=("text",), kind="text", name=name)
     if request.dataset_name == "digits":
-        from ampft.data.digits import load_digits
+        from ampft.data.sources.digits import load_digits
 
         splits = load_digits(split_seed=request.split_seed)
         return finish(splits, request, input_columns=("image",), kind="image", name="digits")
@@ -77,7 +77,7 @@ def refuse_idle_options(request: DataRequest) -> None:
 
 def load_own_files(request: DataRequest) -> ClassificationData:
     """Read files of the user's own."""
-    from ampft.data.files import load_files
+    from ampft.data.sources.files import load_files
 
     if request.dataset_name is not None:
         raise InputError(
@@ -97,7 +97,7 @@ def load_own_files(request: DataRequest) -> ClassificationData:
 
 def load_from_hub(request: DataRequest) -> ClassificationData:
     """Read a dataset of the hub, or a folder that stands for one."""
-    from ampft.data.hub import load_hub
+    from ampft.data.sources.hub import load_hub
 
     rows, columns, notes = load_hub(request)
     config = f" ({request.dataset_config_name})" if request.dataset_config_name else ""

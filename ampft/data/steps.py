@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from ampft.packing.balance import balanced_micro_batches
+from ampft.data.balance import balanced_micro_batches
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

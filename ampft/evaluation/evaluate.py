@@ -15,7 +15,7 @@ from tqdm import tqdm
 from ampft.data.dataset import label_codes
 from ampft.data.steps import Examples, IntArray
 from ampft.errors import TrainingStopped
-from ampft.report.predictions import Predictions, check_census
+from ampft.metrics.predictions import Predictions, check_census
 from ampft.tasks.task import Task
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ import torch
 from accelerate.utils import DistributedType
 from torch import nn
 
-from ampft.emulation import emulation_suspended
 from ampft.errors import InputError
-from ampft.precision import Precision
-from ampft.tf32 import apply_float32_policy
-from ampft.training.storage import store_in
+from ampft.models.weights import store_in
+from ampft.precision.emulation import emulation_suspended
+from ampft.precision.resolve import Precision
+from ampft.precision.tf32 import apply_float32_policy
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

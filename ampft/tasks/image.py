@@ -21,15 +21,15 @@ from transformers import (
 from ampft.data.dataset import ClassificationData, label_codes
 from ampft.data.steps import FloatArray, IntArray, MicroBatch
 from ampft.errors import InputError
-from ampft.tasks.pixels import as_rgb
-from ampft.tasks.pretrained import (
+from ampft.models.pretrained import (
     cannot_load,
     compute_activations_again,
     label_arguments,
     load_pretrained,
 )
+from ampft.models.weights import LoadedModel
+from ampft.tasks.pixels import as_rgb
 from ampft.tasks.task import (
-    LoadedModel,
     TaskSettings,
     classification_loss,
     example_weights,

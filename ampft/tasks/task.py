@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ampft.data.dataset import ClassificationData
 from ampft.data.steps import Examples, FloatArray, IntArray, MicroBatch
 from ampft.errors import InputError
+from ampft.models.weights import LoadedModel
 from ampft.tasks.loss import balanced_class_weights, summed_cross_entropy
 
 
@@ -40,25 +41,6 @@ class TaskSettings:
     remove_padding: bool = True
     gradient_checkpointing: bool = False
     trust_remote_code: bool = False
-
-
-@dataclass(frozen=True)
-class LoadedModel:
-    """A model ready to be trained.
-
-    Attributes:
-        model: Its trainable weights are float32, until `cast_weights` stores them otherwise.
-        name: What is shown and recorded: a hub id, a folder, or a description.
-        padding_free: Whether its encoder runs on real tokens alone.
-        notes: Sentences to print, such as why the head is new.
-        float32_sha256: `weights_hash` of the float32 weights; None where they are float32 still.
-    """
-
-    model: nn.Module
-    name: str
-    padding_free: bool
-    notes: tuple[str, ...]
-    float32_sha256: str | None = None
 
 
 class Task(Protocol):

@@ -18,20 +18,20 @@ from transformers import (
 
 from ampft.data.dataset import ClassificationData, label_codes
 from ampft.data.steps import FloatArray, IntArray, MicroBatch
-from ampft.packing import install_packing, packing_support, verify_packing
-from ampft.packing.kernel_caches import limit_kernel_caches
-from ampft.tasks.embeddings import keep_gradient_memory
-from ampft.tasks.minilm import default_model
-from ampft.tasks.pretrained import compute_activations_again, load_config, load_pretrained
+from ampft.models.embedding_gradient import keep_gradient_memory
+from ampft.models.minilm import default_model
+from ampft.models.packing import install_packing, packing_support, verify_packing
+from ampft.models.packing.kernel_caches import limit_kernel_caches
+from ampft.models.pretrained import compute_activations_again, load_config, load_pretrained
+from ampft.models.tokenizer import load_tokenizer, longest_input
+from ampft.models.weights import LoadedModel
 from ampft.tasks.task import (
-    LoadedModel,
     TaskSettings,
     classification_loss,
     example_weights,
     forward_logits,
     parse_class_weights,
 )
-from ampft.tasks.tokenizer import load_tokenizer, longest_input
 
 # Of float32 logits, relative to the largest: rounding is 1e-6 at most, a wrong mask 1e-2 and more.
 PACKED_LOGITS_TOLERANCE = 1e-4

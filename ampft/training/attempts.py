@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ampft.data.steps import MicroBatch, StepBatch, StepBatches
 from ampft.errors import TrainingStopped
-from ampft.terminal import said
+from ampft.text.terminal import said
 
 # What torch says in a RuntimeError that is no OutOfMemoryError: its CPU allocator, cuBLAS, MPS.
 _PHRASES = (

@@ -10,7 +10,7 @@ from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from transformers import get_scheduler
 
-from ampft.precision import Precision
+from ampft.precision.resolve import Precision
 from ampft.training.bfloat16_adamw import KAHAN, STOCHASTIC, BFloat16AdamW
 
 

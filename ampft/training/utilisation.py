@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from ampft.matrix_rate import measure_matrix_rate
-from ampft.precision import Precision
+from ampft.precision.matrix_rate import measure_matrix_rate
+from ampft.precision.resolve import Precision
 
 # Seconds of one product: with this, the whole measurement takes less than one.
 LONGEST_PRODUCT = 0.2

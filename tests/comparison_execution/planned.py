@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ampft.comparing.estimate import Estimate, ModeCost, Size
-from ampft.comparing.plan import Plan
+from ampft.comparison.execution.estimate import Estimate, ModeCost, Size
+from ampft.comparison.execution.plan import Plan
 
 SIZE = Size(epochs=5, train_examples=1642)
 ESTIMATE = Estimate(

@@ -103,7 +103,7 @@ def test_comparing_imports_no_torch():
     script = f"""
 import sys
 import ampft
-from ampft.comparing import {modules}
+from ampft.comparison.execution import {modules}
 ampft.parse_compare_arguments, ampft.plan_comparison, ampft.open_comparison
 print(sorted({{'torch', 'transformers', 'accelerate', 'datasets'}} & set(sys.modules)))
 """

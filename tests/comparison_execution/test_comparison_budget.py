@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planned import ESTIMATE, SIZE
 
-from ampft.comparing.estimate import Estimate, ModeCost, Size, about, fit
+from ampft.comparison.execution.estimate import Estimate, ModeCost, Size, about, fit
 from ampft.errors import InputError
 
 RUNS = ["fp32", "fp32", "bf16"] * 3

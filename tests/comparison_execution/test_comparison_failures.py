@@ -10,8 +10,8 @@ import pytest
 from planned import plan
 
 from ampft.arguments import parse_compare_arguments
-from ampft.comparing.launch import interruptible
-from ampft.comparing.session import open_comparison
+from ampft.comparison.execution.launch import interruptible
+from ampft.comparison.execution.session import open_comparison
 from ampft.errors import InputError
 
 pytestmark = pytest.mark.slow

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from planned import plan
 
 from ampft.arguments import parse_compare_arguments
-from ampft.comparing.begin import plan_comparison, plan_lines
-from ampft.comparing.plan import Arm, PlannedRun, interleaved
-from ampft.comparing.planfile import QUESTION, difference, read_plan, with_looks
+from ampft.comparison.execution.plan import Arm, PlannedRun, interleaved
+from ampft.comparison.execution.plan_file import QUESTION, difference, read_plan, with_looks
+from ampft.comparison.execution.planning import plan_comparison, plan_lines
 from ampft.errors import InputError
-from ampft.results.folder import RunFolder
-from ampft.results.jsontext import json_text
+from ampft.runs.folder import RunFolder
+from ampft.text.json_io import json_text
 
 ARMS = tuple(Arm(name, name) for name in ("fp32", "placebo", "tf32", "bf16", "fp16", "fp8"))
 

@@ -9,9 +9,9 @@ import psutil
 import pytest
 from planned import ESTIMATE, SIZE, plan
 
-from ampft.comparing.launch import launch_command, run_to_end
-from ampft.comparing.outcome import outcome
-from ampft.comparing.progress import HistoryTail, Pace, Progress
+from ampft.comparison.execution.ending import outcome
+from ampft.comparison.execution.launch import launch_command, run_to_end
+from ampft.comparison.execution.progress import HistoryTail, Pace, Progress
 
 # A launcher that leaves at once, and below it a run that takes a moment to write its record.
 FAMILY = """

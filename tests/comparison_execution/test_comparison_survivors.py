@@ -14,17 +14,17 @@ import pytest
 from planned import plan
 
 from ampft.arguments import parse_compare_arguments
-from ampft.comparing.launch import check_ended, run_to_end
-from ampft.comparing.session import open_comparison
+from ampft.comparison.execution.launch import check_ended, run_to_end
+from ampft.comparison.execution.session import open_comparison
 from ampft.errors import InputError
-from ampft.results.folder import RunFolder
+from ampft.runs.folder import RunFolder
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no flock")
 
 COMPARING = """
 import sys
 from pathlib import Path
-from ampft.comparing.launch import run_to_end
+from ampft.comparison.execution.launch import run_to_end
 run_to_end([sys.executable, "-c", sys.argv[2]], Path(sys.argv[1]))
 """
 # As the launcher does: the run is a child of what was started, and has its output.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ampft.comparing.probe import mean_of_least, measure
+from ampft.comparison.execution.trial import mean_of_least, measure
 from ampft.errors import InputError
 
 

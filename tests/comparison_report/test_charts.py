@@ -7,10 +7,10 @@ import pytest
 from comparison_show.example_comparison import broken, realistic
 
 import ampft.comparison.report
+from ampft.comparison.report.arm_styles import LAST, looks
 from ampft.comparison.report.confusions import largest_confusions, matrix_cells
-from ampft.comparison.report.curves import loss_chart, scale_chart, validation_chart
+from ampft.comparison.report.curve_charts import loss_chart, scale_chart, validation_chart
 from ampft.comparison.report.drawing import Axis, element, picture
-from ampft.comparison.report.looks import LAST, looks
 from ampft.comparison.report.strips import difference_axis, difference_strip
 
 STYLE = (Path(ampft.comparison.report.__file__).parent / "style.css").read_text(encoding="utf-8")

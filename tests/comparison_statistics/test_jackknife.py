@@ -18,7 +18,7 @@ from ampft.comparison.statistics.jackknife import (
     one_example,
 )
 from ampft.errors import InputError
-from ampft.report.metrics import flat_scores
+from ampft.metrics.scores import flat_scores
 
 SAME = 1e-12  # float64 sums of at most 60 values near 1
 

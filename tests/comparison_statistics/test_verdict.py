@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
+from ampft.comparison.statistics.interim import alpha_per_look
 from ampft.comparison.statistics.interval import DifferenceEstimate, obuchowski_rockette
-from ampft.comparison.statistics.looks import alpha_per_look
 from ampft.comparison.statistics.multiplicity import holm
 from ampft.comparison.statistics.verdict import Verdict, decide
 from ampft.errors import InputError

@@ -6,10 +6,16 @@ import numpy as np
 import pytest
 
 from ampft.data.dataset import label_codes
-from ampft.data.digits import load_digits
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
-from ampft.data.stdlib import CLASSES, FEWEST_TEXTS, docstrings, first_paragraph, load_stdlib
+from ampft.data.sources.digits import load_digits
+from ampft.data.sources.stdlib import (
+    CLASSES,
+    FEWEST_TEXTS,
+    docstrings,
+    first_paragraph,
+    load_stdlib,
+)
 from ampft.errors import InputError
 
 

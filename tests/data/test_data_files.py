@@ -201,7 +201,7 @@ def test_one_missing_label_turns_integers_to_floats_and_is_named(tmp_path):
 
 
 def test_large_json_array_is_read_in_parts(tmp_path, monkeypatch):
-    monkeypatch.setattr("ampft.data.json_rows.CHARACTERS_AT_A_TIME", 7)
+    monkeypatch.setattr("ampft.data.sources.json_rows.CHARACTERS_AT_A_TIME", 7)
     content = json.dumps([{"text": t, "label": y} for t, y in ROWS], indent=2)
     assert rows_of(load(tmp_path, content, "train.json")) == ROWS
 

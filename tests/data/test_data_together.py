@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from tiny_files import GOOD, ROWS, SHARED, csv_of, load, rows_of, write
 
-from ampft.data.files import load_texts
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
+from ampft.data.sources.files import load_texts
 from ampft.errors import InputError
 
 

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ampft.data.balance import balanced_micro_batches
 from ampft.data.steps import StepBatches
 from ampft.data.tensors import TensorExamples
-from ampft.packing import balanced_micro_batches
 
 
 @dataclass(frozen=True)

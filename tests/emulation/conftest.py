@@ -3,7 +3,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from ampft.emulation import Binary16Emulation
+from ampft.precision.emulation import Binary16Emulation
 
 
 @pytest.fixture

@@ -18,9 +18,9 @@ from autocast_cases import (
 from torch import Tensor
 from torch.nn import functional
 
-from ampft.emulation import AUTOCAST_TABLE, Binary16Emulation
-from ampft.emulation import cuda_autocast_table as table
 from ampft.errors import InputError
+from ampft.precision.emulation import AUTOCAST_TABLE, Binary16Emulation
+from ampft.precision.emulation import cuda_autocast_table as table
 
 ALL_CASES = {**FLOAT16_CASES, **FLOAT32_CASES, **WIDEST_CASES, **SAME_TYPE_CASES}
 HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"

@@ -7,7 +7,7 @@ from binary16_reference import half_unit
 from torch import Tensor
 from torch.nn import functional
 
-from ampft.emulation import Binary16Emulation
+from ampft.precision.emulation import Binary16Emulation
 
 pytestmark = [
     pytest.mark.gpu,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from ampft.emulation import Binary16Emulation, covered_products
+from ampft.precision.emulation import Binary16Emulation, covered_products
 
 Shapes = tuple[tuple[int, ...], ...]
 

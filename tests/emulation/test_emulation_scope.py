@@ -11,10 +11,10 @@ from torch.library import get_kernel
 from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 
-from ampft.emulation import Binary16Emulation, covered_products, inside_emulation
-from ampft.emulation.cuda_autocast import autocast_kernels
-from ampft.emulation.products import EMULATED, REFUSED
 from ampft.errors import InputError
+from ampft.precision.emulation import Binary16Emulation, covered_products, inside_emulation
+from ampft.precision.emulation.cuda_autocast import autocast_kernels
+from ampft.precision.emulation.products import EMULATED, REFUSED
 
 # What native kernels call inside; the emulation calls them with float32 alone.
 INNER = ("resolve_conj", "_convolution", "_slow_conv2d_forward", "mkldnn_convolution")

@@ -9,8 +9,8 @@ from tiny_text import tiny_task
 
 from ampft.errors import TrainingStopped
 from ampft.evaluation.evaluate import evaluate
-from ampft.precision import resolve
-from ampft.training.accelerator import make_accelerator, numerics
+from ampft.precision.accelerator import make_accelerator, numerics
+from ampft.precision.resolve import resolve
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
 

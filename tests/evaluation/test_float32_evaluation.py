@@ -7,14 +7,14 @@ from tiny_text import tiny_task
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForSequenceClassification
 
-from ampft.emulation import Binary16Emulation, emulation_suspended, inside_emulation
 from ampft.errors import InputError
 from ampft.evaluation.evaluate import evaluate
 from ampft.evaluation.float32 import check_float32_possible, in_float32
-from ampft.executed import ProductRecorder
-from ampft.precision import resolve
-from ampft.training.accelerator import make_accelerator, numerics
-from ampft.training.storage import cast_weights
+from ampft.models.weights import cast_weights
+from ampft.precision.accelerator import make_accelerator, numerics
+from ampft.precision.emulation import Binary16Emulation, emulation_suspended, inside_emulation
+from ampft.precision.executed import ProductRecorder
+from ampft.precision.resolve import resolve
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from running import CLASSIFY, Finished, call, succeeded, text_settings
 
-from ampft.results.predictions import read_predictions
-from ampft.results.show import format_run
+from ampft.runs.predictions import read_predictions
+from ampft.runs.show import format_run
 
 pytestmark = pytest.mark.slow
 

@@ -52,7 +52,7 @@ def test_the_next_free_name_is_claimed_and_an_unwritable_place_is_left_to_the_fo
     tmp_path, monkeypatch
 ):
     from ampft.arguments import ClassifyArguments
-    from ampft.setup import _claim_folder
+    from ampft.runs.setup import _claim_folder
 
     monkeypatch.chdir(tmp_path)
     args = ClassifyArguments(dataset_name="digits", seed=3)

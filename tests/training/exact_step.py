@@ -14,10 +14,10 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from ampft.data.steps import Examples, MicroBatch, StepBatches
 from ampft.data.tensors import TensorExamples
-from ampft.precision import resolve
+from ampft.precision.accelerator import make_accelerator, numerics
+from ampft.precision.resolve import resolve
 from ampft.tasks.task import classification_loss
 from ampft.tasks.text import TextTask
-from ampft.training.accelerator import make_accelerator, numerics
 from ampft.training.step import (
     StepOutcome,
     apply_step,

@@ -8,7 +8,7 @@ from accelerate import Accelerator
 from torch import nn
 
 from ampft.arguments.classify import METRICS
-from ampft.report.classification import Report
+from ampft.metrics.classification import Report
 from ampft.training.best import LOWER_IS_BETTER, BestModel
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")

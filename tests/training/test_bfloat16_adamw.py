@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from ampft.precision import resolve
+from ampft.precision.resolve import resolve
 from ampft.training.bfloat16_adamw import KAHAN, STOCHASTIC, BFloat16AdamW
 from ampft.training.bfloat16_sums import add_stochastically, add_with_compensation
 from ampft.training.optimizer import OptimizerSettings, make_optimizer

@@ -4,7 +4,7 @@ import pytest
 import torch
 from exact_step import Training, tensor_problem
 
-from ampft.emulation import Binary16Emulation
+from ampft.precision.emulation import Binary16Emulation
 from ampft.training.optimizer import OptimizerSettings, make_optimizer
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")

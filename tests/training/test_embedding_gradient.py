@@ -15,8 +15,8 @@ from exact_step import Training, flat_weights, text_problem
 from tiny_text import tiny_task
 from torch import nn
 
-from ampft.tasks import embeddings
-from ampft.tasks.embeddings import MAPPED_BYTES, keep_gradient_memory
+from ampft.models import embedding_gradient as embeddings
+from ampft.models.embedding_gradient import MAPPED_BYTES, keep_gradient_memory
 
 WIDTH = 64
 WORDS = MAPPED_BYTES // 4 // WIDTH + 1

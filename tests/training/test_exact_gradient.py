@@ -17,7 +17,7 @@ from exact_step import (
 from tiny_text import tiny_task
 from torch import nn
 
-from ampft.training.accelerator import numerics
+from ampft.precision.accelerator import numerics
 from ampft.training.step import backward, synchronized_last
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from ampft.precision import resolve
+from ampft.precision.resolve import resolve
 from ampft.training import lost_updates
 from ampft.training.lost_updates import MEASURED_EVERY, STRIDE, step_measuring_losses
 from ampft.training.optimizer import OptimizerSettings, make_optimizer

@@ -9,9 +9,9 @@ from tiny_text import tiny_task
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from ampft.precision import resolve
-from ampft.tensor_census import state_bytes, tensor_bytes
-from ampft.training.accelerator import make_accelerator, numerics
+from ampft.precision.accelerator import make_accelerator, numerics
+from ampft.precision.resolve import resolve
+from ampft.precision.tensor_census import state_bytes, tensor_bytes
 from ampft.training.first_step import FirstStep
 from ampft.training.saved_tensors import SavedBytes
 from ampft.training.step import backward

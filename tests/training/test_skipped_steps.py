@@ -9,7 +9,7 @@ import torch
 from exact_step import Training, flat_weights, poison, tensor_problem
 
 from ampft.errors import TrainingStopped
-from ampft.training.history import History, write_csv
+from ampft.runs.history_writer import History, write_csv
 from ampft.training.optimizer import OptimizerSettings, make_optimizer
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")

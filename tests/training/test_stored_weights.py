@@ -10,12 +10,11 @@ from transformers import AutoModelForSequenceClassification, ModernBertConfig, M
 
 from ampft.data.steps import MicroBatch
 from ampft.errors import InputError
-from ampft.executed import ProductRecorder, contradiction
-from ampft.precision import resolve
-from ampft.tasks.task import LoadedModel
-from ampft.tensor_census import check_storage
+from ampft.models.weights import LoadedModel, cast_weights, store_in, weights_hash
+from ampft.precision.executed import ProductRecorder, contradiction
+from ampft.precision.resolve import resolve
+from ampft.precision.tensor_census import check_storage
 from ampft.training.optimizer import OptimizerSettings, make_optimizer
-from ampft.training.storage import cast_weights, store_in, weights_hash
 
 BF16, CPU = torch.bfloat16, torch.device("cpu")
 ALL_BF16 = ("bf16-true", "bf16-true-kahan", "bf16-true-stochastic")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from ampft.report.text import inert
+from ampft.text.escaping import inert
 
 _BREAKS = re.compile(r"[ \t\r\n\f\v]+")
 INNER = 1000  # side of the stretched viewBox of a plot area

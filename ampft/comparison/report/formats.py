@@ -6,8 +6,8 @@ import math
 
 from markupsafe import Markup
 
-from ampft.comparison.numbers import MINUS
 from ampft.comparison.report.drawing import element
+from ampft.text.numbers import MINUS
 
 
 def fraction(value: float) -> str:

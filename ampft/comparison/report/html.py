@@ -9,19 +9,19 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from ampft.comparison import cells, numbers
 from ampft.comparison.findings import Comparison
-from ampft.comparison.method import SOURCES, method_paragraphs
-from ampft.comparison.report import formats, strips
-from ampft.comparison.report.calibration import FEW, calibration_panels
-from ampft.comparison.report.classes import class_rows
+from ampft.comparison.report import cells, formats, strips
+from ampft.comparison.report.arm_styles import Look, looks
+from ampft.comparison.report.calibration_charts import FEW, calibration_panels
+from ampft.comparison.report.class_table import class_rows
 from ampft.comparison.report.confusions import MOST_CLASSES, largest_confusions, matrix_cells
-from ampft.comparison.report.curves import loss_chart, scale_chart, validation_chart
+from ampft.comparison.report.curve_charts import loss_chart, scale_chart, validation_chart
 from ampft.comparison.report.drawing import shown
-from ampft.comparison.report.looks import Look, looks
+from ampft.comparison.report.method import SOURCES, method_paragraphs
 from ampft.comparison.report.noise import noise_protocol, noise_rows, share
-from ampft.comparison.words import margin_words, verdict_sentences
-from ampft.results.show import counted, duration
+from ampft.comparison.report.words import margin_words, verdict_sentences
+from ampft.runs.show import counted, duration
+from ampft.text import numbers
 
 TEMPLATE = "comparison.html.j2"
 MISSING = "\N{EN DASH}"

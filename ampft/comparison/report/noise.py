@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ampft.comparison.numbers import number
-from ampft.results.jsontext import JSONValue
+from ampft.text.json_io import JSONValue
+from ampft.text.numbers import number
 
 LARGEST = 5  # modules that are named
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from markupsafe import Markup
 
 from ampft.comparison.findings import Arm, ClassFigures, Comparison, Memory
-from ampft.comparison.numbers import interval, level, milliseconds, point_decimals, points
+from ampft.comparison.report.arm_styles import Look
 from ampft.comparison.report.drawing import Axis, element, joined, line, picture, text
-from ampft.comparison.report.looks import Look
-from ampft.results.show import size
+from ampft.runs.show import size
+from ampft.text.numbers import interval, level, milliseconds, point_decimals, points
 
 LEFT, RIGHT = 5.0, 95.0  # per cent of the cell
 MEMORY_PARTS = ("baseline", "weights", "gradients", "optimizer_state", "activations", "rest")

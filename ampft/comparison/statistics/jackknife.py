@@ -60,7 +60,7 @@ def jackknife_differences(
         baseline: Predictions of the baseline at the same seeds and examples, shape (S, n).
         metric: One of `METRICS`.
         classes: Number of classes of the label map; classes that are absent count, as in
-            `ampft.report.metrics`.
+            `ampft.metrics.scores`.
 
     Raises:
         InputError: `metric` is unknown, or there are fewer than two examples.

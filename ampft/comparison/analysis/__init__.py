@@ -1,0 +1,1 @@
+"""From run folders to what a comparison found."""

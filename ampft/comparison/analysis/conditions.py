@@ -1,0 +1,69 @@
+"""What the runs of a comparison had in common, and where they ran, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ampft.runs.record import RunRecord
+from ampft.runs.show import counted, size
+
+# Name in a report, name among the arguments.
+SETTINGS = {
+    "learning rate": "learning_rate",
+    "schedule": "lr_scheduler_type",
+    "epochs": "num_train_epochs",
+    "weight decay": "weight_decay",
+    "gradient norm clipped at": "max_grad_norm",
+    "longest sequence": "max_seq_length",
+}
+PACKAGES = ("ampft", "torch", "transformers", "accelerate", "numpy", "scikit-learn")
+
+
+def title(record: RunRecord) -> str:
+    """Return such as "all-MiniLM-L6-v2 on stdlib (summary)"."""
+    return f"{record.model.name} on {record.data.name}"
+
+
+def setup(record: RunRecord) -> dict[str, str]:
+    """Return what was trained and how, in the order to be shown."""
+    sizes = ", ".join(f"{name} {count:,}" for name, count in record.data.examples.items())
+    steps = record.steps
+    batch = "unknown" if steps.effective_batch_size is None else f"{steps.effective_batch_size:,}"
+    found = {
+        "model": f"{record.model.name}, {record.model.architecture}, "
+        f"{record.model.parameters / 1e6:.1f} M parameters",
+        "data": f"{record.data.name}: {sizes}; {counted(len(record.label_names), 'class')}",
+        "effective batch": batch,
+        "optimizer steps": f"{steps.total:,}",
+    }
+    for shown, name in SETTINGS.items():
+        value = record.arguments.get(name)
+        if value is not None:
+            found[shown] = f"{value:g}" if isinstance(value, float) else str(value)
+    return found
+
+
+def environment(record: RunRecord) -> dict[str, str]:
+    """Return hardware and versions, in the order to be shown."""
+    topology, hardware = record.topology, record.hardware
+    found = {
+        "device": f"{topology.device}, {counted(topology.num_processes, 'process')}, "
+        f"{counted(topology.cpu_threads, 'CPU thread')}" + " each" * (topology.num_processes > 1),
+        **_machine(hardware),
+        "Python": record.versions.get("python", "unknown"),
+    }
+    return found | {name: record.versions[name] for name in PACKAGES if name in record.versions}
+
+
+def _machine(hardware: Mapping[str, Any]) -> dict[str, str]:
+    gpus = ", ".join(str(gpu) for gpu in hardware.get("gpus") or [])
+    memory = hardware.get("memory_bytes")
+    found = {
+        "GPU": gpus,
+        "CPU": str(hardware.get("cpu") or ""),
+        "cores": str(hardware.get("usable_cores") or ""),
+        "memory": size(memory) if isinstance(memory, int) else "",
+        "system": str(hardware.get("system") or ""),
+    }
+    return {name: value for name, value in found.items() if value}

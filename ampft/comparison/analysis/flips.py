@@ -1,0 +1,135 @@
+"""Examples that an arm and the baseline predict differently at the same seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ampft.comparison.analysis.answers import Answers, Questions
+from ampft.comparison.findings import FlippedExample, Flips
+from ampft.comparison.statistics.mcnemar import mcnemar_mid_p
+from ampft.errors import InputError
+from ampft.runs.predictions import OWN_COLUMNS
+
+EXAMPLES = 12
+LONGEST_TEXT = 200
+
+
+def flips(
+    questions: Questions,
+    answers: Sequence[Answers],
+    baseline: Sequence[Answers],
+    texts: Path,
+) -> Flips:
+    """Count what differs, seed by seed, and show a few examples.
+
+    Args:
+        questions: The examples.
+        answers: Of the arm, by seed.
+        baseline: Of the baseline, at the same seeds.
+        texts: A predictions.parquet, whose inputs are shown.
+    """
+    predicted, expected = (
+        np.stack([each.predicted for each in side]) for side in (answers, baseline)
+    )
+    flipped = predicted != expected
+    gained = (flipped & (predicted == questions.labels)).sum(axis=1).tolist()
+    lost = (flipped & (expected == questions.labels)).sum(axis=1).tolist()
+    per_seed = flipped.sum(axis=1).tolist()
+    return Flips(
+        per_seed=tuple(per_seed),
+        mean=float(np.mean(per_seed)),
+        gained=float(np.mean(gained)),
+        lost=float(np.mean(lost)),
+        mcnemar_mid_p=tuple(mcnemar_mid_p(g, k) for g, k in zip(gained, lost, strict=True)),
+        examples=_examples(questions, answers, baseline, flipped, texts),
+    )
+
+
+def _examples(
+    questions: Questions,
+    answers: Sequence[Answers],
+    baseline: Sequence[Answers],
+    flipped: npt.NDArray[np.bool_],
+    texts: Path,
+) -> tuple[FlippedExample, ...]:
+    """Return those that flip in most seeds; among equals the surest ones, then the first."""
+    times = flipped.sum(axis=0)
+    candidates = np.flatnonzero((times > 0) & (times >= _least(times)))
+    first = flipped[:, candidates].argmax(axis=0)
+    sure, base_sure = (
+        np.stack([each.confidence[candidates] for each in side])[first, np.arange(len(first))]
+        for side in (answers, baseline)
+    )
+    order = np.lexsort((candidates, -np.minimum(sure, base_sure), -times[candidates]))[:EXAMPLES]
+    shown = read_texts(texts, candidates[order].tolist())
+    names = questions.label_names
+    return tuple(
+        FlippedExample(
+            example_id=(example := int(candidates[k])),
+            text=shown[example],
+            label=names[questions.labels[example]],
+            seeds=int(times[example]),
+            baseline=names[baseline[first[k]].predicted[example]],
+            baseline_confidence=float(base_sure[k]),
+            arm=names[answers[first[k]].predicted[example]],
+            arm_confidence=float(sure[k]),
+        )
+        for k in order
+    )
+
+
+def _least(times: npt.NDArray[np.integer]) -> int:
+    """Return the least number of flips that an example to be shown can have."""
+    flipped = times[times > 0]
+    if len(flipped) <= EXAMPLES:
+        return 1
+    return int(np.partition(flipped, -EXAMPLES)[-EXAMPLES])
+
+
+def read_texts(path: Path, rows: Sequence[int]) -> dict[int, str]:
+    """Read the inputs of a few rows of a predictions.parquet, and nothing else of it.
+
+    Args:
+        path: Whose rows are the examples 0..n-1 in order.
+        rows: Example ids.
+
+    Returns:
+        The inputs of each, joined and shortened; empty where the file shows none.
+
+    Raises:
+        InputError: The inputs are damaged.
+    """
+    try:
+        return _read_texts(pq.ParquetFile(path), rows)
+    except (OSError, pa.ArrowException, ValueError) as error:  # a text that is no UTF-8 too
+        raise InputError(
+            f"{path}: its texts cannot be read ({error}); copy the file again, or train that run "
+            "again"
+        ) from error
+
+
+def _read_texts(file: pq.ParquetFile, rows: Sequence[int]) -> dict[int, str]:
+    columns = [name for name in file.schema_arrow.names if name not in OWN_COLUMNS]
+    found = dict.fromkeys(rows, "")
+    start = 0
+    for group in range(file.num_row_groups):
+        stop = start + file.metadata.row_group(group).num_rows
+        inside = [row for row in found if start <= row < stop]
+        if inside and columns:
+            table = file.read_row_group(group, columns=columns)
+            for row in inside:
+                values = (table[name][row - start].as_py() for name in columns)
+                found[row] = _shortened(" | ".join(str(value) for value in values))
+        start = stop
+    return found
+
+
+def _shortened(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 1]}…"

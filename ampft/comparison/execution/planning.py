@@ -1,0 +1,173 @@
+"""From a command line to a plan: a new one, or the one that its folder already has."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from ampft.arguments.compare import CompareCommand
+from ampft.comparison.execution.estimate import about, fit
+from ampft.comparison.execution.launch import interruptible
+from ampft.comparison.execution.measure import measure
+from ampft.comparison.execution.plan import Plan, PlannedRun, arms, interleaved
+from ampft.comparison.execution.plan_file import PLAN_NAME, difference, read_plan, with_looks
+from ampft.errors import InputError
+from ampft.runs.folder import LOCK_NAME
+from ampft.runs.redaction import withhold_secrets
+from ampft.runs.show import counted
+from ampft.text.json_io import json_values
+from ampft.text.terminal import said, tell
+
+
+def plan_comparison(command: CompareCommand) -> tuple[Path, Plan]:
+    """Return the folder of a comparison and its plan; nothing is written yet.
+
+    A folder that has a plan goes on with it. For a new one, a few steps are measured.
+
+    Raises:
+        InputError: The folder holds something else, the input of the runs is bad, a mode is not
+            available here, or the budget is too small.
+    """
+    asked = question(command)
+    folder = command.output_dir or _default_folder(command, asked)
+    kept = read_plan(folder)
+    if kept is not None:
+        return folder, _continued(kept, asked, folder)
+    _refuse_contents(folder)
+    tell("trial      a few steps of each mode, for the plan")
+    with interruptible(lambda: "nothing was written yet."):
+        measured = measure(command.words, command.modes, command.config_file)
+    planned_arms = arms(measured.modes, placebo=command.placebo)
+    runs = interleaved(planned_arms, range(command.looks[-1]))
+    left = None if command.budget is None else command.budget - seconds_of_process()
+    fitted = fit(measured.estimate, [run.arm.mode for run in runs], left)
+    return folder, Plan(
+        **{**asked, "modes": measured.modes},
+        estimate=measured.estimate,
+        size=fitted.size,
+        overrides=fitted.overrides,
+        reductions=fitted.sentences,
+        notes=command.notes,
+    )
+
+
+def question(command: CompareCommand) -> dict[str, Any]:
+    """Return what a command asks, as a plan names it."""
+    return {
+        "modes": command.modes,
+        "first_seed": command.classify.seed,
+        "looks": command.looks,
+        "metric": command.metric,
+        "margin": command.margin,
+        "placebo": command.placebo,
+        "arguments": json_values(withhold_secrets(asdict(command.classify))),
+        "config_file": command.config_file,
+        "budget": command.budget,
+    }
+
+
+def seconds_of_process() -> float:
+    """Return the seconds since this process began, its imports included."""
+    return time.time() - psutil.Process().create_time()
+
+
+def plan_lines(folder: Path, plan: Plan, todo: tuple[PlannedRun, ...]) -> str:
+    """Return the plan for people, with the time and the disk that `todo` take."""
+    estimate, runs = plan.estimate, plan.runs()
+    size, seeds = plan.size, plan.looks[-1]
+    named = [
+        f"{arm.name}: {arm.mode} again, its initial weights one unit in the last place off"
+        if arm.perturbed
+        else f"{arm.mode} ({estimate.executions[arm.mode]})"
+        for arm in plan.arms
+    ]
+    looks = ""
+    if len(plan.looks) > 1:
+        looks = f", a look after {' and '.join(map(str, plan.looks))}"
+    steps, per_epoch = estimate.total_steps(size), estimate.steps_per_epoch(size)
+    each = ", ".join(f"{m} {about(estimate.run_seconds(m, size))}" for m in plan.modes)
+    total = sum(map(plan.expected_seconds, todo))
+    space = len(todo) * estimate.model_bytes / 2**30
+    kept = f"; {len(runs) - len(todo)} done before" if len(todo) < len(runs) else ""
+    lines = [
+        said("comparing", f"{', '.join(named)}; on {estimate.device}"),
+        said(
+            "seeds",
+            f"{plan.first_seed} to {plan.first_seed + seeds - 1}{looks}; "
+            f"{counted(len(runs), 'run')}, one after the other, arms interleaved{kept}",
+        ),
+        said(
+            "each run",
+            f"{counted(steps, 'step')} = {steps / per_epoch:.3g} x {per_epoch} per epoch; "
+            f"{counted(size.train_examples, 'training example')}; effective batch "
+            f"{estimate.effective_batch_size}",
+        ),
+    ]
+    if todo:
+        models = counted(len(todo), "model")
+        lines.append(said("time", f"about {about(total)}; a run: {each}"))
+        lines.append(said("disk", f"{space:.1f} GiB for {models}{_free(folder, space)}"))
+    if plan.reductions:
+        lines.append(said("budget", *plan.reductions))
+    if plan.added_after_look:
+        lines.append(said("note", "seeds are added after a look at results; the report says so"))
+    lines += [said("note", note) for note in plan.notes]
+    return "\n".join([*lines, said("folder", str(folder))])
+
+
+def _free(folder: Path, needed: float) -> str:
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    free = shutil.disk_usage(nearest).free / 2**30
+    return f"; only {free:.1f} GiB are free" if free < needed else ""
+
+
+def _continued(kept: Plan, asked: dict[str, Any], folder: Path) -> Plan:
+    differs = difference(kept, asked)
+    if differs is not None:
+        raise InputError(
+            f"--output_dir {folder}: holds another comparison: {differs}. Name another folder, or "
+            "repeat that comparison's settings to go on with it."
+        )
+    plan = with_looks(kept, asked["looks"])
+    if plan.looks[-1] > kept.looks[-1] and plan.reductions:
+        note = "Seeds were added; the budget was fitted to fewer, and every run keeps its size."
+        return replace(plan, notes=(*plan.notes, note))
+    return plan
+
+
+def _refuse_contents(folder: Path) -> None:
+    """Refuse a folder that is none, cannot be made, or has something else in it."""
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        raise InputError(
+            f"--output_dir {folder}: cannot be written, because {nearest} is no folder that this "
+            "user may write to. Name another one."
+        )
+    found = (
+        sorted(p.name for p in folder.iterdir() if p.name != LOCK_NAME) if nearest == folder else []
+    )
+    if found:
+        shown = ", ".join(found[:3]) + (" and more" if len(found) > 3 else "")
+        raise InputError(
+            f"--output_dir {folder}: is not empty ({shown}) and holds no comparison that could go "
+            f"on: there is no {PLAN_NAME}. Name a new or empty folder."
+        )
+
+
+def _default_folder(command: CompareCommand, asked: dict[str, Any]) -> Path:
+    """Return the first folder under comparisons/ that is new or holds this very comparison."""
+    source = command.classify.dataset_name or command.classify.train_file or "data"
+    stem = Path(source).stem
+    for number in range(1, sys.maxsize):
+        folder = Path("comparisons", stem if number == 1 else f"{stem}-{number}")
+        kept = read_plan(folder) if folder.exists() else None
+        if not folder.exists() or (kept is not None and difference(kept, asked) is None):
+            return folder
+    raise AssertionError("numbers do not end")

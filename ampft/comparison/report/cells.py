@@ -1,0 +1,100 @@
+"""One arm's figures as the cells of a table, the same in every report."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import replace
+
+from ampft.comparison.findings import Arm, Comparison
+from ampft.text.numbers import (
+    NOT_MEASURED,
+    PLUS_MINUS,
+    interval,
+    mean_count,
+    milliseconds,
+    number,
+    point_decimals,
+    points,
+)
+
+MIB = 2**20
+
+
+def without_survivors(comparison: Comparison) -> Comparison:
+    """Return a comparison without speed and memory that are medians over runs that survived.
+
+    An arm that is not complete keeps neither; beside a baseline that is not, no arm keeps a ratio.
+    """
+    whole = comparison.baseline.status == "complete"
+    return replace(comparison, arms=tuple(_complete(arm, whole) for arm in comparison.arms))
+
+
+def _complete(arm: Arm, is_ranked: bool) -> Arm:
+    if arm.status != "complete":
+        return replace(arm, speed=None, memory=None)
+    if is_ranked:
+        return arm
+    # The reason is one for the ratio.
+    return replace(
+        arm,
+        speed=arm.speed and replace(arm.speed, ratio=None, ratio_spread=None, reason=None),
+        memory=arm.memory and replace(arm.memory, ratio=None),
+    )
+
+
+def metric_cell(comparison: Comparison, arm: Arm) -> str:
+    """Return the primary metric as "84.6 ± 0.5", in hundredths; "-" where there is no mean."""
+    values = arm.metrics.get(comparison.metric)
+    if values is None:
+        return NOT_MEASURED
+    decimals = point_decimals(comparison.margin)
+    mean = number(100 * values.mean, decimals)
+    return mean if values.sd is None else f"{mean} {PLUS_MINUS} {100 * values.sd:.{decimals}f}"
+
+
+def difference_cell(comparison: Comparison, arm: Arm) -> str:
+    """Return the difference as "+0.3 (+0.1 to +0.5)" in points; empty for the baseline."""
+    decimals = point_decimals(comparison.margin)
+    if arm.difference is not None:
+        ends = interval(arm.difference.interval95, decimals)
+        return f"{points(arm.difference.estimate, decimals)} ({ends})"
+    own = arm.metrics.get(comparison.metric)
+    base = comparison.baseline.metrics.get(comparison.metric)
+    if arm is comparison.baseline:
+        return ""
+    if own is None or base is None:
+        return NOT_MEASURED
+    return f"{points(own.mean - base.mean, decimals)} (no interval)"
+
+
+def ratio_cell(comparison: Comparison, arm: Arm) -> str:
+    """Return how many times as fast as the baseline; "-" without ranking, empty for itself."""
+    if arm is comparison.baseline:
+        return ""
+    if arm.speed is None or arm.speed.ratio is None:
+        return NOT_MEASURED
+    return f"{arm.speed.ratio:.2f}"
+
+
+def step_cell(arm: Arm) -> str:
+    """Return the median of the runs' median steps, milliseconds."""
+    if arm.speed is None or not arm.speed.step_seconds:
+        return NOT_MEASURED
+    return milliseconds(statistics.median(arm.speed.step_seconds))
+
+
+def peak_cell(arm: Arm) -> str:
+    """Return the peak memory, MiB."""
+    return mebibytes(arm.memory.peak if arm.memory else None)
+
+
+def flips_cell(comparison: Comparison, arm: Arm) -> str:
+    """Return the mean number of predictions that differ; empty for the baseline."""
+    if arm.flips is not None:
+        return mean_count(arm.flips.mean)
+    return "" if arm is comparison.baseline else NOT_MEASURED
+
+
+def mebibytes(size: int | None) -> str:
+    """Return bytes in MiB, without the unit; "-" where they were not measured."""
+    return NOT_MEASURED if size is None else f"{size / MIB:,.0f}"

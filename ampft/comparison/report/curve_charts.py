@@ -1,0 +1,247 @@
+"""What happened during training: loss, validation and loss scale over the optimizer steps."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from markupsafe import Markup
+
+from ampft.comparison.findings import Arm, Comparison, Curve
+from ampft.comparison.report.arm_styles import Look
+from ampft.comparison.report.drawing import Axis, curve, element, line, picture, plot_area, text
+from ampft.comparison.report.formats import exponent, fraction, metric
+
+LEFT, RIGHT = 9.0, 84.0  # per cent; names of the arms stand to the right
+TOP, HEIGHT = 14.0, 250.0  # pixels
+MANY = 40  # runs; thin lines of more would hide the means
+LABEL_GAP = 15.0  # pixels between the baselines of two names
+RUG_ROW, RUG = 5.0, 150.0  # pixels: of a seed, and at most of all
+
+Points = Mapping[int, float]
+
+
+@dataclass(frozen=True)
+class Lines:
+    """The runs of one arm in one chart: thin lines, and their mean where the arm has one."""
+
+    look: Look
+    runs: tuple[Points, ...]
+    mean: Points | None
+
+    @property
+    def end(self) -> float:
+        """Where the name stands: at the last value of the mean, else of the longest run."""
+        points = self.mean or max(self.runs, key=lambda run: max(run, default=-1))
+        return points[max(points)]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart and what its caption has to add."""
+
+    svg: Markup
+    looks: tuple[Look, ...]
+    is_cut: bool
+
+
+def loss_chart(comparison: Comparison, looks: Sequence[Look]) -> Chart | None:
+    """Return training loss over steps; None without any."""
+    lines = _lines(comparison.arms, looks, lambda c: _points(c.steps, c.loss))
+    if not lines:
+        return None
+    tops = [max(run.values()) for one in lines for run in one.runs]
+    # A run that diverges would press all others flat.
+    high = min(max(tops), 1.5 * statistics.median(tops))
+    low = min(value for one in lines for run in one.runs for value in run.values())
+    up = _up(0.0 if 0 <= low < 0.4 * high else low, high)
+    last = ", ".join(f"{one.look.name} {metric(one.end)}" for one in lines)
+    return _chart(
+        lines, up, fraction, says=f"Training loss over optimizer steps; at the end {last}"
+    )
+
+
+def validation_chart(comparison: Comparison, looks: Sequence[Look]) -> Chart | None:
+    """Return the primary metric on validation over steps; None without any."""
+    lines = _lines(
+        comparison.arms, looks, lambda c: _points(c.validation_steps, c.validation_metric)
+    )
+    if not lines:
+        return None
+    values = [value for one in lines for run in one.runs for value in run.values()]
+    last = ", ".join(f"{one.look.name} {metric(one.end)}" for one in lines)
+    says = f"Validation metric over optimizer steps; at the end {last}"
+    return _chart(lines, _up(min(values), max(values)), fraction, says=says)
+
+
+def scale_chart(comparison: Comparison, looks: Sequence[Look]) -> Chart | None:
+    """Return the base-2 logarithm of the loss scale, skipped steps below; None without a scaler."""
+
+    def logarithms(one: Curve) -> Points:
+        scales = one.loss_scale or ()
+        return {
+            step: math.log2(scale)
+            for step, scale in zip(one.steps, scales, strict=False)
+            if scale is not None and math.isfinite(scale) and scale > 0
+        }
+
+    # A scale is one of few values: a mean over seeds would be none of them.
+    lines = [replace(one, mean=None) for one in _lines(comparison.arms, looks, logarithms)]
+    if not lines:
+        return None
+    values = [value for one in lines for run in one.runs for value in run.values()]
+    up = _up(math.floor(min(values)) - 0.5, math.ceil(max(values)) + 0.5)
+    rugs = [
+        (look, [c.skipped for c in arm.curves if c.loss_scale is not None])
+        for arm, look in zip(comparison.arms, looks, strict=True)
+        if any(c.loss_scale is not None for c in arm.curves)
+    ]
+    says = "Loss scale over optimizer steps, powers of two; " + "; ".join(
+        f"{look.name} skipped {', '.join(str(len(s)) for s in seeds)} steps, seed by seed"
+        for look, seeds in rugs
+    )
+    return _chart(lines, up, exponent, says=says, rugs=rugs, in_stairs=True)
+
+
+def _points(steps: Sequence[int], values: Sequence[float | None]) -> Points:
+    pairs = zip(steps, values, strict=True)
+    return {step: v for step, v in pairs if v is not None and math.isfinite(v)}
+
+
+def _lines(
+    arms: Sequence[Arm], looks: Sequence[Look], of: Callable[[Curve], Points]
+) -> list[Lines]:
+    found: list[Lines] = []
+    for arm, look in zip(arms, looks, strict=True):
+        runs = tuple(run for run in map(of, arm.curves) if run)
+        if not runs:
+            continue
+        shared = sorted(set.intersection(*(set(run) for run in runs)))
+        has_mean = arm.status == "complete" and len(runs) > 1 and shared
+        mean = {step: statistics.fmean(run[step] for run in runs) for step in shared}
+        found.append(Lines(look, runs, mean if has_mean else None))
+    return found
+
+
+def _up(low: float, high: float) -> Axis:
+    room = 0.04 * (high - low) or abs(high) * 0.05 or 1.0
+    return Axis(low - room if low else 0.0, high + room, HEIGHT, TOP)
+
+
+def _chart(
+    lines: Sequence[Lines],
+    up: Axis,
+    label: Callable[[float], str],
+    *,
+    says: str,
+    rugs: Sequence[tuple[Look, Sequence[Sequence[int]]]] = (),
+    in_stairs: bool = False,
+) -> Chart:
+    last = max(step for one in lines for run in one.runs for step in run)
+    across = Axis(0.0, float(max(last, 1)), LEFT, RIGHT)
+    drawn: list[Markup] = []
+    crowd = " many" if sum(len(one.runs) for one in lines) > MANY else ""
+    for one in lines:
+        thin = f"seed{crowd}" if one.mean else "seed lone"
+        drawn += [
+            _curve(run, across, up, f"{thin} {one.look.colour}", in_stairs) for run in one.runs
+        ]
+    drawn += [_curve(o.mean, across, up, f"mean {o.look.colour}", False) for o in lines if o.mean]
+    rows = [(look, skipped) for look, seeds in rugs for skipped in seeds]
+    rug = min(RUG_ROW * len(rows), RUG)
+    parts = [
+        *_grid(across, up, label, below=HEIGHT + rug, whole=in_stairs),
+        plot_area(across, up, drawn),
+        *_single_points(lines, across, up),
+        *_names(lines, up),
+    ]
+    if rows:
+        parts.append(_rug(rows, across, rug))
+        parts.append(text("skipped", f"{RIGHT + 2.5}%", HEIGHT + rug / 2 + 4, "tick"))
+    height = HEIGHT + rug + 36
+    is_cut = any(v > up.high for one in lines for run in one.runs for v in run.values())
+    svg = picture(*parts, height=height, says=says, class_="chart")
+    return Chart(svg, tuple(one.look for one in lines), is_cut)
+
+
+def _curve(points: Points, across: Axis, up: Axis, class_: str, in_stairs: bool) -> Markup:
+    ordered = [(float(step), points[step]) for step in sorted(points)]
+    if in_stairs:
+        corners = [(b[0], a[1]) for a, b in itertools.pairwise(ordered)]
+        ordered = [p for pair in itertools.zip_longest(ordered, corners) for p in pair if p]
+    return curve(ordered, across, up, class_)
+
+
+def _single_points(lines: Sequence[Lines], across: Axis, up: Axis) -> list[Markup]:
+    """Marks of what was measured once: a line through one point is not to be seen."""
+    single = [(one, points) for one in lines if len(points := one.mean or one.runs[0]) == 1]
+    return [
+        one.look.mark(across.percent(step), up.at(value))
+        for one, points in single
+        for step, value in points.items()
+    ]
+
+
+def _grid(
+    across: Axis, up: Axis, label: Callable[[float], str], *, below: float, whole: bool
+) -> list[Markup]:
+    left, right = f"{LEFT}%", f"{RIGHT}%"
+    parts: list[Markup] = []
+    for value in up.ticks(5):
+        if whole and value != round(value):
+            continue
+        y = up.at(value)
+        parts.append(line(left, y, right, y, "grid"))
+        parts.append(text(label(value), f"{LEFT - 1}%", y + 4, "tick end"))
+    for value in across.ticks(5):
+        x = across.percent(value)
+        parts.append(line(x, below, x, below + 5, "rule"))
+        parts.append(text(f"{value:,.0f}", x, below + 18, "tick middle"))
+    parts.append(line(left, below, right, below, "rule"))
+    parts.append(text("optimizer step", right, below + 32, "tick end"))
+    return parts
+
+
+def _names(lines: Sequence[Lines], up: Axis) -> list[Markup]:
+    """Names at the ends of their lines, pushed apart where they would touch."""
+    ordered = sorted(lines, key=lambda one: up.at(one.end))
+    places: list[float] = []
+    for one in ordered:
+        at = up.at(one.end)
+        places.append(max(at, places[-1] + LABEL_GAP) if places else at)
+    # Pushed beyond the bottom, all move up.
+    excess = max(0.0, places[-1] - HEIGHT) if places else 0.0
+    parts: list[Markup] = []
+    for index in reversed(range(len(places))):
+        limit = HEIGHT - LABEL_GAP * (len(places) - 1 - index)
+        places[index] = min(places[index], limit) if excess else places[index]
+    for one, place in zip(ordered, places, strict=True):
+        start, end = f"{RIGHT}%", f"{RIGHT + 2}%"
+        leader = line(start, up.at(one.end), end, place, f"leader {one.look.colour}")
+        parts += [leader, text(_short(one.look.name), f"{RIGHT + 2.5}%", place + 4, "name")]
+    return parts
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 10 else f"{name[:9]}…"
+
+
+def _rug(rows: Sequence[tuple[Look, Sequence[int]]], across: Axis, height: float) -> Markup:
+    """A row of ticks per seed under the plot, one tick per skipped step."""
+    ticks = [
+        element(
+            "path",
+            d="".join(
+                f"M{across.inner(step)} {round(1000 * (index + 0.1) / len(rows))}"
+                f"v{round(800 / len(rows))}"
+                for step in skipped
+            ),
+            class_=f"skip {look.colour}",
+        )
+        for index, (look, skipped) in enumerate(rows)
+        if skipped
+    ]
+    return plot_area(across, Axis(0, 1, HEIGHT + height, HEIGHT), ticks)

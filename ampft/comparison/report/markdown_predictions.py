@@ -1,0 +1,190 @@
+"""What the arms of a comparison predict, in Markdown: changes, classes, calibration."""
+
+from __future__ import annotations
+
+from ampft.comparison.findings import Arm, Comparison, FlippedExample, MetricValues
+from ampft.text.markdown import code, table
+from ampft.text.numbers import (
+    METRIC_NAMES,
+    NOT_MEASURED,
+    PLUS_MINUS,
+    mean_count,
+    metric_name,
+    number,
+    p_value,
+    percent,
+    points,
+)
+
+MOST_CLASSES = 50  # a comment on GitHub holds 65,536 characters
+MOST_CONFUSIONS = 12
+SHARES = frozenset({"accuracy", "macro_f1", "balanced_accuracy", "ece"})
+
+
+def changed(comparison: Comparison) -> str:
+    """Return how many predictions each arm changes, McNemar's tests, and a few examples."""
+    arms = [(arm, arm.flips) for arm in comparison.arms if arm.flips is not None]
+    if not arms:
+        return ""
+    base = code(comparison.baseline.name)
+    seeds = [f"seed {seed}" for seed in comparison.seeds]
+    header = ("", *seeds, "mean", "only this one right", "only the baseline right")
+    rows = [
+        (
+            code(arm.name),
+            *_padded([f"{count:,}" for count in flips.per_seed], len(seeds)),
+            *map(mean_count, (flips.mean, flips.gained, flips.lost)),
+        )
+        for arm, flips in arms
+    ]
+    tests = [
+        (code(arm.name), *_padded([p_value(p) for p in flips.mcnemar_mid_p], len(seeds)))
+        for arm, flips in arms
+    ]
+    parts = [
+        f"Predictions that differ from those of {base} at the same seed, of "
+        f"{comparison.examples:,}:",
+        table(header, rows),
+        "McNemar's test at each seed (mid-p), about these two checkpoints alone; it says nothing "
+        "about training again, and is exploratory:",
+        table(("", *seeds), tests),
+        *(_examples(comparison, arm) for arm, flips in arms if flips.examples),
+    ]
+    return "\n\n".join(parts)
+
+
+def _examples(comparison: Comparison, arm: Arm) -> str:
+    base = code(comparison.baseline.name)
+    header = ("example", "class", base, code(arm.name), "text", "seeds")
+    examples = arm.flips.examples if arm.flips is not None else ()
+    rows = [_example(example) for example in examples]
+    return (
+        f"Examples that {code(arm.name)} changes in most seeds, with the confidence at the first "
+        f"of them:\n\n{table(header, rows, left=5)}"
+    )
+
+
+def _example(example: FlippedExample) -> tuple[str, ...]:
+    return (
+        f"{example.example_id}",
+        code(example.label),
+        f"{code(example.baseline)} {percent(example.baseline_confidence)}",
+        f"{code(example.arm)} {percent(example.arm_confidence)}",
+        code(example.text) if example.text else "",
+        f"{example.seeds}",
+    )
+
+
+def classes(comparison: Comparison) -> str:
+    """Return the F1 of each class and its differences, then the most frequent confusions."""
+    base = comparison.baseline
+    arms = [arm for arm in comparison.arms if arm is not base and arm.classes]
+    if not base.classes:
+        return ""
+    apart = [max((abs(_f1_difference(a, i)) for a in arms), default=0.0) for i in _indices(base)]
+    shown = sorted(_indices(base), key=lambda index: (-apart[index], index))[:MOST_CLASSES]
+    header = (
+        *("class", "examples", f"F1 of {code(base.name)}, %"),
+        *(f"{code(arm.name)}, points" for arm in arms),
+    )
+    rows = [
+        (
+            code(base.classes[index].name),
+            f"{base.classes[index].support:,}",
+            number(100 * base.classes[index].f1, 1),
+            *(points(_f1_difference(arm, index)) for arm in arms),
+        )
+        for index in sorted(shown)
+    ]
+    hidden = len(base.classes) - len(shown)
+    more = f"\n\n{hidden:,} classes that differ less are left out." if hidden else ""
+    return f"{table(header, rows)}{more}\n\n{_confusions(comparison)}"
+
+
+def _confusions(comparison: Comparison) -> str:
+    """Return the pairs of classes that are taken for each other most, summed over the seeds."""
+    arms = [arm for arm in comparison.arms if arm.confusion]
+    names = comparison.label_names
+    totals = {
+        (row, column): sum(arm.confusion[row][column] for arm in arms)
+        for row in range(len(names))
+        for column in range(len(names))
+        if row != column
+    }
+    most = sorted(totals, key=lambda pair: (-totals[pair], pair))[:MOST_CONFUSIONS]
+    rows = [
+        (code(names[row]), code(names[column]), *(f"{a.confusion[row][column]:,}" for a in arms))
+        for row, column in most
+        if totals[row, column]
+    ]
+    if not rows:
+        return "No class was taken for another."
+    header = ("class", "taken for", *(code(arm.name) for arm in arms))
+    return (
+        f"Classes taken for each other most, summed over the seeds:\n\n"
+        f"{table(header, rows, left=2)}"
+    )
+
+
+def calibration(comparison: Comparison) -> str:
+    """Return all metrics of each arm, then how often it is right at each confidence."""
+    arms = [arm for arm in comparison.arms if arm.metrics]
+    if not arms:
+        return ""
+    header = ("", *(code(arm.name) for arm in arms))
+    rows = [
+        (_metric_heading(name), *(_metric_cell(name, arm.metrics.get(name)) for arm in arms))
+        for name in METRIC_NAMES
+        if any(name in arm.metrics for arm in arms)
+    ]
+    said = (
+        f"Means {PLUS_MINUS} deviations over seeds. The calibration error (15 bins of equal width) "
+        "is biased upwards, the more the fewer examples there are, and has no interval."
+    )
+    return f"{said}\n\n{table(header, rows)}\n\n{_bins(comparison)}".rstrip()
+
+
+def _bins(comparison: Comparison) -> str:
+    arms = [arm for arm in comparison.arms if arm.calibration]
+    if not arms:
+        return ""
+    rows = [
+        (
+            f"{percent(bin_.low)} to {percent(bin_.high)}",
+            *(
+                NOT_MEASURED
+                if b.accuracy is None or b.confidence is None
+                else f"{percent(b.confidence)}, {percent(b.accuracy)} ({b.count:,})"
+                for b in (arm.calibration[index] for arm in arms)
+            ),
+        )
+        for index, bin_ in enumerate(arms[0].calibration)
+    ]
+    header = ("confidence", *(code(arm.name) for arm in arms))
+    return f"Mean confidence, share that is right (predictions):\n\n{table(header, rows)}"
+
+
+def _metric_heading(name: str) -> str:
+    return f"{metric_name(name)}, %" if name in SHARES else metric_name(name)
+
+
+def _metric_cell(name: str, values: MetricValues | None) -> str:
+    if values is None:
+        return NOT_MEASURED
+    factor, decimals = (100, 2) if name in SHARES else (1, 4)
+    mean = number(factor * values.mean, decimals)
+    if values.sd is None or name == "ece":
+        return mean
+    return f"{mean} {PLUS_MINUS} {factor * values.sd:.{decimals}f}"
+
+
+def _f1_difference(arm: Arm, index: int) -> float:
+    return arm.classes[index].f1_difference or 0.0
+
+
+def _indices(arm: Arm) -> range:
+    return range(len(arm.classes))
+
+
+def _padded(cells: list[str], length: int) -> list[str]:
+    return [*cells, *[NOT_MEASURED] * (length - len(cells))]

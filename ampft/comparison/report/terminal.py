@@ -1,0 +1,140 @@
+"""A comparison on a terminal: a table of modes, what to know before the verdict, the verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ampft.comparison.findings import Arm, Comparison
+from ampft.comparison.report.cells import (
+    difference_cell,
+    flips_cell,
+    metric_cell,
+    peak_cell,
+    ratio_cell,
+    step_cell,
+    without_survivors,
+)
+from ampft.comparison.report.words import verdict_sentences
+from ampft.text.escaping import display_width, inert
+from ampft.text.numbers import (
+    PLUS_MINUS,
+    count_range,
+    level,
+    metric_name,
+    seed_words,
+)
+
+WIDTH = 96  # columns; a window of 100 holds it
+
+
+def terminal_text(comparison: Comparison) -> str:
+    """Return the table of modes, the stamps and the verdicts, at most `WIDTH` columns wide.
+
+    A long title, a stamp or a word of a foreign name wraps; the table is wider than `WIDTH` only
+    where a mode's own name is. Control and direction characters are shown as escapes.
+
+    Args:
+        comparison: Where its `verdicts` are empty they are made here.
+
+    Returns:
+        Lines with a newline at the end of each.
+    """
+    verdicts = comparison.verdicts or verdict_sentences(comparison)
+    comparison = without_survivors(comparison)
+    parts = [
+        _wrapped(heading(comparison)),
+        mode_table(comparison),
+        _wrapped(legend(comparison)),
+        "\n".join(_wrapped(stamp, "! ") for stamp in comparison.stamps),
+        *(_wrapped(verdict) for verdict in verdicts),
+    ]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def heading(comparison: Comparison) -> str:
+    """Return what was compared, on which examples and seeds, in one line."""
+    return (
+        f"{comparison.title}: {metric_name(comparison.metric)} on {comparison.split}, "
+        f"{comparison.examples:,} examples, {seed_words(comparison.seeds)}"
+    )
+
+
+def mode_table(comparison: Comparison) -> str:
+    """Return one line per arm under two lines of headings, right-aligned but for first and last."""
+    levels = [arm.difference.level95 for arm in comparison.arms if arm.difference is not None]
+    header = [
+        ("", "mode"),
+        (metric_name(comparison.metric), "%"),
+        ("difference, points", f"({level(levels[0])} interval)" if levels else ""),
+        ("flips", f"of {comparison.examples:,}"),
+        ("times", "as fast"),
+        ("step", "ms"),
+        ("peak", "MiB"),
+        ("skipped", "steps"),
+        ("", ""),
+    ]
+    rows = [tuple(pair[line] for pair in header) for line in (0, 1)]
+    rows += [_row(comparison, arm) for arm in comparison.arms]
+    return _aligned(rows)
+
+
+def legend(comparison: Comparison) -> str:
+    """Return what the signs of the table mean, and why a mode is no faster."""
+    base = comparison.baseline.name
+    parts = [f"{PLUS_MINUS} is the standard deviation over seeds."]
+    if any(arm.is_placebo for arm in comparison.arms):
+        parts.append(
+            f"The placebo is {base} again, from initial weights one unit in the last place off."
+        )
+    parts += [
+        f"{arm.name}: {arm.speed.reason.rstrip('.')}."
+        for arm in comparison.arms
+        if arm.speed is not None and arm.speed.reason
+    ]
+    return " ".join(parts)
+
+
+def _row(comparison: Comparison, arm: Arm) -> tuple[str, ...]:
+    return (
+        arm.name,
+        metric_cell(comparison, arm),
+        difference_cell(comparison, arm) if arm.status == "complete" else arm.status_words,
+        flips_cell(comparison, arm),
+        ratio_cell(comparison, arm),
+        step_cell(arm),
+        peak_cell(arm),
+        count_range(arm.skipped_steps),
+        arm.execution,
+    )
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
+    cells = [[inert(cell) for cell in row] for row in rows]
+    widths = [max(map(display_width, column)) for column in zip(*cells, strict=True)]
+    lines = []
+    for row in cells:
+        padded = [
+            cell + gap if index in (0, len(row) - 1) else gap + cell
+            for index, cell in enumerate(row)
+            for gap in (" " * (widths[index] - display_width(cell)),)
+        ]
+        lines.append("  ".join(padded).rstrip())
+    return "\n".join(lines)
+
+
+def _wrapped(text: str, mark: str = "") -> str:
+    """Wrap at spaces, by columns; a word that is wider than a line is broken."""
+    lines, line = [], mark
+    margin = " " * len(mark)
+    for word in inert(text).split():
+        start = line if line.strip() in ("", mark.strip()) else f"{line} "
+        if start != line and display_width(start + word) > WIDTH:
+            lines.append(line)
+            start = margin
+        line = start
+        for character in word:
+            if display_width(line + character) > WIDTH:
+                lines.append(line)
+                line = margin
+            line += character
+    return "\n".join([*lines, line])

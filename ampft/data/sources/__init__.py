@@ -1,0 +1,1 @@
+"""Where examples come from: files, the hub, folders, and the built-in data sets."""

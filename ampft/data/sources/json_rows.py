@@ -1,0 +1,126 @@
+"""JSON Lines files and JSON arrays of objects, object by object."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, TextIO
+
+from ampft.data.sources.delimited import undecodable, with_mark
+from ampft.data.sources.table import ROWS_LOOKED_AT, Row, Table, shown
+from ampft.errors import InputError
+
+CHARACTERS_AT_A_TIME = 2**20
+BLANKS = " \t\r\n"
+BETWEEN_ITEMS = BLANKS + ","
+WANTED = "Wanted is one object per line, or one array of objects."
+Numbered = tuple[int, dict[str, Any]]
+
+
+def read_json(path: Path, *, encoding: str) -> Table:
+    """Open a file that has one JSON object per line, or one array of objects.
+
+    Its columns are the keys of the first 1,000 objects; a key that an object lacks is a missing
+    cell.
+
+    Raises:
+        InputError: For a file without objects at once; while rows are read, for what is not JSON,
+            not an object, or has a key twice, with file and line (of an array: file and row).
+    """
+
+    def objects() -> Iterator[Numbered]:
+        try:
+            with path.open(encoding=with_mark(encoding)) as file:
+                yield from array_items(file, path) if is_array else lines(file, path)
+        except UnicodeError as error:
+            raise InputError(undecodable(path, encoding, error)) from None
+
+    is_array = starts_with_bracket(path, encoding)
+    columns = tuple(dict.fromkeys(k for _, o in islice(objects(), ROWS_LOOKED_AT) for k in o))
+    if not columns:
+        raise InputError(f"{path}: the file has no JSON objects; one per example is wanted.")
+
+    def read(names: Sequence[str]) -> Iterator[Row]:
+        for number, item in objects():
+            yield number, [item.get(name) for name in names]
+
+    unit = "row" if is_array else "line"
+    return Table(columns=columns, read=read, unit=unit, origin=str(path))
+
+
+def starts_with_bracket(path: Path, encoding: str) -> bool:
+    """Tell an array from JSON Lines by the first character that is no blank."""
+    try:
+        with path.open(encoding=with_mark(encoding)) as file:
+            while part := file.read(CHARACTERS_AT_A_TIME):
+                if part.strip(BLANKS):
+                    return part.lstrip(BLANKS).startswith("[")
+    except UnicodeError as error:
+        raise InputError(undecodable(path, encoding, error)) from None
+    except LookupError:
+        raise InputError(f"--encoding: got {encoding!r}, which no codec of Python has.") from None
+    return False
+
+
+def no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build an object; of a key that stands twice, json would silently take the last."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = sorted({key for key in keys if keys.count(key) > 1})
+        raise KeyError(", ".join(map(shown, twice)))
+    return found
+
+
+DECODER = json.JSONDecoder(object_pairs_hook=no_key_twice)
+
+
+def lines(file: TextIO, path: Path) -> Iterator[Numbered]:
+    """Yield (line, object) of JSON Lines; blank lines are read over."""
+    for number, content in enumerate(file, start=1):
+        if content.strip(BLANKS):
+            place = f"{path}, line {number}"
+            try:
+                item = DECODER.decode(content)
+            except json.JSONDecodeError as error:
+                raise InputError(f"{place}: not JSON ({error.msg}). {WANTED}") from None
+            except KeyError as error:
+                raise InputError(f"{place}: a key stands twice: {error.args[0]}.") from None
+            yield number, as_object(item, place)
+
+
+def array_items(file: TextIO, path: Path) -> Iterator[Numbered]:
+    """Yield (row, object) of a JSON array without holding all of it.
+
+    An item is decoded when all of it is in the buffer; until then decoding fails and more is read.
+    """
+    buffer = file.read(CHARACTERS_AT_A_TIME).lstrip(BLANKS)
+    at, number = 1, 1  # after the bracket
+    while True:
+        while buffer[at : at + 1] and buffer[at] in BETWEEN_ITEMS:
+            at += 1
+        if buffer[at : at + 1] == "]":
+            return
+        place = f"{path}, row {number}"
+        try:
+            item, at = DECODER.raw_decode(buffer, at)
+        except json.JSONDecodeError as error:
+            # An item longer than the buffer is not broken yet; doubling keeps this linear
+            more = file.read(max(CHARACTERS_AT_A_TIME, len(buffer) - at))
+            if not more:
+                raise InputError(f"{place}: not JSON ({error.msg}). {WANTED}") from None
+            buffer, at = buffer[at:] + more, 0
+            continue
+        except KeyError as error:
+            raise InputError(f"{place}: a key stands twice: {error.args[0]}.") from None
+        yield number, as_object(item, place)
+        number += 1
+
+
+def as_object(item: object, place: str) -> dict[str, Any]:
+    """Return a decoded object, or say where something else stands."""
+    if not isinstance(item, dict):
+        raise InputError(f"{place}: found {type(item).__name__}. {WANTED}")
+    return item

@@ -1,0 +1,1 @@
+"""What a machine, its packages and a model make of mixed precision."""

@@ -1,0 +1,237 @@
+"""What this machine and its packages make of mixed precision: the content of `ampft env`."""
+
+from __future__ import annotations
+
+import platform
+import textwrap
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from ampft.diagnosis.amp_entry_points import ADVICE, amp_entry_points
+from ampft.precision.accelerator import numerics
+from ampft.precision.formats import FORMATS
+from ampft.precision.matrix_rate import MatrixRate, measure_matrix_rate
+from ampft.precision.resolve import cpu_capabilities, resolve, survey
+
+_PACKAGES = (
+    "ampft", "torch", "transformers", "accelerate", "datasets", "evaluate", "scikit-learn", "numpy",
+)  # fmt: skip
+
+# Name for people, PyTorch's capability, flag of /proc/cpuinfo.
+_FEATURES_X86 = (
+    ("AVX512-BF16", "avx512_bf16", "avx512_bf16"),
+    ("AMX-BF16", "amx_bf16", "amx_bf16"),
+    ("AVX512-FP16", "avx512_fp16", "avx512_fp16"),
+    ("AMX-FP16", "amx_fp16", "amx_fp16"),
+)
+_FEATURES_ARM = (("BF16", "bf16", "bf16"), ("FP16", "fp16_arith", "asimdhp"))
+_CPUINFO = Path("/proc/cpuinfo")
+_WIDTH = 96
+
+
+def collect_environment(measure: bool = True) -> dict[str, Any]:
+    """Collect what a bug report or a puzzled user needs.
+
+    Args:
+        measure: Whether to measure matrix products too (a few seconds).
+
+    Returns:
+        `versions`, `system`, `devices`, `modes`, `cpu_features`, `matrix_products`, `formats` and
+        `amp`, made of dictionaries, lists, strings, numbers, booleans and None: ready for JSON.
+    """
+    devices = _devices()
+    return {
+        "versions": _versions(),
+        "system": _system(),
+        "devices": [_describe(device) for device in devices],
+        "modes": {d.type: [asdict(entry) for entry in survey(d)] for d in devices},
+        "cpu_features": _cpu_features(),
+        "matrix_products": [asdict(rate) for rate in _rates(devices)] if measure else [],
+        "formats": [asdict(entry) for entry in FORMATS],
+        "amp": {"advice": ADVICE, "entry_points": [asdict(e) for e in amp_entry_points()]},
+    }
+
+
+def _devices() -> list[torch.device]:
+    found = torch.accelerator.current_accelerator(check_available=True)
+    return [torch.device("cpu")] + ([found] if found is not None else [])
+
+
+def _versions() -> dict[str, str | None]:
+    versions: dict[str, str | None] = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = None
+    versions["cuda (of torch)"] = torch.version.cuda
+    return versions
+
+
+def _system() -> dict[str, str]:
+    name = platform.system()
+    if name == "Linux":
+        with suppress(OSError):  # a Linux without os-release
+            name = platform.freedesktop_os_release().get("PRETTY_NAME", name)
+    return {"os": name, "machine": platform.machine()}
+
+
+def _describe(device: torch.device) -> dict[str, Any]:
+    if device.type == "cpu":
+        return {
+            "type": "cpu",
+            "name": _cpu_name(),
+            "physical_cores": psutil.cpu_count(logical=False),
+            "threads": torch.get_num_threads(),
+            "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        }
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        return {
+            "type": "cuda",
+            "name": properties.name,
+            "count": torch.cuda.device_count(),
+            "compute_capability": f"{properties.major}.{properties.minor}",
+            "memory_gib": round(properties.total_memory / 2**30, 1),
+        }
+    return {"type": device.type, "name": device.type, "count": torch.accelerator.device_count()}
+
+
+def _cpu_name() -> str:
+    query = getattr(torch.cpu, "get_capabilities", None)  # PyTorch 2.11 and later
+    known = query().get("cpu_name") if query is not None else None
+    return str(known or platform.processor() or platform.machine())
+
+
+def _cpu_features() -> dict[str, dict[str, bool | None]]:
+    """Say for each feature what PyTorch and what the kernel know of; None where nobody tells."""
+    capabilities = cpu_capabilities()
+    try:
+        flags: set[str] | None = set(_CPUINFO.read_text(errors="replace").split())
+    except OSError:
+        flags = None
+    is_arm = platform.machine().lower() in ("aarch64", "arm64")
+    return {
+        name: {"torch": capabilities[query], "kernel": None if flags is None else flag in flags}
+        for name, query, flag in (_FEATURES_ARM if is_arm else _FEATURES_X86)
+    }
+
+
+def _rates(devices: Iterable[torch.device]) -> list[MatrixRate]:
+    rates = []
+    for device in devices:
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            name = str(dtype).removeprefix("torch.")
+            rates.append(measure_matrix_rate(device, dtype, name=name))
+        if device.type == "cpu":
+            with numerics(resolve("fp16", device)):
+                rates.append(measure_matrix_rate(device, torch.float16, name="float16 (emulated)"))
+        if device.type == "cuda":
+            rates.append(_tf32_rate(device))
+    return rates
+
+
+def _tf32_rate(device: torch.device) -> MatrixRate:
+    before = torch._C._get_fp32_precision_getter("cuda", "matmul")
+    torch._C._set_fp32_precision_setter("cuda", "matmul", "tf32")
+    try:
+        return measure_matrix_rate(device, torch.float32, name="tf32")
+    finally:
+        torch._C._set_fp32_precision_setter("cuda", "matmul", before)
+
+
+def format_environment(environment: dict[str, Any]) -> str:
+    """Return what `collect_environment` found as text of at most 96 columns."""
+    sections = [
+        _titled("Versions", _versions_table(environment)),
+        _titled("Devices", [_device_line(device) for device in environment["devices"]]),
+        *(
+            _titled(f"Modes on {device}", _modes_table(entries))
+            for device, entries in environment["modes"].items()
+        ),
+        _titled("CPU features for 16-bit arithmetic", _features_table(environment["cpu_features"])),
+        _titled("Measured matrix products", _rates_table(environment["matrix_products"])),
+        _titled("Formats", _formats_table(environment["formats"])),
+        _titled("Entry points of automatic mixed precision", _amp_table(environment["amp"])),
+    ]
+    return "\n\n".join(sections)
+
+
+def _titled(title: str, lines: Sequence[str]) -> str:
+    return "\n".join([title, *(f"  {line}".rstrip() for line in lines)])
+
+
+def _table(rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()) -> list[str]:
+    """Align columns; the last one may wrap under itself. `right` holds those aligned right."""
+    if not rows:
+        return []
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.rjust(width) if column in right else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row[:-1], widths, strict=False))
+        ]
+        start = "  ".join([*cells, ""])
+        last = row[-1].rjust(widths[-1]) if len(row) - 1 in right else row[-1]
+        wrapped = textwrap.wrap(last, _WIDTH - 2 - len(start), drop_whitespace=False) or [""]
+        lines.append(start + wrapped[0])
+        lines += [" " * len(start) + part.strip() for part in wrapped[1:]]
+    return lines
+
+
+def _versions_table(environment: dict[str, Any]) -> list[str]:
+    rows = [[name, version or "-"] for name, version in environment["versions"].items()]
+    system = environment["system"]
+    return _table([*rows, ["system", f"{system['os']}, {system['machine']}"]])
+
+
+def _device_line(device: dict[str, Any]) -> str:
+    details = [
+        f"{value} {key.replace('_', ' ')}" if isinstance(value, int) else f"{key} {value}"
+        for key, value in device.items()
+        if key not in ("type", "name", "memory_gib")
+    ]
+    memory = [f"{device['memory_gib']} GiB"] if "memory_gib" in device else []
+    words = ", ".join([str(device["name"]), *details, *memory])
+    return f"{device['type']}: {words.replace('compute_capability', 'compute capability')}"
+
+
+def _modes_table(entries: list[dict[str, str]]) -> list[str]:
+    return _table([[entry["mode"], entry["status"], entry["reason"]] for entry in entries])
+
+
+def _features_table(features: dict[str, dict[str, bool | None]]) -> list[str]:
+    words = {True: "yes", False: "no", None: "unknown"}
+    rows = [[name, words[f["torch"]], words[f["kernel"]]] for name, f in features.items()]
+    return _table([["", "torch", "kernel"], *rows])
+
+
+def _rates_table(rates: list[dict[str, Any]]) -> list[str]:
+    if not rates:
+        return ["not measured"]
+    rows = [
+        [rate["device"], rate["dtype"], f"{rate['gflops']:.1f}", f"{rate['size']}"]
+        for rate in rates
+    ]
+    return _table([["device", "operands", "GFLOP/s", "size"], *rows], right=frozenset({2, 3}))
+
+
+def _formats_table(formats: list[dict[str, Any]]) -> list[str]:
+    columns = ("largest", "smallest_normal", "smallest_subnormal", "epsilon")
+    header = ["", *(column.replace("_", " ") for column in columns)]
+    rows = [[entry["name"], *(f"{entry[column]:.6g}" for column in columns)] for entry in formats]
+    return _table([header, *rows], right=frozenset({1, 2, 3, 4}))
+
+
+def _amp_table(amp: dict[str, Any]) -> list[str]:
+    rows = [[entry["name"], entry["status"], entry["call"]] for entry in amp["entry_points"]]
+    table = _table([["", "here", "write today"], *rows])
+    return [*textwrap.wrap(amp["advice"], _WIDTH - 2), "", *table]

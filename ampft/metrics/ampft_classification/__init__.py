@@ -1,0 +1,1 @@
+"""The folder that `evaluate.load(ampft.metrics.metric_path())` reads."""

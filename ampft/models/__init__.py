@@ -1,0 +1,1 @@
+"""Models: loading, storing, and running them without padding."""

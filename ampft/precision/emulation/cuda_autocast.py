@@ -1,0 +1,147 @@
+"""CUDA's autocast table on the CPU's autocast key, while the autocast dtype is float16.
+
+The CPU's own table leaves softmax, layer_norm, exp, pow, sum and others in float16, where CUDA's
+sends them to float32. With another autocast dtype nothing changes.
+
+What the CPU's table sends to float32 and CUDA's does not mention runs in its input type on a GPU:
+it is computed in float32 and rounded once. Where CUDA has no float16 kernel (linear algebra,
+quantile, ctc_loss, some FFT lengths) and raises, the CPU's float32 stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from typing import Any, TypeGuard
+
+import torch
+from torch import Tensor
+from torch._C import DispatchKeySet
+from torch._ops import OpOverload
+
+from ampft.precision.emulation import cuda_autocast_table as table
+from ampft.precision.emulation.interception import (
+    Kernel,
+    autocast_excluded,
+    native_kernel,
+    operator_overload,
+)
+
+Policy = Callable[..., Any]
+"""Called as `policy(operator, *args, **kwargs)` with autocast off; returns the results."""
+
+
+def _is_eligible(value: object) -> TypeGuard[Tensor]:
+    """Say whether autocast may cast a value: a floating CPU tensor that is not float64."""
+    return (
+        isinstance(value, Tensor)
+        and value.is_floating_point()
+        and value.dtype is not torch.float64
+        and value.device.type == "cpu"
+    )
+
+
+def _cast(value: object, dtype: torch.dtype) -> object:
+    if isinstance(value, list | tuple):
+        return [_cast(item, dtype) for item in value]
+    return value.to(dtype) if _is_eligible(value) else value
+
+
+def _eligible(values: Iterable[object]) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from _eligible(value)
+        elif _is_eligible(value):
+            yield value
+
+
+def _widest(values: Iterable[object]) -> torch.dtype:
+    """Return float32 if any eligible tensor is float32, else float16."""
+    is_wide = any(tensor.dtype is torch.float32 for tensor in _eligible(values))
+    return torch.float32 if is_wide else torch.float16
+
+
+def _call_in(dtype: torch.dtype) -> Policy:
+    def call(operator: Kernel, *args: object, **kwargs: object) -> object:
+        cast = {name: _cast(value, dtype) for name, value in kwargs.items()}
+        return operator(*(_cast(arg, dtype) for arg in args), **cast)
+
+    return call
+
+
+@cache
+def _position_of_dtype(operator: OpOverload) -> int:
+    return [argument.name for argument in operator._schema.arguments].index("dtype")
+
+
+def _call_with_output(operator: OpOverload, *args: object, **kwargs: object) -> object:
+    # softmax takes its dtype by position, sum by keyword.
+    named = kwargs.get("dtype") or args[_position_of_dtype(operator) :]
+    if _is_eligible(args[0]) and not named:
+        kwargs["dtype"] = torch.float32
+    return operator(*args, **kwargs)
+
+
+def _call_norm(
+    operator: Kernel,
+    tensor: Tensor,
+    p: float | None = 2,
+    dim: list[int] | None = None,
+    keepdim: bool = False,
+) -> object:
+    """Stand in for both overloads of `norm` that take no dtype."""
+    dtype = torch.float32 if _is_eligible(tensor) else tensor.dtype
+    if dim is None:
+        return torch.ops.aten.norm.ScalarOpt_dtype(tensor, p, dtype=dtype)
+    return torch.ops.aten.norm.ScalarOpt_dim_dtype(tensor, p, dim, keepdim, dtype=dtype)
+
+
+def _call_in_widest(operator: Kernel, *args: object, **kwargs: object) -> object:
+    return _call_in(_widest([*args, *kwargs.values()]))(operator, *args, **kwargs)
+
+
+def _call_in_same_type(operator: Kernel, *args: object, **kwargs: object) -> object:
+    """Compute in float32 and round the results to the type of the inputs."""
+    results = _call_in(torch.float32)(operator, *args, **kwargs)
+    return _cast(results, _widest([*args, *kwargs.values()]))
+
+
+def _ban(operator: Kernel, *args: object, **kwargs: object) -> object:
+    raise RuntimeError(
+        "binary_cross_entropy is unsafe under float16 autocast and raises on a GPU: use "
+        "binary_cross_entropy_with_logits (BCEWithLogitsLoss) on what goes into the sigmoid"
+    )
+
+
+POLICIES: tuple[tuple[tuple[str, ...], Policy], ...] = (
+    (table.FLOAT16, _call_in(torch.float16)),
+    (table.FLOAT32, _call_in(torch.float32)),
+    (table.FLOAT32_OUTPUT, _call_with_output),
+    (table.NORM, _call_norm),
+    (table.WIDEST, _call_in_widest),
+    (table.SAME_TYPE, _call_in_same_type),
+    (table.BANNED, _ban),
+)
+
+
+def _autocast_kernel(name: str, policy: Policy) -> Kernel:
+    operator = operator_overload(name)
+    below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.AutocastCPU)
+    key = "AutocastCPU"
+    registered = torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", key)
+    native = native_kernel(name, key) if registered else None
+
+    def kernel(keyset: DispatchKeySet, *args: object, **kwargs: object) -> object:
+        if torch.get_autocast_dtype("cpu") is torch.float16:
+            with autocast_excluded():
+                return policy(operator, *args, **kwargs)
+        if native is not None:
+            return native(*args, **kwargs)
+        return operator.redispatch(keyset & below, *args, **kwargs)
+
+    return kernel
+
+
+def autocast_kernels() -> dict[str, Kernel]:
+    """Return operator to kernel for `AutocastCPU`; each kernel takes the key set first."""
+    return {name: _autocast_kernel(name, policy) for names, policy in POLICIES for name in names}

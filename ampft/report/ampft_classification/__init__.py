@@ -1,1 +1,0 @@
-"""The folder that `evaluate.load(ampft.report.metric_path())` reads."""

@@ -1,0 +1,164 @@
+"""Classify a file of texts with a model that a run saved: `ampft predict`."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import IO
+
+import torch
+from transformers import AutoModelForSequenceClassification
+
+from ampft.data.sources.files import load_texts
+from ampft.errors import InputError
+from ampft.models.packing import install_packing, packing_support
+from ampft.precision.resolve import canonical_mode, resolve
+from ampft.quiet import quiet_libraries
+from ampft.runs.folder import atomic_path
+from ampft.runs.record import RunRecord, read_record
+from ampft.models.pretrained import SAVED_MODEL, load_saved
+from ampft.models.tokenizer import load_tokenizer, longest_input
+from ampft.precision.accelerator import make_accelerator, numerics, training_device
+from ampft.models.weights import store_in
+
+TEXTS_SORTED_AT_ONCE = 8192
+
+
+def predict_file(
+    model: str,
+    file: str,
+    *,
+    output_file: str | None,
+    text_column_names: str | None,
+    batch_size: int,
+    mixed_precision: str,
+) -> None:
+    """Write a CSV with a row for each row of `file`: its texts, `prediction` and `confidence`.
+
+    Args:
+        model: Output folder of a run.
+        file: CSV, TSV, JSON, JSON Lines or Parquet; needs no labels.
+        output_file: CSV to write; None writes to standard output.
+        text_column_names: Columns of the texts, comma separated; None takes those of the training.
+        batch_size: Texts per forward pass.
+        mixed_precision: Mode to compute in.
+
+    Raises:
+        InputError: The folder holds no finished run on texts, the file cannot be read, or an option
+            is out of range.
+    """
+    quiet_libraries()
+    if batch_size < 1:
+        raise InputError(f"--batch_size {batch_size}: has to be 1 or more.")
+    if output_file is not None:
+        _check_output(Path(output_file), Path(file))
+    folder = Path(model)
+    record = _record_of_texts(folder)
+    columns = _columns(text_column_names, record.data.input_columns)
+    texts = load_texts(Path(file), text_column_names=columns)
+    predict = _Predictor(folder, record, mixed_precision, batch_size)
+    names = [name for name in texts.column_names if name in columns]
+    target = nullcontext() if output_file is None else atomic_path(Path(output_file))
+    with predict.numerics, target as path:
+        out: IO[str] = sys.stdout if path is None else path.open("w", encoding="utf-8", newline="")
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow([*names, "prediction", "confidence"])
+        for batch in texts.iter(batch_size=TEXTS_SORTED_AT_ONCE):
+            inputs = [batch[name] for name in columns]
+            for row, (label, confidence) in zip(
+                zip(*(batch[name] for name in names), strict=True), predict(inputs), strict=True
+            ):
+                writer.writerow([*row, label, f"{confidence:.6f}"])
+        if path is not None:
+            out.close()
+
+
+class _Predictor:
+    """A saved model, ready to classify lists of texts."""
+
+    def __init__(self, folder: Path, record: RunRecord, mode: str, batch_size: int) -> None:
+        precision = resolve(canonical_mode(mode), training_device())
+        self._mode = precision.mode
+        accelerator = make_accelerator(precision)
+        self.numerics = numerics(precision)
+        self._labels = list(record.label_names)
+        self._batch_size = batch_size
+        self._tokenizer = load_tokenizer(str(folder), flag=SAVED_MODEL)
+        model = load_saved(AutoModelForSequenceClassification, str(folder))
+        wanted = int(record.arguments["max_seq_length"])
+        self._max_length = longest_input(wanted, self._tokenizer, model.config)
+        store_in(model, precision.storage_dtype)
+        if packing_support(model).supported:
+            install_packing(model)
+        self._model = accelerator.prepare(model).eval()
+        self._device = accelerator.device
+
+    def __call__(self, inputs: list[list[str]]) -> Iterator[tuple[str, float]]:
+        """Yield label and confidence of each example, in order; computed sorted by length."""
+        order = sorted(
+            range(len(inputs[0])), key=lambda row: -sum(len(column[row]) for column in inputs)
+        )
+        found: list[tuple[str, float]] = [("", 0.0)] * len(order)
+        for start in range(0, len(order), self._batch_size):
+            rows = order[start : start + self._batch_size]
+            confidence, label = self._probabilities(inputs, rows).max(dim=-1)
+            for row, value, index in zip(rows, confidence.tolist(), label.tolist(), strict=True):
+                found[row] = (self._labels[index], value)
+        yield from found
+
+    @torch.no_grad()
+    def _probabilities(self, inputs: list[list[str]], rows: list[int]) -> torch.Tensor:
+        tokens = self._tokenizer(
+            *([column[row] for row in rows] for column in inputs),
+            truncation=True,
+            max_length=self._max_length,
+            padding=True,
+            return_tensors="pt",
+        ).to(self._device)
+        logits: torch.Tensor = self._model(**tokens).logits
+        if not torch.isfinite(logits).all():
+            cure = "Take another model." if self._mode == "fp32" else "Use --mixed_precision fp32."
+            raise InputError(
+                f"--mixed_precision {self._mode}: the model's predictions are not finite in this "
+                f"precision. {cure}"
+            )
+        return logits.float().softmax(dim=-1)
+
+
+def _check_output(output: Path, file: Path) -> None:
+    if output.is_dir():
+        raise InputError(f"--output_file {output}: is a folder. Name a file.")
+    if not output.parent.is_dir():
+        raise InputError(f"--output_file {output}: its folder does not exist. Make it first.")
+    if output.exists() and file.exists() and output.samefile(file):
+        raise InputError(f"--output_file {output}: is FILE itself, which it would replace.")
+
+
+def _columns(wanted: str | None, trained: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns to read: those wanted, as many as the model was trained on."""
+    if wanted is None:
+        return tuple(trained)
+    columns = tuple(name.strip() for name in wanted.split(","))
+    if len(columns) != len(trained):
+        raise InputError(
+            f"--text_column_names {wanted}: {len(columns)} named, and the model was trained on "
+            f"{len(trained)} ({', '.join(trained)}). Name as many."
+        )
+    return columns
+
+
+def _record_of_texts(folder: Path) -> RunRecord:
+    if not folder.is_dir():
+        raise InputError(f"--model {folder}: is no folder; name the --output_dir of a run.")
+    record = read_record(folder)
+    if record.status != "finished":
+        raise InputError(f"--model {folder}: the run is {record.status}; it has no final model.")
+    if record.data.kind != "text":
+        raise InputError(
+            f"--model {folder}: was trained on {record.data.kind}s; files of texts are predicted "
+            "here. Use transformers.pipeline for it."
+        )
+    return record

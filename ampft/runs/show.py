@@ -1,0 +1,171 @@
+"""A run in words: what it was, what came out, and how it ended."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from ampft.errors import InputError
+from ampft.metrics.classification import Report
+from ampft.text.escaping import inert
+from ampft.runs.memory import PeakMemory
+from ampft.runs.record import RECORD_NAME, RunRecord, read_record
+
+REPORT_NAME = "report.json"
+
+
+def format_run(folder: str | os.PathLike[str]) -> str:
+    """Return what a run printed: its plan, its report, its closing line.
+
+    Args:
+        folder: The output folder; the run may have diverged or still be going on.
+
+    Raises:
+        InputError: When the folder holds no run, or its report cannot be read.
+    """
+    path = Path(folder)
+    if not path.is_dir():
+        raise InputError(
+            f"RUN {path}: is no folder; name the --output_dir of a run, which holds {RECORD_NAME} "
+            f"and {REPORT_NAME}"
+        )
+    record, report = read_record(path), read_report(path)
+    selected = bool(record.metrics.get("selected"))
+    table = "" if report is None else f"{headed_report(report, selected=selected)}\n"
+    return f"{heading(record)}\n\n{table}{closing_line(record, report)}"
+
+
+def read_report(folder: Path) -> Report | None:
+    """Read report.json; `None` when the run has not come to it.
+
+    Raises:
+        InputError: When the file is there and is no report.
+    """
+    path = folder / REPORT_NAME
+    if not path.exists():
+        return None
+    try:
+        return Report.from_dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{path}: is no report as a run writes it ({type(error).__name__}: {error})"
+        ) from error
+
+
+def heading(record: RunRecord) -> str:
+    """Return the lines that say what the run was."""
+    sizes = ", ".join(f"{inert(name)} {size:,}" for name, size in record.data.examples.items())
+    topology = record.topology
+    lines = {
+        "started": record.started,
+        "device": f"{topology.device}, {counted(topology.num_processes, 'process')}, "
+        f"{counted(topology.cpu_threads, 'CPU thread')}" + " each" * (topology.num_processes > 1),
+        "precision": precision_words(record),
+        "executed": f"{record.precision.summary or 'not measured'}{lost_updates_words(record)}",
+        "model": f"{inert(record.model.name)}, {record.model.architecture}, "
+        f"{record.model.parameters / 1e6:.1f} M parameters"
+        + ", each weight one unit in its last place off (placebo)"
+        * record.model.perturbed,
+        "data": f"{inert(record.data.name)}: {sizes}; {counted(len(record.label_names), 'class')}",
+        "steps": steps_words(record),
+    }
+    memory = memory_words(record.memory)
+    if memory is not None:
+        lines["memory"] = memory
+    if record.best is not None:
+        best = record.best
+        lines["best"] = f"epoch {best.epoch}, {best.metric} {best.value:.4f}"
+    return "\n".join(f"{name:<10} {text}" for name, text in lines.items())
+
+
+def headed_report(report: Report, *, selected: bool) -> str:
+    """Return the report under a line that says which split it is of.
+
+    Args:
+        report: Of the final evaluation.
+        selected: Whether the epoch was chosen on that split too.
+    """
+    line = f"classification report, {inert(report.split)}, {counted(report.examples, 'example')}"
+    if selected:
+        line += "; the epoch was chosen on this split too, so expect less on new data"
+    return f"{line}\n\n{report.text()}"
+
+
+def closing_line(record: RunRecord, report: Report | None) -> str:
+    """Return the last line: accuracy, macro F1, time, peak memory, and how the run ended."""
+    parts = []
+    if report is not None:
+        parts += [f"accuracy {report.accuracy:.4f}", f"macro F1 {report.macro_f1:.4f}"]
+    seconds = record.timings.get("total_seconds", record.timings.get("training_seconds"))
+    if isinstance(seconds, int | float):
+        parts.append(f"time {duration(seconds)}")
+    if record.memory is not None and record.memory.peak is not None:
+        parts.append(f"peak memory {size(record.memory.peak)}")
+    figures = ", ".join(parts)
+    if record.status == "finished":
+        return figures
+    ending = {
+        "running": "running, or killed before it could say so",
+        "diverged": "diverged: its weights and figures are no result",
+        "contradicted": "stopped: its first step did not compute in the precision asked for",
+        "interrupted": "interrupted before its end",
+    }[record.status]
+    reason = f" ({inert(record.reason)})" if record.reason else ""
+    return f"{figures}\n{ending}{reason}" if figures else f"{ending}{reason}"
+
+
+def precision_words(record: RunRecord) -> str:
+    """Return requested and resolved precision: "fp16, emulated: this CPU has no ..."."""
+    part = record.precision
+    mode, execution = part.resolved.get("mode"), part.resolved.get("execution")
+    words = f"{mode}, {execution}" if execution else f"{mode}"
+    if part.resolved.get("reason"):
+        words += f": {part.resolved['reason']}"
+    # `no` is Accelerate's word for fp32.
+    asked = {"no": "fp32"}.get(part.requested, part.requested)
+    return words if asked == mode else f"{part.requested} was asked for, {words}"
+
+
+def memory_words(memory: PeakMemory | None) -> str | None:
+    """Return the peak with its parts: "512 MiB peak: weights 87 MiB, ..."; None without parts."""
+    if memory is None or memory.peak is None or memory.weights is None:
+        return None
+    names = ("weights", "gradients", "optimizer_state", "activations", "rest", "baseline")
+    parts = [(name.replace("_", " "), getattr(memory, name)) for name in names]
+    shown = ", ".join(f"{name} {size(part)}" for name, part in parts if part is not None)
+    return f"{size(memory.peak)} peak: {shown}"
+
+
+def lost_updates_words(record: RunRecord) -> str:
+    """Return ", 85.7% of weight updates changed nothing", or nothing where it was not measured."""
+    lost = record.precision.lost_updates
+    return "" if lost is None else f", {lost:.1%} of weight updates changed nothing"
+
+
+def steps_words(record: RunRecord) -> str:
+    """Return how many optimizer steps were applied and skipped."""
+    steps = record.steps
+    words = f"{steps.applied:,} of {steps.total:,} applied"
+    return f"{words}, {steps.skipped:,} skipped" if steps.skipped else words
+
+
+def counted(number: int, noun: str) -> str:
+    """Return "1 class" or "12 classes"."""
+    plural = f"{noun}es" if noun.endswith(("s", "h")) else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
+
+
+def duration(seconds: float) -> str:
+    """Return "9.4 s", "3 min 05 s" or "2 h 07 min"."""
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def size(number: int) -> str:
+    """Return bytes as "512 MiB" or "1.93 GiB"."""
+    return f"{number / 2**20:.0f} MiB" if number < 2**30 else f"{number / 2**30:.2f} GiB"

@@ -1,0 +1,283 @@
+"""Settings: defaults, a file, the command line, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import fields
+
+import pytest
+
+from ampft.arguments import ClassifyArguments, parse_classify_arguments
+from ampft.arguments.checks import BELOW_ONE, LOWEST
+from ampft.arguments.classify import METRICS, MODES
+from ampft.arguments.embedded import EMBEDDED
+from ampft.arguments.other_scripts import INSTEAD
+from ampft.errors import InputError
+
+FILE = ("--train_file", "train.csv")
+
+
+def parse(*words: object) -> ClassifyArguments:
+    return parse_classify_arguments([str(word) for word in words])
+
+
+# Defaults
+
+
+def test_nothing_given_trains_on_the_standard_library():
+    arguments = parse()
+    assert arguments.dataset_name == "stdlib"
+    assert arguments.mixed_precision is None
+    for name, value in EMBEDDED["stdlib"].items():
+        assert getattr(arguments, name) == value
+
+
+def test_files_have_the_general_defaults():
+    arguments = parse(*FILE)
+    assert arguments.dataset_name is None
+    general = {f.name: f.default for f in fields(ClassifyArguments)} | {"train_file": "train.csv"}
+    assert vars(arguments) == general
+
+
+@pytest.mark.parametrize("name", EMBEDDED)
+def test_defaults_of_embedded_data_win_over_the_general_ones(name):
+    arguments = parse("--dataset_name", name)
+    assert EMBEDDED[name]
+    for setting, value in EMBEDDED[name].items():
+        assert getattr(arguments, setting) == value
+
+
+@pytest.mark.parametrize("name", EMBEDDED)
+def test_flags_win_over_defaults_of_embedded_data(name):
+    arguments = parse("--dataset_name", name, "--learning_rate", 1e-6, "--num_train_epochs", 1)
+    assert arguments.learning_rate == 1e-6
+    assert arguments.num_train_epochs == 1
+    batch_size = EMBEDDED[name]["per_device_train_batch_size"]
+    assert arguments.per_device_train_batch_size == batch_size
+
+
+def test_a_flag_at_the_general_default_is_still_given():
+    # The value alone does not tell whether somebody asked for it.
+    general = {f.name: f.default for f in fields(ClassifyArguments)}["learning_rate"]
+    assert general != EMBEDDED["stdlib"]["learning_rate"]
+    assert parse("--learning_rate", general).learning_rate == general
+
+
+def test_a_file_wins_over_defaults_of_embedded_data(tmp_path):
+    config = tmp_path / "run.yaml"
+    config.write_text("dataset_name: digits\nnum_train_epochs: 2\n")
+    arguments = parse("--config", config)
+    assert arguments.num_train_epochs == 2
+    assert arguments.learning_rate == EMBEDDED["digits"]["learning_rate"]
+
+
+# Files
+
+
+@pytest.mark.parametrize("form", ["yaml", "json"])
+def test_settings_from_a_file(tmp_path, form):
+    settings = {
+        "train_file": "train.csv", "learning_rate": 0.001, "gradient_accumulation_steps": 4,
+        "baseline": True, "mixed_precision": "bf16", "max_train_samples": None,
+    }  # fmt: skip
+    config = tmp_path / f"run.{form}"
+    lines = "\n".join(f"{name}: {json.dumps(value)}" for name, value in settings.items())
+    config.write_text(json.dumps(settings) if form == "json" else lines)
+    arguments = parse("--config", config)
+    assert {name: getattr(arguments, name) for name in settings} == settings
+
+
+def test_the_command_line_wins_over_the_file(tmp_path):
+    config = tmp_path / "run.yaml"
+    config.write_text("train_file: train.csv\nlearning_rate: 1e-3\nbaseline: true\nseed: 3\n")
+    arguments = parse("--learning_rate", 2e-3, "--config", config, "--no-baseline")
+    assert arguments.learning_rate == 2e-3
+    assert arguments.baseline is False
+    assert arguments.seed == 3
+
+
+def test_numbers_in_a_file_may_be_written_without_a_dot(tmp_path):
+    # YAML 1.1 reads 1e-5 as a text.
+    config = tmp_path / "run.yaml"
+    config.write_text("learning_rate: 1e-5\nwarmup_ratio: 0\n")
+    arguments = parse(*FILE, "--config", config)
+    assert arguments.learning_rate == 1e-5
+    assert arguments.warmup_ratio == 0
+
+
+def test_an_empty_file_changes_nothing(tmp_path):
+    config = tmp_path / "run.yaml"
+    config.touch()
+    assert parse(*FILE, "--config", config) == parse(*FILE)
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        ("learning_rat: 1", "unknown setting 'learning_rat'.*'learning_rate'"),
+        ("seed: many", "seed is 'many'; it has to be a whole number"),
+        ("seed: 1.5", "seed is 1.5; it has to be a whole number"),
+        ("seed: .inf", "seed is inf"),
+        ("mixed_precision: yes", "mixed_precision is True; choose from"),
+        ("seed: true", "seed is True"),
+        ("seed:", "seed is None"),
+        ("baseline: 1", "baseline is 1"),
+        ("output_dir: [a]", r"output_dir is \['a'\]"),
+        ("mixed_precision: fp15", "mixed_precision is 'fp15'; choose from no, fp32"),
+        ("- seed", "map names of flags to values"),
+        ("seed: [1", "neither YAML nor JSON"),
+        ("learning_rate: -1", "--learning_rate: received -1.0"),
+        ("baseline: 'on'", "baseline is 'on'; it has to be true or false"),
+        ("output_dir: ' '", "--output_dir: received ' '"),
+        ("fp16: true", "unknown setting 'fp16'. Write --mixed_precision fp16"),
+    ],
+)
+def test_a_file_is_checked_like_flags(tmp_path, content, match):
+    config = tmp_path / "run.yaml"
+    config.write_text(content)
+    with pytest.raises(InputError, match=match):
+        parse(*FILE, "--config", config)
+
+
+def test_no_in_yaml_is_the_precision_and_not_false(tmp_path):
+    config = tmp_path / "run.yaml"
+    config.write_text("mixed_precision: no\n")
+    assert parse(*FILE, "--config", config).mixed_precision == "no"
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        (("--learning_rat", "1"), "unknown flag --learning_rat. Did you mean '--learning_rate'"),
+        (("--learning-rate", "1"), "Did you mean '--learning_rate'"),
+        (("--per_device_batch_size=3",), "Did you mean '--per_device_"),
+        (("--fp16",), "unknown flag --fp16"),
+        (("--learning",), "unknown flag --learning"),
+        (("train.csv",), "'train.csv' is not expected"),
+        (("--seed",), "--seed: expected one argument"),
+        (("--seed", "1.5"), "--seed: invalid whole number value: '1.5'"),
+        (("--learning_rate", "fast"), "--learning_rate: invalid number value"),
+        (("--mixed_precision", "int8"), "--mixed_precision: invalid choice: 'int8'"),
+        (("--metric_for_best_model", "f1"), "invalid choice: 'f1'"),
+        ((*FILE, "--dataset_name", "trec"), "name one source of data"),
+        (("--test_file", "test.csv"), "--train_file is missing: test.csv"),
+        (
+            ("--early_stopping_patience", "2", "--no-load_best_model_at_end"),
+            "--early_stopping_patience and --no-load_best_model_at_end",
+        ),
+    ],
+)
+def test_refused(words, match):
+    with pytest.raises(InputError, match=match):
+        parse(*words)
+
+
+@pytest.mark.parametrize(("name", "low"), LOWEST.items())
+def test_numbers_below_their_range(name, low):
+    number = low - 1 if low else "-1"
+    with pytest.raises(InputError, match=f"--{name}: received -?[0-9.]+; it has to be {low:g} or"):
+        parse(*FILE, f"--{name}={number:g}" if low else f"--{name}=-1")
+
+
+@pytest.mark.parametrize("name", BELOW_ONE)
+@pytest.mark.parametrize("value", ["1", "-0.1", "nan", "inf"])
+def test_shares_out_of_range(name, value):
+    with pytest.raises(InputError, match=f"--{name}: received .*; it has to be at least 0 and be"):
+        parse(*FILE, f"--{name}={value}")
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_a_learning_rate_that_is_not_finite(value):
+    with pytest.raises(InputError, match="--learning_rate: received"):
+        parse(*FILE, f"--learning_rate={value}")
+
+
+def test_every_number_has_a_range():
+    numbers = {f.name for f in fields(ClassifyArguments) if "int" in f.type or "float" in f.type}
+    assert numbers == set(LOWEST) | set(BELOW_ONE)
+
+
+@pytest.mark.parametrize("name", ["seed", "data_seed"])
+def test_a_seed_has_32_bits(name):
+    assert getattr(parse(f"--{name}", 2**32 - 1), name) == 2**32 - 1
+    with pytest.raises(InputError, match=f"--{name}: received 4294967296; .* 4294967295 or less"):
+        parse(f"--{name}", 2**32)
+
+
+TEXTS = [f.name for f in fields(ClassifyArguments) if "str" in f.type and not f.metadata["choices"]]
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_empty_texts(name):
+    with pytest.raises(InputError, match=f"--{name}: received ''"):
+        parse(f"--{name}=")
+
+
+@pytest.mark.parametrize("theirs", sorted(INSTEAD))
+def test_flags_of_other_scripts(theirs):
+    ours = {f.name for f in fields(ClassifyArguments)}
+    assert theirs not in ours
+    named = re.findall(r"--(\w+)", INSTEAD[theirs])
+    assert set(named) <= ours
+    assert named or "always done" in INSTEAD[theirs]
+    message = f"unknown flag --{theirs}. {INSTEAD[theirs]} See"
+    with pytest.raises(InputError, match=re.escape(message)):
+        parse(f"--{theirs}", "1")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--load_best_model_at_end", "True"),
+        ("--load_best_model_at_end=true",),
+        ("--no-load_best_model_at_end", "false"),
+        ("--baseline", "--load_best_model_at_end", "0", "--use_cpu"),
+    ],
+)
+def test_a_switch_takes_no_value(words):
+    with pytest.raises(InputError, match=r"a switch.*--load_best_model_at_end or --no-load_best"):
+        parse(*words)
+
+
+# What the other layers call the same things
+
+
+def test_the_modes_are_those_of_the_precision_layer():
+    from ampft.precision.resolve import MODES as modes
+
+    assert set(MODES) == {"no", *modes}
+
+
+def test_the_metrics_are_those_of_the_report():
+    from ampft.metrics.classification import Report
+
+    for name in METRICS:
+        assert hasattr(Report, name) or name in Report.__dataclass_fields__
+
+
+def test_names_are_split_at_commas():
+    request = parse(*FILE, "--text_column_names", "a, b", "--ignore_label", "x,-1").data_request()
+    assert request.text_column_names == ("a", "b")
+    assert request.ignore_labels == ("x", "-1")
+
+
+def test_settings_reach_their_layers():
+    words = (
+        *FILE,
+        "--padding",
+        "--weight_decay",
+        0.1,
+        "--num_warmup_steps",
+        7,
+        "--adam_beta2",
+        0.9,
+    )
+    arguments = parse(*words)
+    assert arguments.task_settings().remove_padding is False
+    assert arguments.optimizer_settings().weight_decay == 0.1
+    assert arguments.optimizer_settings().betas == (0.9, 0.9)
+    assert arguments.schedule_settings().warmup_steps == 7

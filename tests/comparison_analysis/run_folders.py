@@ -1,0 +1,194 @@
+"""Folders of runs as a recipe leaves them, with answers that a test chooses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ampft.metrics import Predictions, classification_report
+from ampft.runs.folder import RunFolder
+from ampft.runs.memory import PeakMemory
+from ampft.runs.predictions import write_predictions
+from ampft.runs.record import (
+    DataPart,
+    ModelPart,
+    PrecisionPart,
+    RunRecord,
+    StepsPart,
+    TopologyPart,
+    ValidationPart,
+    write_record,
+)
+
+SEEDS = (42, 43, 44, 45, 46)
+NAMES = ("no", "yes", "maybe")
+N = 200
+MIB = 2**20
+
+
+def labels(n: int = N, classes: int = len(NAMES)) -> np.ndarray:
+    return np.arange(n, dtype=np.int64) % classes
+
+
+def predicted(wrong: Iterable[int] = (), n: int = N) -> np.ndarray:
+    """All right but for the examples named, which get the next class."""
+    found = labels(n)
+    found[list(wrong)] = (found[list(wrong)] + 1) % len(NAMES)
+    return found
+
+
+def record_of(arm: str, seed: int, **changes: Any) -> RunRecord:
+    """The record of a run; what is equal in all runs of a fair comparison is equal here."""
+    placebo = arm == "placebo"
+    mode = "fp32" if placebo else arm
+    values: dict[str, Any] = {
+        "status": "finished",
+        "arguments": {
+            "seed": seed,
+            "mixed_precision": mode,
+            "output_dir": f"{arm}-seed{seed}",
+            "perturb_initial_weights": placebo,
+            "learning_rate": 5e-5,
+            "num_train_epochs": 3,
+        },
+        "command": ["recipes/classify.py", "--mixed_precision", mode],
+        "label_names": NAMES,
+        "data": DataPart(
+            name="reviews.csv",
+            kind="text",
+            fingerprints={"train": "ab" * 32, "test": "cd" * 32},
+            examples={"train": 1000, "test": N},
+        ),
+        "model": ModelPart(
+            name="tiny",
+            architecture="BertForSequenceClassification",
+            parameters=1000,
+            trainable_parameters=1000,
+            initial_weights_sha256=f"{seed:064x}",
+            perturbed=placebo,
+        ),
+        "precision": PrecisionPart(
+            requested="no" if mode == "fp32" else mode,
+            resolved={"mode": mode, "execution": "emulated" if mode == "fp16" else "native"},
+            summary=f"every product {mode}",
+        ),
+        "topology": TopologyPart(num_processes=1, cpu_threads=2, device="cpu"),
+        "steps": StepsPart(
+            total=60,
+            applied=58 if mode == "fp16" else 60,
+            skipped=2 if mode == "fp16" else 0,
+            effective_batch_size=16,
+        ),
+        "example_ids_sha256": f"{seed:x}" * 16,
+        "timings": {
+            "step_seconds_median": {"bf16": 0.05, "fp16": 0.2}.get(mode, 0.1) + seed / 1e5,
+            "waiting_share": 0.01,
+            "utilisation": 0.6,
+            "matrix_rate_gflops": {"bf16": 400.0}.get(mode, 180.0),
+            "tokens_per_second": 1000.0,
+            "training_seconds": 6.0,
+            "total_seconds": 10.0,
+        },
+        "memory": PeakMemory(
+            peak=(900 if mode == "bf16" else 1000) * MIB,
+            baseline=100 * MIB,
+            reserved=None,
+            protocol="VmHWM",
+        ),
+        "validations": (
+            ValidationPart(epoch=1, step=20, accuracy=0.5, macro_f1=0.4, log_loss=1.0),
+            ValidationPart(epoch=2, step=40, accuracy=0.75, macro_f1=0.7, log_loss=0.8),
+        ),
+        "hardware": {"cpu": "a CPU", "gpus": [], "memory_bytes": 2**33, "usable_cores": 2},
+        "versions": {"python": "3.13.5", "torch": "2.13.0", "transformers": "5.23.0"},
+        "started": "2026-01-01T00:00:00+00:00",
+    }
+    return RunRecord(**values | changes)
+
+
+def write_run(
+    parent: Path,
+    arm: str,
+    seed: int,
+    answers: np.ndarray | None = None,
+    *,
+    in_fp32: np.ndarray | None = None,
+    truth: np.ndarray | None = None,
+    names: Sequence[str] = NAMES,
+    confidence: float = 0.8,
+    name: str | None = None,
+    losses: Sequence[float | str] = (),
+    rows: Sequence[Mapping[str, Any]] = (),
+    **changes: Any,
+) -> Path:
+    """Write a run's folder; `changes` go into its record.
+
+    Args:
+        answers: Predicted classes; none leaves a run without predictions.
+        in_fp32: The same of the model in float32.
+        truth: Labels; none: `labels()`.
+        names: Class names.
+        confidence: Of every prediction.
+        name: Of the folder.
+        losses: Of the history, a row each.
+        rows: What else the history's rows say.
+    """
+    path = parent / (name or f"{arm}-seed{seed}")
+    record = record_of(arm, seed, **changes)
+    with RunFolder(path) as folder:
+        if answers is not None:
+            predictions = _predictions(answers, truth, names, confidence)
+            metrics = classification_report(predictions).metrics()
+            selected = {"split": "test", "selected": False}
+            record = replace(record, metrics={**metrics, **selected, **record.metrics})
+            write_predictions(
+                folder / "predictions.parquet", predictions, _texts, rows_per_group=64
+            )
+        if in_fp32 is not None:
+            predictions = _predictions(in_fp32, truth, names, confidence)
+            write_predictions(folder / "predictions_fp32.parquet", predictions, _texts)
+        if losses:
+            more = rows or [{} for _ in losses]
+            history = [
+                {"step": step, "loss": loss, "loss_scale": None, "skipped": False, **row}
+                for step, (loss, row) in enumerate(zip(losses, more, strict=True), 1)
+            ]
+            folder.write_text("history.jsonl", "".join(json.dumps(row) + "\n" for row in history))
+        write_record(folder, record)
+    return path
+
+
+def write_runs(
+    parent: Path,
+    wrong: Mapping[str, Sequence[Sequence[int]]],
+    *,
+    seeds: Sequence[int] = SEEDS,
+    **changes: Any,
+) -> list[Path]:
+    """Write a run for each arm and seed, with the examples that each has wrong."""
+    return [
+        write_run(parent, arm, seed, predicted(examples), **changes)
+        for arm, per_seed in wrong.items()
+        for seed, examples in zip(seeds, per_seed, strict=True)
+    ]
+
+
+def _predictions(
+    answers: np.ndarray, truth: np.ndarray | None, names: Sequence[str], confidence: float
+) -> Predictions:
+    n, classes = len(answers), len(names)
+    shares = np.full((n, classes), (1 - confidence) / (classes - 1), dtype=np.float32)
+    shares[np.arange(n), answers] = confidence
+    truth = labels(n, classes) if truth is None else truth
+    return Predictions(np.arange(n), truth, shares, tuple(names), "test")
+
+
+def _texts(rows: slice) -> dict[str, list[str]]:
+    return {
+        "text": [f"text {i} " + "word " * (60 * (i == 7)) for i in range(rows.start, rows.stop)]
+    }

@@ -1,0 +1,117 @@
+"""`ampft compare`: what it prints, writes and refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from run_folders import SEEDS, predicted, write_run, write_runs
+
+from ampft import cli
+from ampft.comparison.analysis.compare import compare_folders
+from ampft.comparison.read import read_comparison
+
+REPOSITORY = Path(__file__).parents[2]
+FEW = SEEDS[:3]
+WRONG = {
+    "fp32": [range(5)] * 3,
+    "placebo": [range(1, 6)] * 3,
+    "bf16": [range(6), range(5), range(4)],
+    "fp16": [range(2, 7)] * 3,
+}
+FILES = ("comparison.html", "comparison.json", "comparison.md")
+
+
+def command(*words: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **environment}
+    return subprocess.run(
+        [sys.executable, *map(str, words)],
+        cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+
+
+def test_it_prints_the_table_and_writes_nothing(tmp_path, capsys):
+    runs = write_runs(tmp_path, WRONG, seeds=FEW, losses=[1.0, 0.5])
+    before = sorted(tmp_path.rglob("*"))
+    assert cli.main(["compare", *map(str, runs)]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    for words in ("fp32", "placebo", "bf16", "fp16", "! screening: 3 seeds", "undecided"):
+        assert words in shown.out
+    assert shown.out.endswith("comparison.html, comparison.md and comparison.json.\n")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_it_writes_what_was_found(tmp_path, capsys):
+    runs = write_runs(tmp_path / "runs", WRONG, seeds=FEW, losses=[1.0, 0.5])
+    words = ["--margin", "2", "--metric", "macro_f1", "--output_dir", str(tmp_path / "out")]
+    assert cli.main(["compare", str(tmp_path), *words]) == 0
+    assert f"wrote {tmp_path / 'out'}" in capsys.readouterr().out
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == list(FILES)
+    found = read_comparison(tmp_path / "out" / "comparison.json")
+    assert found == compare_folders(runs, metric="macro_f1", margin=0.02)
+    assert (found.metric, found.margin) == ("macro_f1", 0.02)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--metric", "log_loss"], "error: --metric log_loss: allowed are accuracy, macro_f1"),
+        (["--margin", "0"], "error: --margin 0: give points between 0 and 100"),
+        (["--margin", "one"], "error: argument --margin: invalid float value: 'one'"),
+        (["--baseline", "tf32"], "error: --baseline tf32: no run of tf32 among the runs named"),
+        (["--margn", "1"], "error: unrecognized arguments: --margn"),
+    ],
+)
+def test_bad_arguments_end_in_one_message(tmp_path, capsys, words, message):
+    runs = [str(write_run(tmp_path, arm, 42, predicted())) for arm in ("fp32", "bf16")]
+    folder = tmp_path / "out"
+    assert cli.main(["compare", *runs, "--output_dir", str(folder), *words]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith(message)
+    assert shown.err.count("\n") == 1
+    assert not folder.exists()
+
+
+@pytest.mark.slow
+def test_the_same_runs_give_the_same_bytes(tmp_path):
+    runs = write_runs(tmp_path, WRONG, seeds=FEW, losses=[1.0, 0.5])
+    written = []
+    for name, folders, hashes in (("a", runs, "1"), ("b", runs[::-1], "2")):
+        words = ("compare", *folders, "--output_dir", tmp_path / name)
+        done = command("-m", "ampft.cli", *words, PYTHONHASHSEED=hashes, TZ=f"UTC{hashes}")
+        assert (done.returncode, done.stderr) == (0, "")
+        written.append([(tmp_path / name / file).read_bytes() for file in FILES])
+    assert written[0] == written[1]
+
+
+@pytest.mark.slow
+def test_real_runs_are_compared(tmp_path, capsys):
+    for mode in ("fp32", "bf16"):
+        done = command(
+            "recipes/classify.py", "--dataset_name=digits", f"--mixed_precision={mode}",
+            "--max_train_steps=8", "--evaluate_fp32", "--use_cpu", "--cpu_threads=1",
+            *(f"--max_{split}_samples=64" for split in ("train", "eval", "predict")),
+            f"--output_dir={tmp_path / mode}",
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    assert cli.main(["compare", str(tmp_path / "fp32"), str(tmp_path / "bf16")]) == 0
+    shown = capsys.readouterr().out
+    assert "! 1 seed: no error bars, no verdict; give at least 3" in shown
+    assert "not like for like" not in shown
+    comparison = compare_folders([tmp_path / "fp32", tmp_path / "bf16"])
+    arm = comparison.arm("bf16")
+    report = json.loads((tmp_path / "bf16" / "report.json").read_text(encoding="utf-8"))
+    assert arm.metrics["accuracy"].mean == report["accuracy"]
+    assert arm.metrics["ece"].mean == report["expected_calibration_error"]
+    assert arm.confusion == tuple(map(tuple, report["confusion_matrix"]))
+    assert arm.metrics_fp32 != {}
+    assert arm.memory is not None
+    assert arm.memory.weights is not None
+    assert len(arm.curves[0].steps) == 8
+    assert arm.curves[0].validation_steps

@@ -1,0 +1,37 @@
+"""What the paragraphs on the method claim of a comparison, planned and not planned."""
+
+from __future__ import annotations
+
+from run_folders import SEEDS, write_runs
+
+from ampft.comparison.analysis.compare import compare_folders
+from ampft.comparison.findings import PlanFacts
+from ampft.comparison.report.method import method_paragraphs
+
+WRONG = {"fp32": [range(5)] * 3, "bf16": [range(6)] * 3}
+
+
+def paragraphs(tmp_path, plan):
+    runs = write_runs(tmp_path, WRONG, seeds=SEEDS[:3])
+    return " ".join(method_paragraphs(compare_folders(runs, plan=plan)))
+
+
+def test_a_planned_comparison_was_named_beforehand(tmp_path):
+    text = paragraphs(tmp_path, PlanFacts(planned=True))
+    assert "were named beforehand" in text
+    assert "one at a time, the modes in turn" in text
+    assert "after looking" not in text
+
+
+def test_runs_that_nobody_planned_claim_no_plan(tmp_path):
+    text = paragraphs(tmp_path, None)
+    assert "beforehand" not in text
+    assert "in turn" not in text
+    assert "may have been chosen after looking at results" in text
+    assert "measured at different times" in text
+
+
+def test_the_floor_of_the_variance_and_three_families_are_said(tmp_path):
+    text = paragraphs(tmp_path, None)
+    assert "The variance is at least the square of what one example is worth" in text
+    assert "difference, for difference beyond the margin and for equivalence" in text

@@ -1,0 +1,57 @@
+"""A comparison in which no arm is whole: a report without metrics, not a refusal."""
+
+from __future__ import annotations
+
+import pytest
+from run_folders import NAMES, SEEDS, N, predicted, write_run
+
+from ampft.comparison.analysis.compare import compare_folders
+from ampft.comparison.read import read_comparison
+from ampft.comparison.report.method import method_paragraphs
+from ampft.comparison.report.terminal import terminal_text
+from ampft.comparison.report.write import write_comparison
+
+FEW = SEEDS[:3]
+REASON = "the loss was not finite at step 2"
+
+
+def unstable(tmp_path, diverged):
+    """Runs of fp32, placebo and bf16 that diverge at the seeds of `diverged`."""
+    runs = []
+    for arm in ("fp32", "placebo", "bf16"):
+        for seed in FEW:
+            if seed in diverged:
+                changes = {"status": "diverged", "reason": REASON, "validations": ()}
+                runs.append(write_run(tmp_path, arm, seed, losses=[1.0, "nan"], **changes))
+            else:
+                runs.append(write_run(tmp_path, arm, seed, predicted(), losses=[1.0, 0.5]))
+    return runs
+
+
+@pytest.mark.parametrize("diverged", [FEW[:1], FEW[1:], FEW])
+def test_every_arm_with_a_diverged_seed_gets_a_report_without_metrics(tmp_path, diverged):
+    comparison = compare_folders(unstable(tmp_path / "runs", diverged))
+    words = f"unstable, {len(diverged)} of 3"
+    assert [arm.status_words for arm in comparison.arms] == [words] * 3
+    assert [arm.metrics for arm in comparison.arms] == [{}] * 3
+    assert all(arm.difference is None and arm.flips is None for arm in comparison.arms)
+    assert comparison.margin_share_of_errors is None
+    assert (comparison.split, comparison.examples, comparison.label_names) == ("test", N, NAMES)
+    curves = [curve for arm in comparison.arms for curve in arm.curves]
+    assert len(curves) == 9
+    assert all(curve.loss[0] == 1.0 for curve in curves)
+    assert any(stamp == f"fp32 is {words}: nothing to compare with" for stamp in comparison.stamps)
+    assert comparison.verdicts[0].startswith(f"bf16 is unstable: {len(diverged)} of 3 runs")
+    assert REASON in comparison.verdicts[0]
+    assert method_paragraphs(comparison)
+    # It is shown and written like any other.
+    assert words in terminal_text(comparison)
+    write_comparison(comparison, tmp_path / "out")
+    assert read_comparison(tmp_path / "out") == comparison
+    for name in ("comparison.md", "comparison.html"):
+        assert REASON in (tmp_path / "out" / name).read_text(encoding="utf-8")
+
+
+def test_whole_arms_have_metrics(tmp_path):
+    comparison = compare_folders(unstable(tmp_path / "runs", ()))
+    assert all(arm.metrics for arm in comparison.arms)

@@ -1,0 +1,277 @@
+"""Comparisons built by hand: a realistic one, a hostile one, a broken one.
+
+`from comparison_show.example_comparison import realistic`; nothing here trains a model. The numbers
+of an example come from one simulated table of logits, so they agree with each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+from comparison_show.example_figures import (
+    calibration_bins,
+    class_figures,
+    decided,
+    difference,
+    flips,
+    metric_values,
+    total_confusion,
+)
+from comparison_show.example_texts import HOSTILE_LABELS, LABELS, TEXTS, YARDSTICK
+
+from ampft.comparison.findings import Arm, Comparison, Curve, Memory, RunOutcome, Speed
+from ampft.comparison.report.words import verdict_sentences
+from ampft.metrics.predictions import Predictions
+
+MIB = 2**20
+STEPS = 300
+CHAOS = 0.18  # of the logits: makes runs of the same seed differ, whatever their mode
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a simulated arm does to the logits and to the clock."""
+
+    name: str
+    mode: str = "fp32"
+    execution: str = "native"
+    executed: str = "every product float32"
+    step: float = 0.241
+    peak: int = 903
+    skipped: tuple[int, ...] = ()
+    reason: str | None = None
+
+
+KINDS = (
+    Kind("fp32"),
+    Kind("placebo"),
+    Kind("bf16", "bf16", "native", "products bfloat16 with float32 sums", step=0.1, peak=804),
+    Kind(
+        *("fp16", "fp16", "emulated", "products binary16 with float32 sums, emulated"),
+        step=0.312,
+        peak=1043,
+        skipped=(1, 2, 4, 181),
+        reason="float16 is emulated on this CPU",
+    ),
+)
+
+
+@cache
+def realistic() -> Comparison:
+    """Baseline, placebo, bf16 and emulated fp16 over 5 seeds and 12 classes."""
+    return _simulated(LABELS, TEXTS, seeds=5, examples=754)
+
+
+@cache
+def hostile() -> Comparison:
+    """The same with names, labels, texts, reasons and setup that try to act."""
+    nasty = " ".join(HOSTILE_LABELS)
+    whole = _simulated(HOSTILE_LABELS, HOSTILE_LABELS, seeds=3, examples=240)
+    arms = [
+        replace(
+            arm,
+            executed=nasty,
+            runs=tuple(replace(run, folder=nasty, reason=nasty) for run in arm.runs),
+            speed=arm.speed and replace(arm.speed, reason=nasty),
+            memory=arm.memory and replace(arm.memory, protocol=nasty),
+        )
+        for arm in whole.arms
+    ]
+    return replace(
+        whole,
+        title=f"{nasty} on {nasty}",
+        split=HOSTILE_LABELS[0],
+        arms=tuple(arms),
+        stamps=(*HOSTILE_LABELS[:-1], nasty),
+        setup={nasty: nasty, **{label: label for label in HOSTILE_LABELS}},
+        environment={nasty: nasty, **{label: label for label in HOSTILE_LABELS}},
+    )
+
+
+@cache
+def broken() -> Comparison:
+    """Two seeds without intervals: an unstable arm, a failed one, speed and memory unmeasured."""
+    whole = _simulated(LABELS, TEXTS, seeds=2, examples=754)
+    base, placebo, bf16, fp16 = (
+        replace(arm, difference=None, difference_fp32=None, metrics_fp32={}) for arm in whole.arms
+    )
+    empty = {"metrics": {}, "flips": None, "classes": (), "confusion": (), "calibration": ()}
+    reason = "the loss was not finite at step 181 in 8 steps in a row"
+    diverged = replace(fp16.runs[1], status="diverged", reason=reason)
+    fp16 = replace(
+        fp16,
+        **empty,
+        status="unstable",
+        status_words="unstable, 1 of 2",
+        runs=(fp16.runs[0], diverged),
+        curves=(fp16.curves[0], replace(fp16.curves[1], loss=(*fp16.curves[1].loss[:-1], None))),
+    )
+    failed = replace(
+        bf16,
+        **empty,
+        name="fp8",
+        mode="fp8",
+        status="failed",
+        status_words="failed, 2 of 2",
+        executed=None,
+        runs=tuple(
+            replace(run, status="interrupted", reason="no fp8 on this device", folder="fp8")
+            for run in bf16.runs
+        ),
+        speed=None,
+        memory=None,
+        skipped_steps=(),
+        total_steps=(),
+        curves=(),
+    )
+    bf16 = replace(bf16, speed=None, memory=None, executed=None)
+    whole = replace(
+        whole,
+        arms=(replace(base, memory=None), placebo, bf16, fp16, failed),
+        stamps=("2 seeds: no intervals, which need at least 3",),
+        yardstick=None,
+        overhead_share=None,
+        margin_share_of_errors=None,
+        verdicts=(),
+    )
+    return replace(whole, verdicts=verdict_sentences(whole))
+
+
+def _simulated(
+    labels: Sequence[str], texts: Sequence[str], *, seeds: int, examples: int
+) -> Comparison:
+    rng = np.random.default_rng(20282)
+    share = np.linspace(3, 1, len(labels)) if labels[-1] else np.eye(len(labels))[-1] == 0
+    truth = rng.choice(len(labels), examples, p=share / share.sum())  # a nameless class is absent
+    evidence = rng.normal(0, 1.2, (examples, len(labels)))
+    evidence[np.arange(examples), truth] += rng.normal(4.4, 1.7, examples)
+    of_seed = [evidence + rng.normal(0, 0.6, evidence.shape) for _ in range(seeds)]
+    results = {}
+    for kind in KINDS:
+        own = [z + CHAOS * rng.normal(0, 1, z.shape) for z in of_seed]
+        rounding = 0.0 if kind.mode == "fp32" else 0.02
+        in_fp32 = [z + rounding * rng.normal(0, 1, z.shape) for z in own]
+        results[kind.name] = [
+            [_predictions(z, truth, labels) for z in logits] for logits in (own, in_fp32)
+        ]
+    arms = decided([_arm(kind, results, texts, rng) for kind in KINDS])
+    accuracy = arms[0].metrics["accuracy"].mean
+    comparison = Comparison(
+        title="all-MiniLM-L6-v2 on stdlib (summary)",
+        metric="accuracy",
+        margin=0.01,
+        margin_share_of_errors=0.01 / (1 - accuracy),
+        alpha=0.05,
+        looks=(seeds,),
+        seeds=tuple(range(1, seeds + 1)),
+        split="test",
+        examples=examples,
+        label_names=tuple(labels),
+        arms=arms,
+        verdicts=(),
+        stamps=() if seeds > 3 else ("screening: 3 seeds cannot usually establish equivalence",),
+        setup={
+            "model": "all-MiniLM-L6-v2, 22.7 M parameters",
+            "data": "stdlib (summary): train 3,016, validation 377, test 754",
+            "effective batch": "32, cut into micro-batches of 8",
+            "optimizer": "AdamW, learning rate 5e-05, 3 epochs",
+        },
+        environment={
+            "CPU": "x86-64 with AVX512-BF16, 2 cores, 2 threads",
+            "torch": "2.13.0+cpu",
+            "transformers": "5.23.0",
+            "accelerate": "1.15.0",
+            "Python": "3.13.5",
+        },
+        yardstick=YARDSTICK,
+        overhead_share=0.006,
+        planned=True,
+    )
+    return replace(comparison, verdicts=verdict_sentences(comparison))
+
+
+def _predictions(logits: np.ndarray, truth: np.ndarray, labels: Sequence[str]) -> Predictions:
+    shares = np.exp(1.6 * (logits - logits.max(axis=1, keepdims=True)))
+    shares = (shares / shares.sum(axis=1, keepdims=True)).astype(np.float32)
+    return Predictions(np.arange(len(truth)), truth, shares, tuple(labels), "test")
+
+
+def _arm(kind: Kind, results: dict[str, list[list[Predictions]]], texts: Sequence[str], rng) -> Arm:
+    own, in_fp32 = results[kind.name]
+    base = results["fp32"][0]
+    is_base, is_placebo = kind.name == "fp32", kind.name == "placebo"
+    seeds = range(1, len(own) + 1)
+    steps = tuple(kind.step * factor for factor in rng.uniform(0.97, 1.04, len(own)))
+    ratios = sorted(0.241 / step for step in steps)
+    has_ratio = kind.execution == "native" and not is_base
+    peak = kind.peak * MIB
+    rest = peak - 522 * MIB
+    return Arm(
+        name=kind.name,
+        mode=kind.mode,
+        is_placebo=is_placebo,
+        execution=kind.execution,
+        executed=kind.executed,
+        status="complete",
+        status_words="complete",
+        runs=tuple(
+            RunOutcome(seed=s, status="finished", reason=None, folder=f"{kind.name}-seed-{s}")
+            for s in seeds
+        ),
+        metrics=metric_values(own),
+        metrics_fp32={} if kind.mode == "fp32" else metric_values(in_fp32),
+        difference=None if is_base else difference(own, base, is_placebo=is_placebo),
+        difference_fp32=None if kind.mode == "fp32" else difference(in_fp32, base),
+        speed=Speed(
+            step_seconds=steps,
+            ratio=float(np.median(ratios)) if has_ratio else None,
+            ratio_spread=(ratios[0], ratios[-1]) if has_ratio else None,
+            ratio_to_tf32=None,
+            tokens_per_second=1312 / float(np.median(steps)),
+            waiting_share=0.004 / float(np.median(steps)),
+            utilisation=0.62 * 0.1 / kind.step if kind.mode == "bf16" else 0.61,
+            training_seconds=STEPS * float(np.median(steps)) + 6,
+            total_seconds=STEPS * float(np.median(steps)) + 21,
+            reason=kind.reason,
+        ),
+        memory=Memory(
+            peak=peak,
+            ratio=None if is_base else kind.peak / 903,
+            weights=87 * MIB,
+            gradients=87 * MIB,
+            optimizer_state=174 * MIB,
+            activations=rest * 3 // 4,
+            rest=rest - rest * 3 // 4,
+            baseline=174 * MIB,
+            protocol="VmHWM of the process at the end; baseline: the same after the imports",
+        ),
+        skipped_steps=tuple(len(kind.skipped) - (s % 2 and s > 3) for s in seeds)
+        if kind.skipped
+        else (0,) * len(own),
+        total_steps=(STEPS,) * len(own),
+        flips=None if is_base else flips(own, base, texts),
+        classes=class_figures(own, None if is_base else base),
+        confusion=total_confusion(own),
+        calibration=calibration_bins(own),
+        curves=tuple(_curve(kind, s, p, rng) for s, p in zip(seeds, own, strict=True)),
+    )
+
+
+def _curve(kind: Kind, seed: int, predictions: Predictions, rng) -> Curve:
+    steps = tuple(range(3, STEPS + 1, 3))
+    loss = 2.5 * np.exp(-np.array(steps) / 70) + 0.25 + rng.normal(0, 0.06, len(steps))
+    skipped = kind.skipped[: len(kind.skipped) - (seed % 2 and seed > 3)]
+    scale = tuple(65536 / 2.0 ** sum(s <= step for s in skipped) for step in steps)
+    accuracy = float(np.mean(predictions.predicted == predictions.labels))
+    return Curve(
+        seed=seed,
+        steps=steps,
+        loss=tuple(float(x) for x in loss),
+        loss_scale=scale if kind.mode == "fp16" else None,
+        skipped=skipped,
+        validation_steps=(100, 200, 300),
+        validation_metric=(accuracy - 0.08, accuracy - 0.02, accuracy - 0.004),
+    )

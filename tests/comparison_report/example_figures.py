@@ -1,0 +1,192 @@
+"""The figures of the example comparisons, from simulated predictions.
+
+A second writing of the formulas, for examples alone: `ampft.comparison` computes them for users.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+from scipy.stats import binom, t
+
+from ampft.comparison.findings import (
+    Arm,
+    CalibrationBin,
+    ClassFigures,
+    Difference,
+    FlippedExample,
+    Flips,
+    MetricValues,
+)
+from ampft.comparison.statistics.multiplicity import holm
+from ampft.metrics.classification import classification_report
+from ampft.metrics.predictions import Predictions
+
+MARGIN = 0.01
+METRICS = {
+    "accuracy": "accuracy",
+    "macro_f1": "macro_f1",
+    "balanced_accuracy": "balanced_accuracy",
+    "matthews": "matthews",
+    "log_loss": "log_loss",
+    "brier": "brier",
+    "ece": "expected_calibration_error",
+}
+
+
+def metric_values(seeds: Sequence[Predictions]) -> dict[str, MetricValues]:
+    reports = [classification_report(predictions).metrics() for predictions in seeds]
+    columns = {name: [float(report[key]) for report in reports] for name, key in METRICS.items()}
+    return {
+        name: MetricValues(
+            mean=float(np.mean(column)), sd=float(np.std(column, ddof=1)), per_seed=tuple(column)
+        )
+        for name, column in columns.items()
+    }
+
+
+def difference(
+    arm: Sequence[Predictions], base: Sequence[Predictions], *, is_placebo: bool = False
+) -> Difference:
+    gains = np.stack([_right(a) - _right(b) for a, b in zip(arm, base, strict=True)])
+    s, n = gains.shape
+    theta = gains.mean(axis=1)
+    moments = np.cov(gains) / n
+    j = float(np.mean(np.diag(moments)))
+    c = max(0.0, float(np.mean([moments[pair] for pair in combinations(range(s), 2)])))
+    of_seeds = max(float(theta.var(ddof=1)), j - c)
+    v = of_seeds / s + c
+    df = (s - 1) * (v / (of_seeds / s)) ** 2
+    estimate, error = float(theta.mean()), v**0.5
+    low, high = (estimate - t.ppf(0.975, df) * error, estimate + t.ppf(0.975, df) * error)
+    near, far = (estimate - t.ppf(0.95, df) * error, estimate + t.ppf(0.95, df) * error)
+    p = float(2 * t.sf(abs(estimate) / error, df))
+    p_equivalence = float(t.sf((MARGIN - abs(estimate)) / error, df))
+    return Difference(
+        estimate=estimate,
+        per_seed=tuple(float(x) for x in theta),
+        interval95=(float(low), float(high)),
+        interval90=(float(near), float(far)),
+        level95=0.95,
+        level90=0.90,
+        degrees_of_freedom=float(df),
+        seed_variance=of_seeds,
+        jackknife_variance=j,
+        jackknife_covariance=c,
+        p_difference=None if is_placebo else p,
+        p_equivalence=None if is_placebo else p_equivalence,
+        p_difference_holm=None,
+        p_equivalence_holm=None,
+        verdict=None,
+        seeds_to_decide=None,
+    )
+
+
+def decided(arms: Sequence[Arm]) -> tuple[Arm, ...]:
+    """Fill in what depends on all modes together: Holm's p-values and the verdicts."""
+    modes = {arm.name: arm.difference for arm in arms[2:] if arm.difference is not None}
+    differs = holm({name: d.p_difference or 0.0 for name, d in modes.items()})
+    equals = holm({name: d.p_equivalence or 0.0 for name, d in modes.items()})
+    found = {
+        name: replace(
+            d,
+            p_difference_holm=differs[name],
+            p_equivalence_holm=equals[name],
+            verdict="equivalent" if equals[name] <= 0.05 else "undecided",
+            seeds_to_decide=None if equals[name] <= 0.05 else (9, 21),
+        )
+        for name, d in modes.items()
+    }
+    return tuple(replace(arm, difference=found.get(arm.name, arm.difference)) for arm in arms)
+
+
+def flips(arm: Sequence[Predictions], base: Sequence[Predictions], texts: Sequence[str]) -> Flips:
+    pairs = list(zip(arm, base, strict=True))
+    differ = np.stack([a.predicted != b.predicted for a, b in pairs])
+    gained = [int(np.sum(_right(a) > _right(b))) for a, b in pairs]
+    lost = [int(np.sum(_right(a) < _right(b))) for a, b in pairs]
+    often = Counter({int(i): int(k) for i, k in enumerate(differ.sum(axis=0)) if k})
+    chosen = sorted(often, key=lambda i: (-often[i], i))[:8]
+    return Flips(
+        per_seed=tuple(int(k) for k in differ.sum(axis=1)),
+        mean=float(differ.sum(axis=1).mean()),
+        gained=float(np.mean(gained)),
+        lost=float(np.mean(lost)),
+        mcnemar_mid_p=tuple(_mid_p(g, k) for g, k in zip(gained, lost, strict=True)),
+        examples=tuple(
+            _flipped(i, often[i], *pairs[int(differ[:, i].argmax())], texts) for i in chosen
+        ),
+    )
+
+
+def class_figures(
+    arm: Sequence[Predictions], base: Sequence[Predictions] | None
+) -> tuple[ClassFigures, ...]:
+    own = _mean_scores(arm)
+    others = None if base is None else _mean_scores(base)
+    return tuple(
+        ClassFigures(
+            name=name,
+            support=int(np.sum(arm[0].labels == index)),
+            precision=float(own[index, 0]),
+            recall=float(own[index, 1]),
+            f1=float(own[index, 2]),
+            f1_difference=None if others is None else float(own[index, 2] - others[index, 2]),
+        )
+        for index, name in enumerate(arm[0].label_names)
+    )
+
+
+def total_confusion(seeds: Sequence[Predictions]) -> tuple[tuple[int, ...], ...]:
+    total = sum(np.array(classification_report(p).confusion_matrix) for p in seeds)
+    return tuple(tuple(int(x) for x in row) for row in total)
+
+
+def calibration_bins(seeds: Sequence[Predictions], bins: int = 15) -> tuple[CalibrationBin, ...]:
+    confidence = np.concatenate([p.confidence for p in seeds]).astype(float)
+    right = np.concatenate([_right(p) for p in seeds])
+    index = np.digitize(confidence, np.arange(1, bins) / bins, right=True)
+    return tuple(
+        CalibrationBin(
+            low=b / bins,
+            high=(b + 1) / bins,
+            count=int(np.sum(index == b)),
+            confidence=float(confidence[index == b].mean()) if np.any(index == b) else None,
+            accuracy=float(right[index == b].mean()) if np.any(index == b) else None,
+        )
+        for b in range(bins)
+    )
+
+
+def _right(predictions: Predictions) -> np.ndarray:
+    return (predictions.predicted == predictions.labels).astype(float)
+
+
+def _mid_p(gained: int, lost: int) -> float:
+    n, k = gained + lost, min(gained, lost)
+    return min(1.0, float(2 * binom.cdf(k, n, 0.5) - binom.pmf(k, n, 0.5))) if n else 1.0
+
+
+def _mean_scores(seeds: Sequence[Predictions]) -> np.ndarray:
+    rows = [classification_report(p).per_class for p in seeds]
+    return np.mean([[(r.precision, r.recall, r.f1) for r in one] for one in rows], axis=0)
+
+
+def _flipped(
+    index: int, seeds: int, arm: Predictions, base: Predictions, texts: Sequence[str]
+) -> FlippedExample:
+    names = arm.label_names
+    return FlippedExample(
+        example_id=index,
+        text=texts[index % len(texts)],
+        label=names[arm.labels[index]],
+        seeds=seeds,
+        baseline=names[base.predicted[index]],
+        baseline_confidence=float(base.confidence[index]),
+        arm=names[arm.predicted[index]],
+        arm_confidence=float(arm.confidence[index]),
+    )

@@ -1,0 +1,167 @@
+"""The files of a comparison: the same bytes each time, whole or not there, read back equal."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import resource
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from comparison_show.example_comparison import broken, hostile, realistic
+
+from ampft.comparison.findings import Comparison
+from ampft.comparison.read import read_comparison
+from ampft.comparison.report.terminal import terminal_text
+from ampft.comparison.report.write import write_comparison
+from ampft.errors import InputError
+
+TESTS = Path(__file__).parents[1]
+NAMES = {"comparison.json", "comparison.md", "comparison.html"}
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir()}
+
+
+@pytest.mark.parametrize("example", [realistic, hostile, broken])
+def test_what_was_written_is_read_back_equal(example, tmp_path):
+    comparison = example()
+    write_comparison(comparison, tmp_path / "new" / "folder")
+    folder = tmp_path / "new" / "folder"
+    assert {path.name for path in folder.iterdir()} == NAMES
+    assert read_comparison(folder) == comparison
+    assert read_comparison(folder / "comparison.json") == comparison
+    # so that rendering again gives the same bytes
+    before = hashes(folder)
+    write_comparison(read_comparison(folder), folder)
+    assert hashes(folder) == before
+
+
+def test_equal_is_not_said_of_what_differs(tmp_path):
+    write_comparison(realistic(), tmp_path)
+    assert read_comparison(tmp_path) != replace(realistic(), margin=0.0100001)
+
+
+def test_another_process_with_other_surroundings_writes_the_same_bytes(tmp_path):
+    write_comparison(realistic(), tmp_path / "here")
+    script = (
+        "import sys; from pathlib import Path; from ampft.comparison.read import read_comparison;"
+        "from ampft.comparison.report.write import write_comparison;"
+        "write_comparison(read_comparison(Path(sys.argv[1])), Path(sys.argv[2]))"
+    )
+    surroundings = {"PYTHONHASHSEED": "4711", "TZ": "Asia/Kathmandu", "LC_ALL": "POSIX"}
+    done = subprocess.run(
+        [sys.executable, "-c", script, tmp_path / "here", tmp_path / "there"],
+        env={**os.environ, **surroundings}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert hashes(tmp_path / "there") == hashes(tmp_path / "here")
+
+
+def test_a_full_disk_leaves_the_old_files(tmp_path):
+    write_comparison(broken(), tmp_path)
+    before = hashes(tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(InputError, match=r"comparison\.json cannot be written"):
+            write_comparison(realistic(), tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert hashes(tmp_path) == before
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(InputError, match=r"--output_dir .*cannot be written"):
+        write_comparison(broken(), tmp_path / "file" / "folder")
+
+
+def damaged(change) -> str:
+    values = json.loads(written(broken()))
+    change(values)
+    return json.dumps(values)
+
+
+def written(comparison: Comparison) -> str:
+    from ampft.text.json_io import json_text
+
+    return json_text(comparison)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is no JSON"),
+        ("[" * 100_000, "is no JSON"),
+        ("[]", "its layout is None, this ampft reads 1"),
+        ('{"schema": 99}', "its layout is 99"),
+        ('{"schema": 1}', r"comparison\.\w+ is missing"),
+        (damaged(lambda v: v.update(more=1)), r"comparison\.more is unknown"),
+        (damaged(lambda v: v["arms"][0].update(name=3)), r"arms\[0\]\.name is int, not str"),
+        (damaged(lambda v: v.update(examples=True)), r"examples is bool, not int"),
+        (damaged(lambda v: v.update(seeds=7)), r"seeds is int, not a list"),
+        (damaged(lambda v: v.update(setup=[])), r"setup is a list, not an object"),
+        (damaged(lambda v: v.update(title=None)), r"title is null, not str"),
+        (damaged(lambda v: v["arms"].clear()), "has no arms"),
+        (damaged(lambda v: v.update(margin=0)), r"its margin is 0, not between 0 and 1"),
+        (damaged(lambda v: v.update(margin=None)), r"its margin is nan, not between 0 and 1"),
+        (damaged(lambda v: v.update(margin=1.5)), r"its margin is 1\.5, not between 0 and 1"),
+    ],
+)
+def test_other_files_are_refused(text, message, tmp_path):
+    path = tmp_path / "comparison.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=message):
+        read_comparison(path)
+
+
+def test_a_pair_with_three_ends_is_refused(tmp_path):
+    write_comparison(realistic(), tmp_path)
+    values = json.loads((tmp_path / "comparison.json").read_text(encoding="utf-8"))
+    values["arms"][1]["difference"]["interval95"] = [0.0, 0.1, 0.2]
+    (tmp_path / "comparison.json").write_text(json.dumps(values), encoding="utf-8")
+    with pytest.raises(InputError, match=r"interval95 has 3 entries, not 2"):
+        read_comparison(tmp_path)
+
+
+def test_a_field_that_came_later_may_be_missing(tmp_path):
+    """A comparison of an earlier version of the same layout is read."""
+    write_comparison(realistic(), tmp_path)
+    values = json.loads((tmp_path / "comparison.json").read_text(encoding="utf-8"))
+    for arm in values["arms"][1:]:
+        for name in ("p_beyond", "p_beyond_holm"):
+            del arm["difference"][name]
+    (tmp_path / "comparison.json").write_text(json.dumps(values), encoding="utf-8")
+    difference = read_comparison(tmp_path).arms[2].difference
+    assert difference is not None
+    assert (difference.p_beyond, difference.p_beyond_holm) == (None, None)
+
+
+def test_a_folder_without_a_comparison(tmp_path):
+    with pytest.raises(InputError, match=r"cannot be read .* which holds comparison\.json"):
+        read_comparison(tmp_path)
+
+
+def test_the_report_of_a_comparison_prints_it_again(tmp_path, capsys):
+    from ampft.cli import main
+
+    write_comparison(realistic(), tmp_path)
+    assert main(["report", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == terminal_text(realistic())
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_without_unicode_shows_escapes(encoding, tmp_path):
+    write_comparison(hostile(), tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-m", "ampft.cli", "report", tmp_path],
+        env={**os.environ, "PYTHONIOENCODING": encoding}, capture_output=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"\\u4e2d" in done.stdout

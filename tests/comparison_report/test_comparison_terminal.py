@@ -1,0 +1,82 @@
+"""The table of modes on a terminal: aligned, within its width, inert."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from comparison_show.example_comparison import broken, hostile, realistic
+
+from ampft.comparison.report.terminal import WIDTH, mode_table, terminal_text
+from ampft.text.escaping import display_width, is_hostile
+
+EXAMPLES = [realistic, hostile, broken]
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_no_line_is_wider_than_a_terminal(example):
+    lines = terminal_text(example()).split("\n")
+    assert len(lines) > 10
+    assert max(map(display_width, lines)) <= WIDTH
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_no_character_acts(example):
+    assert not [c for c in terminal_text(example()).replace("\n", "") if is_hostile(c)]
+
+
+def test_numbers_stand_in_columns():
+    """Every cell of a right-aligned column ends where its heading ends."""
+    _, units, *rows = mode_table(realistic()).split("\n")
+    assert len(rows) == 4
+    for heading in ("interval)", "of 754", "as fast", "ms", "MiB", "steps"):
+        end = units.index(heading) + len(heading)
+        assert all(row[end : end + 2].strip() == "" for row in rows), heading
+        assert any(row[end - 1] != " " for row in rows), heading
+
+
+def test_a_wide_name_moves_no_column():
+    whole = realistic()
+    renamed = replace(whole.arms[2], name="\u6df7\u5408\u7cbe\u5ea6")  # four wide characters
+    table = mode_table(replace(whole, arms=(*whole.arms[:2], renamed, whole.arms[3])))
+    ends = {
+        display_width(line[: line.index("native")]) for line in table.split("\n") if "nat" in line
+    }
+    assert len(ends) == 1
+
+
+def test_the_figures_of_the_comparison_are_shown():
+    whole = realistic()
+    row = mode_table(whole).split("\n")[4]
+    bf16 = whole.arm("bf16")
+    assert bf16.difference is not None
+    assert bf16.speed is not None
+    assert bf16.speed.ratio is not None
+    assert bf16.memory is not None
+    assert bf16.memory.peak is not None
+    assert row.startswith("bf16")
+    assert f"{100 * bf16.metrics['accuracy'].mean:.1f} " in row
+    assert f"{100 * abs(bf16.difference.estimate):.1f} (" in row
+    assert f" {bf16.speed.ratio:.2f} " in row
+    assert f" {bf16.memory.peak / 2**20:.0f} " in row
+    assert row.endswith("native")
+
+
+def test_the_baseline_has_no_difference_and_an_emulated_mode_no_ranking():
+    table = mode_table(realistic()).split("\n")
+    assert "(" not in table[2]
+    assert table[5].endswith("emulated")
+    assert " - " in table[5]
+
+
+def test_what_is_unmeasured_or_broken_is_said():
+    text = terminal_text(broken())
+    assert re.search(r"^fp16 .* unstable, 1 of 2 .* emulated$", text, flags=re.MULTILINE)
+    assert re.search(r"^fp8 .* failed, 2 of 2 .* native$", text, flags=re.MULTILINE)
+    assert "(no interval)" in text
+    assert "! 2 seeds: no intervals" in text
+
+
+def test_missing_verdicts_are_made():
+    assert terminal_text(replace(realistic(), verdicts=())) == terminal_text(realistic())

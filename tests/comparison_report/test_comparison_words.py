@@ -1,0 +1,284 @@
+"""The sentences of a comparison, case by case, and the numbers in them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from comparison_show.example_comparison import broken, realistic
+
+from ampft.comparison.findings import Arm, Comparison
+from ampft.comparison.report.words import cost, verdict_sentence, verdict_sentences
+from ampft.text import numbers
+
+MINUS = "\N{MINUS SIGN}"
+
+
+def of_issue(**changes: Any) -> tuple[Comparison, Arm]:
+    """The example of the issue: its numbers in bf16, which `changes` of its difference alter."""
+    whole = realistic()
+    base, placebo, bf16, fp16 = whole.arms
+    assert bf16.difference is not None
+    assert bf16.flips is not None
+    assert placebo.flips is not None
+    found = {
+        "estimate": -0.001,
+        "interval95": (-0.011, 0.009),
+        "interval90": (-0.009, 0.007),
+        "p_difference": 0.8,
+        "p_equivalence": 0.06,
+        "p_difference_holm": 0.9,
+        "p_equivalence_holm": 0.12,
+        "verdict": "undecided",
+        "seeds_to_decide": (9, 21),
+    }
+    bf16 = replace(
+        bf16,
+        difference=replace(bf16.difference, **found | changes),
+        flips=replace(bf16.flips, mean=31.0),
+    )
+    placebo = replace(placebo, flips=replace(placebo.flips, mean=29.0))
+    whole = replace(whole, arms=(base, placebo, bf16, fp16), margin_share_of_errors=0.06)
+    return whole, bf16
+
+
+def sentence(**changes: Any) -> str:
+    return verdict_sentence(*of_issue(**changes))
+
+
+def test_the_sentence_of_the_issue():
+    assert sentence() == (
+        "bf16 is 2.4 times faster than fp32 (2.38 to 2.48 over the seeds) and needs 11 % less "
+        "memory. "
+        f"Accuracy: {MINUS}0.1 point (95 % interval {MINUS}1.1 to +0.9, 5 seeds): undecided at a "
+        "margin of 1 point; bf16 changes 31 of 754 predictions, fp32 against itself changes 29. "
+        "1 point is 6 % of fp32's errors; about 9 to 21 seeds would decide it."
+    )
+
+
+@pytest.mark.parametrize(
+    ("verdict", "words"),
+    [
+        (
+            "equivalent",
+            f": equivalent at a margin of 1 point (90 % interval {MINUS}0.9 to +0.7); bf16",
+        ),
+        ("worse beyond the margin", ": worse beyond the margin of 1 point; bf16"),
+        ("worse, size uncertain", ": worse, size uncertain (the margin is 1 point); bf16"),
+        ("better beyond the margin", ": better beyond the margin of 1 point; bf16"),
+        ("better, size uncertain", ": better, size uncertain (the margin is 1 point); bf16"),
+    ],
+)
+def test_what_is_decided_needs_no_more_seeds(verdict, words):
+    found = sentence(verdict=verdict, seeds_to_decide=None)
+    assert words in found
+    assert found.endswith(" 1 point is 6 % of fp32's errors.")
+
+
+@pytest.mark.parametrize(
+    ("seeds", "words"),
+    [
+        ((9, 9), "; about 9 seeds would decide it."),
+        ((40, 1000), "; it would take about 40 seeds to decide it, perhaps 1,000 or more."),
+        (None, "; no number of seeds would decide it: 754 examples are too few."),
+    ],
+)
+def test_how_many_seeds_would_decide(seeds, words):
+    assert sentence(seeds_to_decide=seeds).endswith(words)
+
+
+def test_an_interval_that_several_modes_make_undecided():
+    found = sentence(p_difference=0.03, p_difference_holm=0.06)
+    assert "(its interval excludes 0, but not after Holm's correction for 2 modes)" in found
+    found = sentence(p_equivalence=0.03, p_equivalence_holm=0.06)
+    assert "(its 90 % interval lies within the margin, but not after Holm's" in found
+    assert "Holm" not in sentence()
+
+
+@pytest.mark.parametrize("verdict", ["worse, size uncertain", "better, size uncertain"])
+def test_an_interval_beyond_the_margin_that_several_modes_make_uncertain(verdict):
+    found = sentence(verdict=verdict, p_beyond=0.03, p_beyond_holm=0.06)
+    assert (
+        f": {verdict} (the margin is 1 point; its interval lies beyond the margin, but not after "
+        "Holm's correction for 2 modes); bf16" in found
+    )
+    for p_beyond, p_beyond_holm in ((0.06, 0.12), (None, None)):
+        found = sentence(verdict=verdict, p_beyond=p_beyond, p_beyond_holm=p_beyond_holm)
+        assert f": {verdict} (the margin is 1 point); bf16" in found
+
+
+def test_looks_and_their_level():
+    whole, arm = of_issue(level95=0.975, level90=0.95)
+    found = verdict_sentence(replace(whole, looks=(5, 10), alpha=0.025), arm)
+    assert f"(97.5 % interval {MINUS}1.1 to +0.9, 5 seeds, look 1 of 2)" in found
+
+
+def test_macro_f1_has_no_share_of_errors():
+    whole, arm = of_issue()
+    found = verdict_sentence(replace(whole, metric="macro_f1"), arm)
+    assert "Macro F1: " in found
+    assert "1 point is 6 % of what fp32 lacks of a perfect macro F1;" in found.replace(
+        "Macro", "macro"
+    )
+
+
+@pytest.mark.parametrize(
+    ("speed", "spread", "words"),
+    [
+        (2.4, (2.3, 2.51), "is 2.4 times faster than fp32 (2.30 to 2.51 over the seeds)"),
+        (12.34, (11.9, 12.6), "is 12 times faster than fp32 (11.9 to 12.6 over the seeds)"),
+        (1.3, (1.1, 1.37), "is 1.3 times faster than fp32 (1.10 to 1.37 over the seeds)"),
+        (1.06, (1.04, 1.08), "is 1.06 times faster than fp32 (1.04 to 1.08 over the seeds)"),
+        (0.5, (0.4, 0.8), "is 2.0 times slower than fp32 (1.25 to 2.50 over the seeds)"),
+        # what is as fast at one seed, and slower or faster at another
+        (1.06, (0.97, 1.1), "is about as fast as fp32 (0.97 to 1.10 times)"),
+        (1.3, (0.9, 1.4), "is about as fast as fp32 (0.90 to 1.40 times)"),
+        (0.9, (0.85, 1.0), "is about as fast as fp32 (0.85 to 1.00 times)"),
+        # what is the same within what the clock of two runs of the same thing differs by
+        (1.02, (1.01, 1.03), "is about as fast as fp32 (1.01 to 1.03 times)"),
+    ],
+)
+def test_speed_and_its_spread(speed, spread, words):
+    assert costs(speed=speed, spread=spread, memory=None) == f"bf16 {words}."
+
+
+def test_one_seed_has_no_spread():
+    arm = realistic().arms[2]
+    changed = replace(arm, runs=arm.runs[:1])
+    found = costs(changed, speed=1.5, spread=(1.5, 1.5), memory=None)
+    assert found == "bf16 is 1.5 times faster than fp32 (at one seed)."
+    found = costs(changed, speed=1.01, spread=(1.01, 1.01), memory=None)
+    assert found == "bf16 is about as fast as fp32 (1.01 times, at one seed)."
+
+
+@pytest.mark.parametrize(
+    ("speed", "memory", "words"),
+    [
+        (2.4, 0.89, "is 2.4 times faster than fp32 and needs 11 % less memory."),
+        (12.34, None, "is 12 times faster than fp32."),
+        (1.5, 1.08, "is 1.5 times faster than fp32 but needs 8 % more memory."),
+        (1 / 1.1, 0.5, "is 1.10 times slower than fp32 but needs 50 % less memory."),
+        (1 / 1.1, 1.5, "is 1.10 times slower than fp32 and needs 50 % more memory."),
+        (1.02, 0.89, "is about as fast as fp32 and needs 11 % less memory."),
+        (0.97, 1.004, "is about as fast as fp32 and needs as much memory."),
+        (None, 0.89, "needs 11 % less memory than fp32; its speed was not measured."),
+        (None, 1.0, "needs as much memory as fp32; its speed was not measured."),
+    ],
+)
+def test_speed_and_memory(speed, memory, words):
+    assert costs(speed=speed, spread=None, memory=memory, steps=()) == f"bf16 {words}"
+
+
+@pytest.mark.parametrize(
+    ("memory", "words"),
+    [
+        (0.89, "bf16 needs 11 % less memory than fp32; its speed is not ranked, because"),
+        (None, "The speed of bf16 is not ranked, because"),
+    ],
+)
+def test_a_speed_without_a_rank_says_why(memory, words):
+    base = realistic().arms[0]
+    emulated = replace(base, execution="emulated")
+    found = costs(base=emulated, speed=None, spread=None, memory=memory)
+    assert found == f"{words} fp32 is emulated."
+    unstable = replace(base, status="unstable")
+    found = costs(base=unstable, speed=2.4, spread=(2.3, 2.5), memory=memory)
+    assert found == "Speed and memory of bf16 are not ranked, because fp32 is not complete."
+    # nothing was measured, whatever the baseline is
+    assert "not ranked" not in costs(
+        base=emulated, speed=None, spread=None, memory=memory, steps=()
+    )
+
+
+def costs(arm=None, *, base=None, speed, spread, memory, steps=(0.1,)) -> str:
+    """The sentence on the cost of the example's bf16 with these ratios."""
+    arm = arm or realistic().arms[2]
+    changed = replace(
+        arm,
+        speed=replace(arm.speed, ratio=speed, ratio_spread=spread, step_seconds=steps),
+        memory=replace(arm.memory, ratio=memory),
+    )
+    return cost(changed, base or realistic().arms[0])
+
+
+def test_nothing_is_said_of_an_emulated_modes_speed():
+    base, arm = realistic().arms[0], realistic().arms[3]
+    assert cost(arm, base) == "fp16 is emulated: its speed says nothing about a GPU's."
+    # even where somebody filled the ratio in
+    assert arm.speed is not None
+    assert "times" not in cost(replace(arm, speed=replace(arm.speed, ratio=3.0)), base)
+
+
+def test_arms_that_broke():
+    bf16, fp16, fp8 = verdict_sentences(broken())
+    assert bf16.startswith("Speed and memory of bf16 were not measured. Accuracy: ")
+    assert ": no verdict, because an interval needs at least 3 seeds; bf16 changes" in bf16
+    assert fp16 == (
+        "fp16 (emulated) is unstable: 1 of 2 runs diverged (seed 2): the loss was not finite at "
+        "step 181 in 8 steps in a row. No mean is taken over the runs that survived."
+    )
+    assert fp8 == "fp8 failed: 2 of 2 runs did not finish (seeds 1 and 2): no fp8 on this device."
+
+
+def test_a_broken_baseline_leaves_no_difference():
+    whole = broken()
+    base = replace(whole.arms[0], metrics={}, status="failed", status_words="failed, 1 of 2")
+    found = verdict_sentences(replace(whole, arms=(base, *whole.arms[1:])))[0]
+    assert "Accuracy: no difference, because fp32 is not complete" in found
+
+
+def test_verdicts_are_made_without_looking_at_those_that_are_there():
+    assert verdict_sentences(replace(realistic(), verdicts=("wrong",))) == realistic().verdicts
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0.0, "0.0"), (-0.0004, "0.0"), (0.0004, "0.0"), (-0.001, f"{MINUS}0.1"), (0.012, "+1.2")],
+)
+def test_signs(value, shown):
+    assert numbers.points(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0.0, "0.0 points"),
+        (0.01, "+1.0 point"),
+        (-0.002, f"{MINUS}0.2 point"),
+        (0.011, "+1.1 points"),
+    ],
+)
+def test_one_point_is_singular(value, shown):
+    assert numbers.points_in_words(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("margin", "decimals"), [(0.05, 1), (0.01, 1), (0.005, 2), (0.001, 2), (0.0005, 3)]
+)
+def test_a_small_margin_has_more_decimals(margin, decimals):
+    assert numbers.point_decimals(margin) == decimals
+
+
+@pytest.mark.parametrize(
+    ("seeds", "shown"),
+    [
+        ((1, 2, 3), "seeds 1 to 3"),
+        ((3, 7, 12), "seeds 3, 7 and 12"),
+        ((1, 2), "seeds 1 and 2"),
+        ((7,), "seed 7"),
+    ],
+)
+def test_seeds_in_words(seeds, shown):
+    assert numbers.seed_words(seeds) == shown
+
+
+def test_p_values_are_never_zero():
+    found = [numbers.p_value(p) for p in (None, 0.0, 1e-9, 0.0123, 0.34, 1.0)]
+    assert found == ["-", "< 0.001", "< 0.001", "0.012", "0.34", "1.00"]
+
+
+def test_times_have_the_digits_that_are_worth_reading():
+    assert [numbers.milliseconds(s) for s in (0.00123, 0.0123, 0.241, 12.3)] == [
+        *("1.23", "12.3", "241", "12300"),
+    ]

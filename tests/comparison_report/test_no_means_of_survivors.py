@@ -1,0 +1,59 @@
+"""An arm that is not complete gets no figure over the runs that survived, in no report."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from comparison_show.example_comparison import realistic
+
+from ampft.comparison.findings import Comparison
+from ampft.comparison.report.html import html_text
+from ampft.comparison.report.markdown import markdown_text
+from ampft.comparison.report.terminal import terminal_text
+
+FORMS = (terminal_text, markdown_text, html_text)
+MIB = 2**20
+
+
+@cache
+def with_figures(status: str) -> Comparison:
+    """The realistic one, where bf16 has figures that are found nowhere else."""
+    whole = realistic()
+    arm = whole.arms[2]
+    assert arm.speed is not None
+    assert arm.memory is not None
+    arm = replace(
+        arm,
+        status=status,
+        status_words=status,
+        speed=replace(
+            arm.speed, step_seconds=(0.7654,), ratio=33.47, ratio_spread=(33.46, 33.48),
+            tokens_per_second=98_765.0, reason="because of survivors",
+        ),
+        memory=replace(arm.memory, peak=7654 * MIB, ratio=3.21),
+    )  # fmt: skip
+    return replace(whole, arms=(*whole.arms[:2], arm, whole.arms[3]), verdicts=())
+
+
+def figures(text: str) -> list[str]:
+    text = re.sub(r"<svg.*?</svg>", "", text, flags=re.DOTALL)  # marks of single runs may stand
+    return re.findall(r"\b765\b|33\.4[678]|98,765|because of survivors|7,654|3\.21|321 %", text)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_no_report_shows_medians_over_survivors(form):
+    assert figures(form(with_figures("complete")))
+    assert figures(form(with_figures("unstable"))) == []
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_nothing_is_ranked_against_the_survivors_of_the_baseline(form):
+    whole = with_figures("complete")
+    assert "33.47" in form(whole)
+    base = replace(whole.arms[0], status="unstable", status_words="unstable, 1 of 5")
+    text = form(replace(whole, arms=(base, *whole.arms[1:])))
+    assert "33.47" not in text
+    assert "33 times" not in text

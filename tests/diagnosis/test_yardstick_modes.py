@@ -1,0 +1,233 @@
+"""The modes as training computes them, on a tiny BERT, and the doors."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_text import tiny_task, tiny_texts
+
+from ampft import cli
+from ampft.arguments import parse_classify_arguments
+from ampft.data.steps import StepBatches
+from ampft.diagnosis.yardstick.command import main
+from ampft.diagnosis.yardstick.figures import Yardstick
+from ampft.diagnosis.yardstick.gradients import (
+    Float64Gradients,
+    ModeGradients,
+    separate_accelerators,
+)
+from ampft.diagnosis.yardstick.measure import measure_yardstick
+from ampft.diagnosis.yardstick.modules import blocks_of
+from ampft.diagnosis.yardstick.show import format_yardstick
+from ampft.precision.resolve import resolve
+
+CPU = torch.device("cpu")
+BLOCKS = ("embeddings", "encoder.layer.0", "encoder.layer.1", "pooler", "classifier")
+
+
+@pytest.fixture(scope="module")
+def words(tiny_bert, tmp_path_factory) -> list[str]:
+    """Arguments of classify.py for the tiny BERT on 60 texts."""
+    file = tmp_path_factory.mktemp("data") / "train.csv"
+    texts = tiny_texts(60)
+    names = ("ant", "bee", "cow")
+    rows = [f"{text},{names[label]}" for text, label in zip(*texts.values(), strict=True)]
+    file.write_text("\n".join(["text,label", *rows]) + "\n")
+    return [
+        "--model_name_or_path", str(tiny_bert), "--train_file", str(file), "--use_cpu",
+        "--validation_fraction", "0.1", "--test_fraction", "0.1", "--cpu_threads", "1",
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def run_of(words, tiny_bert, tmp_path):
+    """A function that makes the folder of a run with these weights, with parts of its record."""
+
+    def make(name: str, **changed) -> str:
+        folder = shutil.copytree(tiny_bert, tmp_path / name)
+        record = {
+            "schema": 1, "status": "finished", "arguments": {}, "command": [],
+            "label_names": ["ant", "bee", "cow"],
+            "data": {"name": "d", "kind": "text", "fingerprints": {}, "examples": {}},
+            "model": {
+                "name": "m", "architecture": changed.pop(
+                    "architecture", "BertForSequenceClassification"
+                ),
+                "parameters": 1, "trainable_parameters": 1, "initial_weights_sha256": "",
+            },
+            "precision": {"requested": "fp32", "resolved": {"mode": "fp32"}},
+            "topology": {"num_processes": 1, "cpu_threads": 1, "device": "cpu"},
+            "steps": {"total": 1}, "memory": None, "best": None,
+        }  # fmt: skip
+        (folder / "run.json").write_text(json.dumps(record | changed))
+        return str(folder)
+
+    return make
+
+
+def test_modes_stand_in_their_order_and_checkpoints_count(words, run_of, fresh_accelerate):
+    args = parse_classify_arguments(words)
+    found = measure_yardstick(
+        args, ["fp32", "bf16", "fp16"], batches=8, checkpoints=[run_of("run")]
+    )
+    initial, saved = found.checkpoints
+    assert tuple(module.name for module in initial.modules) == BLOCKS
+    fp32, bf16, fp16 = (mode.whole.error_over_noise for mode in initial.modes)
+    assert 1e-8 < fp32 < 1e-5
+    assert 1e-3 < bf16 < 0.1
+    # Three more bits of the significand: an eighth of the error.
+    assert fp16 == pytest.approx(bf16 / 8, rel=0.5)
+    assert [mode.initial_scale for mode in initial.modes] == [None, None, 65536.0]
+    assert "bfloat16" in initial.modes[1].executed
+    # The folder holds the weights that the run began with, its head too.
+    assert saved.whole == initial.whole
+    assert [mode.whole for mode in saved.modes] == [mode.whole for mode in initial.modes]
+    assert Yardstick.from_dict(json.loads(json.dumps(found.as_dict()))) == found
+    short = dataclasses.replace(found.settings, model="model", data="data")  # for their long paths
+    shown = format_yardstick(
+        dataclasses.replace(found, settings=short, checkpoints=found.checkpoints[:1])
+    )
+    assert max(map(len, shown.splitlines())) <= 100
+    assert "bf16's gradient is" in shown
+
+
+def sources(folder, *modes, **settings):
+    task = tiny_task(folder, train=40, **settings)
+    padded = tiny_task(folder, train=40, remove_padding=False)
+    steps = StepBatches(task.examples("train"), 8)
+    reference = Float64Gradients(padded, padded.load_model().model, CPU)
+    found = [
+        ModeGradients(task, task.load_model(), resolve(mode, CPU), gradient_accumulation_steps=1)
+        for mode in modes
+    ]
+    return steps, reference, found
+
+
+def difference(one, other):
+    gaps = [(one[name].double() - other[name]).norm() ** 2 for name in other]
+    return float(sum(gaps) / sum(part.norm() ** 2 for part in other.values())) ** 0.5
+
+
+def test_the_reference_is_float64_whatever_way_it_is_cut_and_padded(tiny_bert):
+    steps, reference, _ = sources(tiny_bert)
+    packed_task = tiny_task(tiny_bert, train=40)
+    packed = Float64Gradients(packed_task, packed_task.load_model().model, CPU)
+    (whole,) = steps.epoch(0, stop=1)
+    (parts,) = dataclasses.replace(steps, micro_batches=3).epoch(0, stop=1)
+    exact = {k: g.clone() for k, g in reference(whole).gradient.items()}
+    assert {g.dtype for g in exact.values()} == {torch.float64}
+    assert difference(reference(parts).gradient, exact) < 1e-14
+    assert 0 < difference(packed(whole).gradient, exact) < 1e-14
+
+
+def test_each_mode_keeps_its_precision_beside_the_others(tiny_bert, fresh_accelerate):
+    with separate_accelerators():
+        steps, reference, (bf16, fp32) = sources(tiny_bert, "bf16", "fp32")
+        for step_batch in steps.epoch(0, stop=2):
+            exact = reference(step_batch).gradient
+            assert difference(fp32(step_batch).gradient, exact) < 1e-6
+            assert difference(bf16(step_batch).gradient, exact) > 1e-4
+        assert bf16.accelerator.mixed_precision == "bf16"
+        assert fp32.accelerator.mixed_precision == "no"
+
+
+def test_gradient_and_error_scale_with_the_weights_as_predicted(tiny_bert, fresh_accelerate):
+    # A layer norm follows the embeddings: four times as large, they have a quarter of the gradient,
+    # and a power of two rounds as one does.
+    with separate_accelerators():
+        steps, reference, (bf16,) = sources(tiny_bert, "bf16")
+        (step_batch,) = steps.epoch(0, stop=1)
+        name, before = "bert.embeddings.word_embeddings.weight", []
+        for _ in range(2):
+            exact, found = reference(step_batch).gradient[name], bf16(step_batch).gradient[name]
+            before.append((float(exact.norm()), float((found - exact).norm())))
+            for model in (reference.model, bf16.model):
+                for table in model.bert.embeddings.children():
+                    if isinstance(table, torch.nn.Embedding):
+                        table.weight.data *= 4
+    (gradient, error), (smaller_gradient, smaller_error) = before
+    assert smaller_gradient == pytest.approx(gradient / 4, rel=1e-6)
+    assert smaller_error == pytest.approx(error / 4, rel=0.05)
+    assert error > 1e-3 * gradient
+
+
+def test_an_overflow_halves_the_scale_for_its_batch_alone(tiny_bert, fresh_accelerate):
+    with separate_accelerators():
+        steps, reference, (fp16,) = sources(tiny_bert, "fp16")
+        first, second = steps.epoch(0, stop=2)
+        weight = fp16.model.classifier.weight
+        # Not finite above 65536 / 4: what a gradient of 65504 at a quarter of the scale would do.
+        hook = weight.register_hook(
+            lambda g: g * torch.inf if fp16.accelerator.scaler.get_scale() > 16384 else g
+        )
+        found = fp16(first)
+        assert (found.overflowed, found.scale) == (True, 16384.0)
+        assert difference(found.gradient, reference(first).gradient) < 0.01
+        hook.remove()
+        found = fp16(second)
+        assert (found.overflowed, found.scale) == (False, 65536.0)
+        weight.register_hook(lambda g: g * torch.inf)
+        assert fp16(first).gradient is None
+
+
+def test_blocks_of_plain_modules_are_their_parts():
+    layers = torch.nn.ModuleList([torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)])
+    model = torch.nn.ModuleDict(
+        {"body": layers, "head": torch.nn.Sequential(torch.nn.Linear(2, 1))}
+    )
+    model.token = torch.nn.Parameter(torch.zeros(3))
+    blocks = blocks_of(model)
+    assert dict(zip(blocks.names, blocks.sizes, strict=True)) == {
+        "own parameters": 3, "body.0": 6, "body.1": 6, "head": 3,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("flags", "match"),
+    [
+        (["--modes", "fp32,bf61"], "'bf61' is no mode of precision. Did you mean 'bf16'?"),
+        (["--modes", "fp32,tf32"], "not available on this device"),
+        (["--modes", "bf16,bf16"], "names a mode twice"),
+        (["--batches", "1"], "--batches 1: has to be 2 or more"),
+        (["--checkpoints", "no/such/run"], "--checkpoints no/such/run: is no folder"),
+        (["--checkpoints", "{model}"], "is not the folder of a run"),
+        (["--checkpoints", "{unfinished}"], "the run is diverged"),
+        (["--checkpoints", "{other}"], "is a ViTForImageClassification"),
+        (["--checkpoints", "{labels}"], "has the labels x, y"),
+        (["--output", "no/such/folder/y.json"], "its folder does not exist"),
+        (["--bathces", "3"], "unrecognized arguments: --bathces"),
+        (["--", "--mixed_precision", "bf16"], "--modes names the precisions"),
+        (["--", "--per_device_train_batch_size", "40"], "a step batch has 40"),
+    ],
+)
+def test_bad_input_is_refused(flags, match, words, run_of, tiny_bert, fresh_accelerate, capsys):
+    folders = {
+        "model": tiny_bert,
+        "unfinished": run_of("unfinished", status="diverged"),
+        "other": run_of("other", architecture="ViTForImageClassification"),
+        "labels": run_of("labels", label_names=["x", "y"]),
+    }
+    own = [flag.format(**folders) for flag in flags]
+    split = own.index("--") if "--" in own else len(own)
+    command = ["yardstick", *own[:split], "--", *words, *own[split + 1 :]]
+    assert cli.main(command) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    (line,) = shown.err.splitlines()
+    assert match in line
+
+
+def test_the_door_prints_and_writes_where_asked(words, tmp_path, fresh_accelerate, capsys):
+    output = tmp_path / "yardstick.json"
+    main(["--modes", "bf16", "--batches", "2", "--output", str(output), "--", *words])
+    shown = capsys.readouterr().out
+    assert "bf16, " in shown
+    assert shown.splitlines()[-1] == f"wrote      {output}"
+    found = Yardstick.from_dict(json.loads(output.read_text()))
+    assert found.settings.batches == 2
+    assert list(Path(tmp_path).iterdir()) == [output]

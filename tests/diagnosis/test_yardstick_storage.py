@@ -1,0 +1,15 @@
+"""Modes whose weights are rounded have no part in the yardstick."""
+
+import pytest
+
+from ampft.arguments import ClassifyArguments
+from ampft.diagnosis.yardstick.measure import measure_yardstick
+from ampft.errors import InputError
+
+pytestmark = pytest.mark.usefixtures("fresh_accelerate")
+
+
+@pytest.mark.parametrize("mode", ["bf16-true", "bf16-true-kahan", "bf16-true-stochastic"])
+def test_rounded_weights_are_refused(mode):
+    with pytest.raises(InputError, match=f"--modes {mode}: stores rounded weights, .* Take bf16,"):
+        measure_yardstick(ClassifyArguments(use_cpu=True), ["fp32", mode])

@@ -1,0 +1,55 @@
+import pytest
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+
+from ampft.data.dataset import ClassificationData
+from ampft.data.load import load_data
+from ampft.data.request import DataRequest
+from ampft.errors import InputError
+from ampft.evaluation.baseline import bag_of_words_baseline
+
+
+def made(rows, columns):
+    names = ClassLabel(names=["x", "y", "never"])
+    features = Features({**{name: Value("string") for name in columns}, "label": names})
+    table = dict(zip((*columns, "label"), map(list, zip(*rows, strict=True)), strict=True))
+    part = Dataset.from_dict(table, features=features)
+    splits = DatasetDict({"train": part, "test": part})
+    return ClassificationData(splits, columns, "text", "made", {}, ())
+
+
+def test_it_is_scikit_learns_pipeline():
+    data = load_data(DataRequest(max_train_samples=300, max_predict_samples=100))
+    twin = make_pipeline(
+        TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True),
+        LogisticRegression(C=10.0, solver="newton-cg"),
+    ).fit(data.splits["train"]["text"][:], data.splits["train"]["label"][:])
+    test = data.splits["test"]
+    found = bag_of_words_baseline(data, "test")
+    assert found["accuracy"] == twin.score(test["text"][:], test["label"][:])
+    assert 0.3 < found["macro_f1"] < 0.9
+    assert found["seconds"] > 0
+
+
+def test_both_texts_of_a_pair_count():
+    rows = [("same", "good", 0), ("same", "bad", 1)] * 5
+    pairs = bag_of_words_baseline(made(rows, ("a", "b")), "test")
+    first = bag_of_words_baseline(made([(a, y) for a, _, y in rows], ("a",)), "test")
+    assert (pairs["accuracy"], first["accuracy"]) == (1.0, 0.5)
+
+
+def test_a_class_without_rows_counts_as_zero():
+    found = bag_of_words_baseline(made([("good", 0), ("bad", 1)] * 5, ("a",)), "test")
+    assert found["macro_f1"] == pytest.approx(2 / 3)
+
+
+def test_images_have_no_words():
+    with pytest.raises(InputError, match=r"--baseline: counts words; digits has images"):
+        bag_of_words_baseline(load_data(DataRequest(dataset_name="digits")), "test")
+
+
+def test_texts_without_words_are_refused():
+    with pytest.raises(InputError, match=r"--baseline: made: empty vocabulary"):
+        bag_of_words_baseline(made([("!", 0), ("?", 1)], ("a",)), "test")

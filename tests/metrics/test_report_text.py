@@ -1,0 +1,66 @@
+"""The printed table is scikit-learn's, and a label cannot leave its row."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn import metrics as sklearn_metrics
+
+from ampft.text.escaping import display_width, inert, report_table
+
+MATRIX = ((3, 1, 0), (2, 4, 0), (0, 1, 0))
+LABELS = np.repeat([0, 1, 2], [4, 6, 1])
+PREDICTED = np.array([0, 0, 0, 1, 0, 0, 1, 1, 1, 1, 1])
+
+
+@pytest.mark.parametrize("names", [("a", "b", "c"), ("a much longer class name", "", "x y")])
+def test_equals_scikit_learn_to_the_character(names: tuple[str, ...]):
+    expected = sklearn_metrics.classification_report(
+        LABELS, PREDICTED, labels=range(3), target_names=names, digits=3, zero_division=0
+    )
+    assert report_table(MATRIX, names) == expected
+
+
+HOSTILE = {
+    "newline": ("a\nb", r"a\nb"),
+    "terminal colour": ("\x1b[31mred", r"\x1b[31mred"),
+    "carriage return": ("good\rbad", r"good\rbad"),
+    "right to left override": ("abc\u202etxt", r"abc\u202etxt"),
+    "right to left mark": ("\u200fabc", r"\u200fabc"),
+    "line separator": ("a\u2028b", r"a\u2028b"),
+    "lone surrogate": ("\ud800", r"\ud800"),
+    "a second kind of newline": ("a\x85b", r"a\x85b"),
+}
+
+
+@pytest.mark.parametrize(("label", "shown"), HOSTILE.values(), ids=HOSTILE.keys())
+def test_hostile_labels_are_shown_not_obeyed(label: str, shown: str):
+    table = report_table(MATRIX, (label, "plain", "other"))
+    assert inert(label) == shown
+    assert shown in table
+    assert len(table.splitlines()) == len(report_table(MATRIX, ("a", "b", "c")).splitlines())
+    table.encode("utf-8")
+
+
+def test_letters_of_every_script_stay_and_columns_align():
+    names = ("日本語", "\u06a9\u200c\u06a9", "e\u0301tude")
+    lines = report_table(MATRIX, names).splitlines()[2:5]
+    assert all(name in line for name, line in zip(names, lines, strict=True))
+    assert len({display_width(line) for line in lines}) == 1
+
+
+def test_a_long_name_is_cut_in_the_table():
+    table = report_table(MATRIX, ("long" * 300, "b", "c"))
+    assert max(len(line) for line in table.splitlines()) < 110
+    assert "longlon…" in table
+
+
+def test_supports_are_whole_numbers_without_one_correct_prediction():
+    expected = sklearn_metrics.classification_report(
+        [0, 0, 1], [1, 1, 0], target_names=("a", "b"), digits=3, zero_division=0
+    )
+    assert expected.split()[8] == "2.0"  # negative control: scikit-learn's supports are floats here
+    table = report_table(((0, 2), (1, 0)), ("a", "b"))
+    assert [line.split()[-1] for line in table.splitlines() if line][1:] == [*"21333"]
+    shapes = [[len(line) for line in text.splitlines()] for text in (table, expected)]
+    assert shapes[0] == shapes[1]

@@ -1,0 +1,175 @@
+import pytest
+import torch
+from torch.nn import functional
+
+from ampft.models.packing import pack_layout
+from ampft.models.packing.attention import binary16_attention, choose_kernel, grouped_attention
+from ampft.models.packing.dropout import keep_mask, realised_probability
+from ampft.models.packing.grouped import dropout_attention
+from ampft.models.packing.kernels import nested_attention
+from ampft.models.packing.options import AttentionOptions
+
+FP32_TOLERANCE = 1e-6
+LENGTHS, HEADS, WIDTH, SCALE = (7, 3, 1, 7, 12, 8), 2, 8, 0.3
+
+
+def by_hand(query, key, value, layout, *, window, dropped=None):
+    """One sequence after the other in float64; `dropped` gives the mask of each."""
+    parts, start = [], 0
+    for number, length in enumerate(layout.lengths):
+        q, k, v = (row[start : start + length].transpose(0, 1) for row in (query, key, value))
+        scores = SCALE * (q @ k.mT)
+        if window is not None:
+            position = torch.arange(length)
+            far = (position[:, None] - position).abs() >= window
+            scores = scores.masked_fill(far, -torch.inf)
+        weights = scores.softmax(-1)
+        if dropped is not None:
+            weights = weights * dropped[number]
+        parts.append((weights @ v).transpose(0, 1))
+        start += length
+    return torch.cat(parts)
+
+
+def operands(total, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(0)
+    return [
+        torch.randn(total, HEADS, WIDTH, generator=generator).to(dtype).requires_grad_()
+        for _ in range(4)
+    ]
+
+
+def layout_of(lengths, group_padding):
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    return pack_layout(mask, group_padding=group_padding)
+
+
+def options(dropout=0.0, *, window=None):
+    return AttentionOptions(dropout, SCALE, window)
+
+
+def close(found, expected, tolerance):
+    return float((found.double() - expected).norm() / expected.norm()) <= tolerance
+
+
+@pytest.mark.parametrize("kernel", [grouped_attention, dropout_attention])
+@pytest.mark.parametrize("window", [None, 3, 1])
+@pytest.mark.parametrize("group_padding", [0.0, 0.3, 0.99])
+def test_value_and_gradients_are_those_computed_by_hand(kernel, window, group_padding):
+    layout = layout_of(LENGTHS, group_padding)
+    *rows, weight = operands(layout.total)
+    found = kernel(*rows, layout, options(window=window))
+    exact = [row.detach().double().requires_grad_() for row in rows]
+    expected = by_hand(*exact, layout, window=window)
+    assert close(found.detach(), expected.detach(), FP32_TOLERANCE)
+    gradients = torch.autograd.grad((found * weight).sum(), rows)
+    references = torch.autograd.grad((expected * weight.detach()).sum(), exact)
+    for one, other in zip(gradients, references, strict=True):
+        # A window of one sees itself alone: softmax is constant, its gradient zero.
+        assert float(other.norm()) == 0 or close(one, other, FP32_TOLERANCE)
+
+
+@pytest.mark.parametrize("group_padding", [0.0, 0.99])
+def test_dropout_multiplies_by_the_mask_that_was_drawn(group_padding):
+    layout = layout_of(LENGTHS, group_padding)
+    *rows, weight = operands(layout.total)
+    torch.manual_seed(5)
+    found = dropout_attention(*rows, layout, options(0.25))
+    torch.manual_seed(5)
+    pairs = sum(HEADS * len(g.lengths) * g.longest**2 for g in layout.groups)
+    flat = keep_mask(pairs, 0.25, torch.float32).double() / 0.75
+    masks, start = [], 0
+    for group in layout.groups:
+        shape = (len(group.lengths), HEADS, group.longest, group.longest)
+        square = flat[start : start + torch.Size(shape).numel()].view(shape)
+        masks += [square[i, :, :n, :n] for i, n in enumerate(group.lengths)]
+        start += square.numel()
+    exact = [row.detach().double().requires_grad_() for row in rows]
+    expected = by_hand(*exact, layout, window=None, dropped=masks)
+    assert close(found.detach(), expected.detach(), FP32_TOLERANCE)
+    gradients = torch.autograd.grad((found * weight).sum(), rows)
+    references = torch.autograd.grad((expected * weight.detach()).sum(), exact)
+    for one, other in zip(gradients, references, strict=True):
+        assert close(one, other, FP32_TOLERANCE)
+
+
+def test_nested_tensors_compute_the_same():
+    layout = layout_of(LENGTHS, 0.2)
+    *rows, _ = operands(layout.total)
+    found = nested_attention(*rows, layout, options())
+    expected = grouped_attention(*rows, layout, options()).detach().double()
+    assert close(found.detach(), expected, FP32_TOLERANCE)
+
+
+def test_bfloat16_products_are_bfloat16():
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen = set()
+
+    class Products(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            if "bmm" in str(function):
+                seen.update(argument.dtype for argument in args)
+            return function(*args, **(kwargs or {}))
+
+    layout = layout_of(LENGTHS, 0.2)
+    *rows, _ = operands(layout.total, torch.bfloat16)
+    with Products():
+        dropout_attention(*rows, layout, options(0.1)).sum().backward()
+    assert seen == {torch.bfloat16}
+
+
+def test_kernels_by_dtype_and_dropout():
+    rows = operands(4)
+    assert choose_kernel(rows, options(0.1)) is dropout_attention
+    assert choose_kernel(rows, options(window=3)) is dropout_attention
+    with torch.no_grad():
+        assert choose_kernel(rows, options()) is grouped_attention
+    halves = [row.half() for row in rows]
+    assert choose_kernel(halves, options(0.1)) is binary16_attention
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("window", [None, 3])
+def test_variable_length_kernel_on_a_gpu(window):
+    from ampft.models.packing.kernels import varlen_attention
+
+    mask = (torch.arange(12) < torch.tensor(LENGTHS)[:, None]).cuda()
+    layout = pack_layout(mask)
+    rows = [torch.randn(layout.total, HEADS, 64, device="cuda").bfloat16() for _ in range(3)]
+    found = varlen_attention(*rows, layout, options(window=window))
+    expected = by_hand(*(row.cpu().double() for row in rows), layout, window=window)
+    assert close(found.cpu(), expected, 2**-7)
+
+
+def test_grouped_attention_drops_weights_through_torch():
+    layout = layout_of(LENGTHS, 0.2)
+    *rows, _ = operands(layout.total)
+    torch.manual_seed(0)
+    first = grouped_attention(*rows, layout, options(0.5))
+    assert not torch.equal(first, grouped_attention(*rows, layout, options(0.5)))
+
+
+def test_realised_probability_is_the_nearest_sixteenth_bit():
+    for p in (0.1, 0.25, 0.5, 1 / 3):
+        assert abs(realised_probability(p) - p) <= 2**-17
+    assert functional.dropout(torch.ones(3), 0.0).equal(torch.ones(3))
+
+
+def test_binary16_drops_what_float32_drops():
+    layout = layout_of(LENGTHS, 0.3)
+    *rows, weight = operands(layout.total)
+    found, gradients = [], []
+    for kernel, dtype in ((dropout_attention, torch.float32), (binary16_attention, torch.float16)):
+        torch.manual_seed(0)
+        leaves = [row.detach().half().to(dtype).requires_grad_() for row in rows]
+        out = kernel(*leaves, layout, options(0.5))
+        found.append(out.detach().double())
+        gradients.append(torch.autograd.grad((out.float() * weight).sum(), leaves))
+    assert close(found[1], found[0], 2e-3)
+    for one, other in zip(*gradients, strict=True):
+        assert close(other, one.double(), 5e-3)
+    torch.manual_seed(1)
+    other_masks = dropout_attention(*rows, layout, options(0.5))
+    assert not close(other_masks.detach(), found[0], 0.1)

@@ -1,0 +1,274 @@
+"""The Accelerator that computes in the precision asked for, against plain torch."""
+
+import dataclasses
+import os
+from types import SimpleNamespace
+
+import pytest
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState, GradientState
+from accelerate.utils import DistributedType
+from torch import nn
+
+from ampft.errors import InputError
+from ampft.precision.accelerator import (
+    _refuse_deepspeed,
+    check_world_size,
+    make_accelerator,
+    numerics,
+    refuse_compiled_packing,
+    training_device,
+    verify_prepared,
+)
+from ampft.precision.emulation import Binary16Emulation
+from ampft.precision.executed import ProductRecorder, contradiction
+from ampft.precision.resolve import resolve
+from ampft.training.threads import set_by_launcher
+
+CPU = torch.device("cpu")
+LAUNCHED = {"ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_DYNAMO_MODE": "default"}
+
+
+@pytest.fixture(autouse=True)
+def one_accelerator_per_test(monkeypatch):
+    for name in [name for name in os.environ if name.startswith("ACCELERATE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    operators = [(b, o) for b in ("cuda", "mkldnn") for o in ("matmul", "conv", "rnn")]
+    before = {key: torch._C._get_fp32_precision_getter(*key) for key in operators}
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+    for key, value in before.items():
+        torch._C._set_fp32_precision_setter(*key, value)
+
+
+def small_model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+
+
+def batch():
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(8, 16, generator=generator)
+
+
+def clipped_step(accelerator, *, max_norm=0.05):
+    """One clipped SGD step; returns the norm before clipping and the weights after."""
+    model = small_model()
+    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=1.0))
+    accelerator.backward(model(batch()).square().mean())
+    norm = accelerator.clip_grad_norm_(model.parameters(), max_norm)
+    optimizer.step()
+    return norm, [parameter.detach().clone() for parameter in model.parameters()]
+
+
+# The precision that was asked for
+
+
+@pytest.mark.parametrize(
+    ("mode", "dtype"),
+    [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)],
+)
+def test_the_products_run_in_the_mode_that_was_asked_for(mode, dtype):
+    precision = resolve(mode, CPU)
+    accelerator = make_accelerator(precision)
+    assert accelerator.mixed_precision == precision.accelerate_name
+    model = small_model()
+    seen = []
+    model[0].register_forward_hook(lambda module, args, output: seen.append(output.dtype))
+    model = accelerator.prepare(model)
+    verify_prepared(accelerator, precision)
+    with numerics(precision), ProductRecorder(precision) as recorder:
+        output = model(batch())
+    assert seen == [dtype]
+    # Accelerate turns outputs of the prepared model into float32.
+    assert output.dtype == torch.float32
+    assert contradiction(precision, recorder.census(model)) is None
+
+
+def test_plain_accelerate_runs_fp16_on_a_cpu_in_float32():
+    # Negative control: what make_accelerator is for (accelerate 1.15.0).
+    accelerator = Accelerator(mixed_precision="fp16", cpu=True)
+    assert accelerator.mixed_precision == "fp16"
+    assert accelerator.scaler is None
+    assert not accelerator.native_amp
+    precision = resolve("fp16", CPU)
+    model = accelerator.prepare(small_model())
+    with numerics(precision), ProductRecorder(precision) as recorder:
+        model(batch())
+    found = contradiction(precision, recorder.census(model))
+    assert found is not None
+    assert "float32 x float32" in found
+
+
+def test_fp16_on_a_cpu_has_a_scaler_and_others_have_none():
+    accelerator = make_accelerator(resolve("fp16", CPU))
+    assert isinstance(accelerator.scaler, torch.amp.GradScaler)
+    assert accelerator.scaler.get_scale() == 65536.0
+    AcceleratorState._reset_state(reset_partial_state=True)
+    assert make_accelerator(resolve("bf16", CPU)).scaler is None
+
+
+def test_a_clipped_fp16_step_equals_plain_torch():
+    precision = resolve("fp16", CPU)
+    twin, scaler = small_model(), torch.amp.GradScaler("cpu")
+    optimizer = torch.optim.SGD(twin.parameters(), lr=1.0)
+    with numerics(precision):
+        norm, weights = clipped_step(make_accelerator(precision))
+        with torch.autocast("cpu", dtype=torch.float16):
+            output = twin(batch())
+        scaler.scale(output.float().square().mean()).backward()
+        scaler.unscale_(optimizer)
+        twin_norm = torch.nn.utils.clip_grad_norm_(twin.parameters(), 0.05)
+        scaler.step(optimizer)
+    assert norm > 0.05
+    assert torch.equal(norm, twin_norm)
+    for ours, plain in zip(weights, twin.parameters(), strict=True):
+        assert torch.equal(ours, plain)
+
+
+def test_the_scaler_alone_would_clip_scaled_gradients():
+    # Negative control for the pair that make_accelerator sets.
+    precision = resolve("fp16", CPU)
+    with numerics(precision):
+        right, _ = clipped_step(make_accelerator(precision))
+        AcceleratorState._reset_state(reset_partial_state=True)
+        accelerator = Accelerator(mixed_precision="fp16", cpu=True)
+        accelerator.scaler = torch.amp.GradScaler("cpu")
+        wrong, _ = clipped_step(accelerator)
+    assert wrong > 60_000 * right
+
+
+def test_numerics_emulates_fp16_alone():
+    assert isinstance(numerics(resolve("fp16", CPU)), Binary16Emulation)
+    assert not isinstance(numerics(resolve("bf16", CPU)), Binary16Emulation)
+    on_gpu = dataclasses.replace(resolve("fp16", CPU), device_type="cuda", execution="native")
+    assert not isinstance(numerics(on_gpu), Binary16Emulation)
+
+
+# Nobody changes it
+
+
+@pytest.mark.parametrize("variable", ["bf16", "fp16", "fp61"])
+def test_the_resolved_precision_wins_over_the_environment(monkeypatch, variable):
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", variable)
+    accelerator = make_accelerator(resolve("fp32", CPU))
+    assert accelerator.mixed_precision == "no"
+    assert not accelerator.native_amp
+    assert os.environ["ACCELERATE_MIXED_PRECISION"] == variable
+
+
+def test_the_environment_may_set_the_micro_batches(monkeypatch):
+    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "3")
+    accelerator = make_accelerator(resolve("fp32", CPU), gradient_accumulation_steps=2)
+    assert accelerator.gradient_accumulation_steps == 3
+
+
+def test_micro_batches_and_project_dir_reach_accelerate(tmp_path):
+    options = {"gradient_accumulation_steps": 4, "project_dir": tmp_path}
+    accelerator = make_accelerator(resolve("bf16", CPU), **options)
+    assert accelerator.gradient_accumulation_steps == 4
+    assert accelerator.project_dir == str(tmp_path)
+
+
+def test_a_second_precision_in_one_process_is_refused():
+    make_accelerator(resolve("bf16", CPU))
+    with pytest.raises(InputError, match="--mixed_precision fp16: this process already has"):
+        make_accelerator(resolve("fp16", CPU))
+
+
+def test_another_device_than_resolved_is_refused():
+    elsewhere = dataclasses.replace(resolve("fp32", CPU), device_type="cuda")
+    with pytest.raises(InputError, match="resolved for cuda, but Accelerate runs on cpu"):
+        make_accelerator(elsewhere)
+
+
+def test_a_mode_that_accelerate_replaced_is_refused():
+    # As Accelerate does for fp8 on a GPU before compute capability 8.9.
+    replaced = SimpleNamespace(mixed_precision="fp16", device=CPU)
+    fp8 = dataclasses.replace(resolve("fp32", CPU), mode="fp8")
+    with pytest.raises(InputError, match="fp8: Accelerate chose 'fp16' in its place"):
+        verify_prepared(replaced, fp8)
+
+
+def test_a_compile_backend_is_refused_with_emulation(monkeypatch):
+    monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "EAGER")
+    with pytest.raises(InputError, match="--dynamo_backend eager: compiled code bypasses"):
+        make_accelerator(resolve("fp16", CPU))
+
+
+def test_a_compile_backend_is_refused_without_padding(monkeypatch):
+    refuse_compiled_packing(make_accelerator(resolve("bf16", CPU)))
+    AcceleratorState._reset_state()
+    GradientState._reset_state()
+    monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "INDUCTOR")
+    with pytest.raises(InputError, match=r"--dynamo_backend inductor: .*: --padding"):
+        refuse_compiled_packing(make_accelerator(resolve("bf16", CPU)))
+
+
+def test_verify_prepared_finds_a_lost_scaler_and_a_changed_policy():
+    precision = resolve("fp16", CPU)
+    accelerator = make_accelerator(precision)
+    verify_prepared(accelerator, precision)
+    accelerator.scaler = None
+    with pytest.raises(InputError, match="no gradient scaler"):
+        verify_prepared(accelerator, precision)
+    torch.backends.cudnn.conv.fp32_precision = "tf32"
+    with pytest.raises(InputError, match="float32 conv of cuda was changed to 'tf32'"):
+        verify_prepared(accelerator, precision)
+
+
+def test_training_device_is_the_cpu_when_asked(monkeypatch):
+    monkeypatch.delenv("ACCELERATE_USE_CPU")
+    assert training_device(cpu=True) == CPU
+
+
+# As many processes as were started
+
+
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        ({"WORLD_SIZE": "2"}, r"WORLD_SIZE=2, but 1 process"),
+        (LAUNCHED | {"MASTER_ADDR": "127.0.0.1"}, r"asked for several processes"),
+    ],
+)
+def test_a_world_smaller_than_asked_for_is_refused(environ, message):
+    accelerator = make_accelerator(resolve("fp32", CPU))
+    with pytest.raises(InputError, match=message):
+        check_world_size(accelerator, environ)
+
+
+@pytest.mark.parametrize(
+    "environ", [{}, LAUNCHED, {"WORLD_SIZE": "1", "MASTER_ADDR": "x"}, {"MASTER_ADDR": "x"}]
+)
+def test_one_process_that_was_asked_for_is_fine(environ):
+    check_world_size(make_accelerator(resolve("fp32", CPU)), environ)
+
+
+# Threads
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        (LAUNCHED | {"OMP_NUM_THREADS": "1"}, True),
+        (LAUNCHED | {"OMP_NUM_THREADS": "2"}, False),
+        ({"OMP_NUM_THREADS": "1"}, False),
+        ({"OMP_NUM_THREADS": "1", "ACCELERATE_MIXED_PRECISION": "bf16"}, False),
+        (LAUNCHED, False),
+    ],
+)
+def test_what_the_launcher_leaves_behind(environ, expected):
+    assert set_by_launcher(environ) == expected
+
+
+def test_deepspeed_is_refused_until_its_steps_are_proven_exact():
+    sharded = SimpleNamespace(distributed_type=DistributedType.DEEPSPEED)
+    with pytest.raises(InputError, match="DeepSpeed, whose engine steps within each backward"):
+        _refuse_deepspeed(sharded)
+    _refuse_deepspeed(SimpleNamespace(distributed_type=DistributedType.MULTI_GPU))

@@ -1,0 +1,270 @@
+"""The recorder of executed dtypes, on steps whose products are counted by hand."""
+
+import dataclasses
+import json
+from collections import Counter
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
+
+from ampft.errors import InputError
+from ampft.precision.accelerator import numerics
+from ampft.precision.executed import (
+    ExecutedDtypes,
+    ProductRecorder,
+    ProductRow,
+    check_trainable_float32,
+    contradiction,
+    tensor_census,
+)
+from ampft.precision.resolve import resolve
+
+CPU = torch.device("cpu")
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+
+class Attentive(nn.Module):
+    """A convolution, a projection and an attention over it."""
+
+    def __init__(self, dropout):
+        super().__init__()
+        self.convolution = nn.Conv2d(1, 2, 3)
+        self.projection = nn.Linear(8, 8)
+        self.dropout = dropout
+
+    def forward(self, inputs):
+        heads = self.projection(inputs).unflatten(-1, (2, 4)).transpose(1, 2)
+        attended = F.scaled_dot_product_attention(heads, heads, heads, dropout_p=self.dropout)
+        return attended.float().sum() + self.convolution(inputs[:, None]).float().sum()
+
+
+def step(mode, *, dropout=0.0, recorded=True):
+    """One optimizer step in `mode`; returns what was measured, the loss and the model."""
+    torch.manual_seed(0)
+    precision = resolve(mode, CPU)
+    model = Attentive(dropout)
+    optimizer = torch.optim.AdamW(model.parameters())
+    recorder = ProductRecorder(precision)
+
+    def train():
+        with torch.autocast("cpu", dtype=precision.compute_dtype, enabled=mode != "fp32"):
+            loss = model(torch.randn(2, 5, 8, requires_grad=True))
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    with numerics(precision):
+        if recorded:
+            with recorder:
+                loss = train()
+        else:
+            loss = train()
+    return recorder.census(model, optimizer), loss, model
+
+
+def counts(executed, kind):
+    found = Counter()
+    for row in executed.rows:
+        if row.kind == kind:
+            found[row.direction] += row.count
+    return dict(found)
+
+
+@pytest.mark.parametrize("mode", DTYPES)
+def test_products_are_counted_with_their_dtypes(mode):
+    executed, _, _ = step(mode)
+    assert counts(executed, "projection") == {"forward": 1, "backward": 2}
+    assert counts(executed, "convolution") == {"forward": 1, "backward": 1}
+    assert counts(executed, "attention") == {"forward": 1, "backward": 1}
+    assert {dtype for row in executed.rows for dtype in row.inputs} == {DTYPES[mode]}
+    assert {row.output for row in executed.rows} == {DTYPES[mode]}
+    assert {row.accumulator for row in executed.rows} == {"float32"}
+    assert executed.is_emulated == (mode == "fp16")
+    assert executed.float32_products_lose_bits is None
+
+
+@pytest.mark.parametrize("asked", DTYPES)
+@pytest.mark.parametrize("ran", DTYPES)
+def test_a_step_contradicts_every_other_mode(asked, ran):
+    executed, _, _ = step(ran)
+    found = contradiction(resolve(asked, CPU), executed)
+    if asked == ran:
+        assert found is None
+    else:
+        assert f"mode {asked} was asked for" in found
+        assert DTYPES[ran] in found
+
+
+def test_attention_with_dropout_multiplies_in_float32_and_is_reported():
+    # On a CPU: the math path leaves autocast. It is said, and it is no contradiction.
+    executed, _, _ = step("bf16", dropout=0.1)
+    rows = [row for row in executed.rows if row.kind == "attention"]
+    assert counts(executed, "attention") == {"forward": 2, "backward": 4}
+    assert {dtype for row in rows for dtype in row.inputs} == {"float32"}
+    assert "attention float32 x float32 -> float32 (float32 sums)" in executed.summary()
+    assert contradiction(resolve("bf16", CPU), executed) is None
+
+
+def test_emulated_attention_with_dropout_multiplies_float16():
+    executed, _, _ = step("fp16", dropout=0.1)
+    rows = [row for row in executed.rows if row.kind == "attention"]
+    assert rows
+    assert {dtype for row in rows for dtype in row.inputs} == {"float16"}
+
+
+@pytest.mark.parametrize("mode", DTYPES)
+def test_recording_changes_no_bit(mode):
+    _, loss, model = step(mode)
+    _, plain_loss, plain_model = step(mode, recorded=False)
+    assert torch.equal(loss, plain_loss)
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter.grad, plain_model.get_parameter(name).grad)
+
+
+def test_nothing_is_recorded_outside():
+    executed, _, _ = step("fp32", recorded=False)
+    assert executed.rows == ()
+    assert "no matrix products seen" in executed.summary()
+
+
+def test_a_recomputed_forward_belongs_to_the_backward_pass():
+    layer = nn.Linear(4, 4)
+    # It would end before the last product, whose result nobody needs again.
+    with ProductRecorder(resolve("fp32", CPU)) as recorder, set_checkpoint_early_stop(False):
+        inputs = torch.randn(2, 4, requires_grad=True)
+        checkpoint(layer, inputs, use_reentrant=False).sum().backward()
+    assert counts(recorder.census(), "projection") == {"forward": 1, "backward": 3}
+
+
+def test_composites_are_seen_under_inference_mode():
+    layer, images = nn.Linear(4, 4), torch.randn(1, 1, 4, 4)
+    with torch.inference_mode(), ProductRecorder(resolve("fp32", CPU)) as recorder:
+        heads = layer(torch.randn(2, 4)).view(1, 1, 2, 4)
+        F.scaled_dot_product_attention(heads, heads, heads)
+        F.conv2d(images, torch.randn(1, 1, 2, 2))
+    executed = recorder.census()
+    kinds = {row.kind: row.count for row in executed.rows}
+    assert kinds == {"projection": 1, "convolution": 1, "attention": 1}
+
+
+def test_emulated_fp16_is_recorded_inside_numerics_alone():
+    with (
+        pytest.raises(InputError, match=r"inside `ampft\.numerics"),
+        ProductRecorder(resolve("fp16", CPU)),
+    ):
+        pass
+
+
+# What is held
+
+
+@pytest.mark.parametrize("mode", DTYPES)
+def test_weights_gradients_and_state_are_float32(mode):
+    executed, _, model = step(mode)
+    parameters = len(list(model.parameters()))
+    assert executed.parameters == executed.gradients == {"float32": parameters}
+    # Two moments each; AdamW's step counters are scalars.
+    assert executed.optimizer_state == {"float32": 2 * parameters}
+
+
+def test_the_census_tells_dtypes_apart():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).half())
+    census = tensor_census(model, None)
+    assert census.parameters == {"float32": 2, "float16": 2}
+    assert census.gradients == census.optimizer_state == {}
+
+
+def test_a_trainable_parameter_in_16_bits_is_named():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).bfloat16())
+    with pytest.raises(
+        InputError, match=r"parameter 1\.weight is bfloat16; .*dtype=torch\.float32"
+    ):
+        check_trainable_float32(model)
+    model[1].requires_grad_(False)
+    check_trainable_float32(model)
+
+
+# In words and in JSON
+
+
+def test_the_summary_is_one_line():
+    executed, _, _ = step("bf16")
+    product = "bfloat16 x bfloat16 -> bfloat16 (float32 sums)"
+    assert executed.summary() == (
+        f"projections {product}, convolutions {product}, attention {product}; "
+        "weights, gradients, optimizer state float32"
+    )
+
+
+def test_the_summary_of_mixed_products_gives_shares():
+    rows = (
+        ProductRow("projection", "forward", ("float16", "float16"), "float16", "float32", 3),
+        ProductRow("projection", "backward", ("float32", "float32"), "float32", "float32", 1),
+    )
+    executed = made(rows, gradients={"float16": 1, "float32": 1})
+    assert executed.summary() == (
+        "projections float16 x float16 -> float16 (float32 sums, 3 of 4) and "
+        "float32 x float32 -> float32 (float32 sums, 1 of 4); "
+        "weights float32; gradients float16 and float32"
+    )
+
+
+def test_the_record_survives_json():
+    executed, _, _ = step("fp16")
+    record = json.loads(json.dumps(executed.as_dict(), allow_nan=False))
+    assert record["is_emulated"] is True
+    rows = [ProductRow(**(row | {"inputs": tuple(row["inputs"])})) for row in record["rows"]]
+    assert tuple(rows) == executed.rows
+
+
+# Contradictions that need other hardware
+
+
+def made(rows=(), *, lose_bits=None, gradients=None):
+    return ExecutedDtypes(rows, {"float32": 1}, gradients or {}, {}, False, lose_bits)
+
+
+def projections(dtype):
+    return (ProductRow("projection", "forward", (dtype, dtype), "float32", "float32", 4),)
+
+
+def on_gpu(mode):
+    precision = dataclasses.replace(resolve("fp32", CPU), device_type="cuda")
+    compute = torch.float8_e4m3fn if mode == "fp8" else torch.float32
+    return dataclasses.replace(precision, mode=mode, compute_dtype=compute)
+
+
+@pytest.mark.parametrize(
+    ("mode", "lose_bits", "found"),
+    [
+        ("fp32", False, None),
+        ("fp32", True, "ran in TF32"),
+        ("tf32", True, None),
+        ("tf32", False, "did not run in TF32"),
+    ],
+)
+def test_the_probe_decides_about_tf32(mode, lose_bits, found):
+    said = contradiction(on_gpu(mode), made(projections("float32"), lose_bits=lose_bits))
+    assert (said is None) if found is None else (found in said)
+
+
+def test_fp8_needs_one_fp8_product():
+    some = projections("float8_e4m3fn") + projections("bfloat16")
+    assert contradiction(on_gpu("fp8"), made(some)) is None
+    said = contradiction(on_gpu("fp8"), made(projections("bfloat16")))
+    assert "no product of float8_e4m3fn was seen" in said
+
+
+def test_one_stray_projection_is_a_contradiction():
+    stray = ProductRow("projection", "backward", ("float32", "float32"), "float32", "float32", 1)
+    rows = (*projections("bfloat16"), stray)
+    said = contradiction(resolve("bf16", CPU), made(rows))
+    assert "1 of 5 products of the first step" in said
+    assert "projections of float32 x float32 in the backward pass" in said
+
+
+def test_emulation_without_any_product_is_a_contradiction():
+    assert "no product of float16" in contradiction(resolve("fp16", CPU), made())

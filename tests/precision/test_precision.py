@@ -1,0 +1,253 @@
+"""Which mode was asked for, and what a device makes of it."""
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import nullcontext
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+
+from ampft.errors import InputError
+from ampft.precision.resolve import (
+    MODES,
+    canonical_mode,
+    cpu_capabilities,
+    requested_mode,
+    resolve,
+    survey,
+)
+from ampft.precision.resolve import resolve as precision_module
+
+CPU = torch.device("cpu")
+CUDA = torch.device("cuda")
+ROOT = Path(__file__).resolve().parents[2]
+
+
+# Modes and their spelling
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_mode_spells_itself_in_any_case(mode):
+    assert canonical_mode(mode) == canonical_mode(f" {mode.upper()} ") == mode
+
+
+def test_no_spells_fp32():
+    assert canonical_mode("no") == "fp32"
+
+
+def test_an_unknown_mode_is_refused_with_the_nearest():
+    with pytest.raises(InputError, match=r"--mixed_precision: 'pf16'.*Did you mean '.*fp32, tf32"):
+        canonical_mode("pf16")
+
+
+# One source of the mode, or an error that names both
+
+
+@pytest.mark.parametrize(
+    ("flag", "variable", "mode"),
+    [
+        (None, None, "fp32"),
+        (None, "no", "fp32"),
+        (None, "", "fp32"),
+        (None, "bf16", "bf16"),
+        (None, "BF16", "bf16"),
+        (None, "tf32", "tf32"),
+        ("bf16", "no", "bf16"),
+        ("fp16", None, "fp16"),
+        ("fp16", "fp16", "fp16"),
+        ("tf32", "no", "tf32"),
+        ("no", "no", "fp32"),
+        ("fp32", "fp32", "fp32"),
+    ],
+)
+def test_requested_mode(flag, variable, mode):
+    environ = {} if variable is None else {"ACCELERATE_MIXED_PRECISION": variable}
+    assert requested_mode(flag, environ) == mode
+
+
+@pytest.mark.parametrize(
+    ("flag", "variable"),
+    [(f, v) for f, v in product((*MODES, "no"), ("fp16", "bf16", "fp8")) if f != v],
+)
+def test_two_different_modes_are_an_error_that_names_both(flag, variable):
+    named = rf"--mixed_precision {flag} .*ACCELERATE_MIXED_PRECISION={variable} \(accelerate launch"
+    with pytest.raises(InputError, match=named):
+        requested_mode(flag, {"ACCELERATE_MIXED_PRECISION": variable})
+
+
+def test_a_variable_that_names_no_mode_is_refused_by_name():
+    with pytest.raises(InputError, match=r"ACCELERATE_MIXED_PRECISION=bf61 .*Did you mean 'bf16'"):
+        requested_mode(None, {"ACCELERATE_MIXED_PRECISION": "bf61"})
+
+
+SCRIPT = """
+import json, os
+from ampft.errors import InputError
+from ampft.precision.resolve import requested_mode
+from ampft.training.threads import restore_cpu_threads, set_by_launcher, usable_cores
+
+def ask(flag):
+    try:
+        return requested_mode(flag, os.environ)
+    except InputError as error:
+        return "both named" if "ACCELERATE_MIXED_PRECISION=" in str(error) else str(error)
+
+answers = {str(flag): ask(flag) for flag in (None, "no", "fp32", "tf32", "bf16", "fp16")}
+answers["one thread by the launcher"] = set_by_launcher(os.environ)
+answers["all cores again"] = restore_cpu_threads(None, os.environ) == usable_cores()
+print("ANSWERS " + json.dumps(answers))
+"""
+
+
+def launch(tmp_path, *options):
+    """Run SCRIPT under accelerate launch, away from any configuration of this machine."""
+    script = tmp_path / "ask.py"
+    script.write_text(SCRIPT)
+    environ = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE_", "OMP_"))}
+    environ |= {"PYTHONPATH": str(ROOT), "HF_HOME": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-m", "accelerate.commands.launch", *options, str(script)]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    line = next(line for line in done.stdout.splitlines() if line.startswith("ANSWERS "))
+    return json.loads(line.removeprefix("ANSWERS "))
+
+
+@pytest.mark.slow
+def test_accelerate_launch_without_a_choice_leaves_the_flag_free(tmp_path):
+    answers = launch(tmp_path)
+    assert answers["None"] == answers["no"] == answers["fp32"] == "fp32"
+    assert [answers[mode] for mode in ("tf32", "bf16", "fp16")] == ["tf32", "bf16", "fp16"]
+    if not torch.cuda.is_available():
+        assert answers["one thread by the launcher"]
+        assert answers["all cores again"]
+
+
+@pytest.mark.slow
+def test_accelerate_launch_with_a_precision_and_the_flag_agree_or_stop(tmp_path):
+    answers = launch(tmp_path, "--mixed_precision", "bf16")
+    assert answers["None"] == answers["bf16"] == "bf16"
+    assert {answers[mode] for mode in ("no", "fp32", "tf32", "fp16")} == {"both named"}
+
+
+@pytest.mark.slow
+def test_a_config_file_counts_as_the_launcher(tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text('distributed_type: "NO"\nuse_cpu: true\nmixed_precision: fp16\n')
+    answers = launch(tmp_path, "--config_file", str(config))
+    assert answers["None"] == answers["fp16"] == "fp16"
+    assert {answers[mode] for mode in ("no", "fp32", "tf32", "bf16")} == {"both named"}
+
+
+# What a CPU makes of the modes
+
+
+def capabilities(monkeypatch, **present):
+    absent = dict.fromkeys(cpu_capabilities(), False)
+    monkeypatch.setattr(precision_module, "cpu_capabilities", lambda: absent | present)
+
+
+def test_fp32_is_float32_and_native():
+    precision = resolve("no", CPU)
+    assert (precision.mode, precision.accelerate_name) == ("fp32", "no")
+    assert precision.compute_dtype == precision.storage_dtype == torch.float32
+    assert precision.execution == "native"
+    assert not precision.uses_scaler
+
+
+def test_fp16_on_a_cpu_is_emulated_with_a_scaler():
+    precision = resolve("fp16", CPU)
+    assert (precision.execution, precision.accelerate_name) == ("emulated", "fp16")
+    assert precision.compute_dtype == torch.float16
+    assert precision.storage_dtype == torch.float32
+    assert precision.uses_scaler
+    assert precision.is_emulated
+
+
+@pytest.mark.parametrize("instruction", ["avx512_bf16", "amx_bf16", "bf16"])
+def test_bf16_is_native_where_the_cpu_has_the_instruction(monkeypatch, instruction):
+    capabilities(monkeypatch, **{instruction: True})
+    assert resolve("bf16", CPU).execution == "native"
+
+
+def test_bf16_without_the_instruction_is_emulated(monkeypatch):
+    # Negative control: oneDNN computes bfloat16 there too, by conversion.
+    capabilities(monkeypatch, avx512_fp16=True, amx_fp16=True)
+    precision = resolve("bf16", CPU)
+    assert precision.execution == "emulated"
+    assert "slower than float32" in precision.reason
+
+
+def test_cpu_capabilities_are_those_of_torch():
+    found = cpu_capabilities()
+    assert found["avx512_bf16"] == torch.cpu._is_avx512_bf16_supported()
+    assert found["amx_fp16"] == torch.cpu._is_amx_fp16_supported()
+
+
+@pytest.mark.parametrize("mode", ["tf32", "fp8"])
+def test_a_mode_that_a_cpu_lacks_is_refused_with_what_it_has(monkeypatch, mode):
+    capabilities(monkeypatch, avx512_bf16=True)
+    here = rf"--mixed_precision {mode}: not .*here: fp32, bf16, fp16 \(emulated\), bf16-true"
+    with pytest.raises(InputError, match=here):
+        resolve(mode, CPU)
+
+
+def test_modes_that_store_bfloat16_have_no_autocast_and_no_scaler(monkeypatch):
+    capabilities(monkeypatch, avx512_bf16=True)
+    roundings = {}
+    for mode in MODES:
+        precision = resolve(mode, CPU) if mode not in ("tf32", "fp8") else None
+        if precision is not None and precision.storage_dtype != torch.float32:
+            assert precision.storage_dtype == precision.compute_dtype == torch.bfloat16
+            assert (precision.accelerate_name, precision.uses_scaler) == ("no", False)
+            assert precision.execution == "native"
+            assert "weights, gradients, optimizer state bfloat16" in precision.reason
+            roundings[mode] = precision.rounding
+    assert roundings == {
+        "bf16-true": "nearest",
+        "bf16-true-kahan": "kahan",
+        "bf16-true-stochastic": "stochastic",
+    }
+    assert resolve("bf16", CPU).rounding is None
+
+
+def test_the_survey_answers_every_mode_in_order():
+    entries = survey(CPU)
+    assert tuple(entry.mode for entry in entries) == MODES
+    assert all(entry.reason for entry in entries)
+
+
+# What GPUs make of them, without one
+
+
+@pytest.mark.parametrize(
+    ("capability", "has_fp8_library", "expected"),
+    [
+        ((7, 5), True, ("native", "unavailable", "emulated", "native", "unavailable")),
+        ((8, 0), True, ("native", "native", "native", "native", "unavailable")),
+        ((8, 9), True, ("native", "native", "native", "native", "native")),
+        ((9, 0), False, ("native", "native", "native", "native", "unavailable")),
+    ],
+)
+def test_generations_of_nvidia_gpus(monkeypatch, capability, has_fp8_library, expected):
+    def is_bf16_supported(including_emulation=True):
+        return including_emulation or capability >= (8, 0)
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", is_bf16_supported)
+    monkeypatch.setattr(torch.cuda, "device", nullcontext)
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(precision_module, "find_spec", lambda name: has_fp8_library or None)
+    # Modes that store all in bfloat16 are what bf16 is.
+    stored = (expected[2],) * 3
+    assert tuple(entry.status for entry in survey(CUDA)) == (*expected, *stored)
+
+
+def test_other_accelerators_have_what_autocast_has():
+    modes = {entry.mode: entry.status for entry in survey(torch.device("xpu"))}
+    assert (modes["tf32"], modes["fp8"]) == ("unavailable", "unavailable")
+    assert modes["bf16"] == modes["fp16"] == "native"
+    assert {e.status for e in survey(torch.device("meta"))} == {"native", "unavailable"}

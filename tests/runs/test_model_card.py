@@ -1,0 +1,122 @@
+"""The card's metadata parse, and nothing that a label holds acts in it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import yaml
+from huggingface_hub import ModelCard
+from markdown_it import MarkdownIt
+
+from ampft.runs.card import model_card
+from ampft.text.markdown import code, prose
+
+ALLOWED_ELEMENTS = {
+    *("h1", "h2", "p", "pre", "code", "strong", "ul", "li", "hr"),
+    *("table", "thead", "tbody", "tr", "th", "td"),
+}
+
+
+def test_metadata_in_the_format_of_the_hub(tmp_path: Path, make_record, make_report):
+    report = make_report()
+    record = make_record()
+    record = replace(
+        record,
+        model=replace(record.model, hub_id="sentence-transformers/all-MiniLM-L6-v2"),
+        data=replace(record.data, hub_id="CogComp/trec"),
+    )
+    path = tmp_path / "README.md"
+    path.write_text(model_card(record, report), encoding="utf-8")
+    data = ModelCard.load(path).data
+    assert data.base_model == "sentence-transformers/all-MiniLM-L6-v2"
+    assert data.datasets == "CogComp/trec"
+    assert data.license is None
+    assert data.pipeline_tag == "text-classification"
+    values = {result.metric_type: result.metric_value for result in data.eval_results}
+    assert values == pytest.approx({"accuracy": report.accuracy, "f1": report.macro_f1}, abs=1e-6)
+    assert {result.dataset_split for result in data.eval_results} == {"test"}
+
+
+def test_what_is_not_on_the_hub_is_not_claimed(make_record, make_report):
+    front = model_card(make_record(), make_report()).split("---")[1]
+    metadata = yaml.safe_load(front)
+    assert "base_model" not in metadata
+    assert "datasets" not in metadata
+    assert metadata["model-index"][0]["results"][0]["dataset"]["type"] == "local"
+
+
+class Elements(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self.attributes: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+
+def hostile_card(make_record, make_report, hostile: tuple[str, ...]) -> str:
+    record = make_record()
+    everything = " ".join(hostile)
+    record = replace(
+        record,
+        label_names=hostile,
+        data=replace(record.data, name=everything, notes=hostile),
+        model=replace(record.model, name=everything),
+    )
+    return model_card(record, make_report(hostile, n=100))
+
+
+def test_hostile_labels_and_names_are_inert(make_record, make_report, hostile):
+    card = hostile_card(make_record, make_report, hostile)
+    assert yaml.safe_load(card.split("\n---\n")[0].removeprefix("---\n"))["model-index"]
+    body = card.split("\n---\n", 1)[1]
+    # html=True passes raw HTML through, as GitHub does.
+    html = MarkdownIt("commonmark", {"html": True}).enable("table").render(body)
+    elements = Elements()
+    elements.feed(html)
+    assert elements.names <= ALLOWED_ELEMENTS
+    # An address is a link even where Markdown makes none of it, in renderers that look for them.
+    assert elements.attributes <= {"class", "style"}
+    outside_code = re.sub(r"`[^`\n]*`", "", body)
+    assert not re.search(r"[^\\]:/|[^\s\\]@\w|<", outside_code)
+    assert "\u202e" not in card
+    rows = re.findall(r"<tr>.*?</tr>", html, flags=re.DOTALL)
+    widths = [len(re.findall(r"<t[hd]", row)) for row in rows]
+    assert widths == [5] * (len(hostile) + 3) + [3] * 3
+
+
+def test_the_check_finds_what_acts(make_record, make_report):
+    """Negative control: the same names, unescaped, do act."""
+    html = MarkdownIt("commonmark", {"html": True}).render("[a](http://b)\n\n<script>x</script>")
+    elements = Elements()
+    elements.feed(html)
+    assert not elements.names <= ALLOWED_ELEMENTS
+    assert not elements.attributes <= {"class", "style"}
+
+
+def test_ordinary_names_stay_as_they_are():
+    assert code("tkinter") == "`tkinter`"
+    assert code("<5 | >7") == r"`\u003c5 \u007c \u003e7`"
+    assert code(" ") == "(blank)"
+    assert prose("2,227 texts (a tenth): 0.5 -> 1") == "2,227 texts (a tenth): 0.5 -&gt; 1"
+    assert prose("- a_b") == r"\- a\_b"
+    assert prose("1. www.example http://example") == r"1\. www\.example http\://example"
+
+
+def test_images_have_their_pipeline(make_record, make_report):
+    record = make_record()
+    card = model_card(replace(record, data=replace(record.data, kind="image")), make_report())
+    assert 'pipeline("image-classification"' in card
+
+
+def test_pairs_are_given_as_pairs(make_record, make_report):
+    record = make_record()
+    data = replace(record.data, input_columns=("sentence1", "sentence2"))
+    card = model_card(replace(record, data=data), make_report())
+    assert 'classify({"text": "one text", "text_pair": "another"})' in card

@@ -1,0 +1,141 @@
+"""What `ampft predict` refuses: one message, and nothing replaced."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from tiny_text import LABELS
+from transformers import BertForSequenceClassification
+
+import ampft.runs.predict
+from ampft.errors import InputError
+from ampft.runs.predict import predict_file
+
+pytestmark = pytest.mark.usefixtures("fresh_accelerate")
+
+
+@pytest.fixture
+def folder(tiny_bert, tmp_path, monkeypatch) -> Path:
+    """The folder of a run on texts, to be spoiled."""
+    return trained_on(("text",), tiny_bert, tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def pair_folder(tiny_bert, tmp_path, monkeypatch) -> Path:
+    return trained_on(("a", "b"), tiny_bert, tmp_path, monkeypatch)
+
+
+def trained_on(columns, tiny_bert, tmp_path, monkeypatch) -> Path:
+    record = SimpleNamespace(
+        status="finished",
+        data=SimpleNamespace(kind="text", input_columns=columns),
+        label_names=LABELS,
+        arguments={"max_seq_length": 128},
+    )
+    monkeypatch.setattr(ampft.runs.predict, "read_record", lambda folder: record)
+    return shutil.copytree(tiny_bert, tmp_path / "run")
+
+
+@pytest.fixture
+def file(tmp_path) -> Path:
+    path = tmp_path / "texts.csv"
+    path.write_text("text,a,b\nw1 w2,w1,w3\nw4,w4 w5,w6\n")
+    return path
+
+
+def predict(folder, file, *, output=None, columns=None, mode="fp32"):
+    predict_file(
+        str(folder),
+        str(file),
+        output_file=None if output is None else str(output),
+        text_column_names=columns,
+        batch_size=2,
+        mixed_precision=mode,
+    )
+
+
+def test_the_folder_unspoiled_predicts(folder, file, capsys):
+    predict(folder, file)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "text,prediction,confidence"
+    assert len(lines) == 3
+
+
+def test_the_output_is_not_the_input(folder, file):
+    before = file.read_bytes()
+    with pytest.raises(InputError, match=r"--output_file .*: is FILE itself"):
+        predict(folder, file, output=file.parent / "run" / ".." / file.name)
+    assert file.read_bytes() == before
+
+
+def test_the_output_is_no_folder(folder, file, tmp_path):
+    with pytest.raises(InputError, match=r"--output_file .*: is a folder"):
+        predict(folder, file, output=tmp_path)
+
+
+def test_two_columns_for_a_model_of_single_texts(folder, file):
+    with pytest.raises(InputError, match=r"--text_column_names a,b: 2 named, .* on 1 \(text\)"):
+        predict(folder, file, columns="a,b")
+
+
+def test_one_column_for_a_model_of_pairs(pair_folder, file):
+    with pytest.raises(InputError, match=r"--text_column_names text: 1 named, .* on 2 \(a, b\)"):
+        predict(pair_folder, file, columns="text")
+
+
+def test_blanks_around_names_do_not_count(pair_folder, file, capsys):
+    predict(pair_folder, file, columns=" a , b")
+    assert capsys.readouterr().out.startswith("a,b,prediction,confidence\n")
+
+
+def test_a_folder_without_tokenizer_files(folder, file):
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).unlink()
+    with pytest.raises(InputError, match=r"--model .*special tokens and no words"):
+        predict(folder, file)
+
+
+def test_a_damaged_tokenizer(folder, file):
+    (folder / "tokenizer.json").write_text("{}")
+    with pytest.raises(InputError, match=r"--model .*: (cannot be loaded|its tokenizer)"):
+        predict(folder, file)
+
+
+def test_cut_off_weights(folder, file):
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    with pytest.raises(InputError, match=r"--model .*: cannot be loaded \(.*finished run"):
+        predict(folder, file)
+
+
+def spoil(folder: Path, value: float) -> None:
+    model = BertForSequenceClassification.from_pretrained(folder)
+    torch.nn.init.constant_(model.classifier.bias, value)
+    model.save_pretrained(folder)
+
+
+def test_weights_that_are_not_finite(folder, file):
+    spoil(folder, float("nan"))
+    with pytest.raises(InputError, match=r"--model .*: its parameter classifier\.bias has values"):
+        predict(folder, file)
+
+
+# Finite in float32 and bfloat16, beyond float16.
+LARGE = 1e5
+
+
+def test_predictions_beyond_float16(folder, file):
+    spoil(folder, LARGE)
+    with pytest.raises(InputError, match=r"--mixed_precision fp16: .*not finite.* fp32"):
+        predict(folder, file, mode="fp16")
+
+
+@pytest.mark.parametrize("mode", ["fp32", "bf16"])
+def test_predictions_of_the_same_model_in_wider_formats(folder, file, mode, capsys):
+    spoil(folder, LARGE)
+    predict(folder, file, mode=mode)
+    assert len(capsys.readouterr().out.splitlines()) == 3

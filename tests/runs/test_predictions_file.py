@@ -1,0 +1,77 @@
+"""predictions.parquet reads back with the tools that people have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from ampft.errors import InputError
+from ampft.metrics import Predictions
+from ampft.runs.predictions import read_predictions, write_predictions
+
+NAMES = ("no", "yes", "a|b")
+
+
+def make(n: int) -> Predictions:
+    rng = np.random.default_rng(n)
+    probabilities = rng.dirichlet(np.ones(3), n).astype(np.float32)
+    return Predictions(np.arange(n), rng.integers(0, 3, n), probabilities, NAMES, "test")
+
+
+@pytest.mark.parametrize("n", [1, 4, 10])
+def test_round_trip_in_slices(tmp_path: Path, n: int):
+    predictions, path, asked = make(n), tmp_path / "predictions.parquet", []
+
+    def references(rows: slice) -> Mapping[str, Sequence[str]]:
+        asked.append((rows.start, rows.stop))
+        ids = range(rows.start, rows.stop)
+        return {"text": [f"text {i}" for i in ids], "split": ["theirs" for _ in ids]}
+
+    write_predictions(path, predictions, references, rows_per_group=4)
+    assert asked == [(start, min(start + 4, n)) for start in range(0, n, 4)]
+    table = pq.read_table(path)
+    assert table.column_names == [
+        "example_id",
+        "split",
+        "text",
+        "input_split",
+        "label",
+        "prediction",
+        "label_id",
+        "prediction_id",
+        "confidence",
+        "probabilities",
+    ]
+    assert table["text"].to_pylist() == [f"text {i}" for i in range(n)]
+    assert table["split"].to_pylist() == ["test"] * n
+    assert table["label"].to_pylist() == [NAMES[i] for i in predictions.labels]
+    assert table["prediction"].to_pylist() == [NAMES[i] for i in predictions.predicted]
+    assert str(table.schema.field("probabilities").type) == "list<element: float>"
+    read = read_predictions(path)
+    for name in ("example_ids", "labels", "probabilities"):
+        assert np.array_equal(getattr(read, name), getattr(predictions, name))
+    assert (read.label_names, read.split) == (NAMES, "test")
+    assert [p.name for p in tmp_path.iterdir()] == ["predictions.parquet"]
+
+
+def test_a_failing_source_leaves_no_file(tmp_path: Path):
+    def references(rows: slice) -> Mapping[str, Sequence[str]]:
+        if rows.start:
+            raise OSError("disk gone")
+        return {"text": ["x"] * 4}
+
+    with pytest.raises(OSError, match="disk gone"):
+        write_predictions(tmp_path / "p.parquet", make(8), references, rows_per_group=4)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_file_is_refused(tmp_path: Path):
+    (tmp_path / "p.parquet").write_text("no")
+    with pytest.raises(InputError, match=r"not the predictions.parquet of a run"):
+        read_predictions(tmp_path / "p.parquet")
+    with pytest.raises(InputError, match=r"not the predictions.parquet of a run"):
+        read_predictions(tmp_path / "absent.parquet")

@@ -1,0 +1,227 @@
+"""run.json reads back, refuses what is no run, and holds no secret."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ampft.errors import InputError
+from ampft.runs.card import model_card
+from ampft.runs.folder import RunFolder
+from ampft.runs.history import read_history
+from ampft.runs.memory import PeakMemory, device_memory, process_memory, resident_peak
+from ampft.runs.record import (
+    STATUSES,
+    RunRecord,
+    StepIdsHash,
+    ValidationPart,
+    read_record,
+    write_record,
+)
+from ampft.runs.redaction import WITHHELD, command_words
+from ampft.runs.show import format_run
+
+
+@pytest.mark.parametrize("status", STATUSES)
+def test_reads_back(tmp_path: Path, make_record, status: str):
+    record = make_record(status=status)
+    with RunFolder(tmp_path) as folder:
+        write_record(folder, record)
+    read = read_record(tmp_path)
+    assert read == replace(
+        record,
+        label_names=list(record.label_names),
+        files=[],
+        data=replace(
+            record.data,
+            notes=list(record.data.notes),
+            input_columns=list(record.data.input_columns),
+        ),
+    )
+    assert read.precision.resolved["compute_dtype"] == "float16"
+
+
+def test_reads_a_record_of_before_the_newer_fields(tmp_path: Path, make_record):
+    with RunFolder(tmp_path) as folder:
+        path = write_record(folder, make_record())
+    values = json.loads(path.read_text())
+    for name in ("validations", "metrics_fp32"):
+        del values[name]
+    del values["model"]["perturbed"]
+    for name in ("weights", "gradients", "optimizer_state", "activations", "rest"):
+        del values["memory"][name]
+    path.write_text(json.dumps(values))
+    read = read_record(tmp_path)
+    assert read.validations == ()
+    assert read.metrics_fp32 is None
+    assert read.model.perturbed is False
+    assert read.memory.weights is None
+
+
+def test_validations_read_back(tmp_path: Path, make_record, make_report):
+    parts = tuple(ValidationPart.of(make_report(), epoch=epoch, step=7 * epoch) for epoch in (1, 2))
+    broken = replace(parts[1], log_loss=float("nan"))
+    with RunFolder(tmp_path) as folder:
+        path = write_record(folder, make_record(validations=(*parts, broken)))
+    assert json.loads(path.read_text())["validations"][0] == {
+        "epoch": 1, "step": 7, "accuracy": make_report().accuracy,
+        "macro_f1": make_report().macro_f1, "log_loss": make_report().log_loss,
+    }  # fmt: skip
+    read = read_record(tmp_path).validations
+    assert read[:2] == parts
+    assert np.isnan(read[2].log_loss)
+
+
+def test_an_unknown_status_is_a_bug(make_record):
+    with pytest.raises(ValueError, match="status must be one of"):
+        make_record(status="done")
+
+
+def test_no_run_is_refused_with_what_was_expected(tmp_path: Path, make_record):
+    with pytest.raises(InputError, match=r"not the folder of a run: it needs run\.json"):
+        read_record(tmp_path)
+    (tmp_path / "run.json").write_text("[1]")
+    with pytest.raises(InputError, match="not the folder of a run"):
+        read_record(tmp_path)
+    (tmp_path / "run.json").write_text('{"schema": 99}')
+    with pytest.raises(InputError, match="has layout 99, this ampft reads 1"):
+        read_record(tmp_path)
+
+
+def test_secrets_in_arguments_are_withheld(make_record):
+    record: RunRecord = make_record(
+        arguments={
+            "hub_token": "canary-1",
+            "api_key": "canary-2",
+            "tokenizer_name": "kept",
+            "max_tokens": 5,
+            "hub_password": None,
+            "train_file": "https://me:canary-3@host.example/a.csv",
+        },
+        command=[
+            "/home/someone/recipes/classify.py",
+            "--hub_token",
+            "canary-4",
+            "--api-key=canary-5",
+        ],
+    )
+    assert record.arguments == {
+        "hub_token": WITHHELD,
+        "api_key": WITHHELD,
+        "tokenizer_name": "kept",
+        "max_tokens": 5,
+        "hub_password": None,
+        "train_file": "https://host.example/a.csv",
+    }
+    assert record.command == ["classify.py", "--hub_token", WITHHELD, f"--api-key={WITHHELD}"]
+    assert command_words([]) == []
+
+
+def test_no_canary_of_the_environment_reaches_the_folder(
+    tmp_path: Path, make_record, make_report, monkeypatch: pytest.MonkeyPatch
+):
+    canary = "canary-7f3a9c"
+    for name in ("HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "ANYTHING"):
+        monkeypatch.setenv(name, canary)
+    record, report = make_record(), make_report()
+    with RunFolder(tmp_path) as folder:
+        write_record(folder, record)
+        folder.write_json("report.json", report.as_dict())
+        folder.write_text("report.txt", report.text())
+        folder.write_text("README.md", model_card(record, report))
+    contents = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(contents) == 4
+    assert not any(canary.encode() in content for content in contents)
+    assert canary not in format_run(tmp_path)
+    assert os.environ["HF_TOKEN"] == canary
+
+
+def test_ids_count_by_step_in_any_order_within_it():
+    def digest(*steps: list[int]) -> str:
+        ids = StepIdsHash()
+        for step in steps:
+            ids.update(np.array(step))
+        return ids.hexdigest()
+
+    assert digest([3, 1], [2]) == digest([1, 3], [2])
+    different = [digest([1, 3], [2]), digest([1, 2], [3]), digest([1], [2, 3]), digest([2], [1, 3])]
+    assert len(set(different)) == 4
+
+
+def test_history_leaves_out_a_torn_last_line(tmp_path: Path):
+    path = tmp_path / "history.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2}\n{"st')
+    assert read_history(path) == ({"step": 1}, {"step": 2})
+    path.write_text('{"step": 1}\n{"st\n{"step": 3}\n')
+    with pytest.raises(InputError, match=r"line 2: is no JSON"):
+        read_history(path)
+    path.write_text("[]\n")
+    with pytest.raises(InputError, match=r"line 1: must be a JSON object"):
+        read_history(path)
+    with pytest.raises(InputError, match="cannot be read"):
+        read_history(tmp_path / "absent")
+
+
+GROW = """
+from ampft.runs.memory import process_memory, resident_peak
+before = resident_peak()
+block = bytearray(64 * 2**20)
+block[::4096] = b"x" * len(block[::4096])
+memory = process_memory(before)
+del block
+assert abs(process_memory(before).peak - memory.peak) < 2**20
+print(memory.peak - memory.baseline)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
+def test_peak_memory_is_that_of_a_fresh_process():
+    ballast = bytearray(200 * 2**20)
+    ballast[::4096] = b"x" * len(ballast[::4096])
+    done = subprocess.run(
+        [sys.executable, "-c", GROW], capture_output=True, text=True, check=True, timeout=60
+    )
+    # 64 MiB and the interpreter's own change; the ballast of the parent is not in it.
+    assert 60 * 2**20 < int(done.stdout) < 90 * 2**20
+
+
+def test_memory_that_cannot_be_read_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr("ampft.runs.memory._STATUS", tmp_path / "absent")
+    assert resident_peak() is None
+    memory = process_memory(None)
+    assert memory.peak is None
+    assert "not measured" in memory.protocol
+
+
+def test_device_memory_keeps_both_numbers():
+    memory = device_memory(allocated=5, reserved=7)
+    assert (memory.peak, memory.reserved, memory.baseline) == (5, 7, None)
+
+
+def test_the_parts_of_the_peak_add_up():
+    parts = {"weights": 10, "gradients": 10, "optimizer_state": 20, "activations": 5}
+    memory = replace(process_memory(None), peak=100, baseline=30).split(**parts)
+    assert (memory.peak, memory.rest) == (100, 25)
+    assert memory.rest + memory.baseline + sum(parts.values()) == memory.peak
+    assert "rest: 0" not in memory.protocol
+    on_gpu = device_memory(allocated=100, reserved=200).split(**parts)
+    assert on_gpu.rest == 55
+    short = device_memory(allocated=40, reserved=200).split(**parts)
+    assert short.rest == 0
+    assert "rest: 0, since the parts add up to 5 bytes more than the peak" in short.protocol
+    assert PeakMemory(None, None, None, "not measured").split(**parts).rest is None
+
+
+def test_record_holds_no_nan(tmp_path: Path, make_record):
+    with RunFolder(tmp_path) as folder:
+        path = write_record(folder, make_record(metrics={"cohen_kappa": float("nan")}))
+    assert json.loads(path.read_text(), parse_constant=pytest.fail)["metrics"] == {
+        "cohen_kappa": None
+    }

@@ -1,0 +1,88 @@
+"""`ampft report` prints a run again, however it ended."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ampft.errors import InputError
+from ampft.runs.folder import RunFolder
+from ampft.runs.memory import PeakMemory
+from ampft.runs.record import write_record
+from ampft.runs.show import duration, format_run, size
+
+
+def test_prints_the_plan_the_report_and_the_closing_line(tmp_path: Path, make_record, make_report):
+    report = make_report()
+    with RunFolder(tmp_path) as folder:
+        write_record(folder, make_record())
+        folder.write_json("report.json", report.as_dict())
+    text = format_run(tmp_path)
+    assert report.text() in text
+    assert "precision  fp16, emulated: this CPU has no AVX512-FP16" in text
+    assert "executed   projections float16 x float16 -> float16" in text
+    assert "steps      558 of 560 applied, 2 skipped" in text
+    assert "data       reviews.csv: train 2,227, test 40; 3 classes" in text
+    assert text.splitlines()[-1] == (
+        f"accuracy {report.accuracy:.4f}, macro F1 {report.macro_f1:.4f}, time 2 min 05 s, "
+        "peak memory 2.00 GiB"
+    )
+
+
+def test_prints_the_parts_of_the_peak(tmp_path: Path, make_record):
+    memory = PeakMemory(peak=2**30, baseline=2**28, reserved=None, protocol="VmHWM").split(
+        weights=2**26, gradients=2**26, optimizer_state=2**27, activations=2**27
+    )
+    with RunFolder(tmp_path) as folder:
+        write_record(folder, make_record(memory=memory))
+    assert (
+        "memory     1.00 GiB peak: weights 64 MiB, gradients 64 MiB, optimizer state 128 MiB, "
+        "activations 128 MiB, rest 384 MiB, baseline 256 MiB\n"
+    ) in format_run(tmp_path)
+
+
+def test_a_placebo_is_called_one(tmp_path: Path, make_record):
+    record = make_record()
+    with RunFolder(tmp_path) as folder:
+        write_record(folder, record)
+        assert "placebo" not in format_run(tmp_path)
+        write_record(folder, replace(record, model=replace(record.model, perturbed=True)))
+    assert "each weight one unit in its last place off (placebo)" in format_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        ("diverged", "diverged: its weights and figures are no result (loss is NaN)"),
+        ("contradicted", "stopped: its first step did not compute in the precision asked for"),
+        ("interrupted", "interrupted before its end"),
+        ("running", "running, or killed"),
+    ],
+)
+def test_says_how_an_unfinished_run_ended(tmp_path: Path, make_record, status: str, words: str):
+    with RunFolder(tmp_path) as folder:
+        reason = "loss is NaN" if status == "diverged" else None
+        record = make_record(status=status, reason=reason, best=None, memory=None, timings={})
+        write_record(folder, record)
+    assert format_run(str(tmp_path)).splitlines()[-1].startswith(words)
+
+
+def test_a_folder_that_is_no_run(tmp_path: Path, make_record):
+    with pytest.raises(InputError, match=r"is no folder; name the --output_dir of a run"):
+        format_run(tmp_path / "absent")
+    with pytest.raises(InputError, match=r"it needs run\.json"):
+        format_run(tmp_path)
+    with RunFolder(tmp_path) as folder:
+        write_record(folder, make_record())
+        folder.write_json("report.json", {"accuracy": 1})
+    with pytest.raises(InputError, match="is no report as a run writes it"):
+        format_run(tmp_path)
+
+
+def test_numbers_for_people():
+    assert [duration(s) for s in (9.44, 59.9, 59.96, 125.2, 3599.6, 7620)] == [
+        "9.4 s", "59.9 s", "1 min 00 s", "2 min 05 s", "1 h 00 min", "2 h 07 min",
+    ]  # fmt: skip
+    assert [size(n) for n in (2**29, 2**31)] == ["512 MiB", "2.00 GiB"]
