@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ampft.data.tensors import TensorExamples as TensorExamples
     from ampft.errors import InputError as InputError
     from ampft.errors import TrainingStopped as TrainingStopped
-    from ampft.errors import run_door as run_door
+    from ampft.errors import run_main as run_main
     from ampft.evaluation.evaluate import evaluate as evaluate
     from ampft.metrics.classification import Report as Report
     from ampft.metrics.classification import classification_report as classification_report
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from ampft.runs.setup import choose_folder as choose_folder
     from ampft.tasks import make_task as make_task
     from ampft.tasks.loss import summed_cross_entropy as summed_cross_entropy
-    from ampft.text.terminal import tell as tell
+    from ampft.text.terminal import print_line as print_line
     from ampft.training.optimizer import make_optimizer as make_optimizer
     from ampft.training.optimizer import make_schedule as make_schedule
     from ampft.training.step import StepOutcome as StepOutcome
@@ -90,7 +90,7 @@ _HOMES = {
     "TensorExamples": "ampft.data.tensors",
     "InputError": "ampft.errors",
     "TrainingStopped": "ampft.errors",
-    "run_door": "ampft.errors",
+    "run_main": "ampft.errors",
     "evaluate": "ampft.evaluation.evaluate",
     "ProductRecorder": "ampft.precision.executed",
     "MODES": "ampft.precision.resolve",
@@ -107,7 +107,7 @@ _HOMES = {
     "open_run": "ampft.runs.run",
     "make_task": "ampft.tasks",
     "summed_cross_entropy": "ampft.tasks.loss",
-    "tell": "ampft.text.terminal",
+    "print_line": "ampft.text.terminal",
     "check_world_size": "ampft.precision.accelerator",
     "make_accelerator": "ampft.precision.accelerator",
     "numerics": "ampft.precision.accelerator",

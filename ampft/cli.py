@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from ampft.errors import InputError, run_door
-from ampft.text.terminal import output_to_nowhere
+from ampft.errors import InputError, run_main
+from ampft.text.terminal import discard_output
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,9 +27,9 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     try:
-        return run_door(lambda: _run(sys.argv[1:] if argv is None else argv))
+        return run_main(lambda: _run(sys.argv[1:] if argv is None else argv))
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
-        output_to_nowhere()
+        discard_output()
         return 0
 
 

@@ -37,7 +37,7 @@ SECONDS_BEFORE_REPEATING = 5.0
 EXIT_CODES: dict[type[Exception], int] = {InputError: 2, TrainingStopped: 3}
 
 
-def run_door(main: Callable[[], None]) -> int:
+def run_main(main: Callable[[], None]) -> int:
     """Call `main` and turn the errors above into one message on stderr and an exit code.
 
     Args:

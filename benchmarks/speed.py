@@ -40,9 +40,9 @@ from systems import SYSTEMS, already_tuned, best_micro_batches, named_systems, p
 from work import Work, limits_of_torch, mean_tokens
 
 import ampft
+from ampft.machine import resident_peak
 from ampft.precision.matrix_rate import measure_matrix_rate
-from ampft.quiet import quiet_libraries
-from ampft.runs.memory import resident_peak
+from ampft.text.terminal import quiet_libraries
 
 UNTIMED_STEPS = 5
 BY_DEFAULT = (

@@ -29,7 +29,7 @@ from provenance import provenance
 from systems import SYSTEMS, named_systems, prepare
 from work import StepClock, Work, limits_of_torch, padded_task
 
-from ampft.quiet import quiet_libraries
+from ampft.text.terminal import quiet_libraries
 
 EVALUATION_BATCH = 64
 

@@ -78,4 +78,4 @@ def train(args: ampft.ClassifyArguments) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(ampft.run_door(lambda: train(ampft.parse_classify_arguments())))
+    sys.exit(ampft.run_main(lambda: train(ampft.parse_classify_arguments())))

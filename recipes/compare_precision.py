@@ -33,9 +33,9 @@ def compare(command: ampft.CompareCommand) -> None:
             comparing.looked(seeds)
             if ampft.is_decided(comparison):
                 break
-        ampft.tell(ampft.terminal_text(comparison))
+        ampft.print_line(ampft.terminal_text(comparison))
         comparing.close(seeds)
 
 
 if __name__ == "__main__":
-    sys.exit(ampft.run_door(lambda: compare(ampft.parse_compare_arguments())))
+    sys.exit(ampft.run_main(lambda: compare(ampft.parse_compare_arguments())))

@@ -70,4 +70,4 @@ def main(mode: str = "fp32", epochs: int = 6) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(ampft.run_door(lambda: main(sys.argv[1] if sys.argv[1:] else "fp32")))
+    sys.exit(ampft.run_main(lambda: main(sys.argv[1] if sys.argv[1:] else "fp32")))

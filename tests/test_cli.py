@@ -47,7 +47,7 @@ def test_help_waits_for_nothing_heavy(door):
 
 
 def test_a_refused_flag_waits_for_nothing_heavy():
-    script = "from ampft import parse_classify_arguments, run_door\nrun_door(lambda: "
+    script = "from ampft import parse_classify_arguments, run_main\nrun_main(lambda: "
     imported, _ = heavy_imports(f"{script}parse_classify_arguments(['--learning_rat', '1']))")
     assert imported == set()
 

@@ -15,7 +15,7 @@ PACKAGE = REPOSITORY / "ampft"
 # From the ground up. A module may import its own layer and what stands before it.
 LAYERS = (
     ("errors",),
-    ("text", "files", "machine", "host_memory", "quiet"),
+    ("text", "files", "machine"),
     ("precision",),
     ("data",),
     ("models",),
@@ -104,7 +104,7 @@ def test_nothing_imports_recipes():
             assert not [name for name in names if name.split(".")[0] == "recipes"], path
 
 
-@pytest.mark.parametrize(("folder", "lines"), [("ampft", 300), ("recipes", 200)])
+@pytest.mark.parametrize(("folder", "lines"), [("ampft", 500), ("recipes", 200)])
 def test_files_are_short(folder, lines):
     paths = sorted((REPOSITORY / folder).rglob("*.py"))
     assert paths

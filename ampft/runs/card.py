@@ -8,7 +8,8 @@ from ampft.metrics.classification import Report
 from ampft.metrics.scores import Scores
 from ampft.text.markdown import code, metadata_text, prose, table
 from ampft.runs.record import RunRecord
-from ampft.runs.show import counted, duration, precision_words, steps_words
+from ampft.runs.show import (precision_words, steps_words)
+from ampft.text.numbers import (counted, duration)
 
 # The hub's names: https://huggingface.co/tasks
 PIPELINES = {"text": "text-classification", "image": "image-classification"}

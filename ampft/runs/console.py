@@ -11,11 +11,12 @@ from ampft.data.dataset import ClassificationData
 from ampft.errors import InputError
 from ampft.metrics.classification import Report
 from ampft.runs.record import RunRecord
-from ampft.runs.show import counted, headed_report, lost_updates_words
+from ampft.runs.show import (headed_report, lost_updates_words)
+from ampft.text.numbers import counted
 from ampft.runs.setup import Setup
 from ampft.precision.tensor_census import dtype_name
-from ampft.text.terminal import said as said
-from ampft.text.terminal import tell
+from ampft.text.terminal import labelled as labelled
+from ampft.text.terminal import print_line
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -33,21 +34,21 @@ def plan_lines(setup: Setup) -> list[str]:
     micro = batches.effective_batch_size // (batches.world_size * batches.micro_batches)
     found = ", the largest that fit" if setup.args.auto_micro_batch else ""
     return [
-        said("device", _device(setup.accelerator)),
-        said("precision", f"{precision.mode}, {precision.execution}: {precision.reason}"),
-        said(
+        labelled("device", _device(setup.accelerator)),
+        labelled("precision", f"{precision.mode}, {precision.execution}: {precision.reason}"),
+        labelled(
             "model",
             f"{loaded.name}, {weights:.{1 if weights >= 1 else 3}f} M "
             f"{dtype_name(precision.storage_dtype)} weights",
             *loaded.notes,
         ),
-        said(
+        labelled(
             "data",
             f"{task.data.name}: {sizes}; {counted(len(task.label_names), 'class')}",
             *task.data.notes,
             *task.notes,
         ),
-        said(
+        labelled(
             "steps",
             f"{steps} = {epochs:.3g} epoch{'s' * (epochs != 1)} x {len(batches)}; effective batch "
             f"{batches.effective_batch_size} = {processes} x {micro_batches} x {micro}{found}",
@@ -86,11 +87,11 @@ def print_result(
     record: RunRecord, report: Report, folder: Path, *, selected: bool, baseline: str | None
 ) -> None:
     """Print the report of a finished run, where it was written, and its last line."""
-    tell(f"\n{headed_report(report, selected=selected)}")
+    print_line(f"\n{headed_report(report, selected=selected)}")
     if baseline:
-        tell(said("baseline", baseline))
-    tell(said("wrote", f"{folder}: model, report, predictions, history, record"))
-    tell(result_line(record))
+        print_line(labelled("baseline", baseline))
+    print_line(labelled("wrote", f"{folder}: model, report, predictions, history, record"))
+    print_line(result_line(record))
 
 
 def _device(accelerator: Accelerator) -> str:

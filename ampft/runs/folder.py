@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import json
 import os
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
+from filelock import FileLock, Timeout
+
 from ampft.errors import InputError
 from ampft.text.json_io import json_text
-from ampft.files import try_lock, unlock
+from ampft.files import write_text
 
 LOCK_NAME = ".lock"
 
@@ -34,8 +32,7 @@ RESULT_FILES = (
 class RunFolder:
     """A folder with one writer: rank 0 of a run holds it from its start to its end.
 
-    The lock is advisory (`flock` on `.lock`), ends with the process however it ends, and is not
-    taken on Windows, which has no `flock`.
+    The lock is advisory and ends with the process, however that ends.
     """
 
     def __init__(
@@ -57,7 +54,7 @@ class RunFolder:
         check_output_folder(self.path, overwrite=overwrite)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock: int | None = _take_lock(self.path)
+            self._lock: FileLock | None = _lock(self.path)
         except OSError as error:
             raise InputError(
                 f"--output_dir {self.path}: cannot be written ({error.strerror}); "
@@ -88,9 +85,7 @@ class RunFolder:
 
     def write_text(self, name: str, text: str) -> Path:
         """Write a text file whole or not at all, in UTF-8."""
-        with atomic_path(self.path / name) as temporary:
-            # surrogates cannot be encoded; what comes from outside may hold them
-            temporary.write_bytes(text.encode("utf-8", "backslashreplace"))
+        write_text(self.path / name, text)
         return self.path / name
 
     def write_json(self, name: str, value: object) -> Path:
@@ -101,9 +96,7 @@ class RunFolder:
         """Release the folder; calling twice is allowed."""
         if self._lock is None:
             return
-        # Removed while still held: whoever opened it meanwhile sees that its file is gone.
-        (self.path / LOCK_NAME).unlink(missing_ok=True)
-        _release(self._lock)
+        _unlock(self._lock)
         self._lock = None
 
 
@@ -130,46 +123,8 @@ def check_output_folder(path: str | os.PathLike[str], *, overwrite: bool = False
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--output_dir {folder}: is a file; name a folder, new or empty")
     if (folder / LOCK_NAME).exists():
-        _release(_take_lock(folder))
+        _unlock(_lock(folder))
     _refuse_contents(folder, overwrite=overwrite)
-
-
-def is_unwritable(error: BaseException) -> bool:
-    """Say whether an error means that the disk is full or gone, from Python or from safetensors."""
-    full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
-    if isinstance(error, OSError):
-        return error.errno in full
-    by_safetensors = type(error).__name__ == "SafetensorError"
-    return by_safetensors and any(os.strerror(number) in str(error) for number in full)
-
-
-@contextlib.contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path` that takes its place when the block ends well.
-
-    The bytes are on the disk before the name is: data, rename and folder are each synced.
-
-    Args:
-        path: The final path; its folder exists.
-    """
-    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
-    try:
-        yield temporary
-        _sync(temporary)
-        temporary.replace(path)
-        _sync(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _sync(path: Path) -> None:
-    if sys.platform == "win32" and path.is_dir():
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _refuse_contents(folder: Path, *, overwrite: bool) -> None:
@@ -184,33 +139,32 @@ def _refuse_contents(folder: Path, *, overwrite: bool) -> None:
         )
 
 
-def _take_lock(folder: Path) -> int:
-    while True:
-        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
-        descriptor = os.open(folder / LOCK_NAME, flags, 0o644)
-        try:
-            _lock_or_refuse(descriptor, folder)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(descriptor), (folder / LOCK_NAME).stat()):
-                os.ftruncate(descriptor, 0)
-                os.write(descriptor, f"{os.getpid()}\n".encode())
-                return descriptor
-        # The holder removed the file between opening and locking it: lock the new one.
-        os.close(descriptor)
+def _lock(folder: Path) -> FileLock:
+    """Lock the folder for this process.
 
-
-def _lock_or_refuse(descriptor: int, folder: Path) -> None:
-    if not try_lock(descriptor):
-        holder = os.read(descriptor, 32).decode("ascii", "replace").strip() or "unknown"
+    Raises:
+        InputError: Another process holds it.
+    """
+    path = folder / LOCK_NAME
+    lock = FileLock(path, blocking=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        holder = path.read_text(errors="replace").strip() or "unknown"
         raise InputError(
-            f"--output_dir {folder}: another run is writing to it (process {holder}); "
-            "wait for it, end it, or name another folder"
-        )
+            f"--output_dir {folder}: another run is writing to it (process {holder}). "
+            "Wait for it, end it, or name another folder."
+        ) from None
+    except OSError as error:  # such as a link in the place of the lock file
+        raise InputError(
+            f"--output_dir {folder}: cannot be locked ({path.name}: {error.strerror}). "
+            "Remove that file, or name another folder."
+        ) from error
+    path.write_text(f"{os.getpid()}\n")
+    return lock
 
 
-def _release(descriptor: int) -> None:
-    unlock(descriptor)  # forked workers share the lock and may outlive the run
-    os.close(descriptor)
+def _unlock(lock: FileLock) -> None:
+    # Removed while it is still held: filelock notices that the file of a waiting process is gone.
+    Path(lock.lock_file).unlink(missing_ok=True)
+    lock.release()

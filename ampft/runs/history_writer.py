@@ -15,7 +15,7 @@ import numpy as np
 from tqdm import tqdm
 
 from ampft.data.steps import StepBatch
-from ampft.text.terminal import tell
+from ampft.text.terminal import print_line
 from ampft.training.step import StepOutcome
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class History:
     def write(self, text: str) -> None:
         """Print a line above the progress bar, on the main process."""
         if self.accelerator.is_main_process:
-            tell(text)
+            print_line(text)
 
     def resume_clock(self) -> None:
         """Start timing anew, after an evaluation for example."""

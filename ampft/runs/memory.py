@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-from ampft.host_memory import status_bytes
-
-_STATUS = Path("/proc/self/status")
+from ampft.machine import resident_peak
 
 
 @dataclass(frozen=True)
@@ -61,16 +58,6 @@ class PeakMemory:
             activations=activations,
             rest=rest,
         )
-
-
-def resident_peak() -> int | None:
-    """Return the highest resident set of this process so far, bytes; `None` off Linux.
-
-    It is `VmHWM` of /proc/self/status, which starts anew with each program. `ru_maxrss` does not:
-    it survives exec, so that a small child of a large parent reports the parent. The kernel adds up
-    its counters in batches: readings are good to some 0.1 MiB, and can fall by as much.
-    """
-    return status_bytes("VmHWM", _STATUS)
 
 
 def process_memory(baseline: int | None) -> PeakMemory:

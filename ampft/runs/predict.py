@@ -16,8 +16,8 @@ from ampft.data.sources.files import load_texts
 from ampft.errors import InputError
 from ampft.models.packing import install_packing, packing_support
 from ampft.precision.resolve import canonical_mode, resolve
-from ampft.quiet import quiet_libraries
-from ampft.runs.folder import atomic_path
+from ampft.text.terminal import quiet_libraries
+from ampft.files import atomic_path
 from ampft.runs.record import RunRecord, read_record
 from ampft.models.pretrained import SAVED_MODEL, load_saved
 from ampft.models.tokenizer import load_tokenizer, longest_input

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from ampft.errors import InputError
 from ampft.metrics.predictions import FloatArray, IntArray, Predictions
-from ampft.runs.folder import atomic_path
+from ampft.files import atomic_path
 
 # From a slice of example ids to the columns that show those examples: texts, or `reference`.
 References = Callable[[slice], Mapping[str, Sequence[str]]]

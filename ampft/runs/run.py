@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from ampft.runs.console import baseline_words, plan_lines, print_result, said
+from ampft.runs.console import baseline_words, plan_lines, print_result, labelled
 from ampft.data.steps import StepBatch, StepBatches
 from ampft.errors import InputError, PrecisionContradicted, TrainingStopped
 from ampft.evaluation.evaluate import evaluate
@@ -20,7 +20,8 @@ from ampft.evaluation.float32 import in_float32
 from ampft.precision.executed import ExecutedDtypes, contradiction
 from ampft.metrics.classification import Report, classification_report
 from ampft.metrics.predictions import Predictions
-from ampft.runs.folder import RunFolder, is_unwritable
+from ampft.files import is_unwritable
+from ampft.runs.folder import RunFolder
 from ampft.runs.memory import PeakMemory
 from ampft.runs.record import (
     BestPart,
@@ -41,7 +42,7 @@ from ampft.runs.setup import (
     utilisation,
     with_fitting_micro_batches,
 )
-from ampft.text.terminal import tell
+from ampft.text.terminal import print_line
 from ampft.precision.accelerator import verify_prepared
 from ampft.training.attempts import Attempt, Attempts, memory_explained
 from ampft.training.best import BestModel
@@ -103,7 +104,7 @@ class Run:
         wrong = contradiction(self.setup.precision, executed)
         if wrong is not None:
             raise PrecisionContradicted(wrong)
-        self.history.write(said("ran", executed.summary()))
+        self.history.write(labelled("ran", executed.summary()))
 
     def record(self, step_batch: StepBatch, outcome: StepOutcome) -> None:
         """Add an optimizer step to the history."""
@@ -259,7 +260,7 @@ def open_run(setup: Setup, output_dir: Path) -> Iterator[Run]:
     setup = with_fitting_micro_batches(setup)
     main = accelerator.is_main_process
     if main:
-        tell("\n".join(plan_lines(setup)))
+        print_line("\n".join(plan_lines(setup)))
     output_dir = claim_folder(setup, output_dir)
     folder = RunFolder(output_dir, overwrite=args.overwrite_output_dir) if main else None
     history_path = None if folder is None else folder / "history.jsonl"

@@ -22,9 +22,10 @@ from ampft.data.steps import StepBatches
 from ampft.errors import InputError
 from ampft.evaluation.float32 import check_float32_possible
 from ampft.precision.resolve import Precision
-from ampft.quiet import quiet_libraries
+from ampft.text.terminal import quiet_libraries
 from ampft.runs.folder import check_output_folder
-from ampft.runs.memory import PeakMemory, device_memory, process_memory, resident_peak
+from ampft.machine import hardware, resident_peak
+from ampft.runs.memory import PeakMemory, device_memory, process_memory
 from ampft.runs.record import (
     DataPart,
     ModelPart,
@@ -33,7 +34,6 @@ from ampft.runs.record import (
     TopologyPart,
     precision_part,
 )
-from ampft.machine import hardware
 from ampft.tasks.task import (Task)
 from ampft.models.weights import LoadedModel
 from ampft.precision.tensor_census import check_storage

@@ -9,6 +9,7 @@ from pathlib import Path
 from ampft.errors import InputError
 from ampft.metrics.classification import Report
 from ampft.text.escaping import inert
+from ampft.text.numbers import counted, duration, size
 from ampft.runs.memory import PeakMemory
 from ampft.runs.record import RECORD_NAME, RunRecord, read_record
 
@@ -148,24 +149,3 @@ def steps_words(record: RunRecord) -> str:
     steps = record.steps
     words = f"{steps.applied:,} of {steps.total:,} applied"
     return f"{words}, {steps.skipped:,} skipped" if steps.skipped else words
-
-
-def counted(number: int, noun: str) -> str:
-    """Return "1 class" or "12 classes"."""
-    plural = f"{noun}es" if noun.endswith(("s", "h")) else f"{noun}s"
-    return f"{number:,} {noun if number == 1 else plural}"
-
-
-def duration(seconds: float) -> str:
-    """Return "9.4 s", "3 min 05 s" or "2 h 07 min"."""
-    if seconds < 59.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-
-
-def size(number: int) -> str:
-    """Return bytes as "512 MiB" or "1.93 GiB"."""
-    return f"{number / 2**20:.0f} MiB" if number < 2**30 else f"{number / 2**30:.2f} GiB"

@@ -1,19 +1,22 @@
-"""JSON that has no NaN, hides nothing and reads back anywhere."""
+"""JSON in both directions: written without NaN and hidden characters, read into dataclasses."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, is_dataclass
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, asdict, fields, is_dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
+from ampft.errors import InputError
 from ampft.text.escaping import is_hostile
 
 JSONValue: TypeAlias = "bool | int | float | str | list[JSONValue] | dict[str, JSONValue] | None"
+T = TypeVar("T")
 
 
 def json_values(value: object) -> JSONValue:
@@ -21,10 +24,10 @@ def json_values(value: object) -> JSONValue:
 
     Args:
         value: Mappings, sequences, sets (sorted), dataclasses, paths, numpy scalars and arrays,
-            strings, numbers, booleans and `None`, nested at will.
+            strings, numbers, booleans and `None`, in any nesting.
 
     Raises:
-        TypeError: For anything else: what a record holds is chosen, never guessed with `str`.
+        TypeError: For anything else; nothing is converted by guessing.
     """
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
@@ -38,17 +41,80 @@ def json_values(value: object) -> JSONValue:
 
 
 def json_text(value: object, *, indent: int | None = 2) -> str:
-    """Return `value` as JSON text with a newline at its end.
+    """Return `value` as JSON text that ends with a newline.
 
-    Letters of every script stay readable; control and direction characters are escaped, so that
-    the file shows on a terminal what it holds.
+    Letters of every script stay readable. Control and direction characters are escaped, so that a
+    terminal shows what the file holds.
 
     Args:
-        value: What `json_values` takes.
-        indent: Spaces per level; `None` for one line.
+        value: Anything that `json_values` takes.
+        indent: Spaces per level; `None` writes one line.
     """
     text = json.dumps(json_values(value), indent=indent, ensure_ascii=False, allow_nan=False)
     return "".join(_escaped(c) if c != "\n" and is_hostile(c) else c for c in text) + "\n"
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object that a file holds.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: It does not hold a JSON object.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise ValueError("its values are nested too deeply") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"it holds {_kind(found)}, not an object")
+    return found
+
+
+def check_schema(path: Path, values: Mapping[str, Any], schema: int, remedy: str) -> None:
+    """Check that a file has the layout that this version reads.
+
+    Raises:
+        InputError: It has another one; `remedy` says what to do.
+    """
+    found = values.get("schema")
+    if found != schema:
+        raise InputError(
+            f"{path}: has layout {found!r}, and this version of ampft reads {schema}. {remedy}"
+        )
+
+
+def from_json(kind: type[T], values: object, where: str = "it") -> T:
+    """Return the dataclass `kind` that JSON values describe; the inverse of `json_values`.
+
+    Lists become tuples and objects become the dataclasses that the annotations name. Fields with a
+    default may be missing. `None` where a float is annotated becomes NaN.
+
+    Args:
+        kind: A dataclass whose fields are annotated with plain types, `tuple`, `Sequence`,
+            `Mapping`, optional types and other dataclasses. `Any` keeps what is there.
+        values: JSON values, as `json.loads` returns them.
+        where: Name of the whole, for messages.
+
+    Raises:
+        ValueError: A field is missing, unknown or of another type; the message names it.
+    """
+    assert is_dataclass(kind)
+    if not isinstance(values, dict):
+        raise ValueError(f"{where} is {_kind(values)}, not an object")
+    names = {field.name for field in fields(kind)}
+    needed = {
+        field.name
+        for field in fields(kind)
+        if field.default is MISSING and field.default_factory is MISSING
+    }
+    odd = sorted((needed - values.keys()) | (values.keys() - names))
+    if odd:
+        state = "is missing" if odd[0] in names else "is unknown"
+        raise ValueError(f"{where}.{odd[0]} {state}")
+    hints = get_type_hints(kind)
+    return kind(
+        **{name: _value(hints[name], item, f"{where}.{name}") for name, item in values.items()}
+    )
 
 
 def _json_container(value: object) -> JSONValue:
@@ -60,8 +126,56 @@ def _json_container(value: object) -> JSONValue:
         value = sorted(value)
     if isinstance(value, list | tuple):
         return [json_values(item) for item in value]
-    raise TypeError(f"{type(value).__name__} is no JSON value: {value!r}")
+    raise TypeError(f"{type(value).__name__} is not a JSON value: {value!r}")
 
 
 def _escaped(character: str) -> str:
     return json.dumps(character)[1:-1] if character != "\x7f" else "\\u007f"
+
+
+def _value(hint: Any, value: object, where: str) -> Any:
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (types.UnionType, Union):
+        inner = [part for part in parts if part is not type(None)]
+        if len(inner) > 1:  # JSON values of several kinds stay as they are
+            return value
+        return None if value is None else _value(inner[0], value, where)
+    if origin is tuple:
+        return _tuple(parts, value, where)
+    if origin is not None and issubclass(origin, Mapping):
+        if not isinstance(value, dict):
+            raise ValueError(f"{where} is {_kind(value)}, not an object")
+        return {key: _value(parts[1], item, f"{where}.{key}") for key, item in value.items()}
+    if origin is not None and issubclass(origin, Sequence):
+        return _tuple((parts[0], ...), value, where)
+    if is_dataclass(hint) and isinstance(hint, type):
+        return from_json(hint, value, where)
+    return _plain(hint, value, where)
+
+
+def _tuple(parts: tuple[Any, ...], value: object, where: str) -> tuple[Any, ...]:
+    if not isinstance(value, list):
+        raise ValueError(f"{where} is {_kind(value)}, not a list")
+    hints = [parts[0]] * len(value) if parts[-1] is Ellipsis else list(parts)
+    if len(hints) != len(value):
+        raise ValueError(f"{where} has {len(value)} entries, not {len(hints)}")
+    pairs = zip(hints, value, strict=True)
+    return tuple(_value(hint, item, f"{where}[{i}]") for i, (hint, item) in enumerate(pairs))
+
+
+def _plain(hint: Any, value: object, where: str) -> Any:
+    if not isinstance(hint, type):  # `Any`, or the name for JSON values
+        return value
+    if hint is float and value is None:
+        return float("nan")
+    allowed = (float, int) if hint is float else (hint,)
+    is_disguised = isinstance(value, bool) and hint is not bool
+    if not isinstance(value, allowed) or is_disguised:
+        raise ValueError(f"{where} is {_kind(value)}, not {hint.__name__}")
+    return float(value) if hint is float and isinstance(value, int) else value
+
+
+def _kind(value: object) -> str:
+    return {dict: "an object", list: "a list", type(None): "null"}.get(
+        type(value), type(value).__name__
+    )

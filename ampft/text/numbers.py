@@ -1,4 +1,4 @@
-"""The numbers of a comparison as every report prints them: rounding, signs, units."""
+"""Numbers in words, the same everywhere: rounding, signs, units, plurals."""
 
 from __future__ import annotations
 
@@ -122,3 +122,32 @@ def seed_words(seeds: Sequence[int]) -> str:
     if len(ordered) > 2 and ordered == list(range(ordered[0], ordered[-1] + 1)):
         return f"seeds {ordered[0]} to {ordered[-1]}"
     return f"seeds {', '.join(map(str, ordered[:-1]))} and {ordered[-1]}" if ordered else "no seeds"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return "1 class" or "12 classes"."""
+    plural = f"{noun}es" if noun.endswith(("s", "h")) else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
+
+
+def duration(seconds: float) -> str:
+    """Return "9.4 s", "3 min 05 s" or "2 h 07 min"."""
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def size(number: int) -> str:
+    """Return bytes as "512 MiB" or "1.93 GiB"."""
+    return f"{number / 2**20:.0f} MiB" if number < 2**30 else f"{number / 2**30:.2f} GiB"
+
+
+def about(seconds: float) -> str:
+    """Return seconds as precisely as an estimate deserves: "45 s", "12 min", "2 h 5 min"."""
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"

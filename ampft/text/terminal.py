@@ -1,18 +1,19 @@
-"""Lines for a person: above a progress bar, and without harm when nobody reads any more."""
+"""Lines for people in a terminal: above a progress bar, wrapped, and free of library noise."""
 
 from __future__ import annotations
 
 import os
 import sys
 import textwrap
+import warnings
 
 WIDTH, INDENT = 100, 11
 
 
-def tell(text: str) -> None:
+def print_line(text: str) -> None:
     """Print `text` on standard output, above any progress bar.
 
-    A reader that went away, such as `head`, ends the output and not the training.
+    When the reader has gone away (such as `head`), the output ends and the program goes on.
     """
     from tqdm import tqdm
 
@@ -20,17 +21,20 @@ def tell(text: str) -> None:
         tqdm.write(text, file=sys.stdout)
         sys.stdout.flush()
     except BrokenPipeError:
-        output_to_nowhere()
+        discard_output()
 
 
-def output_to_nowhere() -> None:
-    """Let standard output lead nowhere from now on, the flush at exit included."""
+def discard_output() -> None:
+    """Send standard output nowhere from now on, including the flush at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def said(name: str, *texts: str) -> str:
-    """Return a line such as `device     CPU, 2 threads`; long and further texts hang below it."""
-    # A path stays in one piece, so that it can be copied.
+def labelled(label: str, *texts: str) -> str:
+    """Return a line such as `device     CPU, 2 threads`; further texts start on lines of their own.
+
+    Long texts wrap and stay indented. Words, such as paths, are never broken, so that they can be
+    copied.
+    """
     wrapper = textwrap.TextWrapper(
         WIDTH,
         initial_indent=" " * INDENT,
@@ -38,4 +42,22 @@ def said(name: str, *texts: str) -> str:
         break_long_words=False,
         break_on_hyphens=False,
     )
-    return name.ljust(INDENT) + "\n".join(map(wrapper.fill, texts))[INDENT:]
+    return label.ljust(INDENT) + "\n".join(map(wrapper.fill, texts))[INDENT:]
+
+
+def quiet_libraries() -> None:
+    """Silence third-party output that a user of a recipe can do nothing about.
+
+    Progress bars of `datasets` remain where stderr is a terminal. Errors are not affected.
+    """
+    import datasets
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    datasets.logging.set_verbosity_error()
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
+    # These warnings concern how ampft uses a library, never the user's settings.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    warnings.filterwarnings("ignore", category=FutureWarning, module="(transformers|datasets)")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ampft.data.steps import MicroBatch, StepBatch, StepBatches
 from ampft.errors import TrainingStopped
-from ampft.text.terminal import said
+from ampft.text.terminal import labelled
 
 # What torch says in a RuntimeError that is no OutOfMemoryError: its CPU allocator, cuBLAS, MPS.
 _PHRASES = (
@@ -121,7 +121,7 @@ class Attempts:
             f"ran out: epoch {step_batch.epoch + 1}, step {step_batch.step + 1} is repeated in "
             f"{len(smaller.micro_batches)} micro-batches; later steps are cut likewise"
         )
-        self.write(said("memory", text))
+        self.write(labelled("memory", text))
         return smaller
 
 

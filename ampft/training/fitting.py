@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ampft.data.steps import MicroBatch, StepBatches
 from ampft.errors import InputError
-from ampft.host_memory import headroom, status_bytes
+from ampft.machine import headroom, status_bytes
 from ampft.training.attempts import NEEDS_LESS, Snapshot, is_out_of_memory, let_go
 
 if TYPE_CHECKING:

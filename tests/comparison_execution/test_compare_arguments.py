@@ -99,7 +99,7 @@ def test_a_file_of_settings_cannot_name_the_folder_either(tmp_path):
 
 
 def test_comparing_imports_no_torch():
-    modules = "begin, estimate, launch, measure, outcome, plan, planfile, progress, session"
+    modules = "ending, estimate, launch, measure, plan, plan_file, planning, progress, session"
     script = f"""
 import sys
 import ampft

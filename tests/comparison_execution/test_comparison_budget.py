@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planned import ESTIMATE, SIZE
 
-from ampft.comparison.execution.estimate import Estimate, ModeCost, Size, about, fit
+from ampft.comparison.execution.estimate import Estimate, ModeCost, Size, fit
 from ampft.errors import InputError
+from ampft.text.numbers import about
 
 RUNS = ["fp32", "fp32", "bf16"] * 3
 SECONDS = st.floats(1e-4, 10)

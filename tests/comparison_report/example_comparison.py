@@ -1,6 +1,6 @@
 """Comparisons built by hand: a realistic one, a hostile one, a broken one.
 
-`from comparison_show.example_comparison import realistic`; nothing here trains a model. The numbers
+`from example_comparison import realistic`; nothing here trains a model. The numbers
 of an example come from one simulated table of logits, so they agree with each other.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
-from comparison_show.example_figures import (
+from example_figures import (
     calibration_bins,
     class_figures,
     decided,
@@ -20,7 +20,7 @@ from comparison_show.example_figures import (
     metric_values,
     total_confusion,
 )
-from comparison_show.example_texts import HOSTILE_LABELS, LABELS, TEXTS, YARDSTICK
+from example_texts import HOSTILE_LABELS, LABELS, TEXTS, YARDSTICK
 
 from ampft.comparison.findings import Arm, Comparison, Curve, Memory, RunOutcome, Speed
 from ampft.comparison.report.words import verdict_sentences

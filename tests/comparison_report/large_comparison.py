@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
-from comparison_show.example_comparison import realistic
+from example_comparison import realistic
 
 from ampft.comparison.findings import Arm, ClassFigures, Comparison, RunOutcome
 

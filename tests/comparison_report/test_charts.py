@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from comparison_show.example_comparison import broken, realistic
+from example_comparison import broken, realistic
 
 import ampft.comparison.report
 from ampft.comparison.report.arm_styles import LAST, looks

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from comparison_show.example_comparison import broken, hostile, realistic
+from example_comparison import broken, hostile, realistic
 
 from ampft.comparison.findings import Comparison
 from ampft.comparison.read import read_comparison
@@ -97,10 +97,10 @@ def written(comparison: Comparison) -> str:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "is no JSON"),
-        ("[" * 100_000, "is no JSON"),
-        ("[]", "its layout is None, this ampft reads 1"),
-        ('{"schema": 99}', "its layout is 99"),
+        ("", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ("[]", "it holds a list, not an object"),
+        ('{"schema": 99}', "has layout 99, and this version of ampft reads 1"),
         ('{"schema": 1}', r"comparison\.\w+ is missing"),
         (damaged(lambda v: v.update(more=1)), r"comparison\.more is unknown"),
         (damaged(lambda v: v["arms"][0].update(name=3)), r"arms\[0\]\.name is int, not str"),

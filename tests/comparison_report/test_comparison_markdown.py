@@ -7,7 +7,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
-from comparison_show.example_comparison import broken, hostile, realistic
+from example_comparison import broken, hostile, realistic
 from markdown_it import MarkdownIt
 
 from ampft.comparison.report.markdown import markdown_text

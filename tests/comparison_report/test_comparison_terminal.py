@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from comparison_show.example_comparison import broken, hostile, realistic
+from example_comparison import broken, hostile, realistic
 
 from ampft.comparison.report.terminal import WIDTH, mode_table, terminal_text
 from ampft.text.escaping import display_width, is_hostile

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from comparison_show.example_comparison import broken, realistic
+from example_comparison import broken, realistic
 
 from ampft.comparison.findings import Arm, Comparison
 from ampft.comparison.report.words import cost, verdict_sentence, verdict_sentences

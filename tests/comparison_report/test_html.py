@@ -4,9 +4,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from comparison_report.large_comparison import large, two_classes
-from comparison_show.example_comparison import broken, hostile, realistic
-from comparison_show.example_texts import HOSTILE_LABELS
+from example_comparison import broken, hostile, realistic
+from example_texts import HOSTILE_LABELS
+from large_comparison import large, two_classes
 
 import ampft.comparison.report
 from ampft.comparison.report.html import foreign, html_text

@@ -5,8 +5,8 @@ import json
 import shutil
 
 import pytest
-from comparison_report.large_comparison import large
-from comparison_show.example_comparison import broken, hostile, realistic
+from example_comparison import broken, hostile, realistic
+from large_comparison import large
 
 from ampft.comparison.report.html import html_text
 

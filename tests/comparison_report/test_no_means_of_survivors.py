@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from comparison_show.example_comparison import realistic
+from example_comparison import realistic
 
 from ampft.comparison.findings import Comparison
 from ampft.comparison.report.html import html_text

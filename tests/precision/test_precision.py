@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from ampft.errors import InputError
+from ampft.precision import resolve as precision_module
 from ampft.precision.resolve import (
     MODES,
     canonical_mode,
@@ -20,7 +21,6 @@ from ampft.precision.resolve import (
     resolve,
     survey,
 )
-from ampft.precision.resolve import resolve as precision_module
 
 CPU = torch.device("cpu")
 CUDA = torch.device("cuda")

@@ -13,7 +13,7 @@ import torch
 import transformers.models.bert.modeling_bert  # noqa: F401 # before the limit
 
 import ampft
-from ampft.host_memory import status_bytes
+from ampft.machine import status_bytes
 
 
 def main(path: str, mib: str, *words: str) -> int:
@@ -33,7 +33,7 @@ def main(path: str, mib: str, *words: str) -> int:
 
     ampft.open_run = limited  # type: ignore[attr-defined]
     torch.ones(8, 8) @ torch.ones(8, 8)
-    return ampft.run_door(lambda: recipe.train(ampft.parse_classify_arguments(words)))
+    return ampft.run_main(lambda: recipe.train(ampft.parse_classify_arguments(words)))
 
 
 if __name__ == "__main__":

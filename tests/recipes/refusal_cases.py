@@ -29,7 +29,7 @@ def run_case(recipe: Any, words: list[str], environment: dict[str, str]) -> dict
     os.environ.update(environment)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            code = ampft.run_door(lambda: recipe.train(ampft.parse_classify_arguments(words)))
+            code = ampft.run_main(lambda: recipe.train(ampft.parse_classify_arguments(words)))
         except BaseException:
             traceback.print_exc()
             code = 1

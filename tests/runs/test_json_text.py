@@ -48,5 +48,5 @@ def test_values_become_json():
 
 
 def test_the_unknown_is_refused():
-    with pytest.raises(TypeError, match="object is no JSON value"):
+    with pytest.raises(TypeError, match="object is not a JSON value"):
         json_text({"device": object()})

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from ampft.errors import InputError
-from ampft.runs.folder import LOCK_NAME, RunFolder, atomic_path, check_output_folder
+from ampft.files import atomic_path
+from ampft.runs.folder import LOCK_NAME, RunFolder, check_output_folder
 
 HOLD = """
 import sys, time

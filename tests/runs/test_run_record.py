@@ -16,7 +16,8 @@ from ampft.errors import InputError
 from ampft.runs.card import model_card
 from ampft.runs.folder import RunFolder
 from ampft.runs.history import read_history
-from ampft.runs.memory import PeakMemory, device_memory, process_memory, resident_peak
+from ampft.machine import resident_peak
+from ampft.runs.memory import PeakMemory, device_memory, process_memory
 from ampft.runs.record import (
     STATUSES,
     RunRecord,
@@ -170,7 +171,8 @@ def test_history_leaves_out_a_torn_last_line(tmp_path: Path):
 
 
 GROW = """
-from ampft.runs.memory import process_memory, resident_peak
+from ampft.machine import resident_peak
+from ampft.runs.memory import process_memory
 before = resident_peak()
 block = bytearray(64 * 2**20)
 block[::4096] = b"x" * len(block[::4096])
@@ -193,7 +195,7 @@ def test_peak_memory_is_that_of_a_fresh_process():
 
 
 def test_memory_that_cannot_be_read_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setattr("ampft.runs.memory._STATUS", tmp_path / "absent")
+    monkeypatch.setattr("ampft.machine._STATUS", tmp_path / "absent")
     assert resident_peak() is None
     memory = process_memory(None)
     assert memory.peak is None

@@ -8,7 +8,8 @@ from tiny_text import save_tiny_bert
 from torch import nn
 from transformers import AutoModelForSequenceClassification
 
-from ampft.precision.resolve import matrix_rate, resolve
+from ampft.precision import matrix_rate
+from ampft.precision.resolve import resolve
 from ampft.training.utilisation import LONGEST_PRODUCT, flops_per_token, measure_utilisation
 
 CPU = torch.device("cpu")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ampft.runs.record import RunRecord
-from ampft.runs.show import counted, size
+from ampft.text.numbers import counted, size
 
 # Name in a report, name among the arguments.
 SETTINGS = {

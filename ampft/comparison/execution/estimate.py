@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ampft.errors import InputError
-from ampft.runs.show import counted
+from ampft.text.numbers import about, counted
 
 # A class needs a few examples to be learned at all.
 LEAST_EXAMPLES_OF_A_CLASS = 8
@@ -169,11 +169,3 @@ def _too_little(estimate: Estimate, modes: Sequence[str], least: Size, budget: f
         f"with {kept} each they take about {about(needed)}. Give at least that, fewer --modes, "
         "or leave --budget away: it never takes away seeds or evaluation data."
     )
-
-
-def about(seconds: float) -> str:
-    """Return seconds as precisely as an estimate deserves: "45 s", "12 min", "2 h 5 min"."""
-    if seconds < 99.5:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"

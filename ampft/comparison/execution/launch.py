@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 import psutil
+from filelock import lock_descriptor, unlock_descriptor
 
 from ampft.errors import InputError
-from ampft.files import try_lock, unlock
 
 POLL_SECONDS = 0.5
 # A run that is told to end finishes its step, writes its record and leaves.
@@ -82,7 +82,7 @@ def check_ended(logs: Path) -> None:
     for log in sorted(logs.glob("*.log")):
         with log.open("ab") as file:
             _hold(file, log)
-            unlock(file)
+            unlock_descriptor(file.fileno())
 
 
 @contextlib.contextmanager
@@ -97,11 +97,11 @@ def _held(log: Path) -> Iterator[BinaryIO]:
         try:
             yield output
         finally:
-            unlock(output)  # a service that a run leaves behind shares the lock
+            unlock_descriptor(output.fileno())  # a service that a run leaves behind shares the lock
 
 
 def _hold(file: BinaryIO, log: Path) -> None:
-    if not try_lock(file):
+    if not lock_descriptor(file.fileno(), blocking=False):
         writers = " ".join(map(str, _writers(log)))
         remedy = f"end it (kill {writers})" if writers else "end it on the machine that it is on"
         raise InputError(

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from ampft.arguments.compare import CompareCommand
-from ampft.comparison.execution.estimate import about, fit
+from ampft.comparison.execution.estimate import fit
 from ampft.comparison.execution.launch import interruptible
 from ampft.comparison.execution.measure import measure
 from ampft.comparison.execution.plan import Plan, PlannedRun, arms, interleaved
@@ -21,9 +21,9 @@ from ampft.comparison.execution.plan_file import PLAN_NAME, difference, read_pla
 from ampft.errors import InputError
 from ampft.runs.folder import LOCK_NAME
 from ampft.runs.redaction import withhold_secrets
-from ampft.runs.show import counted
 from ampft.text.json_io import json_values
-from ampft.text.terminal import said, tell
+from ampft.text.numbers import about, counted
+from ampft.text.terminal import labelled, print_line
 
 
 def plan_comparison(command: CompareCommand) -> tuple[Path, Plan]:
@@ -41,7 +41,7 @@ def plan_comparison(command: CompareCommand) -> tuple[Path, Plan]:
     if kept is not None:
         return folder, _continued(kept, asked, folder)
     _refuse_contents(folder)
-    tell("trial      a few steps of each mode, for the plan")
+    print_line("trial      a few steps of each mode, for the plan")
     with interruptible(lambda: "nothing was written yet."):
         measured = measure(command.words, command.modes, command.config_file)
     planned_arms = arms(measured.modes, placebo=command.placebo)
@@ -97,13 +97,13 @@ def plan_lines(folder: Path, plan: Plan, todo: tuple[PlannedRun, ...]) -> str:
     space = len(todo) * estimate.model_bytes / 2**30
     kept = f"; {len(runs) - len(todo)} done before" if len(todo) < len(runs) else ""
     lines = [
-        said("comparing", f"{', '.join(named)}; on {estimate.device}"),
-        said(
+        labelled("comparing", f"{', '.join(named)}; on {estimate.device}"),
+        labelled(
             "seeds",
             f"{plan.first_seed} to {plan.first_seed + seeds - 1}{looks}; "
             f"{counted(len(runs), 'run')}, one after the other, arms interleaved{kept}",
         ),
-        said(
+        labelled(
             "each run",
             f"{counted(steps, 'step')} = {steps / per_epoch:.3g} x {per_epoch} per epoch; "
             f"{counted(size.train_examples, 'training example')}; effective batch "
@@ -112,14 +112,16 @@ def plan_lines(folder: Path, plan: Plan, todo: tuple[PlannedRun, ...]) -> str:
     ]
     if todo:
         models = counted(len(todo), "model")
-        lines.append(said("time", f"about {about(total)}; a run: {each}"))
-        lines.append(said("disk", f"{space:.1f} GiB for {models}{_free(folder, space)}"))
+        lines.append(labelled("time", f"about {about(total)}; a run: {each}"))
+        lines.append(labelled("disk", f"{space:.1f} GiB for {models}{_free(folder, space)}"))
     if plan.reductions:
-        lines.append(said("budget", *plan.reductions))
+        lines.append(labelled("budget", *plan.reductions))
     if plan.added_after_look:
-        lines.append(said("note", "seeds are added after a look at results; the report says so"))
-    lines += [said("note", note) for note in plan.notes]
-    return "\n".join([*lines, said("folder", str(folder))])
+        lines.append(
+            labelled("note", "seeds are added after a look at results; the report says so")
+        )
+    lines += [labelled("note", note) for note in plan.notes]
+    return "\n".join([*lines, labelled("folder", str(folder))])
 
 
 def _free(folder: Path, needed: float) -> str:

@@ -10,8 +10,8 @@ from types import TracebackType
 
 from tqdm import tqdm
 
-from ampft.comparison.execution.estimate import about
 from ampft.comparison.execution.plan import Plan, PlannedRun
+from ampft.text.numbers import about
 
 MOST = 0.99  # of a run, before it has ended
 

@@ -19,9 +19,10 @@ from ampft.comparison.execution.planning import plan_lines, seconds_of_process
 from ampft.comparison.execution.progress import Progress
 from ampft.comparison.execution.resume import YARDSTICK_NAME, left_out, read_yardstick, whole_runs
 from ampft.errors import InputError
-from ampft.runs.folder import RunFolder, check_output_folder, is_unwritable
-from ampft.runs.show import counted
-from ampft.text.terminal import said, tell
+from ampft.files import is_unwritable
+from ampft.runs.folder import RunFolder, check_output_folder
+from ampft.text.numbers import counted
+from ampft.text.terminal import labelled, print_line
 
 if TYPE_CHECKING:
     from ampft.comparison.findings import Comparison, PlanFacts
@@ -88,7 +89,7 @@ class Comparing:
             self._count(time.perf_counter() - started)
         ended = outcome(self.run_folder(run), self.log(run))
         words = ended.words(self.plan.metric)
-        tell(self.progress.end(seconds, words, complete=ended.status == "finished"))
+        print_line(self.progress.end(seconds, words, complete=ended.status == "finished"))
         self.write_plan()
         if ended.complaint and not self._has_answer(run):
             raise InputError(ended.complaint)
@@ -103,7 +104,7 @@ class Comparing:
         """Measure the noise yardstick in a process of its own, unless the folder has it."""
         if (self.folder / YARDSTICK_NAME).exists():
             return
-        tell("yardstick  measuring each mode's gradient error against the noise of a batch")
+        print_line("yardstick  measuring each mode's gradient error against the noise of a batch")
         log = self.folder.path / "logs" / "yardstick.log"
         # Weights that are stored in fewer bits are other weights: their gradient has no reference.
         modes = [mode for mode in self.plan.modes if not mode.startswith("bf16-true")]
@@ -114,7 +115,7 @@ class Comparing:
         seconds = self.plan.yardstick_seconds + time.perf_counter() - started
         self.plan = replace(self.plan, yardstick_seconds=seconds)
         if not (self.folder / YARDSTICK_NAME).exists():
-            tell(said("yardstick", f"none: it failed, see {log}"))
+            print_line(labelled("yardstick", f"none: it failed, see {log}"))
 
     def facts(self, seeds: int | None = None) -> PlanFacts:
         """Return what the analysis of the first `seeds` seeds has to know; None for all seeds."""
@@ -156,12 +157,12 @@ class Comparing:
         """
         self.write_plan()
         names = "comparison.html, comparison.md, comparison.json"
-        tell(said("wrote", f"{self.folder.path}: {names}, runs, logs"))
+        print_line(labelled("wrote", f"{self.folder.path}: {names}, runs, logs"))
         if self.plan.overhead_share is not None:
             share = f"{self.plan.overhead_share:.1%}".replace("%", " %")
-            tell(said("overhead", f"comparing took {share} of the time of the runs"))
+            print_line(labelled("overhead", f"comparing took {share} of the time of the runs"))
         if self.missing(seeds):
-            tell(said("failed", self._failed(seeds)))
+            print_line(labelled("failed", self._failed(seeds)))
             raise SystemExit(1)
 
     def how_to_continue(self) -> str:
@@ -214,7 +215,7 @@ def open_comparison(
         with Progress(plan, todo) as progress:
             comparing = Comparing(command, held, plan, progress, recipe)
             comparing.write_plan()
-            tell(plan_lines(folder, plan, todo))
+            print_line(plan_lines(folder, plan, todo))
             with interruptible(comparing.how_to_continue):
                 try:
                     yield comparing

@@ -20,8 +20,8 @@ from ampft.comparison.report.drawing import shown
 from ampft.comparison.report.method import SOURCES, method_paragraphs
 from ampft.comparison.report.noise import noise_protocol, noise_rows, share
 from ampft.comparison.report.words import margin_words, verdict_sentences
-from ampft.runs.show import counted, duration
 from ampft.text import numbers
+from ampft.text.numbers import counted, duration
 
 TEMPLATE = "comparison.html.j2"
 MISSING = "\N{EN DASH}"

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from ampft.comparison.findings import Arm, Comparison, Memory, Speed
 from ampft.comparison.report.cells import mebibytes, ratio_cell, step_cell
 from ampft.comparison.report.noise import noise_protocol, noise_rows, share
-from ampft.runs.show import duration
 from ampft.text.json_io import JSONValue
 from ampft.text.markdown import code, prose, table
-from ampft.text.numbers import NOT_MEASURED, percent
+from ampft.text.numbers import NOT_MEASURED, duration, percent
 
 
 def speed(comparison: Comparison) -> str:

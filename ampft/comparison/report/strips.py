@@ -13,8 +13,7 @@ from markupsafe import Markup
 from ampft.comparison.findings import Arm, ClassFigures, Comparison, Memory
 from ampft.comparison.report.arm_styles import Look
 from ampft.comparison.report.drawing import Axis, element, joined, line, picture, text
-from ampft.runs.show import size
-from ampft.text.numbers import interval, level, milliseconds, point_decimals, points
+from ampft.text.numbers import interval, level, milliseconds, point_decimals, points, size
 
 LEFT, RIGHT = 5.0, 95.0  # per cent of the cell
 MEMORY_PARTS = ("baseline", "weights", "gradients", "optimizer_state", "activations", "rest")

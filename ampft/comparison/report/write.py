@@ -7,7 +7,7 @@ from pathlib import Path
 from ampft.comparison.findings import COMPARISON_NAME, Comparison
 from ampft.comparison.report.markdown import markdown_text
 from ampft.errors import InputError
-from ampft.runs.folder import atomic_path
+from ampft.files import write_text
 from ampft.text.json_io import json_text
 
 MARKDOWN_NAME = "comparison.md"
@@ -39,9 +39,7 @@ def write_comparison(comparison: Comparison, output_dir: Path) -> None:
         output_dir.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
             path = output_dir / name
-            with atomic_path(path) as temporary:
-                # surrogates cannot be encoded; what comes from outside may hold them
-                temporary.write_bytes(text.encode("utf-8", "backslashreplace"))
+            write_text(path, text)
     except OSError as error:
         raise InputError(
             f"--output_dir {output_dir}: {path.name} cannot be written ({error.strerror}); free "

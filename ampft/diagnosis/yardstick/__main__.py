@@ -3,7 +3,7 @@
 import sys
 
 from ampft.diagnosis.yardstick.command import main
-from ampft.errors import run_door
+from ampft.errors import run_main
 
 if __name__ == "__main__":
-    sys.exit(run_door(lambda: main(sys.argv[1:])))
+    sys.exit(run_main(lambda: main(sys.argv[1:])))

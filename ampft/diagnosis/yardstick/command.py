@@ -37,21 +37,21 @@ def main(argv: Sequence[str]) -> None:
         _check_output(Path(args.output))
     from ampft.diagnosis.yardstick.measure import measure_yardstick
     from ampft.diagnosis.yardstick.show import format_yardstick
-    from ampft.runs.console import said
-    from ampft.text.terminal import tell
+    from ampft.runs.console import labelled
+    from ampft.text.terminal import print_line
 
     modes = [name.strip() for name in args.modes.split(",")]
     yardstick = measure_yardstick(
         classify, modes, batches=args.batches, checkpoints=args.checkpoints
     )
-    tell(format_yardstick(yardstick))
+    print_line(format_yardstick(yardstick))
     if args.output is not None:
-        from ampft.runs.folder import atomic_path
+        from ampft.files import atomic_path
         from ampft.text.json_io import json_text
 
         with atomic_path(Path(args.output)) as path:
             path.write_text(json_text(yardstick.as_dict()), encoding="utf-8")
-        tell(said("wrote", args.output))
+        print_line(labelled("wrote", args.output))
 
 
 def _parsed(argv: Sequence[str]) -> tuple[argparse.Namespace, ClassifyArguments]:

@@ -39,10 +39,10 @@ from ampft.errors import InputError
 from ampft.models.weights import LoadedModel
 from ampft.precision.accelerator import training_device
 from ampft.precision.resolve import Precision, canonical_mode, resolve
-from ampft.quiet import quiet_libraries
 from ampft.runs.history_writer import BAR
 from ampft.tasks import make_task
 from ampft.tasks.task import Task
+from ampft.text.terminal import quiet_libraries
 from ampft.training.threads import restore_cpu_threads
 
 # Of a micro-batch of the reference: sorted by length, so few examples have little padding.

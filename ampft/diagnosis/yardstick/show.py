@@ -12,9 +12,9 @@ from ampft.diagnosis.yardstick.figures import (
     Yardstick,
     YardstickSettings,
 )
-from ampft.runs.console import said
-from ampft.runs.show import counted
+from ampft.runs.console import labelled
 from ampft.text.escaping import display_width, inert
+from ampft.text.numbers import counted
 
 WIDEST_MODULE = 30  # columns; longer names lose their beginning, which they share
 LEAST_PERCENT = 1e-5  # below it there is nothing to see
@@ -37,7 +37,7 @@ def format_checkpoint(checkpoint: CheckpointFigures, settings: YardstickSettings
         f"{inert(checkpoint.name)}: mean gradient {_number(whole.gradient_norm)} (expected one "
         f"{_number(whole.signal)}), noise of a batch {_number(whole.noise)}"
     )
-    sentences = (said(mode.mode, sentence(mode, settings)) for mode in checkpoint.modes)
+    sentences = (labelled(mode.mode, sentence(mode, settings)) for mode in checkpoint.modes)
     tables = [_modes(checkpoint, settings), _modules(checkpoint)]
     return "\n\n".join([title, *tables, "\n".join(sentences)])
 
@@ -85,7 +85,7 @@ def _heading(settings: YardstickSettings) -> str:
         "batches": f"{settings.batches} step batches of {settings.effective_batch_size}, dropout "
         f"off; {settings.device}, {counted(settings.cpu_threads, 'thread')}",
     }
-    return "\n".join(said(name, text) for name, text in lines.items())
+    return "\n".join(labelled(name, text) for name, text in lines.items())
 
 
 def _modes(checkpoint: CheckpointFigures, settings: YardstickSettings) -> str:

@@ -5,7 +5,7 @@ import resource
 import psutil
 import pytest
 
-from ampft import host_memory
+from ampft import machine
 
 GIB = 2**30
 
@@ -13,8 +13,8 @@ GIB = 2**30
 @pytest.fixture
 def groups(tmp_path, monkeypatch):
     """A machine with 64 GiB available; write its control groups into the folder."""
-    monkeypatch.setattr(host_memory, "_CONTROL_GROUPS", tmp_path / "cgroup")
-    monkeypatch.setattr(host_memory, "_MEMBERSHIP", tmp_path / "membership")
+    monkeypatch.setattr(machine, "_CONTROL_GROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(machine, "_MEMBERSHIP", tmp_path / "membership")
     available = psutil.virtual_memory()._replace(available=64 * GIB)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: available)
     return tmp_path
@@ -34,35 +34,35 @@ V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 def test_version_2_counts_every_group_on_the_way_up(groups):
     (groups / "membership").write_text("0::/user/job\n")
     write_group(groups / "cgroup/user/job", "max", 3 * GIB, V2)
-    assert host_memory.headroom() == 64 * GIB
+    assert machine.headroom() == 64 * GIB
     write_group(groups / "cgroup/user", 10 * GIB, 4 * GIB, V2)
-    assert host_memory.headroom() == (10 - 4 + 1) * GIB  # a GiB of cached files can go
-    assert host_memory.headroom(processes=2) == (10 - 4 + 1) * GIB // 2
+    assert machine.headroom() == (10 - 4 + 1) * GIB  # a GiB of cached files can go
+    assert machine.headroom(processes=2) == (10 - 4 + 1) * GIB // 2
     write_group(groups / "cgroup", 5 * GIB, 4 * GIB, V2)
-    assert host_memory.headroom() == 2 * GIB
+    assert machine.headroom() == 2 * GIB
 
 
 def test_version_1_in_a_container_that_sees_the_path_of_the_host(groups):
     (groups / "membership").write_text("9:name=systemd:/\n4:cpu,memory:/docker/1234\n0::/\n")
-    assert host_memory.headroom() == 64 * GIB
+    assert machine.headroom() == 64 * GIB
     write_group(groups / "cgroup/memory", 8 * GIB, 6 * GIB, V1)
-    assert host_memory.headroom() == 3 * GIB
+    assert machine.headroom() == 3 * GIB
     write_group(groups / "cgroup/memory", 2**63 - 4096, 6 * GIB, V1)  # no limit
-    assert host_memory.headroom() == 64 * GIB
+    assert machine.headroom() == 64 * GIB
 
 
 def test_a_group_that_is_full_leaves_nothing(groups):
     (groups / "membership").write_text("0::/\n")
     write_group(groups / "cgroup", 2 * GIB, 4 * GIB, V2)
-    assert host_memory.headroom() == 0
+    assert machine.headroom() == 0
 
 
 def test_the_address_space_is_a_limit_of_its_own(groups, monkeypatch):
-    used = host_memory.status_bytes("VmSize")
+    used = machine.status_bytes("VmSize")
     limits = {resource.RLIMIT_AS: (used + GIB, resource.RLIM_INFINITY)}
     monkeypatch.setattr(resource, "getrlimit", limits.__getitem__)
-    assert 0.5 * GIB < host_memory.headroom(processes=4) <= GIB
+    assert 0.5 * GIB < machine.headroom(processes=4) <= GIB
 
 
 def test_here_something_is_left():
-    assert 0 < host_memory.headroom() < psutil.virtual_memory().total
+    assert 0 < machine.headroom() < psutil.virtual_memory().total
