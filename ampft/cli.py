@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from ampft.errors import InputError, run_main
+from ampft.precision.modes import BASELINE
 from ampft.text.terminal import discard_output
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     predict.add_argument(
         "--mixed_precision",
-        default="fp32",
+        default=BASELINE,
         metavar="MODE",
         help="precision to compute in (default: fp32)",
     )
@@ -107,8 +108,9 @@ def _add_compare(commands: argparse._SubParsersAction[_Parser]) -> None:
     )
     compare.add_argument(
         "--metric",
-        metavar="accuracy|macro_f1",
-        help="the metric that decides (default: accuracy, or that of the comparison's plan)",
+        metavar="NAME",
+        help="the metric that decides, such as accuracy, macro_f1 or log_loss (default: the "
+        "primary one of the task, or that of the comparison's plan)",
     )
     compare.add_argument(
         "--margin",
@@ -197,9 +199,9 @@ def _compared(args: argparse.Namespace, folders: list[Path]) -> Comparison:
 
     return compare_folders(
         folders,
-        metric="accuracy" if args.metric is None else args.metric,
+        metric=args.metric,
         margin=(1.0 if args.margin is None else args.margin) / 100,
-        baseline="fp32" if args.baseline is None else args.baseline,
+        baseline=BASELINE if args.baseline is None else args.baseline,
     )
 
 

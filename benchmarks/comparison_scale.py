@@ -20,7 +20,6 @@ import numpy as np
 from provenance import provenance
 
 from ampft.machine import hardware
-from ampft.metrics import Predictions
 from ampft.runs.folder import RunFolder
 from ampft.runs.memory import PeakMemory
 from ampft.runs.predictions import write_predictions
@@ -33,6 +32,7 @@ from ampft.runs.record import (
     TopologyPart,
     write_record,
 )
+from ampft.tasks.single_label import Predictions
 
 ARMS = ("fp32", "placebo", "bf16", "fp16")
 STEPS = 2000
@@ -54,6 +54,7 @@ def record(arm: str, seed: int, examples: int, names: list[str]) -> RunRecord:
         status="finished",
         arguments={"seed": seed, "mixed_precision": mode, "learning_rate": 5e-5},
         command=["recipes/classify.py"],
+        task="text",
         label_names=names,
         data=DataPart(
             name="made up",

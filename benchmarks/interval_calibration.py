@@ -53,6 +53,8 @@ from ampft.comparison.statistics.interval import DifferenceEstimate, estimate_di
 from ampft.comparison.statistics.jackknife import JackknifeDifferences, jackknife_differences
 from ampft.comparison.statistics.mcnemar import mcnemar_mid_p
 from ampft.comparison.statistics.power import power
+from ampft.metrics.sums import single_label_sums
+from ampft.tasks.single_label import METRICS
 
 ALPHA = 0.05
 MARGINS = (0.01, 0.04)
@@ -68,9 +70,11 @@ def one_comparison(
     baseline, mode = (
         np.where(right, drawn.labels, drawn.wrong) for right in (baseline_right, mode_right)
     )
-    jackknife = jackknife_differences(
-        drawn.labels, mode, baseline, metric=cell.metric, classes=len(CLASS_SHARES[cell.metric])
+    classes = len(CLASS_SHARES[cell.metric])
+    mode_sums, baseline_sums = (
+        [single_label_sums(drawn.labels, row, classes) for row in rows] for rows in (mode, baseline)
     )
+    jackknife = jackknife_differences(mode_sums, baseline_sums, METRICS[cell.metric])
     return jackknife, (
         int((mode_right & ~baseline_right).sum()),
         int((baseline_right & ~mode_right).sum()),
@@ -141,7 +145,7 @@ def summary(found: dict[float, list[DifferenceEstimate]]) -> dict[str, object]:
             seed_variance=float(np.mean([each.per_seed.var(ddof=1) for each in planted])),
             covariance=float(np.mean([each.jackknife_covariance for each in planted])),
             jackknife_variance=float(np.mean([each.jackknife_variance for each in planted])),
-            examples=planted[0].examples,
+            cases=planted[0].cases,
             alpha=ALPHA,
         ),
         "equivalent_at_0": {

@@ -19,8 +19,8 @@ from transformers import (
 )
 
 from ampft.models.packing.kernel_caches import CAPACITIES
+from ampft.tasks import make_task
 from ampft.tasks.task import TaskSettings
-from ampft.tasks.text import text_task
 
 TORCHS_CAPACITY = "1024"
 
@@ -82,7 +82,7 @@ def task_of(work: Work, remove_padding: bool) -> Any:
             max_seq_length=work.max_length,
             remove_padding=remove_padding,
         )
-        _TASKS[key] = text_task(work.data, settings)
+        _TASKS[key] = make_task(work.data, settings)
     return _TASKS[key]
 
 

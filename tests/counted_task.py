@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ampft.data.tensors import TensorExamples
+from ampft.data.steps import TensorExamples
 
 CLASSES = ("ant", "bee", "cow")
 

@@ -10,8 +10,8 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
 
 from ampft.data.dataset import ClassificationData
-from ampft.tasks.task import TaskSettings
-from ampft.tasks.text import TextTask, text_task
+from ampft.tasks import make_task
+from ampft.tasks.task import Task, TaskSettings
 
 LABELS = ("ant", "bee", "cow")
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -54,7 +54,7 @@ def tiny_texts(n: int, *, seed: int = 0) -> dict[str, list]:
     return {"text": texts, "label": labels.tolist()}
 
 
-def tiny_task(folder: Path, *, train: int, validation: int = 4, **settings) -> TextTask:
+def tiny_task(folder: Path, *, train: int, validation: int = 4, **settings) -> Task:
     """Return the text task over `tiny_texts`, with the model in `folder`."""
     features = datasets.Features(
         {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=list(LABELS))}
@@ -65,4 +65,4 @@ def tiny_task(folder: Path, *, train: int, validation: int = 4, **settings) -> T
         for seed, (name, n) in enumerate(sizes.items())
     }
     data = ClassificationData(datasets.DatasetDict(splits), ("text",), "text", "tiny", {}, ())
-    return text_task(data, TaskSettings(model_name_or_path=str(folder), **settings))
+    return make_task(data, TaskSettings(model_name_or_path=str(folder), **settings))

@@ -8,17 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from ampft.arguments.checks import HIGHEST
-from ampft.arguments.classify import MODES as CLASSIFY_MODES
-from ampft.arguments.classify import ClassifyArguments, parse_classify_arguments
+from ampft.arguments.classify import LARGEST_SEED, ClassifyArguments, parse_classify_arguments
 from ampft.arguments.flags import flag, parse_flags
 from ampft.errors import InputError, nearest
+from ampft.precision.modes import BASELINE, MODES
+from ampft.tasks import TASKS
 
 WHAT, HOW, OUTPUT = "what is compared", "time and processes", "output"
 
-MODES = tuple(mode for mode in CLASSIFY_MODES if mode != "no")
-BASELINE = "fp32"
-METRICS = ("accuracy", "macro_f1")
 LEAST_SEEDS = 3
 PROGRAM = "compare_precision.py"
 
@@ -50,7 +47,9 @@ class CompareArguments:
         "nothing",
         group=WHAT,
     )
-    metric: str = flag("accuracy", "the metric that decides", group=WHAT, choices=METRICS)
+    metric: str | None = flag(
+        None, "the metric that decides; none: the task's primary one (accuracy)", group=WHAT
+    )
     margin: float = flag(1.0, "differences within it count as none, in points", group=WHAT)
     no_placebo: bool = flag(
         False, "leave out the twin of fp32 that shows how much chance alone changes", group=WHAT
@@ -131,14 +130,14 @@ def parse_compare_arguments(argv: Sequence[str] | None = None) -> CompareCommand
     classify = parse_classify_arguments(words)
     _refuse_own(classify)
     looks = _looks(settings.seeds)
-    if classify.seed + looks[-1] - 1 > HIGHEST["seed"]:
+    if classify.seed + looks[-1] - 1 > LARGEST_SEED:
         raise InputError(
-            f"--seed {classify.seed}: {looks[-1]} seeds from there on pass {HIGHEST['seed']}. "
+            f"--seed {classify.seed}: {looks[-1]} seeds from there on pass {LARGEST_SEED}. "
             "Begin lower."
         )
     if not 0 < settings.margin < 100:
         raise InputError(
-            f"--margin: received {settings.margin}; it has to be above 0 and below 100 points."
+            f"--margin: received {settings.margin}; it must be above 0 and below 100 points."
         )
     if settings.config_file is not None and not Path(settings.config_file).is_file():
         raise InputError(f"--config_file {settings.config_file}: there is no such file.")
@@ -146,7 +145,7 @@ def parse_compare_arguments(argv: Sequence[str] | None = None) -> CompareCommand
     return CompareCommand(
         modes=modes,
         looks=looks,
-        metric=settings.metric,
+        metric=_metric(settings.metric, classify.task),
         margin=settings.margin / 100,
         placebo=not settings.no_placebo,
         yardstick=settings.yardstick,
@@ -157,6 +156,19 @@ def parse_compare_arguments(argv: Sequence[str] | None = None) -> CompareCommand
         classify=classify,
         notes=notes,
     )
+
+
+def _metric(name: str | None, task: str | None) -> str:
+    """Return the metric that decides: the one named, or the primary one of the task."""
+    problem = TASKS[task or next(iter(TASKS))].problem_type()
+    if name is None:
+        return next(iter(problem.metrics))
+    if name not in problem.metrics:
+        raise InputError(
+            f"--metric: received {name!r}.{nearest(name, problem.metrics)} Choose from "
+            f"{', '.join(problem.metrics)}."
+        )
+    return name
 
 
 def _refuse_misplaced(own: Sequence[str]) -> None:

@@ -29,15 +29,34 @@ def flag(
     *,
     group: str,
     choices: Sequence[str] | None = None,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    below: float | None = None,
 ) -> Any:
-    """Return a dataclass field with the help `text` (with its unit) in the help's `group`."""
-    return field(default=default, metadata={"help": text, "group": group, "choices": choices})
+    """Return a dataclass field that is a flag.
+
+    Args:
+        default: Value where the user gives none.
+        text: Help text, with the unit.
+        group: Title under which the help lists the flag.
+        choices: Allowed values; None allows all.
+        at_least: Lowest value of a number.
+        at_most: Highest value of a number.
+        below: Limit that a number must stay below.
+    """
+    limits = {"at_least": at_least, "at_most": at_most, "below": below}
+    metadata = {"help": text, "group": group, "choices": choices, "limits": limits}
+    return field(default=default, metadata=metadata)
 
 
-class _Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors are `InputError`s."""
+class ArgumentParser(argparse.ArgumentParser):
+    """An `argparse.ArgumentParser` whose errors are `InputError`s, without abbreviations."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{"allow_abbrev": False, **kwargs})
 
     def error(self, message: str) -> NoReturn:
+        """Raise the message as an `InputError`."""
         raise InputError(f"{message}. See {self.prog} --help.")
 
 
@@ -76,18 +95,51 @@ def parse_flags(
     config = values.pop("config", None)
     from_file = {} if config is None else _read_config(config, known, hints)
     chosen = from_file | values
-    return kind(**chosen), frozenset(chosen)
+    parsed = kind(**chosen)
+    _check_values(parsed, known)
+    return parsed, frozenset(chosen)
+
+
+def _check_values(parsed: object, known: Mapping[str, Field[Any]]) -> None:
+    """Refuse blank texts and numbers out of range."""
+    for name, f in known.items():
+        value = getattr(parsed, name)
+        if isinstance(value, str) and not value.strip():
+            raise InputError(f"--{name}: received {value!r}. Give it a value, or remove it.")
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            _check_range(name, value, **f.metadata["limits"])
+
+
+def _check_range(
+    name: str, value: float, *, at_least: float | None, at_most: float | None, below: float | None
+) -> None:
+    # Written so that NaN is refused, and infinity where there is any limit.
+    limited = (at_least, at_most, below) != (None, None, None)
+    is_inside = (
+        (at_least is None or value >= at_least)
+        and (at_most is None or value <= at_most)
+        and (below is None or value < below)
+        and (not limited or abs(value) < float("inf"))
+    )
+    if is_inside:
+        return
+    words = [
+        f"at least {at_least:g}" if at_least is not None else "",
+        f"at most {at_most:,.0f}" if at_most is not None else "",
+        f"below {below:g}" if below is not None else "",
+    ]
+    allowed = " and ".join(filter(None, words))
+    raise InputError(f"--{name}: received {value}; it must be {allowed}.")
 
 
 def _build(
     known: Mapping[str, Field[Any]], hints: Mapping[str, Any], usage: str, description: str
-) -> _Parser:
+) -> ArgumentParser:
     # A flag that is not given leaves no trace, so that a file's value is not hidden by a default.
-    parser = _Parser(
+    parser = ArgumentParser(
         prog=usage.split()[0],
         usage=usage,
         description=description,
-        allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=34, width=100),
     )

@@ -9,40 +9,242 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ampft.comparison.figures import (
-    CalibrationBin,
-    ClassFigures,
-    Curve,
-    Difference,
-    FlippedExample,
-    Flips,
-    Memory,
-    MetricValues,
-    RunOutcome,
-    Speed,
-)
 from ampft.text.json_io import JSONValue
+from ampft.text.numbers import Units
 
-__all__ = [
-    "COMPARISON_NAME",
-    "SCHEMA",
-    "Arm",
-    "CalibrationBin",
-    "ClassFigures",
-    "Comparison",
-    "Curve",
-    "Difference",
-    "FlippedExample",
-    "Flips",
-    "Memory",
-    "MetricValues",
-    "PlanFacts",
-    "RunOutcome",
-    "Speed",
-]
-
-SCHEMA = 1
+SCHEMA = 2
 COMPARISON_NAME = "comparison.json"
+CALIBRATION_ERROR = "expected_calibration_error"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOutcome:
+    """One run of an arm.
+
+    Attributes:
+        seed: Of training.
+        status: As in the run record.
+        reason: Why it diverged or was interrupted.
+        folder: The name of its folder, without its parents.
+    """
+
+    seed: int
+    status: str
+    reason: str | None
+    folder: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricInfo:
+    """What a reader has to know of a metric.
+
+    Attributes:
+        name: Key in reports and records.
+        title: Name for people.
+        higher_is_better: Direction.
+        is_share: Whether differences are given in points (hundredths).
+    """
+
+    name: str
+    title: str
+    higher_is_better: bool = True
+    is_share: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricValues:
+    """A metric over the seeds of an arm, in the order of its runs; `sd` with S - 1.
+
+    With one seed there is no deviation: `sd` is None.
+    """
+
+    mean: float
+    sd: float | None
+    per_seed: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """An arm's primary metric minus the baseline's, and what follows.
+
+    Attributes:
+        estimate: Mean over the seeds.
+        per_seed: In the order of the seeds.
+        interval95: Low and high; at the comparison's own level, `level95`, when looks are planned.
+        interval90: The same for equivalence.
+        level95: 0.95, or more when several looks are planned.
+        level90: 0.90, or more when several looks are planned.
+        degrees_of_freedom: Of t; see `statistics.interval`.
+        seed_variance: Of the differences over seeds, after its floor.
+        jackknife_variance: Mean over seeds of the jackknife variance over examples.
+        jackknife_covariance: Mean over pairs of seeds, floored at 0.
+        p_difference: Two-sided, before Holm; None for a placebo.
+        p_equivalence: Two one-sided tests, before Holm; None for a placebo.
+        p_difference_holm: After Holm over the modes; None for a placebo.
+        p_equivalence_holm: After Holm over the modes; None for a placebo.
+        p_beyond: For a difference beyond the margin, before Holm; None for a placebo, and in files
+            from before it was kept.
+        p_beyond_holm: After Holm over the modes; None as above.
+        verdict: Such as "equivalent" or "undecided"; None for a placebo, which is no candidate.
+        seeds_to_decide: Least and most seeds that would decide it; None when it is decided, or
+            when no number of seeds would.
+    """
+
+    estimate: float
+    per_seed: tuple[float, ...]
+    interval95: tuple[float, float]
+    interval90: tuple[float, float]
+    level95: float
+    level90: float
+    degrees_of_freedom: float
+    seed_variance: float
+    jackknife_variance: float
+    jackknife_covariance: float
+    p_difference: float | None
+    p_equivalence: float | None
+    p_difference_holm: float | None
+    p_equivalence_holm: float | None
+    verdict: str | None
+    seeds_to_decide: tuple[int, int] | None
+    p_beyond: float | None = None
+    p_beyond_holm: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """Median steady-state optimizer steps, and the baseline's over them, pair by pair.
+
+    Attributes:
+        step_seconds: Median of each run, in the order of the runs.
+        ratio: Median over the seeds of baseline step / this arm's step (2 is twice as fast); None
+            for the baseline and for emulated modes, which get no ranking.
+        ratio_spread: Least and greatest over the seeds.
+        ratio_to_tf32: The same against tf32, where it was compared.
+        tokens_per_second: Median over the runs.
+        waiting_share: Of the steps, median over the runs.
+        utilisation: Of the matrix-product rate measured in the same process, median over the runs.
+        training_seconds: Median over the runs.
+        total_seconds: From start to report, median over the runs.
+        reason: Why a mode is less than 1.2 times as fast as the baseline, in one sentence.
+    """
+
+    step_seconds: tuple[float, ...]
+    ratio: float | None
+    ratio_spread: tuple[float, float] | None
+    ratio_to_tf32: float | None
+    tokens_per_second: float | None
+    waiting_share: float | None
+    utilisation: float | None
+    training_seconds: float | None
+    total_seconds: float | None
+    reason: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Peak memory, medians over the runs, bytes; the parts as the run records have them."""
+
+    peak: int | None
+    ratio: float | None
+    weights: int | None
+    gradients: int | None
+    optimizer_state: int | None
+    activations: int | None
+    rest: int | None
+    baseline: int | None
+    protocol: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlippedExample:
+    """An example that an arm and the baseline predict differently.
+
+    Attributes:
+        example_id: Row of the split.
+        text: Its inputs, shortened; empty where they are not shown.
+        label: Its class.
+        seeds: In how many seeds it flips.
+        baseline: Predicted by the baseline, at the first seed where it flips.
+        baseline_confidence: Its probability there.
+        arm: Predicted by the arm there.
+        arm_confidence: Its probability there.
+    """
+
+    example_id: int
+    text: str
+    label: str
+    seeds: int
+    baseline: str
+    baseline_confidence: float
+    arm: str
+    arm_confidence: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flips:
+    """Predictions that differ between an arm and the baseline at the same seed.
+
+    Attributes:
+        per_seed: Number of examples, in the order of the seeds.
+        mean: Over the seeds.
+        gained: Mean number that only the arm has right.
+        lost: Mean number that only the baseline has right.
+        mcnemar_mid_p: Per seed, about these two checkpoints alone.
+        examples: Those that flip in most seeds first, a few.
+    """
+
+    per_seed: tuple[int, ...]
+    mean: float
+    gained: float
+    lost: float
+    mcnemar_mid_p: tuple[float, ...]
+    examples: tuple[FlippedExample, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassFigures:
+    """One class in one arm, means over the seeds; `f1_difference` to the baseline."""
+
+    name: str
+    support: int
+    precision: float
+    recall: float
+    f1: float
+    f1_difference: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationBin:
+    """Predictions whose confidence falls between `low` and `high`, over all seeds."""
+
+    low: float
+    high: float
+    count: int
+    confidence: float | None
+    accuracy: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """One run over its optimizer steps, thinned to what a chart can show.
+
+    Attributes:
+        seed: Of the run.
+        steps: Of the points of `loss` and `loss_scale`.
+        loss: Training loss, a mean over the steps since the point before.
+        loss_scale: None without a gradient scaler.
+        skipped: Steps that were skipped, all of them.
+        validation_steps: Where validation was evaluated.
+        validation_metric: The primary metric there.
+    """
+
+    seed: int
+    steps: tuple[int, ...]
+    loss: tuple[float | None, ...]
+    loss_scale: tuple[float | None, ...] | None
+    skipped: tuple[int, ...]
+    validation_steps: tuple[int, ...]
+    validation_metric: tuple[float, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +273,7 @@ class PlanFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arm:
+class ArmResult:
     """A mode, or the placebo, with all its runs.
 
     Attributes:
@@ -83,8 +285,8 @@ class Arm:
         status: "complete", "unstable" (a run diverged) or "failed" (a run did not finish).
         status_words: Such as "unstable, 2 of 5".
         runs: By seed.
-        metrics: By name: accuracy, macro_f1, balanced_accuracy, matthews, log_loss, brier, ece;
-            empty for an arm that is not complete, which gets no mean over its survivors.
+        metrics: By name; empty for an arm that is not complete, which gets no mean over its
+            survivors.
         metrics_fp32: The same models predicting in float32; empty when that was not measured.
         difference: To the baseline in the primary metric; None for the baseline itself and for an
             arm that is not complete.
@@ -129,7 +331,8 @@ class Comparison:
 
     Attributes:
         title: Model on data, such as "all-MiniLM-L6-v2 on stdlib (summary)".
-        metric: The primary metric: accuracy or macro_f1.
+        metric: Name of the primary metric.
+        metrics: All metrics that the arms may have, in the order to be shown.
         margin: Differences within it count as none.
         margin_share_of_errors: The margin over the baseline's share of errors.
         alpha: Of this look: 0.05, less when several looks are planned.
@@ -152,6 +355,7 @@ class Comparison:
 
     title: str
     metric: str
+    metrics: tuple[MetricInfo, ...]
     margin: float
     margin_share_of_errors: float | None
     alpha: float
@@ -160,7 +364,7 @@ class Comparison:
     split: str
     examples: int
     label_names: tuple[str, ...]
-    arms: tuple[Arm, ...]
+    arms: tuple[ArmResult, ...]
     verdicts: tuple[str, ...]
     stamps: tuple[str, ...]
     setup: Mapping[str, str]
@@ -171,11 +375,21 @@ class Comparison:
     schema: int = SCHEMA
 
     @property
-    def baseline(self) -> Arm:
+    def baseline(self) -> ArmResult:
         """The arm that all others are compared with."""
         return self.arms[0]
 
-    def arm(self, name: str) -> Arm:
+    @property
+    def primary(self) -> MetricInfo:
+        """The primary metric."""
+        return next(info for info in self.metrics if info.name == self.metric)
+
+    @property
+    def units(self) -> Units:
+        """How values of the primary metric and differences in it are printed."""
+        return Units(self.primary.title, self.margin, is_share=self.primary.is_share)
+
+    def arm(self, name: str) -> ArmResult:
         """Return the arm of that name.
 
         Raises:

@@ -42,6 +42,10 @@ class ClassificationData:
         """The classes' names in the order of their indices."""
         return tuple(self.splits["train"].features["label"].names)
 
+    def labels(self, split: str) -> IntArray:
+        """Return the (n,) class indices, int64, of a split."""
+        return label_codes(self.splits[split])
+
 
 def batches(split: Dataset) -> Iterator[dict[str, list[Any]]]:
     """Yield a split's rows in dictionaries of columns, at most `ROWS_AT_A_TIME` rows each."""

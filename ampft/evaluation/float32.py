@@ -14,6 +14,7 @@ from torch import nn
 from ampft.errors import InputError
 from ampft.models.weights import store_in
 from ampft.precision.emulation import emulation_suspended
+from ampft.precision.modes import BASELINE
 from ampft.precision.resolve import Precision
 from ampft.precision.tf32 import apply_float32_policy
 
@@ -27,7 +28,7 @@ def check_float32_possible(accelerator: Accelerator, precision: Precision) -> No
     Raises:
         InputError: FSDP casts the weights, or fp8 replaced layers.
     """
-    if accelerator.distributed_type == DistributedType.FSDP or precision.mode == "fp8":
+    if accelerator.distributed_type == DistributedType.FSDP or precision.row.replaces_layers:
         raise InputError(
             "--evaluate_fp32: FSDP and fp8 build their precision into the model, so that the same "
             "model cannot predict in float32. Leave it away, and predict with the saved model: "
@@ -50,7 +51,7 @@ def in_float32(
     # Accelerate keeps the forward pass that it wrapped in autocast; fp32 and tf32 have no wrapper.
     wrapped, original = plain.__dict__.get("forward"), plain.__dict__.get("_original_forward")
     is_16_bit = precision.storage_dtype != torch.float32
-    apply_float32_policy(replace(precision, mode="fp32"))
+    apply_float32_policy(replace(precision, mode=BASELINE))
     try:
         if original is not None:
             plain.forward = original

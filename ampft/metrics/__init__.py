@@ -1,13 +1,8 @@
-"""What came out of an evaluation: predictions, the metrics over them, the printed report."""
+"""Metrics: class scores, calibration, and functions of sums over cases; nothing imports torch."""
 
 from __future__ import annotations
 
 from pathlib import Path
-
-from ampft.metrics.classification import Report, classification_report
-from ampft.metrics.predictions import Predictions, check_census
-
-__all__ = ["Predictions", "Report", "check_census", "classification_report", "metric_path"]
 
 
 def metric_path() -> str:

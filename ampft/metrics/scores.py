@@ -5,12 +5,20 @@ A class of the label map that is absent from a split has support 0, precision, r
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from ampft.metrics.predictions import IntArray, Predictions
+from ampft.text.escaping import display_width, inert
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float32]
+
+DIGITS = 3
+WIDEST_NAME = 60  # columns; longer class names are cut in the table, and only there
 
 
 @dataclass(frozen=True)
@@ -92,30 +100,97 @@ def flat_scores(labels: IntArray, predicted: IntArray, classes: int) -> dict[str
     }
 
 
-def confusion(labels: IntArray, predicted: IntArray, classes: int) -> tuple[tuple[int, ...], ...]:
-    """Return the confusion matrix: row = true class, column = predicted class; sums to n."""
+def confusion(labels: IntArray, predicted: IntArray, classes: int) -> IntArray:
+    """Return (K, K) int64 counts, row = true class, column = predicted class; they sum to n."""
     from sklearn.metrics import confusion_matrix
 
-    matrix = confusion_matrix(labels, predicted, labels=np.arange(classes))
-    return tuple(tuple(int(count) for count in row) for row in matrix)
+    matrix: IntArray = confusion_matrix(labels, predicted, labels=np.arange(classes))
+    return matrix.astype(np.int64)
 
 
-def proper_scores(predictions: Predictions) -> tuple[float, float]:
-    """Return the log loss and the Brier score.
+def case_log_losses(labels: IntArray, probabilities: FloatArray) -> npt.NDArray[np.float64]:
+    """Return -ln p(label) of each example in nats, shape (n,), float64.
 
-    Both are computed in float64 after dividing each row by its sum, because a float32 softmax
-    sums to one only within 1e-7. The log loss is the mean of -ln p(label) in nats, with p clipped
-    at 2^-52 (scikit-learn, float64). The Brier score is the mean over examples of the sum over
-    classes of (p - y)^2, in [0, 2] (Brier, "Verification of forecasts expressed in terms of
-    probability", Monthly Weather Review 78, 1950); with two classes too, where some halve it.
+    As in scikit-learn's `log_loss`, p is clipped to [2^-52, 1 - 2^-52].
 
     Args:
-        predictions: n examples.
+        labels: True classes, shape (n,).
+        probabilities: Shape (n, K). Each row is divided by its sum, because a float32 softmax sums
+            to one only within 1e-7.
     """
-    from sklearn.metrics import brier_score_loss, log_loss
+    rows = _normalized(probabilities)
+    smallest = np.finfo(np.float64).eps
+    own = rows[np.arange(len(labels)), labels].clip(smallest, 1 - smallest)
+    losses: npt.NDArray[np.float64] = -np.log(own)
+    return losses
 
-    rows = predictions.probabilities.astype(np.float64)
+
+def case_brier_scores(labels: IntArray, probabilities: FloatArray) -> npt.NDArray[np.float64]:
+    """Return the sum over classes of (p - y)^2 of each example, in [0, 2], shape (n,), float64.
+
+    Source: Brier, "Verification of forecasts expressed in terms of probability", Monthly Weather
+    Review 78, 1950. With two classes too, where some halve it.
+
+    Args:
+        labels: True classes, shape (n,).
+        probabilities: Shape (n, K); divided by their sums as in `case_log_losses`.
+    """
+    rows = _normalized(probabilities)
+    rows[np.arange(len(labels)), labels] -= 1
+    scores: npt.NDArray[np.float64] = (rows**2).sum(axis=1)
+    return scores
+
+
+def report_table(
+    confusion_matrix: Sequence[Sequence[int]], label_names: Sequence[str], *, digits: int = DIGITS
+) -> str:
+    """Return scikit-learn's classification report, computed by scikit-learn.
+
+    Args:
+        confusion_matrix: (C, C) counts, row = true class, column = predicted class. It holds all
+            that the table needs, so that a report that was read back prints the same.
+        label_names: The C class names.
+        digits: Decimal places.
+
+    Returns:
+        The table, with a newline at its end.
+    """
+    from sklearn.metrics import classification_report
+
+    counts = np.asarray(confusion_matrix, dtype=np.int64).ravel()
+    classes = np.arange(len(label_names))
+    names = [_cut(inert(name)) for name in label_names]
+    table: str = classification_report(
+        np.repeat(classes.repeat(len(classes)), counts),
+        np.repeat(np.tile(classes, len(classes)), counts),
+        labels=classes,
+        # scikit-learn aligns by number of characters: stand-ins have the width of the names.
+        target_names=["x" * display_width(name) for name in names],
+        digits=digits,
+        zero_division=0,
+    )
+    # Without one correct prediction scikit-learn's supports are floats: 5.0.
+    table = re.sub(r"(\d+)\.0$", r"  \1", table, flags=re.MULTILINE)
+    header, blank, *rows = table.split("\n")
+    for index, name in enumerate(names):
+        width = display_width(name)
+        start = len(rows[index]) - len(rows[index].lstrip())
+        rows[index] = " " * start + name + rows[index][start + width :] if width else rows[index]
+    return "\n".join([header, blank, *rows])
+
+
+def _normalized(probabilities: FloatArray) -> npt.NDArray[np.float64]:
+    rows: npt.NDArray[np.float64] = probabilities.astype(np.float64)
     rows /= rows.sum(axis=1, keepdims=True)
-    classes = np.arange(len(predictions.label_names))
-    brier = brier_score_loss(predictions.labels, rows, labels=classes, scale_by_half=False)
-    return float(log_loss(predictions.labels, rows, labels=classes)), float(brier)
+    return rows
+
+
+def _cut(name: str) -> str:
+    if display_width(name) <= WIDEST_NAME:
+        return name
+    kept = ""
+    for character in name:
+        if display_width(kept + character) > WIDEST_NAME - 1:
+            break
+        kept += character
+    return f"{kept}…"

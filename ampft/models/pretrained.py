@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ CURES = {
 
 
 def load_pretrained(
-    auto_class: Any, path: str, label_names: tuple[str, ...], *, trust_remote_code: bool
+    auto_class: Any, path: str, label_arguments: Mapping[str, Any], *, trust_remote_code: bool
 ) -> tuple[Any, tuple[str, ...]]:
     """Return a model of transformers in float32, and what to say of its head.
 
@@ -30,7 +31,8 @@ def load_pretrained(
         auto_class: The class of transformers that loads it, such as
             `AutoModelForSequenceClassification`.
         path: Folder or hub id.
-        label_names: The labels of the data, in order.
+        label_arguments: What the configuration needs to know of the labels of the data:
+            `id2label` with their names in order, `num_labels` and so on.
         trust_remote_code: Whether code from the model's repository may run.
 
     Raises:
@@ -43,11 +45,11 @@ def load_pretrained(
             dtype=torch.float32,  # transformers 5 would take the dtype of the checkpoint
             ignore_mismatched_sizes=True,
             trust_remote_code=trust_remote_code,
-            **label_arguments(label_names),
+            **label_arguments,
         )
     except Exception as error:  # damaged weights: SafetensorError, UnpicklingError, KeyError, ...
         raise cannot_load(path, error) from error
-    stale = _stale_labels(config, label_names)
+    stale = _stale_labels(config, tuple(label_arguments["id2label"].values()))
     if stale is not None:
         _renew_head(model)
     refuse_not_finite(model, path)
@@ -90,17 +92,6 @@ def refuse_not_finite(model: nn.Module, path: str, *, flag: str = NAMED_MODEL) -
             )
 
 
-def label_arguments(label_names: tuple[str, ...]) -> dict[str, Any]:
-    """Return the labels as transformers' configurations take them, one right per example."""
-    return {
-        # The checkpoint's own would stay else; by it transformers.pipeline chooses its function.
-        "problem_type": "single_label_classification",
-        "num_labels": len(label_names),
-        "id2label": dict(enumerate(label_names)),
-        "label2id": {name: index for index, name in enumerate(label_names)},
-    }
-
-
 def cannot_load(path: str, error: Exception, *, flag: str = NAMED_MODEL) -> InputError:
     """Return the one message for a model, tokenizer or processor that cannot be loaded."""
     reason = next(iter(str(error).strip().splitlines()), "").rstrip(".")
@@ -141,7 +132,7 @@ def _renew_head(model: nn.Module) -> None:
             draw(module)
 
 
-def compute_activations_again(model: Any) -> None:
+def enable_gradient_checkpointing(model: Any) -> None:
     """Let `model` keep what its layers are given, and compute the rest again when it is needed."""
     # transformers 5.23 renamed it, and warns of the old name.
     renamed = getattr(model, "activation_checkpointing_enable", None)

@@ -1,8 +1,9 @@
-"""Weights in the dtype that a mode stores them in, and their hash, which is of float32 always."""
+"""Weights: the dtype that they are stored in, their hash in float32, the placebo's change."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -20,31 +21,30 @@ class LoadedModel:
         name: What is shown and recorded: a hub id, a folder, or a description.
         padding_free: Whether its encoder runs on real tokens alone.
         notes: Sentences to print, such as why the head is new.
-        float32_sha256: `weights_hash` of the float32 weights; None where they are float32 still.
+        float32_sha256: `weights_hash` of the float32 weights; empty until `cast_weights`.
     """
 
     model: nn.Module
     name: str
     padding_free: bool
     notes: tuple[str, ...]
-    float32_sha256: str | None = None
+    float32_sha256: str = ""
 
 
 def cast_weights(loaded: LoadedModel, precision: Precision) -> LoadedModel:
     """Store the weights of a float32 model as `precision` says, in place; before the optimizer.
 
     The hash of the float32 weights is kept, so that runs in different modes can show that they
-    began alike.
+    started alike.
 
     Args:
         loaded: From `Task.load_model`.
         precision: Modes with float32 weights leave the model as it is.
     """
-    if precision.storage_dtype == torch.float32:
-        return loaded
-    float32_sha256 = weights_hash(loaded.model)
-    store_in(loaded.model, precision.storage_dtype)
-    return replace(loaded, float32_sha256=float32_sha256)
+    loaded = replace(loaded, float32_sha256=weights_hash(loaded.model))
+    if precision.storage_dtype != torch.float32:
+        store_in(loaded.model, precision.storage_dtype)
+    return loaded
 
 
 def store_in(model: nn.Module, dtype: torch.dtype) -> None:
@@ -69,3 +69,33 @@ def weights_hash(model: nn.Module) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
     return digest.hexdigest()
+
+
+def perturb_weights(model: nn.Module, seed: int) -> None:
+    """Move every trainable weight by one unit in its last place, up or down at random.
+
+    Chaos can let two trainings that differ by so little end apart (Summers and Dinneen, 2021,
+    "Nondeterminism and Instability in Neural Network Optimization"), so that their difference is
+    the yardstick for every other.
+
+    Zeros stay: a relative error of nothing is nothing, and a subnormal number in the place of a
+    zero is slow on a CPU. Buffers and frozen weights stay too: they are no starting point of the
+    training. Torch's global generator is not touched, so that dropout draws what it would have.
+
+    Args:
+        model: Its trainable floating-point parameters change in place; a tied one moves once.
+        seed: Of a generator on the CPU, so that every process and device moves alike.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad and parameter.is_floating_point():
+                up = torch.randint(2, parameter.shape, generator=generator, dtype=torch.bool)
+                parameter.copy_(_next_to(parameter, up.to(parameter.device)))
+
+
+def _next_to(weight: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    limit = torch.full_like(weight, math.inf)
+    moved = torch.nextafter(weight, torch.where(up, limit, -limit))
+    # The largest finite number has no finite neighbour on its far side.
+    return torch.where((weight == 0) | ~moved.isfinite(), weight, moved)

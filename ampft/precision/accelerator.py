@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate import Accelerator, PartialState
+from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType, parse_flag_from_env, patch_environment
 
 from ampft.errors import InputError
@@ -77,9 +78,28 @@ def make_accelerator(
             ) from error
     _refuse_deepspeed(accelerator)
     _check_same(accelerator, precision)
-    if precision.mode == "fp16" and precision.device_type == "cpu":
+    if precision.emulates_binary16:
         _scale_on_cpu(accelerator)
     return accelerator
+
+
+@contextmanager
+def separate_accelerators() -> Iterator[None]:
+    """Let this process have several Accelerators, each in a precision of its own.
+
+    Accelerate keeps one state per process. Inside, `forget_accelerator` makes the next Accelerator
+    start with a state of its own; the earlier state is back afterwards.
+    """
+    before = AcceleratorState._shared_state
+    try:
+        yield
+    finally:
+        AcceleratorState._shared_state = before
+
+
+def forget_accelerator() -> None:
+    """Give the next Accelerator a state of its own; earlier ones hold on to theirs."""
+    AcceleratorState._shared_state = {}
 
 
 def _refuse_deepspeed(accelerator: Accelerator) -> None:
@@ -139,7 +159,7 @@ def numerics(precision: Precision) -> AbstractContextManager[object]:
 
     It emulates binary16 products where the hardware has none, and changes nothing elsewhere.
     """
-    if precision.mode == "fp16" and precision.is_emulated:
+    if precision.emulates_binary16:
         from ampft.precision.emulation import Binary16Emulation
 
         return Binary16Emulation()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -14,23 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ampft.errors import InputError
 from ampft.precision.emulation import inside_emulation
 from ampft.precision.resolve import Precision
-from ampft.precision.tensor_census import (
-    check_trainable_float32,
-    dtype_name,
-    stored_otherwise,
-    tensor_census,
-)
 from ampft.precision.tf32 import float32_product_loses_bits
-
-__all__ = [
-    "KINDS",
-    "ExecutedDtypes",
-    "ProductRecorder",
-    "ProductRow",
-    "check_trainable_float32",
-    "contradiction",
-    "tensor_census",
-]
 
 KINDS = ("projection", "convolution", "recurrent", "attention")
 _PLURALS = {"projection": "projections", "convolution": "convolutions", "recurrent": "recurrent"}
@@ -151,7 +135,7 @@ class ProductRecorder(TorchDispatchMode):
     def __init__(self, precision: Precision) -> None:
         super().__init__()
         self._precision = precision
-        self._is_emulated = precision.mode == "fp16" and precision.is_emulated
+        self._is_emulated = precision.emulates_binary16
         self._counts: Counter[tuple[str, str, tuple[str, ...], str, str]] = Counter()
         self._cuda_device: torch.device | None = None
 
@@ -273,14 +257,14 @@ def contradiction(precision: Precision, executed: ExecutedDtypes) -> str | None:
     need not: on a CPU its math path multiplies in float32 under dropout, and that is reported.
     """
     lost = executed.float32_products_lose_bits
-    if lost is not None and lost != (precision.mode == "tf32"):
+    if lost is not None and lost != precision.row.has_fast_float32:
         return (
             f"mode {precision.mode} was asked for, but float32 products "
             f"{'ran in TF32' if lost else 'did not run in TF32'}"
         )
     rows = [row for row in executed.rows if row.kind != "attention"]
     wanted = dtype_name(precision.compute_dtype)
-    if precision.mode == "fp8":
+    if precision.row.replaces_layers:
         # Only layers that are large enough are converted; the others multiply in bfloat16.
         return None if any(wanted in row.inputs for row in rows) else _no_product(precision)
     strays = [row for row in rows if set(row.inputs) != {wanted}]
@@ -300,3 +284,120 @@ def contradiction(precision: Precision, executed: ExecutedDtypes) -> str | None:
 def _no_product(precision: Precision) -> str:
     wanted = dtype_name(precision.compute_dtype)
     return f"mode {precision.mode} was asked for, but no product of {wanted} was seen"
+
+
+@dataclass(frozen=True)
+class TensorCensus:
+    """How many tensors of each dtype a model and its optimizer hold (dtype name -> tensors)."""
+
+    parameters: Mapping[str, int] = field(default_factory=dict)
+    gradients: Mapping[str, int] = field(default_factory=dict)
+    optimizer_state: Mapping[str, int] = field(default_factory=dict)
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return `float32` for `torch.float32`."""
+    return str(dtype).removeprefix("torch.")
+
+
+def tensor_census(model: nn.Module | None, optimizer: torch.optim.Optimizer | None) -> TensorCensus:
+    """Count the tensors of each dtype in a model, its gradients and its optimizer's state.
+
+    Args:
+        model: None counts no parameters and no gradients.
+        optimizer: None counts no state. Scalars (step counters) are left out.
+    """
+    parameters = list(model.parameters()) if model is not None else []
+    states = optimizer.state.values() if optimizer is not None else ()
+    state = [
+        value
+        for entry in states
+        for value in entry.values()
+        if isinstance(value, torch.Tensor) and value.ndim > 0
+    ]
+    return TensorCensus(
+        parameters=_count(parameters),
+        gradients=_count(p.grad for p in parameters if p.grad is not None),
+        optimizer_state=_count(state),
+    )
+
+
+def stored_otherwise(precision: Precision, executed: ExecutedDtypes) -> str | None:
+    """Return what a mode with bfloat16 weights held in another dtype, or None.
+
+    Nothing is asked of modes with float32 weights: those that train were checked before, and
+    frozen ones may have any dtype.
+    """
+    if precision.storage_dtype == torch.float32:
+        return None
+    censuses = {
+        "weights": executed.parameters,
+        "gradients": executed.gradients,
+        "optimizer state": executed.optimizer_state,
+    }
+    for what, census in censuses.items():
+        others = sorted(set(census) - {dtype_name(precision.storage_dtype)})
+        if others:
+            stored = f"{what} were stored in {' and '.join(others)}"
+            return f"mode {precision.mode} was asked for, but {stored}"
+    return None
+
+
+def tensor_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """Return the bytes of tensors; one that is given twice, or is another's view, counts once.
+
+    Of a sharded tensor, the part on this process counts.
+    """
+    places: dict[tuple[torch.device, int], int] = {}
+    for tensor in tensors:
+        local: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        place = (local.device, local.data_ptr())
+        places[place] = max(places.get(place, 0), local.numel() * local.element_size())
+    return sum(places.values())
+
+
+def state_bytes(optimizer: torch.optim.Optimizer) -> int:
+    """Return the bytes of an optimizer's state, step counters included; 0 before its first step."""
+    return tensor_bytes(
+        value
+        for entry in optimizer.state.values()
+        for value in entry.values()
+        if isinstance(value, torch.Tensor)
+    )
+
+
+def _count(tensors: Iterable[torch.Tensor]) -> dict[str, int]:
+    return dict(Counter(dtype_name(t.dtype) for t in tensors))
+
+
+def check_storage(model: nn.Module, dtype: torch.dtype) -> None:
+    """Check that all weights that train are stored in `dtype`.
+
+    Raises:
+        InputError: Names the first parameter that is not.
+    """
+    if dtype == torch.float32:
+        check_trainable_float32(model)
+        return
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and parameter.dtype != dtype:
+            raise InputError(
+                f"parameter {name} is {dtype_name(parameter.dtype)}; this mode stores weights in "
+                f"{dtype_name(dtype)}. Cast the model with ampft.cast_weights before the optimizer "
+                "is made."
+            )
+
+
+def check_trainable_float32(model: nn.Module) -> None:
+    """Check that all weights that train are float32, which mixed precision relies on.
+
+    Raises:
+        InputError: Names the first parameter that is not.
+    """
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and parameter.dtype != torch.float32:
+            raise InputError(
+                f"parameter {name} is {dtype_name(parameter.dtype)}; weights that train have to be "
+                f"float32, since updates smaller than a 16-bit weight's spacing would be lost. "
+                f"Load the model with dtype=torch.float32, or call model.float()."
+            )

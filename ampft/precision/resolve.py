@@ -1,4 +1,4 @@
-"""Modes of precision: which was asked for, and what this device makes of it.
+"""What a device makes of a mode: native, emulated, or refused.
 
 Nothing here replaces one mode by another. A mode that the device lacks is an error that lists
 what it has; a mode that it can only imitate is called `emulated`.
@@ -13,19 +13,8 @@ from importlib.util import find_spec
 import torch
 
 from ampft.errors import InputError, nearest
+from ampft.precision.modes import BASELINE, MODES, TABLE, Mode, canonical_mode
 
-# How a bfloat16 weight takes its update, in the modes that store all in bfloat16.
-_ROUNDINGS = {
-    "bf16-true": "nearest",
-    "bf16-true-kahan": "kahan",
-    "bf16-true-stochastic": "stochastic",
-}
-_IN_WORDS = {
-    "nearest": "updates rounded to the nearest",
-    "kahan": "updates by Kahan summation",
-    "stochastic": "updates rounded stochastically",
-}
-MODES = ("fp32", "tf32", "bf16", "fp16", "fp8", *_ROUNDINGS)
 FLAG = "--mixed_precision"
 VARIABLE = "ACCELERATE_MIXED_PRECISION"
 
@@ -35,21 +24,10 @@ UNAVAILABLE = "unavailable"
 
 # `accelerate launch` writes the variable whenever it runs, so `no` is what nobody chose.
 _UNSET = ("", "no")
-_LAUNCHER_MODES = ("fp16", "bf16", "fp8")
-# Where weights are bfloat16 there is nothing left for autocast to do.
-_ACCELERATE_NAMES = {
-    **dict.fromkeys(("fp32", "tf32", *_ROUNDINGS), "no"),
-    "bf16": "bf16",
-    "fp16": "fp16",
-    "fp8": "fp8",
-}
-_COMPUTE_DTYPES = {
-    "fp32": torch.float32,
-    "tf32": torch.float32,
-    "bf16": torch.bfloat16,
-    "fp16": torch.float16,
-    "fp8": torch.float8_e4m3fn,
-    **dict.fromkeys(_ROUNDINGS, torch.bfloat16),
+_ROUNDING_WORDS = {
+    "nearest": "updates rounded to the nearest",
+    "kahan": "updates by Kahan summation",
+    "stochastic": "updates rounded stochastically",
 }
 
 
@@ -60,10 +38,9 @@ class Precision:
     Attributes:
         mode: One of `MODES`.
         device_type: `cpu`, `cuda`, `mps`, ...
-        storage_dtype: Of weights, gradients and optimizer state: bfloat16 in the modes named
-            `bf16-true`, float32 in every other.
-        compute_dtype: Of the operands of matrix products. `tf32` stores its operands as float32
-            and multiplies ten bits of their fraction.
+        storage_dtype: Dtype of weights, gradients and optimizer state.
+        compute_dtype: Dtype of the operands of matrix products. `tf32` stores its operands as
+            float32 and multiplies ten bits of their fraction.
         uses_scaler: Whether the loss is scaled against underflow of float16 gradients.
         execution: `native` or `emulated`.
         reason: Why, in one clause.
@@ -78,19 +55,29 @@ class Precision:
     reason: str
 
     @property
+    def row(self) -> Mode:
+        """The row of the table of modes."""
+        return TABLE[self.mode]
+
+    @property
     def accelerate_name(self) -> str:
         """The value of Accelerate's `mixed_precision` for this mode."""
-        return _ACCELERATE_NAMES[self.mode]
+        return self.row.accelerate_name
 
     @property
     def rounding(self) -> str | None:
-        """How bfloat16 weights take updates: `nearest`, `kahan`, `stochastic`; None in float32."""
-        return _ROUNDINGS.get(self.mode)
+        """How a 16-bit weight takes its update; None for weights in float32."""
+        return self.row.rounding
 
     @property
     def is_emulated(self) -> bool:
         """Whether the hardware imitates this mode. Say so wherever speed is reported."""
         return self.execution == EMULATED
+
+    @property
+    def emulates_binary16(self) -> bool:
+        """Whether float16 products are computed in float32 as a GPU would compute them."""
+        return self.is_emulated and self.compute_dtype == torch.float16
 
 
 @dataclass(frozen=True)
@@ -100,26 +87,6 @@ class Availability:
     mode: str
     status: str
     reason: str
-
-
-def canonical_mode(name: str) -> str:
-    """Return the mode that `name` spells.
-
-    Args:
-        name: One of `MODES` in any case, or Accelerate's `no` for `fp32`.
-
-    Raises:
-        InputError: `name` is no mode.
-    """
-    mode = name.strip().lower()
-    if mode == "no":
-        return "fp32"
-    if mode not in MODES:
-        raise InputError(
-            f"{FLAG}: {name!r} is no mode of precision.{nearest(mode, MODES)} "
-            f"Choose one of {', '.join(MODES)} (`no` means fp32)."
-        )
-    return mode
 
 
 def requested_mode(flag: str | None, environ: Mapping[str, str]) -> str:
@@ -135,10 +102,11 @@ def requested_mode(flag: str | None, environ: Mapping[str, str]) -> str:
     inherited = environ.get(VARIABLE, "").strip().lower()
     if flag is None:
         if inherited in _UNSET:
-            return "fp32"
+            return BASELINE
         return _mode_of_variable(inherited)
     mode = canonical_mode(flag)
-    if inherited in _LAUNCHER_MODES and inherited != mode:
+    launcher_modes = {row.accelerate_name for row in TABLE.values()} - {*_UNSET}
+    if inherited in launcher_modes and inherited != mode:
         raise InputError(
             f"{FLAG} {flag} disagrees with {VARIABLE}={inherited} (accelerate launch, its config "
             f"file or your shell). Name one precision: leave one of the two out, or make them "
@@ -183,9 +151,9 @@ def resolve(mode: str, device: torch.device) -> Precision:
     return Precision(
         mode=mode,
         device_type=device.type,
-        storage_dtype=torch.bfloat16 if mode in _ROUNDINGS else torch.float32,
-        compute_dtype=_COMPUTE_DTYPES[mode],
-        uses_scaler=mode == "fp16",
+        storage_dtype=getattr(torch, TABLE[mode].storage),
+        compute_dtype=getattr(torch, TABLE[mode].compute),
+        uses_scaler=TABLE[mode].needs_scaler,
         execution=found.status,
         reason=found.reason,
     )
@@ -193,20 +161,15 @@ def resolve(mode: str, device: torch.device) -> Precision:
 
 def survey(device: torch.device) -> tuple[Availability, ...]:
     """Return what each mode of `MODES` would be on `device`, in that order."""
-    look: Callable[[str, torch.device], Availability]
-    look = {"cpu": _on_cpu, "cuda": _on_cuda}.get(device.type, _elsewhere)
-    fp32 = Availability("fp32", NATIVE, "every device computes in float32")
-    mixed = (fp32, *(look(mode, device) for mode in MODES[1:] if mode not in _ROUNDINGS))
-    (bf16,) = (entry for entry in mixed if entry.mode == "bf16")
-    return (*mixed, *(_stored_in_bfloat16(mode, bf16) for mode in _ROUNDINGS))
+    return tuple(_availability(row, device) for row in TABLE.values())
 
 
-def _stored_in_bfloat16(mode: str, bf16: Availability) -> Availability:
-    """Return what a mode with bfloat16 weights is where `bf16` is so: the products are the same."""
-    if bf16.status == UNAVAILABLE:
-        return Availability(mode, UNAVAILABLE, bf16.reason)
-    stored = f"weights, gradients, optimizer state bfloat16, {_IN_WORDS[_ROUNDINGS[mode]]}"
-    return Availability(mode, bf16.status, f"{stored}; {bf16.reason}")
+def _availability(row: Mode, device: torch.device) -> Availability:
+    status, reason = _PROBES[row.probe](device)
+    if row.rounding is not None and status != UNAVAILABLE:
+        stored = f"weights, gradients, optimizer state {row.storage}"
+        reason = f"{stored}, {_ROUNDING_WORDS[row.rounding]}; {reason}"
+    return Availability(row.name, status, reason)
 
 
 def cpu_capabilities() -> dict[str, bool]:
@@ -233,58 +196,94 @@ def cpu_capabilities() -> dict[str, bool]:
     return capabilities
 
 
-def _on_cpu(mode: str, device: torch.device) -> Availability:
+Answer = tuple[str, str]
+"""Status and reason."""
+
+
+def _probe_fp32(device: torch.device) -> Answer:
     del device
-    if mode == "tf32":
-        return Availability(mode, UNAVAILABLE, "TF32 is a format of NVIDIA GPUs")
-    if mode == "fp8":
-        return Availability(mode, UNAVAILABLE, "no CPU multiplies 8-bit floating-point numbers")
-    if mode == "fp16":
-        reason = "computed as a GPU would: binary16 operands, float32 sums"
-        return Availability(mode, EMULATED, reason)
+    return NATIVE, "every device computes in float32"
+
+
+def _probe_tf32(device: torch.device) -> Answer:
+    if device.type == "cpu":
+        return UNAVAILABLE, "TF32 is a format of NVIDIA GPUs"
+    return _on_nvidia(device, (8, 0))
+
+
+def _probe_fp8(device: torch.device) -> Answer:
+    if device.type == "cpu":
+        return UNAVAILABLE, "no CPU multiplies 8-bit floating-point numbers"
+    status, reason = _on_nvidia(device, (8, 9))
+    if status == NATIVE and not any(map(find_spec, ("torchao", "transformer_engine"))):
+        reason = "neither torchao nor transformer_engine is installed (pip install torchao)"
+        return UNAVAILABLE, reason
+    return status, reason
+
+
+def _probe_bf16(device: torch.device) -> Answer:
+    if device.type == "cpu":
+        return _bf16_on_cpu()
+    if device.type == "cuda":
+        return _bf16_on_cuda(device)
+    if device.type == "mps" and not torch.backends.mps.is_macos_or_newer(14, 0):
+        return UNAVAILABLE, "needs macOS 14"
+    return _by_autocast(device)
+
+
+def _probe_fp16(device: torch.device) -> Answer:
+    if device.type == "cpu":
+        return EMULATED, "computed as a GPU would: binary16 operands, float32 sums"
+    if device.type == "cuda":
+        return NATIVE, f"float16 products with float32 sums, {_capability(device)}"
+    return _by_autocast(device)
+
+
+_PROBES: dict[str, Callable[[torch.device], Answer]] = {
+    "fp32": _probe_fp32,
+    "tf32": _probe_tf32,
+    "bf16": _probe_bf16,
+    "fp16": _probe_fp16,
+    "fp8": _probe_fp8,
+}
+
+
+def _capability(device: torch.device) -> str:
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"compute capability {major}.{minor}"
+
+
+def _on_nvidia(device: torch.device, needed: tuple[int, int]) -> Answer:
+    if device.type != "cuda" or torch.version.hip is not None:
+        return UNAVAILABLE, "supported only on NVIDIA GPUs"
+    found = torch.cuda.get_device_capability(device)
+    if found < needed:
+        wanted = f"needs compute capability {needed[0]}.{needed[1]}"
+        return UNAVAILABLE, f"{wanted}, this GPU has {found[0]}.{found[1]}"
+    return NATIVE, _capability(device)
+
+
+def _bf16_on_cpu() -> Answer:
     names = {"avx512_bf16": "AVX512-BF16", "amx_bf16": "AMX", "bf16": "ARM BF16"}
     found = [names[name] for name, here in cpu_capabilities().items() if here and name in names]
     if found:
-        return Availability(mode, NATIVE, f"the CPU has {' and '.join(found)}")
-    reason = "the CPU has neither AVX512-BF16 nor AMX, so bfloat16 is slower than float32"
-    return Availability(mode, EMULATED, reason)
+        return NATIVE, f"the CPU has {' and '.join(found)}"
+    return EMULATED, "the CPU has neither AVX512-BF16 nor AMX, so bfloat16 is slower than float32"
 
 
-def _on_cuda(mode: str, device: torch.device) -> Availability:
-    major, minor = torch.cuda.get_device_capability(device)
-    here = f"compute capability {major}.{minor}"
-    if mode == "fp16":
-        return Availability(mode, NATIVE, f"float16 products with float32 sums, {here}")
-    if mode == "bf16":
-        return _bf16_on_cuda(device, here)
-    if torch.version.hip is not None:
-        return Availability(mode, UNAVAILABLE, "supported on NVIDIA GPUs alone")
-    needed = (8, 0) if mode == "tf32" else (8, 9)
-    if (major, minor) < needed:
-        wanted = f"needs compute capability {needed[0]}.{needed[1]}, this GPU has {major}.{minor}"
-        return Availability(mode, UNAVAILABLE, wanted)
-    if mode == "fp8" and not any(find_spec(name) for name in ("torchao", "transformer_engine")):
-        reason = "neither torchao nor transformer_engine is installed (pip install torchao)"
-        return Availability(mode, UNAVAILABLE, reason)
-    return Availability(mode, NATIVE, here)
-
-
-def _bf16_on_cuda(device: torch.device, here: str) -> Availability:
+def _bf16_on_cuda(device: torch.device) -> Answer:
+    here = _capability(device)
     # The query has no device argument: it answers for the current device.
     with torch.cuda.device(device):
         if torch.cuda.is_bf16_supported(including_emulation=False):
-            return Availability("bf16", NATIVE, here)
+            return NATIVE, here
         if torch.cuda.is_bf16_supported():
             reason = f"the GPU converts bfloat16 to float32 and back ({here}, native from 8.0)"
-            return Availability("bf16", EMULATED, reason)
-    return Availability("bf16", UNAVAILABLE, f"needs compute capability 8.0, {here}")
+            return EMULATED, reason
+    return UNAVAILABLE, f"needs compute capability 8.0, {here}"
 
 
-def _elsewhere(mode: str, device: torch.device) -> Availability:
-    if mode in ("tf32", "fp8"):
-        return Availability(mode, UNAVAILABLE, "supported on NVIDIA GPUs alone")
+def _by_autocast(device: torch.device) -> Answer:
     if not torch.amp.is_autocast_available(device.type):
-        return Availability(mode, UNAVAILABLE, f"PyTorch has no autocast for {device.type}")
-    if device.type == "mps" and mode == "bf16" and not torch.backends.mps.is_macos_or_newer(14, 0):
-        return Availability(mode, UNAVAILABLE, "needs macOS 14")
-    return Availability(mode, NATIVE, f"PyTorch's autocast for {device.type}")
+        return UNAVAILABLE, f"PyTorch has no autocast for {device.type}"
+    return NATIVE, f"PyTorch's autocast for {device.type}"

@@ -22,7 +22,7 @@ PROBE = 1.0 + 2.0**-12
 
 
 def _wanted(precision: Precision) -> dict[tuple[str, str], str]:
-    on_gpu = "tf32" if precision.mode == "tf32" else "ieee"
+    on_gpu = "tf32" if precision.row.has_fast_float32 else "ieee"
     return {
         **dict.fromkeys(_CUDA_OPERATORS, on_gpu),
         **dict.fromkeys(_CPU_OPERATORS, "ieee"),
@@ -58,7 +58,7 @@ def verify_float32_policy(precision: Precision, device: torch.device) -> None:
             )
     if device.type == "cuda":
         ran_in_tf32 = float32_product_loses_bits(device)
-        if ran_in_tf32 != (precision.mode == "tf32"):
+        if ran_in_tf32 != precision.row.has_fast_float32:
             raise InputError(
                 f"mode {precision.mode}: a float32 product on {device} "
                 f"{'lost' if ran_in_tf32 else 'kept'} the bit that TF32 drops. The environment "

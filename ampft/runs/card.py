@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from huggingface_hub import EvalResult, ModelCardData
 
-from ampft.metrics.classification import Report
-from ampft.metrics.scores import Scores
-from ampft.text.markdown import code, metadata_text, prose, table
+from ampft.text.markdown import code, metadata_text, prose
 from ampft.runs.record import RunRecord
-from ampft.runs.show import (precision_words, steps_words)
-from ampft.text.numbers import (counted, duration)
+from ampft.runs.show import precision_words, problem_of, steps_words
+from ampft.tasks import TASKS
+from ampft.tasks.outcome import Report, headline
+from ampft.text.tables import Name, Table, markdown_table
+from ampft.text.numbers import counted, duration
 
-# The hub's names: https://huggingface.co/tasks
-PIPELINES = {"text": "text-classification", "image": "image-classification"}
 ONE_INPUT = {"text": '"a text"', "image": '"a picture.png"'}
 TWO_INPUTS = '{"text": "one text", "text_pair": "another"}'
 
@@ -41,35 +40,35 @@ def model_card(record: RunRecord, report: Report) -> str:
 
 
 def _metadata(record: RunRecord, report: Report) -> ModelCardData:
-    task = PIPELINES.get(record.data.kind)
-    figures = {
-        "accuracy": ("Accuracy", report.accuracy),
-        "f1": ("Macro F1", report.macro_f1),
-    }
+    found = report.hub_metrics()
     results = [
         EvalResult(
-            task_type=task or record.data.kind,
+            task_type=_pipeline_tag(record),
             dataset_type=record.data.hub_id or "local",
             dataset_name=metadata_text(record.data.name),
             dataset_split=metadata_text(report.split),
-            metric_type=kind,
-            metric_name=name,
-            metric_value=round(value, 6),
-            metric_args={"average": "macro"} if kind == "f1" else None,
+            metric_type=metric.kind,
+            metric_name=metric.title,
+            metric_value=round(metric.value, 6),
+            metric_args=None if metric.arguments is None else dict(metric.arguments),
         )
-        for kind, (name, value) in figures.items()
+        for metric in found
     ]
     mode = record.precision.resolved.get("mode", record.precision.requested)
     return ModelCardData(
         library_name="transformers",
-        pipeline_tag=task,
+        pipeline_tag=_pipeline_tag(record),
         base_model=record.model.hub_id,
         datasets=record.data.hub_id,
-        metrics=list(figures),
+        metrics=list(dict.fromkeys(metric.kind for metric in found)),
         tags=["ampft", "mixed-precision", str(mode)],
         model_name=metadata_text(f"{record.model.name} on {record.data.name}"),
         eval_results=results,
     )
+
+
+def _pipeline_tag(record: RunRecord) -> str:
+    return TASKS[record.task].pipeline_tag
 
 
 def _introduction(record: RunRecord, report: Report) -> str:
@@ -78,17 +77,16 @@ def _introduction(record: RunRecord, report: Report) -> str:
         f"{prose(record.model.architecture)}, {record.model.parameters / 1e6:.1f} M parameters, "
         f"fine-tuned to tell {counted(len(record.label_names), 'class')} apart. "
         f"On {code(report.split)} ({counted(report.examples, 'example')}): "
-        f"accuracy {report.accuracy:.4f}, macro F1 {report.macro_f1:.4f}."
+        f"{headline(problem_of(record), report.metrics())}."
     )
 
 
 def _use(record: RunRecord) -> str:
-    task = PIPELINES.get(record.data.kind, record.data.kind)
     is_pair = len(record.data.input_columns) == 2
     example = TWO_INPUTS if is_pair else ONE_INPUT.get(record.data.kind, "...")
     return (
         "## Use\n\n```python\nfrom transformers import pipeline\n\n"
-        f'classify = pipeline("{task}", model="path/to/this/folder")\n'
+        f'classify = pipeline("{_pipeline_tag(record)}", model="path/to/this/folder")\n'
         f"classify({example})\n```"
     )
 
@@ -104,35 +102,21 @@ def _precision(record: RunRecord) -> str:
 
 
 def _results(report: Report) -> str:
-    rows = [_row(code(n), s) for n, s in zip(report.label_names, report.per_class, strict=True)]
-    averages = {"**macro average**": report.macro_avg, "**weighted average**": report.weighted_avg}
-    rows += [_row(name, scores) for name, scores in averages.items()]
-    others = {
-        "balanced accuracy": report.balanced_accuracy,
-        "Cohen's kappa": report.cohen_kappa,
-        "Matthews correlation": report.matthews,
-        "log loss (nats)": report.log_loss,
-        "Brier score (0 to 2)": report.brier,
-        "expected calibration error (15 bins)": report.expected_calibration_error,
-    }
-    words = (f"{name} {'undefined' if v is None else f'{v:.4f}'}" for name, v in others.items())
-    header = ("class", "precision", "recall", "F1", "support")
-    return f"## Results\n\n{table(header, rows)}\n\nAlso: {', '.join(words)}."
-
-
-def _row(name: str, scores: Scores) -> list[str]:
-    values = (scores.precision, scores.recall, scores.f1)
-    return [name, *(f"{value:.3f}" for value in values), f"{scores.support:,}"]
+    return "## Results\n\n" + "\n\n".join(map(markdown_table, report.tables()))
 
 
 def _data(record: RunRecord, report: Report) -> str:
-    rows = [
-        (code(split), code(record.data.fingerprints.get(split, "unknown")), f"{size:,}")
-        for split, size in record.data.examples.items()
-    ]
+    splits = Table(
+        header=("split", "SHA-256 of the contents", "examples"),
+        rows=[
+            (Name(split), Name(record.data.fingerprints.get(split, "unknown")), f"{size:,}")
+            for split, size in record.data.examples.items()
+        ],
+        left=2,
+    )
     notes = "\n".join(f"- {prose(note)}" for note in record.data.notes)
     return (
-        f"## Data\n\n{table(('split', 'SHA-256 of the contents', 'examples'), rows, left=2)}\n\n"
+        f"## Data\n\n{markdown_table(splits)}\n\n"
         f"The results are those of {code(report.split)}." + (f"\n\n{notes}" if notes else "")
     )
 

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
+from ampft.arguments import ClassifyArguments
 from ampft.errors import InputError
+from ampft.files import is_writable_folder, nearest_existing, write_text
 from ampft.text.json_io import json_text
-from ampft.files import write_text
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 LOCK_NAME = ".lock"
 
@@ -136,6 +143,93 @@ def _refuse_contents(folder: Path, *, overwrite: bool) -> None:
         raise InputError(
             f"--output_dir {folder}: is not empty ({shown}); name a new or empty folder, or pass "
             "--overwrite_output_dir to replace the results in it"
+        )
+
+
+def choose_folder(args: ClassifyArguments, mode: str) -> Path:
+    """Return the output folder, the same on every process; nothing is created yet.
+
+    Args:
+        args: Settings of a run.
+        mode: Precision of the run, for the name of a default folder.
+
+    Raises:
+        InputError: `--output_dir` is not empty, or cannot be created.
+    """
+    from accelerate import PartialState
+    from accelerate.utils import broadcast_object_list
+
+    # Only the main process looks: two that try the lock of a folder would refuse each other.
+    chosen = [_choose_folder(args, mode) if PartialState().is_main_process else None]
+    broadcast_object_list(chosen)
+    assert chosen[0] is not None
+    return chosen[0]
+
+
+def claim_folder(
+    args: ClassifyArguments, mode: str, accelerator: Accelerator, chosen: Path
+) -> Path:
+    """Create the folder of a run that names none; return it, the same on every process.
+
+    Runs that start at once choose the same name. The first to create the folder has it, the others
+    take the next one. Nothing is created before a run starts, so that a refused run leaves nothing
+    behind.
+
+    Args:
+        args: Settings of a run.
+        mode: Precision of the run.
+        accelerator: Trackers that it starts later write into the folder.
+        chosen: What `choose_folder` returned; it stays where `--output_dir` was given.
+    """
+    from accelerate.utils import broadcast_object_list
+
+    if args.output_dir is not None:
+        return chosen
+    claimed = [_claim_folder(args, mode) if accelerator.is_main_process else None]
+    broadcast_object_list(claimed)
+    folder = claimed[0] or chosen
+    configuration = accelerator.project_configuration
+    configuration.project_dir = configuration.logging_dir = str(folder)
+    return folder
+
+
+def _choose_folder(args: ClassifyArguments, mode: str) -> Path:
+    if args.output_dir is not None:
+        check_output_folder(args.output_dir, overwrite=args.overwrite_output_dir)
+        check_creatable(Path(args.output_dir))
+        return Path(args.output_dir)
+    return next(path for path in _default_folders(args, mode) if not path.exists())
+
+
+def _claim_folder(args: ClassifyArguments, mode: str) -> Path | None:
+    for path in _default_folders(args, mode):
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError:  # whoever opens the folder has the message
+            return None
+        return path
+    return None
+
+
+def _default_folders(args: ClassifyArguments, mode: str) -> Iterator[Path]:
+    source = args.dataset_name or args.train_file or "data"
+    stem = f"{mode}-{Path(source).stem}-seed{args.seed}"
+    return (Path("runs", stem if n == 1 else f"{stem}-{n}") for n in range(1, sys.maxsize))
+
+
+def check_creatable(folder: Path) -> None:
+    """Check that a folder can be created, or written if it exists.
+
+    Raises:
+        InputError: It cannot.
+    """
+    nearest = nearest_existing(folder)
+    if not is_writable_folder(nearest):
+        raise InputError(
+            f"--output_dir {folder}: cannot be written, because {nearest} is not a folder that "
+            "this user may write to. Name another one."
         )
 
 

@@ -15,7 +15,8 @@ from transformers import AutoModelForSequenceClassification
 from ampft.data.sources.files import load_texts
 from ampft.errors import InputError
 from ampft.models.packing import install_packing, packing_support
-from ampft.precision.resolve import canonical_mode, resolve
+from ampft.precision.resolve import resolve
+from ampft.precision.modes import canonical_mode
 from ampft.text.terminal import quiet_libraries
 from ampft.files import atomic_path
 from ampft.runs.record import RunRecord, read_record

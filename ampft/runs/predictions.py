@@ -5,29 +5,27 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ampft.errors import InputError
-from ampft.metrics.predictions import FloatArray, IntArray, Predictions
 from ampft.files import atomic_path
+from ampft.tasks import problem_types
+from ampft.tasks.outcome import Outcome
 
 # From a slice of example ids to the columns that show those examples: texts, or `reference`.
 References = Callable[[slice], Mapping[str, Sequence[str]]]
 
+OUTCOME_KEY = b"ampft.outcome"
+# The key of files from before there was more than one kind of outcome.
 LABEL_NAMES_KEY = b"ampft.label_names"
 ROWS_PER_GROUP = 8192
 OWN_COLUMNS = (
-    "example_id",
-    "split",
-    "label",
-    "prediction",
-    "label_id",
-    "prediction_id",
-    "confidence",
-    "probabilities",
+    *("example_id", "split", "label", "prediction", "label_id", "prediction_id"),
+    *("confidence", "probabilities"),
 )
 # What a column that is missing, of another type or of other values leads to.
 NOT_OF_A_RUN = (AttributeError, LookupError, TypeError, ValueError)
@@ -35,33 +33,32 @@ NOT_OF_A_RUN = (AttributeError, LookupError, TypeError, ValueError)
 
 def write_predictions(
     path: Path,
-    predictions: Predictions,
+    outcome: Outcome,
     references: References,
     *,
     rows_per_group: int = ROWS_PER_GROUP,
 ) -> None:
     """Write the predictions as Parquet, whole or not at all.
 
-    Columns: `example_id` int64, `split` string, one string column for each input, `label` and
-    `prediction` (names), `label_id` and `prediction_id` (int64), `confidence` float32,
-    `probabilities` list of C float32, in the order of the label names that the file's metadata
-    holds. An input column with one of these names is written as `input_<name>`.
+    Columns: `example_id` int64, `split` string, one string column for each input, and the columns
+    of the outcome (label, prediction, probabilities, ...). What the outcome says of all rows stands
+    in the file's metadata. An input column with one of the file's own names is written as
+    `input_<name>`.
 
     Args:
         path: The file; its folder exists.
-        predictions: n examples.
+        outcome: Predictions of n examples.
         references: Called with consecutive slices of 0..n-1; returns the input columns of those
             rows, so that the inputs of the whole split are never in memory together.
         rows_per_group: Rows of one slice, and of one row group of the file.
     """
-    predicted, confidence = predictions.predicted, predictions.confidence
+    metadata = {OUTCOME_KEY: json.dumps({"kind": outcome.kind, **outcome.metadata()}).encode()}
     with atomic_path(path) as temporary:
         writer: pq.ParquetWriter | None = None
         try:
-            for start in range(0, len(predictions), rows_per_group):
-                rows = slice(start, min(start + rows_per_group, len(predictions)))
-                columns = _columns(predictions, rows, predicted[rows], confidence[rows])
-                table = _table(columns, references(rows), predictions.label_names)
+            for start in range(0, len(outcome), rows_per_group):
+                rows = slice(start, min(start + rows_per_group, len(outcome)))
+                table = _table(outcome, rows, references(rows)).replace_schema_metadata(metadata)
                 if writer is None:
                     writer = pq.ParquetWriter(temporary, table.schema, compression="zstd")
                 writer.write_table(table)
@@ -70,11 +67,11 @@ def write_predictions(
                 writer.close()
 
 
-def read_predictions(path: Path) -> Predictions:
+def read_predictions(path: Path) -> Outcome:
     """Read what `write_predictions` wrote, without the inputs.
 
     Raises:
-        InputError: When the file is missing or damaged, or was not written by a run.
+        InputError: The file is missing or damaged, or was not written by a run.
     """
     try:
         return _read(pq.ParquetFile(path))
@@ -82,46 +79,38 @@ def read_predictions(path: Path) -> Predictions:
         raise InputError(f"{path}: not the predictions.parquet of a run ({error})") from error
 
 
-def _read(file: pq.ParquetFile) -> Predictions:
-    names = json.loads(file.schema_arrow.metadata[LABEL_NAMES_KEY])
-    table = file.read(columns=["split", "example_id", "label_id", "probabilities"])
-    flat = table["probabilities"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
-    return Predictions(
-        example_ids=table["example_id"].to_numpy(),
-        labels=table["label_id"].to_numpy(),
-        probabilities=flat.astype(np.float32, copy=False).reshape(table.num_rows, len(names)),
-        label_names=tuple(names),
-        split=table["split"][0].as_py(),
-    )
+def _read(file: pq.ParquetFile) -> Outcome:
+    metadata = _metadata(file)
+    outcome_type = problem_types()[metadata["kind"]].outcome_type
+    names = file.schema_arrow.names
+    table = file.read(columns=[name for name in OWN_COLUMNS if name in names])
+    return outcome_type.from_table(table, metadata)
 
 
-def _columns(
-    predictions: Predictions, rows: slice, predicted: IntArray, confidence: FloatArray
-) -> dict[str, pa.Array]:
-    labels = predictions.labels[rows]
-    probabilities = predictions.probabilities[rows]
-    names = np.asarray(predictions.label_names, dtype=object)
-    count, classes = probabilities.shape
-    offsets = np.arange(0, count * classes + 1, classes, dtype=np.int32)
+def _metadata(file: pq.ParquetFile) -> dict[str, Any]:
+    found = file.schema_arrow.metadata
+    if OUTCOME_KEY in found:
+        metadata: dict[str, Any] = json.loads(found[OUTCOME_KEY])
+        return metadata
+    split = file.read_row_group(0, columns=["split"])["split"][0].as_py()
     return {
-        "example_id": pa.array(predictions.example_ids[rows]),
-        "split": pa.array([predictions.split] * count, pa.string()),
-        "label": pa.array(names[labels], pa.string()),
-        "prediction": pa.array(names[predicted], pa.string()),
-        "label_id": pa.array(labels),
-        "prediction_id": pa.array(predicted),
-        "confidence": pa.array(confidence),
-        "probabilities": pa.ListArray.from_arrays(offsets, pa.array(probabilities.ravel())),
+        "kind": "single_label",
+        "label_names": json.loads(found[LABEL_NAMES_KEY]),
+        "split": split,
     }
 
 
-def _table(
-    columns: dict[str, pa.Array], inputs: Mapping[str, Sequence[str]], label_names: Sequence[str]
-) -> pa.Table:
+def _table(outcome: Outcome, rows: slice, inputs: Mapping[str, Sequence[str]]) -> pa.Table:
+    count = rows.stop - rows.start
     shown = {_free_name(name): pa.array(column, pa.string()) for name, column in inputs.items()}
-    before = {name: columns.pop(name) for name in ("example_id", "split")}
-    metadata = {LABEL_NAMES_KEY: json.dumps(label_names).encode()}
-    return pa.table(before | shown | columns).replace_schema_metadata(metadata)
+    return pa.table(
+        {
+            "example_id": pa.array(np.arange(rows.start, rows.stop)),
+            "split": pa.array([outcome.split] * count, pa.string()),
+            **shown,
+            **outcome.columns(rows),
+        }
+    )
 
 
 def _free_name(name: str) -> str:

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import math
+import re
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ampft.arguments.classify import EMBEDDED
 from ampft.errors import InputError
-from ampft.metrics.classification import Report
+from ampft.machine import hardware, versions
 from ampft.runs.folder import RunFolder
-from ampft.text.json_io import JSONValue
+from ampft.text.json_io import JSONValue, check_schema, from_json, read_json_object
 from ampft.runs.memory import PeakMemory
-from ampft.machine import versions
 from ampft.runs.redaction import command_words, withhold_secrets
 
+if TYPE_CHECKING:
+    from ampft.runs.prepare import Prepared
+
 RECORD_NAME = "run.json"
-SCHEMA = 1
+SCHEMA = 2
 # Contradicted: the first step did not compute in the precision that was asked for.
 STATUSES = ("running", "finished", "diverged", "contradicted", "interrupted")
 
@@ -108,24 +111,14 @@ class BestPart:
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationPart:
-    """An evaluation on validation: after which epoch (from 1), after how many optimizer steps."""
+    """An evaluation on validation, after an epoch (from 1) and so many optimizer steps.
+
+    `metrics` holds every scalar metric of the report.
+    """
 
     epoch: int
     step: int
-    accuracy: float
-    macro_f1: float
-    log_loss: float
-
-    @classmethod
-    def of(cls, report: Report, *, epoch: int, step: int) -> ValidationPart:
-        """Return what is kept of a report."""
-        return cls(
-            epoch=epoch,
-            step=step,
-            accuracy=report.accuracy,
-            macro_f1=report.macro_f1,
-            log_loss=report.log_loss,
-        )
+    metrics: Mapping[str, float | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +129,7 @@ class RunRecord:
         status: One of `STATUSES`.
         arguments: Name and value of every setting, as parsed; secrets withheld.
         command: The words of the command line; a program of an absolute path by its file name.
+        task: Name of the task, such as "text".
         label_names: The class names, in the order of the logits.
         data: The data.
         model: The model before training.
@@ -161,6 +155,7 @@ class RunRecord:
     status: str
     arguments: Mapping[str, Any]
     command: Sequence[str]
+    task: str
     label_names: Sequence[str]
     data: DataPart
     model: ModelPart
@@ -190,15 +185,59 @@ class RunRecord:
         object.__setattr__(self, "command", command_words(self.command))
 
 
-_PARTS = {
-    "data": DataPart,
-    "model": ModelPart,
-    "precision": PrecisionPart,
-    "topology": TopologyPart,
-    "steps": StepsPart,
-    "memory": PeakMemory,
-    "best": BestPart,
-}
+def first_record(prepared: Prepared) -> RunRecord:
+    """Return the record of a run that has not started training."""
+    import torch
+
+    args, task, model = prepared.args, prepared.task, prepared.loaded.model
+    data, accelerator = task.data, prepared.accelerator
+    device = accelerator.device
+    parameters = list(model.parameters())
+    gpus = [torch.cuda.get_device_name(device)] if device.type == "cuda" else []
+    return RunRecord(
+        status="running",
+        arguments=asdict(args),
+        command=sys.argv,
+        task=task.name,
+        label_names=task.label_names,
+        data=DataPart(
+            name=data.name,
+            kind=data.kind,
+            fingerprints=data.fingerprints,
+            examples={name: len(rows) for name, rows in data.splits.items()},
+            notes=(*data.notes, *task.notes),
+            input_columns=data.input_columns,
+            hub_id=None if args.dataset_name in EMBEDDED else _hub_id(args.dataset_name),
+        ),
+        model=ModelPart(
+            name=prepared.loaded.name,
+            architecture=type(model).__name__,
+            parameters=sum(p.numel() for p in parameters),
+            trainable_parameters=sum(p.numel() for p in parameters if p.requires_grad),
+            initial_weights_sha256=prepared.loaded.float32_sha256,
+            hub_id=_hub_id(prepared.loaded.name),
+            perturbed=args.perturb_initial_weights,
+        ),
+        precision=precision_part(prepared.precision.mode, prepared.precision),
+        topology=TopologyPart(
+            num_processes=accelerator.num_processes,
+            cpu_threads=torch.get_num_threads(),
+            device=device.type,
+        ),
+        steps=StepsPart(
+            total=prepared.total_steps,
+            effective_batch_size=prepared.step_batches.effective_batch_size,
+            micro_batches=prepared.step_batches.micro_batches,
+        ),
+        hardware=hardware(gpus),
+    )
+
+
+def _hub_id(name: str | None) -> str | None:
+    """Return `name` if it has the form of a hub id and is not a folder here."""
+    if name is None or not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or Path(name).exists():
+        return None
+    return name
 
 
 def write_record(folder: RunFolder, record: RunRecord) -> Path:
@@ -214,30 +253,28 @@ def read_record(folder: Path) -> RunRecord:
     """
     path = folder / RECORD_NAME
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        schema = values["schema"]
-        if schema != SCHEMA:
-            raise InputError(
-                f"{path}: has layout {schema}, this ampft reads {SCHEMA}; "
-                "read it with the version of ampft that it names under `versions`"
-            )
-        known = {part.name for part in fields(RunRecord)}
-        for name, part in _PARTS.items():
-            values[name] = None if values[name] is None else part(**values[name])
-        validations = values.get("validations", ())  # earlier runs have none
-        values["validations"] = tuple(_validation(entry) for entry in validations)
-        return RunRecord(**{name: value for name, value in values.items() if name in known})
+        values = read_json_object(path)
+        if values.get("schema") == 1:
+            values = _from_layout_1(values)
+        check_schema(
+            path, values, SCHEMA, "Read it with the version of ampft that it names under `versions`."
+        )
+        return from_json(RunRecord, values, RECORD_NAME)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"{folder}: is not the folder of a run: it needs {RECORD_NAME} as a run writes it "
-            f"({type(error).__name__}: {error})"
+            f"{folder}: is not the folder of a run. It needs {RECORD_NAME} as a run writes it "
+            f"({type(error).__name__}: {error})."
         ) from error
 
 
-def _validation(values: Mapping[str, Any]) -> ValidationPart:
-    """Read an entry; a number that was not finite was written as null."""
-    numbers: dict[str, Any] = {k: math.nan if v is None else v for k, v in values.items()}
-    return ValidationPart(**numbers)
+def _from_layout_1(values: dict[str, Any]) -> dict[str, Any]:
+    """Return a record of layout 1, which knew one label per example, in layout 2."""
+    validations = [
+        {"epoch": part.pop("epoch"), "step": part.pop("step"), "metrics": part}
+        for part in values.get("validations", ())
+    ]
+    task = {"text": "text", "image": "images"}[values["data"]["kind"]]
+    return {**values, "validations": validations, "task": task, "schema": SCHEMA}
 
 
 def precision_part(

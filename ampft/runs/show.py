@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
 from ampft.errors import InputError
-from ampft.metrics.classification import Report
 from ampft.text.escaping import inert
 from ampft.text.numbers import counted, duration, size
+from ampft.precision.modes import BASELINE, is_like_fp32
 from ampft.runs.memory import PeakMemory
 from ampft.runs.record import RECORD_NAME, RunRecord, read_record
+from ampft.tasks import TASKS
+from ampft.tasks.outcome import Problem, Report, headline
+from ampft.text.json_io import read_json_object
 
 REPORT_NAME = "report.json"
 
@@ -31,26 +33,27 @@ def format_run(folder: str | os.PathLike[str]) -> str:
             f"RUN {path}: is no folder; name the --output_dir of a run, which holds {RECORD_NAME} "
             f"and {REPORT_NAME}"
         )
-    record, report = read_record(path), read_report(path)
+    record = read_record(path)
+    report = read_report(path, record)
     selected = bool(record.metrics.get("selected"))
     table = "" if report is None else f"{headed_report(report, selected=selected)}\n"
     return f"{heading(record)}\n\n{table}{closing_line(record, report)}"
 
 
-def read_report(folder: Path) -> Report | None:
-    """Read report.json; `None` when the run has not come to it.
+def read_report(folder: Path, record: RunRecord) -> Report | None:
+    """Read report.json; `None` if the run has not written one.
 
     Raises:
-        InputError: When the file is there and is no report.
+        InputError: The file is not a report.
     """
     path = folder / REPORT_NAME
     if not path.exists():
         return None
     try:
-        return Report.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        return problem_of(record).report_type.from_dict(read_json_object(path))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
-            f"{path}: is no report as a run writes it ({type(error).__name__}: {error})"
+            f"{path}: is not a report as a run writes it ({type(error).__name__}: {error})"
         ) from error
 
 
@@ -93,11 +96,38 @@ def headed_report(report: Report, *, selected: bool) -> str:
     return f"{line}\n\n{report.text()}"
 
 
+def problem_of(record: RunRecord) -> type[Problem]:
+    """Return the problem of a run's task.
+
+    Raises:
+        InputError: This version does not know the task.
+    """
+    if record.task not in TASKS:
+        raise InputError(
+            f"{RECORD_NAME}: the task is {inert(record.task)!r}, which this version of ampft does "
+            f"not know. It has {', '.join(TASKS)}."
+        )
+    return TASKS[record.task].problem_type()
+
+
+def result_line(record: RunRecord) -> str:
+    """Return the last line of a finished run, however long: programs look for it."""
+    resolved = record.precision.resolved
+    peak = None if record.memory is None else record.memory.peak
+    memory = "unknown" if peak is None else f"{peak / 2**20:.0f} MiB"
+    return (
+        f"result     {headline(problem_of(record), record.metrics)}, "
+        f"{record.timings['total_seconds']:.0f} s, peak memory {memory}, "
+        f"{counted(record.steps.skipped, 'step')} skipped, "
+        f"{resolved['mode']} {resolved['execution']}{lost_updates_words(record)}"
+    )
+
+
 def closing_line(record: RunRecord, report: Report | None) -> str:
-    """Return the last line: accuracy, macro F1, time, peak memory, and how the run ended."""
+    """Return the last line: metrics, time, peak memory, and how the run ended."""
     parts = []
     if report is not None:
-        parts += [f"accuracy {report.accuracy:.4f}", f"macro F1 {report.macro_f1:.4f}"]
+        parts.append(headline(problem_of(record), report.metrics()))
     seconds = record.timings.get("total_seconds", record.timings.get("training_seconds"))
     if isinstance(seconds, int | float):
         parts.append(f"time {duration(seconds)}")
@@ -124,7 +154,7 @@ def precision_words(record: RunRecord) -> str:
     if part.resolved.get("reason"):
         words += f": {part.resolved['reason']}"
     # `no` is Accelerate's word for fp32.
-    asked = {"no": "fp32"}.get(part.requested, part.requested)
+    asked = BASELINE if is_like_fp32(part.requested) else part.requested
     return words if asked == mode else f"{part.requested} was asked for, {words}"
 
 

@@ -1,24 +1,93 @@
-"""Tasks: how examples become tensors, a loss and predictions. One file per kind of example."""
+"""Tasks: what is classified, and what the predictions amount to.
+
+A task joins inputs (texts, images) with a problem (one label per example, several labels). Each has
+a file of its own; the table below says which belong together.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from ampft.errors import InputError
 
 if TYPE_CHECKING:
     from ampft.data.dataset import ClassificationData
+    from ampft.tasks.outcome import Problem
     from ampft.tasks.task import Task, TaskSettings
 
-# Kind of data -> the module of its task and the function that builds it. A new kind adds a line.
-KINDS = {"text": ("text", "text_task"), "image": ("image", "image_task")}
+
+@dataclass(frozen=True)
+class TaskKind:
+    """A row of the table of tasks.
+
+    Attributes:
+        data_kind: Kind of data that it takes, such as "text".
+        inputs: Module of `ampft.tasks` whose `prepare_inputs` encodes the examples.
+        problem: Module of `ampft.tasks` and, after a colon, its `Problem`.
+        model_class: Class of transformers that loads the model.
+        pipeline_tag: Name of the task on the hub, and for `transformers.pipeline`.
+    """
+
+    data_kind: str
+    inputs: str
+    problem: str
+    model_class: str
+    pipeline_tag: str
+
+    def problem_type(self) -> type[Problem]:
+        """Return the class of the problem, without importing torch."""
+        module, name = self.problem.split(":")
+        found: type[Problem] = getattr(import_module(f"ampft.tasks.{module}"), name)
+        return found
+
+
+# A new task adds a line. Of two tasks that take the same kind of data the first is the default.
+TASKS = {
+    "text": TaskKind(
+        "text", "text", "single_label:SingleLabel", "AutoModelForSequenceClassification",
+        "text-classification",
+    ),
+    "images": TaskKind(
+        "image", "image", "single_label:SingleLabel", "AutoModelForImageClassification",
+        "image-classification",
+    ),
+}  # fmt: skip
+
+
+def problem_types() -> dict[str, type[Problem]]:
+    """Return the problems of all tasks by name."""
+    return {found.name: found for kind in TASKS.values() for found in (kind.problem_type(),)}
+
+
+def task_of_data(data_kind: str) -> str:
+    """Return the name of the default task for a kind of data."""
+    return next(name for name, kind in TASKS.items() if kind.data_kind == data_kind)
 
 
 def make_task(data: ClassificationData, settings: TaskSettings) -> Task:
-    """Return the task for the kind of `data`.
+    """Return the task for `data`.
+
+    Args:
+        data: Labelled examples in splits.
+        settings: What the user chose; without a task, that of the kind of data.
 
     Raises:
-        InputError: The model's tokenizer or image processor cannot be loaded.
+        InputError: The task does not take such data, or the model's tokenizer or image processor
+            cannot be loaded.
     """
-    module, build = KINDS[data.kind]
-    task: Task = getattr(import_module(f"ampft.tasks.{module}"), build)(data, settings)
-    return task
+    from ampft.tasks.task import Task
+
+    name = settings.task or task_of_data(data.kind)
+    kind = TASKS[name]
+    if kind.data_kind != data.kind:
+        raise InputError(
+            f"--task {name}: needs {kind.data_kind} data, and {data.name} holds {data.kind} data. "
+            "Remove the flag, or name other data."
+        )
+    labels = {split: data.labels(split) for split in data.splits}
+    problem_type: Any = kind.problem_type()
+    problem = problem_type.from_settings(data.label_names, labels["train"], settings)
+    inputs = import_module(f"ampft.tasks.{kind.inputs}").prepare_inputs(data, settings)
+    return Task(name, kind, data, settings, problem, inputs, labels)

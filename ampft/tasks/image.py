@@ -1,4 +1,4 @@
-"""Images: an image processor and `AutoModelForImageClassification`."""
+"""Images: an image processor and a model that reads pixels."""
 
 from __future__ import annotations
 
@@ -9,35 +9,24 @@ from typing import Any
 
 import datasets
 import numpy as np
-import torch
-from torch import Tensor, nn
-from transformers import (
-    AutoImageProcessor,
-    AutoModelForImageClassification,
-    ViTConfig,
-    ViTImageProcessorPil,
-)
+import transformers
+from PIL import Image, ImageOps
+from torch import Tensor
+from transformers import AutoImageProcessor, ViTConfig, ViTImageProcessorPil
 
-from ampft.data.dataset import ClassificationData, label_codes
-from ampft.data.steps import FloatArray, IntArray, MicroBatch
+from ampft.data.dataset import ClassificationData
+from ampft.data.steps import IntArray
 from ampft.errors import InputError
 from ampft.models.pretrained import (
     cannot_load,
-    compute_activations_again,
-    label_arguments,
+    enable_gradient_checkpointing,
     load_pretrained,
 )
 from ampft.models.weights import LoadedModel
-from ampft.tasks.pixels import as_rgb
-from ampft.tasks.task import (
-    TaskSettings,
-    classification_loss,
-    example_weights,
-    forward_logits,
-    parse_class_weights,
-)
+from ampft.tasks.task import TaskSettings
 
 SMALL_VIT = "small ViT, random weights"
+LARGEST_16_BIT = 65535
 
 
 @dataclass(frozen=True)
@@ -45,76 +34,57 @@ class ImageExamples:
     """The images of one split, decoded when they are asked for.
 
     Attributes:
-        images: Data set with the image column alone.
-        labels: (n,) class indices.
-        weights: (n,) weights in the loss.
+        images: Data set that has only the image column.
         lengths: (n,) ones: every image costs the same.
         processor: Resizes, rescales and normalizes.
     """
 
     images: datasets.Dataset
-    labels: IntArray
-    weights: FloatArray
     lengths: IntArray
     processor: Any
 
     def collate(self, ids: IntArray) -> Mapping[str, Tensor]:
-        """Return `pixel_values` (m, 3, H, W) float32 and `labels` (m,) of the examples."""
+        """Return `pixel_values` (m, 3, H, W) float32 of the examples."""
         (images,) = self.images[ids.tolist()].values()
         pixels = self.processor([as_rgb(image) for image in images], return_tensors="pt")
-        return {
-            "pixel_values": pixels["pixel_values"].float(),
-            "labels": torch.from_numpy(self.labels[ids]),
-        }
+        return {"pixel_values": pixels["pixel_values"].float()}
 
 
 @dataclass(frozen=True)
-class ImageTask:
-    """Classification of images; build it with `image_task`."""
+class ImageInputs:
+    """Images; build them with `prepare_inputs`."""
 
-    data: ClassificationData
-    settings: TaskSettings
-    label_names: tuple[str, ...]
     notes: tuple[str, ...]
-    class_weights: Tensor | None
+    model_path: str | None
     processor: Any = field(repr=False)
     images: Mapping[str, ImageExamples] = field(repr=False)
-
-    def load_model(self) -> LoadedModel:
-        """Return the named model in float32, or a small ViT with random weights."""
-        path = self.settings.model_name_or_path
-        notes: tuple[str, ...] = ()
-        if path is None:
-            model = AutoModelForImageClassification.from_config(_small_vit(self.label_names))
-        else:
-            model, notes = load_pretrained(
-                AutoModelForImageClassification,
-                path,
-                self.label_names,
-                trust_remote_code=self.settings.trust_remote_code,
-            )
-        if self.settings.gradient_checkpointing:
-            compute_activations_again(model)
-        return LoadedModel(model, path or SMALL_VIT, False, notes)
 
     def examples(self, split: str) -> ImageExamples:
         """Return the images of a split."""
         return self.images[split]
 
-    def loss(self, model: nn.Module, micro_batch: MicroBatch) -> Tensor:
-        """Return the summed cross entropy of a micro-batch, a float32 scalar."""
-        logits = self.logits(model, micro_batch.inputs)
-        return classification_loss(
-            logits, micro_batch, self.class_weights, self.settings.label_smoothing
-        )
-
-    def logits(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Return (m, C) float32 logits."""
-        return forward_logits(model, inputs)
+    def load_model(
+        self, model_class: str, label_arguments: Mapping[str, Any], settings: TaskSettings
+    ) -> LoadedModel:
+        """Return the named model in float32, or a small ViT with random weights."""
+        auto_class = getattr(transformers, model_class)
+        notes: tuple[str, ...] = ()
+        if self.model_path is None:
+            model = auto_class.from_config(_small_vit(label_arguments))
+        else:
+            model, notes = load_pretrained(
+                auto_class,
+                self.model_path,
+                label_arguments,
+                trust_remote_code=settings.trust_remote_code,
+            )
+        if settings.gradient_checkpointing:
+            enable_gradient_checkpointing(model)
+        return LoadedModel(model, self.model_path or SMALL_VIT, False, notes)
 
     def references(self, split: str, rows: slice) -> Mapping[str, Sequence[str]]:
         """Return a reference to each image: its place in the split."""
-        count = len(self.images[split].labels)
+        count = len(self.images[split].lengths)
         return {"reference": [f"{split}/{row}" for row in range(*rows.indices(count))]}
 
     def save_processor(self, folder: Path) -> None:
@@ -122,32 +92,48 @@ class ImageTask:
         self.processor.save_pretrained(folder)
 
 
-def image_task(data: ClassificationData, settings: TaskSettings) -> ImageTask:
-    """Prepare `data` for the model that `settings` names.
+def prepare_inputs(data: ClassificationData, settings: TaskSettings) -> ImageInputs:
+    """Prepare the images of `data` for the model that `settings` names.
 
     Raises:
         InputError: The image processor cannot be loaded.
     """
     (column,) = data.input_columns
-    label_names = tuple(data.splits["train"].features["label"].names)
-    labels = {name: label_codes(split) for name, split in data.splits.items()}
-    counts = np.bincount(labels["train"], minlength=len(label_names))
-    class_weights = parse_class_weights(settings.class_weights, counts)
     processor = _load_processor(data.splits["train"][0][column].size, settings)
     images = {
         name: ImageExamples(
             images=split.select_columns([column]),
-            labels=labels[name],
-            weights=example_weights(labels[name], class_weights),
             lengths=np.ones(len(split), dtype=np.int64),
             processor=processor,
         )
         for name, split in data.splits.items()
     }
-    return ImageTask(data, settings, label_names, (), class_weights, processor, images)
+    return ImageInputs((), settings.model_name_or_path, processor, images)
 
 
-def _small_vit(label_names: tuple[str, ...]) -> ViTConfig:
+def as_rgb(image: Image.Image) -> Image.Image:
+    """Return an image as it is meant to be seen, in RGB of 8 bits.
+
+    - Turned as its EXIF orientation says.
+    - Grey values of more than 8 bits (modes `I;16`, `I` and `F`) are scaled linearly from 0..65535
+      to 0..255, and clipped outside: pillow's own conversion makes 255 of everything above 255.
+    - What is transparent lies on white.
+
+    Args:
+        image: Any mode of pillow; left as it is.
+    """
+    image = ImageOps.exif_transpose(image)
+    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
+        values = np.asarray(image, dtype=np.float64) * (255 / LARGEST_16_BIT)
+        image = Image.fromarray(np.rint(values.clip(0, 255)).astype(np.uint8))
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        ground = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(ground, image)
+    return image.convert("RGB")
+
+
+def _small_vit(label_arguments: Mapping[str, Any]) -> ViTConfig:
     """Return a ViT for images of 8 x 8 pixels: 4 patches of 4 x 4, 0.1 million weights."""
     return ViTConfig(
         image_size=8,
@@ -160,7 +146,7 @@ def _small_vit(label_names: tuple[str, ...]) -> ViTConfig:
         attention_probs_dropout_prob=0.0,
         # ViT's own 0.02 is for a width of 768: so narrow a model would begin almost constant.
         initializer_range=0.1,
-        **label_arguments(label_names),
+        **label_arguments,
     )
 
 

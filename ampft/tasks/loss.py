@@ -42,15 +42,3 @@ def summed_cross_entropy(
             label_smoothing=label_smoothing,
             reduction="sum",
         )
-
-
-def balanced_class_weights(counts: Tensor) -> Tensor:
-    """Return n / (C * counts), the weights that scikit-learn calls "balanced".
-
-    Args:
-        counts: (C,) examples per class in the training split; none may be 0.
-
-    Returns:
-        (C,) float32 weights whose mean over the training examples is 1.
-    """
-    return (counts.sum() / (len(counts) * counts)).float()

@@ -1,21 +1,21 @@
-"""What the loop, the report and the records know of a task."""
+"""A task: inputs and a problem, joined for the loop, the evaluation and the record."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from ampft.data.dataset import ClassificationData
-from ampft.data.steps import Examples, FloatArray, IntArray, MicroBatch
-from ampft.errors import InputError
+from ampft.data.steps import FloatArray, IntArray, MicroBatch
 from ampft.models.weights import LoadedModel
-from ampft.tasks.loss import balanced_class_weights, summed_cross_entropy
+from ampft.tasks import TaskKind
+from ampft.tasks.outcome import Outcome, Problem
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,9 @@ class TaskSettings:
     """What a user may choose about a task.
 
     Attributes:
+        task: Name of the task; None takes the default for the kind of data.
         model_name_or_path: Folder or hub id; None takes the task's own default model.
-        max_seq_length: Longest text in tokens; longer ones are truncated, and that is said.
+        max_seq_length: Longest text in tokens; longer ones are truncated and counted.
         pad_to_multiple_of: Tokens that a padded length is a multiple of; None pads to the longest.
         class_weights: None, "balanced", or one weight per class in label order, comma separated.
         label_smoothing: Share of the target that is spread over all classes, 0 to 1.
@@ -33,6 +34,7 @@ class TaskSettings:
         trust_remote_code: Whether code from a model's repository may run.
     """
 
+    task: str | None = None
     model_name_or_path: str | None = None
     max_seq_length: int = 128
     pad_to_multiple_of: int | None = None
@@ -43,38 +45,41 @@ class TaskSettings:
     trust_remote_code: bool = False
 
 
-class Task(Protocol):
-    """A kind of classification: how examples become tensors, a loss and predictions."""
+class InputExamples(Protocol):
+    """The inputs of one split, as tensors on request."""
 
     @property
-    def data(self) -> ClassificationData:
-        """The examples, in splits."""
+    def lengths(self) -> IntArray:
+        """(n,) cost of each example: its tokens, or one where all cost the same."""
         ...
 
-    @property
-    def label_names(self) -> tuple[str, ...]:
-        """The C labels, in the order of the logits."""
+    def collate(self, ids: IntArray) -> Mapping[str, Tensor]:
+        """Return the model's inputs of the examples `ids`, padded to one shape."""
         ...
+
+
+class Inputs(Protocol):
+    """How raw examples become the inputs of a model, and how that model is loaded."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences to print, such as how many texts were cut."""
+        """Sentences to print, such as how many texts were truncated."""
         ...
 
-    def load_model(self) -> LoadedModel:
-        """Return the model in float32; its new parts are drawn from torch's current seed."""
+    def examples(self, split: str) -> InputExamples:
+        """Return the inputs of a split."""
         ...
 
-    def examples(self, split: str) -> Examples:
-        """Return the examples of a split as tensors on request."""
-        ...
+    def load_model(
+        self, model_class: str, label_arguments: Mapping[str, Any], settings: TaskSettings
+    ) -> LoadedModel:
+        """Return the model in float32; its new parts are drawn from torch's current seed.
 
-    def loss(self, model: nn.Module, micro_batch: MicroBatch) -> Tensor:
-        """Return the loss summed over the micro-batch, a float32 scalar (0 for a dummy)."""
-        ...
-
-    def logits(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Return (m, C) float32 logits."""
+        Args:
+            model_class: Name of the class of transformers that loads it.
+            label_arguments: What its configuration needs to know of the labels.
+            settings: What the user chose.
+        """
         ...
 
     def references(self, split: str, rows: slice) -> Mapping[str, Sequence[str]]:
@@ -86,74 +91,115 @@ class Task(Protocol):
         ...
 
 
-def classification_loss(
-    logits: Tensor, micro_batch: MicroBatch, class_weights: Tensor | None, label_smoothing: float
-) -> Tensor:
-    """Return the summed cross entropy of a micro-batch; a dummy's counts zero times."""
-    loss = summed_cross_entropy(
-        logits,
-        micro_batch.inputs["labels"].to(logits.device),
-        class_weights=None if class_weights is None else class_weights.to(logits.device),
-        label_smoothing=label_smoothing,
-    )
-    return loss if micro_batch.counted else loss * 0.0
+@dataclass(frozen=True)
+class LabelledExamples:
+    """The examples of one split: inputs, labels, and weights in the loss.
 
-
-def forward_logits(model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Call a model of transformers on `inputs` without its labels; return (m, C) float32 logits.
-
-    A model in float64 keeps its logits so: the reference of a gradient's rounding is not rounded.
+    Attributes:
+        inputs: The inputs.
+        targets: (n, ...) labels.
+        weights: (n,) weights in the loss, float64.
     """
-    weight = next(model.parameters())
-    moved: dict[str, Any] = {
-        name: value.to(weight.device, _input_dtype(value, weight), non_blocking=True)
-        for name, value in inputs.items()
-        if name != "labels"
-    }
-    logits: Tensor = model(**moved).logits
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+    inputs: InputExamples
+    targets: npt.NDArray[Any]
+    weights: FloatArray
+
+    @property
+    def lengths(self) -> IntArray:
+        """(n,) cost of each example."""
+        return self.inputs.lengths
+
+    def collate(self, ids: IntArray) -> Mapping[str, Tensor]:
+        """Return the model's inputs and `labels` (m, ...) of the examples `ids`."""
+        return {**self.inputs.collate(ids), "labels": torch.from_numpy(self.targets[ids])}
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is classified; build it with `ampft.tasks.make_task`.
+
+    Attributes:
+        name: Key in the table of tasks.
+        kind: Row of the table of tasks.
+        data: The examples, in splits.
+        settings: What the user chose.
+        problem: What a label is: loss, decoding, outcome.
+        inputs: How examples become tensors.
+        labels: (n, ...) labels by split.
+    """
+
+    name: str
+    kind: TaskKind
+    data: ClassificationData
+    settings: TaskSettings
+    problem: Problem
+    inputs: Inputs = field(repr=False)
+    labels: Mapping[str, npt.NDArray[Any]] = field(repr=False)
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """The K labels, in the order of the logits."""
+        return self.problem.label_names
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences to print, such as how many texts were truncated."""
+        return self.inputs.notes
+
+    def load_model(self) -> LoadedModel:
+        """Return the model in float32; its new parts are drawn from torch's current seed."""
+        arguments = self.problem.model_arguments()
+        return self.inputs.load_model(self.kind.model_class, arguments, self.settings)
+
+    def examples(self, split: str) -> LabelledExamples:
+        """Return the examples of a split as tensors on request."""
+        targets = self.labels[split]
+        return LabelledExamples(self.inputs.examples(split), targets, self.problem.weights(targets))
+
+    def loss(self, model: nn.Module, micro_batch: MicroBatch) -> Tensor:
+        """Return the loss summed over the micro-batch, a float32 scalar (0 for a dummy)."""
+        logits = self.logits(model, micro_batch.inputs)
+        loss: Tensor = self.problem.loss(logits, micro_batch.inputs["labels"].to(logits.device))
+        return loss if micro_batch.counted else loss * 0.0
+
+    def logits(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Call a model of transformers on `inputs` without its labels; return float32 logits.
+
+        A model in float64 keeps its logits in float64, so that a reference is not rounded.
+        """
+        weight = next(model.parameters())
+        moved: dict[str, Any] = {
+            name: value.to(weight.device, _input_dtype(value, weight), non_blocking=True)
+            for name, value in inputs.items()
+            if name != "labels"
+        }
+        logits: Tensor = model(**moved).logits
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+    def decode(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return what is kept of the model's answers: tensors (m, ...) on its device."""
+        kept: dict[str, Tensor] = self.problem.decode(self.logits(model, inputs))
+        return kept
+
+    def outcome(self, split: str, kept: Mapping[str, npt.NDArray[Any]]) -> Outcome:
+        """Return what the predictions of a split amount to.
+
+        Args:
+            split: Name of the split.
+            kept: What `decode` returned, of all examples in their order.
+        """
+        return self.problem.outcome(split, self.labels[split], kept)
+
+    def references(self, split: str, rows: slice) -> Mapping[str, Sequence[str]]:
+        """Return what `predictions.parquet` shows of the examples `rows`, column by column."""
+        return self.inputs.references(split, rows)
+
+    def save_processor(self, folder: Path) -> None:
+        """Save what turns raw examples into the model's inputs beside the saved model."""
+        self.inputs.save_processor(folder)
 
 
 def _input_dtype(value: Tensor, weight: Tensor) -> torch.dtype:
-    """Without autocast, pixels have to come in the dtype of 16-bit weights."""
+    """Without autocast, pixels must come in the dtype of 16-bit weights."""
     return weight.dtype if value.is_floating_point() else value.dtype
-
-
-def parse_class_weights(wanted: str | None, counts: IntArray) -> Tensor | None:
-    """Return the (C,) float32 class weights that `--class_weights` asks for.
-
-    Args:
-        wanted: None, "balanced", or C positive numbers separated by commas.
-        counts: (C,) training examples per class.
-
-    Raises:
-        InputError: The numbers are not C positive ones, or "balanced" meets a class without
-            examples.
-    """
-    if wanted is None:
-        return None
-    if wanted == "balanced":
-        if (counts == 0).any():
-            raise InputError(
-                "--class_weights balanced: a class has no training example, so that its weight "
-                "would be infinite. Give the weights as numbers."
-            )
-        return balanced_class_weights(torch.from_numpy(counts))
-    try:
-        weights = [float(part) for part in wanted.split(",")]
-    except ValueError:
-        weights = []
-    if len(weights) != len(counts) or not all(0 < weight < np.inf for weight in weights):
-        raise InputError(
-            f"--class_weights: received {wanted!r}; allowed: 'balanced', or {len(counts)} positive "
-            "numbers separated by commas, in the order of the labels."
-        )
-    return torch.tensor(weights, dtype=torch.float32)
-
-
-def example_weights(labels: IntArray, class_weights: Tensor | None) -> FloatArray:
-    """Return the (n,) float64 weight of each example in the loss: its class's, or one."""
-    if class_weights is None:
-        return np.ones(len(labels))
-    weights: FloatArray = class_weights.double().numpy()[labels]
-    return weights

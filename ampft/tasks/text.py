@@ -1,4 +1,4 @@
-"""Texts and text pairs: a tokenizer and `AutoModelForSequenceClassification`."""
+"""Texts and text pairs: a tokenizer and a model that reads tokens."""
 
 from __future__ import annotations
 
@@ -9,29 +9,24 @@ from typing import Any, cast
 
 import datasets
 import numpy as np
-import torch
-from torch import Tensor, nn
-from transformers import (
-    AutoModelForSequenceClassification,
-    DataCollatorWithPadding,
-)
+import transformers
+from torch import Tensor
+from transformers import DataCollatorWithPadding
 
-from ampft.data.dataset import ClassificationData, label_codes
-from ampft.data.steps import FloatArray, IntArray, MicroBatch
+from ampft.data.dataset import ClassificationData
+from ampft.data.steps import IntArray
 from ampft.models.embedding_gradient import keep_gradient_memory
 from ampft.models.minilm import default_model
 from ampft.models.packing import install_packing, packing_support, verify_packing
 from ampft.models.packing.kernel_caches import limit_kernel_caches
-from ampft.models.pretrained import compute_activations_again, load_config, load_pretrained
+from ampft.models.pretrained import (
+    enable_gradient_checkpointing,
+    load_config,
+    load_pretrained,
+)
 from ampft.models.tokenizer import load_tokenizer, longest_input
 from ampft.models.weights import LoadedModel
-from ampft.tasks.task import (
-    TaskSettings,
-    classification_loss,
-    example_weights,
-    forward_logits,
-    parse_class_weights,
-)
+from ampft.tasks.task import TaskSettings
 
 # Of float32 logits, relative to the largest: rounding is 1e-6 at most, a wrong mask 1e-2 and more.
 PACKED_LOGITS_TOLERANCE = 1e-4
@@ -39,66 +34,63 @@ PACKED_LOGITS_TOLERANCE = 1e-4
 
 @dataclass(frozen=True)
 class TextExamples:
-    """The tokenized examples of one split.
+    """The tokens of one split.
 
     Attributes:
         rows: Tokens per example, on disk where the data set is.
-        labels: (n,) class indices.
-        weights: (n,) weights in the loss.
         lengths: (n,) tokens after truncation.
         collator: Pads a list of examples to one length.
     """
 
     rows: datasets.Dataset
-    labels: IntArray
-    weights: FloatArray
     lengths: IntArray
     collator: DataCollatorWithPadding
 
     def collate(self, ids: IntArray) -> Mapping[str, Tensor]:
-        """Return `input_ids`, `attention_mask`, ... (m, T) and `labels` (m,) of the examples."""
+        """Return `input_ids`, `attention_mask`, ... (m, T) of the examples."""
         columns = self.rows[ids.tolist()]
         features = [
             dict(zip(columns, values, strict=True))
             for values in zip(*columns.values(), strict=True)
         ]
-        batch: dict[str, Tensor] = dict(self.collator(features))
-        batch["labels"] = torch.from_numpy(self.labels[ids])
-        return batch
+        return dict(self.collator(features))
 
 
 @dataclass(frozen=True)
-class TextTask:
-    """Classification of texts; build it with `text_task`."""
+class TextInputs:
+    """Tokenized texts; build them with `prepare_inputs`."""
 
     data: ClassificationData
-    settings: TaskSettings
-    label_names: tuple[str, ...]
     notes: tuple[str, ...]
-    class_weights: Tensor | None
     model_path: str
     model_name: str
     tokenizer: Any = field(repr=False)
     tokens: Mapping[str, TextExamples] = field(repr=False)
 
-    def load_model(self) -> LoadedModel:
+    def examples(self, split: str) -> TextExamples:
+        """Return the tokens of a split."""
+        return self.tokens[split]
+
+    def load_model(
+        self, model_class: str, label_arguments: Mapping[str, Any], settings: TaskSettings
+    ) -> LoadedModel:
         """Return the model in float32 with a head for these labels."""
         model, notes = load_pretrained(
-            AutoModelForSequenceClassification,
+            getattr(transformers, model_class),
             self.model_path,
-            self.label_names,
-            trust_remote_code=self.settings.trust_remote_code,
+            label_arguments,
+            trust_remote_code=settings.trust_remote_code,
         )
         if model.config.pad_token_id is None:
             model.config.pad_token_id = self.tokenizer.pad_token_id
-        if self.settings.gradient_checkpointing:
-            compute_activations_again(model)
+        if settings.gradient_checkpointing:
+            enable_gradient_checkpointing(model)
         keep_gradient_memory(model)
-        padding_free, reason = self._remove_padding(model)
+        padding_free, reason = self._remove_padding(model, wanted=settings.remove_padding)
         return LoadedModel(model, self.model_name, padding_free, (*notes, reason))
 
-    def _remove_padding(self, model: Any) -> tuple[bool, str]:
-        if not self.settings.remove_padding:
+    def _remove_padding(self, model: Any, *, wanted: bool) -> tuple[bool, str]:
+        if not wanted:
             return False, "padded path: --padding asks for it; micro-batches sorted by length"
         support = packing_support(model)
         if not support.supported:
@@ -115,22 +107,7 @@ class TextTask:
         examples = self.tokens["train"]
         by_length = np.argsort(examples.lengths, kind="stable")
         ids = by_length[np.linspace(0, len(by_length) - 1, num=4).astype(np.int64)]
-        return {k: v for k, v in examples.collate(np.unique(ids)).items() if k != "labels"}
-
-    def examples(self, split: str) -> TextExamples:
-        """Return the tokenized examples of a split."""
-        return self.tokens[split]
-
-    def loss(self, model: nn.Module, micro_batch: MicroBatch) -> Tensor:
-        """Return the summed cross entropy of a micro-batch, a float32 scalar."""
-        logits = self.logits(model, micro_batch.inputs)
-        return classification_loss(
-            logits, micro_batch, self.class_weights, self.settings.label_smoothing
-        )
-
-    def logits(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Return (m, C) float32 logits."""
-        return forward_logits(model, inputs)
+        return examples.collate(np.unique(ids))
 
     def references(self, split: str, rows: slice) -> Mapping[str, Sequence[str]]:
         """Return the texts of the examples `rows`, one column per input column."""
@@ -142,7 +119,7 @@ class TextTask:
         self.tokenizer.save_pretrained(folder)
 
 
-def text_task(data: ClassificationData, settings: TaskSettings) -> TextTask:
+def prepare_inputs(data: ClassificationData, settings: TaskSettings) -> TextInputs:
     """Tokenize `data` for the model that `settings` names.
 
     Raises:
@@ -153,10 +130,6 @@ def text_task(data: ClassificationData, settings: TaskSettings) -> TextTask:
     tokenizer = load_tokenizer(model_path, trust_remote_code=settings.trust_remote_code)
     config = load_config(model_path, trust_remote_code=settings.trust_remote_code)
     max_length = longest_input(settings.max_seq_length, tokenizer, config)
-    labels = {name: label_codes(split) for name, split in data.splits.items()}
-    label_names = tuple(data.splits["train"].features["label"].names)
-    counts = np.bincount(labels["train"], minlength=len(label_names))
-    class_weights = parse_class_weights(settings.class_weights, counts)
     collator = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=settings.pad_to_multiple_of)
     tokens, notes = {}, []
     for name, split in data.splits.items():
@@ -164,19 +137,8 @@ def text_task(data: ClassificationData, settings: TaskSettings) -> TextTask:
         if truncated:
             share = f"{truncated} of {len(lengths)} texts ({truncated / len(lengths):.1%})"
             notes.append(f"{name}: {share} cut at {max_length} tokens")
-        weights = example_weights(labels[name], class_weights)
-        tokens[name] = TextExamples(rows, labels[name], weights, lengths, collator)
-    return TextTask(
-        data=data,
-        settings=settings,
-        label_names=label_names,
-        notes=tuple(notes),
-        class_weights=class_weights,
-        model_path=model_path,
-        model_name=model_name,
-        tokenizer=tokenizer,
-        tokens=tokens,
-    )
+        tokens[name] = TextExamples(rows, lengths, collator)
+    return TextInputs(data, tuple(notes), model_path, model_name, tokenizer, tokens)
 
 
 def _tokenize(

@@ -164,7 +164,7 @@ def _tuple(parts: tuple[Any, ...], value: object, where: str) -> tuple[Any, ...]
 
 
 def _plain(hint: Any, value: object, where: str) -> Any:
-    if not isinstance(hint, type):  # `Any`, or the name for JSON values
+    if hint is Any or not isinstance(hint, type):  # such as the name for JSON values
         return value
     if hint is float and value is None:
         return float("nan")

@@ -4,24 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 MINUS = "\N{MINUS SIGN}"
 PLUS_MINUS = "\N{PLUS-MINUS SIGN}"
 NOT_MEASURED = "-"
-METRIC_NAMES = {
-    "accuracy": "accuracy",
-    "macro_f1": "macro F1",
-    "balanced_accuracy": "balanced accuracy",
-    "matthews": "Matthews correlation",
-    "log_loss": "log loss",
-    "brier": "Brier score",
-    "ece": "calibration error",
-}
-
-
-def metric_name(metric: str) -> str:
-    """Return a metric's name for people, such as "macro F1"."""
-    return METRIC_NAMES.get(metric, metric)
 
 
 def point_decimals(margin: float) -> int:
@@ -51,16 +38,72 @@ def points(difference: float, decimals: int = 1) -> str:
     return signed(100 * difference, decimals)
 
 
-def points_in_words(difference: float, decimals: int = 1) -> str:
-    """Return "+0.3 point" or "+1.2 points"; up to one is singular."""
-    shown = points(difference, decimals)
-    size = float(shown.replace(MINUS, ""))
-    return f"{shown} point" + "s" * (abs(size) > 1 or size == 0)
+@dataclass(frozen=True)
+class Units:
+    """How the values of a metric, and differences in it, are printed.
 
+    Attributes:
+        title: Name of the metric, such as "macro F1".
+        margin: Difference that does not matter, in the metric's unit; it sets the decimals.
+        is_share: Whether the metric is a share, printed in hundredths, with differences in points.
+    """
 
-def interval(ends: tuple[float, float], decimals: int = 1) -> str:
-    """Return an interval of a difference of shares in points: "+0.1 to +0.9"."""
-    return " to ".join(points(end, decimals) for end in ends)
+    title: str
+    margin: float
+    is_share: bool = True
+
+    @property
+    def factor(self) -> int:
+        """What values are multiplied by before they are printed."""
+        return 100 if self.is_share else 1
+
+    @property
+    def decimals(self) -> int:
+        """Decimals of a printed value or difference."""
+        return point_decimals(self.margin) + (0 if self.is_share else 2)
+
+    @property
+    def heading(self) -> str:
+        """Name of the metric over a column of values: "accuracy, %"."""
+        return f"{self.title}, %" if self.is_share else self.title
+
+    @property
+    def of_differences(self) -> str:
+        """What stands behind "difference" over a column: ", points", or nothing."""
+        return ", points" if self.is_share else ""
+
+    @property
+    def margin_words(self) -> str:
+        """The margin as "1 point", "0.5 point" or "0.01"."""
+        value = round(self.factor * self.margin, 6)
+        return f"{value:g}{self._points(value)}"
+
+    def value(self, value: float, more: int = 0) -> str:
+        """Return a value, with `more` decimals than usual."""
+        return number(self.factor * value, self.decimals + more)
+
+    def difference(self, value: float, more: int = 0) -> str:
+        """Return a difference with its sign: "+0.3"."""
+        return signed(self.factor * value, self.decimals + more)
+
+    def interval(self, ends: tuple[float, float], more: int = 0) -> str:
+        """Return an interval of a difference: "+0.1 to +0.9"."""
+        return " to ".join(self.difference(end, more) for end in ends)
+
+    def in_words(self, value: float) -> str:
+        """Return "+0.3 point", "+1.2 points" or "+0.012"; up to one point is singular."""
+        shown = self.difference(value)
+        size = abs(float(shown.replace(MINUS, "-")))
+        return f"{shown}{self._points(size)}"
+
+    def sentence(self) -> str:
+        """Return the metric's name at the start of a sentence."""
+        return f"{self.title[0].upper()}{self.title[1:]}"
+
+    def _points(self, size: float) -> str:
+        if not self.is_share:
+            return ""
+        return " point" if 0 < size <= 1 else " points"
 
 
 def percent(share: float, decimals: int = 0) -> str:

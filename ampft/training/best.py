@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from ampft.metrics.sums import Metric
+
 if TYPE_CHECKING:
     from accelerate import Accelerator
-
-LOWER_IS_BETTER = frozenset({"log_loss"})
 
 
 @dataclass
@@ -22,22 +22,27 @@ class BestModel:
 
     Attributes:
         path: Safetensors file, written by the main process.
-        metric: Attribute of a `Report` of the validation split, such as "accuracy".
+        metric: Metric of the validation split that decides.
         patience: Evaluations without improvement after which to stop; None never stops.
     """
 
     path: Path
-    metric: str
+    metric: Metric
     patience: int | None = None
     epoch: int | None = None
     value: float | None = None
     without_improvement: int = 0
 
-    def update(self, value: float, epoch: int, accelerator: Accelerator, model: nn.Module) -> bool:
-        """Keep the weights if `value` of the metric is the best so far; return whether it is."""
-        sign = -1 if self.metric in LOWER_IS_BETTER else 1
-        # NaN compares false with everything: it is never the best, not even the first.
-        if not sign * value > (-math.inf if self.value is None else sign * self.value):
+    def update(
+        self, value: float | None, epoch: int, accelerator: Accelerator, model: nn.Module
+    ) -> bool:
+        """Keep the weights if `value` of the metric is the best so far; return whether it is.
+
+        A value that is undefined (None) or NaN is never the best, not even the first.
+        """
+        sign = 1 if self.metric.higher_is_better else -1
+        best = -math.inf if self.value is None else sign * self.value
+        if value is None or not sign * value > best:
             self.without_improvement += 1
             return False
         self.epoch, self.value, self.without_improvement = epoch, value, 0

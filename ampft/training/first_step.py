@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ampft.precision.executed import ExecutedDtypes, ProductRecorder
+from ampft.precision.executed import ExecutedDtypes, ProductRecorder, state_bytes, tensor_bytes
 from ampft.precision.resolve import Precision
-from ampft.precision.tensor_census import state_bytes, tensor_bytes
 from ampft.training.saved_tensors import SavedBytes
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 # GradScaler has no floor of its own: at 0 the next finite loss would write NaN into the weights.
 LOWEST_LOSS_SCALE = 1.0
+
+Losses = list[Tensor]
+"""What `backward` returned for each micro-batch of a step."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,31 @@ def backward(accelerator: Accelerator, loss: Tensor) -> Tensor:
         loss.detach_()
         raise
     return loss.detach()
+
+
+def accumulate_gradient(
+    accelerator: Accelerator,
+    model: nn.Module,
+    loss: Callable[[nn.Module, MicroBatch], Tensor],
+    step_batch: StepBatch,
+) -> Losses:
+    """Add up the gradient of a step batch over its micro-batches.
+
+    Args:
+        accelerator: The one that prepared the model.
+        model: Prepared. Its gradients are empty.
+        loss: Gives the loss summed over a micro-batch, such as `Task.loss`.
+        step_batch: Part of the optimizer step on this process.
+
+    Returns:
+        What `backward` returned for each micro-batch.
+    """
+    losses = []
+    for micro_batch in step_batch:
+        with synchronized_last(accelerator, model, micro_batch):
+            part = loss(model, micro_batch) / step_batch.effective_weight
+            losses.append(backward(accelerator, part))
+    return losses
 
 
 def apply_step(

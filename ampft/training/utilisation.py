@@ -60,7 +60,7 @@ def measure_utilisation(
         num_processes: That trained together.
     """
     rate = None
-    if not precision.is_emulated and precision.mode != "fp8":
+    if not precision.is_emulated and not precision.row.replaces_layers:
         rate = measure_matrix_rate(
             device, precision.compute_dtype, name=precision.mode, longest=LONGEST_PRODUCT
         ).gflops

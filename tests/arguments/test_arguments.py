@@ -7,11 +7,10 @@ import re
 from dataclasses import fields
 
 import pytest
+from ampft.arguments.checks import BELOW_ONE, LOWEST
 
 from ampft.arguments import ClassifyArguments, parse_classify_arguments
-from ampft.arguments.checks import BELOW_ONE, LOWEST
-from ampft.arguments.classify import METRICS, MODES
-from ampft.arguments.embedded import EMBEDDED
+from ampft.arguments.classify import EMBEDDED, METRICS, MODES
 from ampft.arguments.other_scripts import INSTEAD
 from ampft.errors import InputError
 
@@ -247,7 +246,7 @@ def test_a_switch_takes_no_value(words):
 
 
 def test_the_modes_are_those_of_the_precision_layer():
-    from ampft.precision.resolve import MODES as modes
+    from ampft.precision.modes import MODES as modes
 
     assert set(MODES) == {"no", *modes}
 

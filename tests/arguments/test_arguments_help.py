@@ -8,7 +8,7 @@ from dataclasses import fields
 import pytest
 
 from ampft.arguments import ClassifyArguments, parse_classify_arguments
-from ampft.arguments.embedded import EMBEDDED
+from ampft.arguments.classify import EMBEDDED
 
 
 def help_text(capsys) -> str:

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from ampft.metrics import Predictions, classification_report
 from ampft.runs.folder import RunFolder
 from ampft.runs.memory import PeakMemory
 from ampft.runs.predictions import write_predictions
@@ -24,6 +23,7 @@ from ampft.runs.record import (
     ValidationPart,
     write_record,
 )
+from ampft.tasks.single_label import Predictions, classification_report
 
 SEEDS = (42, 43, 44, 45, 46)
 NAMES = ("no", "yes", "maybe")
@@ -57,6 +57,7 @@ def record_of(arm: str, seed: int, **changes: Any) -> RunRecord:
             "num_train_epochs": 3,
         },
         "command": ["recipes/classify.py", "--mixed_precision", mode],
+        "task": "text",
         "label_names": NAMES,
         "data": DataPart(
             name="reviews.csv",
@@ -101,8 +102,8 @@ def record_of(arm: str, seed: int, **changes: Any) -> RunRecord:
             protocol="VmHWM",
         ),
         "validations": (
-            ValidationPart(epoch=1, step=20, accuracy=0.5, macro_f1=0.4, log_loss=1.0),
-            ValidationPart(epoch=2, step=40, accuracy=0.75, macro_f1=0.7, log_loss=0.8),
+            ValidationPart(epoch=1, step=20, metrics={"accuracy": 0.5, "macro_f1": 0.4}),
+            ValidationPart(epoch=2, step=40, metrics={"accuracy": 0.75, "macro_f1": 0.7}),
         ),
         "hardware": {"cpu": "a CPU", "gpus": [], "memory_bytes": 2**33, "usable_cores": 2},
         "versions": {"python": "3.13.5", "torch": "2.13.0", "transformers": "5.23.0"},

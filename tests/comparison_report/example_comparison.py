@@ -22,9 +22,9 @@ from example_figures import (
 )
 from example_texts import HOSTILE_LABELS, LABELS, TEXTS, YARDSTICK
 
-from ampft.comparison.findings import Arm, Comparison, Curve, Memory, RunOutcome, Speed
-from ampft.comparison.report.words import verdict_sentences
-from ampft.metrics.predictions import Predictions
+from ampft.comparison.findings import ArmResult, Comparison, Curve, Memory, RunOutcome, Speed
+from ampft.comparison.words import verdict_sentences
+from ampft.tasks.single_label import Predictions
 
 MIB = 2**20
 STEPS = 300
@@ -199,7 +199,9 @@ def _predictions(logits: np.ndarray, truth: np.ndarray, labels: Sequence[str]) -
     return Predictions(np.arange(len(truth)), truth, shares, tuple(labels), "test")
 
 
-def _arm(kind: Kind, results: dict[str, list[list[Predictions]]], texts: Sequence[str], rng) -> Arm:
+def _arm(
+    kind: Kind, results: dict[str, list[list[Predictions]]], texts: Sequence[str], rng
+) -> ArmResult:
     own, in_fp32 = results[kind.name]
     base = results["fp32"][0]
     is_base, is_placebo = kind.name == "fp32", kind.name == "placebo"
@@ -209,7 +211,7 @@ def _arm(kind: Kind, results: dict[str, list[list[Predictions]]], texts: Sequenc
     has_ratio = kind.execution == "native" and not is_base
     peak = kind.peak * MIB
     rest = peak - 522 * MIB
-    return Arm(
+    return ArmResult(
         name=kind.name,
         mode=kind.mode,
         is_placebo=is_placebo,

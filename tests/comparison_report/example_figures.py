@@ -14,7 +14,7 @@ import numpy as np
 from scipy.stats import binom, t
 
 from ampft.comparison.findings import (
-    Arm,
+    ArmResult,
     CalibrationBin,
     ClassFigures,
     Difference,
@@ -23,8 +23,7 @@ from ampft.comparison.findings import (
     MetricValues,
 )
 from ampft.comparison.statistics.multiplicity import holm
-from ampft.metrics.classification import classification_report
-from ampft.metrics.predictions import Predictions
+from ampft.tasks.single_label import Predictions, classification_report
 
 MARGIN = 0.01
 METRICS = {
@@ -86,7 +85,7 @@ def difference(
     )
 
 
-def decided(arms: Sequence[Arm]) -> tuple[Arm, ...]:
+def decided(arms: Sequence[ArmResult]) -> tuple[ArmResult, ...]:
     """Fill in what depends on all modes together: Holm's p-values and the verdicts."""
     modes = {arm.name: arm.difference for arm in arms[2:] if arm.difference is not None}
     differs = holm({name: d.p_difference or 0.0 for name, d in modes.items()})

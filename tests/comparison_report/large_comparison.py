@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 from example_comparison import realistic
 
-from ampft.comparison.findings import Arm, ClassFigures, Comparison, RunOutcome
+from ampft.comparison.findings import ArmResult, ClassFigures, Comparison, RunOutcome
 
 SEEDS = 20
 CLASSES = 200
@@ -37,7 +37,9 @@ def two_classes() -> Comparison:
     return replace(small, arms=arms, label_names=small.label_names[:2])
 
 
-def _arm(small: Arm, name: str, labels: tuple[str, ...], rng: np.random.Generator) -> Arm:
+def _arm(
+    small: ArmResult, name: str, labels: tuple[str, ...], rng: np.random.Generator
+) -> ArmResult:
     confusion = rng.integers(0, 4, (CLASSES, CLASSES)) * (rng.random((CLASSES, CLASSES)) < 0.05)
     curve = small.curves[0]
     speed = small.speed

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from example_comparison import broken, realistic
 
-from ampft.comparison.findings import Arm, Comparison
-from ampft.comparison.report.words import cost, verdict_sentence, verdict_sentences
+from ampft.comparison.findings import ArmResult, Comparison
+from ampft.comparison.words import cost, verdict_sentence, verdict_sentences
 from ampft.text import numbers
 
 MINUS = "\N{MINUS SIGN}"
 
 
-def of_issue(**changes: Any) -> tuple[Comparison, Arm]:
+def of_issue(**changes: Any) -> tuple[Comparison, ArmResult]:
     """The example of the issue: its numbers in bf16, which `changes` of its difference alter."""
     whole = realistic()
     base, placebo, bf16, fp16 = whole.arms

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ampft.data.balance import balanced_micro_batches
-from ampft.data.steps import StepBatches
-from ampft.data.tensors import TensorExamples
+from ampft.data.steps import StepBatches, TensorExamples
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from ampft.diagnosis.amp_entry_points import amp_entry_points
 from ampft.diagnosis.environment import collect_environment, format_environment
 from ampft.precision import matrix_rate
 from ampft.precision.formats import FORMATS
-from ampft.precision.resolve import MODES
+from ampft.precision.modes import MODES
 
 
 @pytest.fixture(scope="module")

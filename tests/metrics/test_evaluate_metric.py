@@ -14,7 +14,8 @@ import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast, pipeline
 
-from ampft.metrics import Predictions, classification_report, metric_path
+from ampft.metrics import metric_path
+from ampft.tasks.single_label import Predictions, classification_report
 
 
 @pytest.fixture

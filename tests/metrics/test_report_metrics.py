@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics as sklearn_metrics
 
-from ampft.metrics import Predictions, Report, classification_report
 from ampft.metrics.calibration import expected_calibration_error
+from ampft.tasks.single_label import ClassificationReport, Predictions, classification_report
 
 # The same float64 formulas in another order of summation.
 REORDERED = {"rel": 1e-12, "abs": 1e-12}
@@ -135,6 +135,6 @@ def test_one_class_in_all_has_no_kappa_and_no_nan():
 @settings(max_examples=20, deadline=None)
 def test_json_round_trip_is_exact(predictions: Predictions):
     report = classification_report(predictions)
-    read = Report.from_dict(json.loads(json.dumps(report.as_dict(), allow_nan=False)))
+    read = ClassificationReport.from_dict(json.loads(json.dumps(report.as_dict(), allow_nan=False)))
     assert read == report
     assert read.text() == report.text()

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ampft.metrics import Predictions, check_census
+from ampft.tasks.outcome import check_census
+from ampft.tasks.single_label import Predictions
 
 GOOD = Predictions(
     example_ids=np.arange(3),

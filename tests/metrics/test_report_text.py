@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from sklearn import metrics as sklearn_metrics
 
-from ampft.text.escaping import display_width, inert, report_table
+from ampft.metrics.scores import report_table
+from ampft.text.escaping import display_width, inert
 
 MATRIX = ((3, 1, 0), (2, 4, 0), (0, 1, 0))
 LABELS = np.repeat([0, 1, 2], [4, 6, 1])

@@ -13,14 +13,8 @@ import torch
 
 from ampft.errors import InputError
 from ampft.precision import resolve as precision_module
-from ampft.precision.resolve import (
-    MODES,
-    canonical_mode,
-    cpu_capabilities,
-    requested_mode,
-    resolve,
-    survey,
-)
+from ampft.precision.modes import MODES, canonical_mode
+from ampft.precision.resolve import cpu_capabilities, requested_mode, resolve, survey
 
 CPU = torch.device("cpu")
 CUDA = torch.device("cuda")

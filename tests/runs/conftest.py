@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ampft.machine import hardware
-from ampft.metrics import Predictions, Report, classification_report
+from ampft.tasks.single_label import (Predictions, ClassificationReport, classification_report)
 from ampft.runs.memory import PeakMemory
 from ampft.runs.record import (
     BestPart,
@@ -70,6 +70,7 @@ def record_of(**changes: Any) -> RunRecord:
         "status": "finished",
         "arguments": {"learning_rate": 5e-5, "mixed_precision": "fp16", "train_file": None},
         "command": ["recipes/classify.py", "--mixed_precision", "fp16"],
+        "task": "text",
         "label_names": ("no", "yes", "maybe"),
         "data": DataPart(
             name="reviews.csv",

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ampft.errors import InputError
-from ampft.metrics import Predictions
+from ampft.tasks.single_label import Predictions
 from ampft.runs.predictions import read_predictions, write_predictions
 
 NAMES = ("no", "yes", "a|b")

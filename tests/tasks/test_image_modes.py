@@ -6,11 +6,11 @@ import datasets
 import numpy as np
 import pytest
 import torch
+from ampft.tasks.pixels import as_rgb
 from PIL import Image
 from transformers import ViTImageProcessorPil
 
 from ampft.tasks.image import ImageExamples
-from ampft.tasks.pixels import as_rgb
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.float32])

@@ -12,12 +12,10 @@ from accelerate.state import AcceleratorState, GradientState
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from ampft.data.steps import Examples, MicroBatch, StepBatches
-from ampft.data.tensors import TensorExamples
+from ampft.data.steps import Examples, MicroBatch, StepBatches, TensorExamples
 from ampft.precision.accelerator import make_accelerator, numerics
 from ampft.precision.resolve import resolve
-from ampft.tasks.task import classification_loss
-from ampft.tasks.text import TextTask
+from ampft.tasks.task import Task, classification_loss
 from ampft.training.step import (
     StepOutcome,
     apply_step,
@@ -42,7 +40,7 @@ class Problem:
     padded: bool = True
 
 
-def text_problem(task: TextTask) -> Problem:
+def text_problem(task: Task) -> Problem:
     loaded = task.load_model()
     return Problem(loaded.model, task.examples("train"), task.loss, padded=not loaded.padding_free)
 

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ampft.data.steps import MicroBatch
-from ampft.data.tensors import TensorExamples
+from ampft.data.steps import MicroBatch, TensorExamples
 
 EXAMPLES, EFFECTIVE = 36, 12
 

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 from accelerate import Accelerator
+from ampft.metrics.classification import Report
 from torch import nn
 
 from ampft.arguments.classify import METRICS
-from ampft.metrics.classification import Report
 from ampft.training.best import LOWER_IS_BETTER, BestModel
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")

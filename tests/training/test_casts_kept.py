@@ -6,11 +6,11 @@ from contextlib import nullcontext
 import pytest
 import torch
 from accelerate.utils import DistributedType
+from ampft.training.attempts import Attempts
 from exact_step import Training, flat_weights, text_problem
 from tiny_text import tiny_task
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ampft.training.attempts import Attempts
 from ampft.training.step import casts_kept
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")

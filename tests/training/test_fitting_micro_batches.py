@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 from accelerate.utils import DistributedType
+from ampft.training.fitting import fewest_micro_batches, fitted
 from full_memory import EFFECTIVE, EXAMPLES, Full, examples, loss, network
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ampft.data.steps import MicroBatch, StepBatches
 from ampft.errors import InputError
-from ampft.training.fitting import fewest_micro_batches, fitted
 
 PLENTY = 2**40  # bytes
 

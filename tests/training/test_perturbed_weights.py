@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from ampft.models.perturb import perturb_weights
+from ampft.models.weights import perturb_weights
 
 
 class Model(nn.Module):

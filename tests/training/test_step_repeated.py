@@ -7,11 +7,6 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
-from exact_step import GRADIENT_TOLERANCE, flat_gradient, relative_error
-from full_memory import EFFECTIVE, Full, examples, loss, network
-from torch import Tensor, nn
-
-from ampft.data.steps import StepBatches
 from ampft.training.attempts import (
     Attempts,
     OutOfMemory,
@@ -19,6 +14,11 @@ from ampft.training.attempts import (
     is_out_of_memory,
     memory_explained,
 )
+from exact_step import GRADIENT_TOLERANCE, flat_gradient, relative_error
+from full_memory import EFFECTIVE, Full, examples, loss, network
+from torch import Tensor, nn
+
+from ampft.data.steps import StepBatches
 
 
 @dataclass

@@ -11,9 +11,8 @@ from transformers import AutoModelForSequenceClassification, ModernBertConfig, M
 from ampft.data.steps import MicroBatch
 from ampft.errors import InputError
 from ampft.models.weights import LoadedModel, cast_weights, store_in, weights_hash
-from ampft.precision.executed import ProductRecorder, contradiction
+from ampft.precision.executed import ProductRecorder, check_storage, contradiction
 from ampft.precision.resolve import resolve
-from ampft.precision.tensor_census import check_storage
 from ampft.training.optimizer import OptimizerSettings, make_optimizer
 
 BF16, CPU = torch.bfloat16, torch.device("cpu")

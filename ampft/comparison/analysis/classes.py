@@ -40,13 +40,18 @@ def class_figures(
 
 def summed_confusion(answers: Sequence[Answers]) -> tuple[tuple[int, ...], ...]:
     """Return the confusion matrices of all seeds, summed: rows are labels."""
-    total = np.sum([each.confusion for each in answers], axis=0)
-    return tuple(tuple(row) for row in total.tolist())
+    matrices = [each.confusion for each in answers if each.confusion is not None]
+    if not matrices:
+        return ()
+    return tuple(tuple(row) for row in np.sum(matrices, axis=0).tolist())
 
 
 def calibration_bins(answers: Sequence[Answers]) -> tuple[CalibrationBin, ...]:
     """Return bins of equal width over the predictions of all seeds."""
-    counts, confidences, right = np.sum([each.bins for each in answers], axis=0)
+    binned = [each.bins for each in answers if each.bins is not None]
+    if not binned:
+        return ()
+    counts, confidences, right = np.sum(binned, axis=0)
     return tuple(
         CalibrationBin(
             low=index / BINS,

@@ -13,7 +13,9 @@ from ampft.comparison.analysis.answers import (
     PREDICTIONS_NAME,
     Answers,
     Questions,
+    check_metric,
     check_recorded,
+    questions_of,
     read_answers,
 )
 from ampft.comparison.analysis.classes import calibration_bins, class_figures, summed_confusion
@@ -25,14 +27,27 @@ from ampft.comparison.analysis.loading import RunGroup, find_runs, group_runs
 from ampft.comparison.analysis.memory import memory
 from ampft.comparison.analysis.speed import is_emulated, speed
 from ampft.comparison.analysis.stamps import all_stamps
-from ampft.comparison.findings import Arm, Comparison, Difference, PlanFacts, RunOutcome
-from ampft.comparison.report.words import verdict_sentences
+from ampft.comparison.findings import (
+    CALIBRATION_ERROR,
+    ArmResult,
+    Comparison,
+    Difference,
+    MetricInfo,
+    PlanFacts,
+    RunOutcome,
+)
 from ampft.comparison.statistics.interim import alpha_per_look
 from ampft.comparison.statistics.interval import FEWEST_SEEDS
-from ampft.comparison.statistics.jackknife import METRICS
-from ampft.errors import InputError, nearest
+from ampft.comparison.words import verdict_sentences
+from ampft.errors import InputError
+from ampft.metrics.sums import Metric
+from ampft.precision.modes import BASELINE
+from ampft.runs.predictions import read_predictions
+from ampft.runs.show import problem_of
+from ampft.tasks.outcome import Problem
 
 ALPHA = 0.05
+CALIBRATION = MetricInfo(name=CALIBRATION_ERROR, title="calibration error", higher_is_better=False)
 FINAL_SPLITS = ("test", "validation")  # of which a run reports the first that it has
 
 
@@ -63,16 +78,16 @@ class _Evidence:
 def compare_folders(
     folders: Sequence[Path],
     *,
-    metric: str = "accuracy",
+    metric: str | None = None,
     margin: float = 0.01,
-    baseline: str = "fp32",
+    baseline: str = BASELINE,
     plan: PlanFacts | None = None,
 ) -> Comparison:
-    """Compare runs that differ in precision alone; the order of the folders is of no consequence.
+    """Compare runs that differ only in precision; the order of the folders does not matter.
 
     Args:
         folders: Output folders of runs, or of comparisons, whose runs are meant.
-        metric: The primary metric: accuracy or macro_f1.
+        metric: Name of the primary metric; `None` for that of the runs' task.
         margin: Differences within it count as none; a fraction, 0.01 is one point.
         baseline: The mode that all others are compared with.
         plan: What was decided about all runs together; `None` for runs that nobody planned.
@@ -80,34 +95,33 @@ def compare_folders(
     Raises:
         InputError: The runs cannot be read or compared, or an argument is out of range.
     """
-    if metric not in METRICS:
-        raise InputError(
-            f"--metric {metric}: allowed are {', '.join(METRICS)}.{nearest(metric, METRICS)}"
-        )
     if not 0 < margin < 1:
         raise InputError(
             f"--margin {100 * margin:g}: give points between 0 and 100, such as 1 for one point"
         )
     plan = plan or PlanFacts()
     groups = group_runs(find_runs(folders), baseline=baseline)
+    problem = problem_of(groups[0].runs[0].record)
+    metric = metric or next(iter(problem.metrics))
+    check_metric(metric, problem)
     stamps = all_stamps(groups, plan)
     seeds = tuple(run.seed for run in groups[0].runs)
     looks = plan.looks or (len(seeds),)
     alpha = alpha_per_look(looks, ALPHA)
-    evidence = _evidence(groups, metric=metric, margin=margin, alpha=alpha)
+    evidence = _evidence(groups, problem.metrics[metric], margin=margin, alpha=alpha)
     arms = tuple(_arm(group, evidence) for group in groups)
-    values = arms[0].metrics.get(metric)
     record = (groups[0].finished or groups[0].runs)[0].record
     comparison = Comparison(
         title=title(record),
         metric=metric,
+        metrics=_metric_infos(problem),
         margin=margin,
-        margin_share_of_errors=margin / (1 - values.mean) if values and values.mean < 1 else None,
+        margin_share_of_errors=_share_of_errors(arms[0], problem.metrics[metric], margin),
         alpha=alpha,
         looks=looks,
         seeds=seeds,
         split=evidence.questions.split,
-        examples=len(evidence.questions.labels),
+        examples=len(evidence.questions.truth),
         label_names=evidence.questions.label_names,
         arms=arms,
         verdicts=(),
@@ -121,33 +135,55 @@ def compare_folders(
     return replace(comparison, verdicts=verdict_sentences(comparison))
 
 
+def _metric_infos(problem: type[Problem]) -> tuple[MetricInfo, ...]:
+    """Return all metrics that arms have: those with intervals, then the calibration error."""
+    found = [
+        MetricInfo(
+            name=metric.name,
+            title=metric.title,
+            higher_is_better=metric.higher_is_better,
+            is_share=metric.is_share,
+        )
+        for metric in problem.metrics.values()
+    ]
+    return (*found, CALIBRATION)
+
+
+def _share_of_errors(baseline: ArmResult, metric: Metric, margin: float) -> float | None:
+    """Return the margin over what the baseline lacks of a perfect metric; None if there is none."""
+    values = baseline.metrics.get(metric.name)
+    if values is None or not metric.is_share or values.mean >= 1:
+        return None
+    return margin / (1 - values.mean)
+
+
 def _evidence(
-    groups: tuple[RunGroup, ...], *, metric: str, margin: float, alpha: float
+    groups: tuple[RunGroup, ...], metric: Metric, *, margin: float, alpha: float
 ) -> _Evidence:
     questions: Questions | None = None
     answered: dict[str, _Answered] = {}
     for group in groups:
         if group.status == "complete":
-            answered[group.name], questions = _read(group, questions)
+            answered[group.name], questions = _read(group, questions, metric.name)
     questions = questions or _unanswered(groups)
     base = answered.get(groups[0].name)
-    evidence = _Evidence(groups, questions, answered, {}, {}, metric)
+    evidence = _Evidence(groups, questions, answered, {}, {}, metric.name)
     if base is None or len(groups[0].runs) < FEWEST_SEEDS:
         return evidence
-    base_fp32 = base.own if groups[0].mode == "fp32" else base.fp32
+    base_fp32 = base.own if groups[0].mode == BASELINE else base.fp32
     estimates, in_fp32 = {}, {}
     for group in groups[1:]:
         found = answered.get(group.name)
         if found is None:
             continue
-        estimates[group.name] = estimate(questions, found.own, base.own, metric)
+        estimates[group.name] = estimate(found.own, base.own, metric)
         if found.fp32 and base_fp32:
-            in_fp32[group.name] = estimate(questions, found.fp32, base_fp32, metric)
+            in_fp32[group.name] = estimate(found.fp32, base_fp32, metric)
     placebos = {group.name for group in groups if group.is_placebo}
     modes = {name: each for name, each in estimates.items() if name not in placebos}
     return replace(
         evidence,
-        differences=decided(modes, margin=margin, alpha=alpha)
+        differences=decided(modes, metric, margin=margin, alpha=alpha)
         | {name: explored(estimates[name], alpha=alpha) for name in placebos & set(estimates)},
         differences_fp32={name: explored(each, alpha=alpha) for name, each in in_fp32.items()},
     )
@@ -167,35 +203,37 @@ def _unanswered(groups: tuple[RunGroup, ...]) -> Questions:
         )
     for group in groups:
         for run in group.finished:
-            return read_answers(run.folder / PREDICTIONS_NAME, None)[1]
+            path = run.folder / PREDICTIONS_NAME
+            return questions_of(path, read_predictions(path))
     record = groups[0].runs[0].record
     split = next((name for name in FINAL_SPLITS if name in record.data.examples), FINAL_SPLITS[0])
     # Nobody answered them: their number is shown, and no label is looked at.
-    labels = np.zeros(record.data.examples.get(split, 0), dtype=np.int64)
+    nothing = np.zeros(record.data.examples.get(split, 0), dtype=np.int64)
     path = groups[0].runs[0].folder / PREDICTIONS_NAME
     names = tuple(record.label_names)
-    return Questions(path=path, split=split, labels=labels, label_names=names)
+    kind = problem_of(record).name
+    return Questions(path=path, kind=kind, split=split, truth=nothing, label_names=names)
 
 
-def _read(group: RunGroup, questions: Questions | None) -> tuple[_Answered, Questions]:
+def _read(group: RunGroup, questions: Questions | None, metric: str) -> tuple[_Answered, Questions]:
     """Read the predictions of an arm, one run at a time."""
     own: list[Answers] = []
     fp32: list[Answers] = []
     for run in group.runs:
         path = run.folder / PREDICTIONS_NAME
-        answers, questions = read_answers(path, questions)
-        check_recorded(path, answers, run.record.metrics)
+        answers, questions = read_answers(path, questions, metric)
+        check_recorded(path, answers, run.record.metrics, questions.problem)
         own.append(answers)
         path = run.folder / PREDICTIONS_FP32_NAME
-        if group.mode != "fp32" and path.exists():  # in fp32 they would be the same again
-            answers, questions = read_answers(path, questions)
-            check_recorded(path, answers, run.record.metrics_fp32)
+        if group.mode != BASELINE and path.exists():  # in fp32 they would be the same again
+            answers, questions = read_answers(path, questions, metric)
+            check_recorded(path, answers, run.record.metrics_fp32, questions.problem)
             fp32.append(answers)
     assert questions is not None
     return _Answered(tuple(own), tuple(fp32) if len(fp32) == len(own) else None), questions
 
 
-def _arm(group: RunGroup, evidence: _Evidence) -> Arm:
+def _arm(group: RunGroup, evidence: _Evidence) -> ArmResult:
     """Put what is known of an arm into figures."""
     baseline = evidence.baseline
     found = evidence.answered.get(group.name)
@@ -204,7 +242,7 @@ def _arm(group: RunGroup, evidence: _Evidence) -> Arm:
     tf32 = next((other for other in evidence.groups if other.name == "tf32"), None)
     summaries = [run.record.precision.summary for run in (*group.finished, *group.runs)]
     own = found.own if found else ()
-    return Arm(
+    return ArmResult(
         name=group.name,
         mode=group.mode,
         is_placebo=group.is_placebo,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from ampft.comparison.analysis.loading import Run
+from ampft.comparison.analysis.loading import RecordedRun
 from ampft.comparison.findings import Curve
 from ampft.runs.history import read_history
 from ampft.text.json_io import JSONValue
@@ -15,7 +15,7 @@ HISTORY_NAME = "history.jsonl"
 POINTS = 200
 
 
-def curve(run: Run, metric: str) -> Curve:
+def curve(run: RecordedRun, metric: str) -> Curve:
     """Return the curve of a run; empty where it left no history.
 
     A stretch with a loss that is not finite has no mean: its point is `None`.
@@ -44,9 +44,9 @@ def curve(run: Run, metric: str) -> Curve:
     )
 
 
-def _validations(run: Run, metric: str) -> list[tuple[int, float]]:
-    values = [(part.step, float(getattr(part, metric))) for part in run.record.validations]
-    return [(step, value) for step, value in values if math.isfinite(value)]
+def _validations(run: RecordedRun, metric: str) -> list[tuple[int, float]]:
+    found = [(part.step, part.metrics.get(metric)) for part in run.record.validations]
+    return [(step, v) for step, v in found if v is not None and math.isfinite(v)]
 
 
 def _stretches(

@@ -6,13 +6,12 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-
-from ampft.comparison.analysis.answers import Answers, Questions
+from ampft.comparison.analysis.answers import Answers
 from ampft.comparison.findings import Difference, MetricValues
 from ampft.comparison.statistics.interval import DifferenceEstimate, estimate_difference
 from ampft.comparison.statistics.jackknife import jackknife_differences
 from ampft.comparison.statistics.verdict import Decision, decide
+from ampft.metrics.sums import Metric
 
 
 def metric_values(answers: Sequence[Answers]) -> dict[str, MetricValues]:
@@ -21,25 +20,23 @@ def metric_values(answers: Sequence[Answers]) -> dict[str, MetricValues]:
 
 
 def estimate(
-    questions: Questions, answers: Sequence[Answers], baseline: Sequence[Answers], metric: str
+    answers: Sequence[Answers], baseline: Sequence[Answers], metric: Metric
 ) -> DifferenceEstimate:
     """Return the difference in the primary metric; both sides are in the order of the seeds."""
     return estimate_difference(
         jackknife_differences(
-            questions.labels,
-            np.stack([each.predicted for each in answers]),
-            np.stack([each.predicted for each in baseline]),
-            metric=metric,
-            classes=questions.classes,
+            [each.sums for each in answers], [each.sums for each in baseline], metric
         )
     )
 
 
 def decided(
-    estimates: Mapping[str, DifferenceEstimate], *, margin: float, alpha: float
+    estimates: Mapping[str, DifferenceEstimate], metric: Metric, *, margin: float, alpha: float
 ) -> dict[str, Difference]:
     """Return the differences of the modes, each with its verdict, Holm over all of them."""
-    decisions = decide(estimates, margin=margin, alpha=alpha)
+    decisions = decide(
+        estimates, margin=margin, alpha=alpha, higher_is_better=metric.higher_is_better
+    )
     return {name: _with_verdict(decision) for name, decision in decisions.items()}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,12 +35,10 @@ def flips(
         baseline: Of the baseline, at the same seeds.
         texts: A predictions.parquet, whose inputs are shown.
     """
-    predicted, expected = (
-        np.stack([each.predicted for each in side]) for side in (answers, baseline)
-    )
-    flipped = predicted != expected
-    gained = (flipped & (predicted == questions.labels)).sum(axis=1).tolist()
-    lost = (flipped & (expected == questions.labels)).sum(axis=1).tolist()
+    pairs = list(zip(answers, baseline, strict=True))
+    flipped = np.stack([_differ(own.choices, base.choices) for own, base in pairs])
+    gained = [int((own.right & ~base.right).sum()) for own, base in pairs]
+    lost = [int((base.right & ~own.right).sum()) for own, base in pairs]
     per_seed = flipped.sum(axis=1).tolist()
     return Flips(
         per_seed=tuple(per_seed),
@@ -49,6 +48,12 @@ def flips(
         mcnemar_mid_p=tuple(mcnemar_mid_p(g, k) for g, k in zip(gained, lost, strict=True)),
         examples=_examples(questions, answers, baseline, flipped, texts),
     )
+
+
+def _differ(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Return (n,) whether entries of (n, ...) arrays differ."""
+    differ: npt.NDArray[np.bool_] = (one != other).reshape(len(one), -1).any(axis=1)
+    return differ
 
 
 def _examples(
@@ -68,16 +73,17 @@ def _examples(
     )
     order = np.lexsort((candidates, -np.minimum(sure, base_sure), -times[candidates]))[:EXAMPLES]
     shown = read_texts(texts, candidates[order].tolist())
+    problem = questions.problem
     names = questions.label_names
     return tuple(
         FlippedExample(
             example_id=(example := int(candidates[k])),
             text=shown[example],
-            label=names[questions.labels[example]],
+            label=problem.truth_text(questions.truth[example], names),
             seeds=int(times[example]),
-            baseline=names[baseline[first[k]].predicted[example]],
+            baseline=problem.choice_text(baseline[first[k]].choices[example], names),
             baseline_confidence=float(base_sure[k]),
-            arm=names[answers[first[k]].predicted[example]],
+            arm=problem.choice_text(answers[first[k]].choices[example], names),
             arm_confidence=float(sure[k]),
         )
         for k in order

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ampft.comparison.analysis.loading import Run, RunGroup
+from ampft.comparison.analysis.loading import RecordedRun, RunGroup
 from ampft.errors import InputError
 from ampft.runs.record import RunRecord
 from ampft.text.escaping import inert
@@ -100,7 +100,7 @@ def stamps_of_differences(groups: Sequence[RunGroup]) -> tuple[str, ...]:
     return tuple(_stamps((*_WANTED, *_arguments(pairs)), pairs, groups))
 
 
-def _pairs(groups: Sequence[RunGroup]) -> Iterator[tuple[Run, Run]]:
+def _pairs(groups: Sequence[RunGroup]) -> Iterator[tuple[RecordedRun, RecordedRun]]:
     """Each run with the baseline's at its seed, and the baseline's with their first."""
     baseline = groups[0].runs
     for group in groups:
@@ -109,8 +109,8 @@ def _pairs(groups: Sequence[RunGroup]) -> Iterator[tuple[Run, Run]]:
 
 
 def _differing(
-    condition: _Condition, pairs: Iterable[tuple[Run, Run]]
-) -> Iterator[tuple[Run, Run]]:
+    condition: _Condition, pairs: Iterable[tuple[RecordedRun, RecordedRun]]
+) -> Iterator[tuple[RecordedRun, RecordedRun]]:
     for run, reference in pairs:
         if condition.by_seed and run.seed != reference.seed:
             continue
@@ -122,7 +122,9 @@ def _differing(
             yield run, reference
 
 
-def _refuse(name: str, value: Callable[[RunRecord], Any], run: Run, reference: Run) -> None:
+def _refuse(
+    name: str, value: Callable[[RunRecord], Any], run: RecordedRun, reference: RecordedRun
+) -> None:
     mine, other = _distinct(value(run.record), value(reference.record))
     raise InputError(
         f"RUN: {reference.folder} and {run.folder} cannot be compared, because {name} differ: "
@@ -132,7 +134,7 @@ def _refuse(name: str, value: Callable[[RunRecord], Any], run: Run, reference: R
 
 def _stamps(
     conditions: Iterable[_Condition],
-    pairs: Sequence[tuple[Run, Run]],
+    pairs: Sequence[tuple[RecordedRun, RecordedRun]],
     groups: Sequence[RunGroup],
 ) -> Iterator[str]:
     for condition in conditions:
@@ -148,7 +150,7 @@ def _stamps(
             )
 
 
-def _stamp(condition: _Condition, run: Run, reference: Run, more: int) -> str:
+def _stamp(condition: _Condition, run: RecordedRun, reference: RecordedRun, more: int) -> str:
     mine, other = _distinct(condition.value(run.record), condition.value(reference.record))
     rest = f"; {more} more run{'s' * (more > 1)} differ{'s' * (more == 1)} in it" if more else ""
     return (
@@ -157,7 +159,7 @@ def _stamp(condition: _Condition, run: Run, reference: Run, more: int) -> str:
     )
 
 
-def _arguments(pairs: Iterable[tuple[Run, Run]]) -> list[_Condition]:
+def _arguments(pairs: Iterable[tuple[RecordedRun, RecordedRun]]) -> list[_Condition]:
     """One condition for each setting that all runs name: a version may have added one."""
     records = [run.record for run, _ in pairs]
     shared = set.intersection(*(set(record.arguments) for record in records)) - HARMLESS_ARGUMENTS

@@ -6,20 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ampft.comparison.arms import PLACEBO, place_of
 from ampft.errors import InputError
+from ampft.precision.modes import BASELINE, is_like_fp32
 from ampft.runs.record import RECORD_NAME, RunRecord, read_record
 
-PLACEBO = "placebo"
 RUNS_NAME = "runs"  # a comparison's own folder holds its runs under this name
-# As tables and legends list them; a mode that is not among them comes last.
-ORDER = (
-    PLACEBO, "fp32", "tf32", "bf16", "bf16-true", "bf16-true-kahan", "bf16-true-stochastic", "fp16",
-    "fp8",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class RecordedRun:
     """A run's folder and record.
 
     Attributes:
@@ -47,7 +43,7 @@ class RunGroup:
     """The runs of an arm, by ascending seed; every group of a comparison has the same seeds."""
 
     name: str
-    runs: tuple[Run, ...]
+    runs: tuple[RecordedRun, ...]
 
     @property
     def mode(self) -> str:
@@ -67,7 +63,7 @@ class RunGroup:
         return "complete" if all(run.is_finished for run in self.runs) else "failed"
 
     @property
-    def finished(self) -> tuple[Run, ...]:
+    def finished(self) -> tuple[RecordedRun, ...]:
         """Those that came to their report."""
         return tuple(run for run in self.runs if run.is_finished)
 
@@ -82,7 +78,7 @@ class RunGroup:
         return f"unstable, {diverged} of {total}{rest}"
 
 
-def find_runs(folders: Sequence[Path]) -> tuple[Run, ...]:
+def find_runs(folders: Sequence[Path]) -> tuple[RecordedRun, ...]:
     """Read the records of runs; the order of the folders is of no consequence.
 
     Args:
@@ -98,7 +94,7 @@ def find_runs(folders: Sequence[Path]) -> tuple[Run, ...]:
     return tuple(_run(folder) for folder in found.values())
 
 
-def group_runs(runs: Sequence[Run], *, baseline: str) -> tuple[RunGroup, ...]:
+def group_runs(runs: Sequence[RecordedRun], *, baseline: str) -> tuple[RunGroup, ...]:
     """Group runs into arms, the baseline first and the placebo second, and pair them by seed.
 
     Args:
@@ -109,8 +105,8 @@ def group_runs(runs: Sequence[Run], *, baseline: str) -> tuple[RunGroup, ...]:
         InputError: There is no baseline or nothing beside it; two runs have the same mode and
             seed; a mode lacks a run at a seed that another has.
     """
-    arms: dict[str, dict[int, Run]] = {}
-    for run in sorted(runs, key=lambda run: (_place(run.arm), run.seed, str(run.folder))):
+    arms: dict[str, dict[int, RecordedRun]] = {}
+    for run in sorted(runs, key=lambda run: (place_of(run.arm), run.seed, str(run.folder))):
         seeds = arms.setdefault(run.arm, {})
         if run.seed in seeds:
             raise InputError(
@@ -141,7 +137,7 @@ def _run_folders(folder: Path) -> list[Path]:
     return found
 
 
-def _run(folder: Path) -> Run:
+def _run(folder: Path) -> RecordedRun:
     record = read_record(folder)
     seed = record.arguments.get("seed")
     if not isinstance(seed, int):
@@ -149,16 +145,12 @@ def _run(folder: Path) -> Run:
             f"RUN {folder}: its {RECORD_NAME} names no seed among the arguments, so it cannot be "
             "paired with another run; leave it away"
         )
-    mode = {"no": "fp32"}.get(record.precision.requested, record.precision.requested)
+    mode = BASELINE if is_like_fp32(record.precision.requested) else record.precision.requested
     arm = PLACEBO if record.model.perturbed else mode
-    return Run(folder=folder, record=record, mode=mode, arm=arm, seed=seed)
+    return RecordedRun(folder=folder, record=record, mode=mode, arm=arm, seed=seed)
 
 
-def _place(arm: str) -> tuple[int, str]:
-    return (ORDER.index(arm) if arm in ORDER else len(ORDER), arm)
-
-
-def _check_baseline(arms: Mapping[str, Mapping[int, Run]], baseline: str) -> None:
+def _check_baseline(arms: Mapping[str, Mapping[int, RecordedRun]], baseline: str) -> None:
     listed = ", ".join(arms) or "none"
     if baseline not in arms:
         raise InputError(
@@ -178,7 +170,7 @@ def _check_baseline(arms: Mapping[str, Mapping[int, Run]], baseline: str) -> Non
             )
 
 
-def _check_pairs(arms: Mapping[str, Mapping[int, Run]]) -> None:
+def _check_pairs(arms: Mapping[str, Mapping[int, RecordedRun]]) -> None:
     seeds = sorted({seed for runs in arms.values() for seed in runs})
     missing = [
         f"{name} has no run with seed {seed}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from ampft.comparison.analysis.loading import Run, RunGroup
+from ampft.comparison.analysis.loading import RecordedRun, RunGroup
 from ampft.comparison.findings import Memory
 
 
@@ -45,7 +45,7 @@ def memory(group: RunGroup, baseline: RunGroup) -> Memory | None:
     )
 
 
-def _peak(run: Run) -> int | None:
+def _peak(run: RecordedRun) -> int | None:
     return None if run.record.memory is None else run.record.memory.peak
 
 

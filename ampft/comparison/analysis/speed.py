@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ampft.comparison.analysis.loading import Run, RunGroup
+from ampft.comparison.analysis.loading import RecordedRun, RunGroup
 from ampft.comparison.findings import Speed
 
 FASTER = 1.2  # a mode that is not gets a reason
@@ -49,7 +49,7 @@ def is_emulated(group: RunGroup) -> bool:
     return any(_execution(run) == "emulated" for run in group.runs)
 
 
-def _execution(run: Run) -> object:
+def _execution(run: RecordedRun) -> object:
     return run.record.precision.resolved.get("execution")
 
 
@@ -117,7 +117,7 @@ def _median(group: RunGroup, name: str) -> float | None:
     return statistics.median(values) if values else None
 
 
-def _figures(runs: Sequence[Run], name: str) -> Iterable[float]:
+def _figures(runs: Sequence[RecordedRun], name: str) -> Iterable[float]:
     values = (_number(run.record.timings, name) for run in runs)
     return (value for value in values if value is not None)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ampft.errors import InputError
+from ampft.precision.modes import BASELINE
 from ampft.text.numbers import about, counted
 
 # A class needs a few examples to be learned at all.
@@ -77,7 +78,7 @@ class Estimate:
         steps = self.total_steps(size)
         epochs = -(-steps // self.steps_per_epoch(size))
         evaluated = epochs * self.validation_examples + self.final_examples
-        in_fp32 = self.final_examples * self.modes["fp32"].evaluated_example
+        in_fp32 = self.final_examples * self.modes[BASELINE].evaluated_example
         return self.startup + steps * cost.step + evaluated * cost.evaluated_example + in_fp32
 
     def total_seconds(self, modes: Sequence[str], size: Size) -> float:

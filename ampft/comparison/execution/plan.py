@@ -7,22 +7,13 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from ampft.comparison.arms import Arm, arms_of
 from ampft.comparison.execution.estimate import Estimate, Size
 from ampft.comparison.findings import PlanFacts
+from ampft.precision.modes import TABLE
 from ampft.text.json_io import JSONValue
 
-BASELINE = "fp32"
-PLACEBO = "placebo"
 SCHEMA = 1
-
-
-@dataclass(frozen=True)
-class Arm:
-    """A mode, or the placebo: the baseline with its initial weights perturbed."""
-
-    name: str
-    mode: str
-    perturbed: bool = False
 
 
 @dataclass(frozen=True)
@@ -41,9 +32,9 @@ class PlannedRun:
     def words(self) -> tuple[str, ...]:
         """What tells it from the other runs, as flags of classify.py."""
         words = ["--mixed_precision", self.arm.mode, "--seed", str(self.seed)]
-        if self.arm.mode != "fp8":  # which is built into the model
+        if not TABLE[self.arm.mode].replaces_layers:
             words.append("--evaluate_fp32")
-        return (*words, *["--perturb_initial_weights"] * self.arm.perturbed)
+        return (*words, *["--perturb_initial_weights"] * self.arm.is_perturbed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +90,7 @@ class Plan:
     @property
     def arms(self) -> tuple[Arm, ...]:
         """The baseline, its placebo, the other modes."""
-        return arms(self.modes, placebo=self.placebo)
+        return arms_of(self.modes, placebo=self.placebo)
 
     def runs(self, seeds: int | None = None) -> tuple[PlannedRun, ...]:
         """Return the runs of the first `seeds` seeds in their order; None for all seeds."""
@@ -137,13 +128,6 @@ class Plan:
             overhead_share=self.overhead_share,
             yardstick=yardstick,
         )
-
-
-def arms(modes: tuple[str, ...], *, placebo: bool) -> tuple[Arm, ...]:
-    """Return the arms of a comparison; `modes` has the baseline first."""
-    baseline, *others = (Arm(mode, mode) for mode in modes)
-    twin = (Arm(PLACEBO, baseline.mode, perturbed=True),) if placebo else ()
-    return (baseline, *twin, *others)
 
 
 def interleaved(of: tuple[Arm, ...], seeds: range) -> tuple[PlannedRun, ...]:

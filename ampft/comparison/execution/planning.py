@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import time
@@ -13,13 +12,15 @@ from typing import Any
 import psutil
 
 from ampft.arguments.compare import CompareCommand
+from ampft.comparison.arms import arms_of
 from ampft.comparison.execution.estimate import fit
 from ampft.comparison.execution.launch import interruptible
 from ampft.comparison.execution.measure import measure
-from ampft.comparison.execution.plan import Plan, PlannedRun, arms, interleaved
+from ampft.comparison.execution.plan import Plan, PlannedRun, interleaved
 from ampft.comparison.execution.plan_file import PLAN_NAME, difference, read_plan, with_looks
 from ampft.errors import InputError
-from ampft.runs.folder import LOCK_NAME
+from ampft.files import nearest_existing
+from ampft.runs.folder import LOCK_NAME, check_creatable
 from ampft.runs.redaction import withhold_secrets
 from ampft.text.json_io import json_values
 from ampft.text.numbers import about, counted
@@ -44,7 +45,7 @@ def plan_comparison(command: CompareCommand) -> tuple[Path, Plan]:
     print_line("trial      a few steps of each mode, for the plan")
     with interruptible(lambda: "nothing was written yet."):
         measured = measure(command.words, command.modes, command.config_file)
-    planned_arms = arms(measured.modes, placebo=command.placebo)
+    planned_arms = arms_of(measured.modes, placebo=command.placebo)
     runs = interleaved(planned_arms, range(command.looks[-1]))
     left = None if command.budget is None else command.budget - seconds_of_process()
     fitted = fit(measured.estimate, [run.arm.mode for run in runs], left)
@@ -84,7 +85,7 @@ def plan_lines(folder: Path, plan: Plan, todo: tuple[PlannedRun, ...]) -> str:
     size, seeds = plan.size, plan.looks[-1]
     named = [
         f"{arm.name}: {arm.mode} again, its initial weights one unit in the last place off"
-        if arm.perturbed
+        if arm.is_perturbed
         else f"{arm.mode} ({estimate.executions[arm.mode]})"
         for arm in plan.arms
     ]
@@ -125,8 +126,7 @@ def plan_lines(folder: Path, plan: Plan, todo: tuple[PlannedRun, ...]) -> str:
 
 
 def _free(folder: Path, needed: float) -> str:
-    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    free = shutil.disk_usage(nearest).free / 2**30
+    free = shutil.disk_usage(nearest_existing(folder)).free / 2**30
     return f"; only {free:.1f} GiB are free" if free < needed else ""
 
 
@@ -146,14 +146,9 @@ def _continued(kept: Plan, asked: dict[str, Any], folder: Path) -> Plan:
 
 def _refuse_contents(folder: Path) -> None:
     """Refuse a folder that is none, cannot be made, or has something else in it."""
-    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        raise InputError(
-            f"--output_dir {folder}: cannot be written, because {nearest} is no folder that this "
-            "user may write to. Name another one."
-        )
+    check_creatable(folder)
     found = (
-        sorted(p.name for p in folder.iterdir() if p.name != LOCK_NAME) if nearest == folder else []
+        sorted(p.name for p in folder.iterdir() if p.name != LOCK_NAME) if folder.exists() else []
     )
     if found:
         shown = ", ".join(found[:3]) + (" and more" if len(found) > 3 else "")

@@ -20,6 +20,7 @@ from ampft.comparison.execution.progress import Progress
 from ampft.comparison.execution.resume import YARDSTICK_NAME, left_out, read_yardstick, whole_runs
 from ampft.errors import InputError
 from ampft.files import is_unwritable
+from ampft.precision.modes import TABLE
 from ampft.runs.folder import RunFolder, check_output_folder
 from ampft.text.numbers import counted
 from ampft.text.terminal import labelled, print_line
@@ -107,7 +108,7 @@ class Comparing:
         print_line("yardstick  measuring each mode's gradient error against the noise of a batch")
         log = self.folder.path / "logs" / "yardstick.log"
         # Weights that are stored in fewer bits are other weights: their gradient has no reference.
-        modes = [mode for mode in self.plan.modes if not mode.startswith("bf16-true")]
+        modes = [mode for mode in self.plan.modes if not TABLE[mode].stores_16_bits]
         words = [sys.executable, "-m", "ampft.diagnosis.yardstick", "--modes", ",".join(modes)]
         words += ["--output", str(self.folder / YARDSTICK_NAME), "--", *self.command.words]
         started = time.perf_counter()

@@ -21,33 +21,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from accelerate.state import AcceleratorState, GradientState
-from accelerate.utils import set_seed
+from accelerate import PartialState
 
-from ampft.arguments import ClassifyArguments, parse_classify_arguments
+from ampft.arguments import parse_classify_arguments
 from ampft.comparison.execution.estimate import Estimate, ModeCost, Size
-from ampft.data.load import load_data
 from ampft.data.steps import IntArray, StepBatches
 from ampft.errors import InputError, TrainingStopped
-from ampft.models.weights import cast_weights
-from ampft.precision.accelerator import (
-    check_world_size,
-    make_accelerator,
-    numerics,
-    training_device,
-)
+from ampft.precision.accelerator import numerics, separate_accelerators, training_device
 from ampft.precision.resolve import UNAVAILABLE, Precision, resolve, survey
-from ampft.runs.setup import Setup, begin, check_setup
-from ampft.tasks import make_task
-from ampft.tasks.task import Task
+from ampft.runs.prepare import Prepared, check_prepared, load_task, prepare_mode, start_clock
 from ampft.text.json_io import json_text
-from ampft.training.optimizer import make_optimizer, make_schedule
-from ampft.training.step import apply_step, backward, synchronized_last
+from ampft.training.step import accumulate_gradient, apply_step
 from ampft.training.threads import restore_cpu_threads
 from ampft.training.trackers import installed_trackers
 
 if TYPE_CHECKING:
-    from accelerate import Accelerator
+    pass
 
 DEFAULT_MODES = ("fp32", "bf16", "fp16")
 WARM_UP_STEPS = 2
@@ -72,23 +61,27 @@ def main(request_path: str, result_path: str) -> None:
 def measure(request: dict[str, Any]) -> dict[str, Any]:
     """Load data and model as classify.py does, and time a few steps in each mode."""
     _refuse_sharding()
-    begun = begin()
+    begun = start_clock()
     args = parse_classify_arguments(request["words"])
     device = training_device(cpu=args.use_cpu)
     precisions = [resolve(mode, device) for mode in _modes(request["modes"], device)]
     if args.with_tracking:
         installed_trackers(args.report_to)
-    threads = restore_cpu_threads(args.cpu_threads, num_processes=_processes())
-    task = make_task(load_data(args.data_request()), args.task_settings())
-    costs, started = {}, 0.0
+    threads = restore_cpu_threads(args.cpu_threads, num_processes=PartialState().num_processes)
+    task = load_task(args)
+    # At a rate of 0 the weights stay, so that nothing can diverge after the first step.
+    args_of_trial = replace(args, learning_rate=0.0)
+    costs: dict[str, ModeCost] = {}
+    started = 0.0
     for precision in precisions:
-        setup = _setup(begun, args, precision, task)
-        check_setup(setup)
-        # Once; what comes before the first step is much the same in every mode.
-        started = started or time.time() - request["launched"]
-        costs[precision.mode] = _cost(setup)
+        with separate_accelerators():
+            prepared = prepare_mode(args_of_trial, precision, task, started=begun)
+            check_prepared(prepared)
+            # Once: what comes before the first step is much the same in every mode.
+            started = started or time.time() - request["launched"]
+            costs[precision.mode] = _cost(prepared)
     return {
-        **asdict(_estimate(setup, costs, precisions, started)),
+        **asdict(_estimate(prepared, costs, precisions, started)),
         "threads": threads,
         "modes_here": [precision.mode for precision in precisions],
     }
@@ -114,56 +107,19 @@ def _refuse_sharding() -> None:
         )
 
 
-def _processes() -> int:
-    from accelerate import PartialState
-
-    return PartialState().num_processes
-
-
-def _setup(begun: Any, args: ClassifyArguments, precision: Precision, task: Task) -> Setup:
-    """Return what a run in `precision` would begin with."""
-    # One Accelerator per process and precision is Accelerate's rule; a trial has several in turn.
-    AcceleratorState._reset_state(reset_partial_state=False)
-    GradientState._reset_state()
-    accelerator = make_accelerator(
-        precision, gradient_accumulation_steps=args.gradient_accumulation_steps
-    )
-    check_world_size(accelerator)
-    set_seed(args.seed)
-    loaded = cast_weights(task.load_model(), precision)
-    step_batches = StepBatches.for_process(
-        accelerator,
-        task.examples("train"),
-        batch_size=args.per_device_train_batch_size,
-        seed=args.seed,
-        padded=not loaded.padding_free,
-    )
-    total_steps = args.max_train_steps or args.num_train_epochs * len(step_batches)
-    return Setup(begun, args, accelerator, precision, task, loaded, step_batches, total_steps)
-
-
-def _cost(setup: Setup) -> ModeCost:
+def _cost(prepared: Prepared) -> ModeCost:
     """Time a few optimizer steps and a batch of an evaluation."""
-    args, accelerator = setup.args, setup.accelerator
-    # At a rate of 0 the weights stay, and nothing can diverge that does not at the first step.
-    settings = replace(args.optimizer_settings(), learning_rate=0.0)
-    optimizer = make_optimizer(setup.loaded.model, settings, setup.precision)
-    schedule = make_schedule(optimizer, setup.total_steps, args.schedule_settings())
-    model, optimizer = accelerator.prepare(setup.loaded.model, optimizer)
-    model.train()
-    with numerics(setup.precision):
-        longest, chosen = _spread(setup.step_batches)
+    prepared.model.train()
+    with numerics(prepared.precision):
+        longest, chosen = _spread(prepared.step_batches)
 
         def timed(step: int) -> float:
-            return _step(setup, model, optimizer, schedule, step)
+            return _step(prepared, step)
 
         for _ in range(WARM_UP_STEPS):
             timed(longest)
         step = mean_of_least(timed, chosen)
-        split = _final_split(setup)
-        evaluated = min(
-            _evaluated_example(accelerator, model, setup.task, split, args) for _ in range(REPEATS)
-        )
+        evaluated = min(_evaluated_example(prepared) for _ in range(REPEATS))
     return ModeCost(step=step, evaluated_example=evaluated)
 
 
@@ -189,71 +145,63 @@ def _spread(batches: StepBatches) -> tuple[int, list[int]]:
     return int(by_length[-1]), timed
 
 
-def _step(setup: Setup, model: Any, optimizer: Any, schedule: Any, step: int) -> float:
+def _step(prepared: Prepared, step: int) -> float:
     """Return the seconds of one optimizer step, waiting for its data included."""
-    accelerator, args = setup.accelerator, setup.args
+    accelerator, optimizer = prepared.accelerator, prepared.optimizer
     started = time.perf_counter()
-    (step_batch,) = setup.step_batches.epoch(0, start=step, stop=step + 1)
-    losses = []
-    for micro_batch in step_batch:
-        with synchronized_last(accelerator, model, micro_batch):
-            loss = setup.task.loss(model, micro_batch) / step_batch.effective_weight
-            losses.append(backward(accelerator, loss))
+    (step_batch,) = prepared.step_batches.epoch(0, start=step, stop=step + 1)
+    losses = accumulate_gradient(accelerator, prepared.model, prepared.task.loss, step_batch)
     # A run that diverges will say so itself; its steps take as long.
     with contextlib.suppress(TrainingStopped):
         apply_step(
             accelerator,
-            model,
+            prepared.model,
             optimizer,
-            schedule,
+            prepared.schedule,
             losses=losses,
-            max_grad_norm=args.max_grad_norm or None,
+            max_grad_norm=prepared.args.max_grad_norm or None,
         )
     optimizer.zero_grad()
     return time.perf_counter() - started
 
 
-def _evaluated_example(
-    accelerator: Accelerator, model: Any, task: Task, split: str, args: ClassifyArguments
-) -> float:
+def _evaluated_example(prepared: Prepared) -> float:
     """Return the seconds per example and process of one batch, of lengths as in the split."""
-    examples = task.examples(split)
+    model, task = prepared.model, prepared.task
+    examples = task.examples(prepared.final_split)
     by_length = np.argsort(examples.lengths, kind="stable")
-    count = min(args.per_device_eval_batch_size, len(by_length))
+    count = min(prepared.args.per_device_eval_batch_size, len(by_length))
     ids: IntArray = by_length[np.linspace(0, len(by_length) - 1, count).astype(np.int64)]
     model.eval()
     with torch.no_grad():
         started = time.perf_counter()
-        task.logits(model, examples.collate(ids)).softmax(dim=-1).cpu()
+        for rows in task.decode(model, examples.collate(ids)).values():
+            rows.cpu()
         seconds = time.perf_counter() - started
     model.train()
-    return seconds / count / accelerator.num_processes
-
-
-def _final_split(setup: Setup) -> str:
-    return "test" if "test" in setup.task.data.splits else "validation"
+    return seconds / count / prepared.accelerator.num_processes
 
 
 def _estimate(
-    setup: Setup, costs: dict[str, ModeCost], precisions: Sequence[Precision], started: float
+    prepared: Prepared, costs: dict[str, ModeCost], precisions: Sequence[Precision], started: float
 ) -> Estimate:
-    args, data = setup.args, setup.task.data
+    args, data = prepared.args, prepared.task.data
     sizes = {name: len(rows) for name, rows in data.splits.items()}
-    weights = setup.loaded.model.state_dict().values()
+    weights = prepared.loaded.model.state_dict().values()
     return Estimate(
         startup=started,
         modes=costs,
         executions={precision.mode: precision.execution for precision in precisions},
-        device=setup.accelerator.device.type,
+        device=prepared.accelerator.device.type,
         size=Size(
             epochs=args.num_train_epochs,
             train_examples=sizes["train"],
             max_steps=args.max_train_steps,
         ),
-        effective_batch_size=setup.step_batches.effective_batch_size,
+        effective_batch_size=prepared.step_batches.effective_batch_size,
         validation_examples=sizes.get("validation", 0) if args.load_best_model_at_end else 0,
-        final_examples=sizes[_final_split(setup)],
-        classes=len(setup.task.label_names),
+        final_examples=sizes[prepared.final_split],
+        classes=len(prepared.task.label_names),
         model_bytes=sum(tensor.numel() * tensor.element_size() for tensor in weights),
     )
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from ampft.comparison.findings import Arm
+from ampft.comparison.findings import ArmResult
 from ampft.comparison.report.drawing import element, picture, shown
 
 BASELINE, PLACEBO, FIRST_MODE, LAST = 0, 1, 2, 9
@@ -58,7 +58,7 @@ class Look:
         return picture(stroke, self.mark("50%", 8), height=16, says="", class_="key", hidden=True)
 
 
-def looks(arms: Sequence[Arm]) -> tuple[Look, ...]:
+def looks(arms: Sequence[ArmResult]) -> tuple[Look, ...]:
     """Return the look of each arm; more modes than colours begin again."""
     found: list[Look] = []
     modes = 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from ampft.comparison.findings import Arm, CalibrationBin
+from ampft.comparison.findings import CALIBRATION_ERROR, ArmResult, CalibrationBin
 from ampft.comparison.report.arm_styles import Look
 from ampft.comparison.report.drawing import Axis, curve, element, line, picture, plot_area, text
 from ampft.comparison.report.formats import fraction
@@ -28,7 +28,7 @@ class Panel:
     svg: Markup
 
 
-def calibration_panels(arms: Sequence[Arm], looks: Sequence[Look]) -> tuple[Panel, ...]:
+def calibration_panels(arms: Sequence[ArmResult], looks: Sequence[Look]) -> tuple[Panel, ...]:
     """Return a panel for each arm that has predictions; the baseline's line in each."""
     base = arms[0]
     return tuple(
@@ -38,12 +38,12 @@ def calibration_panels(arms: Sequence[Arm], looks: Sequence[Look]) -> tuple[Pane
     )
 
 
-def _error(arm: Arm) -> float | None:
-    found = arm.metrics.get("ece")
+def _error(arm: ArmResult) -> float | None:
+    found = arm.metrics.get(CALIBRATION_ERROR)
     return found.mean if found else None
 
 
-def _panel(arm: Arm, look: Look, base: Arm, base_look: Look) -> Markup:
+def _panel(arm: ArmResult, look: Look, base: ArmResult, base_look: Look) -> Markup:
     across, up = Axis(0, 1, LEFT, RIGHT), Axis(0, 1, HEIGHT, TOP)
     lines = [element("path", d="M0 1000L1000 0", class_="margin")]
     if arm is not base:
@@ -94,7 +94,7 @@ def _bars(bins: Sequence[CalibrationBin], across: Axis) -> list[Markup]:
     return parts
 
 
-def _says(arm: Arm, look: Look) -> str:
+def _says(arm: ArmResult, look: Look) -> str:
     error = _error(arm)
     words = f", calibration error {percent(error, 1)}" if error is not None else ""
     said = ", ".join(

@@ -5,16 +5,12 @@ from __future__ import annotations
 import statistics
 from dataclasses import replace
 
-from ampft.comparison.findings import Arm, Comparison
+from ampft.comparison.findings import ArmResult, Comparison
 from ampft.text.numbers import (
     NOT_MEASURED,
     PLUS_MINUS,
-    interval,
     mean_count,
     milliseconds,
-    number,
-    point_decimals,
-    points,
 )
 
 MIB = 2**20
@@ -29,7 +25,7 @@ def without_survivors(comparison: Comparison) -> Comparison:
     return replace(comparison, arms=tuple(_complete(arm, whole) for arm in comparison.arms))
 
 
-def _complete(arm: Arm, is_ranked: bool) -> Arm:
+def _complete(arm: ArmResult, is_ranked: bool) -> ArmResult:
     if arm.status != "complete":
         return replace(arm, speed=None, memory=None)
     if is_ranked:
@@ -42,32 +38,32 @@ def _complete(arm: Arm, is_ranked: bool) -> Arm:
     )
 
 
-def metric_cell(comparison: Comparison, arm: Arm) -> str:
-    """Return the primary metric as "84.6 ± 0.5", in hundredths; "-" where there is no mean."""
+def metric_cell(comparison: Comparison, arm: ArmResult) -> str:
+    """Return the primary metric as "84.6 ± 0.5"; "-" where there is no mean."""
     values = arm.metrics.get(comparison.metric)
     if values is None:
         return NOT_MEASURED
-    decimals = point_decimals(comparison.margin)
-    mean = number(100 * values.mean, decimals)
-    return mean if values.sd is None else f"{mean} {PLUS_MINUS} {100 * values.sd:.{decimals}f}"
+    units = comparison.units
+    mean = units.value(values.mean)
+    return mean if values.sd is None else f"{mean} {PLUS_MINUS} {units.value(values.sd)}"
 
 
-def difference_cell(comparison: Comparison, arm: Arm) -> str:
-    """Return the difference as "+0.3 (+0.1 to +0.5)" in points; empty for the baseline."""
-    decimals = point_decimals(comparison.margin)
+def difference_cell(comparison: Comparison, arm: ArmResult) -> str:
+    """Return the difference as "+0.3 (+0.1 to +0.5)"; empty for the baseline."""
+    units = comparison.units
     if arm.difference is not None:
-        ends = interval(arm.difference.interval95, decimals)
-        return f"{points(arm.difference.estimate, decimals)} ({ends})"
+        ends = units.interval(arm.difference.interval95)
+        return f"{units.difference(arm.difference.estimate)} ({ends})"
     own = arm.metrics.get(comparison.metric)
     base = comparison.baseline.metrics.get(comparison.metric)
     if arm is comparison.baseline:
         return ""
     if own is None or base is None:
         return NOT_MEASURED
-    return f"{points(own.mean - base.mean, decimals)} (no interval)"
+    return f"{units.difference(own.mean - base.mean)} (no interval)"
 
 
-def ratio_cell(comparison: Comparison, arm: Arm) -> str:
+def ratio_cell(comparison: Comparison, arm: ArmResult) -> str:
     """Return how many times as fast as the baseline; "-" without ranking, empty for itself."""
     if arm is comparison.baseline:
         return ""
@@ -76,19 +72,19 @@ def ratio_cell(comparison: Comparison, arm: Arm) -> str:
     return f"{arm.speed.ratio:.2f}"
 
 
-def step_cell(arm: Arm) -> str:
+def step_cell(arm: ArmResult) -> str:
     """Return the median of the runs' median steps, milliseconds."""
     if arm.speed is None or not arm.speed.step_seconds:
         return NOT_MEASURED
     return milliseconds(statistics.median(arm.speed.step_seconds))
 
 
-def peak_cell(arm: Arm) -> str:
+def peak_cell(arm: ArmResult) -> str:
     """Return the peak memory, MiB."""
     return mebibytes(arm.memory.peak if arm.memory else None)
 
 
-def flips_cell(comparison: Comparison, arm: Arm) -> str:
+def flips_cell(comparison: Comparison, arm: ArmResult) -> str:
     """Return the mean number of predictions that differ; empty for the baseline."""
     if arm.flips is not None:
         return mean_count(arm.flips.mean)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from ampft.comparison.findings import Arm
+from ampft.comparison.findings import ArmResult
 from ampft.comparison.report.arm_styles import Look
 from ampft.comparison.report.drawing import Axis, shown
 from ampft.comparison.report.strips import class_axis, class_strip, points_head
@@ -36,7 +36,7 @@ class ClassTable:
     folded: tuple[ClassRow, ...]
 
 
-def class_rows(arms: Sequence[Arm], looks: Sequence[Look]) -> ClassTable | None:
+def class_rows(arms: Sequence[ArmResult], looks: Sequence[Look]) -> ClassTable | None:
     """Return the table; None where the baseline or all others have no figures per class."""
     others = [(a, look) for a, look in zip(arms[1:], looks[1:], strict=True) if a.classes]
     if not arms[0].classes or not others:
@@ -49,7 +49,9 @@ def class_rows(arms: Sequence[Arm], looks: Sequence[Look]) -> ClassTable | None:
     return ClassTable(columns, points_head(axis), tuple(rows[:MOST]), tuple(rows[MOST:]))
 
 
-def _row(index: int, base: Arm, others: Sequence[tuple[Arm, Look]], axis: Axis) -> ClassRow:
+def _row(
+    index: int, base: ArmResult, others: Sequence[tuple[ArmResult, Look]], axis: Axis
+) -> ClassRow:
     own = base.classes[index]
     found = [(look, arm.classes[index].f1_difference) for arm, look in others]
     drawn = [(look, value) for look, value in found if value is not None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ampft.comparison.findings import Arm
+from ampft.comparison.findings import ArmResult
 
 MOST_CLASSES = 30  # of a matrix that can be read
 LARGEST = 25  # confusions in the table that takes its place
@@ -30,7 +30,7 @@ class Confusion:
     counts: tuple[int, ...]
 
 
-def matrix_cells(arm: Arm) -> tuple[tuple[Cell, ...], ...]:
+def matrix_cells(arm: ArmResult) -> tuple[tuple[Cell, ...], ...]:
     """Return the cells of a matrix; the shade is the share of the row, on a square-root scale.
 
     Mistakes are few beside what is right: the root lets them be seen.
@@ -44,7 +44,9 @@ def matrix_cells(arm: Arm) -> tuple[tuple[Cell, ...], ...]:
     )
 
 
-def largest_confusions(arms: Sequence[Arm], label_names: Sequence[str]) -> tuple[Confusion, ...]:
+def largest_confusions(
+    arms: Sequence[ArmResult], label_names: Sequence[str]
+) -> tuple[Confusion, ...]:
     """Return the mistakes that any arm makes most often, most frequent first."""
     matrices = [arm.confusion for arm in arms]
     pairs = [

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
-from ampft.comparison.findings import Arm, Comparison, Curve
+from ampft.comparison.findings import ArmResult, Comparison, Curve
 from ampft.comparison.report.arm_styles import Look
 from ampft.comparison.report.drawing import Axis, curve, element, line, picture, plot_area, text
 from ampft.comparison.report.formats import exponent, fraction, metric
@@ -112,7 +112,7 @@ def _points(steps: Sequence[int], values: Sequence[float | None]) -> Points:
 
 
 def _lines(
-    arms: Sequence[Arm], looks: Sequence[Look], of: Callable[[Curve], Points]
+    arms: Sequence[ArmResult], looks: Sequence[Look], of: Callable[[Curve], Points]
 ) -> list[Lines]:
     found: list[Lines] = []
     for arm, look in zip(arms, looks, strict=True):

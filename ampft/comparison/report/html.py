@@ -19,7 +19,7 @@ from ampft.comparison.report.curve_charts import loss_chart, scale_chart, valida
 from ampft.comparison.report.drawing import shown
 from ampft.comparison.report.method import SOURCES, method_paragraphs
 from ampft.comparison.report.noise import noise_protocol, noise_rows, share
-from ampft.comparison.report.words import margin_words, verdict_sentences
+from ampft.comparison.words import verdict_sentences
 from ampft.text import numbers
 from ampft.text.numbers import counted, duration
 
@@ -58,18 +58,15 @@ FILTERS: Mapping[str, Callable[..., str]] = {
     "count": lambda value: f"{value:,}",
     "counted": counted,
     "duration": _optional(duration),
-    "interval": numbers.interval,
     "level": numbers.level,
     "mean_count": numbers.mean_count,
     "metric": formats.metric,
-    "metric_name": numbers.metric_name,
     "mebibytes": _optional(cells.mebibytes),
     "p_value": _optional(numbers.p_value),
     "percent": _optional(numbers.percent),
     "points": _optional(numbers.points),
     "range": numbers.count_range,
     "ratio": _optional(lambda value: f"{value:.2f}"),
-    "root_points": lambda variance: numbers.number(100 * variance**0.5, 2),
     "share": _optional(share),
     "fixed": _optional(numbers.number),
     "whole": _optional(lambda value: f"{value:,.0f}"),
@@ -104,7 +101,6 @@ def _context(comparison: Comparison) -> dict[str, Any]:
     verdicts = comparison.verdicts or verdict_sentences(comparison)
     comparison = cells.without_survivors(comparison)
     arms = comparison.arms
-    metric_name = numbers.metric_name(comparison.metric)
     styles = looks(arms)
     pairs = tuple(zip(arms, styles, strict=True))
     drawn = tuple((arm, look) for arm, look in pairs if arm.confusion)
@@ -112,15 +108,12 @@ def _context(comparison: Comparison) -> dict[str, Any]:
     return {
         "c": comparison,
         "pairs": pairs,
-        "decimals": numbers.point_decimals(comparison.margin),
-        "margin": margin_words(comparison),
+        "units": comparison.units,
         "verdicts": verdicts,
-        "name": metric_name[0].upper() + metric_name[1:],
         "seeds": numbers.seed_words(comparison.seeds),
         "levels": (numbers.level(1 - comparison.alpha), numbers.level(1 - 2 * comparison.alpha)),
         "has_band": any(arm.is_placebo and arm.difference for arm in arms),
         "cell": cells,
-        "metric_names": tuple(numbers.METRIC_NAMES),
         "modes": _modes(comparison, styles),
         "in_fp32": _in_fp32(comparison, styles),
         "loss": loss_chart(comparison, styles),
@@ -153,7 +146,7 @@ def _modes(comparison: Comparison, styles: Sequence[Look]) -> dict[str, Any]:
         (arm, look, strips.difference_strip(comparison, arm, look, axis))
         for arm, look in zip(comparison.arms, styles, strict=True)
     )
-    return {"head": strips.points_head(axis), "rows": rows}
+    return {"head": strips.points_head(axis, comparison.units), "rows": rows}
 
 
 def _in_fp32(comparison: Comparison, styles: Sequence[Look]) -> dict[str, Any] | None:
@@ -165,7 +158,7 @@ def _in_fp32(comparison: Comparison, styles: Sequence[Look]) -> dict[str, Any] |
         (arm, look, strips.difference_strip(comparison, arm, look, axis, of_fp32=True))
         for arm, look in measured
     )
-    return {"head": strips.points_head(axis), "rows": rows}
+    return {"head": strips.points_head(axis, comparison.units), "rows": rows}
 
 
 def _speed(comparison: Comparison, styles: Sequence[Look]) -> dict[str, Any] | None:

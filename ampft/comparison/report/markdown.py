@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ampft.comparison.findings import Arm, Comparison
+from ampft.comparison.findings import ArmResult, Comparison
 from ampft.comparison.report import markdown_predictions as predictions
 from ampft.comparison.report import markdown_runs as of_runs
 from ampft.comparison.report.cells import (
@@ -17,19 +17,14 @@ from ampft.comparison.report.cells import (
     without_survivors,
 )
 from ampft.comparison.report.method import SOURCES, method_paragraphs
-from ampft.comparison.report.words import verdict_sentences
+from ampft.comparison.words import verdict_sentences
 from ampft.text.markdown import code, prose, table
 from ampft.text.numbers import (
     NOT_MEASURED,
     PLUS_MINUS,
     count_range,
-    interval,
     level,
-    metric_name,
-    number,
     p_value,
-    point_decimals,
-    points,
     seed_words,
 )
 
@@ -63,13 +58,12 @@ def markdown_text(comparison: Comparison) -> str:
 
 
 def _top(comparison: Comparison, verdicts: Iterable[str]) -> list[str]:
-    name = metric_name(comparison.metric)
     parts = [
         f"## Precisions compared: {prose(comparison.title)}",
         "\n".join(f"- {prose(verdict)}" for verdict in verdicts),
         "\n".join(f"> **Note:** {prose(stamp)}\\" for stamp in comparison.stamps).rstrip("\\"),
         _modes(comparison),
-        f"{name[0].upper()}{name[1:]} on {code(comparison.split)}, {comparison.examples:,} "
+        f"{comparison.units.sentence()} on {code(comparison.split)}, {comparison.examples:,} "
         f"examples, {seed_words(comparison.seeds)}. {_legend(comparison)}",
         _executed(comparison),
     ]
@@ -82,8 +76,9 @@ def _modes(comparison: Comparison) -> str:
         "mode",
         "execution",
         "verdict",
-        f"{metric_name(comparison.metric)}, %",
-        f"difference, points ({level(levels[0])} interval)" if levels else "difference, points",
+        comparison.units.heading,
+        f"difference{comparison.units.of_differences}"
+        + (f" ({level(levels[0])} interval)" if levels else ""),
         f"predictions changed, of {comparison.examples:,}",
         "times as fast",
         "step, ms",
@@ -103,7 +98,7 @@ def _executed(comparison: Comparison) -> str:
     return "Executed, measured in the first step:\n\n" + "\n".join(lines) if names else ""
 
 
-def _mode(comparison: Comparison, arm: Arm) -> tuple[str, ...]:
+def _mode(comparison: Comparison, arm: ArmResult) -> tuple[str, ...]:
     verdict = arm.difference.verdict if arm.difference is not None else None
     if arm.status != "complete":
         verdict = arm.status_words
@@ -132,15 +127,14 @@ def _legend(comparison: Comparison) -> str:
 
 def _seeds(comparison: Comparison) -> str:
     """Return the metric and the difference at each seed, and what the interval is made of."""
-    decimals = point_decimals(comparison.margin) + 1
-    name = metric_name(comparison.metric)
+    units = comparison.units
     header = ("", *(f"seed {seed}" for seed in comparison.seeds), "mean", "deviation")
     own = [
         (
             code(arm.name),
-            *_by_seed(comparison, arm, [number(100 * x, decimals) for x in values.per_seed]),
-            number(100 * values.mean, decimals),
-            NOT_MEASURED if values.sd is None else number(100 * values.sd, decimals),
+            *_by_seed(comparison, arm, [units.value(x, 1) for x in values.per_seed]),
+            units.value(values.mean, 1),
+            NOT_MEASURED if values.sd is None else units.value(values.sd, 1),
         )
         for arm in comparison.arms
         for values in [arm.metrics.get(comparison.metric)]
@@ -149,28 +143,29 @@ def _seeds(comparison: Comparison) -> str:
     apart = [
         (
             code(arm.name),
-            *_by_seed(comparison, arm, [points(x, decimals) for x in found.per_seed]),
-            points(found.estimate, decimals),
-            f"{interval(found.interval95, decimals)}",
-            f"{interval(found.interval90, decimals)}",
+            *_by_seed(comparison, arm, [units.difference(x, 1) for x in found.per_seed]),
+            units.difference(found.estimate, 1),
+            units.interval(found.interval95, 1),
+            units.interval(found.interval90, 1),
         )
         for arm in comparison.arms
         for found in [arm.difference]
         if found is not None
     ]
     if not apart:
-        return f"{_sentence(name)}, %:\n\n{table(header, own)}"
+        return f"{_sentence(units.heading)}:\n\n{table(header, own)}"
     ends = next(arm.difference for arm in comparison.arms if arm.difference is not None)
     wide = (*header[:-1], f"{level(ends.level95)} interval", f"{level(ends.level90)} interval")
     return (
-        f"{_sentence(name)}, %:\n\n{table(header, own)}\n\n"
-        f"Difference to {code(comparison.baseline.name)}, points:\n\n{table(wide, apart)}\n\n"
-        f"What the intervals are made of (roots of the variances, points) and p-values:\n\n"
-        f"{_variances(comparison, decimals)}"
+        f"{_sentence(units.heading)}:\n\n{table(header, own)}\n\n"
+        f"Difference to {code(comparison.baseline.name)}{units.of_differences}:\n\n"
+        f"{table(wide, apart)}\n\n"
+        f"What the intervals are made of (roots of the variances{units.of_differences}) and "
+        f"p-values:\n\n{_variances(comparison)}"
     )
 
 
-def _variances(comparison: Comparison, decimals: int) -> str:
+def _variances(comparison: Comparison) -> str:
     header = (
         *("", "s, over seeds", "√J, over examples", "√C, between seeds", "degrees of freedom"),
         *("p, difference", "after Holm", "p, equivalence", "after Holm"),
@@ -179,7 +174,7 @@ def _variances(comparison: Comparison, decimals: int) -> str:
         (
             code(arm.name),
             *(
-                number(100 * variance**0.5, decimals)
+                comparison.units.value(variance**0.5, 1)
                 for variance in (
                     found.seed_variance,
                     found.jackknife_variance,
@@ -197,23 +192,23 @@ def _variances(comparison: Comparison, decimals: int) -> str:
     return table(header, rows)
 
 
-def _by_seed(comparison: Comparison, arm: Arm, cells: Iterable[str]) -> list[str]:
+def _by_seed(comparison: Comparison, arm: ArmResult, cells: Iterable[str]) -> list[str]:
     """Return one cell for each seed of the comparison; "-" where the arm has no run."""
     found = dict(zip((run.seed for run in arm.runs), cells, strict=False))
     return [found.get(seed, NOT_MEASURED) for seed in comparison.seeds]
 
 
 def _evaluated_in_fp32(comparison: Comparison) -> str:
-    decimals = point_decimals(comparison.margin)
+    units = comparison.units
     rows = [
         (
             code(arm.name),
             metric_cell(comparison, arm),
-            number(100 * arm.metrics_fp32[comparison.metric].mean, decimals),
+            units.value(arm.metrics_fp32[comparison.metric].mean),
             difference_cell(comparison, arm),
             NOT_MEASURED
             if found is None
-            else f"{points(found.estimate, decimals)} ({interval(found.interval95, decimals)})",
+            else f"{units.difference(found.estimate)} ({units.interval(found.interval95)})",
         )
         for arm in comparison.arms
         for found in [arm.difference_fp32]
@@ -222,8 +217,8 @@ def _evaluated_in_fp32(comparison: Comparison) -> str:
     if not rows:
         return ""
     header = (
-        *("", "in its own precision, %", "in fp32, %"),
-        *("difference in its own, points", "difference in fp32, points"),
+        *("", f"{units.title} in its own precision", f"{units.title} in fp32"),
+        *("difference in its own precision", "difference in fp32"),
     )
     said = (
         "The same trained models, predicting in fp32: what remains of a difference comes from "

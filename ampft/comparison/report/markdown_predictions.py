@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from ampft.comparison.findings import Arm, Comparison, FlippedExample, MetricValues
+from ampft.comparison.findings import (
+    CALIBRATION_ERROR,
+    ArmResult,
+    Comparison,
+    FlippedExample,
+    MetricInfo,
+    MetricValues,
+)
 from ampft.text.markdown import code, table
 from ampft.text.numbers import (
-    METRIC_NAMES,
     NOT_MEASURED,
     PLUS_MINUS,
     mean_count,
-    metric_name,
     number,
     p_value,
     percent,
@@ -18,7 +23,6 @@ from ampft.text.numbers import (
 
 MOST_CLASSES = 50  # a comment on GitHub holds 65,536 characters
 MOST_CONFUSIONS = 12
-SHARES = frozenset({"accuracy", "macro_f1", "balanced_accuracy", "ece"})
 
 
 def changed(comparison: Comparison) -> str:
@@ -53,7 +57,7 @@ def changed(comparison: Comparison) -> str:
     return "\n\n".join(parts)
 
 
-def _examples(comparison: Comparison, arm: Arm) -> str:
+def _examples(comparison: Comparison, arm: ArmResult) -> str:
     base = code(comparison.baseline.name)
     header = ("example", "class", base, code(arm.name), "text", "seeds")
     examples = arm.flips.examples if arm.flips is not None else ()
@@ -133,9 +137,12 @@ def calibration(comparison: Comparison) -> str:
         return ""
     header = ("", *(code(arm.name) for arm in arms))
     rows = [
-        (_metric_heading(name), *(_metric_cell(name, arm.metrics.get(name)) for arm in arms))
-        for name in METRIC_NAMES
-        if any(name in arm.metrics for arm in arms)
+        (
+            f"{info.title}, %" if info.is_share else info.title,
+            *(_metric_cell(info, arm.metrics.get(info.name)) for arm in arms),
+        )
+        for info in comparison.metrics
+        if any(info.name in arm.metrics for arm in arms)
     ]
     said = (
         f"Means {PLUS_MINUS} deviations over seeds. The calibration error (15 bins of equal width) "
@@ -164,25 +171,21 @@ def _bins(comparison: Comparison) -> str:
     return f"Mean confidence, share that is right (predictions):\n\n{table(header, rows)}"
 
 
-def _metric_heading(name: str) -> str:
-    return f"{metric_name(name)}, %" if name in SHARES else metric_name(name)
-
-
-def _metric_cell(name: str, values: MetricValues | None) -> str:
+def _metric_cell(info: MetricInfo, values: MetricValues | None) -> str:
     if values is None:
         return NOT_MEASURED
-    factor, decimals = (100, 2) if name in SHARES else (1, 4)
+    factor, decimals = (100, 2) if info.is_share else (1, 4)
     mean = number(factor * values.mean, decimals)
-    if values.sd is None or name == "ece":
+    if values.sd is None or info.name == CALIBRATION_ERROR:
         return mean
     return f"{mean} {PLUS_MINUS} {factor * values.sd:.{decimals}f}"
 
 
-def _f1_difference(arm: Arm, index: int) -> float:
+def _f1_difference(arm: ArmResult, index: int) -> float:
     return arm.classes[index].f1_difference or 0.0
 
 
-def _indices(arm: Arm) -> range:
+def _indices(arm: ArmResult) -> range:
     return range(len(arm.classes))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ampft.comparison.findings import Arm, Comparison, Memory, Speed
+from ampft.comparison.findings import ArmResult, Comparison, Memory, Speed
 from ampft.comparison.report.cells import mebibytes, ratio_cell, step_cell
 from ampft.comparison.report.noise import noise_protocol, noise_rows, share
 from ampft.text.json_io import JSONValue
@@ -36,7 +36,7 @@ def speed(comparison: Comparison) -> str:
 
 
 def _speed_row(
-    comparison: Comparison, arm: Arm, found: Speed, *, with_tf32: bool
+    comparison: Comparison, arm: ArmResult, found: Speed, *, with_tf32: bool
 ) -> tuple[str, ...]:
     spread = found.ratio_spread
     return (

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ampft.comparison.findings import Comparison
-from ampft.comparison.report.words import margin_words
-from ampft.text.numbers import level, metric_name, percent, seed_words
+from ampft.text.numbers import level, percent, seed_words
 
 FORMULAS = (
     "Seeds are treated as readers and examples as cases (Obuchowski and Rockette 1995). The "
@@ -57,7 +56,7 @@ def method_paragraphs(comparison: Comparison) -> tuple[str, ...]:
     """
     base = comparison.baseline.name
     estimand = (
-        f"Estimated is the expected difference in {metric_name(comparison.metric)}, mode less "
+        f"Estimated is the expected difference in {comparison.units.title}, mode less "
         f"{base}, over training seeds (head, order of the examples, dropout) and over test "
         "examples, with training set, model and hyperparameters fixed. It comes from "
         f"{comparison.examples:,} examples of {comparison.split} and "
@@ -81,9 +80,7 @@ def method_paragraphs(comparison: Comparison) -> tuple[str, ...]:
 
 
 def _named(comparison: Comparison) -> str:
-    metric = metric_name(comparison.metric)
-    metric = f"{metric[0].upper()}{metric[1:]}"
-    margin = margin_words(comparison)
+    metric, margin = comparison.units.sentence(), comparison.units.margin_words
     if comparison.planned:
         return f"{metric} and the margin of {margin} were named beforehand."
     return (
@@ -94,7 +91,7 @@ def _named(comparison: Comparison) -> str:
 
 def _verdicts(comparison: Comparison) -> str:
     wide, narrow = level(1 - comparison.alpha), level(1 - 2 * comparison.alpha)
-    margin = margin_words(comparison)
+    margin = comparison.units.margin_words
     words = (
         f"A mode is equivalent when its {narrow} interval lies within {margin} on either side of "
         f"0; worse beyond the margin when its {wide} interval lies wholly below that; worse, size "

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 from markupsafe import Markup
 
-from ampft.comparison.findings import Arm, ClassFigures, Comparison, Memory
+from ampft.comparison.findings import ArmResult, ClassFigures, Comparison, Memory
 from ampft.comparison.report.arm_styles import Look
 from ampft.comparison.report.drawing import Axis, element, joined, line, picture, text
-from ampft.text.numbers import interval, level, milliseconds, point_decimals, points, size
+from ampft.text.numbers import Units, level, milliseconds, points, signed, size
 
 LEFT, RIGHT = 5.0, 95.0  # per cent of the cell
 MEMORY_PARTS = ("baseline", "weights", "gradients", "optimizer_state", "activations", "rest")
@@ -28,13 +28,19 @@ def strip_axis(axis: Axis, label: Callable[[float], str], says: str) -> Markup:
     return picture(*marks, height=20, says=says, class_="head")
 
 
-def points_head(axis: Axis) -> Markup:
-    """Return the head of a column of differences, labelled in points."""
+def points_head(axis: Axis, units: Units | None = None) -> Markup:
+    """Return the head of a column of differences, labelled in points or in the metric's own unit.
+
+    Args:
+        axis: Scale of the column.
+        units: Units of the metric; None for shares, in points.
+    """
+    factor = 100 if units is None else units.factor
     ticks = axis.ticks(5)
     step = ticks[1] - ticks[0] if len(ticks) > 1 else 0.01
-    decimals = max(0, -math.floor(math.log10(100 * step) + 1e-9))
-    says = "Scale of differences in points"
-    return strip_axis(axis, lambda value: points(value, decimals), says)
+    decimals = max(0, -math.floor(math.log10(factor * step) + 1e-9))
+    says = "Scale of differences" + (" in points" if factor == 100 else "")
+    return strip_axis(axis, lambda value: signed(factor * value, decimals), says)
 
 
 def difference_axis(comparison: Comparison, *, of_fp32: bool = False) -> Axis:
@@ -48,7 +54,7 @@ def difference_axis(comparison: Comparison, *, of_fp32: bool = False) -> Axis:
 
 
 def difference_strip(
-    comparison: Comparison, arm: Arm, look: Look, axis: Axis, *, of_fp32: bool = False
+    comparison: Comparison, arm: ArmResult, look: Look, axis: Axis, *, of_fp32: bool = False
 ) -> Markup:
     """Return dot and whiskers of an arm: estimate, 90 and 95 % interval, seeds as small ticks."""
     found = arm.difference_fp32 if of_fp32 else arm.difference
@@ -63,11 +69,11 @@ def difference_strip(
         ends = axis.percent(low), axis.percent(high)
         parts.append(line(ends[0], "60%", ends[1], "60%", f"{class_} {look.colour}"))
     parts.append(look.mark(axis.percent(found.estimate), "60%"))
-    decimals = point_decimals(comparison.margin)
+    units = comparison.units
     says = (
-        f"{look.name} minus {base}: {points(found.estimate, decimals)} points, "
-        f"{level(found.level95)} interval {interval(found.interval95, decimals)}; "
-        f"the margin is {points(comparison.margin, decimals)}"
+        f"{look.name} minus {base}: {units.in_words(found.estimate)}, "
+        f"{level(found.level95)} interval {units.interval(found.interval95)}; "
+        f"the margin is {units.difference(comparison.margin)}"
     )
     return picture(*parts, height=None, says=says, class_="fill")
 
@@ -88,12 +94,12 @@ def class_strip(name: str, differences: Sequence[tuple[Look, float]], axis: Axis
     return picture(*parts, height=None, says=says, class_="fill")
 
 
-def step_axis(arms: Sequence[Arm]) -> Axis:
+def step_axis(arms: Sequence[ArmResult]) -> Axis:
     """Return the scale of step times, seconds from 0."""
     return _axis([0.0, *(s for arm in arms if arm.speed for s in arm.speed.step_seconds)])
 
 
-def step_strip(arm: Arm, look: Look, axis: Axis) -> Markup:
+def step_strip(arm: ArmResult, look: Look, axis: Axis) -> Markup:
     """Return the runs of an arm: one mark per run at its median step."""
     steps = arm.speed.step_seconds if arm.speed else ()
     rule = line(axis.percent(0), "50%", axis.percent(axis.high), "50%", "rule")

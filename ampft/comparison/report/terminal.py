@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ampft.comparison.findings import Arm, Comparison
+from ampft.comparison.findings import ArmResult, Comparison
 from ampft.comparison.report.cells import (
     difference_cell,
     flips_cell,
@@ -14,13 +14,12 @@ from ampft.comparison.report.cells import (
     step_cell,
     without_survivors,
 )
-from ampft.comparison.report.words import verdict_sentences
+from ampft.comparison.words import verdict_sentences
 from ampft.text.escaping import display_width, inert
 from ampft.text.numbers import (
     PLUS_MINUS,
     count_range,
     level,
-    metric_name,
     seed_words,
 )
 
@@ -54,7 +53,7 @@ def terminal_text(comparison: Comparison) -> str:
 def heading(comparison: Comparison) -> str:
     """Return what was compared, on which examples and seeds, in one line."""
     return (
-        f"{comparison.title}: {metric_name(comparison.metric)} on {comparison.split}, "
+        f"{comparison.title}: {comparison.units.title} on {comparison.split}, "
         f"{comparison.examples:,} examples, {seed_words(comparison.seeds)}"
     )
 
@@ -64,8 +63,11 @@ def mode_table(comparison: Comparison) -> str:
     levels = [arm.difference.level95 for arm in comparison.arms if arm.difference is not None]
     header = [
         ("", "mode"),
-        (metric_name(comparison.metric), "%"),
-        ("difference, points", f"({level(levels[0])} interval)" if levels else ""),
+        (comparison.units.title, "%" if comparison.units.is_share else ""),
+        (
+            f"difference{comparison.units.of_differences}",
+            f"({level(levels[0])} interval)" if levels else "",
+        ),
         ("flips", f"of {comparison.examples:,}"),
         ("times", "as fast"),
         ("step", "ms"),
@@ -94,7 +96,7 @@ def legend(comparison: Comparison) -> str:
     return " ".join(parts)
 
 
-def _row(comparison: Comparison, arm: Arm) -> tuple[str, ...]:
+def _row(comparison: Comparison, arm: ArmResult) -> tuple[str, ...]:
     return (
         arm.name,
         metric_cell(comparison, arm),

@@ -53,7 +53,7 @@ class DifferenceEstimate:
         standard_error: sqrt(V).
         degrees_of_freedom: Of t; may be infinite where the number of examples is unknown.
         smallest_variance: V is at least this: the square of what one example is worth.
-        examples: n, or None where it is unknown.
+        cases: n, or None where it is unknown.
     """
 
     estimate: float
@@ -64,7 +64,7 @@ class DifferenceEstimate:
     standard_error: float
     degrees_of_freedom: float
     smallest_variance: float = 0.0
-    examples: int | None = None
+    cases: int | None = None
 
     def interval(self, level: float) -> tuple[float, float]:
         """Return the two-sided interval: estimate -+ t((1 + level)/2; df) sqrt(V).
@@ -124,8 +124,8 @@ def estimate_difference(jackknife: JackknifeDifferences) -> DifferenceEstimate:
         jackknife.per_seed,
         jackknife.variance,
         jackknife.covariance,
-        smallest_variance=jackknife.one_example**2,
-        examples=jackknife.examples,
+        smallest_variance=jackknife.one_case**2,
+        cases=jackknife.cases,
     )
 
 
@@ -135,7 +135,7 @@ def obuchowski_rockette(
     covariance: float,
     *,
     smallest_variance: float = 0.0,
-    examples: int | None = None,
+    cases: int | None = None,
 ) -> DifferenceEstimate:
     """Return the estimate from the differences and their jackknife variance and covariance.
 
@@ -149,7 +149,7 @@ def obuchowski_rockette(
         variance: J.
         covariance: C, of any sign.
         smallest_variance: Least V.
-        examples: n; without it the degrees of freedom are those of Hillis (2007).
+        cases: n; without it the degrees of freedom are those of Hillis (2007).
 
     Raises:
         InputError: There are fewer than three seeds.
@@ -168,7 +168,7 @@ def obuchowski_rockette(
         shared,
         seeds,
         smallest_variance=smallest_variance,
-        examples=examples,
+        cases=cases,
     )
     return DifferenceEstimate(
         estimate=float(differences.mean()),
@@ -179,7 +179,7 @@ def obuchowski_rockette(
         standard_error=error,
         degrees_of_freedom=degrees,
         smallest_variance=smallest_variance,
-        examples=examples,
+        cases=cases,
     )
 
 
@@ -189,7 +189,7 @@ def error_of_mean(
     seeds: int,
     *,
     smallest_variance: float = 0.0,
-    examples: int | None = None,
+    cases: int | None = None,
 ) -> tuple[float, float]:
     """Return the standard error of the mean over `seeds` seeds and its degrees of freedom.
 
@@ -198,15 +198,15 @@ def error_of_mean(
         covariance: C >= 0.
         seeds: S >= 2.
         smallest_variance: Least V; where it binds, df = S - 1.
-        examples: n; without it the degrees of freedom are those of Hillis (2007).
+        cases: n; without it the degrees of freedom are those of Hillis (2007).
     """
     own = seed_variance / seeds
     total = own + covariance
     error = math.sqrt(max(total, smallest_variance))
     if total <= smallest_variance:
         return error, float(seeds - 1)
-    if examples is not None:
+    if cases is not None:
         share = own / total
-        return error, 1 / (share / (seeds - 1) + (1 - share) / (examples - 1))
+        return error, 1 / (share / (seeds - 1) + (1 - share) / (cases - 1))
     ratio = total / own if own > 0 else math.inf
     return error, (seeds - 1) * ratio * ratio  # inf, where ** would raise OverflowError

@@ -65,7 +65,7 @@ def _fewest_seeds(
             estimate.jackknife_covariance,
             seeds,
             smallest_variance=estimate.smallest_variance,
-            examples=estimate.examples,
+            cases=estimate.cases,
         )
         then = replace(estimate, standard_error=error, degrees_of_freedom=degrees)
         if min(then.p_equivalence(margin), then.p_difference()) <= alpha:
@@ -81,7 +81,7 @@ def power(
     seed_variance: float,
     covariance: float,
     jackknife_variance: float = 0.0,
-    examples: int | None = None,
+    cases: int | None = None,
     alpha: float = 0.05,
 ) -> float:
     """Return the probability that the interval of level 1 - alpha excludes 0, on the loss's side.
@@ -98,7 +98,7 @@ def power(
         seed_variance: s^2 that is expected, without a floor.
         covariance: C that is expected, >= 0.
         jackknife_variance: J that is expected; J - C is the floor of s^2.
-        examples: As in `obuchowski_rockette`.
+        cases: As in `obuchowski_rockette`.
         alpha: Two-sided level.
     """
     from scipy.special import chdtri, ndtr, stdtrit
@@ -110,7 +110,7 @@ def power(
     observed = seed_variance * chdtri(seeds - 1, above) / (seeds - 1)
     observed = np.maximum(observed, jackknife_variance - covariance)
     errors, degrees = np.transpose(
-        [error_of_mean(float(s2), covariance, seeds, examples=examples) for s2 in observed]
+        [error_of_mean(float(s2), covariance, seeds, cases=cases) for s2 in observed]
     )
     reach = stdtrit(degrees, 1 - alpha / 2) * errors
     return float(np.mean(ndtr((abs(loss) - reach) / deviation)))

@@ -64,7 +64,11 @@ class Decision:
 
 
 def decide(
-    estimates: Mapping[str, DifferenceEstimate], *, margin: float, alpha: float = 0.05
+    estimates: Mapping[str, DifferenceEstimate],
+    *,
+    margin: float,
+    alpha: float = 0.05,
+    higher_is_better: bool = True,
 ) -> dict[str, Decision]:
     """Return the decision of every mode, in the order given.
 
@@ -78,7 +82,8 @@ def decide(
     Args:
         estimates: By mode, the baseline not among them.
         margin: Greatest difference that does not matter, in the metric's unit, > 0.
-        alpha: Level of this look (`looks.alpha_per_look`).
+        alpha: Level of this look (`interim.alpha_per_look`).
+        higher_is_better: Direction of the metric.
 
     Raises:
         InputError: `margin` or `alpha` is out of range.
@@ -95,7 +100,7 @@ def decide(
     for name, each in estimates.items():
         p_difference, p_equivalence, p_beyond = (family[name] for family in adjusted)
         verdict = _verdict(
-            each.estimate,
+            each.estimate if higher_is_better else -each.estimate,
             differs=p_difference <= alpha,
             equivalent=p_equivalence <= alpha,
             beyond=p_beyond <= alpha,
@@ -123,11 +128,11 @@ def decide(
     return decisions
 
 
-def _verdict(estimate: float, *, differs: bool, equivalent: bool, beyond: bool) -> Verdict:
+def _verdict(gain: float, *, differs: bool, equivalent: bool, beyond: bool) -> Verdict:
     if equivalent:
         return Verdict.EQUIVALENT
     if beyond:
-        return Verdict.WORSE_BEYOND if estimate < 0 else Verdict.BETTER_BEYOND
+        return Verdict.WORSE_BEYOND if gain < 0 else Verdict.BETTER_BEYOND
     if differs:
-        return Verdict.WORSE if estimate < 0 else Verdict.BETTER
+        return Verdict.WORSE if gain < 0 else Verdict.BETTER
     return Verdict.UNDECIDED

@@ -37,8 +37,7 @@ def main(argv: Sequence[str]) -> None:
         _check_output(Path(args.output))
     from ampft.diagnosis.yardstick.measure import measure_yardstick
     from ampft.diagnosis.yardstick.show import format_yardstick
-    from ampft.runs.console import labelled
-    from ampft.text.terminal import print_line
+    from ampft.text.terminal import labelled, print_line
 
     modes = [name.strip() for name in args.modes.split(",")]
     yardstick = measure_yardstick(

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
-from accelerate import Accelerator
-from accelerate.state import AcceleratorState
 from torch import Tensor, nn
 
 from ampft.data.steps import MicroBatch, StepBatch
 from ampft.diagnosis.yardstick.sums import Found
 from ampft.errors import InputError
-from ampft.models.weights import LoadedModel
-from ampft.precision.accelerator import make_accelerator, numerics, verify_prepared
+from ampft.precision.accelerator import numerics, verify_prepared
 from ampft.precision.executed import ProductRecorder, check_trainable_float32, contradiction
-from ampft.precision.resolve import Precision
 from ampft.precision.tf32 import apply_float32_policy
+from ampft.runs.prepare import Prepared
 from ampft.tasks.task import Task
-from ampft.training.step import LOWEST_LOSS_SCALE, backward, synchronized_last
+from ampft.training.step import LOWEST_LOSS_SCALE, accumulate_gradient
 
 
 class Source(Protocol):
@@ -32,59 +27,28 @@ class Source(Protocol):
         ...
 
 
-@contextmanager
-def separate_accelerators() -> Iterator[None]:
-    """Let this process have an Accelerator for each mode, none of which sees another's precision.
-
-    Accelerate keeps one state per process, in a dictionary that its objects hold on to; here every
-    Accelerator gets a dictionary of its own. What there was before is back afterwards.
-    """
-    before = AcceleratorState._shared_state
-    try:
-        yield
-    finally:
-        AcceleratorState._shared_state = before
-
-
 class ModeGradients:
     """The gradient as `recipes/classify.py` computes it in one mode; dropout is off.
 
-    Build it inside `separate_accelerators`.
-
     Args:
-        task: Gives the loss.
-        loaded: A model of its own.
-        precision: The mode, resolved.
-        gradient_accumulation_steps: Micro-batches of a step batch.
+        prepared: A training in that mode, from `prepare_mode`. It never steps: its optimizer only
+            lets the scaler unscale the gradients.
     """
 
-    def __init__(
-        self,
-        task: Task,
-        loaded: LoadedModel,
-        precision: Precision,
-        *,
-        gradient_accumulation_steps: int,
-    ) -> None:
-        check_trainable_float32(loaded.model)
-        AcceleratorState._shared_state = {}
-        self.precision = precision
+    def __init__(self, prepared: Prepared) -> None:
+        check_trainable_float32(prepared.loaded.model)
+        verify_prepared(prepared.accelerator, prepared.precision)
+        self.prepared = prepared
+        self.precision = prepared.precision
         self.executed: str | None = None
-        self.accelerator: Accelerator = make_accelerator(
-            precision, gradient_accumulation_steps=gradient_accumulation_steps
+        self.model: nn.Module = prepared.accelerator.unwrap_model(
+            prepared.model, keep_torch_compile=False
         )
-        # It never steps: the scaler unscales the gradients of an optimizer's parameters.
-        trainable = [p for p in loaded.model.parameters() if p.requires_grad]
-        optimizer = torch.optim.SGD(trainable, lr=0.0)
-        self._prepared, self._optimizer = self.accelerator.prepare(loaded.model, optimizer)
-        self._prepared.eval()
-        self.model: nn.Module = self.accelerator.unwrap_model(
-            self._prepared, keep_torch_compile=False
+        prepared.model.eval()
+        self._scaler = prepared.accelerator.scaler
+        self.initial_scale: float | None = (
+            None if self._scaler is None else self._scaler.get_scale()
         )
-        self._task = task
-        scaler = self.accelerator.scaler
-        self.initial_scale: float | None = None if scaler is None else scaler.get_scale()
-        verify_prepared(self.accelerator, precision)
 
     def __call__(self, step_batch: StepBatch) -> Found:
         """Return the gradient of `step_batch`; the first one is watched for its dtypes.
@@ -112,11 +76,11 @@ class ModeGradients:
 
     def _finite(self, step_batch: StepBatch) -> Found:
         """Return the gradient just computed, or that at half the scale while it overflows."""
-        scaler = self.accelerator.scaler
+        scaler = self._scaler
         scale, overflowed = self.initial_scale, False
         while True:
             if scaler is not None:
-                scaler.unscale_(self._optimizer.optimizer)
+                scaler.unscale_(self.prepared.optimizer.optimizer)
             gradient = gradients_of(self.model)
             finite = all(bool(g.isfinite().all()) for g in gradient.values())
             if finite or scaler is None:
@@ -135,10 +99,9 @@ class ModeGradients:
 
     def _differentiate(self, step_batch: StepBatch) -> None:
         self.model.zero_grad()
-        for micro_batch in step_batch:
-            with synchronized_last(self.accelerator, self._prepared, micro_batch):
-                loss = self._task.loss(self._prepared, micro_batch) / step_batch.effective_weight
-                backward(self.accelerator, loss)
+        accumulate_gradient(
+            self.prepared.accelerator, self.prepared.model, self.prepared.task.loss, step_batch
+        )
 
 
 class Float64Gradients:

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
 
 import torch
 from accelerate import PartialState
@@ -16,7 +15,6 @@ from torch import nn
 from tqdm import tqdm
 
 from ampft.arguments import ClassifyArguments
-from ampft.data.load import load_data
 from ampft.data.steps import StepBatch, StepBatches
 from ampft.diagnosis.yardstick.checkpoints import check_model, check_record, load_weights
 from ampft.diagnosis.yardstick.figures import (
@@ -31,18 +29,17 @@ from ampft.diagnosis.yardstick.gradients import (
     Float64Gradients,
     ModeGradients,
     Source,
-    separate_accelerators,
 )
 from ampft.diagnosis.yardstick.modules import Blocks, blocks_of
 from ampft.diagnosis.yardstick.sums import ErrorSums, NoiseSums
 from ampft.errors import InputError
 from ampft.models.weights import LoadedModel
-from ampft.precision.accelerator import training_device
-from ampft.precision.resolve import Precision, canonical_mode, resolve
-from ampft.runs.history_writer import BAR
-from ampft.tasks import make_task
+from ampft.precision.accelerator import separate_accelerators, training_device
+from ampft.precision.modes import canonical_mode
+from ampft.precision.resolve import Precision, resolve
+from ampft.runs.history import BAR
+from ampft.runs.prepare import load_task, prepare_mode, start_clock
 from ampft.tasks.task import Task
-from ampft.text.terminal import quiet_libraries
 from ampft.training.threads import restore_cpu_threads
 
 # Of a micro-batch of the reference: sorted by length, so few examples have little padding.
@@ -72,7 +69,7 @@ def measure_yardstick(
         InputError: A mode is unknown, named twice or not available; `batches` is below 2; a folder
             is no finished run, or of another model; the data have fewer than two step batches.
     """
-    quiet_libraries()
+    started = start_clock()
     if batches < 2:
         raise InputError(f"--batches {batches}: has to be 2 or more; noise shows between batches.")
     names = _distinct(modes)
@@ -84,29 +81,19 @@ def measure_yardstick(
     folders = [Path(folder) for folder in checkpoints]
     records = [check_record(folder) for folder in folders]
     threads = restore_cpu_threads(args.cpu_threads)
-    task = make_task(load_data(args.data_request()), args.task_settings())
+    task = load_task(args)
     with separate_accelerators():
         sources: dict[str, ModeGradients] = {}
         first: LoadedModel | None = None
         for precision in precisions:
             loaded = _load(task, args.seed, first)
             first = first or loaded
-            sources[precision.mode] = ModeGradients(
-                task,
-                loaded,
-                precision,
-                gradient_accumulation_steps=args.gradient_accumulation_steps,
-            )
+            prepared = prepare_mode(args, precision, task, started=started, loaded=loaded)
+            sources[precision.mode] = ModeGradients(prepared)
         assert first is not None
         for folder, record in zip(folders, records, strict=True):
             check_model(folder, record, first.model, task.label_names)
-        steps = StepBatches.for_process(
-            sources[names[0]].accelerator,
-            task.examples("train"),
-            batch_size=args.per_device_train_batch_size,
-            seed=args.seed,
-            padded=not first.padding_free,
-        )
+        steps = sources[names[0]].prepared.step_batches
         _check_steps(steps)
         reference = _reference(task, sources[names[0]].model, device)
         found = [_measured(INITIAL, reference, sources, steps, batches)]
@@ -188,9 +175,8 @@ def _load(task: Task, seed: int, first: LoadedModel | None) -> LoadedModel:
 
 def _reference(task: Task, like: nn.Module, device: torch.device) -> Float64Gradients:
     """Return the padded model with the weights of `like`, in float64."""
-    plain: Any = cast("Any", task)
-    settings = replace(plain.settings, remove_padding=False, gradient_checkpointing=False)
-    model = replace(plain, settings=settings).load_model().model
+    settings = replace(task.settings, remove_padding=False, gradient_checkpointing=False)
+    model = replace(task, settings=settings).load_model().model
     # Apple's GPUs have no float64.
     place = torch.device("cpu") if device.type == "mps" else device
     reference = Float64Gradients(task, model, place)

@@ -12,9 +12,9 @@ from ampft.diagnosis.yardstick.figures import (
     Yardstick,
     YardstickSettings,
 )
-from ampft.runs.console import labelled
 from ampft.text.escaping import display_width, inert
 from ampft.text.numbers import counted
+from ampft.text.terminal import labelled
 
 WIDEST_MODULE = 30  # columns; longer names lose their beginning, which they share
 LEAST_PERCENT = 1e-5  # below it there is nothing to see

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from ampft.comparison.findings import Arm, Comparison, Difference
+from ampft.comparison.findings import ArmResult, Comparison, Difference
 from ampft.text.numbers import (
-    interval,
     level,
     mean_count,
-    metric_name,
     percent,
-    point_decimals,
-    points,
-    points_in_words,
     ratio_range,
     seed_words,
     times,
@@ -38,7 +33,7 @@ def verdict_sentences(comparison: Comparison) -> tuple[str, ...]:
     )
 
 
-def verdict_sentence(comparison: Comparison, arm: Arm) -> str:
+def verdict_sentence(comparison: Comparison, arm: ArmResult) -> str:
     """Return the verdict on one mode: its speed and memory, then the metric.
 
     Args:
@@ -59,7 +54,7 @@ def verdict_sentence(comparison: Comparison, arm: Arm) -> str:
     return " ".join(sentence for sentence in sentences if sentence)
 
 
-def incomplete(arm: Arm) -> str:
+def incomplete(arm: ArmResult) -> str:
     """Say how a mode broke: it gets no mean over the runs that survived."""
     wanted = "diverged" if arm.status == "unstable" else None
     broken = [run for run in arm.runs if run.status == wanted or not wanted]
@@ -77,7 +72,7 @@ def incomplete(arm: Arm) -> str:
     return f"{name} failed: {runs} did not finish{seeds}{reason}."
 
 
-def cost(arm: Arm, baseline: Arm) -> str:
+def cost(arm: ArmResult, baseline: ArmResult) -> str:
     """Say in one sentence how fast a mode is and how much memory it needs."""
     if arm.execution == "emulated":
         return f"{arm.name} is emulated: its speed says nothing about a GPU's."
@@ -92,7 +87,7 @@ def cost(arm: Arm, baseline: Arm) -> str:
 
 
 def _speed_words(
-    arm: Arm, ratio: float, spread: tuple[float, float] | None, baseline: str
+    arm: ArmResult, ratio: float, spread: tuple[float, float] | None, baseline: str
 ) -> tuple[int, str]:
     """Return 1 for faster, -1 for slower or 0, and the words with the range over the seeds."""
     low, high = spread or (ratio, ratio)
@@ -109,7 +104,7 @@ def _speed_words(
     return direction, words
 
 
-def _unranked(arm: Arm, baseline: Arm, memory: tuple[int, str, str] | None) -> str:
+def _unranked(arm: ArmResult, baseline: ArmResult, memory: tuple[int, str, str] | None) -> str:
     """Say why a mode has no place beside the baseline, whose steps or its own are no measure."""
     is_timed = arm.speed is not None and bool(arm.speed.step_seconds)
     if baseline.status != "complete" and (is_timed or arm.memory is not None):
@@ -127,7 +122,7 @@ def _unranked(arm: Arm, baseline: Arm, memory: tuple[int, str, str] | None) -> s
     return f"Speed and memory of {arm.name} were not measured."
 
 
-def _memory_words(arm: Arm) -> tuple[int, str, str] | None:
+def _memory_words(arm: ArmResult) -> tuple[int, str, str] | None:
     """Return 1 for a saving or -1 for a cost, the words, and what joins the baseline to them."""
     ratio = arm.memory.ratio if arm.memory else None
     if ratio is None:
@@ -141,25 +136,24 @@ def _memory_words(arm: Arm) -> tuple[int, str, str] | None:
 
 def measured(comparison: Comparison, difference: Difference) -> str:
     """Return the metric's difference: "Accuracy: +0.1 point (95 % interval ..., 5 seeds)"."""
-    decimals = point_decimals(comparison.margin)
+    units = comparison.units
     seeds = len(difference.per_seed)
     look = ""
     if len(comparison.looks) > 1 and seeds in comparison.looks:
         look = f", look {comparison.looks.index(seeds) + 1} of {len(comparison.looks)}"
     return (
-        f"{_metric(comparison)}: {points_in_words(difference.estimate, decimals)} "
-        f"({level(difference.level95)} interval {interval(difference.interval95, decimals)}, "
+        f"{units.sentence()}: {units.in_words(difference.estimate)} "
+        f"({level(difference.level95)} interval {units.interval(difference.interval95)}, "
         f"{seeds} seeds{look})"
     )
 
 
 def decided(comparison: Comparison, difference: Difference) -> str:
     """Return the verdict's word beside the margin."""
-    margin = margin_words(comparison)
+    margin = comparison.units.margin_words
     verdict = difference.verdict or "undecided"
     if verdict == "equivalent":
-        decimals = point_decimals(comparison.margin)
-        within = interval(difference.interval90, decimals)
+        within = comparison.units.interval(difference.interval90)
         return f"equivalent at a margin of {margin} ({level(difference.level90)} interval {within})"
     if verdict.endswith("beyond the margin"):
         return f"{verdict} of {margin}"
@@ -186,27 +180,27 @@ def _after_holm(comparison: Comparison, difference: Difference) -> str:
     return ""
 
 
-def without_interval(comparison: Comparison, arm: Arm) -> str:
+def without_interval(comparison: Comparison, arm: ArmResult) -> str:
     """Return the difference of means where there are too few seeds for an interval."""
-    name = _metric(comparison)
+    units = comparison.units
+    name = units.sentence()
     own = arm.metrics.get(comparison.metric)
     base = comparison.baseline.metrics.get(comparison.metric)
     if own is None or base is None:
         return f"{name}: no difference, because {comparison.baseline.name} is not complete"
-    decimals = point_decimals(comparison.margin)
     seeds = len(own.per_seed)
-    words = f"{name}: {points_in_words(own.mean - base.mean, decimals)}"
+    words = f"{name}: {units.in_words(own.mean - base.mean)}"
     if seeds >= SEEDS_FOR_AN_INTERVAL:
         return f"{words} over {seeds} seeds, without an interval and so without a verdict"
     each = [a - b for a, b in zip(own.per_seed, base.per_seed, strict=True)]
-    apart = f" ({' and '.join(points(x, decimals) for x in each)})" if seeds > 1 else ""
+    apart = f" ({' and '.join(map(units.difference, each))})" if seeds > 1 else ""
     return (
         f"{words} over {seeds} {'seeds' if seeds > 1 else 'seed'}{apart}: no verdict, because an "
         f"interval needs at least {SEEDS_FOR_AN_INTERVAL} seeds"
     )
 
 
-def changed_predictions(comparison: Comparison, arm: Arm) -> str:
+def changed_predictions(comparison: Comparison, arm: ArmResult) -> str:
     """Return how many predictions a mode changes, beside what the placebo changes."""
     if arm.flips is None:
         return ""
@@ -225,8 +219,10 @@ def perspective(comparison: Comparison, difference: Difference | None) -> str:
         share = percent(comparison.margin_share_of_errors)
         whole = f"{comparison.baseline.name}'s errors"
         if comparison.metric != "accuracy":
-            whole = f"what {comparison.baseline.name} lacks of a perfect {_metric(comparison)}"
-        parts.append(f"{margin_words(comparison)} is {share} of {whole}")
+            whole = (
+                f"what {comparison.baseline.name} lacks of a perfect {comparison.units.sentence()}"
+            )
+        parts.append(f"{comparison.units.margin_words} is {share} of {whole}")
     if difference is not None and difference.verdict == "undecided":
         parts.append(_more_seeds(comparison, difference))
     sentence = "; ".join(parts)
@@ -243,16 +239,5 @@ def _more_seeds(comparison: Comparison, difference: Difference) -> str:
     return f"about {number} seeds would decide it"
 
 
-def margin_words(comparison: Comparison) -> str:
-    """Return the margin as "1 point" or "0.5 point"."""
-    value = round(100 * comparison.margin, 6)
-    return f"{value:g} point" + "s" * (value > 1)
-
-
 def _changes(mean: float) -> str:
     return mean_count(mean) if mean else "none"
-
-
-def _metric(comparison: Comparison) -> str:
-    name = metric_name(comparison.metric)
-    return name[0].upper() + name[1:]

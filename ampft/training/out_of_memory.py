@@ -6,16 +6,15 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from types import TracebackType
 
 import torch
 from torch import Tensor, nn
 
-from ampft.data.steps import MicroBatch, StepBatch, StepBatches
+from ampft.data.steps import StepBatch, StepBatches
 from ampft.errors import TrainingStopped
 from ampft.text.terminal import labelled
 
-# What torch says in a RuntimeError that is no OutOfMemoryError: its CPU allocator, cuBLAS, MPS.
+# What torch says in a RuntimeError that is not an OutOfMemoryError: its CPU allocator, cuBLAS, MPS.
 _PHRASES = (
     "not enough memory: you tried",
     "can't allocate memory",
@@ -51,8 +50,8 @@ def memory_explained() -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         raise OutOfMemory(
-            f"memory ran out: {_one_line(error)}. In an evaluation a lower "
-            "--per_device_eval_batch_size needs less, else a smaller model."
+            f"memory ran out: {_one_line(error)}. In an evaluation, lower "
+            "--per_device_eval_batch_size; otherwise take a smaller model."
         ) from error
 
 
@@ -68,7 +67,7 @@ class Snapshot:
         self._cuda_random = torch.cuda.get_rng_state(device) if on_cuda else None
 
     def restore(self) -> None:
-        """Put the state back, drop the gradients, and give freed memory back to the device."""
+        """Restore the state, drop the gradients, and return freed memory to the device."""
         for parameter in self._model.parameters():
             parameter.grad = None
         for buffer, value in self._buffers:
@@ -76,26 +75,26 @@ class Snapshot:
         torch.set_rng_state(self._random)
         if self._cuda_random is not None:
             torch.cuda.set_rng_state(self._cuda_random, self._device)
-        let_go(self._device)
+        release_memory(self._device)
 
 
-def let_go(device: torch.device) -> None:
-    """Free what only cycles hold, and give freed memory back to the device."""
+def release_memory(device: torch.device) -> None:
+    """Free what only reference cycles hold, and return freed memory to the device."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
 @dataclass
-class Attempts:
-    """Cuts step batches again in the middle of a training.
+class Retries:
+    """Computes the gradient of a step, again in smaller micro-batches when memory runs out.
 
     Attributes:
-        model: Its buffers and random state are put back, its gradients dropped.
+        model: Its buffers and random state are restored before a step is repeated.
         step_batches: In the current number of micro-batches.
-        repeats: Whether a step that runs out of memory is repeated in more micro-batches. Several
-            processes cannot: they communicate in the backward pass.
-        advice: What to do where it is not.
+        repeats: Whether a step is repeated. Several processes cannot: they communicate in the
+            backward pass.
+        advice: What the user can do where it is not.
         write: Prints a line above the progress bar.
     """
 
@@ -105,14 +104,45 @@ class Attempts:
     advice: str
     write: Callable[[str], None]
 
-    def of(self, step_batch: StepBatch) -> Attempt:
-        """Return a step batch of the loader, in the current number of micro-batches."""
+    def gradient(
+        self, compute: Callable[[StepBatch], list[Tensor]], step_batch: StepBatch
+    ) -> tuple[StepBatch, list[Tensor]]:
+        """Call `compute` with a step batch until it fits into memory.
+
+        Args:
+            compute: Adds up the gradient of a step batch and returns the losses of its
+                micro-batches. Gradients are empty when it is called.
+            step_batch: As the loader cut it.
+
+        Returns:
+            The step batch in the micro-batches that it was computed in, and what `compute`
+            returned.
+
+        Raises:
+            OutOfMemory: It does not fit, and cannot be repeated or has single examples already.
+        """
         if self.step_batches.rounds(step_batch) > len(step_batch.micro_batches):
             step_batch = self.step_batches.recut(step_batch)
-        return Attempt(self, step_batch)
+        before = Snapshot(self.model) if self.repeats else None
+        while True:
+            try:
+                return step_batch, compute(step_batch)
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                if before is None:
+                    message = f"memory ran out: {_one_line(error)}. {self.advice}"
+                    raise OutOfMemory(message) from error
+                if all(len(micro_batch.ids) == 1 for micro_batch in step_batch):
+                    raise OutOfMemory(
+                        f"memory ran out with a single example: {_one_line(error)}. {NEEDS_LESS}"
+                    ) from error
+            # Here the error is gone, and with it the tensors of its frames.
+            before.restore()
+            step_batch = self._cut_again(step_batch)
 
-    def cut_again(self, step_batch: StepBatch) -> StepBatch:
-        """Return a step batch in twice as many micro-batches, as all that follow."""
+    def _cut_again(self, step_batch: StepBatch) -> StepBatch:
+        """Return a step batch in twice as many micro-batches, like all that follow."""
         twice = 2 * len(step_batch.micro_batches)
         more = max(twice, self.step_batches.micro_batches)
         self.step_batches = replace(self.step_batches, micro_batches=more)
@@ -123,64 +153,6 @@ class Attempts:
         )
         self.write(labelled("memory", text))
         return smaller
-
-
-class Attempt:
-    """A step batch on its way through the model.
-
-    It iterates over the micro-batches, and is the context that each goes through the model in.
-    Where memory runs out, the iteration begins again with smaller micro-batches, everything as
-    before the step.
-
-    Attributes:
-        step_batch: In the micro-batches that it is cut into now.
-        losses: What `backward` returned, of this iteration.
-    """
-
-    def __init__(self, attempts: Attempts, step_batch: StepBatch) -> None:
-        self.step_batch = step_batch
-        self.losses: list[Tensor] = []
-        self._attempts = attempts
-        self._before = Snapshot(attempts.model) if attempts.repeats else None
-        self._current: MicroBatch | None = None
-        self._ran_out = False
-
-    def __iter__(self) -> Iterator[MicroBatch]:
-        while True:
-            for micro_batch in self.step_batch:
-                self._current = micro_batch
-                yield micro_batch
-                if self._ran_out:
-                    break
-            else:
-                torch.clear_autocast_cache()  # the weights are about to change
-                return
-            assert self._before is not None
-            self._before.restore()
-            self.losses.clear()
-            self._ran_out = False
-            self.step_batch = self._attempts.cut_again(self.step_batch)
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
-        if error is None or not is_out_of_memory(error):
-            return False
-        if self._before is None:
-            message = f"memory ran out: {_one_line(error)}. {self._attempts.advice}"
-            raise OutOfMemory(message) from error
-        if self._current is None or len(self._current.ids) == 1:
-            raise OutOfMemory(
-                f"memory ran out with a single example: {_one_line(error)}. {NEEDS_LESS}"
-            ) from error
-        self._ran_out = True
-        return True
 
 
 def _one_line(error: BaseException) -> str:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ampft.data.steps import MicroBatch, StepBatches
 from ampft.errors import InputError
 from ampft.machine import headroom, status_bytes
-from ampft.training.attempts import NEEDS_LESS, Snapshot, is_out_of_memory, let_go
+from ampft.training.out_of_memory import NEEDS_LESS, Snapshot, is_out_of_memory, release_memory
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -147,7 +147,7 @@ class _Trial:
         else:
             fits = True
         if not fits:  # here the error is gone, and with it the tensors of its frames
-            let_go(self._trainable[0].device)
+            release_memory(self._trainable[0].device)
         return fits
 
     def _fill(self) -> None:

@@ -1,0 +1,90 @@
+"""The table of modes: every precision that a user can name. Imports nothing heavy.
+
+A new precision is a row here and a probe in `ampft.precision.resolve`, which says whether a device
+has it. All other code asks for the properties of a mode, never for its name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ampft.errors import InputError, nearest
+
+BASELINE = "fp32"
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A precision that a user can name.
+
+    Attributes:
+        name: What the user writes.
+        accelerate_name: Value of Accelerate's `mixed_precision`; "no" where autocast has nothing
+            to do.
+        storage: Dtype of weights, gradients and optimizer state.
+        compute: Dtype of the operands of matrix products.
+        probe: Name of the function in `ampft.precision.resolve` that asks a device for it.
+        needs_scaler: Whether the loss is scaled against underflow of float16 gradients.
+        rounding: How a 16-bit weight takes its update: "nearest", "kahan" or "stochastic"; None
+            for weights in float32.
+        replaces_layers: Whether layers of the model are replaced, so that the model cannot compute
+            in another precision.
+        has_fast_float32: Whether float32 products may lose bits on the device (TF32).
+    """
+
+    name: str
+    accelerate_name: str
+    storage: str
+    compute: str
+    probe: str
+    needs_scaler: bool = False
+    rounding: str | None = None
+    replaces_layers: bool = False
+    has_fast_float32: bool = False
+
+    @property
+    def stores_16_bits(self) -> bool:
+        """Whether weights, gradients and optimizer state have 16 bits."""
+        return self.storage != "float32"
+
+
+TABLE = {
+    mode.name: mode
+    for mode in (
+        Mode("fp32", "no", "float32", "float32", "fp32"),
+        Mode("tf32", "no", "float32", "float32", "tf32", has_fast_float32=True),
+        Mode("bf16", "bf16", "float32", "bfloat16", "bf16"),
+        Mode("fp16", "fp16", "float32", "float16", "fp16", needs_scaler=True),
+        Mode("fp8", "fp8", "float32", "float8_e4m3fn", "fp8", replaces_layers=True),
+        Mode("bf16-true", "no", "bfloat16", "bfloat16", "bf16", rounding="nearest"),
+        Mode("bf16-true-kahan", "no", "bfloat16", "bfloat16", "bf16", rounding="kahan"),
+        Mode("bf16-true-stochastic", "no", "bfloat16", "bfloat16", "bf16", rounding="stochastic"),
+    )
+}
+MODES = tuple(TABLE)
+
+
+def canonical_mode(name: str, *, flag: str = "--mixed_precision") -> str:
+    """Return the mode that `name` spells.
+
+    Args:
+        name: One of `MODES` in any case, or Accelerate's `no`, which means fp32.
+        flag: The argument that named it, for the message.
+
+    Raises:
+        InputError: `name` is not a mode.
+    """
+    mode = name.strip().lower()
+    if mode == "no":
+        return BASELINE
+    if mode not in TABLE:
+        raise InputError(
+            f"{flag}: received {name!r}, which is not a mode of precision.{nearest(mode, MODES)} "
+            f"Choose one of {', '.join(MODES)} (`no` means {BASELINE})."
+        )
+    return mode
+
+
+def is_like_fp32(mode: str) -> bool:
+    """Return whether a recorded mode is the baseline, under its own name or Accelerate's."""
+    return mode in (BASELINE, "no")

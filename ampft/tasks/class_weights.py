@@ -1,0 +1,54 @@
+"""Weights of the classes in the loss."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ampft.errors import InputError
+
+
+def parse_class_weights(
+    wanted: str | None, counts: npt.NDArray[np.integer]
+) -> npt.NDArray[np.float32] | None:
+    """Return the (K,) float32 class weights that `--class_weights` asks for.
+
+    Args:
+        wanted: None, "balanced", or K positive numbers separated by commas.
+        counts: (K,) training examples per class.
+
+    Raises:
+        InputError: The numbers are not K positive ones, or "balanced" meets a class without
+            examples.
+    """
+    if wanted is None:
+        return None
+    if wanted == "balanced":
+        if (counts == 0).any():
+            raise InputError(
+                "--class_weights balanced: a class has no training example, so its weight would be "
+                "infinite. Give the weights as numbers."
+            )
+        return balanced_class_weights(counts)
+    try:
+        weights = [float(part) for part in wanted.split(",")]
+    except ValueError:
+        weights = []
+    if len(weights) != len(counts) or not all(0 < weight < np.inf for weight in weights):
+        raise InputError(
+            f"--class_weights: received {wanted!r}; allowed are 'balanced', or {len(counts)} "
+            "positive numbers separated by commas, in the order of the labels."
+        )
+    return np.array(weights, dtype=np.float32)
+
+
+def balanced_class_weights(counts: npt.NDArray[np.integer]) -> npt.NDArray[np.float32]:
+    """Return n / (K * counts), the weights that scikit-learn calls "balanced".
+
+    Args:
+        counts: (K,) examples per class in the training split; none may be 0.
+
+    Returns:
+        (K,) float32 weights whose mean over the training examples is 1.
+    """
+    return (counts.sum() / (len(counts) * counts)).astype(np.float32)

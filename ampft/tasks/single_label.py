@@ -1,0 +1,492 @@
+"""One label per example: softmax, cross entropy, and the classification report.
+
+Nothing here imports torch until a loss is computed or logits are decoded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ampft.metrics.calibration import calibration_sums, expected_calibration_error
+from ampft.metrics.scores import (
+    Scores,
+    average_scores,
+    case_brier_scores,
+    case_log_losses,
+    class_scores,
+    confusion,
+    flat_scores,
+    report_table,
+)
+from ampft.metrics.sums import (
+    ACCURACY,
+    BALANCED_ACCURACY,
+    COHEN_KAPPA,
+    MACRO_F1,
+    MATTHEWS,
+    WEIGHTED_F1,
+    CaseSums,
+    mean_metric,
+    mean_sums,
+    single_label_sums,
+)
+from ampft.tasks.class_weights import parse_class_weights
+from ampft.tasks.outcome import (
+    FloatArray,
+    HubMetric,
+    IntArray,
+    check_census,
+    check_names,
+    check_shapes,
+)
+from ampft.text.json_io import from_json
+from ampft.text.tables import Cell, Name, Table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from torch import Tensor
+
+    from ampft.tasks.task import TaskSettings
+
+# A float32 softmax over K classes sums to one within K * 2^-23; this admits thousands of classes
+# and still finds logits that were passed as probabilities.
+SUM_TOLERANCE = 1e-3
+
+LOG_LOSS = mean_metric("log_loss", "log loss")
+BRIER = mean_metric("brier", "Brier score")
+METRICS = {
+    metric.name: metric
+    for metric in (
+        *(ACCURACY, MACRO_F1, WEIGHTED_F1, BALANCED_ACCURACY, MATTHEWS, COHEN_KAPPA),
+        *(LOG_LOSS, BRIER),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Class probabilities of a model for every example of a split.
+
+    Attributes:
+        example_ids: Shape (n,), int64: 0..n-1, ascending; the row of the split.
+        labels: Shape (n,), int64: indices into `label_names`.
+        probabilities: Shape (n, K), float32: softmax in float32, so that rows sum to one.
+        label_names: The K class names, distinct.
+        split: Name of the split, such as "test".
+
+    Raises:
+        ValueError: A shape, a dtype, a value or the census is wrong, or a probability is not
+            finite. The message names the first example that is wrong.
+    """
+
+    example_ids: IntArray
+    labels: IntArray
+    probabilities: FloatArray
+    label_names: tuple[str, ...]
+    split: str
+
+    kind: ClassVar[str] = "single_label"
+
+    def __post_init__(self) -> None:
+        n, classes = len(self.example_ids), len(self.label_names)
+        check_shapes(
+            {
+                "example_ids": (self.example_ids, (n,), np.int64),
+                "labels": (self.labels, (n,), np.int64),
+                "probabilities": (self.probabilities, (n, classes), np.float32),
+            }
+        )
+        if n == 0:
+            raise ValueError(f"the split {self.split!r} has no examples to report on")
+        check_names(self.label_names)
+        check_census(self.example_ids, n)
+        if np.any(np.diff(self.example_ids) < 0):
+            raise ValueError("example_ids must ascend; sort them together with the predictions")
+        self._check_labels()
+        self._check_probabilities()
+
+    @property
+    def predicted(self) -> IntArray:
+        """The most probable class, shape (n,), int64; the lowest index where two are equal."""
+        return self.probabilities.argmax(axis=1).astype(np.int64)
+
+    @property
+    def confidence(self) -> FloatArray:
+        """The probability of the predicted class, shape (n,), float32."""
+        return self.probabilities.max(axis=1)
+
+    def __len__(self) -> int:
+        return len(self.example_ids)
+
+    @property
+    def truth(self) -> IntArray:
+        """The labels, shape (n,)."""
+        return self.labels
+
+    @property
+    def choices(self) -> npt.NDArray[np.signedinteger[Any]]:
+        """The predicted classes, shape (n,), int16 or int32."""
+        small = len(self.label_names) <= np.iinfo(np.int16).max
+        return self.predicted.astype(np.int16 if small else np.int32)
+
+    @property
+    def right(self) -> npt.NDArray[np.bool_]:
+        """Whether the predicted class is the label, shape (n,)."""
+        return self.predicted == self.labels
+
+    def report(self) -> ClassificationReport:
+        """Return every metric of the split."""
+        return classification_report(self)
+
+    def metrics(self) -> dict[str, float]:
+        """Return the metrics as functions of sums, and the calibration error."""
+        totals = self.sums(ACCURACY.name).totals()
+        means = (LOG_LOSS.name, BRIER.name)
+        counted = {name: float(m.of(totals)) for name, m in METRICS.items() if name not in means}
+        return {
+            **counted,
+            **{name: METRICS[name].value(self.sums(name)) for name in means},
+            "expected_calibration_error": expected_calibration_error(self.confidence, self.right),
+        }
+
+    def sums(self, metric: str) -> CaseSums:
+        """Return what each example adds to the sums that `metric` is a function of."""
+        if metric == LOG_LOSS.name:
+            return mean_sums(case_log_losses(self.labels, self.probabilities))
+        if metric == BRIER.name:
+            return mean_sums(case_brier_scores(self.labels, self.probabilities))
+        return single_label_sums(self.labels, self.predicted, len(self.label_names))
+
+    def scores(self) -> tuple[Scores, ...]:
+        """Return precision, recall, F1 and support of each class."""
+        return class_scores(self.labels, self.predicted, len(self.label_names))
+
+    def confusion(self) -> IntArray:
+        """Return (K, K) counts: row = label, column = prediction."""
+        return confusion(self.labels, self.predicted, len(self.label_names))
+
+    def calibration(self, bins: int) -> npt.NDArray[np.float64]:
+        """Return (3, bins) sums per bin of equal width: count, confidence, number right."""
+        return calibration_sums(self.confidence, self.right, bins=bins)
+
+    def columns(self, rows: slice) -> Mapping[str, pa.Array]:
+        """Return label, prediction, their indices, confidence and probabilities of some rows."""
+        import pyarrow as pa
+
+        labels, probabilities = self.labels[rows], self.probabilities[rows]
+        predicted = probabilities.argmax(axis=1).astype(np.int64)
+        names = np.asarray(self.label_names, dtype=object)
+        count, classes = probabilities.shape
+        offsets = np.arange(0, count * classes + 1, classes, dtype=np.int32)
+        return {
+            "label": pa.array(names[labels], pa.string()),
+            "prediction": pa.array(names[predicted], pa.string()),
+            "label_id": pa.array(labels),
+            "prediction_id": pa.array(predicted),
+            "confidence": pa.array(probabilities.max(axis=1)),
+            "probabilities": pa.ListArray.from_arrays(offsets, pa.array(probabilities.ravel())),
+        }
+
+    def metadata(self) -> dict[str, Any]:
+        """Return the split and the label names."""
+        return {"split": self.split, "label_names": list(self.label_names)}
+
+    @classmethod
+    def from_table(cls, table: pa.Table, metadata: Mapping[str, Any]) -> Predictions:
+        """Return the predictions that `columns` and `metadata` were made of."""
+        names = metadata["label_names"]
+        flat = table["probabilities"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+        return cls(
+            example_ids=table["example_id"].to_numpy(),
+            labels=table["label_id"].to_numpy(),
+            probabilities=flat.astype(np.float32, copy=False).reshape(table.num_rows, len(names)),
+            label_names=tuple(names),
+            split=metadata["split"],
+        )
+
+    def _check_labels(self) -> None:
+        classes = len(self.label_names)
+        wrong = (self.labels < 0) | (self.labels >= classes)
+        if wrong.any():
+            first = int(wrong.argmax())
+            raise ValueError(
+                f"labels must lie in 0..{classes - 1}: {int(wrong.sum())} do not, "
+                f"the first is {self.labels[first]} of example {first}"
+            )
+
+    def _check_probabilities(self) -> None:
+        rows = self.probabilities
+        # float64: a float32 sum over many classes has an error of its own.
+        off = np.abs(rows.sum(axis=1, dtype=np.float64) - 1) > SUM_TOLERANCE
+        checks = {
+            "are not finite": ~np.isfinite(rows).all(axis=1),
+            "lie outside [0, 1]": ((rows < 0) | (rows > 1)).any(axis=1),
+            "do not sum to one (are they logits?)": off,
+        }
+        for problem, wrong in checks.items():
+            if wrong.any():
+                raise ValueError(
+                    f"the probabilities of {int(wrong.sum())} of {len(rows)} examples {problem}; "
+                    f"the first is example {int(wrong.argmax())}"
+                )
+
+
+@dataclass(frozen=True)
+class ClassificationReport:
+    """Every metric of one split whose examples have one label each.
+
+    Attributes:
+        split: Name of the split.
+        label_names: The K class names; the rows of `per_class` and of `confusion_matrix`.
+        per_class: Scores of each class; a class absent from the split has support 0.
+        accuracy: Share of examples that are right.
+        macro_avg: Mean over the classes of the label map.
+        weighted_avg: Mean over the classes, weighted by support.
+        balanced_accuracy: Mean recall of the classes that the split has.
+        cohen_kappa: Agreement beyond chance; `None` where undefined (one class in all).
+        matthews: Matthews correlation coefficient.
+        log_loss: Mean negative log likelihood, nats.
+        brier: Mean sum of squares over classes, in [0, 2].
+        expected_calibration_error: 15 bins of equal width, in [0, 1].
+        confusion_matrix: (K, K) counts, row = true class, column = predicted class.
+    """
+
+    split: str
+    label_names: tuple[str, ...]
+    per_class: tuple[Scores, ...]
+    accuracy: float
+    macro_avg: Scores
+    weighted_avg: Scores
+    balanced_accuracy: float
+    cohen_kappa: float | None
+    matthews: float
+    log_loss: float
+    brier: float
+    expected_calibration_error: float
+    confusion_matrix: tuple[tuple[int, ...], ...]
+
+    @property
+    def macro_f1(self) -> float:
+        """F1, the mean over the classes."""
+        return self.macro_avg.f1
+
+    @property
+    def examples(self) -> int:
+        """Number of examples of the split."""
+        return self.macro_avg.support
+
+    def metrics(self) -> dict[str, float | None]:
+        """Return the scalar metrics by name."""
+        return {
+            "accuracy": self.accuracy,
+            "balanced_accuracy": self.balanced_accuracy,
+            "macro_precision": self.macro_avg.precision,
+            "macro_recall": self.macro_avg.recall,
+            "macro_f1": self.macro_avg.f1,
+            "weighted_precision": self.weighted_avg.precision,
+            "weighted_recall": self.weighted_avg.recall,
+            "weighted_f1": self.weighted_avg.f1,
+            "cohen_kappa": self.cohen_kappa,
+            "matthews": self.matthews,
+            "log_loss": self.log_loss,
+            "brier": self.brier,
+            "expected_calibration_error": self.expected_calibration_error,
+        }
+
+    def text(self) -> str:
+        """Return the table that `sklearn.metrics.classification_report` prints, digits=3."""
+        return report_table(self.confusion_matrix, self.label_names)
+
+    def tables(self) -> tuple[Table, ...]:
+        """Return the scores of the classes, with the other metrics in the note."""
+        rows: list[tuple[Cell, ...]] = [
+            (Name(name), *_cells(scores))
+            for name, scores in zip(self.label_names, self.per_class, strict=True)
+        ]
+        averages = {
+            "**macro average**": self.macro_avg,
+            "**weighted average**": self.weighted_avg,
+        }
+        others = {
+            "balanced accuracy": self.balanced_accuracy,
+            "Cohen's kappa": self.cohen_kappa,
+            "Matthews correlation": self.matthews,
+            "log loss (nats)": self.log_loss,
+            "Brier score (0 to 2)": self.brier,
+            "expected calibration error (15 bins)": self.expected_calibration_error,
+        }
+        words = (f"{name} {'undefined' if v is None else f'{v:.4f}'}" for name, v in others.items())
+        return (
+            Table(
+                header=("class", "precision", "recall", "F1", "support"),
+                rows=(*rows, *((name, *_cells(scores)) for name, scores in averages.items())),
+                note=f"Also: {', '.join(words)}.",
+            ),
+        )
+
+    def hub_metrics(self) -> tuple[HubMetric, ...]:
+        """Return accuracy and macro F1."""
+        return (
+            HubMetric("accuracy", "Accuracy", self.accuracy),
+            HubMetric("f1", "Macro F1", self.macro_f1, {"average": "macro"}),
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report as JSON values; `from_dict` is the inverse."""
+        return {"examples": self.examples, **asdict(self), **self.metrics()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> ClassificationReport:
+        """Return the report that `as_dict` was made of.
+
+        Raises:
+            ValueError: A field is missing or of another type.
+        """
+        names = cls.__dataclass_fields__
+        return from_json(cls, {k: v for k, v in values.items() if k in names}, "report")
+
+
+def classification_report(predictions: Predictions) -> ClassificationReport:
+    """Compute every metric of the report.
+
+    Args:
+        predictions: One split; classes of its label map may be absent from it.
+    """
+    labels, predicted = predictions.labels, predictions.predicted
+    classes = len(predictions.label_names)
+    rows = class_scores(labels, predicted, classes)
+    flat = flat_scores(labels, predicted, classes)
+    return ClassificationReport(
+        split=predictions.split,
+        label_names=predictions.label_names,
+        per_class=rows,
+        accuracy=flat["accuracy"],
+        macro_avg=average_scores(rows, weighted=False),
+        weighted_avg=average_scores(rows, weighted=True),
+        balanced_accuracy=flat["balanced_accuracy"],
+        cohen_kappa=None if math.isnan(flat["cohen_kappa"]) else flat["cohen_kappa"],
+        matthews=flat["matthews"],
+        log_loss=float(case_log_losses(labels, predictions.probabilities).mean()),
+        brier=float(case_brier_scores(labels, predictions.probabilities).mean()),
+        expected_calibration_error=expected_calibration_error(
+            predictions.confidence, predictions.right
+        ),
+        confusion_matrix=tuple(map(tuple, confusion(labels, predicted, classes).tolist())),
+    )
+
+
+@dataclass(frozen=True)
+class SingleLabel:
+    """Classification in which each example has exactly one label.
+
+    Attributes:
+        label_names: Names of the K classes, in the order of the logits.
+        class_weights: (K,) float32 weights of the classes in the loss; None weighs each as one.
+        label_smoothing: Share of the target that is spread evenly over the classes, 0 to 1.
+    """
+
+    label_names: tuple[str, ...]
+    class_weights: npt.NDArray[np.float32] | None = None
+    label_smoothing: float = 0.0
+
+    name: ClassVar[str] = "single_label"
+    metrics: ClassVar = METRICS
+    printed: ClassVar[tuple[str, ...]] = ("accuracy", "macro_f1", "log_loss")
+    outcome_type: ClassVar = Predictions
+    report_type: ClassVar = ClassificationReport
+
+    @classmethod
+    def from_settings(
+        cls, label_names: tuple[str, ...], targets: IntArray, settings: TaskSettings
+    ) -> SingleLabel:
+        """Return the problem for the labels of the data.
+
+        Args:
+            label_names: Names of the K classes.
+            targets: (n,) labels of the training split.
+            settings: What the user chose.
+
+        Raises:
+            InputError: `--class_weights` does not fit the classes.
+        """
+        counts = np.bincount(targets, minlength=len(label_names))
+        weights = parse_class_weights(settings.class_weights, counts)
+        return cls(label_names, weights, settings.label_smoothing)
+
+    def model_arguments(self) -> dict[str, Any]:
+        """Return the labels as configurations of transformers take them."""
+        return {
+            # Otherwise the checkpoint's own would stay; transformers.pipeline goes by it.
+            "problem_type": "single_label_classification",
+            "num_labels": len(self.label_names),
+            "id2label": dict(enumerate(self.label_names)),
+            "label2id": {name: index for index, name in enumerate(self.label_names)},
+        }
+
+    def weights(self, targets: IntArray) -> npt.NDArray[np.float64]:
+        """Return the (n,) weight of each example in the loss: that of its class, or one."""
+        if self.class_weights is None:
+            return np.ones(len(targets))
+        return self.class_weights.astype(np.float64)[targets]
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the summed cross entropy, a float32 scalar.
+
+        Args:
+            logits: (m, K) float32.
+            targets: (m,) int64 class indices.
+        """
+        import torch
+
+        from ampft.tasks.loss import summed_cross_entropy
+
+        weights = None
+        if self.class_weights is not None:
+            weights = torch.from_numpy(self.class_weights).to(logits.device)
+        return summed_cross_entropy(
+            logits, targets, class_weights=weights, label_smoothing=self.label_smoothing
+        )
+
+    def decode(self, logits: Tensor) -> dict[str, Tensor]:
+        """Return the (m, K) softmax probabilities of float32 logits."""
+        return {"probabilities": logits.softmax(dim=-1)}
+
+    def outcome(
+        self, split: str, targets: IntArray, kept: Mapping[str, npt.NDArray[Any]]
+    ) -> Predictions:
+        """Return the predictions of a split."""
+        return Predictions(
+            example_ids=np.arange(len(targets)),
+            labels=targets,
+            probabilities=kept["probabilities"],
+            label_names=self.label_names,
+            split=split,
+        )
+
+    def predicted(self, kept: Mapping[str, npt.NDArray[Any]]) -> list[tuple[str, float]]:
+        """Return the most probable class of each example, and its probability."""
+        probabilities = kept["probabilities"]
+        best = probabilities.argmax(axis=1)
+        confidence = probabilities.max(axis=1)
+        return [(self.label_names[i], float(p)) for i, p in zip(best, confidence, strict=True)]
+
+    @staticmethod
+    def choice_text(choice: Any, label_names: Sequence[str]) -> str:
+        """Return the name of the predicted class."""
+        return label_names[int(choice)]
+
+    @staticmethod
+    def truth_text(truth: Any, label_names: Sequence[str]) -> str:
+        """Return the name of the class."""
+        return label_names[int(truth)]
+
+
+def _cells(scores: Scores) -> tuple[Cell, ...]:
+    values = (scores.precision, scores.recall, scores.f1)
+    return (*(f"{value:.3f}" for value in values), f"{scores.support:,}")
