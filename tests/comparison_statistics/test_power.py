@@ -64,11 +64,9 @@ def test_power_is_that_of_the_paired_t_test_without_covariance():
     )
 
 
-def level(seeds: int, covariance: float, examples: int | None) -> float:
+def level(seeds: int, covariance: float, cases: int | None) -> float:
     """The level under normality: s^2/S is 1 and `covariance` is in its units."""
-    return 2 * power(
-        0.0, seeds=seeds, seed_variance=seeds, covariance=covariance, examples=examples
-    )
+    return 2 * power(0.0, seeds=seeds, seed_variance=seeds, covariance=covariance, cases=cases)
 
 
 @pytest.mark.parametrize("covariance", [0.0, 0.1, 0.3, 1.0, 3.0, 10.0])

@@ -32,9 +32,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ampft.comparison.statistics.jackknife import FloatArray, JackknifeDifferences
+from ampft.comparison.statistics.rare_losses import CaseDifferences, case_differences
 from ampft.errors import InputError
 
 FEWEST_SEEDS = 3
+TIE = 1e-9  # relative: one example flipped at every seed gives the least V, but for rounding
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,9 @@ class DifferenceEstimate:
         degrees_of_freedom: Of t; may be infinite where the number of examples is unknown.
         smallest_variance: V is at least this: the square of what one example is worth.
         cases: n, or None where it is unknown.
+        by_case: The differences of the cases; None where they are unknown, and then rare losses
+            are not allowed for.
+        seed_noise: What seeds add to V beyond what the cases explain, (s^2 - (J - C)) / S.
     """
 
     estimate: float
@@ -65,9 +70,16 @@ class DifferenceEstimate:
     degrees_of_freedom: float
     smallest_variance: float = 0.0
     cases: int | None = None
+    by_case: CaseDifferences | None = None
+    seed_noise: float = 0.0
 
     def interval(self, level: float) -> tuple[float, float]:
-        """Return the two-sided interval: estimate -+ t((1 + level)/2; df) sqrt(V).
+        """Return the two-sided interval.
+
+        It is estimate -+ t((1 + level)/2; df) sqrt(V), where a limit on the other side of 0 than
+        the estimate, or of any side where 0 is inside, moves outwards to where a difference would
+        surprise even if it came from rare cases that the test set may lack (`rare_losses`). Limits
+        never move across 0, so that the interval excludes 0 exactly when `p_difference` is small.
 
         Args:
             level: Between 0 and 1, such as 0.95.
@@ -75,7 +87,15 @@ class DifferenceEstimate:
         from scipy.special import stdtrit
 
         half = float(stdtrit(self.degrees_of_freedom, (1 + level) / 2)) * self.standard_error
-        return self.estimate - half, self.estimate + half
+        low, high = self.estimate - half, self.estimate + half
+        if self.by_case is None:
+            return low, high
+        one_sided = (1 + level) / 2
+        if low <= 0:
+            low = min(low, self.by_case.lowest(one_sided, noise=self.seed_noise))
+        if high >= 0:
+            high = max(high, self.by_case.highest(one_sided, noise=self.seed_noise))
+        return low, high
 
     def p_difference(self) -> float:
         """Return the two-sided p value of "there is no difference"."""
@@ -84,10 +104,17 @@ class DifferenceEstimate:
     def p_equivalence(self, margin: float) -> float:
         """Return the p value of "the difference is not inside +-margin".
 
-        Two one-sided tests (Schuirmann 1987): the larger p value. At most alpha exactly when the
-        interval of level 1 - 2 alpha lies inside +-margin.
+        Two one-sided tests (Schuirmann 1987), each both by t and allowing for rare losses: the
+        largest p value, an intersection-union test (Berger, Technometrics 24, 1982). Where it is
+        at most alpha, the interval of level 1 - 2 alpha lies inside +-margin.
         """
-        return max(self._above(self.estimate, -margin), self._above(-self.estimate, -margin))
+        p_values = [self._above(self.estimate, -margin), self._above(-self.estimate, -margin)]
+        if self.by_case is not None:
+            p_values += [
+                self.by_case.p_above(-margin, noise=self.seed_noise),
+                self.by_case.p_below(margin, noise=self.seed_noise),
+            ]
+        return max(p_values)
 
     def p_beyond(self, margin: float) -> float:
         """Return the p value of "the difference is not beyond the margin on its side".
@@ -126,7 +153,13 @@ def estimate_difference(jackknife: JackknifeDifferences) -> DifferenceEstimate:
         jackknife.covariance,
         smallest_variance=jackknife.one_case**2,
         cases=jackknife.cases,
+        by_case=_by_case(jackknife),
     )
+
+
+def _by_case(jackknife: JackknifeDifferences) -> CaseDifferences | None:
+    lost = jackknife.costliest.worth * jackknife.cases
+    return case_differences(jackknife.by_case, lost, len(jackknife.per_seed)) if lost else None
 
 
 def obuchowski_rockette(
@@ -136,6 +169,7 @@ def obuchowski_rockette(
     *,
     smallest_variance: float = 0.0,
     cases: int | None = None,
+    by_case: CaseDifferences | None = None,
 ) -> DifferenceEstimate:
     """Return the estimate from the differences and their jackknife variance and covariance.
 
@@ -150,6 +184,7 @@ def obuchowski_rockette(
         covariance: C, of any sign.
         smallest_variance: Least V.
         cases: n; without it the degrees of freedom are those of Hillis (2007).
+        by_case: The differences of the cases; without them rare losses are not allowed for.
 
     Raises:
         InputError: There are fewer than three seeds.
@@ -180,6 +215,8 @@ def obuchowski_rockette(
         degrees_of_freedom=degrees,
         smallest_variance=smallest_variance,
         cases=cases,
+        by_case=by_case,
+        seed_noise=(spread - max(variance - shared, 0.0)) / seeds,
     )
 
 
@@ -203,7 +240,7 @@ def error_of_mean(
     own = seed_variance / seeds
     total = own + covariance
     error = math.sqrt(max(total, smallest_variance))
-    if total <= smallest_variance:
+    if total <= smallest_variance * (1 + TIE):
         return error, float(seeds - 1)
     if cases is not None:
         share = own / total
