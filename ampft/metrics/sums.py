@@ -13,7 +13,7 @@ sum of the values, the sum of their squares, and the number of cases.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -77,7 +77,8 @@ class Metric:
         of: Maps sums (..., D) to values (...).
         one_case: Maps the (D,) sums of a split to the change of the metric that one changed case is
             worth, root mean square over the cases.
-        costliest: Maps the metric's `of` and the sums of a split to the case that is worth most.
+        costliest: Maps the metric's `of`, and the sums of a split at several seeds, to the case
+            that is worth most.
         higher_is_better: Direction.
         is_share: Whether differences are given in points (hundredths).
     """
@@ -86,7 +87,7 @@ class Metric:
     title: str
     of: Callable[[FloatArray], FloatArray]
     one_case: Callable[[FloatArray], float]
-    costliest: Callable[[Callable[[FloatArray], FloatArray], CaseSums], CostliestCase]
+    costliest: Callable[[Callable[[FloatArray], FloatArray], Sequence[CaseSums]], CostliestCase]
     higher_is_better: bool = True
     is_share: bool = True
 
@@ -100,9 +101,9 @@ class Metric:
         sizes = _column(sums.patterns, -1)
         return self.one_case(sums.totals()) * math.sqrt(counts @ sizes**2 / len(sums))
 
-    def costliest_case(self, sums: CaseSums) -> CostliestCase:
-        """Return the kind of case whose loss would cost most."""
-        return self.costliest(self.of, sums)
+    def costliest_case(self, seeds: Sequence[CaseSums]) -> CostliestCase:
+        """Return the kind of case whose loss would cost most, in the mean over seeds."""
+        return self.costliest(self.of, seeds)
 
     def without_each(self, sums: CaseSums) -> FloatArray:
         """Return the (U,) values of the metric without one case of each pattern."""
@@ -292,7 +293,9 @@ def one_of_mean(sums: FloatArray) -> float:
 # The case that is worth most
 
 
-def costliest_of_classes(of: Callable[[FloatArray], FloatArray], sums: CaseSums) -> CostliestCase:
+def costliest_of_classes(
+    of: Callable[[FloatArray], FloatArray], seeds: Sequence[CaseSums]
+) -> CostliestCase:
     """Return the costliest kind of case of a metric of class counts.
 
     A class with L labels can lose the share r = 1 - 0.05^(1/L) without one loss among L labels, at
@@ -302,9 +305,10 @@ def costliest_of_classes(of: Callable[[FloatArray], FloatArray], sums: CaseSums)
 
     Args:
         of: The metric.
-        sums: Sums of class counts.
+        seeds: Sums of class counts at each seed, over the same cases.
     """
-    totals = sums.totals()
+    sums = seeds[0]
+    totals = np.mean([each.totals() for each in seeds], axis=0)
     worth = _worth_of_label(of, totals)
     counts = np.bincount(sums.pattern_of, minlength=sums.patterns.shape[0])
     classes = len(totals) // 3
@@ -314,7 +318,7 @@ def costliest_of_classes(of: Callable[[FloatArray], FloatArray], sums: CaseSums)
     at_once = _ratio(np.asarray(labelled.power(2).T @ counts), labels)
     of_class = worth * at_once
     of_case = np.asarray(labelled @ worth)
-    whole = float(_ratio(counts @ of_case**2, counts @ of_case))
+    whole = float(counts @ of_case**2 / max(float(counts @ of_case), np.finfo(float).tiny))
     rarest = int(of_class.argmax())
     if of_class[rarest] <= whole * ABOUT_THE_SAME:
         return CostliestCase(max(whole, float(of_class[rarest])), None, len(sums))
@@ -341,15 +345,24 @@ def _worth_of_label(of: Callable[[FloatArray], FloatArray], totals: FloatArray) 
     return worth
 
 
-def costliest_of_mean(of: Callable[[FloatArray], FloatArray], sums: CaseSums) -> CostliestCase:
+def costliest_of_mean(
+    of: Callable[[FloatArray], FloatArray], seeds: Sequence[CaseSums]
+) -> CostliestCase:
     """Return what a typical bad case is worth in a mean.
 
     That is sum of squares / sum of the values, the mean where each value weighs by its size.
+
+    Args:
+        of: The metric.
+        seeds: Sums of a mean at each seed, over the same cases.
     """
-    counts = np.bincount(sums.pattern_of, minlength=sums.patterns.shape[0])
-    values = np.abs(_column(sums.patterns, 0))
-    typical = float(_ratio(counts @ values**2, counts @ values))
-    return CostliestCase(typical / float(sums.totals()[-1]), None, len(sums))
+    total = squares = 0.0
+    for sums in seeds:
+        counts = np.bincount(sums.pattern_of, minlength=sums.patterns.shape[0])
+        values = np.abs(_column(sums.patterns, 0))
+        total, squares = total + float(counts @ values), squares + float(counts @ values**2)
+    typical = squares / total if total else 0.0
+    return CostliestCase(typical / float(seeds[0].totals()[-1]), None, len(seeds[0]))
 
 
 def _column(patterns: Any, index: int) -> FloatArray:

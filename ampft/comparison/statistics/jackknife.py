@@ -92,7 +92,7 @@ def jackknife_differences(
         cases=cases,
         one_case=max(metric.changed_case(sums) for sums in baseline),
         by_case=per_seed.mean() - (cases - 1) * (left_out - left_out.mean()),
-        costliest=max(map(metric.costliest_case, baseline), key=lambda case: case.worth),
+        costliest=metric.costliest_case(baseline),
     )
 
 

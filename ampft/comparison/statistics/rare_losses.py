@@ -97,7 +97,7 @@ class CaseDifferences:
 
         `None` where there is no such distribution: not even losing every case explains it.
         """
-        values = self.steps * self.step
+        values: FloatArray = self.steps.astype(np.float64) * self.step
         shares: FloatArray = self.counts / self.counts.sum()
         lost = -self.lost_steps * self.step
         if values[0] > lost:
@@ -109,7 +109,8 @@ class CaseDifferences:
                 return np.append(self.steps, -self.lost_steps), np.append(kept, unseen)
         if values[0] >= limit:
             return None
-        return self.steps, _tilted(shares, values - limit)
+        distances: FloatArray = values - limit
+        return self.steps, _tilted(shares, distances)
 
     def lowest(self, level: float, *, noise: float = 0.0) -> float:
         """Return the limit below which differences have p values of at most 1 - `level`.
