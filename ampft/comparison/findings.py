@@ -86,8 +86,16 @@ class Difference:
             from before it was kept.
         p_beyond_holm: After Holm over the modes; None as above.
         verdict: Such as "equivalent" or "undecided"; None for a placebo, which is no candidate.
-        seeds_to_decide: Least and most seeds that would decide it; None when it is decided, or
-            when no number of seeds would.
+        seeds_to_decide: Numbers of seeds below which a decision is unlikely, and from which it is
+            likely; None when it is decided, or when more seeds are unlikely to decide it.
+        unseen_share: Largest share of cases that may fail at every seed with none of them in the
+            test set, probability 5 %; None without a verdict.
+        failure_rate: Largest rate of failed trainings that the seeds do not exclude, likewise.
+        cases_needed: Where equivalence is refused only because rare losses are not excluded: how
+            many cases it needs, of the class `rarest_class` if that is not None.
+        rarest_class: Index into the label names of the class whose cases are worth most; None where
+            all are worth about the same.
+        rarest_cases: Number of its cases.
     """
 
     estimate: float
@@ -108,6 +116,11 @@ class Difference:
     seeds_to_decide: tuple[int, int] | None
     p_beyond: float | None = None
     p_beyond_holm: float | None = None
+    unseen_share: float | None = None
+    failure_rate: float | None = None
+    cases_needed: int | None = None
+    rarest_class: int | None = None
+    rarest_cases: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -213,7 +213,7 @@ def changed_predictions(comparison: Comparison, arm: ArmResult) -> str:
 
 
 def perspective(comparison: Comparison, difference: Difference | None) -> str:
-    """Say what the margin is worth and, where nothing is decided, how many seeds would decide."""
+    """Say what the margin is worth, and what equivalence leaves open or a decision would need."""
     parts = []
     if comparison.margin_share_of_errors is not None:
         share = percent(comparison.margin_share_of_errors)
@@ -223,20 +223,55 @@ def perspective(comparison: Comparison, difference: Difference | None) -> str:
                 f"what {comparison.baseline.name} lacks of a perfect {comparison.units.sentence()}"
             )
         parts.append(f"{comparison.units.margin_words} is {share} of {whole}")
+    if difference is not None and difference.verdict == "equivalent":
+        parts += _unseen(comparison, difference)
     if difference is not None and difference.verdict == "undecided":
-        parts.append(_more_seeds(comparison, difference))
+        is_too_small = difference.cases_needed is not None
+        parts.append((_more_cases if is_too_small else _more_seeds)(comparison, difference))
     sentence = "; ".join(parts)
     return f"{sentence[0].upper()}{sentence[1:]}." if sentence else ""
 
 
+def _unseen(comparison: Comparison, difference: Difference) -> list[str]:
+    """Say how large a failure could be that neither the examples nor the seeds show."""
+    parts = []
+    if difference.unseen_share is not None:
+        share = f"{100 * difference.unseen_share:.2g} %"
+        parts.append(
+            f"a subgroup of up to {share} of examples could fail at every seed without being among "
+            f"these {comparison.examples:,} (probability 5 %)"
+        )
+    if difference.failure_rate is not None:
+        parts.append(
+            f"{len(difference.per_seed)} clean seeds exclude only failure rates above "
+            f"{percent(difference.failure_rate)}"
+        )
+    return parts
+
+
+def _more_cases(comparison: Comparison, difference: Difference) -> str:
+    """Say why a difference within the margin is not called equivalent."""
+    loss = f"a loss of {comparison.units.margin_words}"
+    if difference.rarest_class is None:
+        return (
+            f"{loss} could come from rare examples that this test set lacks: to exclude it takes "
+            f"at least {difference.cases_needed:,} examples, and there are {comparison.examples:,}"
+        )
+    return (
+        f"{loss} could come from class {comparison.label_names[difference.rarest_class]!r} only: "
+        f"to exclude it takes at least {difference.cases_needed:,} examples of it, and there are "
+        f"{difference.rarest_cases:,}"
+    )
+
+
 def _more_seeds(comparison: Comparison, difference: Difference) -> str:
     if difference.seeds_to_decide is None:
-        return f"no number of seeds would decide it: {comparison.examples:,} examples are too few"
+        return f"more seeds are unlikely to decide it: {comparison.examples:,} examples are too few"
     least, most = difference.seeds_to_decide
     if most >= MANY_SEEDS:
-        return f"it would take about {least:,} seeds to decide it, perhaps {MANY_SEEDS:,} or more"
+        return f"a decision is unlikely with fewer than {least:,} seeds, and uncertain with any"
     number = f"{least:,}" if least == most else f"{least:,} to {most:,}"
-    return f"about {number} seeds would decide it"
+    return f"about {number} seeds would probably decide it"
 
 
 def _changes(mean: float) -> str:

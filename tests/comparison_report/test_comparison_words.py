@@ -53,7 +53,7 @@ def test_the_sentence_of_the_issue():
         "memory. "
         f"Accuracy: {MINUS}0.1 point (95 % interval {MINUS}1.1 to +0.9, 5 seeds): undecided at a "
         "margin of 1 point; bf16 changes 31 of 754 predictions, fp32 against itself changes 29. "
-        "1 point is 6 % of fp32's errors; about 9 to 21 seeds would decide it."
+        "1 point is 6 % of fp32's errors; about 9 to 21 seeds would probably decide it."
     )
 
 
@@ -79,13 +79,40 @@ def test_what_is_decided_needs_no_more_seeds(verdict, words):
 @pytest.mark.parametrize(
     ("seeds", "words"),
     [
-        ((9, 9), "; about 9 seeds would decide it."),
-        ((40, 1000), "; it would take about 40 seeds to decide it, perhaps 1,000 or more."),
-        (None, "; no number of seeds would decide it: 754 examples are too few."),
+        ((9, 9), "; about 9 seeds would probably decide it."),
+        (
+            (40, 1000),
+            "; a decision is unlikely with fewer than 40 seeds, and uncertain with any.",
+        ),
+        (None, "; more seeds are unlikely to decide it: 754 examples are too few."),
     ],
 )
 def test_how_many_seeds_would_decide(seeds, words):
     assert sentence(seeds_to_decide=seeds).endswith(words)
+
+
+def test_equivalence_says_what_it_leaves_open():
+    found = sentence(
+        verdict="equivalent", seeds_to_decide=None, unseen_share=0.003965, failure_rate=0.4507
+    )
+    assert found.endswith(
+        "; a subgroup of up to 0.4 % of examples could fail at every seed without being among "
+        "these 754 (probability 5 %); 5 clean seeds exclude only failure rates above 45 %."
+    )
+
+
+def test_why_a_small_difference_is_not_called_equivalent():
+    found = sentence(seeds_to_decide=(9, 21), cases_needed=299)
+    assert found.endswith(
+        "; a loss of 1 point could come from rare examples that this test set lacks: to exclude it "
+        "takes at least 299 examples, and there are 754."
+    )
+    whole, arm = of_issue(cases_needed=60, rarest_class=0, rarest_cases=3)
+    name = whole.label_names[0]
+    assert verdict_sentence(whole, arm).endswith(
+        f"; a loss of 1 point could come from class {name!r} only: to exclude it takes at least "
+        "60 examples of it, and there are 3."
+    )
 
 
 def test_an_interval_that_several_modes_make_undecided():
