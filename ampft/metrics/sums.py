@@ -350,18 +350,20 @@ def costliest_of_mean(
 ) -> CostliestCase:
     """Return what a typical bad case is worth in a mean.
 
-    That is sum of squares / sum of the values, the mean where each value weighs by its size.
+    That is sum |v|^3 / sum v^2, the mean where a value v weighs by its square, as it does in the
+    variance. Values such as the log loss have no bound: a case may be lost by more than that.
 
     Args:
         of: The metric.
         seeds: Sums of a mean at each seed, over the same cases.
     """
-    total = squares = 0.0
+    squares = cubes = 0.0
     for sums in seeds:
         counts = np.bincount(sums.pattern_of, minlength=sums.patterns.shape[0])
         values = np.abs(_column(sums.patterns, 0))
-        total, squares = total + float(counts @ values), squares + float(counts @ values**2)
-    typical = squares / total if total else 0.0
+        squares += float(counts @ values**2)
+        cubes += float(counts @ values**3)
+    typical = cubes / squares if squares else 0.0
     return CostliestCase(typical / float(seeds[0].totals()[-1]), None, len(seeds[0]))
 
 

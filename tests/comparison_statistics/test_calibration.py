@@ -14,7 +14,7 @@ from ampft.metrics.sums import ACCURACY, single_label_sums
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 MODULES = ("simulated_seeds", "simulated_losses", "simulated_grid", "interval_calibration")
-COMPARISONS = 200
+COMPARISONS = 250
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +38,7 @@ def cells(modules):
         # seeds, examples, metric, mode x seed, mode x example, residual
         latent(3, 200, "accuracy", 0.0, 0.0, 0.1),
         latent(5, 200, "accuracy", 0.1, 0.4, 0.1),
+        latent(5, 500, "accuracy", 0.1, 0.0, 0.1),
         latent(5, 200, "macro_f1", 0.0, 0.4, 0.4),
         # seeds, examples, accuracy, flips, certainty, mode x seed
         losses.Subgroup(10, 300, 0.97, 0.001, 1.0, 0.0),
@@ -51,8 +52,8 @@ def cells(modules):
 
 
 def test_levels_hold(calibration, cells):
-    outcome = calibration.outcome(cells, COMPARISONS)
-    assert outcome["settings"] == 6
+    outcome = calibration.outcome(cells)
+    assert outcome["settings"] == 7
     after = outcome["after"]
     assert after["over_false_difference"] == 0
     assert after["over_false_equivalence"] == 0
@@ -60,7 +61,7 @@ def test_levels_hold(calibration, cells):
 
 
 def test_without_rare_losses_they_do_not(calibration, cells):
-    families = calibration.outcome(cells, COMPARISONS)["families"]
+    families = calibration.outcome(cells)["families"]
     assert families["subgroup"]["before"]["worst_false_equivalence"] > 0.12
     assert families["subgroup"]["before"]["worst_coverage"] < 0.9
     assert families["rare classes"]["before"]["worst_coverage"] < 0.9
@@ -68,7 +69,7 @@ def test_without_rare_losses_they_do_not(calibration, cells):
 
 
 def test_what_is_not_held_to_a_level_is_seen_to_fail(calibration, cells):
-    families = calibration.outcome(cells, COMPARISONS)["families"]
+    families = calibration.outcome(cells)["families"]
     assert families["duplicates"]["after"]["worst_false_difference"] > 0.12
     assert families["bad seeds"]["after"]["worst_false_equivalence"] > 0.3
 
@@ -76,12 +77,12 @@ def test_what_is_not_held_to_a_level_is_seen_to_fail(calibration, cells):
 def test_intervals_are_no_wider_than_they_must_be(cells):
     """Mean V over the true variance: a formula that counts a part twice is far above this."""
     latent = [cell for cell in cells if cell["family"] == "latent"]
-    assert len(latent) == 3
+    assert len(latent) == 4
     assert all(0.85 < cell["variance_over_true"] < 1.9 for cell in latent), latent
 
 
 def test_controls_fail(calibration, cells):
-    controls = calibration.outcome(cells, COMPARISONS)["controls"]
+    controls = calibration.outcome(cells)["controls"]
     assert controls["pooled_mcnemar"]["worst_false_difference"] > 0.2
     assert controls["examples_alone"]["settings_over"] > 0
     assert controls["seeds_alone"]["settings_over"] > 0

@@ -12,10 +12,11 @@ from ampft.comparison.statistics.interval import (
     errors_of_mean,
 )
 from ampft.comparison.statistics.jackknife import FloatArray
+from ampft.comparison.statistics.unseen import rate_not_excluded
 from ampft.errors import InputError
 
 MOST_SEEDS = 1000
-UNLIKELY, LIKELY = 0.1, 0.95  # chances of a decision at the ends of the range of seeds
+UNLIKELY, LIKELY = 0.05, 0.97  # chances of a decision at the ends of the range of seeds
 FORECASTS = 500  # draws of what the next seeds bring
 EACH_UP_TO, NUMBERS_ABOVE = 20, 25  # numbers of seeds that are tried: each of them, then a few
 QUANTILES = 1000  # of s^2 in an integral: errs by less than 0.001
@@ -27,7 +28,7 @@ def seeds_to_decide(
     """Return how many seeds in all may decide an undecided comparison, from and to.
 
     With fewer seeds than the first number a decision is unlikely, and with the second it is likely:
-    the chances of a decision pass 10 and 95 % there. They are forecast from draws of the variance
+    the chances of a decision pass 5 and 97 % there. They are forecast from draws of the variance
     between seeds and of the mean over all seeds, given s^2 and the estimate under a flat prior (of
     the mean and of log s^2; Box and Tiao, "Bayesian Inference in Statistical Analysis", 1973,
     section 2.4), and then of the seeds to come. C stays, because more seeds bring no new cases. The
@@ -64,6 +65,8 @@ def seeds_to_decide(
 class _Forecast:
     """Draws of what more seeds would bring to a comparison."""
 
+    tiny = float(np.finfo(np.float64).tiny)
+
     def __init__(self, estimate: DifferenceEstimate, *, margin: float, alpha: float) -> None:
         self.estimate, self.margin, self.alpha = estimate, margin, alpha
         self.generator = np.random.default_rng(0)
@@ -74,10 +77,14 @@ class _Forecast:
         self.spread = np.maximum(spread, self.least)
         moved = self.generator.standard_normal(FORECASTS)
         self.centre = estimate.estimate + np.sqrt(self.spread / self.seeds) * moved
-        self.below = self.above = 0.0  # reach of the limits that allow for rare losses
-        if estimate.by_case is not None:
-            self.below = estimate.estimate - estimate.by_case.lowest(1 - alpha)
-            self.above = estimate.by_case.highest(1 - alpha) - estimate.estimate
+        # How far the limits that allow for rare losses reach, and reach where no case differs.
+        self.below = self.above = self.least_reach = 0.0
+        by_case = estimate.by_case
+        if by_case is not None:
+            self.below = estimate.estimate - by_case.lowest(1 - alpha)
+            self.above = by_case.highest(1 - alpha) - estimate.estimate
+            unseen = rate_not_excluded(int(by_case.counts.sum()), probability=alpha)
+            self.least_reach = unseen * by_case.lost_steps * by_case.step
 
     def chance(self, seeds: int) -> float:
         """Return the share of draws in which that many seeds in all decide."""
@@ -92,11 +99,19 @@ class _Forecast:
             smallest_variance=estimate.smallest_variance,
             cases=estimate.cases,
         )
-        errors = np.maximum(errors, np.finfo(np.float64).tiny)
+        errors = np.maximum(errors, self.tiny)
         differs = 2 * stdtr(degrees, -np.abs(mean) / errors) <= self.alpha
         within = stdtr(degrees, (np.abs(mean) - self.margin) / errors) <= self.alpha
-        within &= (mean - self.below >= -self.margin) & (mean + self.above <= self.margin)
+        shrunk = math.sqrt(self._variance_over_cases(seeds) / self._variance_over_cases(self.seeds))
+        below, above = (max(shrunk * at, self.least_reach) for at in (self.below, self.above))
+        within &= (mean - below >= -self.margin) & (mean + above <= self.margin)
         return float(np.mean(differs | within))
+
+    def _variance_over_cases(self, seeds: int) -> float:
+        """Return the variance of the mean over seeds that the cases explain."""
+        covariance = self.estimate.jackknife_covariance
+        variance = max(self.estimate.jackknife_variance, covariance, self.tiny)
+        return (variance + (seeds - 1) * covariance) / seeds
 
     def _drawn(self, seeds: int) -> tuple[FloatArray, FloatArray]:
         """Return means and variances over that many seeds, of which some are there already."""
