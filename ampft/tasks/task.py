@@ -164,18 +164,8 @@ class Task:
         return loss if micro_batch.counted else loss * 0.0
 
     def logits(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Call a model of transformers on `inputs` without its labels; return float32 logits.
-
-        A model in float64 keeps its logits in float64, so that a reference is not rounded.
-        """
-        weight = next(model.parameters())
-        moved: dict[str, Any] = {
-            name: value.to(weight.device, _input_dtype(value, weight), non_blocking=True)
-            for name, value in inputs.items()
-            if name != "labels"
-        }
-        logits: Tensor = model(**moved).logits
-        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+        """Return (m, K) float32 logits."""
+        return forward_logits(model, inputs)
 
     def decode(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return what is kept of the model's answers: tensors (m, ...) on its device."""
@@ -198,6 +188,21 @@ class Task:
     def save_processor(self, folder: Path) -> None:
         """Save what turns raw examples into the model's inputs beside the saved model."""
         self.inputs.save_processor(folder)
+
+
+def forward_logits(model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
+    """Call a model of transformers on `inputs` without its labels; return float32 logits.
+
+    A model in float64 keeps its logits in float64, so that a reference is not rounded.
+    """
+    weight = next(model.parameters())
+    moved: dict[str, Any] = {
+        name: value.to(weight.device, _input_dtype(value, weight), non_blocking=True)
+        for name, value in inputs.items()
+        if name != "labels"
+    }
+    logits: Tensor = model(**moved).logits
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def _input_dtype(value: Tensor, weight: Tensor) -> torch.dtype:

@@ -16,6 +16,7 @@ from ampft.comparison.statistics.interval import estimate_difference
 from ampft.comparison.statistics.jackknife import jackknife_differences
 from ampft.comparison.statistics.mcnemar import mcnemar_mid_p
 from ampft.metrics.scores import flat_scores
+from ampft.metrics.sums import ACCURACY, single_label_sums
 
 FEW = SEEDS[:3]
 # What bf16 answers otherwise than fp32: it gains some of fp32's errors and loses others.
@@ -41,11 +42,9 @@ def test_metrics_and_differences(tmp_path):
     assert comparison.margin_share_of_errors == pytest.approx(0.01 / 0.05)
     expected = estimate_difference(
         jackknife_differences(
-            labels(),
-            np.stack([predicted(wrong) for wrong in BF16]),
-            np.stack([predicted(wrong) for wrong in FP32]),
-            metric="accuracy",
-            classes=3,
+            [single_label_sums(labels(), predicted(wrong), 3) for wrong in BF16],
+            [single_label_sums(labels(), predicted(wrong), 3) for wrong in FP32],
+            ACCURACY,
         )
     )
     difference = arm.difference

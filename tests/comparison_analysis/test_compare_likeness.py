@@ -9,7 +9,7 @@ import pytest
 from run_folders import NAMES, SEEDS, record_of, write_runs
 
 from ampft.comparison.analysis.compare import compare_folders
-from ampft.comparison.analysis.loading import Run, group_runs
+from ampft.comparison.analysis.loading import RecordedRun, group_runs
 from ampft.comparison.analysis.stamps import all_stamps
 from ampft.comparison.findings import PlanFacts
 from ampft.errors import InputError
@@ -21,7 +21,9 @@ LIKE = record_of("bf16", 43)
 def run_of(arm, seed, **changes):
     record = record_of(arm, seed, **{"metrics": {"split": "test"}, **changes})
     mode = "fp32" if arm == "placebo" else arm
-    return Run(folder=Path(f"{arm}-seed{seed}"), record=record, mode=mode, arm=arm, seed=seed)
+    return RecordedRun(
+        folder=Path(f"{arm}-seed{seed}"), record=record, mode=mode, arm=arm, seed=seed
+    )
 
 
 def stamps(*, arm="bf16", seeds=(43,), **changes):

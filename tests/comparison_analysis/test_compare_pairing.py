@@ -83,7 +83,6 @@ def test_a_placebo_of_another_mode_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("metric", "margin", "message"),
     [
-        ("acuracy", 0.01, "--metric acuracy: allowed are accuracy, macro_f1. Did you mean"),
         ("accuracy", 0.0, "--margin 0: give points between 0 and 100"),
         ("accuracy", float("nan"), "--margin nan: give points"),
     ],
@@ -91,6 +90,12 @@ def test_a_placebo_of_another_mode_is_refused(tmp_path):
 def test_arguments_out_of_range(tmp_path, metric, margin, message):
     with pytest.raises(InputError, match=message):
         compare_folders([tmp_path], metric=metric, margin=margin)
+
+
+def test_a_metric_that_the_runs_lack_is_refused(tmp_path):
+    runs = write_runs(tmp_path, {"fp32": [()] * 5, "bf16": [()] * 5})
+    with pytest.raises(InputError, match=r"--metric acuracy: .* Did you mean 'accuracy'\?"):
+        compare_folders(runs, metric="acuracy")
 
 
 def test_what_is_no_run_is_refused(tmp_path):
@@ -167,7 +172,9 @@ def test_predictions_of_other_examples_are_refused(tmp_path):
     folder = write_run(tmp_path / "b", "bf16", 42, predicted(), truth=other, name="bf16-seed42")
     runs = [Path(tmp_path, f"{arm}-seed{seed}") for arm in WRONG for seed in FEW]
     runs[runs.index(tmp_path / "bf16-seed42")] = folder
-    with pytest.raises(InputError, match=r"have other labels for 1 examples, the first is ex.* 9"):
+    with pytest.raises(
+        InputError, match=r"different labels for 1 examples; the first is ex.* 9"
+    ):
         compare_folders(runs)
 
 

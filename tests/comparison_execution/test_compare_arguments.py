@@ -50,7 +50,7 @@ def test_a_budget_has_units(text, seconds):
     assert parse_compare_arguments(["--budget", text]).budget == seconds
 
 
-@pytest.mark.parametrize("text", ["15", "", "0s", "15 m", "1.5h", "-1h", "min", "30min1h", "٣s"])
+@pytest.mark.parametrize("text", ["15", "0s", "15 m", "1.5h", "-1h", "min", "30min1h", "٣s"])
 def test_a_budget_without_a_unit_is_refused(text):
     with pytest.raises(InputError, match=r"--budget: received .*2h, 15min, 90s or 1h30min"):
         parse_compare_arguments([f"--budget={text}"])
@@ -64,9 +64,9 @@ REFUSED = {
     "no such mode": (["--modes", "fp32,bf61"], "'bf61' is no precision. Did you mean 'bf16'"),
     "a mode twice": (["--modes", "bf16,bf16"], "bf16 stands there twice"),
     "the baseline alone": (["--modes", "fp32"], "name a precision to compare with fp32"),
-    "no margin": (["--margin", "0"], "--margin: received 0.0; it has to be above 0"),
+    "no margin": (["--margin", "0"], "--margin: received 0.0; it must be above 0"),
     "a margin that is no number": (["--margin", "nan"], "--margin: received nan"),
-    "another metric": (["--metric", "log_loss"], "--metric: invalid choice: 'log_loss'"),
+    "another metric": (["--metric", "f1"], "--metric: received 'f1'"),
     "no config file": (["--config_file", "absent.yaml"], "--config_file absent.yaml: there is no"),
     "a setting before the dashes": (
         ["--learning_rate", "1"], "--learning_rate: is a setting of classify.py; write it behind",

@@ -49,7 +49,7 @@ def test_more_seeds_come_after_those_that_ran():
 def test_a_run_says_what_tells_it_from_the_others():
     words = ("--mixed_precision", "fp32", "--seed", "43", "--evaluate_fp32")
     assert PlannedRun(Arm("fp32", "fp32"), 43).words == words
-    twin = PlannedRun(Arm("placebo", "fp32", perturbed=True), 43)
+    twin = PlannedRun(Arm("placebo", "fp32", is_perturbed=True), 43)
     assert twin.words == (*words, "--perturb_initial_weights")
     assert twin.name == "placebo-seed43"
 
@@ -118,7 +118,7 @@ def test_a_folder_with_something_else_in_it_is_refused(tmp_path):
     (tmp_path / "notes").touch()
     with pytest.raises(InputError, match=r"is not empty \(notes\).*there is no plan\.json"):
         plan_comparison(parse_compare_arguments(["--output_dir", str(tmp_path)]))
-    with pytest.raises(InputError, match="is no folder that this user may write to"):
+    with pytest.raises(InputError, match="is not a folder that this user may write to"):
         plan_comparison(parse_compare_arguments(["--output_dir", str(tmp_path / "notes" / "cmp")]))
     assert [path.name for path in tmp_path.iterdir()] == ["notes"]
 

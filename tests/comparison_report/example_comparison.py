@@ -22,13 +22,17 @@ from example_figures import (
 )
 from example_texts import HOSTILE_LABELS, LABELS, TEXTS, YARDSTICK
 
+from ampft.comparison.analysis.compare import metric_infos
 from ampft.comparison.findings import ArmResult, Comparison, Curve, Memory, RunOutcome, Speed
 from ampft.comparison.words import verdict_sentences
-from ampft.tasks.single_label import Predictions
+from ampft.tasks.single_label import Predictions, SingleLabel
 
 MIB = 2**20
 STEPS = 300
 CHAOS = 0.18  # of the logits: makes runs of the same seed differ, whatever their mode
+
+
+METRIC_INFOS = metric_infos(SingleLabel)
 
 
 @dataclass(frozen=True)
@@ -162,6 +166,7 @@ def _simulated(
     comparison = Comparison(
         title="all-MiniLM-L6-v2 on stdlib (summary)",
         metric="accuracy",
+        metrics=METRIC_INFOS,
         margin=0.01,
         margin_share_of_errors=0.01 / (1 - accuracy),
         alpha=0.05,

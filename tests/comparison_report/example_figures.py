@@ -33,7 +33,7 @@ METRICS = {
     "matthews": "matthews",
     "log_loss": "log_loss",
     "brier": "brier",
-    "ece": "expected_calibration_error",
+    "expected_calibration_error": "expected_calibration_error",
 }
 
 

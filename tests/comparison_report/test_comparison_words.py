@@ -250,7 +250,7 @@ def test_signs(value, shown):
     ],
 )
 def test_one_point_is_singular(value, shown):
-    assert numbers.points_in_words(value) == shown
+    assert numbers.Units("accuracy", 0.01).in_words(value) == shown
 
 
 @pytest.mark.parametrize(

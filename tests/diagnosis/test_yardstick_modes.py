@@ -12,19 +12,20 @@ import torch
 from tiny_text import tiny_task, tiny_texts
 
 from ampft import cli
-from ampft.arguments import parse_classify_arguments
+from ampft.arguments import ClassifyArguments, parse_classify_arguments
 from ampft.data.steps import StepBatches
 from ampft.diagnosis.yardstick.command import main
 from ampft.diagnosis.yardstick.figures import Yardstick
 from ampft.diagnosis.yardstick.gradients import (
     Float64Gradients,
     ModeGradients,
-    separate_accelerators,
 )
 from ampft.diagnosis.yardstick.measure import measure_yardstick
 from ampft.diagnosis.yardstick.modules import blocks_of
 from ampft.diagnosis.yardstick.show import format_yardstick
+from ampft.precision.accelerator import separate_accelerators
 from ampft.precision.resolve import resolve
+from ampft.runs.prepare import prepare_mode, start_clock
 
 CPU = torch.device("cpu")
 BLOCKS = ("embeddings", "encoder.layer.0", "encoder.layer.1", "pooler", "classifier")
@@ -101,8 +102,9 @@ def sources(folder, *modes, **settings):
     padded = tiny_task(folder, train=40, remove_padding=False)
     steps = StepBatches(task.examples("train"), 8)
     reference = Float64Gradients(padded, padded.load_model().model, CPU)
+    args = ClassifyArguments(per_device_train_batch_size=8)
     found = [
-        ModeGradients(task, task.load_model(), resolve(mode, CPU), gradient_accumulation_steps=1)
+        ModeGradients(prepare_mode(args, resolve(mode, CPU), task, started=start_clock()))
         for mode in modes
     ]
     return steps, reference, found
@@ -132,8 +134,8 @@ def test_each_mode_keeps_its_precision_beside_the_others(tiny_bert, fresh_accele
             exact = reference(step_batch).gradient
             assert difference(fp32(step_batch).gradient, exact) < 1e-6
             assert difference(bf16(step_batch).gradient, exact) > 1e-4
-        assert bf16.accelerator.mixed_precision == "bf16"
-        assert fp32.accelerator.mixed_precision == "no"
+        assert bf16.prepared.accelerator.mixed_precision == "bf16"
+        assert fp32.prepared.accelerator.mixed_precision == "no"
 
 
 def test_gradient_and_error_scale_with_the_weights_as_predicted(tiny_bert, fresh_accelerate):
@@ -163,7 +165,7 @@ def test_an_overflow_halves_the_scale_for_its_batch_alone(tiny_bert, fresh_accel
         weight = fp16.model.classifier.weight
         # Not finite above 65536 / 4: what a gradient of 65504 at a quarter of the scale would do.
         hook = weight.register_hook(
-            lambda g: g * torch.inf if fp16.accelerator.scaler.get_scale() > 16384 else g
+            lambda g: g * torch.inf if fp16.prepared.accelerator.scaler.get_scale() > 16384 else g
         )
         found = fp16(first)
         assert (found.overflowed, found.scale) == (True, 16384.0)
@@ -190,7 +192,10 @@ def test_blocks_of_plain_modules_are_their_parts():
 @pytest.mark.parametrize(
     ("flags", "match"),
     [
-        (["--modes", "fp32,bf61"], "'bf61' is no mode of precision. Did you mean 'bf16'?"),
+        (
+            ["--modes", "fp32,bf61"],
+            "received 'bf61', which is not a mode of precision. Did you mean 'bf16'?",
+        ),
         (["--modes", "fp32,tf32"], "not available on this device"),
         (["--modes", "bf16,bf16"], "names a mode twice"),
         (["--batches", "1"], "--batches 1: has to be 2 or more"),

@@ -21,6 +21,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICA
 from ampft.errors import InputError
 from ampft.models.pretrained import cannot_load, load_pretrained
 from ampft.models.tokenizer import OFFSET_POSITIONS, longest_input
+from ampft.tasks.single_label import SingleLabel
 
 SMALL = {
     "vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
@@ -35,7 +36,9 @@ def folder(tiny_bert, tmp_path) -> Path:
 
 
 def load(path: Path, auto_class=AutoModelForSequenceClassification):
-    return load_pretrained(auto_class, str(path), LABELS, trust_remote_code=False)
+    return load_pretrained(
+        auto_class, str(path), SingleLabel(LABELS).model_arguments(), trust_remote_code=False
+    )
 
 
 # Tokenizers
@@ -62,7 +65,7 @@ def test_texts_are_cut_at_the_positions_of_the_model(folder):
     settings.pop("model_max_length", None)
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     task = tiny_task(folder, train=20)
-    assert task.tokenizer.model_max_length > 1e20
+    assert task.inputs.tokenizer.model_max_length > 1e20
     assert task.examples("train").lengths.max() == 16
     task.load_model()
 

@@ -34,7 +34,9 @@ def test_no_spells_fp32():
 
 
 def test_an_unknown_mode_is_refused_with_the_nearest():
-    with pytest.raises(InputError, match=r"--mixed_precision: 'pf16'.*Did you mean '.*fp32, tf32"):
+    with pytest.raises(
+        InputError, match=r"--mixed_precision: received 'pf16'.*Did you mean '.*fp32, tf32"
+    ):
         canonical_mode("pf16")
 
 

@@ -73,12 +73,12 @@ def test_says_how_an_unfinished_run_ended(tmp_path: Path, make_record, status: s
 def test_a_folder_that_is_no_run(tmp_path: Path, make_record):
     with pytest.raises(InputError, match=r"is no folder; name the --output_dir of a run"):
         format_run(tmp_path / "absent")
-    with pytest.raises(InputError, match=r"it needs run\.json"):
+    with pytest.raises(InputError, match=r"It needs run\.json"):
         format_run(tmp_path)
     with RunFolder(tmp_path) as folder:
         write_record(folder, make_record())
         folder.write_json("report.json", {"accuracy": 1})
-    with pytest.raises(InputError, match="is no report as a run writes it"):
+    with pytest.raises(InputError, match="is not a report as a run writes it"):
         format_run(tmp_path)
 
 

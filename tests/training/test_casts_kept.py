@@ -6,7 +6,6 @@ from contextlib import nullcontext
 import pytest
 import torch
 from accelerate.utils import DistributedType
-from ampft.training.attempts import Attempts
 from exact_step import Training, flat_weights, text_problem
 from tiny_text import tiny_task
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -101,15 +100,12 @@ def test_sharded_weights_keep_no_whole_copies(tiny_bert, monkeypatch):
     assert forward_passes_cast(subject, 2, within=casts_kept) == {2}
 
 
-def test_an_attempt_forgets_the_casts_before_the_weights_change(tiny_bert):
+def test_a_repeated_step_casts_anew(tiny_bert):
     subject = training(tiny_bert, "bf16")
-    attempts = Attempts(subject.model, subject.batches, repeats=False, advice="", write=print)
     step_batch = next(subject.batches.epoch(0))
-    with (
-        CastCounter(subject.model.parameters()) as casts,
-        casts_kept(subject.accelerator, subject.model, step_batch),
-    ):
+    with CastCounter(subject.model.parameters()) as casts:
         for _ in range(2):
-            for micro_batch in attempts.of(step_batch):
-                subject.problem.loss(subject.model, micro_batch)
+            with casts_kept(subject.accelerator, subject.model, step_batch):
+                for micro_batch in step_batch:
+                    subject.problem.loss(subject.model, micro_batch)
     assert set(casts.counts.values()) == {2}  # once for each attempt, not once for all

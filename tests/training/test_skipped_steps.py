@@ -6,10 +6,10 @@ import math
 
 import pytest
 import torch
-from ampft.runs.history_writer import History, write_csv
 from exact_step import Training, flat_weights, poison, tensor_problem
 
 from ampft.errors import TrainingStopped
+from ampft.runs.history import History, write_csv
 from ampft.training.optimizer import OptimizerSettings, make_optimizer
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")

@@ -7,18 +7,18 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
-from ampft.training.attempts import (
-    Attempts,
-    OutOfMemory,
-    Snapshot,
-    is_out_of_memory,
-    memory_explained,
-)
 from exact_step import GRADIENT_TOLERANCE, flat_gradient, relative_error
 from full_memory import EFFECTIVE, Full, examples, loss, network
 from torch import Tensor, nn
 
-from ampft.data.steps import StepBatches
+from ampft.data.steps import StepBatch, StepBatches
+from ampft.training.out_of_memory import (
+    OutOfMemory,
+    Retries,
+    Snapshot,
+    is_out_of_memory,
+    memory_explained,
+)
 
 
 @dataclass
@@ -34,29 +34,33 @@ class Trained:
 def trained(
     model: nn.Sequential,
     *,
-    before_step: Callable[[int, Attempts], None] = lambda step, attempts: None,
+    before_step: Callable[[int, Retries], None] = lambda step, retries: None,
     repeats: bool = True,
 ) -> Trained:
     """Train two epochs of three steps as the recipe does, with SGD."""
     found = Trained()
+
+    def compute(step_batch: StepBatch) -> list[Tensor]:
+        losses = []
+        for micro_batch in step_batch:
+            part = loss(model, micro_batch) / step_batch.effective_weight
+            part.backward()
+            losses.append(part.detach())
+        return losses
+
     batches = StepBatches(examples(), EFFECTIVE, seed=5)
-    attempts = Attempts(model, batches, repeats, "Do something.", found.said.append)
+    retries = Retries(model, batches, repeats, "Do something.", found.said.append)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     torch.manual_seed(7)
     model.train()
     for epoch in range(2):
-        for step_batch in attempts.step_batches.epoch(epoch):
-            before_step(len(found.cuts), attempts)
-            attempt = attempts.of(step_batch)
-            for micro_batch in attempt:
-                with attempt:
-                    part = loss(model, micro_batch) / step_batch.effective_weight
-                    part.backward()
-                    attempt.losses.append(part.detach())
-            assert len(attempt.losses) == len(attempt.step_batch.micro_batches)
-            assert sorted(attempt.step_batch.ids) == sorted(step_batch.effective_ids)
+        for step_batch in retries.step_batches.epoch(epoch):
+            before_step(len(found.cuts), retries)
+            used, losses = retries.gradient(compute, step_batch)
+            assert len(losses) == len(used.micro_batches)
+            assert sorted(used.ids) == sorted(step_batch.effective_ids)
             found.gradients.append(flat_gradient(model))
-            found.cuts.append(len(attempt.losses))
+            found.cuts.append(len(losses))
             optimizer.step()
             optimizer.zero_grad()
     found.buffers = [buffer.clone() for buffer in model.buffers()]
@@ -66,7 +70,7 @@ def trained(
 def failing_from(step: int, where: str) -> Trained:
     full = Full(EFFECTIVE, where)
 
-    def shrink(now: int, attempts: Attempts) -> None:
+    def shrink(now: int, retries: Retries) -> None:
         full.rows = 3 if now >= step else EFFECTIVE
 
     return trained(network(full), before_step=shrink)
@@ -75,9 +79,9 @@ def failing_from(step: int, where: str) -> Trained:
 def cut_from(step: int) -> Trained:
     """The twin: never out of memory, and cut into four from `step` on."""
 
-    def cut(now: int, attempts: Attempts) -> None:
+    def cut(now: int, retries: Retries) -> None:
         if now == step:
-            attempts.step_batches = replace(attempts.step_batches, micro_batches=4)
+            retries.step_batches = replace(retries.step_batches, micro_batches=4)
 
     return trained(network(Full(EFFECTIVE)), before_step=cut)
 
@@ -139,7 +143,7 @@ def test_a_single_example_that_does_not_fit_ends_the_run():
 
 
 def test_other_errors_pass():
-    def wrong(step: int, attempts: Attempts) -> None:
+    def wrong(step: int, retries: Retries) -> None:
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):

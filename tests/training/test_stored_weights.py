@@ -41,7 +41,9 @@ def test_weights_are_cast_and_the_hash_stays_that_of_float32(folder, mode):
 @pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16"])
 def test_other_modes_keep_float32(mode):
     loaded = LoadedModel(nn.Linear(2, 2), "linear", False, ())
-    assert cast_weights(loaded, resolve(mode, CPU)) is loaded
+    cast = cast_weights(loaded, resolve(mode, CPU))
+    assert cast.model is loaded.model
+    assert cast.float32_sha256 == weights_hash(loaded.model)
     assert loaded.model.weight.dtype == torch.float32
 
 

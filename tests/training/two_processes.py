@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
-from ampft.training.fitting import fitted
 from counted_task import BufferedModel, CountedTask
 from exact_step import (
     Problem,
@@ -30,6 +29,7 @@ from tiny_text import tiny_task
 from ampft.data.steps import MicroBatch
 from ampft.errors import TrainingStopped
 from ampft.evaluation.evaluate import evaluate
+from ampft.training.auto_micro_batch import fitted
 
 # Effective batches of 12 leave one example for the last step: one process has none.
 EXAMPLES, EFFECTIVE = 25, 12

@@ -114,7 +114,7 @@ def compare_folders(
     comparison = Comparison(
         title=title(record),
         metric=metric,
-        metrics=_metric_infos(problem),
+        metrics=metric_infos(problem),
         margin=margin,
         margin_share_of_errors=_share_of_errors(arms[0], problem.metrics[metric], margin),
         alpha=alpha,
@@ -135,7 +135,7 @@ def compare_folders(
     return replace(comparison, verdicts=verdict_sentences(comparison))
 
 
-def _metric_infos(problem: type[Problem]) -> tuple[MetricInfo, ...]:
+def metric_infos(problem: type[Problem]) -> tuple[MetricInfo, ...]:
     """Return all metrics that arms have: those with intervals, then the calibration error."""
     found = [
         MetricInfo(

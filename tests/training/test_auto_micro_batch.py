@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 from accelerate.utils import DistributedType
-from ampft.training.fitting import fewest_micro_batches, fitted
 from full_memory import EFFECTIVE, EXAMPLES, Full, examples, loss, network
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ampft.data.steps import MicroBatch, StepBatches
 from ampft.errors import InputError
+from ampft.training.auto_micro_batch import fewest_micro_batches, fitted
 
 PLENTY = 2**40  # bytes
 
@@ -62,7 +62,7 @@ def test_the_step_batches_stay_in_all_but_their_cut():
 
 
 def test_too_little_memory_is_refused_before_the_training(monkeypatch):
-    monkeypatch.setattr("ampft.training.fitting.headroom", lambda processes: 100)
+    monkeypatch.setattr("ampft.training.auto_micro_batch.headroom", lambda processes: 100)
     with pytest.raises(InputError, match=r"not even single examples fit.*--gradient_checkpointing"):
         fitted(accelerator(), network(Full(12)), loss, StepBatches(examples(), EFFECTIVE))
 
