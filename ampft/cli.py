@@ -157,7 +157,7 @@ def _report(args: argparse.Namespace) -> None:
 
     folder = Path(args.run)
     if (folder / COMPARISON_NAME).is_file():
-        from ampft.comparison.read import read_comparison
+        from ampft.comparison.report.files import read_comparison
         from ampft.comparison.report.terminal import terminal_text
 
         print(terminal_text(read_comparison(folder)), end="")
@@ -179,7 +179,7 @@ def _compare(args: argparse.Namespace) -> None:
     if args.output_dir is None:
         print("\nWith --output_dir DIR: comparison.html, comparison.md and comparison.json.")
         return
-    from ampft.comparison.report.write import write_comparison
+    from ampft.comparison.report.files import write_comparison
 
     write_comparison(comparison, Path(args.output_dir))
     print(f"\nwrote {args.output_dir}: comparison.html, comparison.md, comparison.json")
@@ -187,11 +187,11 @@ def _compare(args: argparse.Namespace) -> None:
 
 def _compared(args: argparse.Namespace, folders: list[Path]) -> Comparison:
     """Compare runs; a comparison's own folder, named alone, keeps to its plan."""
-    from ampft.comparison.execution.plan_file import read_plan
+    from ampft.comparison.execution.plan import read_plan
 
     plan = read_plan(folders[0]) if len(folders) == 1 else None
     if plan is not None:
-        from ampft.comparison.execution.resume import compare_again
+        from ampft.comparison.execution.folder import compare_again
 
         asked = {"metric": args.metric, "margin": args.margin, "baseline": args.baseline}
         return compare_again(folders[0], plan, **asked)
@@ -207,7 +207,7 @@ def _compared(args: argparse.Namespace, folders: list[Path]) -> Comparison:
 
 def _refuse_results(folder: Path) -> None:
     """Refuse a folder whose results, with what is known of their making, would be overwritten."""
-    from ampft.comparison.execution.plan_file import PLAN_NAME
+    from ampft.comparison.execution.plan import PLAN_NAME
     from ampft.runs.record import RECORD_NAME
 
     for name, whose in ((PLAN_NAME, "a comparison"), (RECORD_NAME, "a run")):

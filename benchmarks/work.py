@@ -18,7 +18,7 @@ from transformers import (
     TrainerCallback,
 )
 
-from ampft.models.packing.kernel_caches import CAPACITIES
+from ampft.models.packing.install import CAPACITIES
 from ampft.tasks import make_task
 from ampft.tasks.task import TaskSettings
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import re
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
 import numpy as np
@@ -11,7 +14,6 @@ import numpy.typing as npt
 
 from ampft.data.dataset import batches, value_bytes
 from ampft.data.intake import LabelledRows
-from ampft.data.labels import canonical, in_order, near_duplicates
 from ampft.errors import InputError
 
 DigestArray = npt.NDArray[np.uint64]
@@ -162,3 +164,36 @@ def relabelled(
     one, other = rows[first], rows[second]
     ours = np.array(other.names)[other.codes[shared]]
     return int(np.sum(ours != np.array(one.names)[one.codes[twins]]))
+
+
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+TRUTH = {"true": "true", "yes": "true", "false": "false", "no": "false"}
+
+
+def in_order(names: Iterable[str]) -> tuple[str, ...]:
+    """Sort label names: numbers by their value, first, then the rest by their characters."""
+
+    def key(name: str) -> tuple[bool, float, str]:
+        is_number = NUMBER.fullmatch(name.strip()) is not None
+        return (not is_number, float(name) if is_number else 0.0, name)
+
+    return tuple(sorted(names, key=key))
+
+
+def canonical(name: str) -> str:
+    """Return what a label may mean: equal for `1` and `1.0`, `007` and `7`, `Pos` and ` pos`.
+
+    `True` and `yes` are one, `False` and `no` are one. Labels are never merged by this.
+    """
+    folded = " ".join(unicodedata.normalize("NFKC", name).casefold().split())
+    if NUMBER.fullmatch(folded):
+        return repr(float(folded))
+    return TRUTH.get(folded, folded)
+
+
+def near_duplicates(names: Iterable[str]) -> list[tuple[str, ...]]:
+    """Return the groups of labels that differ in spelling alone, each in order."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        groups[canonical(name)].append(name)
+    return [in_order(group) for group in groups.values() if len(group) > 1]

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import platform
 import textwrap
+import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
-from importlib import metadata
+from dataclasses import asdict, dataclass
+from importlib import import_module, metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
 
-from ampft.diagnosis.amp_entry_points import ADVICE, amp_entry_points
 from ampft.precision.accelerator import numerics
 from ampft.precision.formats import FORMATS
 from ampft.precision.matrix_rate import MatrixRate, measure_matrix_rate
@@ -235,3 +236,68 @@ def _amp_table(amp: dict[str, Any]) -> list[str]:
     rows = [[entry["name"], entry["status"], entry["call"]] for entry in amp["entry_points"]]
     table = _table([["", "here", "write today"], *rows])
     return [*textwrap.wrap(amp["advice"], _WIDTH - 2), "", *table]
+
+
+PRESENT_IMPORT = "from torch.amp import autocast, GradScaler"
+
+ADVICE = (
+    "\"cannot import name 'amp'\" and \"No module named 'apex'\" come from code written for "
+    "NVIDIA's apex (from apex import amp), which came before PyTorch's own AMP and is not needed "
+    "any more; `pip install apex` fetches another project of that name. Replace the import by "
+    f"`{PRESENT_IMPORT}`, amp.initialize and amp.scale_loss by the calls below, or let "
+    "Accelerator(mixed_precision=...) make them."
+)
+
+# (module, name, arguments that open it, the present call)
+_DOORS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
+    ("torch.amp", "autocast", ("cpu",), "torch.amp.autocast('cuda', dtype=torch.float16)"),
+    ("torch.amp", "GradScaler", ("cpu",), "torch.amp.GradScaler('cuda')"),
+    ("torch.cuda.amp", "autocast", (), "torch.amp.autocast('cuda', dtype=torch.float16)"),
+    ("torch.cuda.amp", "GradScaler", (), "torch.amp.GradScaler('cuda')"),
+    ("torch.cpu.amp", "autocast", (), "torch.amp.autocast('cpu', dtype=torch.bfloat16)"),
+    ("torch.cpu.amp", "GradScaler", (), "torch.amp.GradScaler('cpu')"),
+    ("apex.amp", "initialize", (), "torch.amp.autocast and torch.amp.GradScaler"),
+)
+
+
+@dataclass(frozen=True)
+class EntryPoint:
+    """One door to automatic mixed precision.
+
+    Attributes:
+        name: Its full name.
+        status: `present`, `deprecated` or `absent`.
+        call: What to write today.
+    """
+
+    name: str
+    status: str
+    call: str
+
+
+def amp_entry_points() -> tuple[EntryPoint, ...]:
+    """Open each known entry point of AMP and return what became of it.
+
+    A deprecation is what PyTorch itself warns of (`FutureWarning`) when the entry point is used.
+    """
+    return tuple(
+        EntryPoint(f"{module}.{name}", _status(module, name, arguments), call)
+        for module, name, arguments, call in _DOORS
+    )
+
+
+def _status(module: str, name: str, arguments: tuple[str, ...]) -> str:
+    if find_spec(module.partition(".")[0]) is None:
+        return "absent"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            door = getattr(import_module(module), name)
+            # apex would patch this process when it is initialized, so it is only looked at.
+            if module != "apex.amp":
+                door(*arguments)
+        except (ImportError, AttributeError):
+            return "absent"
+    if any(issubclass(warning.category, FutureWarning) for warning in caught):
+        return "deprecated"
+    return "present"

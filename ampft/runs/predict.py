@@ -14,7 +14,8 @@ from transformers import AutoModelForSequenceClassification
 
 from ampft.data.sources.files import load_texts
 from ampft.errors import InputError
-from ampft.models.packing import install_packing, packing_support
+from ampft.models.packing.families import packing_support
+from ampft.models.packing.install import install_packing
 from ampft.precision.resolve import resolve
 from ampft.precision.modes import canonical_mode
 from ampft.text.terminal import quiet_libraries

@@ -10,17 +10,19 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
 import numpy as np
 import numpy.typing as npt
-
 from ampft.arguments.classify import EMBEDDED
 from ampft.errors import InputError
 from ampft.machine import hardware, versions
 from ampft.runs.folder import RunFolder
 from ampft.text.json_io import JSONValue, check_schema, from_json, read_json_object
 from ampft.runs.memory import PeakMemory
-from ampft.runs.redaction import command_words, withhold_secrets
+import re
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import PurePath
+from typing import Any
 
 if TYPE_CHECKING:
     from ampft.runs.prepare import Prepared
@@ -328,3 +330,39 @@ class StepIdsHash:
     def hexdigest(self) -> str:
         """Return the hash of the steps so far."""
         return self._hash.hexdigest()
+
+
+WITHHELD = "(not recorded)"
+
+_SECRET_NAME = re.compile(
+    r"(^|[_-])(token|secret|password|passwd|api[_-]?key|auth)$", re.IGNORECASE
+)
+_USER_IN_ADDRESS = re.compile(r"(?<=://)[^/\s@]+@")
+
+
+def withhold_secrets(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments without values whose name or form says that they are secret."""
+    return {
+        name: WITHHELD if value is not None and _SECRET_NAME.search(name) else _no_user(value)
+        for name, value in arguments.items()
+    }
+
+
+def command_words(words: Sequence[str]) -> list[str]:
+    """Return a command line fit for a record: no folder of the program, no secret values."""
+    program = PurePath(words[0]) if words else None
+    # Under a home folder, an absolute path names its owner.
+    kept = [] if program is None else [program.name if program.is_absolute() else str(program)]
+    for previous, word in pairwise(words):
+        name, equals, _ = word.partition("=")
+        if previous.startswith("-") and "=" not in previous and _SECRET_NAME.search(previous):
+            kept.append(WITHHELD)
+        elif word.startswith("-") and equals and _SECRET_NAME.search(name):
+            kept.append(f"{name}={WITHHELD}")
+        else:
+            kept.append(_no_user(word))
+    return kept
+
+
+def _no_user(value: Any) -> Any:
+    return _USER_IN_ADDRESS.sub("", value) if isinstance(value, str) else value

@@ -17,8 +17,8 @@ from ampft.data.dataset import ClassificationData
 from ampft.data.steps import IntArray
 from ampft.models.embedding_gradient import keep_gradient_memory
 from ampft.models.minilm import default_model
-from ampft.models.packing import install_packing, packing_support, verify_packing
-from ampft.models.packing.kernel_caches import limit_kernel_caches
+from ampft.models.packing.families import packing_support
+from ampft.models.packing.install import install_packing, limit_kernel_caches, verify_packing
 from ampft.models.pretrained import (
     enable_gradient_checkpointing,
     load_config,

@@ -20,8 +20,6 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.adamw import adamw
 
-from ampft.training.bfloat16_sums import add_stochastically, add_with_compensation
-
 NEAREST, KAHAN, STOCHASTIC = "nearest", "kahan", "stochastic"
 COMPENSATION = "compensation"
 # Elements that are float32 at a time: temporaries that fit a CPU's cache, few launches on a GPU.
@@ -129,3 +127,36 @@ def _update(part: dict[str, Tensor], step: Tensor, group: dict[str, Any]) -> Ten
     if group["weight_decay"] != 0:
         update.sub_(part["weight"].float().mul_(group["lr"] * group["weight_decay"]))
     return update
+
+
+def add_with_compensation(weight: Tensor, compensation: Tensor, update: Tensor) -> None:
+    """Add by Kahan's summation, in place.
+
+    Args:
+        weight: bfloat16, any shape.
+        compensation: bfloat16: what the weight lacks; holds what it lacks afterwards.
+        update: float32; overwritten.
+    """
+    before = weight.float()
+    update.add_(compensation.float())
+    weight.copy_(before + update)
+    compensation.copy_(update.sub_(weight.float().sub_(before)))
+
+
+def add_stochastically(weight: Tensor, update: Tensor, generator: torch.Generator) -> None:
+    """Add and round to one of the two neighbours, in place; the mean is the sum in float32.
+
+    Adding 16 uniform bits below the last place of a bfloat16 and cutting there rounds away from
+    zero with the probability that the cut bits, as a fraction, state.
+
+    Args:
+        weight: bfloat16, any shape.
+        update: float32; overwritten.
+        generator: Of the weight's device.
+    """
+    bits = update.add_(weight.float()).view(torch.int32)
+    # One 64-bit draw holds the noise of four elements, as in `ampft.models.packing.dropout`.
+    words = torch.empty(-(-bits.numel() // 4), dtype=torch.int64, device=bits.device)
+    noise = words.random_(-(2**63), None, generator=generator).view(torch.int16)[: bits.numel()]
+    bits.add_(noise.view(bits.shape).int().add_(2**15)).bitwise_and_(-(2**16))
+    weight.copy_(update)

@@ -11,7 +11,7 @@ import pytest
 from run_folders import NAMES, SEEDS, predicted, write_run, write_runs
 
 from ampft.comparison.analysis.compare import compare_folders
-from ampft.comparison.analysis.flips import read_texts
+from ampft.comparison.analysis.predictions import read_texts
 from ampft.errors import InputError
 from ampft.runs.predictions import read_predictions
 

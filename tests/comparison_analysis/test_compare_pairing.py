@@ -172,9 +172,7 @@ def test_predictions_of_other_examples_are_refused(tmp_path):
     folder = write_run(tmp_path / "b", "bf16", 42, predicted(), truth=other, name="bf16-seed42")
     runs = [Path(tmp_path, f"{arm}-seed{seed}") for arm in WRONG for seed in FEW]
     runs[runs.index(tmp_path / "bf16-seed42")] = folder
-    with pytest.raises(
-        InputError, match=r"different labels for 1 examples; the first is ex.* 9"
-    ):
+    with pytest.raises(InputError, match=r"different labels for 1 examples; the first is ex.* 9"):
         compare_folders(runs)
 
 

@@ -11,9 +11,9 @@ from run_folders import SEEDS, write_runs
 
 from ampft import cli
 from ampft.arguments import parse_compare_arguments
-from ampft.comparison.execution.plan_file import PLAN_NAME
+from ampft.comparison.execution.plan import PLAN_NAME
 from ampft.comparison.execution.session import open_comparison
-from ampft.comparison.read import read_comparison
+from ampft.comparison.report.files import read_comparison
 from ampft.text.json_io import json_text
 
 WRONG = {arm: [range(5)] * 5 for arm in ("fp32", "placebo", "bf16")}

@@ -6,10 +6,9 @@ import pytest
 from run_folders import NAMES, SEEDS, N, predicted, write_run
 
 from ampft.comparison.analysis.compare import compare_folders
-from ampft.comparison.read import read_comparison
+from ampft.comparison.report.files import read_comparison, write_comparison
 from ampft.comparison.report.method import method_paragraphs
 from ampft.comparison.report.terminal import terminal_text
-from ampft.comparison.report.write import write_comparison
 
 FEW = SEEDS[:3]
 REASON = "the loss was not finite at step 2"

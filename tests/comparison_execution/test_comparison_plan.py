@@ -12,8 +12,15 @@ from hypothesis import strategies as st
 from planned import plan
 
 from ampft.arguments import parse_compare_arguments
-from ampft.comparison.execution.plan import Arm, PlannedRun, interleaved
-from ampft.comparison.execution.plan_file import QUESTION, difference, read_plan, with_looks
+from ampft.comparison.execution.plan import (
+    QUESTION,
+    Arm,
+    PlannedRun,
+    difference,
+    interleaved,
+    read_plan,
+    with_looks,
+)
 from ampft.comparison.execution.planning import plan_comparison, plan_lines
 from ampft.errors import InputError
 from ampft.runs.folder import RunFolder

@@ -9,7 +9,7 @@ import psutil
 import pytest
 from planned import ESTIMATE, SIZE, plan
 
-from ampft.comparison.execution.ending import outcome
+from ampft.comparison.execution.folder import outcome
 from ampft.comparison.execution.launch import launch_command, run_to_end
 from ampft.comparison.execution.progress import HistoryTail, Pace, Progress
 

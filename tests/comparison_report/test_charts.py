@@ -8,7 +8,7 @@ from example_comparison import broken, realistic
 
 import ampft.comparison.report
 from ampft.comparison.report.arm_styles import LAST, looks
-from ampft.comparison.report.confusions import largest_confusions, matrix_cells
+from ampft.comparison.report.classes import largest_confusions, matrix_cells
 from ampft.comparison.report.curve_charts import loss_chart, scale_chart, validation_chart
 from ampft.comparison.report.drawing import Axis, element, picture
 from ampft.comparison.report.strips import difference_axis, difference_strip

@@ -15,9 +15,8 @@ import pytest
 from example_comparison import broken, hostile, realistic
 
 from ampft.comparison.findings import Comparison
-from ampft.comparison.read import read_comparison
+from ampft.comparison.report.files import read_comparison, write_comparison
 from ampft.comparison.report.terminal import terminal_text
-from ampft.comparison.report.write import write_comparison
 from ampft.errors import InputError
 
 TESTS = Path(__file__).parents[1]
@@ -50,8 +49,8 @@ def test_equal_is_not_said_of_what_differs(tmp_path):
 def test_another_process_with_other_surroundings_writes_the_same_bytes(tmp_path):
     write_comparison(realistic(), tmp_path / "here")
     script = (
-        "import sys; from pathlib import Path; from ampft.comparison.read import read_comparison;"
-        "from ampft.comparison.report.write import write_comparison;"
+        "import sys; from pathlib import Path;"
+        "from ampft.comparison.report.files import read_comparison, write_comparison;"
         "write_comparison(read_comparison(Path(sys.argv[1])), Path(sys.argv[2]))"
     )
     surroundings = {"PYTHONHASHSEED": "4711", "TZ": "Asia/Kathmandu", "LC_ALL": "POSIX"}

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ampft.diagnosis.yardstick.modules import Blocks
-from ampft.diagnosis.yardstick.sums import Found
+from ampft.diagnosis.yardstick.sums import Blocks, Found
 
 SHAPES = {"first.weight": (30, 20), "first.bias": (20,), "second.weight": (7, 11)}
 BLOCKS = Blocks(

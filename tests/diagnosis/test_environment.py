@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ampft.diagnosis.amp_entry_points import amp_entry_points
-from ampft.diagnosis.environment import collect_environment, format_environment
+from ampft.diagnosis.environment import amp_entry_points, collect_environment, format_environment
 from ampft.precision import matrix_rate
 from ampft.precision.formats import FORMATS
 from ampft.precision.modes import MODES

@@ -5,7 +5,7 @@ import os
 import pytest
 from tiny_text import tiny_task
 
-from ampft.models.packing.kernel_caches import CAPACITIES, limit_kernel_caches
+from ampft.models.packing.install import CAPACITIES, limit_kernel_caches
 
 
 @pytest.fixture(autouse=True)

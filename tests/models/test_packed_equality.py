@@ -14,7 +14,8 @@ from tiny_encoders import (
     without_dropout,
 )
 
-from ampft.models.packing import attention, install_packing, verify_packing
+from ampft.models.packing import attention
+from ampft.models.packing.install import install_packing, verify_packing
 from ampft.models.packing.layout import PackedLayout
 from ampft.precision.emulation import Binary16Emulation
 

@@ -22,7 +22,9 @@ from transformers import (
 )
 
 from ampft.errors import InputError
-from ampft.models.packing import install_packing, pack_layout, packing_support, verify_packing
+from ampft.models.packing.families import packing_support
+from ampft.models.packing.install import install_packing, verify_packing
+from ampft.models.packing.layout import pack_layout
 
 FP32_TOLERANCE = 1e-6
 # Relative to the largest logit, which an untrained head keeps near 0.1: a tenth of the features.

@@ -2,7 +2,7 @@ import pytest
 import torch
 from tiny_encoders import ENCODERS, loss_and_gradient, relative_error, right_padded, tiny
 
-from ampft.models.packing import install_packing, verify_packing
+from ampft.models.packing.install import install_packing, verify_packing
 
 pytestmark = [
     pytest.mark.gpu,

@@ -26,7 +26,7 @@ from ampft.runs.record import (
     read_record,
     write_record,
 )
-from ampft.runs.redaction import WITHHELD, command_words
+from ampft.runs.record import WITHHELD, command_words
 from ampft.runs.show import format_run
 
 

@@ -12,8 +12,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ampft.precision.resolve import resolve
-from ampft.training.bfloat16_adamw import KAHAN, STOCHASTIC, BFloat16AdamW
-from ampft.training.bfloat16_sums import add_stochastically, add_with_compensation
+from ampft.training.bfloat16_adamw import (
+    KAHAN,
+    STOCHASTIC,
+    BFloat16AdamW,
+    add_stochastically,
+    add_with_compensation,
+)
 from ampft.training.optimizer import OptimizerSettings, make_optimizer
 
 BF16, CPU = torch.bfloat16, torch.device("cpu")

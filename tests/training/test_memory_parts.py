@@ -12,8 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from ampft.precision.accelerator import make_accelerator, numerics
 from ampft.precision.executed import state_bytes, tensor_bytes
 from ampft.precision.resolve import resolve
-from ampft.training.first_step import FirstStep
-from ampft.training.saved_tensors import SavedBytes
+from ampft.training.first_step import FirstStep, SavedBytes
 from ampft.training.step import backward
 
 CPU = torch.device("cpu")

@@ -18,14 +18,17 @@ from ampft.comparison.analysis.answers import (
     questions_of,
     read_answers,
 )
-from ampft.comparison.analysis.classes import calibration_bins, class_figures, summed_confusion
 from ampft.comparison.analysis.conditions import environment, setup, title
+from ampft.comparison.analysis.cost import is_emulated, memory, speed
 from ampft.comparison.analysis.curves import curve
 from ampft.comparison.analysis.differences import decided, estimate, explored, metric_values
-from ampft.comparison.analysis.flips import flips
 from ampft.comparison.analysis.loading import RunGroup, find_runs, group_runs
-from ampft.comparison.analysis.memory import memory
-from ampft.comparison.analysis.speed import is_emulated, speed
+from ampft.comparison.analysis.predictions import (
+    calibration_bins,
+    class_figures,
+    flips,
+    summed_confusion,
+)
 from ampft.comparison.analysis.stamps import all_stamps
 from ampft.comparison.findings import (
     CALIBRATION_ERROR,

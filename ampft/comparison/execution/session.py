@@ -11,13 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ampft.arguments.compare import CompareCommand
-from ampft.comparison.execution.ending import outcome
+from ampft.comparison.execution.folder import (
+    YARDSTICK_NAME,
+    left_out,
+    outcome,
+    read_yardstick,
+    whole_runs,
+)
 from ampft.comparison.execution.launch import check_ended, interruptible, launch_command, run_to_end
-from ampft.comparison.execution.plan import Plan, PlannedRun
-from ampft.comparison.execution.plan_file import PLAN_NAME
+from ampft.comparison.execution.plan import PLAN_NAME, Plan, PlannedRun
 from ampft.comparison.execution.planning import plan_lines, seconds_of_process
 from ampft.comparison.execution.progress import Progress
-from ampft.comparison.execution.resume import YARDSTICK_NAME, left_out, read_yardstick, whole_runs
 from ampft.errors import InputError
 from ampft.files import is_unwritable
 from ampft.precision.modes import TABLE

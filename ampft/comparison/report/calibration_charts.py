@@ -9,8 +9,16 @@ from markupsafe import Markup
 
 from ampft.comparison.findings import CALIBRATION_ERROR, ArmResult, CalibrationBin
 from ampft.comparison.report.arm_styles import Look
-from ampft.comparison.report.drawing import Axis, curve, element, line, picture, plot_area, text
-from ampft.comparison.report.formats import fraction
+from ampft.comparison.report.drawing import (
+    Axis,
+    curve,
+    element,
+    fraction,
+    line,
+    picture,
+    plot_area,
+    text,
+)
 from ampft.text.numbers import percent
 
 LEFT, RIGHT = 13.0, 96.0  # per cent

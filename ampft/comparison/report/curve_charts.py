@@ -12,8 +12,18 @@ from markupsafe import Markup
 
 from ampft.comparison.findings import ArmResult, Comparison, Curve
 from ampft.comparison.report.arm_styles import Look
-from ampft.comparison.report.drawing import Axis, curve, element, line, picture, plot_area, text
-from ampft.comparison.report.formats import exponent, fraction, metric
+from ampft.comparison.report.drawing import (
+    Axis,
+    curve,
+    element,
+    exponent,
+    fraction,
+    line,
+    metric,
+    picture,
+    plot_area,
+    text,
+)
 
 LEFT, RIGHT = 9.0, 84.0  # per cent; names of the arms stand to the right
 TOP, HEIGHT = 14.0, 250.0  # pixels

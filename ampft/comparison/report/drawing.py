@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from markupsafe import Markup, escape
 
 from ampft.text.escaping import inert
+from ampft.text.numbers import MINUS
 
 _BREAKS = re.compile(r"[ \t\r\n\f\v]+")
 INNER = 1000  # side of the stretched viewBox of a plot area
@@ -157,3 +158,21 @@ def _value(value: str | float) -> str:
         return value
     short = f"{value:.2f}".rstrip("0").rstrip(".")
     return "0" if short in ("-0", "") else short
+
+
+def fraction(value: float) -> str:
+    """Return the label of a tick, without zeros at its end."""
+    return f"{value:.4g}".replace("-", MINUS)
+
+
+def exponent(value: float) -> Markup:
+    """Return the label of a tick at a base-2 logarithm: a power of two."""
+    power = element("tspan", f"{round(value)}".replace("-", MINUS), dy=-4, class_="power")
+    return Markup("2{}").format(power)
+
+
+def metric(value: float, decimals: int = 4) -> str:
+    """Return a metric with a fixed number of decimals."""
+    if not math.isfinite(value):
+        return "not finite"
+    return f"{value:,.{decimals}f}".replace("-", MINUS)

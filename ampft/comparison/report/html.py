@@ -10,11 +10,15 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from ampft.comparison.findings import Comparison
-from ampft.comparison.report import cells, formats, strips
+from ampft.comparison.report import cells, drawing, strips
 from ampft.comparison.report.arm_styles import Look, looks
 from ampft.comparison.report.calibration_charts import FEW, calibration_panels
-from ampft.comparison.report.class_table import class_rows
-from ampft.comparison.report.confusions import MOST_CLASSES, largest_confusions, matrix_cells
+from ampft.comparison.report.classes import (
+    MOST_CLASSES,
+    class_rows,
+    largest_confusions,
+    matrix_cells,
+)
 from ampft.comparison.report.curve_charts import loss_chart, scale_chart, validation_chart
 from ampft.comparison.report.drawing import shown
 from ampft.comparison.report.method import SOURCES, method_paragraphs
@@ -60,7 +64,7 @@ FILTERS: Mapping[str, Callable[..., str]] = {
     "duration": _optional(duration),
     "level": numbers.level,
     "mean_count": numbers.mean_count,
-    "metric": formats.metric,
+    "metric": drawing.metric,
     "mebibytes": _optional(cells.mebibytes),
     "p_value": _optional(numbers.p_value),
     "percent": _optional(numbers.percent),

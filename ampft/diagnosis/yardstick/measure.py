@@ -16,7 +16,6 @@ from tqdm import tqdm
 
 from ampft.arguments import ClassifyArguments
 from ampft.data.steps import StepBatch, StepBatches
-from ampft.diagnosis.yardstick.checkpoints import check_model, check_record, load_weights
 from ampft.diagnosis.yardstick.figures import (
     INITIAL,
     CheckpointFigures,
@@ -30,16 +29,18 @@ from ampft.diagnosis.yardstick.gradients import (
     ModeGradients,
     Source,
 )
-from ampft.diagnosis.yardstick.modules import Blocks, blocks_of
-from ampft.diagnosis.yardstick.sums import ErrorSums, NoiseSums
+from ampft.diagnosis.yardstick.sums import Blocks, ErrorSums, NoiseSums, blocks_of
 from ampft.errors import InputError
+from ampft.models.pretrained import CHECKPOINT, load_saved
 from ampft.models.weights import LoadedModel
 from ampft.precision.accelerator import separate_accelerators, training_device
 from ampft.precision.modes import canonical_mode
 from ampft.precision.resolve import Precision, resolve
 from ampft.runs.history import BAR
 from ampft.runs.prepare import load_task, prepare_mode, start_clock
+from ampft.runs.record import RunRecord, read_record
 from ampft.tasks.task import Task
+from ampft.text.escaping import inert
 from ampft.training.threads import restore_cpu_threads
 
 # Of a micro-batch of the reference: sorted by length, so few examples have little padding.
@@ -248,3 +249,64 @@ def _mode(
         whole=all_entries,
         modules=by_module,
     )
+
+
+def check_record(folder: Path) -> RunRecord:
+    """Return the record of a finished run.
+
+    Raises:
+        InputError: The folder holds none.
+    """
+    if not folder.is_dir():
+        raise InputError(f"{CHECKPOINT} {folder}: is no folder; name the --output_dir of a run.")
+    record = read_record(folder)
+    if record.status != "finished":
+        raise InputError(
+            f"{CHECKPOINT} {folder}: the run is {record.status}; it has no final model. Name a "
+            "finished one."
+        )
+    return record
+
+
+def check_model(
+    folder: Path, record: RunRecord, model: nn.Module, label_names: tuple[str, ...]
+) -> None:
+    """Check that a run trained this architecture on these labels.
+
+    Raises:
+        InputError: It did not.
+    """
+    here = type(model).__name__
+    if record.model.architecture != here:
+        raise InputError(
+            f"{CHECKPOINT} {folder}: is a {inert(record.model.architecture)}, and the arguments "
+            f"after -- name a {here}. Give the arguments of that run."
+        )
+    if tuple(record.label_names) != label_names:
+        theirs, ours = (inert(", ".join(names)) for names in (record.label_names, label_names))
+        raise InputError(
+            f"{CHECKPOINT} {folder}: has the labels {theirs}, and the data have {ours}. Give the "
+            "arguments of that run."
+        )
+
+
+def load_weights(folder: Path, models: Iterable[nn.Module]) -> None:
+    """Copy the weights of a run into `models`, in their own dtypes.
+
+    Raises:
+        InputError: They cannot be loaded, are not finite, or have other shapes.
+    """
+    for model in models:
+        saved = load_saved(type(model), str(folder), flag=CHECKPOINT).state_dict()
+        own = model.state_dict()
+        strays = sorted(
+            name
+            for name in own.keys() | saved.keys()
+            if name not in own or name not in saved or own[name].shape != saved[name].shape
+        )
+        if strays:
+            raise InputError(
+                f"{CHECKPOINT} {folder}: its {inert(strays[0])} has another shape than the model's "
+                "that the arguments after -- name. Give the arguments of that run."
+            )
+        model.load_state_dict(saved)

@@ -1,9 +1,10 @@
-"""Hooks that let a model's encoder run on the real tokens of a padded batch."""
+"""Hooks that let an encoder run on the real tokens of a padded batch, and a check of them."""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, TypeAlias
 
 import torch
@@ -14,9 +15,8 @@ from transformers.modeling_outputs import BaseModelOutput
 from ampft.errors import InputError
 from ampft.models.packing.attention import ATTENTION_NAME, register_packed_attention
 from ampft.models.packing.dropout import install_quick_dropout
-from ampft.models.packing.families import Family, Trim, family_of
+from ampft.models.packing.families import Family, Trim, family_of, packing_support
 from ampft.models.packing.layout import PackedLayout, pack_layout
-from ampft.models.packing.support import packing_support
 
 Kwargs = dict[str, Any]
 Output: TypeAlias = tuple[torch.Tensor, ...] | BaseModelOutput
@@ -195,3 +195,49 @@ def _layout_of(args: tuple[Any, ...], kwargs: Kwargs) -> PackedLayout | None:
     ids, mask = _ids_of(args, kwargs), kwargs.get("attention_mask")
     assert ids is not None
     return pack_layout(torch.ones(ids.shape) if mask is None else mask, device=ids.device)
+
+
+def verify_packing(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> float:
+    """Return how far packed logits are from padded ones, dropout off.
+
+    Args:
+        model: A supported model without packing installed; left as it was.
+        batch: What the model is called with: `input_ids` (B, T), `attention_mask` and so on.
+
+    Returns:
+        The largest absolute difference of the first output (logits, or hidden states at real
+        tokens) over the largest absolute padded value; infinity when packing did not run.
+    """
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            padded = model(**batch)[0]
+            handle = install_packing(model)
+            try:
+                packed = model(**batch)[0]
+            finally:
+                handle.remove()
+    finally:
+        model.train(was_training)
+    if handle.paths["packed"] != 1:
+        return float("inf")
+    if padded.shape[:2] == batch["input_ids"].shape:
+        real = batch["attention_mask"] != 0
+        padded, packed = padded[real], packed[real]
+    return float((padded - packed).abs().max() / padded.abs().max())
+
+
+# Without padding nearly every step multiplies matrices of new shapes. In bfloat16 on a CPU oneDNN
+# compiles a kernel for each, of some 0.3 MB, and keeps 1024 (its documentation, "Primitive cache");
+# ideep, between torch and oneDNN, keeps the primitives of 1024 more. What one step needs suffices.
+CAPACITIES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "16"}
+
+
+def limit_kernel_caches(environ: MutableMapping[str, str] = os.environ) -> None:
+    """Let oneDNN and ideep keep fewer kernels, unless the user has said how many.
+
+    Both read their variable when they first need it: later it has no effect.
+    """
+    for name, capacity in CAPACITIES.items():
+        environ.setdefault(name, capacity)

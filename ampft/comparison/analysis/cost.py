@@ -1,4 +1,4 @@
-"""How fast the arms are, pair by pair, and why one is hardly faster than the baseline."""
+"""What the arms cost: their speed, pair by pair, why one is hardly faster, and their memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ampft.comparison.analysis.loading import RecordedRun, RunGroup
-from ampft.comparison.findings import Speed
+from ampft.comparison.findings import Memory, Speed
 
 FASTER = 1.2  # a mode that is not gets a reason
 WAITING = 0.2
@@ -126,3 +126,48 @@ def _number(timings: Mapping[str, Any], name: str) -> float | None:
     """Return a timing; `None` where it is missing or was not finite."""
     value = timings.get(name)
     return float(value) if isinstance(value, int | float) else None
+
+
+def memory(group: RunGroup, baseline: RunGroup) -> Memory | None:
+    """Return medians over the runs that finished; `None` when none did or none measured.
+
+    The parts are medians of their own, so that they add up to the peak only nearly.
+
+    Args:
+        group: The arm.
+        baseline: What its peak is compared with, seed by seed; may be the same.
+    """
+    measured = [part for run in group.finished if (part := run.record.memory) is not None]
+    if not measured:
+        return None
+    ratios = [
+        own / other
+        for run, theirs in zip(group.runs, baseline.runs, strict=True)
+        if run.is_finished and theirs.is_finished
+        for own, other in [(_peak(run), _peak(theirs))]
+        if own and other
+    ]
+
+    def middle(name: str) -> int | None:
+        return _middle([getattr(part, name) for part in measured])
+
+    return Memory(
+        peak=middle("peak"),
+        ratio=statistics.median(ratios) if ratios and group.name != baseline.name else None,
+        weights=middle("weights"),
+        gradients=middle("gradients"),
+        optimizer_state=middle("optimizer_state"),
+        activations=middle("activations"),
+        rest=middle("rest"),
+        baseline=middle("baseline"),
+        protocol=measured[0].protocol,
+    )
+
+
+def _peak(run: RecordedRun) -> int | None:
+    return None if run.record.memory is None else run.record.memory.peak
+
+
+def _middle(values: Sequence[int | None]) -> int | None:
+    found = [value for value in values if value is not None]
+    return round(statistics.median(found)) if found else None
