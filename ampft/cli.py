@@ -6,8 +6,9 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
+from ampft.arguments.flags import ArgumentParser
 from ampft.errors import InputError, run_main
 from ampft.precision.modes import BASELINE
 from ampft.text.terminal import discard_output
@@ -16,13 +17,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ampft.comparison.findings import Comparison
-
-
-class _Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors are `InputError`s."""
-
-    def error(self, message: str) -> NoReturn:
-        raise InputError(f"{message}. See {self.prog} --help.")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,26 +38,22 @@ def _run(argv: Sequence[str]) -> None:
     {"env": _env, "predict": _predict, "report": _report, "compare": _compare}[args.command](args)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
         prog="ampft",
         description="Fine-tune classifiers in mixed precision and know what ran. Training itself: "
         "accelerate launch recipes/classify.py --help.",
-        allow_abbrev=False,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     env = commands.add_parser(
         "env",
         help="what this machine has, and what each precision would be here",
-        allow_abbrev=False,
     )
     env.add_argument("--json", action="store_true", help="for machines")
     env.add_argument(
         "--no_measure", action="store_true", help="leave out the rates of matrix products (seconds)"
     )
-    predict = commands.add_parser(
-        "predict", help="classify a file with a model that a run saved", allow_abbrev=False
-    )
+    predict = commands.add_parser("predict", help="classify a file with a model that a run saved")
     predict.add_argument("--model", required=True, metavar="DIR", help="output folder of a run")
     predict.add_argument(
         "--output_file",
@@ -88,18 +78,14 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser(
         "yardstick", help="gradient error of each precision beside the noise of the batches"
     )
-    report = commands.add_parser(
-        "report", help="print a run or a comparison again", allow_abbrev=False
-    )
+    report = commands.add_parser("report", help="print a run or a comparison again")
     report.add_argument("run", metavar="RUN", help="output folder of a run or of a comparison")
     _add_compare(commands)
     return parser
 
 
-def _add_compare(commands: argparse._SubParsersAction[_Parser]) -> None:
-    compare = commands.add_parser(
-        "compare", help="compare runs that differ in precision alone", allow_abbrev=False
-    )
+def _add_compare(commands: argparse._SubParsersAction[ArgumentParser]) -> None:
+    compare = commands.add_parser("compare", help="compare runs that differ in precision alone")
     compare.add_argument(
         "runs",
         metavar="RUN",

@@ -20,6 +20,7 @@ from ampft.precision.accelerator import numerics
 from ampft.precision.formats import FORMATS
 from ampft.precision.matrix_rate import MatrixRate, measure_matrix_rate
 from ampft.precision.resolve import cpu_capabilities, resolve, survey
+from ampft.text.tables import Table, terminal_table
 
 _PACKAGES = (
     "ampft", "torch", "transformers", "accelerate", "datasets", "evaluate", "scikit-learn", "numpy",
@@ -169,23 +170,16 @@ def _titled(title: str, lines: Sequence[str]) -> str:
     return "\n".join([title, *(f"  {line}".rstrip() for line in lines)])
 
 
-def _table(rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()) -> list[str]:
-    """Align columns; the last one may wrap under itself. `right` holds those aligned right."""
+def _table(
+    rows: Sequence[Sequence[str]], *, header: Sequence[str] = (), numbers: bool = False
+) -> list[str]:
+    """Return aligned lines; only the first column is aligned left where the others are numbers."""
     if not rows:
         return []
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        cells = [
-            cell.rjust(width) if column in right else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row[:-1], widths, strict=False))
-        ]
-        start = "  ".join([*cells, ""])
-        last = row[-1].rjust(widths[-1]) if len(row) - 1 in right else row[-1]
-        wrapped = textwrap.wrap(last, _WIDTH - 2 - len(start), drop_whitespace=False) or [""]
-        lines.append(start + wrapped[0])
-        lines += [" " * len(start) + part.strip() for part in wrapped[1:]]
-    return lines
+    table = Table(
+        header=header or ("",) * len(rows[0]), rows=rows, left=1 if numbers else len(rows[0])
+    )
+    return terminal_table(table, width=_WIDTH - 2).split("\n")
 
 
 def _versions_table(environment: dict[str, Any]) -> list[str]:
@@ -212,29 +206,30 @@ def _modes_table(entries: list[dict[str, str]]) -> list[str]:
 def _features_table(features: dict[str, dict[str, bool | None]]) -> list[str]:
     words = {True: "yes", False: "no", None: "unknown"}
     rows = [[name, words[f["torch"]], words[f["kernel"]]] for name, f in features.items()]
-    return _table([["", "torch", "kernel"], *rows])
+    return _table(rows, header=("", "torch", "kernel"))
 
 
 def _rates_table(rates: list[dict[str, Any]]) -> list[str]:
     if not rates:
         return ["not measured"]
     rows = [
-        [rate["device"], rate["dtype"], f"{rate['gflops']:.1f}", f"{rate['size']}"]
+        [f"{rate['device']}, {rate['dtype']}", f"{rate['gflops']:.1f}", f"{rate['size']}"]
         for rate in rates
     ]
-    return _table([["device", "operands", "GFLOP/s", "size"], *rows], right=frozenset({2, 3}))
+    header = ("device and operands", "GFLOP/s", "size")
+    return _table(rows, header=header, numbers=True)
 
 
 def _formats_table(formats: list[dict[str, Any]]) -> list[str]:
     columns = ("largest", "smallest_normal", "smallest_subnormal", "epsilon")
     header = ["", *(column.replace("_", " ") for column in columns)]
     rows = [[entry["name"], *(f"{entry[column]:.6g}" for column in columns)] for entry in formats]
-    return _table([header, *rows], right=frozenset({1, 2, 3, 4}))
+    return _table(rows, header=header, numbers=True)
 
 
 def _amp_table(amp: dict[str, Any]) -> list[str]:
     rows = [[entry["name"], entry["status"], entry["call"]] for entry in amp["entry_points"]]
-    table = _table([["", "here", "write today"], *rows])
+    table = _table(rows, header=("", "here", "write today"))
     return [*textwrap.wrap(amp["advice"], _WIDTH - 2), "", *table]
 
 

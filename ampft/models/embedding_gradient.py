@@ -107,6 +107,7 @@ class KeptGradientEmbedding(nn.Embedding):
             and not torch.compiler.is_compiling()
             and not torch.jit.is_tracing()  # type: ignore[attr-defined]
             and not torch._C._are_functorch_transforms_active()  # torch.func knows torch's lookup
+            and torch.autograd.forward_ad._current_level < 0  # so does forward mode
         )
 
 
@@ -116,22 +117,12 @@ class _Lookup(torch.autograd.Function):
         ctx: Any, weight: Tensor, ids: Tensor, padding_idx: int | None, memory: GradientMemory
     ) -> Tensor:
         ctx.save_for_backward(ids)
-        ctx.save_for_forward(ids)
         ctx.shape, ctx.padding_idx, ctx.memory = weight.shape, padding_idx, memory
-        return functional.embedding(ids, weight)
-
-    @staticmethod
-    def jvp(ctx: Any, weight: Tensor, *_: None) -> Tensor:
-        (ids,) = ctx.saved_tensors
         return functional.embedding(ids, weight)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         (ids,) = ctx.saved_tensors
-        if torch._C._functorch.is_legacy_batchedtensor(grad):  # is_grads_batched: many gradients
-            padding = -1 if ctx.padding_idx is None else ctx.padding_idx
-            dense = torch.ops.aten.embedding_dense_backward
-            return dense(grad, ids, ctx.shape[0], padding, False), None, None, None
         result = ctx.memory.zeros(ctx.shape)
         result.index_add_(0, ids.flatten(), grad.reshape(-1, ctx.shape[1]))
         if ctx.padding_idx is not None:

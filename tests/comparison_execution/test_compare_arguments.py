@@ -99,7 +99,7 @@ def test_a_file_of_settings_cannot_name_the_folder_either(tmp_path):
 
 
 def test_comparing_imports_no_torch():
-    modules = "ending, estimate, launch, measure, plan, plan_file, planning, progress, session"
+    modules = "estimate, folder, launch, plan, planning, progress, session"
     script = f"""
 import sys
 import ampft

@@ -76,7 +76,7 @@ def test_a_plan_reads_back(tmp_path):
 @pytest.mark.parametrize("text", ["{", "[]", '{"schema": 1}', '{"schema": 99}'])
 def test_a_plan_that_is_none_is_refused(tmp_path, text):
     (tmp_path / "plan.json").write_text(text)
-    with pytest.raises(InputError, match=r"plan\.json: (is no plan|has layout 99)"):
+    with pytest.raises(InputError, match=r"plan\.json: (is not a plan|has layout 99)"):
         read_plan(tmp_path)
 
 

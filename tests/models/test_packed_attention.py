@@ -2,16 +2,11 @@ import pytest
 import torch
 from torch.nn import functional
 
-from ampft.models.packing.attention import (
-    AttentionOptions,
-    binary16_attention,
-    choose_kernel,
-    grouped_attention,
-)
+from ampft.models.packing.attention import binary16_attention, choose_kernel, grouped_attention
 from ampft.models.packing.dropout import keep_mask, realised_probability
 from ampft.models.packing.grouped import dropout_attention
 from ampft.models.packing.kernels import nested_attention
-from ampft.models.packing.layout import pack_layout
+from ampft.models.packing.layout import AttentionOptions, pack_layout
 
 FP32_TOLERANCE = 1e-6
 LENGTHS, HEADS, WIDTH, SCALE = (7, 3, 1, 7, 12, 8), 2, 8, 0.3

@@ -284,11 +284,6 @@ def test_transformations_of_torch_work_as_before():
     def loss(weight, layer):
         return torch.func.functional_call(layer, {"weight": weight}, ids).pow(3).sum()
 
-    def batched(layer):
-        out = layer(ids)
-        grads = torch.ones(2, *out.shape)
-        return torch.autograd.grad(out, layer.weight, grads, is_grads_batched=True)[0]
-
     def forward_mode(layer):
         with torch.autograd.forward_ad.dual_level():
             dual = torch.autograd.forward_ad.make_dual(layer.weight, torch.ones_like(layer.weight))
@@ -301,7 +296,15 @@ def test_transformations_of_torch_work_as_before():
     def traced(layer):
         return torch.jit.trace(layer, ids)(ids)
 
-    for found in (batched, forward_mode, vmapped, traced):
+    for found in (forward_mode, vmapped, traced):
         assert torch.equal(found(kept), found(plain)), found
     gradients = [torch.func.grad(loss)(layer.weight.detach(), layer) for layer in (kept, plain)]
     assert torch.equal(*gradients)
+
+
+def test_many_gradients_at_once_are_an_error_and_never_wrong():
+    kept = table()
+    keep_gradient_memory(kept)
+    out = kept(torch.tensor([3, 5, 3]))
+    with pytest.raises(RuntimeError, match="vmap"):
+        torch.autograd.grad(out, kept.weight, torch.ones(2, *out.shape), is_grads_batched=True)

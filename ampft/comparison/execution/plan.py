@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -10,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from ampft.comparison.arms import Arm, arms_of
-from ampft.comparison.execution.estimate import Estimate, ModeCost, Size
+from ampft.comparison.execution.estimate import Estimate, Size
 from ampft.comparison.findings import PlanFacts
 from ampft.errors import InputError
 from ampft.precision.modes import TABLE
 from ampft.text.escaping import inert
-from ampft.text.json_io import JSONValue
+from ampft.text.json_io import JSONValue, check_schema, from_json, read_json_object
 
 SCHEMA = 1
 
@@ -158,33 +157,20 @@ def read_plan(folder: Path) -> Plan | None:
     """Return the plan of a comparison's folder; None where there is none.
 
     Raises:
-        InputError: plan.json is there and cannot be read.
+        InputError: plan.json exists and cannot be read.
     """
     path = folder / PLAN_NAME
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        if values["schema"] != SCHEMA:
-            raise InputError(
-                f"{path}: has layout {values['schema']}, this ampft reads {SCHEMA}. Name another "
-                "--output_dir."
-            )
-        return _plan(values)
+        values = read_json_object(path)
+        check_schema(path, values, SCHEMA, "Name another --output_dir.")
+        return from_json(Plan, values, "plan")
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise InputError(
-            f"{path}: is no plan as a comparison writes it ({type(error).__name__}: {error}). Name "
-            "another --output_dir, or remove the file with the runs beside it."
+            f"{path}: is not a plan as a comparison writes it ({type(error).__name__}: {error}). "
+            "Name another --output_dir, or remove the file with the runs beside it."
         ) from error
-
-
-def _plan(values: dict[str, Any]) -> Plan:
-    estimate = values["estimate"]
-    costs = {mode: ModeCost(**cost) for mode, cost in estimate["modes"].items()}
-    sized = {**estimate, "modes": costs, "size": Size(**estimate["size"])}
-    lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
-    made = {**values, **lists, "estimate": Estimate(**sized), "size": Size(**values["size"])}
-    return Plan(**made)
 
 
 def difference(kept: Plan, asked: Mapping[str, Any]) -> str | None:

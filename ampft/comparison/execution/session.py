@@ -113,7 +113,7 @@ class Comparing:
         log = self.folder.path / "logs" / "yardstick.log"
         # Weights that are stored in fewer bits are other weights: their gradient has no reference.
         modes = [mode for mode in self.plan.modes if not TABLE[mode].stores_16_bits]
-        words = [sys.executable, "-m", "ampft.diagnosis.yardstick", "--modes", ",".join(modes)]
+        words = [sys.executable, "-m", "ampft.cli", "yardstick", "--modes", ",".join(modes)]
         words += ["--output", str(self.folder / YARDSTICK_NAME), "--", *self.command.words]
         started = time.perf_counter()
         run_to_end(words, log)

@@ -6,21 +6,14 @@ import argparse
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from ampft.arguments import ClassifyArguments, parse_classify_arguments
+from ampft.arguments.flags import ArgumentParser
 from ampft.errors import InputError
 
 DEFAULT_MODES = "fp32,bf16,fp16"
 DEFAULT_BATCHES = 32
 SUMMARY = "how large each precision's gradient error is beside the noise of the batches"
-
-
-class _Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors are `InputError`s."""
-
-    def error(self, message: str) -> NoReturn:
-        raise InputError(f"{message}. See {self.prog} --help.")
 
 
 def main(argv: Sequence[str]) -> None:
@@ -66,14 +59,13 @@ def _parsed(argv: Sequence[str]) -> tuple[argparse.Namespace, ClassifyArguments]
     return args, dataclasses.replace(classify, output_dir=None)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
         prog="ampft yardstick",
         usage="ampft yardstick [--modes a,b] [--batches N] [--checkpoints RUN ...]\n"
         "                       [--output FILE] [-- arguments of classify.py]",
         description="Say, without any training, how large each precision's gradient error is "
         "beside the noise of the batches themselves, over all weights and per block of the model.",
-        allow_abbrev=False,
     )
     parser.add_argument(
         "--modes",

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ampft.machine import versions
+from ampft.text.json_io import from_json
 
 SCHEMA = 1
 WHOLE = "whole gradient"
@@ -159,33 +160,8 @@ class Yardstick:
         """Return what `as_dict` gave, read back from JSON.
 
         Raises:
-            ValueError: The layout is another version's.
-            KeyError: A part is missing.
-            TypeError: A part is of another kind.
+            ValueError: The layout is another version's, or a part is missing or of another kind.
         """
-        if values["schema"] != SCHEMA:
-            raise ValueError(f"layout {values['schema']}, this ampft reads {SCHEMA}")
-        settings = values["settings"]
-        return cls(
-            settings=YardstickSettings(**{**settings, "modes": tuple(settings["modes"])}),
-            checkpoints=tuple(_checkpoint(part) for part in values["checkpoints"]),
-            versions=dict(values["versions"]),
-            started=values["started"],
-        )
-
-
-def _checkpoint(values: Mapping[str, Any]) -> CheckpointFigures:
-    return CheckpointFigures(
-        name=values["name"],
-        whole=GradientNoise(**values["whole"]),
-        modules=tuple(GradientNoise(**part) for part in values["modules"]),
-        modes=tuple(_mode(part) for part in values["modes"]),
-    )
-
-
-def _mode(values: Mapping[str, Any]) -> ModeFigures:
-    parts = {
-        "whole": GradientError(**values["whole"]),
-        "modules": tuple(GradientError(**part) for part in values["modules"]),
-    }
-    return ModeFigures(**{**values, **parts})
+        if values.get("schema") != SCHEMA:
+            raise ValueError(f"layout {values.get('schema')}, this version of ampft reads {SCHEMA}")
+        return from_json(cls, values, "yardstick")

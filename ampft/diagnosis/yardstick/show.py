@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from ampft.diagnosis.yardstick.figures import (
     CheckpointFigures,
@@ -12,13 +11,13 @@ from ampft.diagnosis.yardstick.figures import (
     Yardstick,
     YardstickSettings,
 )
-from ampft.text.escaping import display_width, inert
+from ampft.text.escaping import inert
 from ampft.text.numbers import counted
+from ampft.text.tables import Table, terminal_table
 from ampft.text.terminal import labelled
 
 WIDEST_MODULE = 30  # columns; longer names lose their beginning, which they share
 LEAST_PERCENT = 1e-5  # below it there is nothing to see
-GAP = "  "
 
 
 def format_yardstick(yardstick: Yardstick) -> str:
@@ -89,7 +88,7 @@ def _heading(settings: YardstickSettings) -> str:
 
 
 def _modes(checkpoint: CheckpointFigures, settings: YardstickSettings) -> str:
-    rows = [("mode", "error / noise", "bias / noise", "underflow", "overflow")]
+    rows = []
     for mode in checkpoint.modes:
         whole = mode.whole
         overflow = f"{mode.overflowed_batches} of {settings.batches}"
@@ -102,17 +101,19 @@ def _modes(checkpoint: CheckpointFigures, settings: YardstickSettings) -> str:
                 "-" if mode.initial_scale is None else f"{overflow} at {mode.initial_scale:g}",
             )
         )
-    return _table(rows)
+    header = ("mode", "error / noise", "bias / noise", "underflow", "overflow")
+    return terminal_table(Table(header=header, rows=rows), rule=True)
 
 
 def _modules(checkpoint: CheckpointFigures) -> str:
     modes = checkpoint.modes
-    rows = [("error / noise by module", "weights", "noise", *(mode.mode for mode in modes))]
+    rows = []
     for index, noise in enumerate(checkpoint.modules):
         errors = (share(mode.modules[index].error_over_noise) for mode in modes)
         size = f"{noise.parameters:,}"
         rows.append((_module(noise.name), size, _number(noise.noise), *errors))
-    return _table(rows)
+    header = ("error / noise by module", "weights", "noise", *(mode.mode for mode in modes))
+    return terminal_table(Table(header=header, rows=rows), rule=True)
 
 
 def _bias(figures: GradientError) -> str:
@@ -137,19 +138,3 @@ def _module(name: str) -> str:
 
 def _number(value: float) -> str:
     return f"{value:.3g}"
-
-
-def _table(rows: Sequence[tuple[str, ...]]) -> str:
-    """Return aligned columns, figures to the right, with a line below the head."""
-    widths = [max(map(display_width, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        GAP.join(
-            cell + pad if place == 0 else pad + cell
-            for place, (cell, pad) in enumerate(
-                (cell, " " * (width - display_width(cell)))
-                for cell, width in zip(row, widths, strict=True)
-            )
-        ).rstrip()
-        for row in rows
-    ]
-    return "\n".join([lines[0], "-" * (sum(widths) + len(GAP) * (len(widths) - 1)), *lines[1:]])

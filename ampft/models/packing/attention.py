@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -15,24 +14,8 @@ from transformers.masking_utils import sdpa_mask
 from ampft.models.packing.dropout import keep_mask, realised_probability
 from ampft.models.packing.grouped import attention_plan, dropout_attention
 from ampft.models.packing.kernels import nested_attention, varlen_attention
-from ampft.models.packing.layout import GroupIndex, PackedLayout, SequenceGroup
+from ampft.models.packing.layout import AttentionOptions, GroupIndex, PackedLayout, SequenceGroup
 from ampft.precision.emulation.attention import attention as emulated_attention
-
-
-@dataclass(frozen=True)
-class AttentionOptions:
-    """Options of every attention kernel.
-
-    Attributes:
-        dropout: Probability that an attention weight is dropped, in [0, 1).
-        scale: Factor of the scores.
-        sliding_window: Tokens at most `sliding_window - 1` apart see each other; all do when None.
-    """
-
-    dropout: float
-    scale: float
-    sliding_window: int | None = None
-
 
 ATTENTION_NAME = "ampft_packed"
 

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from ampft.models.packing.attention import AttentionOptions
 from ampft.models.packing.dropout import keep_mask, realised_probability
-from ampft.models.packing.layout import PackedLayout, SequenceGroup
+from ampft.models.packing.layout import AttentionOptions, PackedLayout, SequenceGroup
 
 
 @dataclass(frozen=True, eq=False)

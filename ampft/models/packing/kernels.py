@@ -7,8 +7,7 @@ import warnings
 import torch
 from torch.nn import functional
 
-from ampft.models.packing.attention import AttentionOptions
-from ampft.models.packing.layout import PackedLayout
+from ampft.models.packing.layout import AttentionOptions, PackedLayout
 
 
 def varlen_attention(
