@@ -30,14 +30,14 @@ def class_names(rows: Mapping[str, LabelledRows]) -> tuple[str, ...]:
             label in another split that training lacks, with its rows.
     """
     for split, part in rows.items():
-        if len(part.codes) == 0:
+        if len(part.labels) == 0:
             raise InputError(
                 f"{part.origin}: no rows for the {split} split; at least one is wanted."
             )
     train = rows["train"]
     if len(train.names) < 2:
         raise InputError(
-            f"{train.origin}: all {len(train.codes)} rows have the label {train.names[0]!r}. A"
+            f"{train.origin}: all {len(train.labels)} rows have the label {train.names[0]!r}. A"
             " classifier wants two classes at least; is it the right --label_column_name?"
         )
     for split, part in rows.items():
@@ -50,7 +50,7 @@ def refuse_unseen(split: str, part: LabelledRows, train: LabelledRows) -> None:
     unseen = [name for name in part.names if name not in train.names]
     if not unseen:
         return
-    bad = np.flatnonzero(np.isin(part.codes, [part.names.index(name) for name in unseen]))
+    bad = part.labels.having([part.names.index(name) for name in unseen])
     alike = {canonical(name): name for name in train.names}
     hints = [f"{n!r} may mean {alike[canonical(n)]!r}" for n in unseen if canonical(n) in alike]
     hint = f" ({'; '.join(hints)})" if hints else ""
@@ -162,8 +162,8 @@ def relabelled(
     distinct, places = np.unique(seen[first], return_index=True)
     twins = places[np.searchsorted(distinct, seen[second][shared])]
     one, other = rows[first], rows[second]
-    ours = np.array(other.names)[other.codes[shared]]
-    return int(np.sum(ours != np.array(one.names)[one.codes[twins]]))
+    pairs = zip(twins.tolist(), shared.tolist(), strict=True)
+    return sum(one.names_of(twin) != other.names_of(row) for twin, row in pairs)
 
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")

@@ -8,7 +8,7 @@ import numpy as np
 from datasets import ClassLabel, Dataset, DatasetDict
 
 from ampft.data.checks import class_names, digests, label_notes, shared_rows
-from ampft.data.dataset import ClassificationData, fingerprint, label_codes
+from ampft.data.dataset import ClassificationData, fingerprint, row_labels
 from ampft.data.intake import LabelledRows
 from ampft.data.request import DataRequest
 from ampft.data.splits import cut, missing_splits
@@ -136,10 +136,10 @@ def assemble(
     names = class_names(rows)
     seen = {split: digests(part, input_columns) for split, part in rows.items()}
     said = [*notes, *(note for part in rows.values() for note in part.notes)]
-    said += label_notes(names, len(rows["train"].codes))
+    said += label_notes(names, len(rows["train"].labels))
     said += shared_rows(rows, seen, refuse=request.fail_on_leak)
     made, note = missing_splits(
-        rows["train"].codes,
+        rows["train"].labels.strata(),
         seen["train"],
         frozenset(rows),
         validation_fraction=request.validation_fraction,
@@ -163,7 +163,8 @@ def labelled(part: LabelledRows, names: tuple[str, ...]) -> Dataset:
     """Return the inputs with their `label`, an index into `names`."""
     index = {name: place for place, name in enumerate(names)}
     order = np.array([index[name] for name in part.names], dtype=np.int64)
-    return part.inputs.add_column("label", order[part.codes], feature=ClassLabel(names=list(names)))
+    codes, feature = order[part.labels.codes], ClassLabel(names=list(names))
+    return part.inputs.add_column("label", codes, feature=feature)
 
 
 def finish(
@@ -178,7 +179,7 @@ def finish(
     """Cut the splits to the sizes asked for and take their fingerprints."""
     kept, said = {}, list(notes)
     for split, part in splits.items():
-        rows, note = cut(label_codes(part), split, request.limits, seed=request.split_seed)
+        rows, note = cut(row_labels(part).strata(), split, request.limits, seed=request.split_seed)
         kept[split] = part if rows is None else part.select(rows)
         said += [note] if note else []
     return ClassificationData(

@@ -84,10 +84,11 @@ def _introduction(record: RunRecord, report: Report) -> str:
 def _use(record: RunRecord) -> str:
     is_pair = len(record.data.input_columns) == 2
     example = TWO_INPUTS if is_pair else ONE_INPUT.get(record.data.kind, "...")
+    arguments = ", ".join(filter(None, (example, TASKS[record.task].pipeline_arguments)))
     return (
         "## Use\n\n```python\nfrom transformers import pipeline\n\n"
         f'classify = pipeline("{_pipeline_tag(record)}", model="path/to/this/folder")\n'
-        f"classify({example})\n```"
+        f"classify({arguments})\n```"
     )
 
 

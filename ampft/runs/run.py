@@ -165,7 +165,7 @@ class Run:
         self._save(model)
         baseline = None
         if prepared.args.baseline:
-            baseline = baseline_sentence(prepared.task.data, split)
+            baseline = baseline_sentence(prepared.task, split)
         report = outcome.report()
         metrics = self._metrics(report)
         metrics_fp32 = metrics if prepared.args.evaluate_fp32 else None

@@ -28,6 +28,7 @@ class TaskKind:
         problem: Module of `ampft.tasks` and, after a colon, its `Problem`.
         model_class: Class of transformers that loads the model.
         pipeline_tag: Name of the task on the hub, and for `transformers.pipeline`.
+        pipeline_arguments: What a call of that pipeline needs beside the input, as Python source.
     """
 
     data_kind: str
@@ -35,6 +36,7 @@ class TaskKind:
     problem: str
     model_class: str
     pipeline_tag: str
+    pipeline_arguments: str = ""
 
     def problem_type(self) -> type[Problem]:
         """Return the class of the problem, without importing torch."""

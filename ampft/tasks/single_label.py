@@ -419,6 +419,13 @@ class SingleLabel:
         weights = parse_class_weights(settings.class_weights, counts)
         return cls(label_names, weights, settings.label_smoothing)
 
+    @classmethod
+    def from_arguments(
+        cls, label_names: tuple[str, ...], arguments: Mapping[str, Any]
+    ) -> SingleLabel:
+        """Return the problem that a saved model solves; predicting needs only the labels."""
+        return cls(label_names)
+
     def model_arguments(self) -> dict[str, Any]:
         """Return the labels as configurations of transformers take them."""
         return {

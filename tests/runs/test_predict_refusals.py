@@ -32,6 +32,7 @@ def pair_folder(tiny_bert, tmp_path, monkeypatch) -> Path:
 def trained_on(columns, tiny_bert, tmp_path, monkeypatch) -> Path:
     record = SimpleNamespace(
         status="finished",
+        task="text",
         data=SimpleNamespace(kind="text", input_columns=columns),
         label_names=LABELS,
         arguments={"max_seq_length": 128},

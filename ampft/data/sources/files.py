@@ -159,7 +159,7 @@ def read_rows(table: Table, columns: FileColumns, request: DataRequest) -> Label
         for number, values in table.read(names):
             place = f"{table.origin}, {table.unit} {number}"
             *inputs, label = (as_text(value, place) for value in values)
-            if intake.take(number, inputs, label):
+            if intake.take(number, inputs, None if label is None else (label,)):
                 yield inputs
 
     return intake.finish(on_disk(kept(), columns.inputs))

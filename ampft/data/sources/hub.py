@@ -190,7 +190,8 @@ def read_rows(part: Dataset, split: str, columns: HubColumns, request: DataReque
     declared = label_names(part, columns.label)
     kept = array("q")
     for number, inputs, label in numbered_rows(part, columns, origin):
-        if intake.take(number, inputs, spelled(label, declared, f"{origin}, row {number}")):
+        name = spelled(label, declared, f"{origin}, row {number}")
+        if intake.take(number, inputs, None if name is None else (name,)):
             kept.append(number - 1)
     used = part.select_columns(list(columns.inputs))
     return intake.finish(used if len(kept) == len(part) else used.select(kept), declared=declared)
