@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from accelerate.utils import DistributedType, parse_flag_from_env, patch_environ
 
 from ampft.errors import InputError
 from ampft.precision.resolve import FLAG, VARIABLE, Precision
-from ampft.precision.tf32 import apply_float32_policy, verify_float32_policy
+from ampft.precision.tf32 import apply_float32_policy, float32_policy, verify_float32_policy
 
 if TYPE_CHECKING:
     from accelerate.tracking import GeneralTracker
@@ -154,16 +154,21 @@ def refuse_compiled_packing(accelerator: Accelerator) -> None:
         )
 
 
-def numerics(precision: Precision) -> AbstractContextManager[object]:
-    """Return the context in which the whole run, training and evaluation, computes.
+@contextmanager
+def numerics(precision: Precision) -> Iterator[None]:
+    """Compute the whole run, training and evaluation, with the products of a precision.
 
-    It emulates binary16 products where the hardware has none, and changes nothing elsewhere.
+    float32 products are exact float32, or TF32 in the mode tf32; and binary16 products are emulated
+    where the hardware has none. All settings are back afterwards.
     """
-    if precision.emulates_binary16:
+    with float32_policy(precision):
+        if not precision.emulates_binary16:
+            yield
+            return
         from ampft.precision.emulation import Binary16Emulation
 
-        return Binary16Emulation()
-    return nullcontext()
+        with Binary16Emulation():
+            yield
 
 
 def verify_prepared(accelerator: Accelerator, precision: Precision) -> None:

@@ -70,6 +70,11 @@ class Precision:
         return self.row.rounding
 
     @property
+    def uses_autocast(self) -> bool:
+        """Whether products are computed in another dtype than that of the weights."""
+        return self.compute_dtype != self.storage_dtype
+
+    @property
     def is_emulated(self) -> bool:
         """Whether the hardware imitates this mode. Say so wherever speed is reported."""
         return self.execution == EMULATED

@@ -8,6 +8,9 @@ left at `none` inherits from its backend and from the process.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from ampft.errors import InputError
@@ -36,6 +39,20 @@ def apply_float32_policy(precision: Precision) -> None:
     """
     for (backend, operator), value in _wanted(precision).items():
         torch._C._set_fp32_precision_setter(backend, operator, value)
+
+
+@contextmanager
+def float32_policy(precision: Precision) -> Iterator[None]:
+    """Apply the policy of a precision; what was set before is back afterwards."""
+    before = {
+        operator: torch._C._get_fp32_precision_getter(*operator) for operator in _wanted(precision)
+    }
+    apply_float32_policy(precision)
+    try:
+        yield
+    finally:
+        for operator, value in before.items():
+            torch._C._set_fp32_precision_setter(*operator, value)
 
 
 def verify_float32_policy(precision: Precision, device: torch.device) -> None:

@@ -111,6 +111,26 @@ class Predictions:
         self._check_labels()
         self._check_probabilities()
 
+    @classmethod
+    def from_logits(
+        cls, logits: Tensor, labels: Tensor, label_names: Sequence[str], *, split: str = "test"
+    ) -> Predictions:
+        """Return the predictions of a model from its logits.
+
+        Args:
+            logits: (n, K), any floating dtype and device.
+            labels: (n,) int64 class indices.
+            label_names: Names of the K classes.
+            split: Name of the split.
+        """
+        return cls(
+            example_ids=np.arange(len(labels)),
+            labels=labels.cpu().numpy(),
+            probabilities=logits.detach().float().softmax(dim=-1).cpu().numpy(),
+            label_names=tuple(label_names),
+            split=split,
+        )
+
     @property
     def predicted(self) -> IntArray:
         """The most probable class, shape (n,), int64; the lowest index where two are equal."""
