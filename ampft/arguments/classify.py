@@ -98,7 +98,12 @@ class ClassifyArguments:
     text_column_names: str | None = flag(
         None, "column of the texts, or two for pairs: a,b", group=DATA
     )
-    label_column_name: str | None = flag(None, "column of the labels", group=DATA)
+    label_column_name: str | None = flag(
+        None, "column of the labels; multi-label: or a column of 0 and 1 per label: a,b", group=DATA
+    )
+    label_separator: str = flag(
+        ",", "what separates the labels in a cell (multi-label)", group=DATA
+    )
     image_column_name: str | None = flag(None, "column of the images", group=DATA)
     max_train_samples: int | None = flag(
         None, "training examples to keep, a seeded choice", group=DATA, at_least=1
@@ -216,7 +221,9 @@ class ClassifyArguments:
         None, "steps in which the rate rises; wins over --warmup_ratio", group=OPTIMIZER, at_least=0
     )
     class_weights: str | None = flag(
-        None, "balanced, or one weight per class: 1,2.5,1", group=OPTIMIZER
+        None,
+        "balanced, or one weight per class: 1,2.5,1 (multi-label: of the examples that have it)",
+        group=OPTIMIZER,
     )
     label_smoothing_factor: float = flag(
         0.0,
@@ -245,6 +252,13 @@ class ClassifyArguments:
     )
     load_best_model_at_end: bool = flag(
         True, "report and save the best epoch on validation, else the last", group=EVALUATION
+    )
+    threshold: float = flag(
+        0.5,
+        "probability from which a label is predicted (multi-label)",
+        group=EVALUATION,
+        at_least=0,
+        at_most=1,
     )
     evaluate_fp32: bool = flag(
         False,
@@ -277,6 +291,9 @@ class ClassifyArguments:
         def path(name: str | None) -> Path | None:
             return None if name is None else Path(name)
 
+        several = self.task is not None and TASKS[self.task].several_labels
+        name = self.label_column_name
+        labels = _names(name) if several or name is None else (name,)
         return DataRequest(
             dataset_name=self.dataset_name,
             dataset_config_name=self.dataset_config_name,
@@ -284,7 +301,9 @@ class ClassifyArguments:
             validation_file=path(self.validation_file),
             test_file=path(self.test_file),
             text_column_names=_names(self.text_column_names),
-            label_column_name=self.label_column_name,
+            label_column_names=labels,
+            several_labels=several,
+            label_separator=self.label_separator,
             image_column_name=self.image_column_name,
             max_train_samples=self.max_train_samples,
             max_eval_samples=self.max_eval_samples,
@@ -309,6 +328,7 @@ class ClassifyArguments:
             pad_to_multiple_of=self.pad_to_multiple_of,
             class_weights=self.class_weights,
             label_smoothing=self.label_smoothing_factor,
+            threshold=self.threshold,
             remove_padding=not self.padding,
             gradient_checkpointing=self.gradient_checkpointing,
             trust_remote_code=self.trust_remote_code,
@@ -379,6 +399,14 @@ def _check(arguments: ClassifyArguments) -> None:
             "--early_stopping_patience and --no-load_best_model_at_end: early stopping goes by the "
             "best epoch, and the second flag keeps none. Remove one of them."
         )
+    if arguments.task is None or not TASKS[arguments.task].several_labels:
+        for name in ("threshold", "label_separator"):
+            if getattr(arguments, name) != getattr(ClassifyArguments, name):
+                several = [task for task, kind in TASKS.items() if kind.several_labels]
+                raise InputError(
+                    f"--{name}: applies where examples have several labels. Add --task "
+                    f"{' or '.join(several)}, or remove the flag."
+                )
     _check_metric(arguments.metric_for_best_model)
 
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from ampft.data.dataset import batches, value_bytes
 from ampft.data.intake import LabelledRows
+from ampft.data.row_labels import RowLabels
 from ampft.errors import InputError
 
 DigestArray = npt.NDArray[np.uint64]
@@ -35,6 +36,11 @@ def class_names(rows: Mapping[str, LabelledRows]) -> tuple[str, ...]:
                 f"{part.origin}: no rows for the {split} split; at least one is wanted."
             )
     train = rows["train"]
+    if not train.names:
+        raise InputError(
+            f"{train.origin}: none of {len(train.labels)} rows has a label. Check "
+            "--label_column_name and --label_separator."
+        )
     if len(train.names) < 2:
         raise InputError(
             f"{train.origin}: all {len(train.labels)} rows have the label {train.names[0]!r}. A"
@@ -68,8 +74,9 @@ def listed(names: Sequence[str]) -> str:
     return shown + (f" and {more} more" if more > 0 else "")
 
 
-def label_notes(names: Sequence[str], training_rows: int) -> list[str]:
+def label_notes(names: Sequence[str], labels: RowLabels, *, several: bool) -> list[str]:
     """Say which labels may be one class in two spellings, and when there are very many."""
+    training_rows = len(labels)
     notes = [
         f"The labels {listed(group)} are different classes here; are they one in several spellings?"
         for group in near_duplicates(names)
@@ -77,6 +84,12 @@ def label_notes(names: Sequence[str], training_rows: int) -> list[str]:
     if training_rows < FEWEST_ROWS_PER_CLASS * len(names):
         notes.append(
             f"{len(names)} classes in {training_rows} training rows: is the label column right?"
+        )
+    if several:
+        without = int((labels.counts == 0).sum())
+        notes.append(
+            f"{labels.counts.mean():.2f} labels per training row; {without} of {training_rows} "
+            "rows have none."
         )
     return notes
 

@@ -65,7 +65,8 @@ class Intake:
     Args:
         origin: The file, or the dataset and its split.
         unit: `line` or `row`.
-        columns: The input columns and the label column, as the messages shall call them.
+        inputs: The input columns, as the messages call them.
+        labels: The label columns, likewise.
         drop_missing_text: Rows with a missing text are counted and left out, not refused.
         ignore_labels: Rows with these labels are counted and left out.
     """
@@ -75,12 +76,13 @@ class Intake:
         *,
         origin: str,
         unit: str,
-        columns: tuple[str, ...],
+        inputs: tuple[str, ...],
+        labels: tuple[str, ...],
         drop_missing_text: bool,
         ignore_labels: Sequence[str],
     ) -> None:
         self._origin, self._unit = origin, unit
-        *self._inputs, self._label = columns
+        self._inputs, self._label = inputs, ", ".join(labels)
         self._drop = drop_missing_text
         self._ignored = frozenset(ignore_labels)
         self._index: dict[str, int] = {}

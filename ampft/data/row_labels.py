@@ -26,7 +26,9 @@ class RowLabels:
     count: int
 
     @classmethod
-    def from_counts(cls, codes: Sequence[int] | IntArray, counts: Sequence[int]) -> RowLabels:
+    def from_counts(
+        cls, codes: Sequence[int] | IntArray, counts: Sequence[int] | IntArray
+    ) -> RowLabels:
         """Return the labels of rows, of which row i has the next `counts[i]` codes."""
         per_row = np.asarray(counts, dtype=np.int64)
         rows = np.repeat(np.arange(len(per_row)), per_row)

@@ -28,6 +28,7 @@ class TaskKind:
         problem: Module of `ampft.tasks` and, after a colon, its `Problem`.
         model_class: Class of transformers that loads the model.
         pipeline_tag: Name of the task on the hub, and for `transformers.pipeline`.
+        several_labels: Whether an example can have any number of labels, otherwise it has one.
         pipeline_arguments: What a call of that pipeline needs beside the input, as Python source.
     """
 
@@ -36,6 +37,7 @@ class TaskKind:
     problem: str
     model_class: str
     pipeline_tag: str
+    several_labels: bool = False
     pipeline_arguments: str = ""
 
     def problem_type(self) -> type[Problem]:
@@ -50,6 +52,10 @@ TASKS = {
     "text": TaskKind(
         "text", "text", "single_label:SingleLabel", "AutoModelForSequenceClassification",
         "text-classification",
+    ),
+    "multi-label": TaskKind(
+        "text", "text", "multi_label:MultiLabel", "AutoModelForSequenceClassification",
+        "text-classification", several_labels=True, pipeline_arguments="top_k=None",
     ),
     "images": TaskKind(
         "image", "image", "single_label:SingleLabel", "AutoModelForImageClassification",

@@ -29,6 +29,7 @@ class TaskSettings:
         pad_to_multiple_of: Tokens that a padded length is a multiple of; None pads to the longest.
         class_weights: None, "balanced", or one weight per class in label order, comma separated.
         label_smoothing: Share of the target that is spread over all classes, 0 to 1.
+        threshold: Probability from which a label is predicted, where there can be several.
         remove_padding: Whether the model may run without padding where its family is supported.
         gradient_checkpointing: Whether activations are computed again in the backward pass.
         trust_remote_code: Whether code from a model's repository may run.
@@ -40,6 +41,7 @@ class TaskSettings:
     pad_to_multiple_of: int | None = None
     class_weights: str | None = None
     label_smoothing: float = 0.0
+    threshold: float = 0.5
     remove_padding: bool = True
     gradient_checkpointing: bool = False
     trust_remote_code: bool = False
