@@ -31,7 +31,7 @@ SCHEDULES = (
 LARGEST_SEED = 2**32 - 1
 
 # What the embedded data sets train with where the user says nothing.
-EMBEDDED: dict[str, dict[str, Any]] = {
+BUILT_IN_DEFAULTS: dict[str, dict[str, Any]] = {
     "stdlib": {
         "per_device_train_batch_size": 16,
         "learning_rate": 2e-4,
@@ -356,7 +356,7 @@ def parse_classify_arguments(argv: Sequence[str] | None = None) -> ClassifyArgum
     name = arguments.dataset_name
     if name is None and arguments.train_file is None:
         name = "stdlib"
-    defaults = {k: v for k, v in EMBEDDED.get(name or "", {}).items() if k not in given}
+    defaults = {k: v for k, v in BUILT_IN_DEFAULTS.get(name or "", {}).items() if k not in given}
     arguments = dataclasses.replace(arguments, dataset_name=name, **defaults)
     _check(arguments)
     return arguments

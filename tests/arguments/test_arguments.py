@@ -9,7 +9,7 @@ from dataclasses import fields
 import pytest
 
 from ampft.arguments import ClassifyArguments, parse_classify_arguments
-from ampft.arguments.classify import EMBEDDED
+from ampft.arguments.classify import BUILT_IN_DEFAULTS
 from ampft.arguments.other_scripts import INSTEAD
 from ampft.errors import InputError
 from ampft.precision.modes import MODES
@@ -28,7 +28,7 @@ def test_nothing_given_trains_on_the_standard_library():
     arguments = parse()
     assert arguments.dataset_name == "stdlib"
     assert arguments.mixed_precision is None
-    for name, value in EMBEDDED["stdlib"].items():
+    for name, value in BUILT_IN_DEFAULTS["stdlib"].items():
         assert getattr(arguments, name) == value
 
 
@@ -39,27 +39,27 @@ def test_files_have_the_general_defaults():
     assert vars(arguments) == general
 
 
-@pytest.mark.parametrize("name", EMBEDDED)
+@pytest.mark.parametrize("name", BUILT_IN_DEFAULTS)
 def test_defaults_of_embedded_data_win_over_the_general_ones(name):
     arguments = parse("--dataset_name", name)
-    assert EMBEDDED[name]
-    for setting, value in EMBEDDED[name].items():
+    assert BUILT_IN_DEFAULTS[name]
+    for setting, value in BUILT_IN_DEFAULTS[name].items():
         assert getattr(arguments, setting) == value
 
 
-@pytest.mark.parametrize("name", EMBEDDED)
+@pytest.mark.parametrize("name", BUILT_IN_DEFAULTS)
 def test_flags_win_over_defaults_of_embedded_data(name):
     arguments = parse("--dataset_name", name, "--learning_rate", 1e-6, "--num_train_epochs", 1)
     assert arguments.learning_rate == 1e-6
     assert arguments.num_train_epochs == 1
-    batch_size = EMBEDDED[name]["per_device_train_batch_size"]
+    batch_size = BUILT_IN_DEFAULTS[name]["per_device_train_batch_size"]
     assert arguments.per_device_train_batch_size == batch_size
 
 
 def test_a_flag_at_the_general_default_is_still_given():
     # The value alone does not tell whether somebody asked for it.
     general = {f.name: f.default for f in fields(ClassifyArguments)}["learning_rate"]
-    assert general != EMBEDDED["stdlib"]["learning_rate"]
+    assert general != BUILT_IN_DEFAULTS["stdlib"]["learning_rate"]
     assert parse("--learning_rate", general).learning_rate == general
 
 
@@ -68,7 +68,7 @@ def test_a_file_wins_over_defaults_of_embedded_data(tmp_path):
     config.write_text("dataset_name: digits\nnum_train_epochs: 2\n")
     arguments = parse("--config", config)
     assert arguments.num_train_epochs == 2
-    assert arguments.learning_rate == EMBEDDED["digits"]["learning_rate"]
+    assert arguments.learning_rate == BUILT_IN_DEFAULTS["digits"]["learning_rate"]
 
 
 # Files
