@@ -89,8 +89,8 @@ def test_results_of_others_are_not_overwritten(tmp_path, capsys, name):
     before = sorted(held.rglob("*"))
     for given in ([folder], runs):
         error = refused(capsys, *given, "--output_dir", held)
-        assert error.startswith(f"error: --output_dir {held}: holds {name}")
-        assert "name another folder" in error
+        assert error.startswith(f"error: --output_dir {held}: the folder holds {name}")
+        assert "Name another folder." in error
     assert sorted(held.rglob("*")) == before
 
 

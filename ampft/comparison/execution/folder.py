@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ampft.arguments.compare import LEAST_SEEDS
+from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.execution.plan import PLAN_NAME, Plan, PlannedRun
 from ampft.errors import InputError
 from ampft.runs.record import RunRecord, read_record
@@ -84,7 +84,7 @@ LOGS_NAME = "logs"
 YARDSTICK_NAME = "yardstick.json"
 
 
-def compare_again(
+def compare_planned_runs(
     folder: Path,
     plan: Plan,
     *,
@@ -145,9 +145,9 @@ def whole_runs(plan: Plan, folder: Path, seeds: int) -> list[Path]:
         InputError: Too few seeds are left to compare.
     """
     missing = _lacking(plan, folder, seeds)
-    if seeds - len(missing) < LEAST_SEEDS:
+    if seeds - len(missing) < MIN_SEEDS:
         raise InputError(
-            f"{folder}: {len(missing)} of {seeds} seeds lack a run, and {LEAST_SEEDS} are needed. "
+            f"{folder}: {len(missing)} of {seeds} seeds lack a run, and {MIN_SEEDS} are needed. "
             "The comparison's own command trains what is missing."
         )
     place = plan.arms.index

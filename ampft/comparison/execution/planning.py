@@ -54,7 +54,7 @@ def plan_comparison(command: CompareCommand) -> tuple[Path, Plan]:
     _refuse_contents(folder)
     print_line("trial      a few steps of each mode, for the plan")
     with interruptible(lambda: "nothing was written yet."):
-        measured = measure(command.words, command.modes, command.config_file)
+        measured = measure(command.classify_argv, command.modes, command.config_file)
     planned_arms = arms_of(measured.modes, placebo=command.placebo)
     runs = interleaved(planned_arms, range(command.looks[-1]))
     left = None if command.budget is None else command.budget - seconds_of_process()

@@ -103,7 +103,7 @@ class Comparing:
         """Return the words that start a run: the recipe, and every setting."""
         overrides = [w for name, v in self.plan.overrides.items() for w in (f"--{name}", str(v))]
         output = ["--output_dir", str(self.run_folder(run)), "--overwrite_output_dir"]
-        return [str(self.recipe), *self.command.words, *overrides, *run.words, *output]
+        return [str(self.recipe), *self.command.classify_argv, *overrides, *run.words, *output]
 
     def measure_yardstick(self) -> None:
         """Measure the noise yardstick in a process of its own, unless the folder has it."""
@@ -114,7 +114,7 @@ class Comparing:
         # Weights that are stored in fewer bits are other weights: their gradient has no reference.
         modes = [mode for mode in self.plan.modes if not TABLE[mode].stores_16_bits]
         words = [sys.executable, "-m", "ampft.cli", "yardstick", "--modes", ",".join(modes)]
-        words += ["--output", str(self.folder / YARDSTICK_NAME), "--", *self.command.words]
+        words += ["--output", str(self.folder / YARDSTICK_NAME), "--", *self.command.classify_argv]
         started = time.perf_counter()
         run_to_end(words, log)
         seconds = self.plan.yardstick_seconds + time.perf_counter() - started
