@@ -24,7 +24,7 @@ from example_texts import HOSTILE_LABELS, LABELS, TEXTS, YARDSTICK
 
 from ampft.comparison.analysis.compare import metric_infos
 from ampft.comparison.findings import ArmResult, Comparison, Curve, Memory, RunOutcome, Speed
-from ampft.comparison.words import verdict_sentences
+from ampft.comparison.verdict_text import verdict_texts
 from ampft.tasks.single_label import Predictions, SingleLabel
 
 MIB = 2**20
@@ -141,7 +141,7 @@ def broken() -> Comparison:
         margin_share_of_errors=None,
         verdicts=(),
     )
-    return replace(whole, verdicts=verdict_sentences(whole))
+    return replace(whole, verdicts=verdict_texts(whole))
 
 
 def _simulated(
@@ -195,7 +195,7 @@ def _simulated(
         overhead_share=0.006,
         planned=True,
     )
-    return replace(comparison, verdicts=verdict_sentences(comparison))
+    return replace(comparison, verdicts=verdict_texts(comparison))
 
 
 def _predictions(logits: np.ndarray, truth: np.ndarray, labels: Sequence[str]) -> Predictions:

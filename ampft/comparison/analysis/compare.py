@@ -41,7 +41,7 @@ from ampft.comparison.findings import (
 )
 from ampft.comparison.statistics.interim import alpha_per_look
 from ampft.comparison.statistics.interval import FEWEST_SEEDS
-from ampft.comparison.words import verdict_sentences
+from ampft.comparison.verdict_text import verdict_texts
 from ampft.errors import InputError
 from ampft.metrics.sums import Metric
 from ampft.precision.modes import BASELINE
@@ -135,7 +135,7 @@ def compare_folders(
         overhead_share=plan.overhead_share,
         planned=plan.planned,
     )
-    return replace(comparison, verdicts=verdict_sentences(comparison))
+    return replace(comparison, verdicts=verdict_texts(comparison))
 
 
 def metric_infos(problem: type[Problem]) -> tuple[MetricInfo, ...]:

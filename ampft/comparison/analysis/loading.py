@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ampft.comparison.arms import PLACEBO, place_of
+from ampft.comparison.arms import PLACEBO, arm_sort_key
 from ampft.errors import InputError
 from ampft.precision.modes import BASELINE, is_like_fp32
 from ampft.runs.record import RECORD_NAME, RunRecord, read_record
@@ -106,7 +106,7 @@ def group_runs(runs: Sequence[RecordedRun], *, baseline: str) -> tuple[RunGroup,
             seed; a mode lacks a run at a seed that another has.
     """
     arms: dict[str, dict[int, RecordedRun]] = {}
-    for run in sorted(runs, key=lambda run: (place_of(run.arm), run.seed, str(run.folder))):
+    for run in sorted(runs, key=lambda run: (arm_sort_key(run.arm), run.seed, str(run.folder))):
         seeds = arms.setdefault(run.arm, {})
         if run.seed in seeds:
             raise InputError(

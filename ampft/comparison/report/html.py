@@ -23,7 +23,7 @@ from ampft.comparison.report.curve_charts import loss_chart, scale_chart, valida
 from ampft.comparison.report.drawing import shown
 from ampft.comparison.report.method import SOURCES, method_paragraphs
 from ampft.comparison.report.noise import noise_protocol, noise_rows, share
-from ampft.comparison.words import verdict_sentences
+from ampft.comparison.verdict_text import verdict_texts
 from ampft.text import numbers
 from ampft.text.numbers import counted, duration
 
@@ -102,7 +102,7 @@ def html_text(comparison: Comparison) -> str:
 
 
 def _context(comparison: Comparison) -> dict[str, Any]:
-    verdicts = comparison.verdicts or verdict_sentences(comparison)
+    verdicts = comparison.verdicts or verdict_texts(comparison)
     comparison = cells.without_survivors(comparison)
     arms = comparison.arms
     styles = looks(arms)

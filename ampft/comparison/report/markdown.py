@@ -17,7 +17,7 @@ from ampft.comparison.report.cells import (
     without_survivors,
 )
 from ampft.comparison.report.method import SOURCES, method_paragraphs
-from ampft.comparison.words import verdict_sentences
+from ampft.comparison.verdict_text import verdict_texts
 from ampft.text.markdown import code, prose, table
 from ampft.text.numbers import (
     NOT_MEASURED,
@@ -38,7 +38,7 @@ def markdown_text(comparison: Comparison) -> str:
     Args:
         comparison: Where its `verdicts` are empty they are made here.
     """
-    verdicts = comparison.verdicts or verdict_sentences(comparison)
+    verdicts = comparison.verdicts or verdict_texts(comparison)
     comparison = without_survivors(comparison)
     sections = {
         "Seed by seed": _seeds(comparison),

@@ -14,7 +14,7 @@ from ampft.comparison.report.cells import (
     step_cell,
     without_survivors,
 )
-from ampft.comparison.words import verdict_sentences
+from ampft.comparison.verdict_text import verdict_texts
 from ampft.text.escaping import display_width, inert
 from ampft.text.numbers import (
     PLUS_MINUS,
@@ -38,7 +38,7 @@ def terminal_text(comparison: Comparison) -> str:
     Returns:
         Lines with a newline at the end of each.
     """
-    verdicts = comparison.verdicts or verdict_sentences(comparison)
+    verdicts = comparison.verdicts or verdict_texts(comparison)
     comparison = without_survivors(comparison)
     parts = [
         _wrapped(heading(comparison)),

@@ -75,7 +75,7 @@ _WANTED = (
 )
 
 
-def stamps_of_differences(groups: Sequence[RunGroup]) -> tuple[str, ...]:
+def difference_stamps(groups: Sequence[RunGroup]) -> tuple[str, ...]:
     """Compare each run with the baseline's.
 
     Args:
