@@ -177,7 +177,9 @@ def _simulated(
         label_names=tuple(labels),
         arms=arms,
         verdicts=(),
-        stamps=() if seeds > 3 else ("screening: 3 seeds cannot usually establish equivalence",),
+        stamps=()
+        if seeds > 3
+        else ("screening: 3 seeds are usually too few to establish equivalence",),
         setup={
             "model": "all-MiniLM-L6-v2, 22.7 M parameters",
             "data": "stdlib (summary): train 3,016, validation 377, test 754",
