@@ -126,7 +126,7 @@ def group_runs(runs: Sequence[RecordedRun], *, baseline: str) -> tuple[RunGroup,
 def _run_folders(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise InputError(
-            f"RUN {folder}: the folder does not exist. Name the --output_dir of a run, which holds "
+            f"RUN {folder}: there is no such folder. Name the --output_dir of a run, which holds "
             f"{RECORD_NAME}."
         )
     runs_folder = folder / RUNS_NAME
