@@ -20,8 +20,8 @@ REPLACEMENTS = {
     "do_eval": ALWAYS_RUN,
     "do_predict": ALWAYS_RUN,
 } | {
-    theirs: f"Use --{ours}."
-    for theirs, ours in {
+    other: f"Use --{name}."
+    for other, name in {
         "model_name": "model_name_or_path",
         "max_length": "max_seq_length",
         "pad_to_max_length": "padding",

@@ -192,7 +192,7 @@ class Flips:
         gained: Mean number that only the arm predicts correctly.
         lost: Mean number that only the baseline predicts correctly.
         mcnemar_mid_p: McNemar's mid-p per seed; it compares only the two checkpoints of a seed.
-        examples: A few examples, those that differ at the most seeds first.
+        examples: A few examples, those that differ for the largest number of seeds first.
     """
 
     per_seed: tuple[int, ...]

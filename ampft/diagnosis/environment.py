@@ -195,8 +195,8 @@ def _device_line(device: dict[str, Any]) -> str:
         if key not in ("type", "name", "memory_gib")
     ]
     memory = [f"{device['memory_gib']} GiB"] if "memory_gib" in device else []
-    words = ", ".join([str(device["name"]), *details, *memory])
-    return f"{device['type']}: {words.replace('compute_capability', 'compute capability')}"
+    text = ", ".join([str(device["name"]), *details, *memory])
+    return f"{device['type']}: {text.replace('compute_capability', 'compute capability')}"
 
 
 def _modes_table(entries: list[dict[str, str]]) -> list[str]:
@@ -204,8 +204,8 @@ def _modes_table(entries: list[dict[str, str]]) -> list[str]:
 
 
 def _features_table(features: dict[str, dict[str, bool | None]]) -> list[str]:
-    words = {True: "yes", False: "no", None: "unknown"}
-    rows = [[name, words[f["torch"]], words[f["kernel"]]] for name, f in features.items()]
+    labels = {True: "yes", False: "no", None: "unknown"}
+    rows = [[name, labels[f["torch"]], labels[f["kernel"]]] for name, f in features.items()]
     return _table(rows, header=("", "torch", "kernel"))
 
 

@@ -228,16 +228,16 @@ def test_empty_texts(name):
         parse(f"--{name}=")
 
 
-@pytest.mark.parametrize("theirs", sorted(REPLACEMENTS))
-def test_flags_of_other_scripts(theirs):
-    ours = {f.name for f in fields(ClassifyArguments)}
-    assert theirs not in ours
-    named = re.findall(r"--(\w+)", REPLACEMENTS[theirs])
-    assert set(named) <= ours
-    assert named or "always run" in REPLACEMENTS[theirs]
-    message = f"unknown flag --{theirs}. {REPLACEMENTS[theirs]} See"
+@pytest.mark.parametrize("other", sorted(REPLACEMENTS))
+def test_flags_of_other_scripts(other):
+    names = {f.name for f in fields(ClassifyArguments)}
+    assert other not in names
+    named = re.findall(r"--(\w+)", REPLACEMENTS[other])
+    assert set(named) <= names
+    assert named or "always run" in REPLACEMENTS[other]
+    message = f"unknown flag --{other}. {REPLACEMENTS[other]} See"
     with pytest.raises(InputError, match=re.escape(message)):
-        parse(f"--{theirs}", "1")
+        parse(f"--{other}", "1")
 
 
 @pytest.mark.parametrize(

@@ -52,9 +52,9 @@ def test_the_comparison_is_written(tmp_path, capsys):
     assert cli.main(["compare", str(tmp_path), *words]) == 0
     assert f"wrote {tmp_path / 'out'}" in capsys.readouterr().out
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == list(FILES)
-    found = read_comparison(tmp_path / "out" / "comparison.json")
-    assert found == compare_folders(runs, metric="macro_f1", margin=0.02)
-    assert (found.metric, found.margin) == ("macro_f1", 0.02)
+    written_comparison = read_comparison(tmp_path / "out" / "comparison.json")
+    assert written_comparison == compare_folders(runs, metric="macro_f1", margin=0.02)
+    assert (written_comparison.metric, written_comparison.margin) == ("macro_f1", 0.02)
 
 
 @pytest.mark.parametrize(
@@ -71,10 +71,10 @@ def test_invalid_arguments_print_one_message(tmp_path, capsys, words, message):
     runs = [str(write_run(tmp_path, arm, 42, predicted())) for arm in ("fp32", "bf16")]
     folder = tmp_path / "out"
     assert cli.main(["compare", *runs, "--output_dir", str(folder), *words]) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert shown.err.startswith(message)
-    assert shown.err.count("\n") == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith(message)
+    assert printed.err.count("\n") == 1
     assert not folder.exists()
 
 
@@ -101,9 +101,9 @@ def test_real_runs_are_compared(tmp_path, capsys):
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
     assert cli.main(["compare", str(tmp_path / "fp32"), str(tmp_path / "bf16")]) == 0
-    shown = capsys.readouterr().out
-    assert "! only 1 seed: error bars and verdicts need at least 3" in shown
-    assert "not like for like" not in shown
+    printed = capsys.readouterr().out
+    assert "! only 1 seed: error bars and verdicts need at least 3" in printed
+    assert "not like for like" not in printed
     comparison = compare_folders([tmp_path / "fp32", tmp_path / "bf16"])
     arm = comparison.arm("bf16")
     report = json.loads((tmp_path / "bf16" / "report.json").read_text(encoding="utf-8"))

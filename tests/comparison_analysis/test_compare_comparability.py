@@ -33,16 +33,16 @@ def stamps(*, arm="bf16", seeds=(43,), **changes):
         changed = changes if seed in seeds else {}
         arguments = {**record_of(arm, seed).arguments, **changed.get("arguments", {})}
         runs.append(run_of(arm, seed, **{**changed, "arguments": arguments}))
-    found = all_stamps(group_runs(runs, baseline="fp32"), PlanFacts(planned=True))
-    assert found[0] == "screening: 3 seeds are usually too few to establish equivalence"
-    return found[1:]
+    messages = all_stamps(group_runs(runs, baseline="fp32"), PlanFacts(planned=True))
+    assert messages[0] == "screening: 3 seeds are usually too few to establish equivalence"
+    return messages[1:]
 
 
 def test_like_for_like_has_no_stamp():
     assert stamps() == ()
 
 
-def test_a_placebo_starts_from_the_weights_before_they_moved():
+def test_a_placebo_records_its_weights_before_the_perturbation():
     assert stamps(arm="placebo") == ()
 
 
@@ -65,11 +65,11 @@ def test_a_placebo_starts_from_the_weights_before_they_moved():
     ],
 )
 def test_one_difference_is_stamped(changes, words):
-    found = stamps(**changes)
-    assert len(found) == 1
-    assert found[0].startswith(f"not like for like: {words}")
-    assert "fp32-seed43" in found[0]
-    assert "in bf16-seed43)" in found[0]
+    messages = stamps(**changes)
+    assert len(messages) == 1
+    assert messages[0].startswith(f"not like for like: {words}")
+    assert "fp32-seed43" in messages[0]
+    assert "in bf16-seed43)" in messages[0]
 
 
 def test_a_difference_in_all_runs_is_stamped_once():
@@ -93,8 +93,8 @@ def test_a_flag_that_one_version_lacks_is_not_stamped():
 
 def test_native_and_emulated_runs_of_one_mode_are_stamped():
     precision = replace(LIKE.precision, resolved={"mode": "bf16", "execution": "emulated"})
-    found = stamps(precision=precision)
-    assert found == ("not like for like: bf16 was native in some runs and emulated in others",)
+    messages = stamps(precision=precision)
+    assert messages == ("not like for like: bf16 was native in some runs and emulated in others",)
 
 
 def test_ids_of_a_diverged_run_are_not_compared():
@@ -139,8 +139,8 @@ def test_another_pretrained_model_at_one_seed_of_all_arms_is_stamped():
         for seed in FEW:
             name = "large" if seed == 43 else "tiny"
             runs.append(run_of(arm, seed, model=replace(record_of(arm, seed).model, name=name)))
-    found = all_stamps(group_runs(runs, baseline="fp32"), PlanFacts(planned=True))
-    assert found[1:] == (
+    messages = all_stamps(group_runs(runs, baseline="fp32"), PlanFacts(planned=True))
+    assert messages[1:] == (
         "not like for like: pretrained model (tiny in fp32-seed42, large in fp32-seed43)",
     )
 
@@ -151,8 +151,8 @@ def test_values_are_inert_in_messages():
 
 
 def test_a_selected_split_is_stamped():
-    found = stamps(metrics={"split": "test", "selected": True})
-    assert found == (
+    messages = stamps(metrics={"split": "test", "selected": True})
+    assert messages == (
         "selected: the metrics come from test, on which the best epoch was also chosen; expect "
         "worse results on new data",
     )

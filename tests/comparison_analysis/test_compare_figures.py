@@ -87,15 +87,15 @@ def test_planted_flips_are_counted(tmp_path):
     assert flips.mean == pytest.approx(11 / 3)
     assert (flips.gained, flips.lost) == (2, pytest.approx(5 / 3))
     assert flips.mcnemar_mid_p == (mcnemar_mid_p(4, 2), mcnemar_mid_p(2, 0), mcnemar_mid_p(0, 3))
-    shown = flips.examples
-    assert [(each.example_id, each.seeds) for each in shown] == [
+    examples = flips.examples
+    assert [(each.example_id, each.seeds) for each in examples] == [
         *((0, 2), (1, 2), (2, 1), (3, 1)),
         *((10, 1), (11, 1), (50, 1), (51, 1), (52, 1)),
     ]
-    assert shown[0].text == "text 0"
-    assert (shown[0].label, shown[0].baseline, shown[0].arm) == ("no", "yes", "no")
-    assert shown[-1].baseline == shown[-1].label
-    assert shown[0].arm_confidence == pytest.approx(0.8)
+    assert examples[0].text == "text 0"
+    assert (examples[0].label, examples[0].baseline, examples[0].arm) == ("no", "yes", "no")
+    assert examples[-1].baseline == examples[-1].label
+    assert examples[0].arm_confidence == pytest.approx(0.8)
 
 
 def test_long_texts_are_truncated_and_examples_are_limited(tmp_path):
@@ -205,10 +205,16 @@ def test_memory_and_its_parts(tmp_path):
     runs = write_runs(tmp_path, {"fp32": [[]] * 3}, seeds=FEW)
     runs += [write_run(tmp_path, "bf16", seed, predicted(), memory=memory) for seed in FEW]
     comparison = compare_folders(runs)
-    found = comparison.arm("bf16").memory
-    assert found is not None
-    assert (found.peak, found.ratio) == (900 * MIB, 0.9)
-    parts = (found.weights, found.gradients, found.optimizer_state, found.activations, found.rest)
+    measured = comparison.arm("bf16").memory
+    assert measured is not None
+    assert (measured.peak, measured.ratio) == (900 * MIB, 0.9)
+    parts = (
+        measured.weights,
+        measured.gradients,
+        measured.optimizer_state,
+        measured.activations,
+        measured.rest,
+    )
     assert parts == (10, 11, 12, 13, 14)
     base = comparison.baseline.memory
     assert base is not None

@@ -103,7 +103,7 @@ def test_without_measurements_there_is_no_chart():
         assert chart(comparison, arm_styles(arms)) is None
 
 
-def test_every_arm_has_its_own_look_up_to_the_last_colour():
+def test_every_arm_has_its_own_style_up_to_the_last_colour():
     arm = realistic().arms[2]
     arms = [*realistic().arms[:2], *(replace(arm, name=f"m{n}") for n in range(LAST - 1))]
     numbers = [style.number for style in arm_styles(arms)]

@@ -46,19 +46,19 @@ def rendered(text: str) -> str:
 
 
 def elements(text: str) -> Elements:
-    found = Elements()
-    found.feed(rendered(text))
-    return found
+    document = Elements()
+    document.feed(rendered(text))
+    return document
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_text_from_the_data_is_inert(example):
     text = markdown_text(example())
-    found = elements(text)
-    assert found.names <= ALLOWED_ELEMENTS
-    assert "details" in found.names
-    assert found.attributes <= {"style"}
-    assert not found.open
+    document = elements(text)
+    assert document.names <= ALLOWED_ELEMENTS
+    assert "details" in document.names
+    assert document.attributes <= {"style"}
+    assert not document.open
     # Some renderers turn addresses into links even where Markdown does not.
     outside_code = re.sub(r"`[^`\n]*`|</?(details|summary)>", "", text)
     assert not re.search(r"[^\\]:/|[^\s\\]@\w|<", outside_code)
@@ -67,9 +67,9 @@ def test_text_from_the_data_is_inert(example):
 
 def test_the_check_finds_text_that_is_not_inert():
     """The check above fails if a label is inserted without escaping."""
-    found = elements("| a |\n| --- |\n| <img src=x onerror=alert(1)> [x](http://example.com) |")
-    assert {"img", "a"} <= found.names
-    assert {"onerror", "href"} <= found.attributes
+    document = elements("| a |\n| --- |\n| <img src=x onerror=alert(1)> [x](http://example.com) |")
+    assert {"img", "a"} <= document.names
+    assert {"onerror", "href"} <= document.attributes
 
 
 @pytest.mark.parametrize("example", EXAMPLES)

@@ -63,10 +63,10 @@ def page(request):
 
 
 def test_elements_nest_and_are_allowed(page):
-    found = read(page)
-    assert len(found.elements) > 300
-    assert {tag for tag, _, _ in found.elements} <= ALLOWED
-    assert len(set(found.ids)) == len(found.ids)
+    document = read(page)
+    assert len(document.elements) > 300
+    assert {tag for tag, _, _ in document.elements} <= ALLOWED
+    assert len(set(document.ids)) == len(document.ids)
 
 
 def test_the_check_finds_wrong_nesting():
@@ -95,9 +95,9 @@ def test_every_chart_is_in_a_figure_with_a_text_alternative(page):
 
 
 def test_every_table_has_a_caption_and_scoped_heads(page):
-    found = read(page).elements
-    assert sum(tag == "table" for tag, _, _ in found) == page.count("<caption>")
-    assert all(attributes.get("scope") for tag, attributes, _ in found if tag == "th")
+    document = read(page).elements
+    assert sum(tag == "table" for tag, _, _ in document) == page.count("<caption>")
+    assert all(attributes.get("scope") for tag, attributes, _ in document if tag == "th")
 
 
 def test_the_same_comparison_gives_the_same_bytes(page, request):

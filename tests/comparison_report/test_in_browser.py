@@ -126,12 +126,12 @@ def test_every_chart_has_a_text_alternative(opened):
 
 def test_the_data_adds_no_scripts_handlers_or_addresses(opened):
     browser, *_ = opened
-    found = browser.execute_script("""
+    counts = browser.execute_script("""
         const all = [...document.querySelectorAll('*')];
         const acts = a => a.name.startsWith('on') || ['href', 'src', 'style'].includes(a.name);
         return [document.scripts.length, document.links.length, document.images.length,
                 document.forms.length, all.filter(e => [...e.attributes].some(acts)).length]""")
-    assert found == [0, 0, 0, 0, 0]
+    assert counts == [0, 0, 0, 0, 0]
 
 
 def test_labels_of_charts_keep_their_size_on_a_phone(opened):

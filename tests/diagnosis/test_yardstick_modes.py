@@ -146,8 +146,8 @@ def test_gradient_and_error_scale_with_the_weights_as_predicted(tiny_bert, fresh
         (step_batch,) = steps.epoch(0, stop=1)
         name, before = "bert.embeddings.word_embeddings.weight", []
         for _ in range(2):
-            exact, found = reference(step_batch).gradient[name], bf16(step_batch).gradient[name]
-            before.append((float(exact.norm()), float((found - exact).norm())))
+            exact, result = reference(step_batch).gradient[name], bf16(step_batch).gradient[name]
+            before.append((float(exact.norm()), float((result - exact).norm())))
             for model in (reference.model, bf16.model):
                 for table in model.bert.embeddings.children():
                     if isinstance(table, torch.nn.Embedding):
@@ -167,12 +167,12 @@ def test_an_overflow_halves_the_scale_only_for_its_batch(tiny_bert, fresh_accele
         hook = weight.register_hook(
             lambda g: g * torch.inf if fp16.prepared.accelerator.scaler.get_scale() > 16384 else g
         )
-        found = fp16(first)
-        assert (found.overflowed, found.scale) == (True, 16384.0)
-        assert difference(found.gradient, reference(first).gradient) < 0.01
+        result = fp16(first)
+        assert (result.overflowed, result.scale) == (True, 16384.0)
+        assert difference(result.gradient, reference(first).gradient) < 0.01
         hook.remove()
-        found = fp16(second)
-        assert (found.overflowed, found.scale) == (False, 65536.0)
+        result = fp16(second)
+        assert (result.overflowed, result.scale) == (False, 65536.0)
         weight.register_hook(lambda g: g * torch.inf)
         assert fp16(first).gradient is None
 
@@ -185,7 +185,7 @@ def test_blocks_of_plain_modules_are_their_submodules():
     model.token = torch.nn.Parameter(torch.zeros(3))
     blocks = blocks_of(model)
     assert dict(zip(blocks.names, blocks.sizes, strict=True)) == {
-        "own parameters": 3, "body.0": 6, "body.1": 6, "head": 3,
+        "top-level parameters": 3, "body.0": 6, "body.1": 6, "head": 3,
     }  # fmt: skip
 
 
@@ -221,18 +221,18 @@ def test_invalid_input_is_refused(flags, match, words, run_of, tiny_bert, fresh_
     split = argv.index("--") if "--" in argv else len(argv)
     command = ["yardstick", *argv[:split], "--", *words, *argv[split + 1 :]]
     assert cli.main(command) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    (line,) = shown.err.splitlines()
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
     assert match in line
 
 
 def test_the_command_prints_and_writes(words, tmp_path, fresh_accelerate, capsys):
     output = tmp_path / "yardstick.json"
     main(["--modes", "bf16", "--batches", "2", "--output", str(output), "--", *words])
-    shown = capsys.readouterr().out
-    assert "bf16, " in shown
-    assert shown.splitlines()[-1] == f"wrote      {output}"
-    found = Yardstick.from_dict(json.loads(output.read_text()))
-    assert found.settings.batches == 2
+    printed = capsys.readouterr().out
+    assert "bf16, " in printed
+    assert printed.splitlines()[-1] == f"wrote      {output}"
+    yardstick = Yardstick.from_dict(json.loads(output.read_text()))
+    assert yardstick.settings.batches == 2
     assert list(Path(tmp_path).iterdir()) == [output]

@@ -63,7 +63,7 @@ def _examples(
     flipped: npt.NDArray[np.bool_],
     texts: Path,
 ) -> tuple[FlippedExample, ...]:
-    """Return the examples that flip at most seeds; ties by confidence, then by example id."""
+    """Return the examples that flip for the most seeds; ties by confidence, then by id."""
     times = flipped.sum(axis=0)
     candidates = np.flatnonzero((times > 0) & (times >= _min_flips(times)))
     first = flipped[:, candidates].argmax(axis=0)

@@ -1,4 +1,4 @@
-"""Progress of the whole comparison: one updated line on a terminal, plain lines elsewhere."""
+"""Progress of a comparison: one updated line on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 

@@ -212,8 +212,8 @@ class ComparisonSession:
         """Set the time of the comparison itself: that of this process minus its waiting time."""
         waited = self.plan.runs_seconds - self._runs_before
         waited += self.plan.yardstick_seconds - self._yardstick_before
-        own = self._own_before + process_seconds() - waited
-        self.plan = replace(self.plan, own_seconds=own)
+        own_seconds = self._own_before + process_seconds() - waited
+        self.plan = replace(self.plan, own_seconds=own_seconds)
 
 
 @contextlib.contextmanager

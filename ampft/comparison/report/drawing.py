@@ -70,9 +70,9 @@ def picture(
     )
 
 
-def text(words: str, x: str, y: float | str, class_: str = "", **attributes: str) -> Markup:
+def text(content: str, x: str, y: float | str, class_: str = "", **attributes: str) -> Markup:
     """Return a label at `x` (a percentage) and `y` (pixels or a percentage)."""
-    return element("text", words, x=x, y=y, class_=class_ or None, **attributes)
+    return element("text", content, x=x, y=y, class_=class_ or None, **attributes)
 
 
 def line(x1: str, y1: float | str, x2: str, y2: float | str, class_: str) -> Markup:

@@ -96,7 +96,7 @@ def _executed(comparison: Comparison) -> str:
     for arm in comparison.arms:
         if arm.executed:
             names.setdefault(arm.executed, []).append(code(arm.name))
-    lines = (f"- {', '.join(arms)}: {prose(words)}" for words, arms in names.items())
+    lines = (f"- {', '.join(arms)}: {prose(executed)}" for executed, arms in names.items())
     return "Precision measured in the first step:\n\n" + "\n".join(lines) if names else ""
 
 
@@ -150,14 +150,14 @@ def _seeds(comparison: Comparison) -> str:
     differences = [
         (
             code(arm.name),
-            *_by_seed(comparison, arm, [units.difference(x, 1) for x in found.per_seed]),
-            units.difference(found.estimate, 1),
-            units.interval(found.interval95, 1),
-            units.interval(found.interval90, 1),
+            *_by_seed(comparison, arm, [units.difference(x, 1) for x in difference.per_seed]),
+            units.difference(difference.estimate, 1),
+            units.interval(difference.interval95, 1),
+            units.interval(difference.interval90, 1),
         )
         for arm in comparison.arms
-        for found in [arm.difference]
-        if found is not None
+        for difference in [arm.difference]
+        if difference is not None
     ]
     if not differences:
         return f"{_capitalised(units.heading)}:\n\n{table(header, metrics)}"
@@ -183,18 +183,18 @@ def _variances(comparison: Comparison) -> str:
             *(
                 comparison.units.value(variance**0.5, 1)
                 for variance in (
-                    found.seed_variance,
-                    found.jackknife_variance,
-                    found.jackknife_covariance,
+                    difference.seed_variance,
+                    difference.jackknife_variance,
+                    difference.jackknife_covariance,
                 )
             ),
-            f"{found.degrees_of_freedom:.1f}",
-            *map(p_value, (found.p_difference, found.p_difference_holm)),
-            *map(p_value, (found.p_equivalence, found.p_equivalence_holm)),
+            f"{difference.degrees_of_freedom:.1f}",
+            *map(p_value, (difference.p_difference, difference.p_difference_holm)),
+            *map(p_value, (difference.p_equivalence, difference.p_equivalence_holm)),
         )
         for arm in comparison.arms
-        for found in [arm.difference]
-        if found is not None
+        for difference in [arm.difference]
+        if difference is not None
     ]
     return table(header, rows)
 
@@ -214,11 +214,11 @@ def _evaluated_in_fp32(comparison: Comparison) -> str:
             units.value(arm.metrics_fp32[comparison.metric].mean),
             difference_cell(comparison, arm),
             NOT_MEASURED
-            if found is None
-            else f"{units.difference(found.estimate)} ({units.interval(found.interval95)})",
+            if in_fp32 is None
+            else f"{units.difference(in_fp32.estimate)} ({units.interval(in_fp32.interval95)})",
         )
         for arm in comparison.arms
-        for found in [arm.difference_fp32]
+        for in_fp32 in [arm.difference_fp32]
         if comparison.metric in arm.metrics_fp32
     ]
     if not rows:
@@ -236,7 +236,7 @@ def _evaluated_in_fp32(comparison: Comparison) -> str:
 
 
 def _method(comparison: Comparison) -> str:
-    paragraphs = "\n\n".join(prose(words) for words in method_paragraphs(comparison))
+    paragraphs = "\n\n".join(prose(paragraph) for paragraph in method_paragraphs(comparison))
     sources = "\n".join(f"- {prose(source)}" for source in SOURCES)
     return f"{paragraphs}\n\nSources:\n\n{sources}"
 

@@ -63,8 +63,8 @@ def _examples(comparison: Comparison, arm: ArmResult) -> str:
     examples = arm.flips.examples if arm.flips is not None else ()
     rows = [_example(example) for example in examples]
     return (
-        f"Examples that {code(arm.name)} changes at the most seeds, with predictions and "
-        f"confidence at the first of these seeds:\n\n{table(header, rows, left=5)}"
+        f"Examples that {code(arm.name)} changes for the largest number of seeds, with predictions "
+        f"and confidence at the first of these seeds:\n\n{table(header, rows, left=5)}"
     )
 
 

@@ -294,10 +294,12 @@ def check_model(
             "run."
         )
     if tuple(record.label_names) != label_names:
-        theirs, ours = (inert(", ".join(names)) for names in (record.label_names, label_names))
+        run_labels, data_labels = (
+            inert(", ".join(names)) for names in (record.label_names, label_names)
+        )
         raise InputError(
-            f"{CHECKPOINT} {folder}: the run has the labels {theirs}, but the data has {ours}. "
-            "Pass the arguments of that run."
+            f"{CHECKPOINT} {folder}: the run has the labels {run_labels}, but the data has "
+            f"{data_labels}. Pass the arguments of that run."
         )
 
 

@@ -1,4 +1,4 @@
-"""The yardstick on a terminal: a table of modes, one of modules, a sentence for each mode."""
+"""The yardstick as text: tables of modes and modules, and a summary of each mode."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def format_yardstick(yardstick: Yardstick) -> str:
 
 
 def format_checkpoint(checkpoint: CheckpointFigures, settings: YardstickSettings) -> str:
-    """Return the tables and sentences for one set of weights."""
+    """Return the tables and summaries for one set of weights."""
     whole = checkpoint.whole
     title = (
         f"{inert(checkpoint.name)}: norm of the mean gradient {_number(whole.gradient_norm)} "
@@ -81,8 +81,8 @@ def _heading(settings: YardstickSettings) -> str:
         "yardstick": "gradient error (compared with float64) relative to batch noise",
         "model": f"{inert(settings.model)}, {padding}",
         "data": inert(settings.data),
-        "batches": f"{settings.batches} step batches of {settings.effective_batch_size}, dropout "
-        f"off; {settings.device}, {counted(settings.cpu_threads, 'thread')}",
+        "batches": f"{settings.batches} step batches of {settings.effective_batch_size} examples, "
+        f"dropout off; {settings.device}, {counted(settings.cpu_threads, 'thread')}",
     }
     return "\n".join(labelled(name, text) for name, text in lines.items())
 
@@ -122,7 +122,7 @@ def _bias(figures: GradientError) -> str:
 
 def _bias_text(figures: GradientError) -> str:
     if not figures.has_significant_bias or not figures.bias_over_noise:
-        return "There is no significant bias that all batches share"
+        return "It has no significant bias"
     steps = float(f"{figures.bias_over_noise**-2:.1e}")
     # Bias grows linearly with the number of steps, but noise only with its square root.
     return (

@@ -240,5 +240,5 @@ def _longest_prefix(paths: list[str], parameter: str) -> str:
 
 def _block_name(path: str, prefix: str) -> str:
     if path == prefix or not path:
-        return path or "own parameters"
+        return path or "top-level parameters"
     return path.removeprefix(f"{prefix}.") if prefix else path
