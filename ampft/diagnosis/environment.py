@@ -1,4 +1,4 @@
-"""What this machine and its packages make of mixed precision: the content of `ampft env`."""
+"""The content of `ampft env`: how this machine and its packages handle mixed precision."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PACKAGES = (
     "ampft", "torch", "transformers", "accelerate", "datasets", "evaluate", "scikit-learn", "numpy",
 )  # fmt: skip
 
-# Name for people, PyTorch's capability, flag of /proc/cpuinfo.
+# Display name, name of PyTorch's capability, flag in /proc/cpuinfo.
 _FEATURES_X86 = (
     ("AVX512-BF16", "avx512_bf16", "avx512_bf16"),
     ("AMX-BF16", "amx_bf16", "amx_bf16"),
@@ -39,14 +39,14 @@ _WIDTH = 96
 
 
 def collect_environment(measure: bool = True) -> dict[str, Any]:
-    """Collect what a bug report or a puzzled user needs.
+    """Collect the facts that a bug report or a user needs.
 
     Args:
-        measure: Whether to measure matrix products too (a few seconds).
+        measure: Whether to measure matrix product rates, which takes a few seconds.
 
     Returns:
         `versions`, `system`, `devices`, `modes`, `cpu_features`, `matrix_products`, `formats` and
-        `amp`, made of dictionaries, lists, strings, numbers, booleans and None: ready for JSON.
+        `amp`, as dictionaries, lists, strings, numbers, booleans and None that JSON can represent.
     """
     devices = _devices()
     return {
@@ -62,8 +62,8 @@ def collect_environment(measure: bool = True) -> dict[str, Any]:
 
 
 def _devices() -> list[torch.device]:
-    found = torch.accelerator.current_accelerator(check_available=True)
-    return [torch.device("cpu")] + ([found] if found is not None else [])
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    return [torch.device("cpu")] + ([accelerator] if accelerator is not None else [])
 
 
 def _versions() -> dict[str, str | None]:
@@ -80,7 +80,7 @@ def _versions() -> dict[str, str | None]:
 def _system() -> dict[str, str]:
     name = platform.system()
     if name == "Linux":
-        with suppress(OSError):  # a Linux without os-release
+        with suppress(OSError):  # some Linux systems have no os-release
             name = platform.freedesktop_os_release().get("PRETTY_NAME", name)
     return {"os": name, "machine": platform.machine()}
 
@@ -108,12 +108,12 @@ def _describe(device: torch.device) -> dict[str, Any]:
 
 def _cpu_name() -> str:
     query = getattr(torch.cpu, "get_capabilities", None)  # PyTorch 2.11 and later
-    known = query().get("cpu_name") if query is not None else None
-    return str(known or platform.processor() or platform.machine())
+    cpu_name = query().get("cpu_name") if query is not None else None
+    return str(cpu_name or platform.processor() or platform.machine())
 
 
 def _cpu_features() -> dict[str, dict[str, bool | None]]:
-    """Say for each feature what PyTorch and what the kernel know of; None where nobody tells."""
+    """Return for each feature whether PyTorch and the kernel report it; None if unknown."""
     capabilities = cpu_capabilities()
     try:
         flags: set[str] | None = set(_CPUINFO.read_text(errors="replace").split())
@@ -150,7 +150,7 @@ def _tf32_rate(device: torch.device) -> MatrixRate:
 
 
 def format_environment(environment: dict[str, Any]) -> str:
-    """Return what `collect_environment` found as text of at most 96 columns."""
+    """Return the result of `collect_environment` as text of at most 96 columns."""
     sections = [
         _titled("Versions", _versions_table(environment)),
         _titled("Devices", [_device_line(device) for device in environment["devices"]]),
@@ -159,7 +159,7 @@ def format_environment(environment: dict[str, Any]) -> str:
             for device, entries in environment["modes"].items()
         ),
         _titled("CPU features for 16-bit arithmetic", _features_table(environment["cpu_features"])),
-        _titled("Measured matrix products", _rates_table(environment["matrix_products"])),
+        _titled("Measured matrix product rates", _rates_table(environment["matrix_products"])),
         _titled("Formats", _formats_table(environment["formats"])),
         _titled("Entry points of automatic mixed precision", _amp_table(environment["amp"])),
     ]
@@ -173,7 +173,7 @@ def _titled(title: str, lines: Sequence[str]) -> str:
 def _table(
     rows: Sequence[Sequence[str]], *, header: Sequence[str] = (), numbers: bool = False
 ) -> list[str]:
-    """Return aligned lines; only the first column is aligned left where the others are numbers."""
+    """Return aligned lines. With `numbers`, all columns but the first are right-aligned."""
     if not rows:
         return []
     table = Table(
@@ -195,8 +195,8 @@ def _device_line(device: dict[str, Any]) -> str:
         if key not in ("type", "name", "memory_gib")
     ]
     memory = [f"{device['memory_gib']} GiB"] if "memory_gib" in device else []
-    words = ", ".join([str(device["name"]), *details, *memory])
-    return f"{device['type']}: {words.replace('compute_capability', 'compute capability')}"
+    text = ", ".join([str(device["name"]), *details, *memory])
+    return f"{device['type']}: {text.replace('compute_capability', 'compute capability')}"
 
 
 def _modes_table(entries: list[dict[str, str]]) -> list[str]:
@@ -204,8 +204,8 @@ def _modes_table(entries: list[dict[str, str]]) -> list[str]:
 
 
 def _features_table(features: dict[str, dict[str, bool | None]]) -> list[str]:
-    words = {True: "yes", False: "no", None: "unknown"}
-    rows = [[name, words[f["torch"]], words[f["kernel"]]] for name, f in features.items()]
+    labels = {True: "yes", False: "no", None: "unknown"}
+    rows = [[name, labels[f["torch"]], labels[f["kernel"]]] for name, f in features.items()]
     return _table(rows, header=("", "torch", "kernel"))
 
 
@@ -216,7 +216,7 @@ def _rates_table(rates: list[dict[str, Any]]) -> list[str]:
         [f"{rate['device']}, {rate['dtype']}", f"{rate['gflops']:.1f}", f"{rate['size']}"]
         for rate in rates
     ]
-    header = ("device and operands", "GFLOP/s", "size")
+    header = ("device, operand dtype", "GFLOP/s", "matrix size")
     return _table(rows, header=header, numbers=True)
 
 
@@ -229,22 +229,22 @@ def _formats_table(formats: list[dict[str, Any]]) -> list[str]:
 
 def _amp_table(amp: dict[str, Any]) -> list[str]:
     rows = [[entry["name"], entry["status"], entry["call"]] for entry in amp["entry_points"]]
-    table = _table(rows, header=("", "here", "write today"))
+    table = _table(rows, header=("", "status", "current call"))
     return [*textwrap.wrap(amp["advice"], _WIDTH - 2), "", *table]
 
 
-PRESENT_IMPORT = "from torch.amp import autocast, GradScaler"
+CURRENT_IMPORT = "from torch.amp import autocast, GradScaler"
 
 ADVICE = (
     "\"cannot import name 'amp'\" and \"No module named 'apex'\" come from code written for "
-    "NVIDIA's apex (from apex import amp), which came before PyTorch's own AMP and is not needed "
-    "any more; `pip install apex` fetches another project of that name. Replace the import by "
-    f"`{PRESENT_IMPORT}`, amp.initialize and amp.scale_loss by the calls below, or let "
-    "Accelerator(mixed_precision=...) make them."
+    "NVIDIA's apex (from apex import amp), which predates PyTorch's own AMP and is no longer "
+    "needed. `pip install apex` installs an unrelated package of that name. Replace the import "
+    f"with `{CURRENT_IMPORT}`, and amp.initialize and amp.scale_loss with the calls below, or let "
+    "Accelerator(mixed_precision=...) make these calls."
 )
 
-# (module, name, arguments that open it, the present call)
-_DOORS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
+# (module, name, arguments to call it with, current call)
+_ENTRY_POINTS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("torch.amp", "autocast", ("cpu",), "torch.amp.autocast('cuda', dtype=torch.float16)"),
     ("torch.amp", "GradScaler", ("cpu",), "torch.amp.GradScaler('cuda')"),
     ("torch.cuda.amp", "autocast", (), "torch.amp.autocast('cuda', dtype=torch.float16)"),
@@ -257,12 +257,12 @@ _DOORS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
 
 @dataclass(frozen=True)
 class EntryPoint:
-    """One door to automatic mixed precision.
+    """One entry point of automatic mixed precision.
 
     Attributes:
-        name: Its full name.
+        name: Full name.
         status: `present`, `deprecated` or `absent`.
-        call: What to write today.
+        call: Current call to use.
     """
 
     name: str
@@ -271,13 +271,13 @@ class EntryPoint:
 
 
 def amp_entry_points() -> tuple[EntryPoint, ...]:
-    """Open each known entry point of AMP and return what became of it.
+    """Call each known entry point of AMP and return its status.
 
-    A deprecation is what PyTorch itself warns of (`FutureWarning`) when the entry point is used.
+    An entry point is deprecated if PyTorch emits a `FutureWarning` when it is used.
     """
     return tuple(
         EntryPoint(f"{module}.{name}", _status(module, name, arguments), call)
-        for module, name, arguments, call in _DOORS
+        for module, name, arguments, call in _ENTRY_POINTS
     )
 
 
@@ -287,10 +287,10 @@ def _status(module: str, name: str, arguments: tuple[str, ...]) -> str:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            door = getattr(import_module(module), name)
-            # apex would patch this process when it is initialized, so it is only looked at.
+            entry_point = getattr(import_module(module), name)
+            # Initializing apex would patch this process, so it is only imported.
             if module != "apex.amp":
-                door(*arguments)
+                entry_point(*arguments)
         except (ImportError, AttributeError):
             return "absent"
     if any(issubclass(warning.category, FutureWarning) for warning in caught):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
-from ampft.arguments.classify import EMBEDDED
+from ampft.arguments.classify import BUILT_IN_DEFAULTS
 from ampft.errors import InputError
 from ampft.machine import hardware, versions
 from ampft.runs.folder import RunFolder
@@ -209,7 +209,7 @@ def first_record(prepared: Prepared) -> RunRecord:
             examples={name: len(rows) for name, rows in data.splits.items()},
             notes=(*data.notes, *task.notes),
             input_columns=data.input_columns,
-            hub_id=None if args.dataset_name in EMBEDDED else _hub_id(args.dataset_name),
+            hub_id=None if args.dataset_name in BUILT_IN_DEFAULTS else _hub_id(args.dataset_name),
         ),
         model=ModelPart(
             name=prepared.loaded.name,
@@ -259,7 +259,10 @@ def read_record(folder: Path) -> RunRecord:
         if values.get("schema") == 1:
             values = _from_layout_1(values)
         check_schema(
-            path, values, SCHEMA, "Read it with the version of ampft that it names under `versions`."
+            path,
+            values,
+            SCHEMA,
+            "Read it with the version of ampft that it names under `versions`.",
         )
         return from_json(RunRecord, values, RECORD_NAME)
     except (OSError, ValueError, KeyError, TypeError) as error:

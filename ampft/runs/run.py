@@ -135,18 +135,14 @@ class Run:
         metrics = self._predict(model, "validation").report().metrics()
         problem = self.prepared.task.problem
         printed = {name: metrics[name] for name in problem.printed}
-        self.validations.append(
-            ValidationPart(epoch=epoch + 1, step=self.steps, metrics=metrics)
-        )
+        self.validations.append(ValidationPart(epoch=epoch + 1, step=self.steps, metrics=metrics))
         value = metrics[self.best.metric.name]
         better = self.best.update(value, epoch, self.prepared.accelerator, model)
         words = ", ".join(
             f"{problem.metrics[name].title} {'undefined' if v is None else f'{v:.3f}'}"
             for name, v in printed.items()
         )
-        self.history.write(
-            f"epoch {epoch + 1:<4} validation {words}{'  (best)' if better else ''}"
-        )
+        self.history.write(f"epoch {epoch + 1:<4} validation {words}{'  (best)' if better else ''}")
         self.history.resume_clock()
         return self.best.should_stop
 
@@ -182,9 +178,7 @@ class Run:
             metrics_fp32=metrics_fp32,
         )
         references = partial(prepared.task.references, split)
-        write_results(
-            self.folder, record, report, outcome, references, outcome_fp32=outcome_fp32
-        )
+        write_results(self.folder, record, report, outcome, references, outcome_fp32=outcome_fp32)
         self.finished = True
         self.history.close()
         print_line(f"\n{headed_report(report, selected=self._is_selected(split))}")

@@ -74,7 +74,7 @@ class Units:
 
     @property
     def margin_words(self) -> str:
-        """The margin as "1 point", "0.5 point" or "0.01"."""
+        """The margin as "1 point", "0.5 points" or "0.01"."""
         value = round(self.factor * self.margin, 6)
         return f"{value:g}{self._points(value)}"
 
@@ -91,7 +91,7 @@ class Units:
         return " to ".join(self.difference(end, more) for end in ends)
 
     def in_words(self, value: float) -> str:
-        """Return "+0.3 point", "+1.2 points" or "+0.012"; up to one point is singular."""
+        """Return "+0.3 points", "+1.0 point" or "+0.012"."""
         shown = self.difference(value)
         size = abs(float(shown.replace(MINUS, "-")))
         return f"{shown}{self._points(size)}"
@@ -103,7 +103,7 @@ class Units:
     def _points(self, size: float) -> str:
         if not self.is_share:
             return ""
-        return " point" if 0 < size <= 1 else " points"
+        return " point" if size == 1 else " points"
 
 
 def percent(share: float, decimals: int = 0) -> str:

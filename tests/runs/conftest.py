@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ampft.machine import hardware
-from ampft.tasks.single_label import (Predictions, ClassificationReport, classification_report)
+from ampft.tasks.single_label import Predictions, ClassificationReport, classification_report
 from ampft.runs.memory import PeakMemory
 from ampft.runs.record import (
     BestPart,

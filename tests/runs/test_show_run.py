@@ -12,7 +12,7 @@ from ampft.runs.folder import RunFolder
 from ampft.runs.memory import PeakMemory
 from ampft.runs.record import write_record
 from ampft.runs.show import format_run
-from ampft.text.numbers import (duration, size)
+from ampft.text.numbers import duration, size
 
 
 def test_prints_the_plan_the_report_and_the_closing_line(tmp_path: Path, make_record, make_report):

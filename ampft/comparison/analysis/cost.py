@@ -1,4 +1,4 @@
-"""What the arms cost: their speed, pair by pair, why one is hardly faster, and their memory."""
+"""The speed and memory of the arms, and why a mode is hardly faster than the baseline."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from typing import Any
 
 from ampft.comparison.analysis.loading import RecordedRun, RunGroup
 from ampft.comparison.findings import Memory, Speed
+from ampft.text.numbers import percent
 
-FASTER = 1.2  # a mode that is not gets a reason
-WAITING = 0.2
-BUSY = 0.35  # of the rate of large products; below it, the work is too small to fill the device
-AS_PREDICTED = 0.9
-NOT_MEASURED = "not measured: these runs recorded no utilisation to tell it by"
+MIN_SPEEDUP = 1.2  # below it, a reason is given
+MAX_WAITING = 0.2  # share of the step time
+MIN_UTILISATION = 0.35  # of the rate of large products; below it, the device is not filled
+MIN_SHARE_OF_AMDAHL = 0.9
+NOT_MEASURED = "unknown, because these runs recorded no utilisation"
 
 
 def speed(group: RunGroup, baseline: RunGroup, tf32: RunGroup | None) -> Speed | None:
-    """Return the speed of an arm; `None` when none of its runs finished.
+    """Return the speed of an arm; None if none of its runs finished.
 
     Args:
-        group: The arm.
-        baseline: What it is compared with; may be the same.
-        tf32: The arm of that mode, where there is one.
+        group: Runs of the arm.
+        baseline: Runs of the baseline, possibly the same.
+        tf32: Runs of the tf32 arm; None if there is none.
     """
     if not group.finished:
         return None
@@ -39,13 +40,13 @@ def speed(group: RunGroup, baseline: RunGroup, tf32: RunGroup | None) -> Speed |
         training_seconds=_median(group, "training_seconds"),
         total_seconds=_median(group, "total_seconds"),
         reason=_reason(group, baseline, ratio)
-        if ratio is not None and ratio < FASTER and not group.is_placebo
+        if ratio is not None and ratio < MIN_SPEEDUP and not group.is_placebo
         else None,
     )
 
 
 def is_emulated(group: RunGroup) -> bool:
-    """Whether any of its runs emulated its precision: its speed says nothing about hardware."""
+    """Return whether any run emulated its precision, so that its speed is not that of hardware."""
     return any(_execution(run) == "emulated" for run in group.runs)
 
 
@@ -54,58 +55,60 @@ def _execution(run: RecordedRun) -> object:
 
 
 def _ratios(group: RunGroup, other: RunGroup | None) -> list[float]:
-    """Return step of `other` / step of the arm at each seed where both finished."""
+    """Return step time of `other` / step time of the arm for each seed at which both finished."""
     is_itself = other is None or group.name == other.name
     if other is None or is_itself or is_emulated(group) or is_emulated(other):
         return []
     pairs = (
-        (_number(run.record.timings, name), _number(theirs.record.timings, name))
-        for run, theirs in zip(group.runs, other.runs, strict=True)
-        if run.is_finished and theirs.is_finished
+        (_number(run.record.timings, name), _number(other_run.record.timings, name))
+        for run, other_run in zip(group.runs, other.runs, strict=True)
+        if run.is_finished and other_run.is_finished
         for name in ("step_seconds_median",)
     )
-    return [theirs / own for own, theirs in pairs if own and theirs]
+    return [other_step / step for step, other_step in pairs if step and other_step]
 
 
 def _reason(group: RunGroup, baseline: RunGroup, ratio: float) -> str:
-    """Return the measured reason why a native mode is not clearly faster, in one sentence."""
+    """Return one sentence on why a native mode is not clearly faster, from measurements."""
     waiting = _median(group, "waiting_share")
-    if waiting is not None and waiting > WAITING:
+    if waiting is not None and waiting > MAX_WAITING:
         return (
-            f"waits for data in {waiting:.0%} of its step time, which no precision shortens; try "
-            "--dataloader_num_workers"
+            f"waits for data in {percent(waiting)} of its step time, which does not depend on the "
+            "precision; try --dataloader_num_workers"
         )
     busy = _median(baseline, "utilisation")
-    if busy is not None and busy < BUSY:
+    if busy is not None and busy < MIN_UTILISATION:
         return (
-            f"work too small: matrix products take {busy:.0%} of {baseline.name}'s step time at "
-            "the rate of large products, and the rest is overhead; try larger batches"
+            f"matrix products are too small: at the rate of large products they would take "
+            f"{percent(busy)} of {baseline.name}'s step time, and the rest is overhead; try larger "
+            "batches"
         )
-    if _odd_shapes(group):
+    if _has_unaligned_padding(group):
         return (
             "padded lengths are not multiples of 8, which slows 16-bit products on a GPU; try "
             "--pad_to_multiple_of 8"
         )
-    return _amdahl(group, baseline, ratio, busy)
+    return _amdahl_reason(group, baseline, ratio, busy)
 
 
-def _amdahl(group: RunGroup, baseline: RunGroup, ratio: float, busy: float | None) -> str:
-    """Compare with what is possible when the products alone get faster (Amdahl, 1967)."""
+def _amdahl_reason(group: RunGroup, baseline: RunGroup, ratio: float, busy: float | None) -> str:
+    """Compare with the speed-up that is possible if only the products are faster (Amdahl, 1967)."""
     rates = [_median(side, "matrix_rate_gflops") for side in (group, baseline)]
     if busy is None or not rates[0] or not rates[1]:
         return NOT_MEASURED
     gain = rates[0] / rates[1]
     possible = 1 / (1 - busy + busy / gain)
-    words = (
-        f"products are {busy:.0%} of {baseline.name}'s step time at the measured rate and run "
-        f"{gain:.2g} times as fast in {group.name}, which allows {possible:.2f} times"
+    limit = (
+        f"at the measured rates, matrix products take {percent(busy)} of {baseline.name}'s step "
+        f"time and are {gain:.2g}x faster in {group.name}, which allows a speed-up of "
+        f"{possible:.2f}x"
     )
-    if ratio < AS_PREDICTED * possible:
-        return f"{words}; casts and memory traffic take the rest of it"
-    return f"{words}; the rest does not get faster"
+    if ratio < MIN_SHARE_OF_AMDAHL * possible:
+        return f"{limit}; casts and memory traffic account for the difference"
+    return f"{limit}; the rest of the step does not become faster"
 
 
-def _odd_shapes(group: RunGroup) -> bool:
+def _has_unaligned_padding(group: RunGroup) -> bool:
     record = group.finished[0].record
     length = record.arguments.get("pad_to_multiple_of")
     padded = bool(record.arguments.get("padding")) or length is not None
@@ -123,43 +126,43 @@ def _figures(runs: Sequence[RecordedRun], name: str) -> Iterable[float]:
 
 
 def _number(timings: Mapping[str, Any], name: str) -> float | None:
-    """Return a timing; `None` where it is missing or was not finite."""
+    """Return a timing; None if it is missing or not finite."""
     value = timings.get(name)
     return float(value) if isinstance(value, int | float) else None
 
 
 def memory(group: RunGroup, baseline: RunGroup) -> Memory | None:
-    """Return medians over the runs that finished; `None` when none did or none measured.
+    """Return medians over the finished runs; None if there are none or they measured no memory.
 
-    The parts are medians of their own, so that they add up to the peak only nearly.
+    Each part is a separate median, so the parts add up to the peak only approximately.
 
     Args:
-        group: The arm.
-        baseline: What its peak is compared with, seed by seed; may be the same.
+        group: Runs of the arm.
+        baseline: Runs of the baseline, possibly the same.
     """
     measured = [part for run in group.finished if (part := run.record.memory) is not None]
     if not measured:
         return None
     ratios = [
-        own / other
-        for run, theirs in zip(group.runs, baseline.runs, strict=True)
-        if run.is_finished and theirs.is_finished
-        for own, other in [(_peak(run), _peak(theirs))]
-        if own and other
+        peak / base_peak
+        for run, base_run in zip(group.runs, baseline.runs, strict=True)
+        if run.is_finished and base_run.is_finished
+        for peak, base_peak in [(_peak(run), _peak(base_run))]
+        if peak and base_peak
     ]
 
-    def middle(name: str) -> int | None:
-        return _middle([getattr(part, name) for part in measured])
+    def part_median(name: str) -> int | None:
+        return _median_size([getattr(part, name) for part in measured])
 
     return Memory(
-        peak=middle("peak"),
+        peak=part_median("peak"),
         ratio=statistics.median(ratios) if ratios and group.name != baseline.name else None,
-        weights=middle("weights"),
-        gradients=middle("gradients"),
-        optimizer_state=middle("optimizer_state"),
-        activations=middle("activations"),
-        rest=middle("rest"),
-        baseline=middle("baseline"),
+        weights=part_median("weights"),
+        gradients=part_median("gradients"),
+        optimizer_state=part_median("optimizer_state"),
+        activations=part_median("activations"),
+        rest=part_median("rest"),
+        baseline=part_median("baseline"),
         protocol=measured[0].protocol,
     )
 
@@ -168,6 +171,6 @@ def _peak(run: RecordedRun) -> int | None:
     return None if run.record.memory is None else run.record.memory.peak
 
 
-def _middle(values: Sequence[int | None]) -> int | None:
-    found = [value for value in values if value is not None]
-    return round(statistics.median(found)) if found else None
+def _median_size(values: Sequence[int | None]) -> int | None:
+    sizes = [value for value in values if value is not None]
+    return round(statistics.median(sizes)) if sizes else None

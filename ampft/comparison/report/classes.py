@@ -1,4 +1,4 @@
-"""What the arms do class by class: differences that moved most, and confusions."""
+"""Tables per class: differences in F1, confusion matrices and largest confusions."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from ampft.comparison.findings import ArmResult
-from ampft.comparison.report.arm_styles import Look
-from ampft.comparison.report.drawing import Axis, shown
+from ampft.comparison.report.arm_styles import ArmStyle
+from ampft.comparison.report.drawing import Axis, one_line
 from ampft.comparison.report.strips import class_axis, class_strip, points_head
 
-MOST = 30  # classes that are shown before the rest is folded
+MAX_CLASS_ROWS = 30  # further classes are folded
 
 
 @dataclass(frozen=True)
 class ClassRow:
-    """One class; `differences` as the strip shows them, None where an arm has no mean."""
+    """One class; `differences` in the order of the arms, None if an arm has no mean."""
 
     name: str
     support: int
@@ -28,59 +28,61 @@ class ClassRow:
 
 @dataclass(frozen=True)
 class ClassTable:
-    """All classes: `first` is shown, `folded` stands below; `arms` are the columns."""
+    """All classes: `first` are visible, `folded` are hidden below; `arms` are the columns."""
 
-    arms: tuple[Look, ...]
+    arms: tuple[ArmStyle, ...]
     head: Markup
     first: tuple[ClassRow, ...]
     folded: tuple[ClassRow, ...]
 
 
-def class_rows(arms: Sequence[ArmResult], looks: Sequence[Look]) -> ClassTable | None:
-    """Return the table; None where the baseline or all others have no figures per class."""
-    others = [(a, look) for a, look in zip(arms[1:], looks[1:], strict=True) if a.classes]
+def class_rows(arms: Sequence[ArmResult], styles: Sequence[ArmStyle]) -> ClassTable | None:
+    """Return the table; None if the baseline or all other arms have no figures per class."""
+    others = [(a, style) for a, style in zip(arms[1:], styles[1:], strict=True) if a.classes]
     if not arms[0].classes or not others:
         return None
     axis = class_axis(row for arm, _ in others for row in arm.classes)
     rows = [_row(index, arms[0], others, axis) for index in range(len(arms[0].classes))]
-    if len(rows) > MOST:
+    if len(rows) > MAX_CLASS_ROWS:
         rows.sort(key=lambda row: -max(abs(d or 0.0) for d in row.differences))
-    columns = tuple(look for _, look in others)
-    return ClassTable(columns, points_head(axis), tuple(rows[:MOST]), tuple(rows[MOST:]))
-
-
-def _row(
-    index: int, base: ArmResult, others: Sequence[tuple[ArmResult, Look]], axis: Axis
-) -> ClassRow:
-    own = base.classes[index]
-    found = [(look, arm.classes[index].f1_difference) for arm, look in others]
-    drawn = [(look, value) for look, value in found if value is not None]
-    return ClassRow(
-        name=own.name,
-        support=own.support,
-        baseline_f1=own.f1,
-        differences=tuple(value for _, value in found),
-        strip=class_strip(shown(own.name) or "blank", drawn, axis),
+    columns = tuple(style for _, style in others)
+    return ClassTable(
+        columns, points_head(axis), tuple(rows[:MAX_CLASS_ROWS]), tuple(rows[MAX_CLASS_ROWS:])
     )
 
 
-MOST_CLASSES = 30  # of a matrix that can be read
-LARGEST = 25  # confusions in the table that takes its place
+def _row(
+    index: int, base: ArmResult, others: Sequence[tuple[ArmResult, ArmStyle]], axis: Axis
+) -> ClassRow:
+    base_class = base.classes[index]
+    differences = [(style, arm.classes[index].f1_difference) for arm, style in others]
+    drawn = [(style, value) for style, value in differences if value is not None]
+    return ClassRow(
+        name=base_class.name,
+        support=base_class.support,
+        baseline_f1=base_class.f1,
+        differences=tuple(value for _, value in differences),
+        strip=class_strip(one_line(base_class.name) or "blank", drawn, axis),
+    )
+
+
+MAX_MATRIX_CLASSES = 30  # a matrix of more classes is not readable
+MAX_CONFUSIONS = 25  # in the table that replaces it
 SHADES = 8
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A count and its shade: 0 is blank; those on the diagonal are right."""
+    """A count and its shade (0 is blank); counts on the diagonal are correct."""
 
     count: int
     shade: int
-    is_right: bool
+    is_correct: bool
 
 
 @dataclass(frozen=True)
 class Confusion:
-    """One kind of mistake; `counts` has an entry per arm."""
+    """One kind of error; `counts` has an entry per arm."""
 
     label: str
     predicted: str
@@ -88,9 +90,9 @@ class Confusion:
 
 
 def matrix_cells(arm: ArmResult) -> tuple[tuple[Cell, ...], ...]:
-    """Return the cells of a matrix; the shade is the share of the row, on a square-root scale.
+    """Return the cells of a matrix, shaded by the share of the row on a square-root scale.
 
-    Mistakes are few beside what is right: the root lets them be seen.
+    The square root makes errors visible, which are few compared with correct predictions.
     """
     return tuple(
         tuple(
@@ -104,7 +106,7 @@ def matrix_cells(arm: ArmResult) -> tuple[tuple[Cell, ...], ...]:
 def largest_confusions(
     arms: Sequence[ArmResult], label_names: Sequence[str]
 ) -> tuple[Confusion, ...]:
-    """Return the mistakes that any arm makes most often, most frequent first."""
+    """Return the most frequent errors of any arm, the most frequent first."""
     matrices = [arm.confusion for arm in arms]
     pairs = [
         (label, predicted)
@@ -119,7 +121,7 @@ def largest_confusions(
             label_names[predicted],
             tuple(m[label][predicted] for m in matrices),
         )
-        for label, predicted in pairs[:LARGEST]
+        for label, predicted in pairs[:MAX_CONFUSIONS]
     )
 
 

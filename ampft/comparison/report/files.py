@@ -1,4 +1,4 @@
-"""A comparison's files: comparison.json, comparison.md and comparison.html, written and read."""
+"""Write and read comparison.json, comparison.md and comparison.html."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ HTML_NAME = "comparison.html"
 
 
 def write_comparison(comparison: Comparison, output_dir: Path) -> None:
-    """Write the three files, each whole or not at all, replacing those that are there.
+    """Write the three files, each atomically, replacing existing ones.
 
-    The same comparison gives the same bytes, whatever the process, its locale and its time zone.
+    The bytes depend only on the comparison, not on the process, its locale or its time zone.
 
     Args:
-        comparison: What was found.
-        output_dir: The folder; made with its parents where it does not exist.
+        comparison: Comparison to write.
+        output_dir: Folder, created with its parents if it does not exist.
 
     Raises:
         InputError: The folder or a file cannot be written.
     """
     from ampft.comparison.report.html import html_text
 
-    # All are rendered before one is written: no mixture of old and new files after a bug.
+    # All files are rendered before any is written, so that a bug leaves no mix of old and new.
     texts = {
         COMPARISON_NAME: json_text(comparison),
         MARKDOWN_NAME: markdown_text(comparison),
@@ -42,42 +42,45 @@ def write_comparison(comparison: Comparison, output_dir: Path) -> None:
             write_text(path, text)
     except OSError as error:
         raise InputError(
-            f"--output_dir {output_dir}: {path.name} cannot be written ({error.strerror}); free "
-            "space there or name another folder"
+            f"--output_dir {output_dir}: {path.name} cannot be written ({error.strerror}). Free "
+            "disk space or name another folder."
         ) from error
 
 
 def read_comparison(path: Path) -> Comparison:
-    """Read a comparison; it equals what was written, except that non-finite numbers become NaN.
+    """Read a comparison. It equals the written one, except that non-finite numbers become NaN.
 
     Args:
-        path: The file, or the folder that holds it.
+        path: File, or folder that contains it.
 
     Raises:
-        InputError: The file is missing, is not a comparison, or has another version's layout.
+        InputError: The file is missing, is not a comparison, or has the layout of another version.
     """
     file = path / COMPARISON_NAME if path.is_dir() else path
     try:
         values = read_json_object(file)
     except OSError as error:
         raise InputError(
-            f"COMPARISON {file}: cannot be read ({error.strerror}). Name the --output_dir of a "
-            f"comparison, which holds {COMPARISON_NAME}."
+            f"COMPARISON {file}: the file cannot be read ({error.strerror}). Name the --output_dir "
+            f"of a comparison, which contains {COMPARISON_NAME}."
         ) from error
     except ValueError as error:
-        raise InputError(f"COMPARISON {file}: is not JSON ({error}). Compare again.") from error
-    check_schema(file, values, SCHEMA, "Compare again.")
+        raise InputError(
+            f"COMPARISON {file}: the file is not JSON ({error}). Repeat the comparison."
+        ) from error
+    check_schema(file, values, SCHEMA, "Repeat the comparison.")
     try:
-        found = from_json(Comparison, values, "comparison")
+        comparison = from_json(Comparison, values, "comparison")
     except (ValueError, OverflowError) as error:
         raise InputError(
-            f"COMPARISON {file}: is not a comparison as ampft writes it ({error}). Compare again."
+            f"COMPARISON {file}: the file is not a valid comparison ({error}). Repeat the "
+            "comparison."
         ) from error
-    if not found.arms:
-        raise InputError(f"COMPARISON {file}: has no arms. Compare again.")
-    if not 0 < found.margin < 1:
+    if not comparison.arms:
+        raise InputError(f"COMPARISON {file}: the comparison has no arms. Repeat the comparison.")
+    if not 0 < comparison.margin < 1:
         raise InputError(
-            f"COMPARISON {file}: its margin is {found.margin:g}, not between 0 and 1. "
-            "Compare again."
+            f"COMPARISON {file}: the margin is {comparison.margin:g}, but must be between 0 and 1. "
+            "Repeat the comparison."
         )
-    return found
+    return comparison

@@ -1,4 +1,4 @@
-"""What differs besides the precision is refused, or said above the verdict."""
+"""Differences other than the precision are refused, or become a stamp."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ def run_of(arm, seed, **changes):
 
 
 def stamps(*, arm="bf16", seeds=(43,), **changes):
-    """Stamps of fp32 and `arm` at three seeds, where the runs of `seeds` have these changes."""
+    """Return the stamps of fp32 and `arm` with three seeds; `changes` go into runs of `seeds`."""
     runs = [run_of("fp32", seed) for seed in FEW]
     for seed in FEW:
-        own = changes if seed in seeds else {}
-        arguments = {**record_of(arm, seed).arguments, **own.get("arguments", {})}
-        runs.append(run_of(arm, seed, **{**own, "arguments": arguments}))
-    found = all_stamps(group_runs(runs, baseline="fp32"), PlanFacts(planned=True))
-    assert found[0] == "screening: 3 seeds cannot usually establish equivalence"
-    return found[1:]
+        changed = changes if seed in seeds else {}
+        arguments = {**record_of(arm, seed).arguments, **changed.get("arguments", {})}
+        runs.append(run_of(arm, seed, **{**changed, "arguments": arguments}))
+    messages = all_stamps(group_runs(runs, baseline="fp32"), PlanFacts(planned=True))
+    assert messages[0] == "screening: 3 seeds are usually too few to establish equivalence"
+    return messages[1:]
 
 
 def test_like_for_like_has_no_stamp():
     assert stamps() == ()
 
 
-def test_a_placebo_starts_from_the_weights_before_they_moved():
+def test_a_placebo_records_its_weights_before_the_perturbation():
     assert stamps(arm="placebo") == ()
 
 
@@ -65,18 +65,18 @@ def test_a_placebo_starts_from_the_weights_before_they_moved():
     ],
 )
 def test_one_difference_is_stamped(changes, words):
-    found = stamps(**changes)
-    assert len(found) == 1
-    assert found[0].startswith(f"not like for like: {words}")
-    assert "fp32-seed43" in found[0]
-    assert "in bf16-seed43)" in found[0]
+    messages = stamps(**changes)
+    assert len(messages) == 1
+    assert messages[0].startswith(f"not like for like: {words}")
+    assert "fp32-seed43" in messages[0]
+    assert "in bf16-seed43)" in messages[0]
 
 
-def test_a_difference_in_all_runs_is_said_once():
+def test_a_difference_in_all_runs_is_stamped_once():
     steps = replace(LIKE.steps, effective_batch_size=32)
     assert stamps(seeds=FEW, steps=steps) == (
         "not like for like: effective batch (16 in fp32-seed42, 32 in bf16-seed42; 2 more runs "
-        "differ in it)",
+        "differ)",
     )
 
 
@@ -93,8 +93,8 @@ def test_a_flag_that_one_version_lacks_is_not_stamped():
 
 def test_native_and_emulated_runs_of_one_mode_are_stamped():
     precision = replace(LIKE.precision, resolved={"mode": "bf16", "execution": "emulated"})
-    found = stamps(precision=precision)
-    assert found == ("not like for like: bf16 was native in some runs and emulated in others",)
+    messages = stamps(precision=precision)
+    assert messages == ("not like for like: bf16 was native in some runs and emulated in others",)
 
 
 def test_ids_of_a_diverged_run_are_not_compared():
@@ -106,23 +106,26 @@ def test_ids_of_a_diverged_run_are_not_compared():
     [
         (
             {"data": replace(LIKE.data, fingerprints={"train": "ab" * 32, "test": "00" * 32})},
-            "the data's fingerprints differ: test cdcd.* and test 0000",
+            "data fingerprints: test cdcd.* and test 0000",
         ),
-        ({"label_names": ("no", "yes", "perhaps")}, "class names differ: maybe and perhaps"),
-        ({"model": replace(LIKE.model, parameters=999)}, "the model differ: .*1000.* and .*999"),
+        ({"label_names": ("no", "yes", "perhaps")}, "class names: maybe and perhaps"),
+        ({"model": replace(LIKE.model, parameters=999)}, "model: .*1000.* and .*999"),
         (
             {"model": replace(LIKE.model, name="large", initial_weights_sha256="5" * 64)},
-            "the model differ: tiny and large",
+            "model: tiny and large",
         ),
-        ({"metrics": {"split": "validation"}}, "split of the report differ: test and validation"),
+        ({"metrics": {"split": "validation"}}, "reported split: test and validation"),
     ],
 )
 def test_other_data_or_models_are_refused(changes, message):
-    with pytest.raises(InputError, match=f"fp32-seed4.*bf16-seed43 cannot be compared.*{message}"):
+    with pytest.raises(
+        InputError,
+        match=f"fp32-seed4.*bf16-seed43 cannot be compared because they differ in {message}",
+    ):
         stamps(**changes)
 
 
-def test_the_same_model_under_another_name_is_let_pass():
+def test_the_same_model_under_another_name_is_accepted():
     assert stamps(model=replace(LIKE.model, name="copy/of/tiny")) == ()
 
 
@@ -136,8 +139,8 @@ def test_another_pretrained_model_at_one_seed_of_all_arms_is_stamped():
         for seed in FEW:
             name = "large" if seed == 43 else "tiny"
             runs.append(run_of(arm, seed, model=replace(record_of(arm, seed).model, name=name)))
-    found = all_stamps(group_runs(runs, baseline="fp32"), PlanFacts(planned=True))
-    assert found[1:] == (
+    messages = all_stamps(group_runs(runs, baseline="fp32"), PlanFacts(planned=True))
+    assert messages[1:] == (
         "not like for like: pretrained model (tiny in fp32-seed42, large in fp32-seed43)",
     )
 
@@ -148,25 +151,25 @@ def test_values_are_inert_in_messages():
 
 
 def test_a_selected_split_is_stamped():
-    found = stamps(metrics={"split": "test", "selected": True})
-    assert found == (
-        "selected: the epoch was chosen on test too, which the metrics come from; expect less on "
-        "new data",
+    messages = stamps(metrics={"split": "test", "selected": True})
+    assert messages == (
+        "selected: the metrics come from test, on which the best epoch was also chosen; expect "
+        "worse results on new data",
     )
 
 
-def test_what_the_plan_knows_is_stamped(tmp_path):
+def test_facts_of_the_plan_are_stamped(tmp_path):
     runs = write_runs(tmp_path, {"fp32": [range(5)] * 5, "bf16": [range(5)] * 5})
     plan = PlanFacts(
         looks=(5, 10),
-        reductions=("one epoch in place of three, to keep to 15 min",),
+        reductions=("--num_train_epochs reduced from 3 to 1 to fit the budget.",),
         added_after_look=True,
         overhead_share=0.01,
         yardstick={"overall": 0.004},
     )
     comparison = compare_folders(runs, plan=plan)
-    assert comparison.stamps[0] == "one epoch in place of three, to keep to 15 min"
-    assert comparison.stamps[1].startswith("seeds added after a look at the results")
+    assert comparison.stamps[0] == "--num_train_epochs reduced from 3 to 1 to fit the budget."
+    assert comparison.stamps[1].startswith("unplanned seeds were added after results")
     assert (comparison.looks, comparison.alpha) == ((5, 10), 0.025)
     difference = comparison.arm("bf16").difference
     assert difference is not None

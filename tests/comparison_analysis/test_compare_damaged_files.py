@@ -1,4 +1,4 @@
-"""Files of a run that were damaged, or that belong to another run, are refused in words."""
+"""Damaged files of a run, and files of another run, are refused with a message."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def damage_column(path: Path, column: str) -> None:
     for index in range(metadata.num_row_groups):
         group = metadata.row_group(index)
         chunk = next(
-            found
+            candidate
             for i in range(group.num_columns)
-            if (found := group.column(i)).path_in_schema == column
+            if (candidate := group.column(i)).path_in_schema == column
         )
         start = chunk.dictionary_page_offset or chunk.data_page_offset
         bytes_[start : start + chunk.total_compressed_size] = b"\xff" * chunk.total_compressed_size
@@ -42,15 +42,15 @@ def test_a_damaged_column_of_texts_is_refused(tmp_path):
     runs = write_runs(tmp_path, {"fp32": [[]] * 3, "bf16": [[1, 2]] * 3}, seeds=FEW)
     assert compare_folders(runs).arm("bf16").flips is not None
     damage_column(runs[0] / "predictions.parquet", "text")
-    with pytest.raises(InputError, match=r"fp32-seed42.predictions\.parquet: its texts cannot be"):
+    with pytest.raises(InputError, match=r"fp32-seed42.predictions\.parquet: the texts in this"):
         compare_folders(runs)
 
 
-def test_texts_that_are_not_asked_for_are_not_read(tmp_path):
+def test_texts_that_are_not_requested_are_not_read(tmp_path):
     path = predictions_file(tmp_path)
     damage_column(path, "text")
     assert read_texts(path, []) == {}
-    with pytest.raises(InputError, match="its texts cannot be read"):
+    with pytest.raises(InputError, match="the texts in this file cannot be read"):
         read_texts(path, [3])
 
 
@@ -89,13 +89,13 @@ def test_predictions_without_examples_are_refused(tmp_path):
 
 @pytest.mark.parametrize("in_fp32", [False, True])
 def test_predictions_of_another_run_are_refused(tmp_path, in_fp32):
-    """The accuracy of what was predicted is the one that the record holds."""
+    """The accuracy of the predictions must be the one in the record."""
     part = "metrics_fp32" if in_fp32 else "metrics"
     runs = write_runs(tmp_path, {"fp32": [[]] * 3}, seeds=FEW)
     for seed, accuracy in zip(FEW, (0.94, 0.94 * (1 + 1e-12), 0.935), strict=True):
-        answers = predicted(range(12))
+        predictions = predicted(range(12))
         changes = {part: {"accuracy": accuracy}}
-        runs.append(write_run(tmp_path, "bf16", seed, answers, in_fp32=answers, **changes))
+        runs.append(write_run(tmp_path, "bf16", seed, predictions, in_fp32=predictions, **changes))
     assert compare_folders([*runs[:2], *runs[3:5]]).arm("bf16").metrics
     with pytest.raises(InputError, match=r"bf16-seed44.predictions.*accuracy 0\.94.* 0\.935"):
         compare_folders(runs)
