@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from huggingface_hub import EvalResult, ModelCardData
 
-from ampft.text.markdown import code, metadata_text, prose
 from ampft.runs.record import RunRecord
 from ampft.runs.show import precision_words, problem_of, steps_words
 from ampft.tasks import TASKS
 from ampft.tasks.outcome import Report, headline
-from ampft.text.tables import Name, Table, markdown_table
+from ampft.text.markdown import code, metadata_text, prose
 from ampft.text.numbers import counted, duration
+from ampft.text.tables import Name, Table, markdown_table
 
 ONE_INPUT = {"text": '"a text"', "image": '"a picture.png"'}
 TWO_INPUTS = '{"text": "one text", "text_pair": "another"}'

@@ -14,19 +14,19 @@ import transformers
 
 from ampft.data.sources.files import load_texts
 from ampft.errors import InputError
+from ampft.files import atomic_path
 from ampft.models.packing.families import packing_support
 from ampft.models.packing.install import install_packing
-from ampft.precision.resolve import resolve
-from ampft.precision.modes import canonical_mode
-from ampft.text.terminal import quiet_libraries
-from ampft.files import atomic_path
-from ampft.runs.record import RunRecord, read_record
 from ampft.models.pretrained import SAVED_MODEL, load_saved
 from ampft.models.tokenizer import load_tokenizer, longest_input
-from ampft.precision.accelerator import make_accelerator, numerics, training_device
 from ampft.models.weights import store_in
+from ampft.precision.accelerator import make_accelerator, numerics, training_device
+from ampft.precision.modes import canonical_mode
+from ampft.precision.resolve import resolve
+from ampft.runs.record import RunRecord, read_record
 from ampft.tasks import TASKS
 from ampft.tasks.task import forward_logits
+from ampft.text.terminal import quiet_libraries
 
 TEXTS_SORTED_AT_ONCE = 8192
 

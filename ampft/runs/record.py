@@ -8,21 +8,19 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
-from pathlib import Path
+from itertools import pairwise
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
+
 import numpy as np
 import numpy.typing as npt
+
 from ampft.arguments.classify import BUILT_IN_DEFAULTS
 from ampft.errors import InputError
 from ampft.machine import hardware, versions
 from ampft.runs.folder import RunFolder
-from ampft.text.json_io import JSONValue, check_schema, from_json, read_json_object
 from ampft.runs.memory import PeakMemory
-import re
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
-from pathlib import PurePath
-from typing import Any
+from ampft.text.json_io import JSONValue, check_schema, from_json, read_json_object
 
 if TYPE_CHECKING:
     from ampft.runs.prepare import Prepared

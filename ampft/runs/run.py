@@ -77,8 +77,9 @@ class Run:
     def step_batches(self, epoch: int) -> Iterator[StepBatch]:
         """Yield the step batches of an epoch, as far as the training goes."""
         left = self.prepared.total_steps - self.steps
-        for self.current in self.retries.step_batches.epoch(epoch, stop=left):
-            yield self.current
+        for step_batch in self.retries.step_batches.epoch(epoch, stop=left):
+            self.current = step_batch
+            yield step_batch
 
     @contextlib.contextmanager
     def measured(self) -> Iterator[None]:

@@ -6,14 +6,14 @@ import os
 from pathlib import Path
 
 from ampft.errors import InputError
-from ampft.text.escaping import inert
-from ampft.text.numbers import counted, duration, size
 from ampft.precision.modes import BASELINE, is_like_fp32
 from ampft.runs.memory import PeakMemory
 from ampft.runs.record import RECORD_NAME, RunRecord, read_record
 from ampft.tasks import TASKS
 from ampft.tasks.outcome import Problem, Report, headline
+from ampft.text.escaping import inert
 from ampft.text.json_io import read_json_object
+from ampft.text.numbers import counted, duration, size
 
 REPORT_NAME = "report.json"
 

@@ -21,7 +21,7 @@ def test_there_are_recipes():
 @pytest.mark.parametrize("recipe", RECIPES, ids=[path.stem for path in RECIPES])
 def test_it_learns_digits(recipe, mode, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", [str(recipe), mode])
-    with pytest.raises(SystemExit, match="^0$"):
+    with pytest.raises(SystemExit, match=r"^0$"):
         runpy.run_path(str(recipe), run_name="__main__")
     shown = capsys.readouterr()
     accuracies = [float(found) for found in re.findall(r"0\.\d{4}", shown.out)]

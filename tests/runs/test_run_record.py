@@ -13,20 +13,21 @@ import numpy as np
 import pytest
 
 from ampft.errors import InputError
+from ampft.machine import resident_peak
 from ampft.runs.card import model_card
 from ampft.runs.folder import RunFolder
 from ampft.runs.history import read_history
-from ampft.machine import resident_peak
 from ampft.runs.memory import PeakMemory, device_memory, process_memory
 from ampft.runs.record import (
     STATUSES,
+    WITHHELD,
     RunRecord,
     StepIdsHash,
     ValidationPart,
+    command_words,
     read_record,
     write_record,
 )
-from ampft.runs.record import WITHHELD, command_words
 from ampft.runs.show import format_run
 
 
