@@ -34,11 +34,11 @@ from .runs.prepare import Prepared as Prepared
 from .runs.prepare import prepare as prepare
 from .runs.run import Run as Run
 from .runs.run import open_run as open_run
-from .tasks import make_task as make_task
 from .tasks.loss import summed_cross_entropy as summed_cross_entropy
 from .tasks.single_label import ClassificationReport as ClassificationReport
 from .tasks.single_label import Predictions as Predictions
 from .tasks.single_label import classification_report as classification_report
+from .tasks.task import make_task as make_task
 from .text.terminal import print_line as print_line
 from .training.optimizer import make_optimizer as make_optimizer
 from .training.optimizer import make_schedule as make_schedule

@@ -19,8 +19,7 @@ from transformers import (
 )
 
 from ampft.models.packing.install import CAPACITIES
-from ampft.tasks import make_task
-from ampft.tasks.task import TaskSettings
+from ampft.tasks.task import TaskSettings, make_task
 
 TORCHS_CAPACITY = "1024"
 

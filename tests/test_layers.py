@@ -1,10 +1,12 @@
-"""The layers of the design: imports never point down, files stay short, importing does nothing."""
+"""The layers: imports never point up, files stay short, importing has no side effect."""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ import pytest
 REPOSITORY = Path(__file__).parents[1]
 PACKAGE = REPOSITORY / "ampft"
 
-# From the ground up. A module may import its own layer and what stands before it.
+# From the ground up. A module may import its own layer and those below it.
 LAYERS = (
     ("errors",),
     ("text", "files", "machine"),
@@ -60,7 +62,7 @@ def imported(tree: ast.AST) -> set[str]:
 
 def violations(path: str, own: str, tree: ast.AST) -> list[str]:
     return [
-        f"{path} imports ampft.{other}, which stands above it"
+        f"{path} imports ampft.{other}, which is above it"
         for other in sorted(imported(tree))
         if LEVEL.get(other, -1) > LEVEL[own]
     ]
@@ -75,7 +77,7 @@ def test_every_part_has_a_layer():
     assert parts == set(LEVEL)
 
 
-def test_no_import_points_down():
+def test_no_import_points_up():
     found: list[str] = []
     for path in checked():
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -92,8 +94,58 @@ def test_no_import_points_down():
         "def late():\n    from ampft.runs.record import RunRecord",
     ],
 )
-def test_an_import_that_points_down_is_found(source):
+def test_an_import_that_points_up_is_found(source):
     assert violations("example.py", "data", ast.parse(source))
+
+
+def dependencies() -> dict[str, set[str]]:
+    """The modules of ampft that each module imports, in functions and for type checkers too."""
+    files = {module_name(path): path for path in checked()}
+    graph: dict[str, set[str]] = {}
+    for name, path in files.items():
+        tree, found = ast.parse(path.read_text(encoding="utf-8")), set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom):
+                inner = {f"{node.module}.{alias.name}" for alias in node.names}
+                found |= (inner & files.keys()) or {str(node.module)}
+            elif isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+        graph[name] = found & files.keys() - {name}
+    return graph
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(REPOSITORY).with_suffix("").parts
+    return ".".join(parts).removesuffix(".__init__")
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """The modules that cannot be put in order, because each imports another one of them."""
+    sorter = TopologicalSorter(graph)
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_no_modules_import_each_other():
+    graph = dependencies()
+    assert sum(map(len, graph.values())) > 300
+    assert circle(graph) == []
+
+
+def test_a_circle_is_found():
+    graph = dependencies()
+    graph["ampft.errors"].add("ampft.runs.run")
+    assert {"ampft.errors", "ampft.runs.run"} <= set(circle(graph))
+
+
+def test_the_picture_of_the_layers_is_true():
+    text = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
+    block = text.split("```")[1].strip().splitlines()
+    shown = [re.split(r"\s{2,}", line)[0].split() for line in reversed(block)]
+    assert [set(names) for names in shown] == [set(names) for names in LAYERS]
 
 
 def test_nothing_imports_recipes():

@@ -33,8 +33,7 @@ from ampft.precision.accelerator import (
 from ampft.precision.executed import check_storage, dtype_name
 from ampft.precision.resolve import Precision, requested_mode, resolve
 from ampft.runs.folder import choose_folder
-from ampft.tasks import make_task
-from ampft.tasks.task import Task
+from ampft.tasks.task import Task, make_task
 from ampft.text.numbers import counted
 from ampft.text.terminal import labelled, quiet_libraries
 from ampft.training.auto_micro_batch import fitted

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,8 +14,9 @@ from torch import Tensor, nn
 
 from ampft.data.dataset import ClassificationData
 from ampft.data.steps import FloatArray, IntArray, MicroBatch
+from ampft.errors import InputError
 from ampft.models.weights import LoadedModel
-from ampft.tasks import TaskKind
+from ampft.tasks import TASKS, TaskKind, task_of_data
 from ampft.tasks.outcome import Outcome, Problem
 
 
@@ -190,6 +192,31 @@ class Task:
     def save_processor(self, folder: Path) -> None:
         """Save what turns raw examples into the model's inputs beside the saved model."""
         self.inputs.save_processor(folder)
+
+
+def make_task(data: ClassificationData, settings: TaskSettings) -> Task:
+    """Return the task for `data`.
+
+    Args:
+        data: Labelled examples in splits.
+        settings: What the user chose; without a task, that of the kind of data.
+
+    Raises:
+        InputError: The task does not take such data, or the model's tokenizer or image processor
+            cannot be loaded.
+    """
+    name = settings.task or task_of_data(data.kind)
+    kind = TASKS[name]
+    if kind.data_kind != data.kind:
+        raise InputError(
+            f"--task {name}: needs {kind.data_kind} data, and {data.name} holds {data.kind} data. "
+            "Remove the flag, or name other data."
+        )
+    labels = {split: data.labels(split) for split in data.splits}
+    problem_type: Any = kind.problem_type()
+    problem = problem_type.from_settings(data.label_names, labels["train"], settings)
+    inputs = import_module(f"ampft.tasks.{kind.inputs}").prepare_inputs(data, settings)
+    return Task(name, kind, data, settings, problem, inputs, labels)
 
 
 def forward_logits(model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:

@@ -9,8 +9,7 @@ from ampft.data.load import load_data
 from ampft.data.request import DataRequest
 from ampft.errors import InputError
 from ampft.evaluation.baseline import bag_of_words_baseline, baseline_sentence, check_baseline
-from ampft.tasks import make_task
-from ampft.tasks.task import TaskSettings
+from ampft.tasks.task import TaskSettings, make_task
 
 
 def made(rows, columns):
