@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from ampft.errors import InputError
 from ampft.metrics.calibration import calibration_sums, expected_calibration_error
-from ampft.metrics.scores import Scores
+from ampft.metrics.scores import Average, Scores, case_decision_losses, case_f1, label_scores
 from ampft.metrics.sums import (
     MACRO_F1,
     MICRO_F1,
@@ -43,6 +43,7 @@ SUBSET_ACCURACY = mean_metric(
 SAMPLES_F1 = mean_metric("samples_f1", "samples F1", higher_is_better=True, is_share=True)
 HAMMING_LOSS = mean_metric("hamming_loss", "Hamming loss", is_share=True)
 LOG_LOSS = mean_metric("log_loss", "log loss")
+AVERAGES: tuple[Average, ...] = ("micro", "macro", "weighted", "samples")
 MEANS = (SUBSET_ACCURACY, SAMPLES_F1, HAMMING_LOSS, LOG_LOSS)
 METRICS = {metric.name: metric for metric in (MICRO_F1, MACRO_F1, WEIGHTED_F1, *MEANS)}
 
@@ -155,12 +156,8 @@ class MultiLabelPredictions:
         if metric == HAMMING_LOSS.name:
             return (self.predicted != self.labels).mean(axis=1)
         if metric == LOG_LOSS.name:
-            return case_log_losses(self.labels, self.probabilities)
-        both = (self.predicted & self.labels).sum(axis=1)
-        either = self.predicted.sum(axis=1) + self.labels.sum(axis=1)
-        # An example without labels for which none is predicted counts 0, as in scikit-learn.
-        scores: npt.NDArray[np.float64] = 2 * both / np.maximum(either, 1)
-        return scores
+            return case_decision_losses(self.labels, self.probabilities)
+        return case_f1(self.labels, self.predicted)
 
     def scores(self) -> tuple[Scores, ...]:
         """Return precision, recall, F1 and support of each label."""
@@ -225,15 +222,11 @@ class MultiLabelReport:
         threshold: Probability from which a label is predicted.
         per_label: Scores of each label; a label absent from the split has support 0.
         per_label_average_precision: Average precision of each label, None for one without support.
-        micro_avg: Over all labels of all examples together.
-        macro_avg: Mean over the labels of the label map.
-        weighted_avg: Mean over the labels, weighted by support.
-        samples_avg: Mean over the examples.
-        subset_accuracy: Share of examples of which exactly the labels are predicted.
-        hamming_loss: Share of the n * K decisions that are wrong.
-        log_loss: Mean negative log likelihood of the n * K decisions, nats.
-        micro_average_precision: Area under the precision-recall curve of all labels together.
-        macro_average_precision: Mean over the labels that the split has.
+        averages: Scores by way of averaging: `micro` (all labels of all examples together), `macro`
+            (mean over the labels), `weighted` (by support), `samples` (mean over the examples).
+        average_precision: Area under the precision-recall curve, `micro`, and `macro` over the
+            labels that the split has; None where it has none.
+        means: Subset accuracy, Hamming loss and log loss (nats), per decision or example.
         expected_calibration_error: Over the n * K decisions, 15 bins of equal width, in [0, 1].
     """
 
@@ -243,30 +236,23 @@ class MultiLabelReport:
     threshold: float
     per_label: tuple[Scores, ...]
     per_label_average_precision: tuple[float | None, ...]
-    micro_avg: Scores
-    macro_avg: Scores
-    weighted_avg: Scores
-    samples_avg: Scores
-    subset_accuracy: float
-    hamming_loss: float
-    log_loss: float
-    micro_average_precision: float | None
-    macro_average_precision: float | None
+    averages: Mapping[str, Scores]
+    average_precision: Mapping[str, float | None]
+    means: Mapping[str, float]
     expected_calibration_error: float
 
     def metrics(self) -> dict[str, float | None]:
         """Return the scalar metrics by name."""
-        averages = {
-            f"{name}_{part}": value
-            for name in ("micro", "macro", "weighted", "samples")
-            for part, value in asdict(getattr(self, f"{name}_avg")).items()
-            if part != "support"
+        return {
+            **{
+                f"{name}_{part}": getattr(scores, part)
+                for name, scores in self.averages.items()
+                for part in ("precision", "recall", "f1")
+            },
+            **self.means,
+            **{f"{name}_average_precision": v for name, v in self.average_precision.items()},
+            "expected_calibration_error": self.expected_calibration_error,
         }
-        names = (
-            *("subset_accuracy", "hamming_loss", "log_loss", "micro_average_precision"),
-            *("macro_average_precision", "expected_calibration_error"),
-        )
-        return {**averages, **{name: getattr(self, name) for name in names}}
 
     def text(self) -> str:
         """Return precision, recall, F1, average precision and support of each label, averages."""
@@ -275,34 +261,37 @@ class MultiLabelReport:
 
     def tables(self) -> tuple[Table, ...]:
         """Return the scores of the labels, with the other metrics in the note."""
+        precisions = self.per_label_average_precision
         rows: list[tuple[Cell, ...]] = [
             (Name(name), *_cells(scores, precision))
             for name, scores, precision in zip(
-                self.label_names, self.per_label, self.per_label_average_precision, strict=True
+                self.label_names, self.per_label, precisions, strict=True
             )
         ]
-        averages: list[tuple[Cell, ...]] = [
-            ("micro average", *_cells(self.micro_avg, self.micro_average_precision)),
-            ("macro average", *_cells(self.macro_avg, self.macro_average_precision)),
-            ("weighted average", *_cells(self.weighted_avg, None)),
-            ("samples average", *_cells(self.samples_avg, None)),
+        rows += [
+            (f"{name} average", *_cells(scores, self.average_precision.get(name)))
+            for name, scores in self.averages.items()
         ]
+        means = (
+            f"{METRICS[name].title} {value:.4f}"
+            for name, value in self.means.items()
+            if name != SAMPLES_F1.name
+        )
         return (
             Table(
                 header=("label", "precision", "recall", "F1", "average precision", "support"),
-                rows=(*rows, *averages),
-                note=f"Subset accuracy {self.subset_accuracy:.4f}, Hamming loss "
-                f"{self.hamming_loss:.4f}, log loss {self.log_loss:.4f} nats, expected calibration "
-                f"error {self.expected_calibration_error:.4f} (15 bins). A label is predicted from "
-                f"a probability of {self.threshold:g}.",
+                rows=rows,
+                note=f"Also: {', '.join(means)}, expected calibration error "
+                f"{self.expected_calibration_error:.4f} (15 bins). A label is predicted from a "
+                f"probability of {self.threshold:g}.",
             ),
         )
 
     def hub_metrics(self) -> tuple[HubMetric, ...]:
         """Return micro and macro F1."""
         return tuple(
-            HubMetric("f1", f"{name.capitalize()} F1", scores.f1, {"average": name})
-            for name, scores in (("micro", self.micro_avg), ("macro", self.macro_avg))
+            HubMetric("f1", f"{name.capitalize()} F1", self.averages[name].f1, {"average": name})
+            for name in ("micro", "macro")
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -328,18 +317,13 @@ def multi_label_report(predictions: MultiLabelPredictions) -> MultiLabelReport:
     """
     from sklearn.metrics import average_precision_score
 
-    labels, predicted = predictions.labels, predictions.predicted
-    probabilities = predictions.probabilities
+    labels, probabilities = predictions.labels, predictions.probabilities
     precisions = [
         float(average_precision_score(has, score)) if has.any() else None
         for has, score in zip(labels.T, probabilities.T, strict=True)
     ]
     known = [value for value in precisions if value is not None]
-    averages = {
-        f"{name}_avg": label_scores(labels, predicted, average=name)[0]
-        for name in ("micro", "macro", "weighted", "samples")
-    }
-    means = {metric.name: float(predictions.case_values(metric.name).mean()) for metric in MEANS}
+    micro = average_precision_score(labels, probabilities, average="micro") if known else None
     return MultiLabelReport(
         split=predictions.split,
         examples=len(predictions),
@@ -347,58 +331,16 @@ def multi_label_report(predictions: MultiLabelPredictions) -> MultiLabelReport:
         threshold=predictions.threshold,
         per_label=predictions.scores(),
         per_label_average_precision=tuple(precisions),
-        **averages,
-        subset_accuracy=means["subset_accuracy"],
-        hamming_loss=means["hamming_loss"],
-        log_loss=means["log_loss"],
-        micro_average_precision=float(
-            average_precision_score(labels, probabilities, average="micro")
-        )
-        if known
-        else None,
-        macro_average_precision=float(np.mean(known)) if known else None,
+        averages={
+            name: label_scores(labels, predictions.predicted, average=name)[0] for name in AVERAGES
+        },
+        average_precision={
+            "micro": None if micro is None else float(micro),
+            "macro": float(np.mean(known)) if known else None,
+        },
+        means={metric.name: float(predictions.case_values(metric.name).mean()) for metric in MEANS},
         expected_calibration_error=predictions.calibration_error(),
     )
-
-
-def label_scores(
-    labels: BoolArray,
-    predicted: BoolArray,
-    *,
-    average: Literal["micro", "macro", "weighted", "samples"] | None,
-) -> tuple[Scores, ...]:
-    """Return the scores of each label, or of their average alone, by scikit-learn.
-
-    Args:
-        labels: (n, K) whether an example has a label.
-        predicted: (n, K) whether it is predicted.
-        average: How to average; None returns the K labels.
-    """
-    from sklearn.metrics import precision_recall_fscore_support
-
-    found = precision_recall_fscore_support(labels, predicted, average=average, zero_division=0)
-    precision, recall, f1 = (np.atleast_1d(values) for values in found[:3])
-    support = labels.sum(axis=0) if average is None else [labels.sum()]
-    return tuple(
-        Scores(float(p), float(r), float(f), int(s))
-        for p, r, f, s in zip(precision, recall, f1, support, strict=True)
-    )
-
-
-def case_log_losses(labels: BoolArray, probabilities: FloatArray) -> npt.NDArray[np.float64]:
-    """Return the mean of -ln p over the K decisions of each example, nats, shape (n,), float64.
-
-    As in scikit-learn's `log_loss`, p is clipped to [2^-52, 1 - 2^-52].
-
-    Args:
-        labels: (n, K) whether an example has a label.
-        probabilities: (n, K) probability that it has.
-    """
-    rows = probabilities.astype(np.float64)
-    smallest = np.finfo(np.float64).eps
-    own = np.where(labels, rows, 1 - rows).clip(smallest, 1 - smallest)
-    losses: npt.NDArray[np.float64] = -np.log(own).mean(axis=1)
-    return losses
 
 
 @dataclass(frozen=True)

@@ -101,8 +101,8 @@ def test_a_report_survives_json_and_says_what_an_absent_label_has():
     report = multi_label_report(predictions(1))
     values = json.loads(json_text(report.as_dict()))
     assert MultiLabelReport.from_dict(values) == report
-    assert values["micro_f1"] == report.micro_avg.f1
-    assert values["macro_f1"] == report.macro_avg.f1
+    assert values["micro_f1"] == report.averages["micro"].f1
+    assert values["macro_f1"] == report.averages["macro"].f1
     assert report.per_label_average_precision[NAMES.index("grief")] is None
     text = report.text()
     for line in (*NAMES, "micro average", "macro average", "samples average"):
@@ -116,8 +116,8 @@ def test_a_split_without_any_label_has_a_report():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         report = multi_label_report(empty)
-    assert (report.micro_average_precision, report.macro_average_precision) == (None, None)
-    assert report.micro_avg.f1 == 0
+    assert report.average_precision == {"micro": None, "macro": None}
+    assert report.averages["micro"].f1 == 0
 
 
 def test_predictions_survive_parquet(tmp_path):
