@@ -35,8 +35,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an id twice": ({"example_ids": np.array([0, 1, 1])}, "2 missing; 1 counted more than once"),
     "a foreign id": ({"example_ids": np.array([0, 1, 7])}, "2 missing; 7 outside the split"),
     "ids out of order": ({"example_ids": np.array([1, 0, 2])}, "must ascend"),
-    "a label too high": ({"labels": np.array([0, 1, 2])}, r"labels outside 0\.\.1; the first is example 2"),
-    "a negative label": ({"labels": np.array([-100, 1, 1])}, "labels outside 0\.\.1; the first is example 0"),
+    "a label too high": (
+        {"labels": np.array([0, 1, 2])},
+        r"labels outside 0\.\.1; the first is example 2",
+    ),
+    "a negative label": (
+        {"labels": np.array([-100, 1, 1])},
+        r"labels outside 0\.\.1; the first is example 0",
+    ),
     "int32 labels": ({"labels": np.array([0, 1, 1], dtype=np.int32)}, "dtype int64"),
     "too few rows": ({"probabilities": rows((1, 0))}, r"shape \(3, 2\)"),
     "float64": ({"probabilities": GOOD.probabilities.astype(np.float64)}, "dtype float32"),
