@@ -37,11 +37,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "ids out of order": ({"example_ids": np.array([1, 0, 2])}, "must ascend"),
     "a label too high": (
         {"labels": np.array([0, 1, 2])},
-        r"labels outside 0\.\.1; the first is example 2",
+        r"labels outside 0\.\.1; the first .* 2",
     ),
     "a negative label": (
         {"labels": np.array([-100, 1, 1])},
-        r"labels outside 0\.\.1; the first is example 0",
+        r"labels outside 0\.\.1; the first .* 0",
     ),
     "int32 labels": ({"labels": np.array([0, 1, 1], dtype=np.int32)}, "dtype int64"),
     "too few rows": ({"probabilities": rows((1, 0))}, r"shape \(3, 2\)"),
