@@ -133,7 +133,7 @@ class Run:
         """Evaluate on the validation split after an epoch; return whether to stop early."""
         if not self.prepared.selects_epoch:
             return False
-        metrics = self._predict(model, "validation").report().metrics()
+        metrics = all_metrics(self._predict(model, "validation"))
         problem = self.prepared.task.problem
         printed = {name: metrics[name] for name in problem.printed}
         self.validations.append(ValidationPart(epoch=epoch + 1, step=self.steps, metrics=metrics))
@@ -164,10 +164,10 @@ class Run:
         if prepared.args.baseline:
             baseline = baseline_sentence(prepared.task, split)
         report = outcome.report()
-        metrics = self._metrics(report)
+        metrics = self._metrics(outcome)
         metrics_fp32 = metrics if prepared.args.evaluate_fp32 else None
         if outcome_fp32 is not None:
-            metrics_fp32 = self._metrics(outcome_fp32.report())
+            metrics_fp32 = self._metrics(outcome_fp32)
         record = replace(
             self._record("finished"),
             timings={
@@ -234,9 +234,9 @@ class Run:
         with in_float32(prepared.accelerator, model, prepared.precision) as plain:
             return self._predict(plain, split)
 
-    def _metrics(self, report: Report) -> dict[str, Any]:
-        split = report.split
-        return {**report.metrics(), "split": split, "selected": self._is_selected(split)}
+    def _metrics(self, outcome: Outcome) -> dict[str, Any]:
+        selected = self._is_selected(outcome.split)
+        return {**all_metrics(outcome), "split": outcome.split, "selected": selected}
 
     def _timings(self, model: nn.Module) -> dict[str, Any]:
         """Return the speed of the training, and what the machine can do."""
@@ -274,6 +274,11 @@ class Run:
             if best.epoch is None or best.value is None
             else BestPart(metric=best.metric.name, epoch=best.epoch + 1, value=best.value),
         )
+
+
+def all_metrics(outcome: Outcome) -> dict[str, float | None]:
+    """Return the metrics of an outcome by name: those that are compared, and those reported."""
+    return {**outcome.metrics(), **outcome.report().metrics()}
 
 
 @contextlib.contextmanager
