@@ -20,7 +20,7 @@ from ampft.evaluation.evaluate import evaluate
 from ampft.evaluation.float32 import in_float32
 from ampft.files import is_unwritable
 from ampft.precision.executed import ExecutedDtypes, contradiction
-from ampft.precision.modes import is_like_fp32
+from ampft.precision.modes import is_fp32
 from ampft.runs.card import model_card
 from ampft.runs.folder import RunFolder, claim_folder
 from ampft.runs.history import History, write_csv
@@ -229,7 +229,7 @@ class Run:
     def _predict_fp32(self, model: nn.Module, split: str) -> Outcome | None:
         """Predict again in fp32 if that is asked for and is not what just happened."""
         prepared = self.prepared
-        if not prepared.args.evaluate_fp32 or is_like_fp32(prepared.precision.mode):
+        if not prepared.args.evaluate_fp32 or is_fp32(prepared.precision.mode):
             return None
         with in_float32(prepared.accelerator, model, prepared.precision) as plain:
             return self._predict(plain, split)

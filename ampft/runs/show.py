@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from ampft.errors import InputError
-from ampft.precision.modes import BASELINE, is_like_fp32
+from ampft.precision.modes import BASELINE, is_fp32
 from ampft.runs.memory import PeakMemory
 from ampft.runs.record import RECORD_NAME, RunRecord, read_record
 from ampft.tasks import TASKS
@@ -154,7 +154,7 @@ def precision_words(record: RunRecord) -> str:
     if part.resolved.get("reason"):
         words += f": {part.resolved['reason']}"
     # `no` is Accelerate's word for fp32.
-    asked = BASELINE if is_like_fp32(part.requested) else part.requested
+    asked = BASELINE if is_fp32(part.requested) else part.requested
     return words if asked == mode else f"{part.requested} was asked for, {words}"
 
 

@@ -11,7 +11,7 @@ from ampft.precision.matrix_rate import measure_matrix_rate
 from ampft.precision.resolve import Precision
 
 # Seconds of one product: with this, the whole measurement takes less than one.
-LONGEST_PRODUCT = 0.2
+MAX_PRODUCT_SECONDS = 0.2
 
 PROTOCOL = (
     "matrix_rate_gflops: square products in the compute dtype, fastest of several, same process "
@@ -62,7 +62,7 @@ def measure_utilisation(
     rate = None
     if not precision.is_emulated and not precision.row.replaces_layers:
         rate = measure_matrix_rate(
-            device, precision.compute_dtype, name=precision.mode, longest=LONGEST_PRODUCT
+            device, precision.compute_dtype, name=precision.mode, max_seconds=MAX_PRODUCT_SECONDS
         ).gflops
     if tokens_per_second is None:
         return Utilisation(rate, None, None)

@@ -10,7 +10,7 @@ from transformers import AutoModelForSequenceClassification
 
 from ampft.precision import matrix_rate
 from ampft.precision.resolve import resolve
-from ampft.training.utilisation import LONGEST_PRODUCT, flops_per_token, measure_utilisation
+from ampft.training.utilisation import MAX_PRODUCT_SECONDS, flops_per_token, measure_utilisation
 
 CPU = torch.device("cpu")
 WIDTH, FEED_FORWARD, LAYERS = 32, 64, 2
@@ -76,6 +76,8 @@ def test_the_measurement_takes_less_than_a_second(gflops, monkeypatch):
         return taken[-1]
 
     monkeypatch.setattr(matrix_rate, "_seconds", seconds)
-    rate = matrix_rate.measure_matrix_rate(CPU, torch.float32, name="x", longest=LONGEST_PRODUCT)
+    rate = matrix_rate.measure_matrix_rate(
+        CPU, torch.float32, name="x", max_seconds=MAX_PRODUCT_SECONDS
+    )
     assert math.isclose(rate.gflops, gflops)
     assert sum(taken) < 0.8

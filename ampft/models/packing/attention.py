@@ -173,7 +173,7 @@ def binary16_attention(
             keys,
             values,
             mask=group_mask(group, index, options.sliding_window, query.device),
-            keep=plan.spans[number].square(keep),
+            keep_mask=plan.spans[number].square(keep),
             dropout_p=realised_probability(options.dropout),
             scale=options.scale,
         )
