@@ -13,7 +13,7 @@ from ampft.tasks import TASKS
 from ampft.tasks.outcome import Problem, Report, headline
 from ampft.text.escaping import inert
 from ampft.text.json_io import read_json_object
-from ampft.text.numbers import counted, duration, size
+from ampft.text.numbers import byte_size, counted, duration
 
 REPORT_NAME = "report.json"
 
@@ -132,7 +132,7 @@ def closing_line(record: RunRecord, report: Report | None) -> str:
     if isinstance(seconds, int | float):
         parts.append(f"time {duration(seconds)}")
     if record.memory is not None and record.memory.peak is not None:
-        parts.append(f"peak memory {size(record.memory.peak)}")
+        parts.append(f"peak memory {byte_size(record.memory.peak)}")
     figures = ", ".join(parts)
     if record.status == "finished":
         return figures
@@ -164,8 +164,8 @@ def memory_words(memory: PeakMemory | None) -> str | None:
         return None
     names = ("weights", "gradients", "optimizer_state", "activations", "rest", "baseline")
     parts = [(name.replace("_", " "), getattr(memory, name)) for name in names]
-    shown = ", ".join(f"{name} {size(part)}" for name, part in parts if part is not None)
-    return f"{size(memory.peak)} peak: {shown}"
+    shown = ", ".join(f"{name} {byte_size(part)}" for name, part in parts if part is not None)
+    return f"{byte_size(memory.peak)} peak: {shown}"
 
 
 def lost_updates_words(record: RunRecord) -> str:

@@ -11,7 +11,7 @@ PLUS_MINUS = "\N{PLUS-MINUS SIGN}"
 NOT_MEASURED = "-"
 
 
-def point_decimals(margin: float) -> int:
+def decimals_for_margin(margin: float) -> int:
     """Return the decimals of a difference in points: 1, and more where the margin is below 1.
 
     Args:
@@ -60,7 +60,7 @@ class Units:
     @property
     def decimals(self) -> int:
         """Decimals of a printed value or difference."""
-        return point_decimals(self.margin) + (0 if self.is_share else 2)
+        return decimals_for_margin(self.margin) + (0 if self.is_share else 2)
 
     @property
     def heading(self) -> str:
@@ -68,12 +68,12 @@ class Units:
         return f"{self.title}, %" if self.is_share else self.title
 
     @property
-    def of_differences(self) -> str:
+    def difference_suffix(self) -> str:
         """What stands behind "difference" over a column: ", points", or nothing."""
         return ", points" if self.is_share else ""
 
     @property
-    def margin_words(self) -> str:
+    def margin_with_unit(self) -> str:
         """The margin as "1 point", "0.5 points" or "0.01"."""
         value = round(self.factor * self.margin, 6)
         return f"{value:g}{self._points(value)}"
@@ -90,13 +90,13 @@ class Units:
         """Return an interval of a difference: "+0.1 to +0.9"."""
         return " to ".join(self.difference(end, more) for end in ends)
 
-    def in_words(self, value: float) -> str:
+    def difference_with_unit(self, value: float) -> str:
         """Return "+0.3 points", "+1.0 point" or "+0.012"."""
         shown = self.difference(value)
         size = abs(float(shown.replace(MINUS, "-")))
         return f"{shown}{self._points(size)}"
 
-    def sentence(self) -> str:
+    def capitalized(self) -> str:
         """Return the metric's name at the start of a sentence."""
         return f"{self.title[0].upper()}{self.title[1:]}"
 
@@ -116,7 +116,7 @@ def level(value: float) -> str:
     return f"{round(100 * value, 2):g} %"
 
 
-def times(ratio: float) -> str:
+def ratio_text(ratio: float) -> str:
     """Return a ratio as "2.4"; as "1.06" where one decimal would be coarse, "12" from ten on."""
     if ratio < 1.195:
         return f"{ratio:.2f}"
@@ -157,7 +157,7 @@ def count_range(counts: Sequence[int]) -> str:
     return f"{least:,}" if least == most else f"{least:,} to {most:,}"
 
 
-def seed_words(seeds: Sequence[int]) -> str:
+def seed_list(seeds: Sequence[int]) -> str:
     """Return "seeds 1 to 5", "seeds 3, 7 and 12" or "seed 1"."""
     ordered = sorted(seeds)
     if len(ordered) == 1:
@@ -183,12 +183,12 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
-def size(number: int) -> str:
+def byte_size(number: int) -> str:
     """Return bytes as "512 MiB" or "1.93 GiB"."""
     return f"{number / 2**20:.0f} MiB" if number < 2**30 else f"{number / 2**30:.2f} GiB"
 
 
-def about(seconds: float) -> str:
+def approximate_duration(seconds: float) -> str:
     """Return seconds as precisely as an estimate deserves: "45 s", "12 min", "2 h 5 min"."""
     if seconds < 99.5:
         return f"{seconds:.0f} s"
