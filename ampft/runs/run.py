@@ -18,7 +18,7 @@ from ampft.errors import InputError, PrecisionContradicted, TrainingStopped
 from ampft.evaluation.baseline import baseline_sentence
 from ampft.evaluation.evaluate import evaluate
 from ampft.evaluation.float32 import in_float32
-from ampft.files import is_unwritable
+from ampft.files import is_disk_error
 from ampft.precision.executed import ExecutedDtypes, contradiction
 from ampft.precision.modes import is_fp32
 from ampft.runs.card import model_card
@@ -328,7 +328,7 @@ def _recorded_ending(run: Run, output_dir: Path) -> Iterator[None]:
             raise
         except BaseException as error:
             run.stopped("interrupted", f"{type(error).__name__}: {error}")
-            if is_unwritable(error):
+            if is_disk_error(error):
                 raise InputError(
                     f"--output_dir {output_dir}: cannot be written ({error}). Free space there "
                     "or name another folder; the run stopped."

@@ -70,7 +70,7 @@ def test_requested_mode(flag, variable, mode):
     [(f, v) for f, v in product((*MODES, "no"), ("fp16", "bf16", "fp8")) if f != v],
 )
 def test_two_different_modes_are_an_error_that_names_both(flag, variable):
-    named = rf"--mixed_precision {flag} .*ACCELERATE_MIXED_PRECISION={variable} \(accelerate launch"
+    named = rf"--mixed_precision {flag} .*ACCELERATE_MIXED_PRECISION={variable} \(set by accelerate"
     with pytest.raises(InputError, match=named):
         requested_mode(flag, {"ACCELERATE_MIXED_PRECISION": variable})
 
