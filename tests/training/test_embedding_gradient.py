@@ -16,10 +16,10 @@ from tiny_text import tiny_task
 from torch import nn
 
 from ampft.models import embedding_gradient as embeddings
-from ampft.models.embedding_gradient import MAPPED_BYTES, keep_gradient_memory
+from ampft.models.embedding_gradient import MMAP_THRESHOLD, reuse_gradient_memory
 
 WIDTH = 64
-WORDS = MAPPED_BYTES // 4 // WIDTH + 1
+WORDS = MMAP_THRESHOLD // 4 // WIDTH + 1
 
 
 def table(**options):
@@ -57,7 +57,7 @@ def lookups(monkeypatch):
 def assert_left_alone(layer, lookups):
     """That torch's own lookup ran, with its result, where a table that is changed takes ours."""
     control = table()
-    keep_gradient_memory(control)
+    reuse_gradient_memory(control)
     ids = torch.tensor([1, 2])
     control(ids)
     assert torch.equal(layer(ids), nn.functional.embedding(ids, layer.weight))
@@ -67,7 +67,7 @@ def assert_left_alone(layer, lookups):
 @pytest.mark.parametrize("padding_idx", [None, 0, 7])
 def test_outputs_and_gradients_are_those_of_torch(padding_idx):
     plain, kept = table(padding_idx=padding_idx), table(padding_idx=padding_idx)
-    keep_gradient_memory(kept)
+    reuse_gradient_memory(kept)
     for _ in range(3):  # the second step finds the first one's memory
         ids = words()
         ids[:, -20:] = 7
@@ -79,7 +79,7 @@ def test_outputs_and_gradients_are_those_of_torch(padding_idx):
 
 def test_the_memory_is_the_same_in_every_step():
     layer = table()
-    keep_gradient_memory(layer)
+    reuse_gradient_memory(layer)
     addresses = set()
     for _ in range(4):
         addresses.add(train(layer, words()).data_ptr())
@@ -89,7 +89,7 @@ def test_the_memory_is_the_same_in_every_step():
 
 def test_gradients_add_up_over_micro_batches_in_the_kept_memory():
     plain, kept = table(), table()
-    keep_gradient_memory(kept)
+    reuse_gradient_memory(kept)
     addresses = set()
     for _ in range(3):
         for _ in range(3):
@@ -107,7 +107,7 @@ def test_gradients_add_up_over_micro_batches_in_the_kept_memory():
 )
 def test_a_gradient_that_somebody_holds_is_not_written_to(view):
     layer = table()
-    keep_gradient_memory(layer)
+    reuse_gradient_memory(layer)
     held = []
     for _ in range(4):
         gradient = train(layer, words())
@@ -120,7 +120,7 @@ def test_a_gradient_that_somebody_holds_is_not_written_to(view):
 
 def test_what_was_not_finite_does_not_stay():
     layer = table()
-    keep_gradient_memory(layer)
+    reuse_gradient_memory(layer)
     train(layer, words(), scale=float("inf")).mul_(0)  # as clipping leaves it: NaN in touched rows
     layer.weight.grad.fill_(float("nan"))
     layer.zero_grad()
@@ -129,7 +129,7 @@ def test_what_was_not_finite_does_not_stay():
 
 def test_a_copy_has_gradients_of_its_own():
     model = nn.Sequential(table())
-    keep_gradient_memory(model)
+    reuse_gradient_memory(model)
     for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         train(twin[0], words())
         assert model[0].weight.grad is None
@@ -153,14 +153,14 @@ def test_a_copy_has_gradients_of_its_own():
 )
 def test_other_tables_stay_as_they_are(change, lookups):
     layer = table()
-    keep_gradient_memory(layer)
+    reuse_gradient_memory(layer)
     change(layer)
     assert_left_alone(layer, lookups)
 
 
 def test_a_gradient_can_be_differentiated():
     plain, kept = table(), table()
-    keep_gradient_memory(kept)
+    reuse_gradient_memory(kept)
     found = []
     for layer in (plain, kept):
         ids = torch.tensor([[3, 5, 3]])
@@ -172,7 +172,7 @@ def test_a_gradient_can_be_differentiated():
 
 def test_it_can_be_undone(lookups):
     layer = table()
-    undo = keep_gradient_memory(layer)
+    undo = reuse_gradient_memory(layer)
     undo()
     assert type(layer) is nn.Embedding
     assert not hasattr(layer, "gradient_memory")
@@ -181,7 +181,7 @@ def test_it_can_be_undone(lookups):
 
 def test_a_table_of_another_size_takes_its_place():
     layer = table()
-    keep_gradient_memory(layer)
+    reuse_gradient_memory(layer)
     train(layer, words())
     layer.weight = nn.Parameter(torch.zeros(WORDS + 10, WIDTH))
     assert train(layer, words() + 10).shape == (WORDS + 10, WIDTH)
@@ -193,7 +193,7 @@ def test_a_table_of_another_size_takes_its_place():
 def test_training_is_the_same_bit_for_bit(tiny_bert, mode, micro_batches, monkeypatch):
     ends, addresses = [], []
     for smallest in (math.inf, 0):
-        monkeypatch.setattr(embeddings, "MAPPED_BYTES", smallest)
+        monkeypatch.setattr(embeddings, "MMAP_THRESHOLD", smallest)
         subject = Training(
             mode,
             text_problem(tiny_task(tiny_bert, train=24)),
@@ -233,7 +233,7 @@ def test_two_threads_never_get_the_same_memory(monkeypatch):
 @pytest.mark.parametrize("copied", [copy.copy, lambda layer: layer._replicate_for_data_parallel()])
 def test_a_shallow_copy_looks_up_its_own_weights(copied):
     layer = table()
-    keep_gradient_memory(layer)
+    reuse_gradient_memory(layer)
     twin = copied(layer)
     twin._parameters = {"weight": nn.Parameter(torch.full((WORDS, WIDTH), 5.0))}
     twin.weight = twin._parameters["weight"]
@@ -242,7 +242,7 @@ def test_a_shallow_copy_looks_up_its_own_weights(copied):
 
 def test_a_layer_is_freed_when_nothing_refers_to_it():
     layer = table()
-    keep_gradient_memory(layer)
+    reuse_gradient_memory(layer)
     train(layer, words())
     alive = weakref.ref(layer.weight)
     gc.disable()
@@ -255,7 +255,7 @@ def test_a_layer_is_freed_when_nothing_refers_to_it():
 
 def test_a_pass_without_gradients_gives_the_memory_back():
     layer = table()
-    keep_gradient_memory(layer)
+    reuse_gradient_memory(layer)
     train(layer, words())
     block = weakref.ref(layer.gradient_memory._block)
     layer.zero_grad()
@@ -267,7 +267,7 @@ def test_a_pass_without_gradients_gives_the_memory_back():
 
 def test_another_default_dtype_changes_nothing():
     layer = table()
-    keep_gradient_memory(layer)
+    reuse_gradient_memory(layer)
     torch.set_default_dtype(torch.float64)
     try:
         (layer(words())).sum().backward()
@@ -279,7 +279,7 @@ def test_another_default_dtype_changes_nothing():
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 def test_transformations_of_torch_work_as_before():
     ids, plain, kept = torch.tensor([3, 5, 3]), table(), table()
-    keep_gradient_memory(kept)
+    reuse_gradient_memory(kept)
 
     def loss(weight, layer):
         return torch.func.functional_call(layer, {"weight": weight}, ids).pow(3).sum()
@@ -304,7 +304,7 @@ def test_transformations_of_torch_work_as_before():
 
 def test_many_gradients_at_once_are_an_error_and_never_wrong():
     kept = table()
-    keep_gradient_memory(kept)
+    reuse_gradient_memory(kept)
     out = kept(torch.tensor([3, 5, 3]))
     with pytest.raises(RuntimeError, match="vmap"):
         torch.autograd.grad(out, kept.weight, torch.ones(2, *out.shape), is_grads_batched=True)

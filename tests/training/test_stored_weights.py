@@ -10,7 +10,7 @@ from transformers import AutoModelForSequenceClassification, ModernBertConfig, M
 
 from ampft.data.steps import MicroBatch
 from ampft.errors import InputError
-from ampft.models.weights import LoadedModel, cast_weights, store_in, weights_hash
+from ampft.models.weights import LoadedModel, cast_in_place, cast_weights, weights_hash
 from ampft.precision.executed import ProductRecorder, check_storage, contradiction
 from ampft.precision.resolve import resolve
 from ampft.training.optimizer import OptimizerSettings, make_optimizer
@@ -52,7 +52,7 @@ def test_what_is_saved_is_cast_and_what_is_computed_is_not():
     tied = nn.Linear(3, 3)
     tied.weight = model[1].weight
     model.append(tied)
-    store_in(model, BF16)
+    cast_in_place(model, BF16)
     assert model[0].running_mean.dtype == BF16
     assert model[0].num_batches_tracked.dtype == torch.int64
     assert model[1].weight is model[2].weight
@@ -62,7 +62,7 @@ def test_what_is_saved_is_cast_and_what_is_computed_is_not():
         sep_token_id=2,
     )  # fmt: skip
     rotary = ModernBertModel(config)
-    store_in(rotary, BF16)
+    cast_in_place(rotary, BF16)
     assert {p.dtype for p in rotary.parameters()} == {BF16}
     frequencies = dict(rotary.named_buffers())
     assert frequencies
@@ -71,7 +71,7 @@ def test_what_is_saved_is_cast_and_what_is_computed_is_not():
 
 def test_a_weight_in_another_dtype_is_named():
     model = nn.Sequential(nn.Linear(2, 2).to(BF16), nn.Linear(2, 2))
-    with pytest.raises(InputError, match=r"parameter 1\.weight is float32; .*ampft\.cast_weights"):
+    with pytest.raises(InputError, match=r"parameter 1\.weight is float32, but .*ampft\.cast_w"):
         check_storage(model, BF16)
     with pytest.raises(InputError, match=r"parameter 0\.weight is bfloat16; .*float32"):
         check_storage(model, torch.float32)
@@ -114,7 +114,7 @@ def test_float32_weights_under_autocast_contradict_it(folder):
     executed = recorder.census(loaded.model, optimizer)
     assert contradiction(resolve("bf16", CPU), executed) is None
     found = contradiction(resolve("bf16-true", CPU), executed)
-    assert found == "mode bf16-true was asked for, but weights were stored in float32"
+    assert found == "mode bf16-true was requested, but weights were stored in float32"
 
 
 def test_packed_and_padded_logits_agree_in_bfloat16(folder):
