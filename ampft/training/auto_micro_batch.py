@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ampft.data.steps import MicroBatch, StepBatches
 from ampft.errors import InputError
 from ampft.machine import headroom, status_bytes
-from ampft.training.out_of_memory import NEEDS_LESS, Snapshot, is_out_of_memory, release_memory
+from ampft.training.out_of_memory import MEMORY_ADVICE, Snapshot, is_out_of_memory, release_memory
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -29,7 +29,7 @@ STATE_PER_WEIGHT = 2
 _NOTHING_FITS = 2**31  # more than any number of micro-batches, for the maximum over processes
 
 
-def fitted(
+def fit_micro_batches(
     accelerator: Accelerator, model: nn.Module, loss: Loss, step_batches: StepBatches
 ) -> StepBatches:
     """Return `step_batches` in as few micro-batches as fit into memory, in every process.
@@ -62,7 +62,7 @@ def fitted(
     own = torch.tensor([_NOTHING_FITS if found is None else found], device=accelerator.device)
     number = int(accelerator.gather(own).max())
     if number == _NOTHING_FITS:
-        raise InputError(f"--auto_micro_batch: not even single examples fit. {NEEDS_LESS}")
+        raise InputError(f"--auto_micro_batch: not even single examples fit. {MEMORY_ADVICE}")
     return replace(step_batches, micro_batches=number)
 
 
@@ -72,7 +72,7 @@ def fewest_micro_batches(
     """Return the least number of micro-batches in which the costliest step batch fits.
 
     Args:
-        model: See `fitted`, as for `loss` and `step_batches`.
+        model: See `fit_micro_batches`, as for `loss` and `step_batches`.
         loss: See above.
         step_batches: See above.
         room: Bytes by which the process may grow where the kernel kills rather than raises: the

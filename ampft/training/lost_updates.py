@@ -24,7 +24,7 @@ class _Seen(NamedTuple):
     before: list[Tensor]
 
 
-def step_measuring_losses(optimizer: Any, *, step: int) -> float | None:
+def step_measuring_lost_updates(optimizer: Any, *, step: int) -> float | None:
     """Step, and return the share of weight updates that rounding lost.
 
     An update is lost when it is not zero and yet what is stored of the weight stays as it was: the

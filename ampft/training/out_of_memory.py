@@ -21,7 +21,7 @@ _PHRASES = (
     "out of memory",
     "ALLOC_FAILED",
 )
-NEEDS_LESS = "--gradient_checkpointing, a lower --max_seq_length or a smaller model need less."
+MEMORY_ADVICE = "--gradient_checkpointing, a lower --max_seq_length or a smaller model need less."
 
 
 class OutOfMemory(TrainingStopped):
@@ -38,7 +38,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 @contextmanager
-def memory_explained() -> Iterator[None]:
+def explain_out_of_memory() -> Iterator[None]:
     """Turn memory that runs out outside of micro-batches into a message.
 
     Raises:
@@ -86,7 +86,7 @@ def release_memory(device: torch.device) -> None:
 
 
 @dataclass
-class Retries:
+class OutOfMemoryRetries:
     """Computes the gradient of a step, again in smaller micro-batches when memory runs out.
 
     Attributes:
@@ -135,7 +135,7 @@ class Retries:
                     raise OutOfMemory(message) from error
                 if all(len(micro_batch.ids) == 1 for micro_batch in step_batch):
                     raise OutOfMemory(
-                        f"memory ran out with a single example: {_one_line(error)}. {NEEDS_LESS}"
+                        f"memory ran out with a single example: {_one_line(error)}. {MEMORY_ADVICE}"
                     ) from error
             # Here the error is gone, and with it the tensors of its frames.
             before.restore()

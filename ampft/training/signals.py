@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def sigterm_raised() -> Iterator[None]:
+def raise_on_sigterm() -> Iterator[None]:
     """Let SIGTERM end the process as an exception does, with a truthful record."""
 
     def stop(number: int, frame: object) -> None:

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from ampft.data.steps import MicroBatch, StepBatch
 from ampft.errors import TrainingStopped
-from ampft.training.lost_updates import step_measuring_losses
+from ampft.training.lost_updates import step_measuring_lost_updates
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
 # GradScaler has no floor of its own: at 0 the next finite loss would write NaN into the weights.
-LOWEST_LOSS_SCALE = 1.0
+MIN_LOSS_SCALE = 1.0
 
 Losses = list[Tensor]
 """What `backward` returned for each micro-batch of a step."""
@@ -69,7 +69,7 @@ def synchronized_last(
     return context
 
 
-def casts_kept(
+def shared_autocast_cache(
     accelerator: Accelerator, model: nn.Module, step_batch: StepBatch
 ) -> AbstractContextManager[object]:
     """Return a context in which autocast casts a weight once for all micro-batches of a step.
@@ -172,7 +172,7 @@ def apply_step(
 
     Raises:
         StepStopped: A gradient is not finite and no scaler can skip the step (raised before
-            the weights change), or the scale fell to `LOWEST_LOSS_SCALE` and still overflows.
+            the weights change), or the scale fell to `MIN_LOSS_SCALE` and still overflows.
     """
     learning_rate = float(schedule.get_last_lr()[0])
     limit = math.inf if max_grad_norm is None else max_grad_norm
@@ -184,7 +184,7 @@ def apply_step(
         if not math.isfinite(grad_norm):
             outcome = StepOutcome(mean_loss, grad_norm, None, True, learning_rate)
             raise StepStopped(_not_finite(mean_loss, grad_norm), outcome)
-        lost = step_measuring_losses(optimizer, step=schedule.last_epoch + 1)
+        lost = step_measuring_lost_updates(optimizer, step=schedule.last_epoch + 1)
         scale, skipped = None, False
     else:
         lost = None
@@ -193,7 +193,7 @@ def apply_step(
         after = accelerator.scaler._scale
         mean_loss, grad_norm, old_scale, scale = _read(loss, norm, before, after)
         skipped = scale < old_scale
-        if skipped and scale < LOWEST_LOSS_SCALE:
+        if skipped and scale < MIN_LOSS_SCALE:
             outcome = StepOutcome(mean_loss, grad_norm, scale, True, learning_rate)
             raise StepStopped(_overflows_at_every_scale(grad_norm), outcome)
     if not skipped:
@@ -219,7 +219,7 @@ def _not_finite(loss: float, grad_norm: float) -> str:
 
 def _overflows_at_every_scale(grad_norm: float) -> str:
     return (
-        f"fp16 overflows at every loss scale down to {LOWEST_LOSS_SCALE:g} (gradient norm "
+        f"fp16 overflows at every loss scale down to {MIN_LOSS_SCALE:g} (gradient norm "
         f"{grad_norm}): an activation exceeds 65504, which no scale of the loss can cure. Models "
         "trained in bf16 do this (T5, DeBERTa-v3). Use --mixed_precision bf16, or fp32."
     )

@@ -36,12 +36,12 @@ def restore_cpu_threads(
         if requested < 1:
             raise InputError(f"--cpu_threads {requested}: has to be 1 or more.")
         torch.set_num_threads(requested)
-    elif num_processes == 1 and set_by_launcher(environ):
+    elif num_processes == 1 and launcher_set_one_thread(environ):
         torch.set_num_threads(usable_cores())
     return torch.get_num_threads()
 
 
-def set_by_launcher(environ: Mapping[str, str]) -> bool:
+def launcher_set_one_thread(environ: Mapping[str, str]) -> bool:
     """Return whether `accelerate launch` left this process one thread."""
     # Shells set ACCELERATE_MIXED_PRECISION too; the other variable comes from the launcher alone.
     launched = "ACCELERATE_MIXED_PRECISION" in environ and "ACCELERATE_DYNAMO_MODE" in environ

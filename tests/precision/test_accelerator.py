@@ -24,7 +24,7 @@ from ampft.precision.accelerator import (
 from ampft.precision.emulation import Binary16Emulation
 from ampft.precision.executed import ProductRecorder, contradiction
 from ampft.precision.resolve import resolve
-from ampft.training.threads import set_by_launcher
+from ampft.training.threads import launcher_set_one_thread
 
 CPU = torch.device("cpu")
 LAUNCHED = {"ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_DYNAMO_MODE": "default"}
@@ -264,7 +264,7 @@ def test_one_requested_process_is_accepted(environ):
     ],
 )
 def test_a_thread_limit_of_the_launcher_is_recognized(environ, expected):
-    assert set_by_launcher(environ) == expected
+    assert launcher_set_one_thread(environ) == expected
 
 
 def test_deepspeed_is_refused_until_its_steps_are_proven_exact():

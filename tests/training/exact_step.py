@@ -21,7 +21,7 @@ from ampft.training.step import (
     StepOutcome,
     apply_step,
     backward,
-    casts_kept,
+    shared_autocast_cache,
     synchronized_last,
 )
 
@@ -83,7 +83,7 @@ class Training:
     rate: Callable[[int], float] | None = None
     max_grad_norm: float | None = None
     loss_scale: float | None = None
-    keep_casts: Callable[..., AbstractContextManager[object]] = casts_kept
+    keep_casts: Callable[..., AbstractContextManager[object]] = shared_autocast_cache
 
     def __post_init__(self) -> None:
         # The process group stays: another Accelerator is wanted, not another world.

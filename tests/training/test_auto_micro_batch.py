@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from ampft.data.steps import MicroBatch, StepBatches
 from ampft.errors import InputError
-from ampft.training.auto_micro_batch import fewest_micro_batches, fitted
+from ampft.training.auto_micro_batch import fewest_micro_batches, fit_micro_batches
 
 PLENTY = 2**40  # bytes
 
@@ -49,7 +49,7 @@ def test_the_search_leaves_no_trace(room):
 
 
 def accelerator(**more: object) -> SimpleNamespace:
-    """What `fitted` asks of one process on a CPU."""
+    """What `fit_micro_batches` asks of one process on a CPU."""
     parts = {"distributed_type": DistributedType.NO, "device": torch.device("cpu")}
     calls = {"num_processes": 1, "wait_for_everyone": lambda: None, "gather": lambda own: own}
     return SimpleNamespace(**(parts | calls | more))
@@ -57,20 +57,22 @@ def accelerator(**more: object) -> SimpleNamespace:
 
 def test_the_step_batches_stay_in_all_but_their_cut():
     batches = StepBatches(examples(), EFFECTIVE, micro_batches=3, seed=8)
-    found = fitted(accelerator(), network(Full(7), norm=False), loss, batches)
+    found = fit_micro_batches(accelerator(), network(Full(7), norm=False), loss, batches)
     assert found == replace(batches, micro_batches=2)
 
 
 def test_too_little_memory_is_refused_before_the_training(monkeypatch):
     monkeypatch.setattr("ampft.training.auto_micro_batch.headroom", lambda processes: 100)
     with pytest.raises(InputError, match=r"not even single examples fit.*--gradient_checkpointing"):
-        fitted(accelerator(), network(Full(12)), loss, StepBatches(examples(), EFFECTIVE))
+        fit_micro_batches(
+            accelerator(), network(Full(12)), loss, StepBatches(examples(), EFFECTIVE)
+        )
 
 
 def test_sharded_weights_are_refused():
     sharded = accelerator(distributed_type=DistributedType.FSDP)
     with pytest.raises(InputError, match=r"FSDP shards .* --gradient_accumulation_steps by hand"):
-        fitted(sharded, network(Full(12)), loss, StepBatches(examples(), EFFECTIVE))
+        fit_micro_batches(sharded, network(Full(12)), loss, StepBatches(examples(), EFFECTIVE))
 
 
 @dataclass(frozen=True)

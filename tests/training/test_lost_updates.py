@@ -8,7 +8,7 @@ from torch import nn
 
 from ampft.precision.resolve import resolve
 from ampft.training import lost_updates
-from ampft.training.lost_updates import MEASURED_EVERY, STRIDE, step_measuring_losses
+from ampft.training.lost_updates import MEASURED_EVERY, STRIDE, step_measuring_lost_updates
 from ampft.training.optimizer import OptimizerSettings, make_optimizer
 
 BF16, CPU = torch.bfloat16, torch.device("cpu")
@@ -43,7 +43,7 @@ def planted(mode, *, decay=0.0, rate=RATE, dtype=BF16):
 )
 def test_the_share_is_that_counted_by_hand(mode, decay, expected):
     _, optimizer = planted(mode, decay=decay)
-    assert step_measuring_losses(optimizer, step=MEASURED_EVERY) == pytest.approx(expected)
+    assert step_measuring_lost_updates(optimizer, step=MEASURED_EVERY) == pytest.approx(expected)
 
 
 def test_stochastic_rounding_keeps_or_loses_each():
@@ -51,26 +51,26 @@ def test_stochastic_rounding_keeps_or_loses_each():
     for seed in range(20):
         _, optimizer = planted("bf16-true-stochastic")
         optimizer._seed = seed
-        shares.add(round(3 * step_measuring_losses(optimizer, step=MEASURED_EVERY)))
+        shares.add(round(3 * step_measuring_lost_updates(optimizer, step=MEASURED_EVERY)))
     assert shares == {0, 1}
 
 
 def test_a_rate_of_zero_moves_nothing_and_loses_nothing():
     _, optimizer = planted("bf16-true", rate=0.0)
-    assert step_measuring_losses(optimizer, step=MEASURED_EVERY) is None
+    assert step_measuring_lost_updates(optimizer, step=MEASURED_EVERY) is None
 
 
 @pytest.mark.parametrize("step", [1, MEASURED_EVERY - 1, MEASURED_EVERY + 1])
 def test_other_steps_are_not_measured_and_step_all_the_same(step):
     model, optimizer = planted("bf16-true")
     before = model.weight.detach().clone()
-    assert step_measuring_losses(optimizer, step=step) is None
+    assert step_measuring_lost_updates(optimizer, step=step) is None
     assert not torch.equal(model.weight, before)
 
 
 def test_float32_weights_are_not_measured():
     _, optimizer = planted("bf16", dtype=torch.float32)
-    assert step_measuring_losses(optimizer, step=MEASURED_EVERY) is None
+    assert step_measuring_lost_updates(optimizer, step=MEASURED_EVERY) is None
 
 
 @pytest.mark.parametrize("mode", ["bf16-true", "bf16-true-kahan", "bf16-true-stochastic"])
@@ -78,7 +78,7 @@ def test_measuring_changes_no_bit(mode):
     ends = []
     for step in (1, MEASURED_EVERY):
         model, optimizer = planted(mode)
-        step_measuring_losses(optimizer, step=step)
+        step_measuring_lost_updates(optimizer, step=step)
         ends.append(model.weight.detach())
     assert torch.equal(*ends)
 
@@ -95,7 +95,7 @@ def test_a_sample_of_a_large_model_tells_the_share_of_all(monkeypatch):
                 parameter.grad = torch.randn(parameter.shape, generator=generator).to(BF16)
         settings = OptimizerSettings(learning_rate=2.0**-9)
         optimizer = make_optimizer(model, settings, resolve("bf16-true", CPU))
-        shares.append(step_measuring_losses(optimizer, step=MEASURED_EVERY))
+        shares.append(step_measuring_lost_updates(optimizer, step=MEASURED_EVERY))
     whole, sampled = shares
     # Five standard errors of a share of so many.
     deviation = 5 * math.sqrt(whole * (1 - whole) / (384 * 385 / STRIDE))

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from ampft.data.steps import StepBatch, StepBatches
 from ampft.training.out_of_memory import (
     OutOfMemory,
-    Retries,
+    OutOfMemoryRetries,
     Snapshot,
+    explain_out_of_memory,
     is_out_of_memory,
-    memory_explained,
 )
 
 
@@ -34,7 +34,7 @@ class Trained:
 def trained(
     model: nn.Sequential,
     *,
-    before_step: Callable[[int, Retries], None] = lambda step, retries: None,
+    before_step: Callable[[int, OutOfMemoryRetries], None] = lambda step, retries: None,
     repeats: bool = True,
 ) -> Trained:
     """Train two epochs of three steps as the recipe does, with SGD."""
@@ -49,7 +49,7 @@ def trained(
         return losses
 
     batches = StepBatches(examples(), EFFECTIVE, seed=5)
-    retries = Retries(model, batches, repeats, "Do something.", found.said.append)
+    retries = OutOfMemoryRetries(model, batches, repeats, "Do something.", found.said.append)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     torch.manual_seed(7)
     model.train()
@@ -70,7 +70,7 @@ def trained(
 def failing_from(step: int, where: str) -> Trained:
     full = Full(EFFECTIVE, where)
 
-    def shrink(now: int, retries: Retries) -> None:
+    def shrink(now: int, retries: OutOfMemoryRetries) -> None:
         full.rows = 3 if now >= step else EFFECTIVE
 
     return trained(network(full), before_step=shrink)
@@ -79,7 +79,7 @@ def failing_from(step: int, where: str) -> Trained:
 def cut_from(step: int) -> Trained:
     """The twin: never out of memory, and cut into four from `step` on."""
 
-    def cut(now: int, retries: Retries) -> None:
+    def cut(now: int, retries: OutOfMemoryRetries) -> None:
         if now == step:
             retries.step_batches = replace(retries.step_batches, micro_batches=4)
 
@@ -143,7 +143,7 @@ def test_a_single_example_that_does_not_fit_ends_the_run():
 
 
 def test_other_errors_pass():
-    def wrong(step: int, retries: Retries) -> None:
+    def wrong(step: int, retries: OutOfMemoryRetries) -> None:
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
@@ -153,7 +153,7 @@ def test_other_errors_pass():
 
 
 def test_memory_that_runs_out_elsewhere_has_a_message_too():
-    with pytest.raises(OutOfMemory, match="--per_device_eval_batch_size"), memory_explained():
+    with pytest.raises(OutOfMemory, match="--per_device_eval_batch_size"), explain_out_of_memory():
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB")
-    with pytest.raises(RuntimeError, match="shapes"), memory_explained():
+    with pytest.raises(RuntimeError, match="shapes"), explain_out_of_memory():
         raise RuntimeError("shapes cannot be multiplied")

@@ -29,7 +29,7 @@ from tiny_text import tiny_task
 from ampft.data.steps import MicroBatch
 from ampft.errors import TrainingStopped
 from ampft.evaluation.evaluate import evaluate
-from ampft.training.auto_micro_batch import fitted
+from ampft.training.auto_micro_batch import fit_micro_batches
 
 # Effective batches of 12 leave one example for the last step: one process has none.
 EXAMPLES, EFFECTIVE = 25, 12
@@ -137,7 +137,7 @@ def micro_batches_that_fit(rank: int) -> int:
             raise torch.OutOfMemoryError("planted")
         return problem.loss(model, micro_batch)
 
-    found = fitted(training.accelerator, problem.model, loss, training.batches)
+    found = fit_micro_batches(training.accelerator, problem.model, loss, training.batches)
     training.batches = found
     next(training.steps())  # nothing of the search disturbs the communication
     return found.micro_batches
