@@ -408,7 +408,7 @@ def _retries(prepared: Prepared, write: Callable[[str], None]) -> OutOfMemoryRet
     return OutOfMemoryRetries(
         prepared.loaded.model,
         prepared.step_batches,
-        repeats=prepared.args.auto_micro_batch and prepared.accelerator.num_processes == 1,
+        can_repeat=prepared.args.auto_micro_batch and prepared.accelerator.num_processes == 1,
         advice=advice,
         write=write,
     )

@@ -45,8 +45,10 @@ def test_accelerate_loads_it_and_reads_the_topology(path):
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_it_sets_only_the_topology_and_explains_itself(path):
     text = path.read_text()
-    found = [key for key in keys(yaml.safe_load(text)) if any(word in key for word in FORBIDDEN)]
-    assert found == []
+    forbidden = [
+        key for key in keys(yaml.safe_load(text)) if any(word in key for word in FORBIDDEN)
+    ]
+    assert forbidden == []
     assert text.startswith("# ")
     assert f"--config_file accelerate_configs/{path.name}" in text
 

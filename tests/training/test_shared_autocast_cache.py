@@ -1,4 +1,4 @@
-"""Autocast's casts of the weights, made once for all micro-batches of a step."""
+"""Autocast casts each weight once for all micro-batches of a step."""
 
 from collections import Counter
 from contextlib import nullcontext
@@ -18,7 +18,7 @@ MICRO_BATCHES = 3
 
 
 class CastCounter(TorchDispatchMode):
-    """Counts how often each of some tensors is cast to another dtype."""
+    """Counts how often each of the given tensors is cast to another dtype."""
 
     def __init__(self, tensors):
         super().__init__()
@@ -31,28 +31,28 @@ class CastCounter(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def nothing_kept(accelerator, model, step_batch):
+def no_cache(accelerator, model, step_batch):
     return nullcontext()
 
 
 def training(
-    folder, mode, keep_casts=shared_autocast_cache, *, micro_batches=MICRO_BATCHES, **settings
+    folder, mode, autocast_cache=shared_autocast_cache, *, micro_batches=MICRO_BATCHES, **settings
 ):
     return Training(
         mode,
         text_problem(tiny_task(folder, train=24, **settings)),
         batch_size=12 // micro_batches,
         micro_batches=micro_batches,
-        keep_casts=keep_casts,
+        autocast_cache=autocast_cache,
     )
 
 
 @pytest.mark.parametrize("mode", ["bf16", "fp16"])
 @pytest.mark.parametrize(
-    ("keep_casts", "times"), [(shared_autocast_cache, 1), (nothing_kept, MICRO_BATCHES)]
+    ("autocast_cache", "times"), [(shared_autocast_cache, 1), (no_cache, MICRO_BATCHES)]
 )
-def test_a_weight_is_cast_once_in_a_step(tiny_bert, mode, keep_casts, times):
-    subject = training(tiny_bert, mode, keep_casts)
+def test_a_weight_is_cast_once_in_a_step(tiny_bert, mode, autocast_cache, times):
+    subject = training(tiny_bert, mode, autocast_cache)
     with CastCounter(subject.model.parameters()) as casts:
         next(subject.steps())
     assert casts.counts
@@ -60,21 +60,21 @@ def test_a_weight_is_cast_once_in_a_step(tiny_bert, mode, keep_casts, times):
 
 
 @pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16"])
-def test_gradients_and_weights_are_those_without_it_bit_for_bit(tiny_bert, mode):
+def test_gradients_and_weights_do_not_change_bit_for_bit(tiny_bert, mode):
     subjects = [
-        training(tiny_bert, mode, keep_casts)
-        for keep_casts in (shared_autocast_cache, nothing_kept)
+        training(tiny_bert, mode, autocast_cache)
+        for autocast_cache in (shared_autocast_cache, no_cache)
     ]
-    kept, plain = (list(subject.steps(epochs=2)) for subject in subjects)
-    assert len(kept) == len(plain) == 4  # later ones would differ if an old cast stayed
-    for one, other in zip(kept, plain, strict=True):
+    cached, plain = (list(subject.steps(epochs=2)) for subject in subjects)
+    assert len(cached) == len(plain) == 4  # a stale cast would change later steps
+    for one, other in zip(cached, plain, strict=True):
         assert torch.equal(one.gradient, other.gradient)
         assert one.outcome == other.outcome
     assert torch.equal(*(flat_weights(subject.model) for subject in subjects))
 
 
-def forward_passes_cast(subject, number, *, within):
-    """Return how often each weight is cast in some forward passes of the first micro-batch."""
+def casts_in_forward_passes(subject, number, *, within):
+    """Return how often each weight is cast in `number` forward passes of the first micro-batch."""
     step_batch = next(subject.batches.epoch(0))
     micro_batch = step_batch.micro_batches[0]
     context = within(subject.accelerator, subject.model, step_batch)
@@ -85,29 +85,29 @@ def forward_passes_cast(subject, number, *, within):
     return set(casts.counts.values())
 
 
-def test_casts_go_with_the_context(tiny_bert):
+def test_casts_are_freed_with_the_context(tiny_bert):
     subject = training(tiny_bert, "bf16")
-    assert forward_passes_cast(subject, 2, within=shared_autocast_cache) == {1}
-    assert forward_passes_cast(subject, 1, within=nothing_kept) == {1}  # none was left
+    assert casts_in_forward_passes(subject, 2, within=shared_autocast_cache) == {1}
+    assert casts_in_forward_passes(subject, 1, within=no_cache) == {1}  # the cache was empty
 
 
-def test_a_single_micro_batch_keeps_nothing(tiny_bert):
+def test_a_single_micro_batch_caches_nothing(tiny_bert):
     subject = training(tiny_bert, "bf16", micro_batches=1)
-    assert forward_passes_cast(subject, 2, within=shared_autocast_cache) == {2}
+    assert casts_in_forward_passes(subject, 2, within=shared_autocast_cache) == {2}
 
 
-def test_checkpointed_models_keep_nothing(tiny_bert):
+def test_checkpointed_models_cache_nothing(tiny_bert):
     subject = training(tiny_bert, "bf16", gradient_checkpointing=True)
-    assert forward_passes_cast(subject, 2, within=shared_autocast_cache) == {2}
+    assert casts_in_forward_passes(subject, 2, within=shared_autocast_cache) == {2}
 
 
-def test_sharded_weights_keep_no_whole_copies(tiny_bert, monkeypatch):
+def test_sharded_weights_are_not_cached(tiny_bert, monkeypatch):
     subject = training(tiny_bert, "bf16")
     monkeypatch.setattr(subject.accelerator.state, "distributed_type", DistributedType.FSDP)
-    assert forward_passes_cast(subject, 2, within=shared_autocast_cache) == {2}
+    assert casts_in_forward_passes(subject, 2, within=shared_autocast_cache) == {2}
 
 
-def test_a_repeated_step_casts_anew(tiny_bert):
+def test_a_repeated_step_casts_again(tiny_bert):
     subject = training(tiny_bert, "bf16")
     step_batch = next(subject.batches.epoch(0))
     with CastCounter(subject.model.parameters()) as casts:
@@ -115,4 +115,4 @@ def test_a_repeated_step_casts_anew(tiny_bert):
             with shared_autocast_cache(subject.accelerator, subject.model, step_batch):
                 for micro_batch in step_batch:
                     subject.problem.loss(subject.model, micro_batch)
-    assert set(casts.counts.values()) == {2}  # once for each attempt, not once for all
+    assert set(casts.counts.values()) == {2}  # once per attempt
