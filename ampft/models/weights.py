@@ -97,6 +97,6 @@ def perturb_weights(model: nn.Module, seed: int) -> None:
 
 def _neighbour(weight: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     limit = torch.full_like(weight, math.inf)
-    moved = torch.nextafter(weight, torch.where(up, limit, -limit))
+    neighbour = torch.nextafter(weight, torch.where(up, limit, -limit))
     # The largest finite numbers have only one finite neighbour.
-    return torch.where((weight == 0) | ~moved.isfinite(), weight, moved)
+    return torch.where((weight == 0) | ~neighbour.isfinite(), weight, neighbour)

@@ -35,7 +35,7 @@ class MatrixRate:
 def measure_matrix_rate(
     device: torch.device, dtype: torch.dtype, *, name: str, max_seconds: float = _MAX_SECONDS
 ) -> MatrixRate:
-    """Measure the rate of the largest square product that takes about `max_seconds` at most.
+    """Measure the rate of the largest square product that is expected to fit into `max_seconds`.
 
     Smaller products run at a lower rate.
 

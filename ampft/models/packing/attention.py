@@ -147,7 +147,7 @@ def grouped_attention(
             queries, keys, values, attn_mask=mask, dropout_p=options.dropout, scale=options.scale
         )
 
-    return _by_group(attend, (query, key, value), packing)
+    return _attend_by_group(attend, (query, key, value), packing)
 
 
 def binary16_attention(
@@ -179,10 +179,10 @@ def binary16_attention(
             scale=options.scale,
         )
 
-    return _by_group(attend, (query, key, value), packing)
+    return _attend_by_group(attend, (query, key, value), packing)
 
 
-def _by_group(
+def _attend_by_group(
     attend: Callable[..., torch.Tensor], rows: Sequence[torch.Tensor], packing: PackedLayout
 ) -> torch.Tensor:
     """Call `attend` with the number and the cells of each group; return (N, heads, d)."""

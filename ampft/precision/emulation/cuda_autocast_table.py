@@ -1,4 +1,4 @@
-"""CUDA's autocast table, where it differs from the CPU's.
+"""The part of CUDA's autocast table that the emulation enforces on a CPU.
 
 Source: torch 2.13, `ATen/autocast_mode.h` (AT_FORALL_*) and `aten/src/ATen/autocast_mode.cpp`;
 documented in "Automatic Mixed Precision package - torch.amp", "CUDA Op-Specific Behavior".
