@@ -95,9 +95,9 @@ def choose_kernel(rows: Sequence[torch.Tensor], options: AttentionOptions) -> At
 
     On a CPU, float16 with dropout is emulated with the same dropout masks as other precisions.
     float16 without dropout uses torch's `scaled_dot_product_attention`, which the emulation
-    replaces. Evaluation uses it too, because its fused kernel computes scores in float32. On a GPU,
-    the variable-length kernel of `torch.nn.attention.varlen` requires 16 bits and has no dropout;
-    nested tensors support float32 and dropout, but no sliding window.
+    replaces. Evaluation uses it too, because torch's fused kernel computes scores in float32. On a
+    GPU, the variable-length kernel of `torch.nn.attention.varlen` requires 16 bits and has no
+    dropout; nested tensors support float32 and dropout, but no sliding window.
 
     Args:
         rows: Query, key and value.

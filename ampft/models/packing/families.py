@@ -114,7 +114,7 @@ def family_of(model: PreTrainedModel) -> Family | None:
 
 @dataclass(frozen=True)
 class PackingSupport:
-    """Whether a model's encoder can run only on real tokens.
+    """Whether a model's encoder can run without padding.
 
     Attributes:
         supported: Whether it can.
