@@ -168,7 +168,7 @@ def test_files_are_short(folder, lines):
     assert long == {}
 
 
-def test_the_bare_loop_is_shorter_still():
+def test_the_recipes_are_shorter_still():
     assert len((REPOSITORY / "recipes/plain_loop.py").read_text().splitlines()) < 80
     assert len((REPOSITORY / "recipes/classify.py").read_text().splitlines()) < 200
 
