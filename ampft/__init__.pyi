@@ -47,7 +47,7 @@ from .training.step import StepOutcome as StepOutcome
 from .training.step import accumulate_gradient as accumulate_gradient
 from .training.step import apply_step as apply_step
 from .training.step import backward as backward
-from .training.step import casts_kept as casts_kept
+from .training.step import shared_autocast_cache as shared_autocast_cache
 from .training.step import synchronized_last as synchronized_last
 from .training.threads import restore_cpu_threads as restore_cpu_threads
 from .training.trackers import installed_trackers as installed_trackers

@@ -8,8 +8,8 @@ from ampft.text.numbers import (
     mean_count,
     percent,
     ratio_range,
-    seed_words,
-    times,
+    ratio_text,
+    seed_list,
 )
 
 # Two runs of the same mode differ in speed and memory by up to about this much.
@@ -65,7 +65,7 @@ def incomplete_text(arm: ArmResult) -> str:
     reason = f": {reasons[0]}" if reasons else ""
     name = f"{arm.name} (emulated)" if arm.execution == "emulated" else arm.name
     runs = f"{len(broken)} of {len(arm.runs)} runs"
-    seeds = f" ({seed_words([run.seed for run in broken])})" if broken else ""
+    seeds = f" ({seed_list([run.seed for run in broken])})" if broken else ""
     if is_unstable:
         return (
             f"{name} is unstable because {runs} diverged{seeds}{reason}. "
@@ -96,14 +96,14 @@ def _speed_words(
     excludes_1 = low > 1 or high < 1
     is_single = len(arm.runs) == 1
     if not excludes_1 or 1 / SPEED_TOLERANCE < ratio < SPEED_TOLERANCE:
-        speedup = f"speed-up {times(ratio)}x"
+        speedup = f"speed-up {ratio_text(ratio)}x"
         details = f"{speedup} with one seed" if is_single else f"{speedup}, {_range(low, high)}"
         return 0, f"about as fast as {baseline}" + (f" ({details})" if spread else "")
     direction, word = (1, "faster") if ratio > 1 else (-1, "slower")
     if direction < 0:
         ratio, low, high = 1 / ratio, 1 / high, 1 / low
     details = "one seed" if is_single else _range(low, high)
-    text = f"{times(ratio)}x {word} than {baseline}" + (f" ({details})" if spread else "")
+    text = f"{ratio_text(ratio)}x {word} than {baseline}" + (f" ({details})" if spread else "")
     return direction, text
 
 
@@ -150,7 +150,7 @@ def difference_text(comparison: Comparison, difference: Difference) -> str:
         number, total = comparison.looks.index(seeds) + 1, len(comparison.looks)
         analysis = f", planned analysis {number} of {total}"
     return (
-        f"{units.sentence()} difference {units.in_words(difference.estimate)} "
+        f"{units.capitalized()} difference {units.difference_with_unit(difference.estimate)} "
         f"({level(difference.level95)} CI {units.interval(difference.interval95)}, "
         f"{seeds} seeds{analysis})"
     )
@@ -158,7 +158,7 @@ def difference_text(comparison: Comparison, difference: Difference) -> str:
 
 def decision_text(comparison: Comparison, difference: Difference) -> str:
     """Return the verdict with the margin it refers to."""
-    margin = comparison.units.margin_words
+    margin = comparison.units.margin_with_unit
     verdict = difference.verdict or "undecided"
     if verdict == "equivalent":
         within = comparison.units.interval(difference.interval90)
@@ -197,13 +197,13 @@ def _lost_to_holm(comparison: Comparison, difference: Difference) -> str:
 def without_interval(comparison: Comparison, arm: ArmResult) -> str:
     """Return the difference of means if there are too few seeds for a confidence interval."""
     units = comparison.units
-    name = f"{units.sentence()} difference"
+    name = f"{units.capitalized()} difference"
     values = arm.metrics.get(comparison.metric)
     base = comparison.baseline.metrics.get(comparison.metric)
     if values is None or base is None:
         return f"{name} unknown because {comparison.baseline.name} has diverged or unfinished runs"
     seeds = len(values.per_seed)
-    text = f"{name} {units.in_words(values.mean - base.mean)}"
+    text = f"{name} {units.difference_with_unit(values.mean - base.mean)}"
     if seeds >= MIN_SEEDS_FOR_INTERVAL:
         return f"{text} over {seeds} seeds, without a confidence interval and therefore no verdict"
     differences = [a - b for a, b in zip(values.per_seed, base.per_seed, strict=True)]
@@ -234,7 +234,7 @@ def margin_text(comparison: Comparison, difference: Difference | None) -> str:
         if comparison.metric != "accuracy":
             title = comparison.units.title
             reference = f"the gap between {comparison.baseline.name} and a perfect {title}"
-        parts.append(f"a margin of {comparison.units.margin_words} is {share} of {reference}")
+        parts.append(f"a margin of {comparison.units.margin_with_unit} is {share} of {reference}")
     if difference is not None and difference.verdict == "undecided":
         parts.append(_seeds_needed(comparison, difference))
     text = "; ".join(parts)

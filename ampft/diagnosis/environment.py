@@ -19,7 +19,7 @@ import torch
 from ampft.precision.accelerator import numerics
 from ampft.precision.formats import FORMATS
 from ampft.precision.matrix_rate import MatrixRate, measure_matrix_rate
-from ampft.precision.resolve import cpu_capabilities, resolve, survey
+from ampft.precision.resolve import cpu_capabilities, resolve, survey_modes
 from ampft.text.tables import Table, terminal_table
 
 _PACKAGES = (
@@ -53,7 +53,7 @@ def collect_environment(measure: bool = True) -> dict[str, Any]:
         "versions": _versions(),
         "system": _system(),
         "devices": [_describe(device) for device in devices],
-        "modes": {d.type: [asdict(entry) for entry in survey(d)] for d in devices},
+        "modes": {d.type: [asdict(entry) for entry in survey_modes(d)] for d in devices},
         "cpu_features": _cpu_features(),
         "matrix_products": [asdict(rate) for rate in _rates(devices)] if measure else [],
         "formats": [asdict(entry) for entry in FORMATS],

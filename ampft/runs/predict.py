@@ -17,9 +17,9 @@ from ampft.errors import InputError
 from ampft.files import atomic_path
 from ampft.models.packing.families import packing_support
 from ampft.models.packing.install import install_packing
-from ampft.models.pretrained import SAVED_MODEL, load_saved
-from ampft.models.tokenizer import load_tokenizer, longest_input
-from ampft.models.weights import store_in
+from ampft.models.pretrained import SAVED_MODEL_FLAG, load_saved
+from ampft.models.tokenizer import load_tokenizer, max_input_length
+from ampft.models.weights import cast_in_place
 from ampft.precision.accelerator import make_accelerator, numerics, training_device
 from ampft.precision.modes import canonical_mode
 from ampft.precision.resolve import resolve
@@ -93,11 +93,11 @@ class _Predictor:
             tuple(record.label_names), record.arguments
         )
         self._batch_size = batch_size
-        self._tokenizer = load_tokenizer(str(folder), flag=SAVED_MODEL)
+        self._tokenizer = load_tokenizer(str(folder), flag=SAVED_MODEL_FLAG)
         model = load_saved(getattr(transformers, kind.model_class), str(folder))
         longest = int(record.arguments["max_seq_length"])
-        self._max_length = longest_input(longest, self._tokenizer, model.config)
-        store_in(model, precision.storage_dtype)
+        self._max_length = max_input_length(longest, self._tokenizer, model.config)
+        cast_in_place(model, precision.storage_dtype)
         if packing_support(model).supported:
             install_packing(model)
         self._model = accelerator.prepare(model).eval()

@@ -36,7 +36,7 @@ from ampft.runs.folder import choose_folder
 from ampft.tasks.task import Task, make_task
 from ampft.text.numbers import counted
 from ampft.text.terminal import labelled, quiet_libraries
-from ampft.training.auto_micro_batch import fitted
+from ampft.training.auto_micro_batch import fit_micro_batches
 from ampft.training.optimizer import make_optimizer, make_schedule
 from ampft.training.threads import restore_cpu_threads
 from ampft.training.trackers import installed_trackers
@@ -282,7 +282,7 @@ def with_fitting_micro_batches(prepared: Prepared) -> Prepared:
     """
     if not prepared.args.auto_micro_batch:
         return prepared
-    step_batches = fitted(
+    step_batches = fit_micro_batches(
         prepared.accelerator, prepared.loaded.model, prepared.task.loss, prepared.step_batches
     )
     return replace(prepared, step_batches=step_batches)

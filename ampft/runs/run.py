@@ -18,9 +18,9 @@ from ampft.errors import InputError, PrecisionContradicted, TrainingStopped
 from ampft.evaluation.baseline import baseline_sentence
 from ampft.evaluation.evaluate import evaluate
 from ampft.evaluation.float32 import in_float32
-from ampft.files import is_unwritable
+from ampft.files import is_disk_error
 from ampft.precision.executed import ExecutedDtypes, contradiction
-from ampft.precision.modes import is_like_fp32
+from ampft.precision.modes import is_fp32
 from ampft.runs.card import model_card
 from ampft.runs.folder import RunFolder, claim_folder
 from ampft.runs.history import History, write_csv
@@ -41,9 +41,9 @@ from ampft.tasks.outcome import Outcome, Report
 from ampft.text.terminal import labelled, print_line
 from ampft.training.best import BestModel
 from ampft.training.first_step import FirstStep
-from ampft.training.out_of_memory import Retries, memory_explained
-from ampft.training.signals import sigterm_raised
-from ampft.training.step import StepOutcome, StepStopped, casts_kept
+from ampft.training.out_of_memory import OutOfMemoryRetries, explain_out_of_memory
+from ampft.training.signals import raise_on_sigterm
+from ampft.training.step import StepOutcome, StepStopped, shared_autocast_cache
 from ampft.training.trackers import tracked_settings
 from ampft.training.utilisation import Utilisation, measure_utilisation
 
@@ -58,7 +58,7 @@ class Run:
     best: BestModel
     record_so_far: RunRecord
     first_step: FirstStep
-    retries: Retries
+    retries: OutOfMemoryRetries
     finished: bool = False
     validations: list[ValidationPart] = field(default_factory=list)
     ids: StepIdsHash = field(default_factory=StepIdsHash)
@@ -114,7 +114,7 @@ class Run:
         """
 
         def with_casts_kept(step_batch: StepBatch) -> list[Tensor]:
-            with casts_kept(self.prepared.accelerator, self.prepared.model, step_batch):
+            with shared_autocast_cache(self.prepared.accelerator, self.prepared.model, step_batch):
                 losses = compute(step_batch)
                 torch.clear_autocast_cache()  # the weights are about to change
                 return losses
@@ -229,7 +229,7 @@ class Run:
     def _predict_fp32(self, model: nn.Module, split: str) -> Outcome | None:
         """Predict again in fp32 if that is asked for and is not what just happened."""
         prepared = self.prepared
-        if not prepared.args.evaluate_fp32 or is_like_fp32(prepared.precision.mode):
+        if not prepared.args.evaluate_fp32 or is_fp32(prepared.precision.mode):
             return None
         with in_float32(prepared.accelerator, model, prepared.precision) as plain:
             return self._predict(plain, split)
@@ -324,16 +324,16 @@ def open_run(prepared: Prepared) -> Iterator[Run]:
 @contextlib.contextmanager
 def _recorded_ending(run: Run, output_dir: Path) -> Iterator[None]:
     """Record how the run ends if it does not finish."""
-    with sigterm_raised():
+    with raise_on_sigterm():
         try:
-            with memory_explained():
+            with explain_out_of_memory():
                 yield
         except TrainingStopped as error:
             run.stopped(error.status, str(error))
             raise
         except BaseException as error:
             run.stopped("interrupted", f"{type(error).__name__}: {error}")
-            if is_unwritable(error):
+            if is_disk_error(error):
                 raise InputError(
                     f"--output_dir {output_dir}: cannot be written ({error}). Free space there "
                     "or name another folder; the run stopped."
@@ -400,7 +400,7 @@ def utilisation(prepared: Prepared, model: nn.Module, tokens_per_second: float) 
     )
 
 
-def _retries(prepared: Prepared, write: Callable[[str], None]) -> Retries:
+def _retries(prepared: Prepared, write: Callable[[str], None]) -> OutOfMemoryRetries:
     """Return what repeats the steps of a run that run out of memory, or explains why it cannot."""
     if not prepared.args.auto_micro_batch:
         advice = "Add --auto_micro_batch: smaller micro-batches, the same effective batch."
@@ -410,10 +410,10 @@ def _retries(prepared: Prepared, write: Callable[[str], None]) -> Retries:
             "smaller micro-batches. Start with smaller ones: raise --gradient_accumulation_steps, "
             "lower --per_device_train_batch_size by as much, and remove --auto_micro_batch."
         )
-    return Retries(
+    return OutOfMemoryRetries(
         prepared.loaded.model,
         prepared.step_batches,
-        repeats=prepared.args.auto_micro_batch and prepared.accelerator.num_processes == 1,
+        can_repeat=prepared.args.auto_micro_batch and prepared.accelerator.num_processes == 1,
         advice=advice,
         write=write,
     )

@@ -1,4 +1,4 @@
-"""What the first optimizer step shows of a run: its dtypes, its memory, what it drew at random."""
+"""Measurements of the first optimizer step: its dtypes, its memory and its random state."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from ampft.precision.resolve import Precision
 
 @dataclass
 class FirstStep:
-    """Measures the first optimizer step and leaves the others alone.
+    """Measures only the first optimizer step.
 
     Attributes:
-        precision: What the step was meant to compute in.
-        executed: What it computed in; None before its end.
-        memory: Bytes by name: weights, gradients, optimizer_state and activations.
-        random_state: SHA-256 of the generators that dropout draws from, after the step: runs that
-            agree in it dropped the same, as far as their layers are the same.
+        precision: Precision requested for the step.
+        executed: Dtypes that the step used; None before it has ended.
+        memory: Bytes of weights, gradients, optimizer_state and activations, by these names.
+        random_state: SHA-256 of the states of the generators that dropout draws from, after the
+            step. Runs with equal layers and equal states used the same dropout masks.
     """
 
     precision: Precision
@@ -37,11 +37,11 @@ class FirstStep:
 
     @contextmanager
     def measured(self, model: nn.Module, optimizer: Any) -> Iterator[None]:
-        """Measure what happens inside, if it is the first step.
+        """Return a context that measures the step inside it, if it is the first one.
 
         Args:
-            model: Its gradients stay until the context is left.
-            optimizer: As Accelerate prepared it.
+            model: Model, whose gradients must not be cleared inside the context.
+            optimizer: Optimizer as prepared by Accelerate.
         """
         if self.executed is None:
             recorder, saved = ProductRecorder(self.precision), SavedBytes(model.parameters())
@@ -58,7 +58,7 @@ class FirstStep:
             }
         else:
             yield
-        # A step that fp16 skips leaves an optimizer as empty as it was.
+        # A step that fp16 skips does not create the optimizer state.
         if self.memory is not None and self.memory["optimizer_state"] == 0:
             self.memory["optimizer_state"] = state_bytes(optimizer.optimizer)
 
@@ -73,27 +73,27 @@ def _random_state() -> str:
     return digest.hexdigest()
 
 
-_Place = tuple[torch.device, int]
+_StorageKey = tuple[torch.device, int]
 
 
 class SavedBytes:
-    """Counts the storages that autograd keeps inside it, each once, without those of parameters.
+    """Context that counts the bytes of storages saved by autograd, without those of parameters.
 
-    A storage counts from the moment a forward pass saves it until the backward pass has let it go,
-    so that `peak` is that of the micro-batch that keeps most. What autocast casts of the weights
-    counts: it is kept too. Values and random numbers are untouched; what gradient checkpointing
-    saves while it computes again, it keeps from this count.
+    A storage counts once, from the moment a forward pass saves it until the backward pass releases
+    it, so that `peak` is that of the micro-batch that saves most. Weights cast by autocast are
+    included, because they are saved too. Tensors that gradient checkpointing saves while it
+    recomputes are not included. Values and random numbers do not change.
 
     Attributes:
-        held: Bytes that are saved now.
-        peak: The most that were saved at a time.
+        current: Bytes that are saved now.
+        peak: Largest number of bytes that were saved at the same time.
     """
 
     def __init__(self, parameters: Iterable[Tensor]) -> None:
-        self.held = 0
+        self.current = 0
         self.peak = 0
-        self._excluded = {place for parameter in parameters for place, _ in _storages(parameter)}
-        self._holders: dict[_Place, int] = {}
+        self._excluded = {key for parameter in parameters for key, _ in _storages(parameter)}
+        self._references: dict[_StorageKey, int] = {}
         self._hooks = saved_tensors_hooks(self._pack, _unpack)
 
     def __enter__(self) -> SavedBytes:
@@ -111,47 +111,47 @@ class SavedBytes:
     def _pack(self, tensor: Tensor) -> _Saved:
         return _Saved(self, tensor)
 
-    def take(self, place: _Place, size: int) -> None:
-        """Count one more holder of a storage of `size` bytes."""
-        if place in self._excluded:
+    def acquire(self, key: _StorageKey, size: int) -> None:
+        """Add a reference to a storage of `size` bytes."""
+        if key in self._excluded:
             return
-        self._holders[place] = self._holders.get(place, 0) + 1
-        if self._holders[place] == 1:
-            self.held += size
-            self.peak = max(self.peak, self.held)
+        self._references[key] = self._references.get(key, 0) + 1
+        if self._references[key] == 1:
+            self.current += size
+            self.peak = max(self.peak, self.current)
 
-    def release(self, place: _Place, size: int) -> None:
-        """Count one holder less."""
-        if place in self._excluded:
+    def release(self, key: _StorageKey, size: int) -> None:
+        """Remove a reference to a storage of `size` bytes."""
+        if key in self._excluded:
             return
-        self._holders[place] -= 1
-        if self._holders[place] == 0:
-            del self._holders[place]
-            self.held -= size
+        self._references[key] -= 1
+        if self._references[key] == 0:
+            del self._references[key]
+            self.current -= size
 
 
 class _Saved:
-    """A saved tensor, for as long as autograd holds it."""
+    """A saved tensor, which lives as long as autograd refers to it."""
 
     def __init__(self, counter: SavedBytes, tensor: Tensor) -> None:
-        # Detached: an output that its own node holds would never be freed.
+        # Detached, because an output saved by its own node would never be freed.
         self.tensor = tensor.detach()
         self._counter = counter
         self._storages = tuple(_storages(tensor))
-        for place, size in self._storages:
-            counter.take(place, size)
+        for key, size in self._storages:
+            counter.acquire(key, size)
 
     def __del__(self) -> None:
-        for place, size in self._storages:
-            self._counter.release(place, size)
+        for key, size in self._storages:
+            self._counter.release(key, size)
 
 
 def _unpack(saved: _Saved) -> Tensor:
     return saved.tensor
 
 
-def _storages(tensor: Any) -> Iterator[tuple[_Place, int]]:
-    """Yield place and bytes of what a tensor lies in; sharded and fp8 ones consist of others."""
+def _storages(tensor: Any) -> Iterator[tuple[_StorageKey, int]]:
+    """Yield key and bytes of each storage of a tensor; sharded and fp8 tensors have several."""
     if is_traceable_wrapper_subclass(tensor):
         for name in tensor.__tensor_flatten__()[0]:
             yield from _storages(getattr(tensor, name))

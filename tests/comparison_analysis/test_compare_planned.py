@@ -144,4 +144,4 @@ def test_a_plan_that_cannot_be_read(tmp_path, capsys):
     folder, _ = planned(tmp_path)
     values = json.loads((folder / PLAN_NAME).read_text(encoding="utf-8"))
     (folder / PLAN_NAME).write_text(json.dumps({**values, "schema": 99}), encoding="utf-8")
-    assert "has layout 99" in refused(capsys, folder)
+    assert "has schema version 99" in refused(capsys, folder)

@@ -11,7 +11,7 @@ from planned import ESTIMATE, SIZE
 
 from ampft.comparison.execution.estimate import Estimate, ModeCost, Size, fit
 from ampft.errors import InputError
-from ampft.text.numbers import about
+from ampft.text.numbers import approximate_duration
 
 RUNS = ["fp32", "fp32", "bf16"] * 3
 SECONDS = st.floats(1e-4, 10)
@@ -99,4 +99,4 @@ def test_the_estimate_of_a_run_by_hand():
     ("seconds", "words"), [(9.4, "9 s"), (99, "99 s"), (720, "12 min"), (7500, "2 h 5 min")]
 )
 def test_estimates_are_rounded_to_their_precision(seconds, words):
-    assert about(seconds) == words
+    assert approximate_duration(seconds) == words

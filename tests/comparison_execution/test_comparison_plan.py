@@ -76,9 +76,8 @@ def test_a_plan_reads_back(tmp_path):
 @pytest.mark.parametrize("text", ["{", "[]", '{"schema": 1}', '{"schema": 99}'])
 def test_an_invalid_plan_is_refused(tmp_path, text):
     (tmp_path / "plan.json").write_text(text)
-    with pytest.raises(
-        InputError, match=r"plan\.json: (the file is not a valid plan|has layout 99)"
-    ):
+    message = r"plan\.json: (the file is not a valid plan|has schema version 99)"
+    with pytest.raises(InputError, match=message):
         read_plan(tmp_path)
 
 

@@ -98,8 +98,8 @@ def written(comparison: Comparison) -> str:
     [
         ("", "is not JSON"),
         ("[" * 100_000, "is not JSON"),
-        ("[]", "it holds a list, not an object"),
-        ('{"schema": 99}', "has layout 99, and this version of ampft reads 2"),
+        ("[]", "it contains a list, not an object"),
+        ('{"schema": 99}', "has schema version 99, but this version of ampft reads 2"),
         ('{"schema": 2}', r"comparison\.\w+ is missing"),
         (damaged(lambda v: v.update(more=1)), r"comparison\.more is unknown"),
         (damaged(lambda v: v["arms"][0].update(name=3)), r"arms\[0\]\.name is int, not str"),

@@ -278,14 +278,14 @@ def test_signs(value, shown):
     ],
 )
 def test_only_one_point_is_singular(value, shown):
-    assert numbers.Units("accuracy", 0.01).in_words(value) == shown
+    assert numbers.Units("accuracy", 0.01).difference_with_unit(value) == shown
 
 
 @pytest.mark.parametrize(
     ("margin", "decimals"), [(0.05, 1), (0.01, 1), (0.005, 2), (0.001, 2), (0.0005, 3)]
 )
 def test_a_small_margin_has_more_decimals(margin, decimals):
-    assert numbers.point_decimals(margin) == decimals
+    assert numbers.decimals_for_margin(margin) == decimals
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ def test_a_small_margin_has_more_decimals(margin, decimals):
     ],
 )
 def test_seeds_in_words(seeds, shown):
-    assert numbers.seed_words(seeds) == shown
+    assert numbers.seed_list(seeds) == shown
 
 
 def test_p_values_are_never_zero():

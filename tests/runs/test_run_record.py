@@ -97,7 +97,9 @@ def test_no_run_is_refused_with_what_was_expected(tmp_path: Path, make_record):
     with pytest.raises(InputError, match="not the folder of a run"):
         read_record(tmp_path)
     (tmp_path / "run.json").write_text('{"schema": 99}')
-    with pytest.raises(InputError, match="has layout 99, and this version of ampft reads 2"):
+    with pytest.raises(
+        InputError, match="has schema version 99, but this version of ampft reads 2"
+    ):
         read_record(tmp_path)
 
 

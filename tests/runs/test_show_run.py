@@ -12,7 +12,7 @@ from ampft.runs.folder import RunFolder
 from ampft.runs.memory import PeakMemory
 from ampft.runs.record import write_record
 from ampft.runs.show import format_run
-from ampft.text.numbers import duration, size
+from ampft.text.numbers import byte_size, duration
 
 
 def test_prints_the_plan_the_report_and_the_closing_line(tmp_path: Path, make_record, make_report):
@@ -86,4 +86,4 @@ def test_numbers_for_people():
     assert [duration(s) for s in (9.44, 59.9, 59.96, 125.2, 3599.6, 7620)] == [
         "9.4 s", "59.9 s", "1 min 00 s", "2 min 05 s", "1 h 00 min", "2 h 07 min",
     ]  # fmt: skip
-    assert [size(n) for n in (2**29, 2**31)] == ["512 MiB", "2.00 GiB"]
+    assert [byte_size(n) for n in (2**29, 2**31)] == ["512 MiB", "2.00 GiB"]

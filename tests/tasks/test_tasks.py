@@ -54,7 +54,7 @@ def test_an_own_head_for_the_same_labels_is_kept(tiny_bert, checkpoint):
 )
 def test_a_stale_head_is_renewed_and_said(tiny_bert, checkpoint, labels):
     model, notes = load(tiny_bert, labels)
-    assert notes == ("new head: the model's own was trained for ant, bee, cow",)
+    assert notes == ("new head: the old one was trained for ant, bee, cow",)
     assert model.classifier.weight.shape == (len(labels), 32)
     assert not torch.equal(model.classifier.weight[:2], checkpoint.classifier.weight[:2])
     assert model.config.id2label == dict(enumerate(labels))
@@ -204,11 +204,11 @@ def test_a_genuine_package_is_taken(monkeypatch, tmp_path):
 
 def test_a_tampered_package_is_refused(monkeypatch, tmp_path):
     monkeypatch.setattr(minilm.importlib.util, "find_spec", package(tmp_path, b"weightz"))
-    with pytest.raises(InputError, match=r"have SHA-256 [0-9a-f]{64}, the published.*not loaded"):
+    with pytest.raises(InputError, match=r"SHA-256 [0-9a-f]{64}, but the published.*not loaded"):
         default_model(None)
 
 
-def test_without_package_and_hub_the_cure_is_named(monkeypatch, tmp_path):
+def test_without_package_and_hub_the_remedy_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr(minilm.importlib.util, "find_spec", lambda name: None)
     # HF_HUB_OFFLINE is set for all tests; an empty cache makes sure that nothing is there.
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))

@@ -1,4 +1,4 @@
-"""The best epoch by a metric: kept on disk, restored, and how long to wait for a better one."""
+"""The best epoch by a metric is stored on disk and restored, and training stops early."""
 
 import math
 
@@ -19,7 +19,7 @@ def accelerator():
 
 
 def train(best, accelerator, values):
-    """Give epoch e weights of e; return the model and which epochs were the best so far."""
+    """Train epochs whose weights equal their number; return the model and `update`'s results."""
     model = accelerator.prepare(nn.Linear(2, 2))
     flags = []
     for epoch, value in enumerate(values):
@@ -29,7 +29,7 @@ def train(best, accelerator, values):
 
 
 @pytest.mark.parametrize(
-    ("metric", "values", "flags", "kept"),
+    ("metric", "values", "flags", "best_epoch"),
     [
         ("accuracy", [0.5, 0.7, 0.6, 0.7], [True, True, False, False], 1),
         ("accuracy", [0.5, 0.7, 0.6, 0.8], [True, True, False, True], 3),
@@ -41,13 +41,15 @@ def train(best, accelerator, values):
         ("cohen_kappa", [None, 0.4, None], [False, True, False], 1),
     ],
 )
-def test_the_best_epoch_is_kept_and_restored(tmp_path, accelerator, metric, values, flags, kept):
+def test_the_best_epoch_is_kept_and_restored(
+    tmp_path, accelerator, metric, values, flags, best_epoch
+):
     best = BestModel(tmp_path / "best.safetensors", METRICS[metric])
-    model, found = train(best, accelerator, values)
-    assert found == flags
-    assert (best.epoch, best.value) == (kept, values[kept])
+    model, actual_flags = train(best, accelerator, values)
+    assert actual_flags == flags
+    assert (best.epoch, best.value) == (best_epoch, values[best_epoch])
     best.restore(accelerator, model)
-    assert torch.equal(model.weight, torch.full((2, 2), float(kept)))
+    assert torch.equal(model.weight, torch.full((2, 2), float(best_epoch)))
     assert not best.path.exists()
 
 
@@ -58,14 +60,14 @@ def test_the_best_epoch_is_kept_and_restored(tmp_path, accelerator, metric, valu
 )  # fmt: skip
 def test_patience_counts_epochs_since_the_best(tmp_path, accelerator, patience, stops):
     best = BestModel(tmp_path / "best.safetensors", METRICS["accuracy"], patience)
-    model, found = nn.Linear(2, 2), []
+    model, should_stop = nn.Linear(2, 2), []
     for epoch, value in enumerate([0.5, 0.4, 0.6, 0.7, 0.7, 0.1]):
         best.update(value, epoch, accelerator, model)
-        found.append(best.should_stop)
-    assert found == stops
+        should_stop.append(best.should_stop)
+    assert should_stop == stops
 
 
-def test_shared_weights_can_be_kept(tmp_path, accelerator):
+def test_tied_weights_can_be_saved(tmp_path, accelerator):
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     model[1].weight = model[0].weight
     best = BestModel(tmp_path / "best.safetensors", METRICS["accuracy"])

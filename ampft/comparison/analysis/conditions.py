@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ampft.runs.record import RunRecord
-from ampft.text.numbers import counted, size
+from ampft.text.numbers import byte_size, counted
 
 # Name in the report -> name of the argument.
 SETTINGS = {
@@ -63,7 +63,7 @@ def _machine(hardware: Mapping[str, Any]) -> dict[str, str]:
         "GPU": gpus,
         "CPU": str(hardware.get("cpu") or ""),
         "cores": str(hardware.get("usable_cores") or ""),
-        "memory": size(memory) if isinstance(memory, int) else "",
+        "memory": byte_size(memory) if isinstance(memory, int) else "",
         "system": str(hardware.get("system") or ""),
     }
     return {name: value for name, value in facts.items() if value}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ampft.comparison.arms import PLACEBO, arm_sort_key
 from ampft.errors import InputError
-from ampft.precision.modes import BASELINE, is_like_fp32
+from ampft.precision.modes import BASELINE, is_fp32
 from ampft.runs.record import RECORD_NAME, RunRecord, read_record
 
 RUNS_NAME = "runs"  # subfolder of a comparison's folder that holds its runs
@@ -149,7 +149,7 @@ def _recorded_run(folder: Path) -> RecordedRun:
             f"RUN {folder}: the arguments in its {RECORD_NAME} have no seed, so it cannot be "
             "paired with another run. Omit this folder."
         )
-    mode = BASELINE if is_like_fp32(record.precision.requested) else record.precision.requested
+    mode = BASELINE if is_fp32(record.precision.requested) else record.precision.requested
     arm = PLACEBO if record.model.perturbed else mode
     return RecordedRun(folder=folder, record=record, mode=mode, arm=arm, seed=seed)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ampft.errors import InputError
 from ampft.precision.modes import BASELINE
-from ampft.text.numbers import about, counted
+from ampft.text.numbers import approximate_duration, counted
 
 # A model cannot learn a class from fewer examples.
 MIN_EXAMPLES_PER_CLASS = 8
@@ -174,7 +174,8 @@ def _budget_error(
     needed = estimate.total_seconds(modes, minimum)
     steps = counted(estimate.total_steps(minimum), "optimizer step")
     return InputError(
-        f"--budget: {about(max(budget, 0))} are left for {counted(len(modes), 'run')}, but even "
-        f"with {steps} each, they take about {about(needed)}. Increase the budget, name fewer "
+        f"--budget: {approximate_duration(max(budget, 0))} are left for "
+        f"{counted(len(modes), 'run')}, but even with {steps} each, they take about "
+        f"{approximate_duration(needed)}. Increase the budget, name fewer "
         "--modes, or remove --budget. A budget never reduces seeds or evaluation data."
     )

@@ -33,7 +33,7 @@ from ampft.runs.folder import LOCK_NAME, check_creatable
 from ampft.runs.record import withhold_secrets
 from ampft.text.escaping import inert
 from ampft.text.json_io import json_values
-from ampft.text.numbers import about, counted
+from ampft.text.numbers import approximate_duration, counted
 from ampft.text.terminal import labelled, print_line
 
 
@@ -105,7 +105,9 @@ def plan_lines(folder: Path, plan: Plan, todo: tuple[PlannedRun, ...]) -> str:
         analyses = f", analysed after {' and '.join(map(str, plan.looks))} seeds"
     steps, per_epoch = estimate.total_steps(size), estimate.steps_per_epoch(size)
     epochs = steps / per_epoch
-    per_run = ", ".join(f"{m} {about(estimate.run_seconds(m, size))}" for m in plan.modes)
+    per_run = ", ".join(
+        f"{m} {approximate_duration(estimate.run_seconds(m, size))}" for m in plan.modes
+    )
     total = sum(map(plan.expected_seconds, todo))
     disk_gib = len(todo) * estimate.model_bytes / 2**30
     done = f"; {len(runs) - len(todo)} already done" if len(todo) < len(runs) else ""
@@ -125,7 +127,9 @@ def plan_lines(folder: Path, plan: Plan, todo: tuple[PlannedRun, ...]) -> str:
     ]
     if todo:
         models = counted(len(todo), "model")
-        lines.append(labelled("time", f"about {about(total)} in total; per run: {per_run}"))
+        lines.append(
+            labelled("time", f"about {approximate_duration(total)} in total; per run: {per_run}")
+        )
         lines.append(labelled("disk", f"{disk_gib:.1f} GiB for {models}{_free(folder, disk_gib)}"))
     if plan.reductions:
         lines.append(labelled("budget", *plan.reductions))

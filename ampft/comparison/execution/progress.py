@@ -11,7 +11,7 @@ from types import TracebackType
 from tqdm import tqdm
 
 from ampft.comparison.execution.plan import Plan, PlannedRun
-from ampft.text.numbers import about
+from ampft.text.numbers import approximate_duration
 
 MAX_SHARE = 0.99  # of a run that has not ended yet
 
@@ -132,7 +132,7 @@ class Progress:
         done = min(MAX_SHARE, max(steps / total * MAX_SHARE, 0.0))
         return (
             f"{self._heading()}, epoch {epoch}/{epochs}, {done:.0%}, "
-            f"{about(max(expected - seconds, 0.0) + self._later())} left"
+            f"{approximate_duration(max(expected - seconds, 0.0) + self._later())} left"
         ).replace("%", " %")
 
     def finish(self, seconds: float, summary: str, *, finished: bool) -> str:
@@ -141,7 +141,7 @@ class Progress:
         self._todo = [run for run in self._todo if run != self._run]
         if finished:
             self._pace.add(self._run, seconds)
-        left = f"; about {about(self._later())} left" if self._todo else ""
+        left = f"; about {approximate_duration(self._later())} left" if self._todo else ""
         return f"{heading}: {summary}, {seconds:.0f} s{left}"
 
     def _heading(self) -> str:

@@ -29,7 +29,7 @@ from ampft.comparison.execution.plan import PLAN_NAME, Plan, PlannedRun
 from ampft.comparison.execution.planning import plan_lines, process_seconds
 from ampft.comparison.execution.progress import Progress
 from ampft.errors import InputError
-from ampft.files import is_unwritable
+from ampft.files import is_disk_error
 from ampft.precision.modes import TABLE
 from ampft.runs.folder import RunFolder, check_output_folder
 from ampft.text.numbers import counted
@@ -242,7 +242,7 @@ def open_comparison(
                 try:
                     yield session
                 except OSError as error:
-                    if is_unwritable(error):
+                    if is_disk_error(error):
                         raise InputError(
                             f"--output_dir {folder}: the folder cannot be written ({error}). Free "
                             "disk space and repeat the command to continue."

@@ -29,7 +29,7 @@ from ampft.comparison.execution.estimate import Estimate, ModeCost, Size
 from ampft.data.steps import IntArray, StepBatches
 from ampft.errors import InputError, TrainingStopped
 from ampft.precision.accelerator import numerics, separate_accelerators, training_device
-from ampft.precision.resolve import UNAVAILABLE, Precision, resolve, survey
+from ampft.precision.resolve import UNAVAILABLE, Precision, resolve, survey_modes
 from ampft.runs.prepare import Prepared, check_prepared, load_task, prepare_mode, start_clock
 from ampft.text.json_io import json_text
 from ampft.training.step import accumulate_gradient, apply_step
@@ -91,7 +91,7 @@ def run_trial(request: dict[str, Any]) -> dict[str, Any]:
 def _modes(requested: Sequence[str] | None, device: torch.device) -> list[str]:
     if requested is not None:
         return list(requested)
-    available = {entry.mode for entry in survey(device) if entry.status != UNAVAILABLE}
+    available = {entry.mode for entry in survey_modes(device) if entry.status != UNAVAILABLE}
     return [mode for mode in DEFAULT_MODES if mode in available]
 
 

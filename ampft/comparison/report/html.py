@@ -114,7 +114,7 @@ def _context(comparison: Comparison) -> dict[str, Any]:
         "pairs": pairs,
         "units": comparison.units,
         "verdicts": verdicts,
-        "seeds": numbers.seed_words(comparison.seeds),
+        "seeds": numbers.seed_list(comparison.seeds),
         "levels": (numbers.level(1 - comparison.alpha), numbers.level(1 - 2 * comparison.alpha)),
         "has_band": any(arm.is_placebo and arm.difference for arm in arms),
         "cell": cells,

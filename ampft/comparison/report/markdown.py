@@ -25,7 +25,7 @@ from ampft.text.numbers import (
     count_range,
     level,
     p_value,
-    seed_words,
+    seed_list,
 )
 
 
@@ -65,8 +65,8 @@ def _top(comparison: Comparison, verdicts: Iterable[str]) -> list[str]:
         "\n".join(f"- {prose(verdict)}" for verdict in verdicts),
         "\n".join(f"> **Note:** {prose(stamp)}\\" for stamp in comparison.stamps).rstrip("\\"),
         _modes(comparison),
-        f"{comparison.units.sentence()} on {code(comparison.split)}, {comparison.examples:,} "
-        f"examples, {seed_words(comparison.seeds)}. {_legend(comparison)}",
+        f"{comparison.units.capitalized()} on {code(comparison.split)}, {comparison.examples:,} "
+        f"examples, {seed_list(comparison.seeds)}. {_legend(comparison)}",
         _executed(comparison),
     ]
     return [part for part in parts if part]
@@ -79,7 +79,7 @@ def _modes(comparison: Comparison) -> str:
         "execution",
         "verdict",
         comparison.units.heading,
-        f"difference{comparison.units.of_differences}"
+        f"difference{comparison.units.difference_suffix}"
         + (f" ({level(levels[0])} CI)" if levels else ""),
         f"changed predictions, of {comparison.examples:,}",
         "speed-up",
@@ -165,10 +165,10 @@ def _seeds(comparison: Comparison) -> str:
     intervals = (f"{level(first.level95)} CI", f"{level(first.level90)} CI")
     return (
         f"{_capitalised(units.heading)}:\n\n{table(header, metrics)}\n\n"
-        f"Difference to {code(comparison.baseline.name)}{units.of_differences}:\n\n"
+        f"Difference to {code(comparison.baseline.name)}{units.difference_suffix}:\n\n"
         f"{table((*header[:-1], *intervals), differences)}\n\n"
         f"Components of the confidence intervals (square roots of the variances"
-        f"{units.of_differences}) and p-values:\n\n{_variances(comparison)}"
+        f"{units.difference_suffix}) and p-values:\n\n{_variances(comparison)}"
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ampft.comparison.findings import Comparison
-from ampft.text.numbers import level, percent, seed_words
+from ampft.text.numbers import level, percent, seed_list
 
 FORMULAS = (
     "Seeds are treated as readers and examples as cases (Obuchowski and Rockette 1995). The "
@@ -61,7 +61,7 @@ def method_paragraphs(comparison: Comparison) -> tuple[str, ...]:
         "over training seeds (classification head, data order, dropout) and test examples, for a "
         "fixed training set, model and hyperparameters. It is based on "
         f"{comparison.examples:,} examples of the split {comparison.split} and "
-        f"{seed_words(comparison.seeds)}. {_planning(comparison)}"
+        f"{seed_list(comparison.seeds)}. {_planning(comparison)}"
     )
     parts = [estimand, FORMULAS, _verdict_rules(comparison), HOLM]
     if any(arm.is_placebo for arm in comparison.arms):
@@ -81,7 +81,7 @@ def method_paragraphs(comparison: Comparison) -> tuple[str, ...]:
 
 
 def _planning(comparison: Comparison) -> str:
-    margin = comparison.units.margin_words
+    margin = comparison.units.margin_with_unit
     if comparison.planned:
         return f"The metric and the margin of {margin} were fixed before the first run."
     return (
@@ -92,7 +92,7 @@ def _planning(comparison: Comparison) -> str:
 
 def _verdict_rules(comparison: Comparison) -> str:
     wide, narrow = level(1 - comparison.alpha), level(1 - 2 * comparison.alpha)
-    margin = comparison.units.margin_words
+    margin = comparison.units.margin_with_unit
     rules = (
         f"A mode is equivalent if its {narrow} CI lies within {margin} on either side of 0. It is "
         f"worse beyond the margin if its {wide} CI lies entirely below that range, and worse, size "

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from ampft.comparison.findings import ArmResult, ClassFigures, Comparison, Memory
 from ampft.comparison.report.arm_styles import ArmStyle
 from ampft.comparison.report.drawing import Axis, element, joined, line, picture, text
-from ampft.text.numbers import Units, level, milliseconds, points, signed, size
+from ampft.text.numbers import Units, byte_size, level, milliseconds, points, signed
 
 LEFT, RIGHT = 5.0, 95.0  # percent of the cell
 MEMORY_PARTS = ("baseline", "weights", "gradients", "optimizer_state", "activations", "rest")
@@ -74,9 +74,9 @@ def difference_strip(
     parts.append(style.mark(axis.percent(difference.estimate), "60%"))
     units = comparison.units
     alt = (
-        f"{style.name} minus {base}: {units.in_words(difference.estimate)}, "
+        f"{style.name} minus {base}: {units.difference_with_unit(difference.estimate)}, "
         f"{level(difference.level95)} CI {units.interval(difference.interval95)}; "
-        f"margin {units.margin_words}"
+        f"margin {units.margin_with_unit}"
     )
     return picture(*parts, height=None, alt=alt, class_="fill")
 
@@ -137,11 +137,11 @@ def memory_strip(memory: Memory, style: ArmStyle, axis: Axis) -> Markup:
         total += value
         bars.append(element("rect", x=f"{start:.2f}%", width=f"{width:.2f}%", y="22%",
                             height="56%", class_=f"part p{index}"))  # fmt: skip
-        descriptions.append(f"{part.replace('_', ' ')} {size(value)}")
+        descriptions.append(f"{part.replace('_', ' ')} {byte_size(value)}")
     if memory.peak is not None:
         at = axis.percent(memory.peak)
         bars.append(line(at, "10%", at, "90%", "peak"))
-        descriptions.append(f"peak {size(memory.peak)}")
+        descriptions.append(f"peak {byte_size(memory.peak)}")
     alt = f"{style.name}: {', '.join(descriptions) or 'not measured'}"
     return picture(*bars, height=None, alt=alt, class_="fill")
 

@@ -20,7 +20,7 @@ from ampft.text.numbers import (
     PLUS_MINUS,
     count_range,
     level,
-    seed_words,
+    seed_list,
 )
 
 WIDTH = 96  # columns; fits into a window of 100
@@ -54,7 +54,7 @@ def heading(comparison: Comparison) -> str:
     """Return title, metric, split, number of examples and seeds in one line."""
     return (
         f"{comparison.title}: {comparison.units.title} on {comparison.split}, "
-        f"{comparison.examples:,} examples, {seed_words(comparison.seeds)}"
+        f"{comparison.examples:,} examples, {seed_list(comparison.seeds)}"
     )
 
 
@@ -65,7 +65,7 @@ def mode_table(comparison: Comparison) -> str:
         ("", "mode"),
         (comparison.units.title, "%" if comparison.units.is_share else ""),
         (
-            f"difference{comparison.units.of_differences}",
+            f"difference{comparison.units.difference_suffix}",
             f"({level(levels[0])} CI)" if levels else "",
         ),
         ("changed", f"of {comparison.examples:,}"),

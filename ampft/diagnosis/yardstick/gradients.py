@@ -16,7 +16,7 @@ from ampft.precision.executed import ProductRecorder, check_trainable_float32, c
 from ampft.precision.tf32 import apply_float32_policy
 from ampft.runs.prepare import Prepared
 from ampft.tasks.task import Task
-from ampft.training.step import LOWEST_LOSS_SCALE, accumulate_gradient
+from ampft.training.step import MIN_LOSS_SCALE, accumulate_gradient
 
 
 class GradientSource(Protocol):
@@ -88,7 +88,7 @@ class ModeGradients:
             overflowed = True
             scaler.update()
             scale = scaler.get_scale()
-            if scale < LOWEST_LOSS_SCALE:
+            if scale < MIN_LOSS_SCALE:
                 break
             self._differentiate(step_batch)
         if scaler is not None:

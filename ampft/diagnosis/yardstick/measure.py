@@ -31,7 +31,7 @@ from ampft.diagnosis.yardstick.gradients import (
 )
 from ampft.diagnosis.yardstick.sums import Blocks, ErrorSums, NoiseSums, blocks_of
 from ampft.errors import InputError
-from ampft.models.pretrained import CHECKPOINT, load_saved
+from ampft.models.pretrained import CHECKPOINTS_FLAG, load_saved
 from ampft.models.weights import LoadedModel
 from ampft.precision.accelerator import separate_accelerators, training_device
 from ampft.precision.modes import canonical_mode
@@ -267,13 +267,13 @@ def check_record(folder: Path) -> RunRecord:
     """
     if not folder.is_dir():
         raise InputError(
-            f"{CHECKPOINT} {folder}: there is no such folder. Name the --output_dir of a run."
+            f"{CHECKPOINTS_FLAG} {folder}: there is no such folder. Name the --output_dir of a run."
         )
     record = read_record(folder)
     if record.status != "finished":
         raise InputError(
-            f"{CHECKPOINT} {folder}: the status of the run is {record.status}, so it has no final "
-            "model. Name a finished run."
+            f"{CHECKPOINTS_FLAG} {folder}: the status of the run is {record.status}, so it has no "
+            "final model. Name a finished run."
         )
     return record
 
@@ -289,16 +289,16 @@ def check_model(
     architecture = type(model).__name__
     if record.model.architecture != architecture:
         raise InputError(
-            f"{CHECKPOINT} {folder}: the model of the run is a {inert(record.model.architecture)}, "
-            f"but the arguments after ` -- ` specify a {architecture}. Pass the arguments of that "
-            "run."
+            f"{CHECKPOINTS_FLAG} {folder}: the model of the run is a "
+            f"{inert(record.model.architecture)}, but the arguments after ` -- ` specify a "
+            f"{architecture}. Pass the arguments of that run."
         )
     if tuple(record.label_names) != label_names:
         run_labels, data_labels = (
             inert(", ".join(names)) for names in (record.label_names, label_names)
         )
         raise InputError(
-            f"{CHECKPOINT} {folder}: the run has the labels {run_labels}, but the data has "
+            f"{CHECKPOINTS_FLAG} {folder}: the run has the labels {run_labels}, but the data has "
             f"{data_labels}. Pass the arguments of that run."
         )
 
@@ -310,7 +310,7 @@ def load_weights(folder: Path, models: Iterable[nn.Module]) -> None:
         InputError: They cannot be loaded, are not finite, or have other shapes.
     """
     for model in models:
-        saved = load_saved(type(model), str(folder), flag=CHECKPOINT).state_dict()
+        saved = load_saved(type(model), str(folder), flag=CHECKPOINTS_FLAG).state_dict()
         current = model.state_dict()
         mismatched = sorted(
             name
@@ -319,7 +319,7 @@ def load_weights(folder: Path, models: Iterable[nn.Module]) -> None:
         )
         if mismatched:
             raise InputError(
-                f"{CHECKPOINT} {folder}: the parameter {inert(mismatched[0])} does not match the "
-                "model that the arguments after ` -- ` specify. Pass the arguments of that run."
+                f"{CHECKPOINTS_FLAG} {folder}: the parameter {inert(mismatched[0])} does not match "
+                "the model that the arguments after ` -- ` specify. Pass the arguments of that run."
             )
         model.load_state_dict(saved)

@@ -1,6 +1,6 @@
-"""Padding-free path for transformers encoders.
+"""Runs transformers encoders without padding.
 
-The idea is that of Effective Transformer and ByteTransformer, and on the training side of
-MosaicBERT and ModernBERT: between the embeddings and the pooling of an encoder, attention alone has
-to know where one sequence ends, so everything else can run on the real tokens of a batch.
+The idea comes from Effective Transformer and ByteTransformer, and for training from MosaicBERT and
+ModernBERT: between the embeddings and the pooling of an encoder, only attention depends on where
+sequences end, so everything else can run on the real tokens of a batch.
 """

@@ -1,4 +1,4 @@
-"""Autocast's casts of the weights, made once for all micro-batches of a step."""
+"""Autocast casts each weight once for all micro-batches of a step."""
 
 from collections import Counter
 from contextlib import nullcontext
@@ -10,7 +10,7 @@ from exact_step import Training, flat_weights, text_problem
 from tiny_text import tiny_task
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ampft.training.step import casts_kept
+from ampft.training.step import shared_autocast_cache
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
 
@@ -18,7 +18,7 @@ MICRO_BATCHES = 3
 
 
 class CastCounter(TorchDispatchMode):
-    """Counts how often each of some tensors is cast to another dtype."""
+    """Counts how often each of the given tensors is cast to another dtype."""
 
     def __init__(self, tensors):
         super().__init__()
@@ -31,24 +31,28 @@ class CastCounter(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def nothing_kept(accelerator, model, step_batch):
+def no_cache(accelerator, model, step_batch):
     return nullcontext()
 
 
-def training(folder, mode, keep_casts=casts_kept, *, micro_batches=MICRO_BATCHES, **settings):
+def training(
+    folder, mode, autocast_cache=shared_autocast_cache, *, micro_batches=MICRO_BATCHES, **settings
+):
     return Training(
         mode,
         text_problem(tiny_task(folder, train=24, **settings)),
         batch_size=12 // micro_batches,
         micro_batches=micro_batches,
-        keep_casts=keep_casts,
+        autocast_cache=autocast_cache,
     )
 
 
 @pytest.mark.parametrize("mode", ["bf16", "fp16"])
-@pytest.mark.parametrize(("keep_casts", "times"), [(casts_kept, 1), (nothing_kept, MICRO_BATCHES)])
-def test_a_weight_is_cast_once_in_a_step(tiny_bert, mode, keep_casts, times):
-    subject = training(tiny_bert, mode, keep_casts)
+@pytest.mark.parametrize(
+    ("autocast_cache", "times"), [(shared_autocast_cache, 1), (no_cache, MICRO_BATCHES)]
+)
+def test_a_weight_is_cast_once_in_a_step(tiny_bert, mode, autocast_cache, times):
+    subject = training(tiny_bert, mode, autocast_cache)
     with CastCounter(subject.model.parameters()) as casts:
         next(subject.steps())
     assert casts.counts
@@ -56,18 +60,21 @@ def test_a_weight_is_cast_once_in_a_step(tiny_bert, mode, keep_casts, times):
 
 
 @pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16"])
-def test_gradients_and_weights_are_those_without_it_bit_for_bit(tiny_bert, mode):
-    subjects = [training(tiny_bert, mode, keep_casts) for keep_casts in (casts_kept, nothing_kept)]
-    kept, plain = (list(subject.steps(epochs=2)) for subject in subjects)
-    assert len(kept) == len(plain) == 4  # later ones would differ if an old cast stayed
-    for one, other in zip(kept, plain, strict=True):
+def test_gradients_and_weights_do_not_change_bit_for_bit(tiny_bert, mode):
+    subjects = [
+        training(tiny_bert, mode, autocast_cache)
+        for autocast_cache in (shared_autocast_cache, no_cache)
+    ]
+    cached, plain = (list(subject.steps(epochs=2)) for subject in subjects)
+    assert len(cached) == len(plain) == 4  # a stale cast would change later steps
+    for one, other in zip(cached, plain, strict=True):
         assert torch.equal(one.gradient, other.gradient)
         assert one.outcome == other.outcome
     assert torch.equal(*(flat_weights(subject.model) for subject in subjects))
 
 
-def forward_passes_cast(subject, number, *, within):
-    """Return how often each weight is cast in some forward passes of the first micro-batch."""
+def casts_in_forward_passes(subject, number, *, within):
+    """Return how often each weight is cast in `number` forward passes of the first micro-batch."""
     step_batch = next(subject.batches.epoch(0))
     micro_batch = step_batch.micro_batches[0]
     context = within(subject.accelerator, subject.model, step_batch)
@@ -78,34 +85,34 @@ def forward_passes_cast(subject, number, *, within):
     return set(casts.counts.values())
 
 
-def test_casts_go_with_the_context(tiny_bert):
+def test_casts_are_freed_with_the_context(tiny_bert):
     subject = training(tiny_bert, "bf16")
-    assert forward_passes_cast(subject, 2, within=casts_kept) == {1}
-    assert forward_passes_cast(subject, 1, within=nothing_kept) == {1}  # none was left
+    assert casts_in_forward_passes(subject, 2, within=shared_autocast_cache) == {1}
+    assert casts_in_forward_passes(subject, 1, within=no_cache) == {1}  # the cache was empty
 
 
-def test_a_single_micro_batch_keeps_nothing(tiny_bert):
+def test_a_single_micro_batch_caches_nothing(tiny_bert):
     subject = training(tiny_bert, "bf16", micro_batches=1)
-    assert forward_passes_cast(subject, 2, within=casts_kept) == {2}
+    assert casts_in_forward_passes(subject, 2, within=shared_autocast_cache) == {2}
 
 
-def test_checkpointed_models_keep_nothing(tiny_bert):
+def test_checkpointed_models_cache_nothing(tiny_bert):
     subject = training(tiny_bert, "bf16", gradient_checkpointing=True)
-    assert forward_passes_cast(subject, 2, within=casts_kept) == {2}
+    assert casts_in_forward_passes(subject, 2, within=shared_autocast_cache) == {2}
 
 
-def test_sharded_weights_keep_no_whole_copies(tiny_bert, monkeypatch):
+def test_sharded_weights_are_not_cached(tiny_bert, monkeypatch):
     subject = training(tiny_bert, "bf16")
     monkeypatch.setattr(subject.accelerator.state, "distributed_type", DistributedType.FSDP)
-    assert forward_passes_cast(subject, 2, within=casts_kept) == {2}
+    assert casts_in_forward_passes(subject, 2, within=shared_autocast_cache) == {2}
 
 
-def test_a_repeated_step_casts_anew(tiny_bert):
+def test_a_repeated_step_casts_again(tiny_bert):
     subject = training(tiny_bert, "bf16")
     step_batch = next(subject.batches.epoch(0))
     with CastCounter(subject.model.parameters()) as casts:
         for _ in range(2):
-            with casts_kept(subject.accelerator, subject.model, step_batch):
+            with shared_autocast_cache(subject.accelerator, subject.model, step_batch):
                 for micro_batch in step_batch:
                     subject.problem.loss(subject.model, micro_batch)
-    assert set(casts.counts.values()) == {2}  # once for each attempt, not once for all
+    assert set(casts.counts.values()) == {2}  # once per attempt
