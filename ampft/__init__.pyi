@@ -8,8 +8,8 @@ from .comparison.analysis.compare import compare_folders as compare_folders
 from .comparison.execution.planning import plan_comparison as plan_comparison
 from .comparison.execution.session import is_decided as is_decided
 from .comparison.execution.session import open_comparison as open_comparison
+from .comparison.report.files import write_comparison as write_comparison
 from .comparison.report.terminal import terminal_text as terminal_text
-from .comparison.report.write import write_comparison as write_comparison
 from .data.load import load_data as load_data
 from .data.steps import MicroBatch as MicroBatch
 from .data.steps import StepBatch as StepBatch
@@ -34,11 +34,11 @@ from .runs.prepare import Prepared as Prepared
 from .runs.prepare import prepare as prepare
 from .runs.run import Run as Run
 from .runs.run import open_run as open_run
-from .tasks import make_task as make_task
 from .tasks.loss import summed_cross_entropy as summed_cross_entropy
 from .tasks.single_label import ClassificationReport as ClassificationReport
 from .tasks.single_label import Predictions as Predictions
 from .tasks.single_label import classification_report as classification_report
+from .tasks.task import make_task as make_task
 from .text.terminal import print_line as print_line
 from .training.optimizer import make_optimizer as make_optimizer
 from .training.optimizer import make_schedule as make_schedule
@@ -47,7 +47,7 @@ from .training.step import StepOutcome as StepOutcome
 from .training.step import accumulate_gradient as accumulate_gradient
 from .training.step import apply_step as apply_step
 from .training.step import backward as backward
-from .training.step import casts_kept as casts_kept
+from .training.step import shared_autocast_cache as shared_autocast_cache
 from .training.step import synchronized_last as synchronized_last
 from .training.threads import restore_cpu_threads as restore_cpu_threads
 from .training.trackers import installed_trackers as installed_trackers

@@ -1,4 +1,4 @@
-"""The command `ampft`: `env`, `predict`, `report`, `compare`."""
+"""The command `ampft`: `env`, `predict`, `yardstick`, `report`, `compare`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
+from ampft.arguments.flags import ArgumentParser
 from ampft.errors import InputError, run_main
 from ampft.precision.modes import BASELINE
 from ampft.text.terminal import discard_output
@@ -18,24 +19,17 @@ if TYPE_CHECKING:
     from ampft.comparison.findings import Comparison
 
 
-class _Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors are `InputError`s."""
-
-    def error(self, message: str) -> NoReturn:
-        raise InputError(f"{message}. See {self.prog} --help.")
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     try:
         return run_main(lambda: _run(sys.argv[1:] if argv is None else argv))
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         discard_output()
         return 0
 
 
 def _run(argv: Sequence[str]) -> None:
-    if argv[:1] == ["yardstick"]:  # its words go on after --, which argparse would take for its own
+    if argv[:1] == ["yardstick"]:  # argparse would consume the ` -- ` in its arguments
         from ampft.diagnosis.yardstick.command import main as yardstick
 
         yardstick(argv[1:])
@@ -44,89 +38,86 @@ def _run(argv: Sequence[str]) -> None:
     {"env": _env, "predict": _predict, "report": _report, "compare": _compare}[args.command](args)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
         prog="ampft",
-        description="Fine-tune classifiers in mixed precision and know what ran. Training itself: "
-        "accelerate launch recipes/classify.py --help.",
-        allow_abbrev=False,
+        description="Inspect, predict with and compare classifiers fine-tuned in mixed precision. "
+        "To train one, see accelerate launch recipes/classify.py --help.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     env = commands.add_parser(
         "env",
-        help="what this machine has, and what each precision would be here",
-        allow_abbrev=False,
+        help="show hardware and versions, and how each precision would run on this machine",
     )
-    env.add_argument("--json", action="store_true", help="for machines")
+    env.add_argument("--json", action="store_true", help="print JSON")
     env.add_argument(
-        "--no_measure", action="store_true", help="leave out the rates of matrix products (seconds)"
+        "--no_measure",
+        action="store_true",
+        help="skip the measurement of matrix product rates, which takes a few seconds",
     )
     predict = commands.add_parser(
-        "predict", help="classify a file with a model that a run saved", allow_abbrev=False
+        "predict", help="classify the rows of a file with a model saved by a run"
     )
     predict.add_argument("--model", required=True, metavar="DIR", help="output folder of a run")
     predict.add_argument(
         "--output_file",
         metavar="FILE",
-        help="CSV to write, with the predictions as columns (default: standard output)",
+        help="CSV file for the rows with their predictions (default: standard output)",
     )
     predict.add_argument(
         "--text_column_names",
         metavar="a[,b]",
-        help="columns of the file (default: those of the training)",
+        help="text columns of the file (default: those used in training)",
     )
     predict.add_argument(
-        "--batch_size", type=int, default=64, metavar="N", help="texts at once (default: 64)"
+        "--batch_size", type=int, default=64, metavar="N", help="texts per batch (default: 64)"
     )
     predict.add_argument(
         "--mixed_precision",
         default=BASELINE,
         metavar="MODE",
-        help="precision to compute in (default: fp32)",
+        help="precision of the computation (default: fp32)",
     )
     predict.add_argument("file", metavar="FILE", help="CSV, TSV, JSON, JSON Lines or Parquet")
     commands.add_parser(
-        "yardstick", help="gradient error of each precision beside the noise of the batches"
+        "yardstick", help="measure the gradient error of each precision relative to batch noise"
     )
-    report = commands.add_parser(
-        "report", help="print a run or a comparison again", allow_abbrev=False
-    )
+    report = commands.add_parser("report", help="print the report of a run or a comparison")
     report.add_argument("run", metavar="RUN", help="output folder of a run or of a comparison")
     _add_compare(commands)
     return parser
 
 
-def _add_compare(commands: argparse._SubParsersAction[_Parser]) -> None:
-    compare = commands.add_parser(
-        "compare", help="compare runs that differ in precision alone", allow_abbrev=False
-    )
+def _add_compare(commands: argparse._SubParsersAction[ArgumentParser]) -> None:
+    compare = commands.add_parser("compare", help="compare runs that differ only in precision")
     compare.add_argument(
         "runs",
         metavar="RUN",
         nargs="+",
-        help="output folder of a run, or of a comparison; each mode at the same seeds",
+        help="output folders of runs or of a comparison; all modes need runs with the same seeds",
     )
     compare.add_argument(
         "--metric",
         metavar="NAME",
-        help="the metric that decides, such as accuracy, macro_f1 or log_loss (default: the "
-        "primary one of the task, or that of the comparison's plan)",
+        help="metric to compare, such as accuracy, macro_f1 or log_loss (default: the task's "
+        "primary metric, or that of the comparison's plan)",
     )
     compare.add_argument(
         "--margin",
         type=float,
         metavar="POINTS",
-        help="differences within it count as none, in points (default: 1, or the plan's)",
+        help="equivalence margin: the largest difference that does not matter, in points (default: "
+        "1, or that of the comparison's plan)",
     )
     compare.add_argument(
         "--baseline",
         metavar="MODE",
-        help="what all others are compared with (default: fp32)",
+        help="mode that all others are compared with (default: fp32)",
     )
     compare.add_argument(
         "--output_dir",
         metavar="DIR",
-        help="folder for comparison.html, .md and .json (default: print only)",
+        help="folder for comparison.html, comparison.md and comparison.json (default: print only)",
     )
 
 
@@ -157,7 +148,7 @@ def _report(args: argparse.Namespace) -> None:
 
     folder = Path(args.run)
     if (folder / COMPARISON_NAME).is_file():
-        from ampft.comparison.read import read_comparison
+        from ampft.comparison.report.files import read_comparison
         from ampft.comparison.report.terminal import terminal_text
 
         print(terminal_text(read_comparison(folder)), end="")
@@ -174,27 +165,27 @@ def _compare(args: argparse.Namespace) -> None:
 
     if args.output_dir is not None:
         _refuse_results(Path(args.output_dir))
-    comparison = _compared(args, [Path(run) for run in args.runs])
+    comparison = _compare_runs(args, [Path(run) for run in args.runs])
     print(terminal_text(comparison), end="")
     if args.output_dir is None:
-        print("\nWith --output_dir DIR: comparison.html, comparison.md and comparison.json.")
+        print("\nAdd --output_dir DIR to write comparison.html, comparison.md and comparison.json.")
         return
-    from ampft.comparison.report.write import write_comparison
+    from ampft.comparison.report.files import write_comparison
 
     write_comparison(comparison, Path(args.output_dir))
     print(f"\nwrote {args.output_dir}: comparison.html, comparison.md, comparison.json")
 
 
-def _compared(args: argparse.Namespace, folders: list[Path]) -> Comparison:
-    """Compare runs; a comparison's own folder, named alone, keeps to its plan."""
-    from ampft.comparison.execution.plan_file import read_plan
+def _compare_runs(args: argparse.Namespace, folders: list[Path]) -> Comparison:
+    """Compare runs. A single folder with a plan is compared as planned."""
+    from ampft.comparison.execution.plan import read_plan
 
     plan = read_plan(folders[0]) if len(folders) == 1 else None
     if plan is not None:
-        from ampft.comparison.execution.resume import compare_again
+        from ampft.comparison.execution.folder import compare_planned_runs
 
-        asked = {"metric": args.metric, "margin": args.margin, "baseline": args.baseline}
-        return compare_again(folders[0], plan, **asked)
+        requested = {"metric": args.metric, "margin": args.margin, "baseline": args.baseline}
+        return compare_planned_runs(folders[0], plan, **requested)
     from ampft.comparison.analysis.compare import compare_folders
 
     return compare_folders(
@@ -206,15 +197,15 @@ def _compared(args: argparse.Namespace, folders: list[Path]) -> Comparison:
 
 
 def _refuse_results(folder: Path) -> None:
-    """Refuse a folder whose results, with what is known of their making, would be overwritten."""
-    from ampft.comparison.execution.plan_file import PLAN_NAME
+    """Reject a folder that holds a run or a comparison, whose records would be overwritten."""
+    from ampft.comparison.execution.plan import PLAN_NAME
     from ampft.runs.record import RECORD_NAME
 
-    for name, whose in ((PLAN_NAME, "a comparison"), (RECORD_NAME, "a run")):
+    for name, owner in ((PLAN_NAME, "a comparison"), (RECORD_NAME, "a run")):
         if (folder / name).exists():
             raise InputError(
-                f"--output_dir {folder}: holds {name}, so the results there are those of {whose} "
-                "and stay as they are; name another folder"
+                f"--output_dir {folder}: the folder holds {name}, the record of {owner}, whose "
+                "results must not be overwritten. Name another folder."
             )
 
 

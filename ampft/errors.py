@@ -1,4 +1,4 @@
-"""The errors that a user can cause or cure, and the exit code of each."""
+"""The errors that a user can cause or fix, and their exit codes."""
 
 from __future__ import annotations
 
@@ -11,51 +11,52 @@ from difflib import get_close_matches
 
 
 class InputError(Exception):
-    """Bad input: an argument, a file or a setting that has to be mended by the user.
+    """Invalid input: an argument, a file or a setting that the user must correct.
 
-    The message names the argument, what was received, what is allowed and what to do. A door
-    (`recipes/`, `ampft.cli`) prints it without a traceback and exits with code 2.
+    The message names the argument, what was received, what is allowed and what to do. The entry
+    points (`recipes/`, `ampft.cli`) print it without a traceback and exit with code 2.
     """
 
 
 class TrainingStopped(Exception):
-    """Training cannot go on: not finite, or a loss scale that fell through the floor.
+    """Training cannot continue, for example because a gradient is not finite.
 
-    The run folder is kept and marked with `status`. A door prints the message, with exit code 3.
+    The run folder is kept and marked with `status`. The entry points print the message and exit
+    with code 3.
     """
 
     status = "diverged"
 
 
 class PrecisionContradicted(TrainingStopped):
-    """The first step multiplied in other dtypes than the mode that was asked for."""
+    """The first step used other dtypes than the requested mode."""
 
     status = "contradicted"
 
 
-SECONDS_BEFORE_REPEATING = 5.0
+SECONDS_BEFORE_OTHER_RANKS = 5.0
 EXIT_CODES: dict[type[Exception], int] = {InputError: 2, TrainingStopped: 3}
 
 
 def run_main(main: Callable[[], None]) -> int:
-    """Call `main` and turn the errors above into one message on stderr and an exit code.
+    """Call `main` and turn the errors above into a message on stderr and an exit code.
 
     Args:
-        main: The body of a script or command. Any other exception is a bug and passes through.
+        main: Body of a script or command. Any other exception is a bug and is not caught.
 
     Returns:
-        0 when `main` returned, 130 after Ctrl-C, else the exit code of the error.
+        0 if `main` returned, 130 after Ctrl-C, and otherwise the exit code of the error.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A terminal without Unicode shows escapes: printing never ends a run.
+        # Without Unicode support the terminal shows escapes, so that printing never raises.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         main()
     except tuple(EXIT_CODES) as error:
         rank = os.environ.get("RANK", "0")
         if rank != "0":
-            # Where rank 0 says the same, the launcher ends this process before it repeats it.
-            time.sleep(SECONDS_BEFORE_REPEATING)
+            # If rank 0 reports the same error, the launcher ends this process before it prints.
+            time.sleep(SECONDS_BEFORE_OTHER_RANKS)
         print(f"{f'[rank {rank}] ' if rank != '0' else ''}error: {error}", file=sys.stderr)
         return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
     except KeyboardInterrupt:
@@ -65,6 +66,6 @@ def run_main(main: Callable[[], None]) -> int:
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:
-    """Return ` Did you mean 'x'?` for the allowed name nearest to `name`, or an empty string."""
-    found = get_close_matches(name, list(allowed), n=1)
-    return f" Did you mean {found[0]!r}?" if found else ""
+    """Return ` Did you mean 'x'?` for the allowed name closest to `name`, or an empty string."""
+    matches = get_close_matches(name, list(allowed), n=1)
+    return f" Did you mean {matches[0]!r}?" if matches else ""

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Writes files atomically, and checks folders and errors of the file system."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path` that replaces it when the block ends without an error.
+    """Yield a temporary path next to `path` that replaces it if the block ends without an error.
 
-    The data reach the disk before the name does: file, rename and folder are each synced.
+    The data are written to the disk before the file is renamed: file and folder are both synced.
 
     Args:
-        path: Final path; its folder exists.
+        path: Final path, in an existing folder.
     """
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     try:
@@ -30,7 +30,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file whole or not at all, in UTF-8; lone surrogates become escapes."""
+    """Write a text file atomically, in UTF-8, with lone surrogates escaped."""
     with atomic_path(path) as temporary:
         temporary.write_bytes(text.encode("utf-8", "backslashreplace"))
 
@@ -45,13 +45,13 @@ def is_writable_folder(folder: Path) -> bool:
     return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
 
 
-def is_unwritable(error: BaseException) -> bool:
-    """Return whether an error of Python or safetensors means that the disk is full or gone."""
-    full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+def is_disk_error(error: BaseException) -> bool:
+    """Return whether an error of Python or safetensors means that the disk is full or failing."""
+    codes = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
     if isinstance(error, OSError):
-        return error.errno in full
-    by_safetensors = type(error).__name__ == "SafetensorError"
-    return by_safetensors and any(os.strerror(number) in str(error) for number in full)
+        return error.errno in codes
+    from_safetensors = type(error).__name__ == "SafetensorError"
+    return from_safetensors and any(os.strerror(code) in str(error) for code in codes)
 
 
 def _sync(path: Path) -> None:

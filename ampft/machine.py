@@ -1,4 +1,4 @@
-"""The machine and its packages: versions, hardware, and memory that is used and left."""
+"""The machine and its packages: versions, hardware, and used and available memory."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ PACKAGES = (
 
 
 def versions() -> dict[str, str]:
-    """Return the version of Python and of each package that decides a result."""
-    found = {"python": platform.python_version()}
+    """Return the version of Python and of each installed package that affects results."""
+    installed = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            installed[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def hardware(gpu_names: Iterable[str] = ()) -> dict[str, Any]:
-    """Describe the machine; neither its name nor its users.
+    """Describe the machine, without its name or its users.
 
     Args:
-        gpu_names: Such as `torch.cuda.get_device_name(i)` for each device of the run.
+        gpu_names: Names of the GPUs of the run, such as `torch.cuda.get_device_name(i)`.
 
     Returns:
-        `system`, `cpu` (model), `physical_cores`, `logical_cores`, `usable_cores` (of this
+        `system`, `cpu` (model), `physical_cores`, `logical_cores`, `usable_cores` (by this
         process), `memory_bytes` and `gpus`.
     """
     affinity = getattr(os, "sched_getaffinity", None)
@@ -65,7 +65,7 @@ def hardware(gpu_names: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def cpu_model() -> str:
-    """Return the CPU's name, such as "AMD EPYC 9B45"; empty where the system tells none."""
+    """Return the CPU's name, such as "AMD EPYC 9B45"; empty if the system does not report it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -75,37 +75,38 @@ def cpu_model() -> str:
 
 
 def status_bytes(name: str) -> int | None:
-    """Return a figure such as `VmRSS` or `VmHWM` of this process in bytes; `None` off Linux."""
+    """Return a figure of this process such as `VmRSS` or `VmHWM`, in bytes; `None` off Linux."""
     try:
         lines = _STATUS.read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
         return None
-    found = [line.split() for line in lines if line.startswith(f"{name}:")]
-    return int(found[0][1]) * 1024 if found else None  # proc(5): the unit is always kB
+    matches = [line.split() for line in lines if line.startswith(f"{name}:")]
+    return int(matches[0][1]) * 1024 if matches else None  # proc(5): the unit is always kB
 
 
 def resident_peak() -> int | None:
-    """Return the highest resident set of this process so far, bytes; `None` off Linux.
+    """Return the peak resident set size of this process so far, in bytes; `None` off Linux.
 
-    It is `VmHWM` of /proc/self/status, which starts anew with each program. `ru_maxrss` does not:
-    it survives exec, so that a small child of a large parent reports the parent. The kernel adds up
-    its counters in batches: readings are good to some 0.1 MiB, and can fall by as much.
+    It is `VmHWM` of /proc/self/status, which exec resets. `ru_maxrss` survives exec, so that a
+    small child of a large parent would report the parent's peak. The kernel updates its counters
+    in batches: readings are accurate to about 0.1 MiB, and can decrease by as much.
     """
     return status_bytes("VmHWM")
 
 
 def headroom(processes: int = 1) -> int:
-    """Return the bytes by which this process may grow, the least of what its limits leave.
+    """Return the bytes by which this process may grow before it reaches one of its limits.
 
     Args:
-        processes: How many share the memory of the machine and of the control group equally. The
-            limit of the address space (RLIMIT_AS) is each one's own.
+        processes: Number of processes that share the memory of the machine and of the control
+            group equally. The limit of the address space (RLIMIT_AS) is per process.
     """
-    shared = min([psutil.virtual_memory().available, *_left_in_control_groups()]) // processes
-    return max(0, min([shared, *_left_in_address_space()]))
+    available = psutil.virtual_memory().available
+    shared = min([available, *_available_in_control_groups()]) // processes
+    return max(0, min([shared, *_available_address_space()]))
 
 
-def _left_in_address_space() -> Iterator[int]:
+def _available_address_space() -> Iterator[int]:
     try:
         import resource
     except ImportError:  # Windows
@@ -115,8 +116,8 @@ def _left_in_address_space() -> Iterator[int]:
         yield limit - used
 
 
-def _left_in_control_groups() -> Iterator[int]:
-    """Yield what each group on the way to the root leaves, in either version of the interface."""
+def _available_in_control_groups() -> Iterator[int]:
+    """Yield the bytes available in each group up to the root, for cgroup versions 1 and 2."""
     try:
         lines = _MEMBERSHIP.read_text().splitlines()
     except OSError:
@@ -131,18 +132,19 @@ def _left_in_control_groups() -> Iterator[int]:
         else:
             continue
         group = root / path.lstrip("/")
-        # In a container the path may be that of the host: then the root alone can be read.
+        # In a container the path may be the host's, of which only the root can be read.
         for folder in (group, *(parent for parent in group.parents if parent != root.parent)):
             if folder.is_relative_to(root):
-                yield from _left(folder, limit, used, f"{cache}inactive_file")
+                yield from _available_in_group(folder, limit, used, f"{cache}inactive_file")
 
 
-def _left(folder: Path, limit: str, used: str, cache: str) -> Iterator[int]:
+def _available_in_group(folder: Path, limit: str, used: str, cache: str) -> Iterator[int]:
     try:
-        most, now = (folder / limit).read_text().strip(), int((folder / used).read_text())
+        limit_bytes = (folder / limit).read_text().strip()
+        used_bytes = int((folder / used).read_text())
         stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
     except (OSError, ValueError):  # no such group, or one that does not count memory
         return
-    if most != "max":
-        # Cached files that nobody uses are dropped before anybody is killed.
-        yield int(most) - now + int(stat.get(cache, 0))
+    if limit_bytes != "max":
+        # The kernel drops inactive cached files before it kills a process.
+        yield int(limit_bytes) - used_bytes + int(stat.get(cache, 0))

@@ -92,11 +92,11 @@ def run_trainer(mode: str, seed: int, data_dir: Path) -> dict[str, object]:
 
 def bag_of_words() -> dict[str, float]:
     """Return what TF-IDF with logistic regression reaches on the default job's test split."""
-    from ampft.data.load import load_data
-    from ampft.data.request import DataRequest
+    from ampft.arguments import ClassifyArguments
     from ampft.evaluation.baseline import bag_of_words_baseline
+    from ampft.runs.prepare import load_task
 
-    return bag_of_words_baseline(load_data(DataRequest(dataset_name="stdlib")), "test")
+    return bag_of_words_baseline(load_task(ClassifyArguments()), "test").metrics()
 
 
 def summary(rows: list[dict[str, object]]) -> dict[str, dict[str, float]]:

@@ -23,7 +23,8 @@ import transformers
 from torch.nn import functional
 from transformers import BertConfig, BertForSequenceClassification
 
-from ampft.models.packing import balanced_micro_batches, install_packing
+from ampft.data.balance import balanced_micro_batches
+from ampft.models.packing.install import install_packing
 
 MEAN_TOKENS, MAX_TOKENS, SPREAD = 41, 128, 0.65
 CLASSES = 6

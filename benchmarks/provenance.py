@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ampft.machine import hardware, versions
-from ampft.runs.redaction import command_words
+from ampft.runs.record import command_words
 
 
 def provenance() -> dict[str, object]:

@@ -165,7 +165,7 @@ def this_project(
     *,
     remove_padding: bool = True,
     micro_batches: int = 1,
-    casts: Callable[..., AbstractContextManager[object]] = ampft.casts_kept,
+    casts: Callable[..., AbstractContextManager[object]] = ampft.shared_autocast_cache,
     compiled: bool = False,
 ) -> list[float]:
     """Train with the loop of `recipes/classify.py`."""

@@ -18,9 +18,8 @@ from transformers import (
     TrainerCallback,
 )
 
-from ampft.models.packing.kernel_caches import CAPACITIES
-from ampft.tasks import make_task
-from ampft.tasks.task import TaskSettings
+from ampft.models.packing.install import KERNEL_CACHE_CAPACITIES
+from ampft.tasks.task import TaskSettings, make_task
 
 TORCHS_CAPACITY = "1024"
 
@@ -62,7 +61,7 @@ class Work:
 
 def limits_of_torch() -> None:
     """Keep as many compiled kernels as torch does: ampft's limits are not for its peers."""
-    os.environ |= {name: os.environ.get(name, TORCHS_CAPACITY) for name in CAPACITIES}
+    os.environ |= {name: os.environ.get(name, TORCHS_CAPACITY) for name in KERNEL_CACHE_CAPACITIES}
 
 
 _TASKS: dict[tuple[int, str, int, bool], Any] = {}

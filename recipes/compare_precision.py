@@ -30,7 +30,7 @@ def compare(command: ampft.CompareCommand) -> None:
                 plan=comparing.facts(seeds),
             )
             ampft.write_comparison(comparison, folder)
-            comparing.looked(seeds)
+            comparing.record_analysis(seeds)
             if ampft.is_decided(comparison):
                 break
         ampft.print_line(ampft.terminal_text(comparison))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import SimpleNamespace
 
-import datasets
 import numpy as np
 import torch
 from torch import nn
 
 from ampft.data.steps import TensorExamples
+from ampft.tasks.single_label import Predictions, SingleLabel
 
 CLASSES = ("ant", "bee", "cow")
 
@@ -36,13 +35,8 @@ class CountedTask:
     """What `evaluate` asks of a task, over n random vectors."""
 
     n: int
-    label_names = CLASSES
 
     @property
-    def data(self) -> SimpleNamespace:
-        split = datasets.Dataset.from_dict({"label": self._labels().tolist()})
-        return SimpleNamespace(splits={"test": split})
-
     def _labels(self) -> np.ndarray:
         return np.random.default_rng(self.n).integers(0, len(CLASSES), self.n)
 
@@ -52,3 +46,9 @@ class CountedTask:
 
     def logits(self, model: nn.Module, inputs) -> torch.Tensor:
         return model(inputs["x"]).float()
+
+    def decode(self, model: nn.Module, inputs) -> dict[str, torch.Tensor]:
+        return SingleLabel(CLASSES).decode(self.logits(model, inputs))
+
+    def outcome(self, split: str, kept) -> Predictions:
+        return SingleLabel(CLASSES).outcome(split, self._labels, kept)

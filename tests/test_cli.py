@@ -1,4 +1,4 @@
-"""The command `ampft`, and how light its doors are."""
+"""The command `ampft`, and the imports of the entry points."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ampft import cli
 REPOSITORY = Path(__file__).parents[1]
 AMPFT = Path(sys.executable).parent / "ampft"
 HEAVY = {"torch", "transformers", "datasets", "accelerate", "sklearn", "numpy", "evaluate"}
-DOORS = {
+ENTRY_POINTS = {
     "ampft": "from ampft.cli import main; main(['--help'])",
     "ampft predict": "from ampft.cli import main; main(['predict', '--help'])",
     "classify.py": "import runpy; sys.argv = ['recipes/classify.py', '--help']; "
@@ -39,25 +39,25 @@ def heavy_imports(statements: str) -> tuple[set[str], str]:
     return HEAVY & set(line.split()), done.stdout
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_help_waits_for_nothing_heavy(door):
-    imported, text = heavy_imports(DOORS[door])
+@pytest.mark.parametrize("command", ENTRY_POINTS)
+def test_help_imports_nothing_heavy(command):
+    imported, text = heavy_imports(ENTRY_POINTS[command])
     assert imported == set()
-    assert text.startswith(f"usage: {door}")
+    assert text.startswith(f"usage: {command}")
 
 
-def test_a_refused_flag_waits_for_nothing_heavy():
+def test_a_refused_flag_imports_nothing_heavy():
     script = "from ampft import parse_classify_arguments, run_main\nrun_main(lambda: "
     imported, _ = heavy_imports(f"{script}parse_classify_arguments(['--learning_rat', '1']))")
     assert imported == set()
 
 
-def test_the_check_finds_a_heavy_import():
+def test_the_check_detects_a_heavy_import():
     assert heavy_imports("import numpy")[0] == {"numpy"}
 
 
 @pytest.mark.slow
-def test_env_for_machines():
+def test_env_writes_json():
     done = subprocess.run(
         [AMPFT, "env", "--json", "--no_measure"], capture_output=True, text=True, check=False,
         timeout=120, env=os.environ | {"HF_HUB_OFFLINE": "1"},
@@ -81,9 +81,9 @@ def test_env_for_machines():
 )
 def test_refused(words, match, capsys):
     assert cli.main(words) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    (line,) = shown.err.splitlines()
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
     assert line.startswith("error: ")
     assert match in line
 
@@ -104,15 +104,15 @@ def test_refused(words, match, capsys):
 )
 def test_predict_refuses(words, match, capsys, run_folders, fresh_accelerate):
     assert cli.main(["predict", *(word.format(**run_folders) for word in words)]) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    (line,) = shown.err.splitlines()
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
     assert match in line
 
 
 @pytest.fixture(scope="module")
 def run_folders(tiny_bert, tmp_path_factory) -> dict[str, str]:
-    """Folders with a model and the record of a run that ended well, and of two that did not."""
+    """Folders with a model and a run record: one that `predict` accepts and two that it refuses."""
     import shutil
 
     folder = tmp_path_factory.mktemp("runs")

@@ -1,10 +1,12 @@
-"""The layers of the design: imports never point down, files stay short, importing does nothing."""
+"""The layers: no upward imports, short files, and imports without side effects."""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ import pytest
 REPOSITORY = Path(__file__).parents[1]
 PACKAGE = REPOSITORY / "ampft"
 
-# From the ground up. A module may import its own layer and what stands before it.
+# From the bottom up. A module may import from its own layer and from those listed before it.
 LAYERS = (
     ("errors",),
     ("text", "files", "machine"),
@@ -34,9 +36,9 @@ VAGUE = {"utils", "util", "helpers", "helper", "common", "misc"}
 
 
 def modules() -> list[Path]:
-    found = sorted(PACKAGE.rglob("*.py"))
-    assert len(found) > 50, "the package has moved: nothing was checked"
-    return found
+    paths = sorted(PACKAGE.rglob("*.py"))
+    assert len(paths) > 50, "the package was moved, so that nothing would be checked"
+    return paths
 
 
 def part(path: Path) -> str:
@@ -45,24 +47,24 @@ def part(path: Path) -> str:
 
 
 def imported(tree: ast.AST) -> set[str]:
-    """The parts of ampft that a module imports, in functions and for type checkers too."""
+    """The parts of ampft that a module imports, including in functions and for type checkers."""
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "relative imports hide where they point"
+            assert node.level == 0, "relative imports hide what they import"
             names.add(str(node.module))
             if node.module == "ampft":
                 names |= {f"ampft.{alias.name}" for alias in node.names}
     return {name.split(".")[1] for name in names if name.startswith("ampft.")}
 
 
-def violations(path: str, own: str, tree: ast.AST) -> list[str]:
+def violations(path: str, importer: str, tree: ast.AST) -> list[str]:
     return [
-        f"{path} imports ampft.{other}, which stands above it"
+        f"{path} imports ampft.{other}, which is in a higher layer"
         for other in sorted(imported(tree))
-        if LEVEL.get(other, -1) > LEVEL[own]
+        if LEVEL.get(other, -1) > LEVEL[importer]
     ]
 
 
@@ -75,12 +77,12 @@ def test_every_part_has_a_layer():
     assert parts == set(LEVEL)
 
 
-def test_no_import_points_down():
-    found: list[str] = []
+def test_no_module_imports_from_a_higher_layer():
+    upward: list[str] = []
     for path in checked():
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        found += violations(str(path.relative_to(REPOSITORY)), part(path), tree)
-    assert found == []
+        upward += violations(str(path.relative_to(REPOSITORY)), part(path), tree)
+    assert upward == []
 
 
 @pytest.mark.parametrize(
@@ -92,8 +94,58 @@ def test_no_import_points_down():
         "def late():\n    from ampft.runs.record import RunRecord",
     ],
 )
-def test_an_import_that_points_down_is_found(source):
+def test_an_import_from_a_higher_layer_is_detected(source):
     assert violations("example.py", "data", ast.parse(source))
+
+
+def dependencies() -> dict[str, set[str]]:
+    """The modules of ampft that each module imports, in functions and for type checkers too."""
+    files = {module_name(path): path for path in checked()}
+    graph: dict[str, set[str]] = {}
+    for name, path in files.items():
+        tree, imports = ast.parse(path.read_text(encoding="utf-8")), set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom):
+                inner = {f"{node.module}.{alias.name}" for alias in node.names}
+                imports |= (inner & files.keys()) or {str(node.module)}
+            elif isinstance(node, ast.Import):
+                imports |= {alias.name for alias in node.names}
+        graph[name] = imports & files.keys() - {name}
+    return graph
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(REPOSITORY).with_suffix("").parts
+    return ".".join(parts).removesuffix(".__init__")
+
+
+def cycle(graph: dict[str, set[str]]) -> list[str]:
+    """The modules of an import cycle, or an empty list."""
+    sorter = TopologicalSorter(graph)
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_no_modules_import_each_other():
+    graph = dependencies()
+    assert sum(map(len, graph.values())) > 300
+    assert cycle(graph) == []
+
+
+def test_an_import_cycle_is_detected():
+    graph = dependencies()
+    graph["ampft.errors"].add("ampft.runs.run")
+    assert {"ampft.errors", "ampft.runs.run"} <= set(cycle(graph))
+
+
+def test_the_layers_in_the_documentation_are_up_to_date():
+    text = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
+    block = text.split("```")[1].strip().splitlines()
+    documented = [re.split(r"\s{2,}", line)[0].split() for line in reversed(block)]
+    assert [set(names) for names in documented] == [set(names) for names in LAYERS]
 
 
 def test_nothing_imports_recipes():
@@ -116,7 +168,7 @@ def test_files_are_short(folder, lines):
     assert long == {}
 
 
-def test_the_bare_loop_is_shorter_still():
+def test_the_recipes_are_shorter_still():
     assert len((REPOSITORY / "recipes/plain_loop.py").read_text().splitlines()) < 80
     assert len((REPOSITORY / "recipes/classify.py").read_text().splitlines()) < 200
 
@@ -135,7 +187,7 @@ def test_importing_every_module_has_no_side_effect():
         # A script that `evaluate` loads by its path.
         if path.parent.name != "ampft_classification"
     ]
-    # Third parties come first: what they do on import is theirs.
+    # Third-party packages are imported first, so that their side effects are not counted.
     script = f"""
 import importlib, os, random, signal, sys, warnings
 import accelerate, datasets, evaluate, numpy, pyarrow.parquet, sklearn.linear_model, torch

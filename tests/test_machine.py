@@ -1,4 +1,4 @@
-"""By how much a process may grow, from the files of either version of control groups."""
+"""Memory available to a process, from the files of both versions of control groups."""
 
 import resource
 
@@ -12,7 +12,7 @@ GIB = 2**30
 
 @pytest.fixture
 def groups(tmp_path, monkeypatch):
-    """A machine with 64 GiB available; write its control groups into the folder."""
+    """The folder for the control groups of a machine with 64 GiB available."""
     monkeypatch.setattr(machine, "_CONTROL_GROUPS", tmp_path / "cgroup")
     monkeypatch.setattr(machine, "_MEMBERSHIP", tmp_path / "membership")
     available = psutil.virtual_memory()._replace(available=64 * GIB)
@@ -31,18 +31,18 @@ V2 = ("memory.max", "memory.current", "inactive_file")
 V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 
-def test_version_2_counts_every_group_on_the_way_up(groups):
+def test_version_2_considers_every_parent_group(groups):
     (groups / "membership").write_text("0::/user/job\n")
     write_group(groups / "cgroup/user/job", "max", 3 * GIB, V2)
     assert machine.headroom() == 64 * GIB
     write_group(groups / "cgroup/user", 10 * GIB, 4 * GIB, V2)
-    assert machine.headroom() == (10 - 4 + 1) * GIB  # a GiB of cached files can go
+    assert machine.headroom() == (10 - 4 + 1) * GIB  # a GiB of cached files can be dropped
     assert machine.headroom(processes=2) == (10 - 4 + 1) * GIB // 2
     write_group(groups / "cgroup", 5 * GIB, 4 * GIB, V2)
     assert machine.headroom() == 2 * GIB
 
 
-def test_version_1_in_a_container_that_sees_the_path_of_the_host(groups):
+def test_version_1_in_a_container_with_the_path_of_the_host(groups):
     (groups / "membership").write_text("9:name=systemd:/\n4:cpu,memory:/docker/1234\n0::/\n")
     assert machine.headroom() == 64 * GIB
     write_group(groups / "cgroup/memory", 8 * GIB, 6 * GIB, V1)
@@ -57,12 +57,12 @@ def test_a_group_that_is_full_leaves_nothing(groups):
     assert machine.headroom() == 0
 
 
-def test_the_address_space_is_a_limit_of_its_own(groups, monkeypatch):
+def test_the_address_space_is_limited_per_process(groups, monkeypatch):
     used = machine.status_bytes("VmSize")
     limits = {resource.RLIMIT_AS: (used + GIB, resource.RLIM_INFINITY)}
     monkeypatch.setattr(resource, "getrlimit", limits.__getitem__)
     assert 0.5 * GIB < machine.headroom(processes=4) <= GIB
 
 
-def test_here_something_is_left():
+def test_this_machine_has_memory_available():
     assert 0 < machine.headroom() < psutil.virtual_memory().total

@@ -10,8 +10,7 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
 
 from ampft.data.dataset import ClassificationData
-from ampft.tasks import make_task
-from ampft.tasks.task import Task, TaskSettings
+from ampft.tasks.task import Task, TaskSettings, make_task
 
 LABELS = ("ant", "bee", "cow")
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

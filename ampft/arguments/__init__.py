@@ -1,4 +1,4 @@
-"""What a user may set: flags of the command line and keys of a configuration file."""
+"""User settings: command line flags and configuration file keys."""
 
 from ampft.arguments.classify import ClassifyArguments, parse_classify_arguments
 from ampft.arguments.compare import CompareCommand, parse_compare_arguments

@@ -1,4 +1,4 @@
-"""The settings of `recipes/classify.py`, named as in the scripts of transformers."""
+"""The settings of `recipes/classify.py`, named as in the transformers example scripts."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ SCHEDULES = (
 )  # fmt: skip
 
 
-# numpy seeds with 32 bits.
-LARGEST_SEED = 2**32 - 1
+# NumPy seeds have 32 bits.
+MAX_SEED = 2**32 - 1
 
-# What the embedded data sets train with where the user says nothing.
-EMBEDDED: dict[str, dict[str, Any]] = {
+# Defaults that the built-in data sets override.
+BUILT_IN_DEFAULTS: dict[str, dict[str, Any]] = {
     "stdlib": {
         "per_device_train_batch_size": 16,
         "learning_rate": 2e-4,
@@ -51,225 +51,265 @@ EMBEDDED: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class ClassifyArguments:
-    """Every setting of a run. See `--help` for what each means."""
+    """Every setting of a run. `--help` describes each."""
 
     model_name_or_path: str | None = flag(
         None,
-        "folder or hub id of a model; none: all-MiniLM-L6-v2 for texts, a small random ViT for "
-        "digits",
+        "model folder or hub id; if none, all-MiniLM-L6-v2 for text and a small, randomly "
+        "initialised ViT for digits",
         group=MODEL,
     )
     max_seq_length: int = flag(
-        128, "longest text, in tokens; longer ones are cut (stdlib: 64)", group=MODEL, at_least=2
+        128,
+        "maximum text length in tokens; longer texts are truncated (stdlib: 64)",
+        group=MODEL,
+        at_least=2,
     )
-    padding: bool = flag(
-        False, "pad even where the model's family can run without padding", group=MODEL
-    )
+    padding: bool = flag(False, "pad inputs even if the model can run without padding", group=MODEL)
     pad_to_multiple_of: int | None = flag(
-        None, "padded length is a multiple of this, in tokens", group=MODEL, at_least=1
+        None, "pad inputs to a multiple of this many tokens", group=MODEL, at_least=1
     )
     gradient_checkpointing: bool = flag(
-        False, "compute activations again in the backward pass: less memory, slower", group=MODEL
+        False,
+        "recompute activations in the backward pass; uses less memory, but is slower",
+        group=MODEL,
     )
-    trust_remote_code: bool = flag(
-        False, "run the code that a model's repository carries", group=MODEL
-    )
+    trust_remote_code: bool = flag(False, "run code from the model's repository", group=MODEL)
 
     task: str | None = flag(
         None,
-        "what is classified; none: the default for the data",
+        "what to classify; if none, the default task for the data",
         group=DATA,
         choices=tuple(TASKS),
     )
     dataset_name: str | None = flag(
         None,
-        "stdlib (docstrings of Python's library), digits (images), a hub id or a folder; none: "
-        "stdlib, unless files are given",
+        "stdlib (docstrings of Python's standard library), digits (images), a hub id or a folder; "
+        "if none, stdlib unless --train_file is set",
         group=DATA,
     )
     dataset_config_name: str | None = flag(
         None, "configuration of the data set; stdlib has summary and full", group=DATA
     )
     train_file: str | None = flag(
-        None, "CSV, TSV, JSON, JSON Lines or Parquet file to train on", group=DATA
+        None, "training data: a CSV, TSV, JSON, JSON Lines or Parquet file", group=DATA
     )
-    validation_file: str | None = flag(None, "the same to choose the best epoch on", group=DATA)
-    test_file: str | None = flag(None, "the same for the final report", group=DATA)
+    validation_file: str | None = flag(
+        None, "validation data, for choosing the best epoch; same formats", group=DATA
+    )
+    test_file: str | None = flag(None, "test data, for the final report; same formats", group=DATA)
     text_column_names: str | None = flag(
-        None, "column of the texts, or two for pairs: a,b", group=DATA
+        None, "text column, or two columns for text pairs: a,b", group=DATA
     )
-    label_column_name: str | None = flag(None, "column of the labels", group=DATA)
-    image_column_name: str | None = flag(None, "column of the images", group=DATA)
+    label_column_name: str | None = flag(
+        None, "label column; with multi-label also one 0/1 column per label: a,b", group=DATA
+    )
+    label_separator: str = flag(",", "separator of the labels in a cell (multi-label)", group=DATA)
+    image_column_name: str | None = flag(None, "image column", group=DATA)
     max_train_samples: int | None = flag(
-        None, "training examples to keep, a seeded choice", group=DATA, at_least=1
+        None, "number of training examples to keep, chosen at random", group=DATA, at_least=1
     )
     max_eval_samples: int | None = flag(
         None,
-        "validation examples to keep",
+        "number of validation examples to keep",
         group=DATA,
         at_least=1,
     )
     max_predict_samples: int | None = flag(
         None,
-        "test examples to keep",
+        "number of test examples to keep",
         group=DATA,
         at_least=1,
     )
     validation_fraction: float = flag(
         0.1,
-        "share of the training data to validate on where none is given, 0 to 1",
+        "share of the training data to hold out for validation if there is no validation data, "
+        "0 to 1",
         group=DATA,
         at_least=0,
         below=1,
     )
     test_fraction: float = flag(
         0.2,
-        "share of the training data to test on where nothing is given, 0 to 1",
+        "share of the training data to hold out for testing if there is neither validation nor "
+        "test data, 0 to 1",
         group=DATA,
         at_least=0,
         below=1,
     )
     data_seed: int = flag(
-        0, "seed of splits and choices of examples", group=DATA, at_least=0, at_most=LARGEST_SEED
+        0, "seed for splitting and subsampling the data", group=DATA, at_least=0, at_most=MAX_SEED
     )
-    drop_missing_text: bool = flag(
-        False, "leave out rows without a text, and say how many", group=DATA
+    drop_missing_text: bool = flag(False, "drop rows without text, and report how many", group=DATA)
+    ignore_label: str | None = flag(None, "labels whose rows are dropped: a,b", group=DATA)
+    fail_on_leak: bool = flag(
+        False, "stop with an error if training and test rows overlap", group=DATA
     )
-    ignore_label: str | None = flag(None, "labels whose rows are left out: a,b", group=DATA)
-    fail_on_leak: bool = flag(False, "refuse data whose training and test rows overlap", group=DATA)
     encoding: str = flag("utf-8", "character encoding of text files", group=DATA)
 
     mixed_precision: str | None = flag(
         None,
-        "precision; none: what accelerate launch says, else fp32",
+        "precision; if none, the one set by accelerate launch, otherwise fp32",
         group=BATCH,
         choices=("no", *MODES),
     )
     per_device_train_batch_size: int = flag(
         8,
-        "examples of a micro-batch, per process (stdlib: 16, digits: 32)",
+        "examples per micro-batch and process (stdlib: 16, digits: 32)",
         group=BATCH,
         at_least=1,
     )
     gradient_accumulation_steps: int = flag(
-        1, "micro-batches of an optimizer step, per process", group=BATCH, at_least=1
+        1, "micro-batches per optimizer step and process", group=BATCH, at_least=1
     )
     auto_micro_batch: bool = flag(
-        False, "largest micro-batches that fit into memory; the product of both stays", group=BATCH
+        False,
+        "use the largest micro-batches that fit into memory; the effective batch size stays the "
+        "same",
+        group=BATCH,
     )
     per_device_eval_batch_size: int = flag(
-        64, "examples of a forward pass in evaluation, per process", group=BATCH, at_least=1
+        64, "examples per forward pass and process in evaluation", group=BATCH, at_least=1
     )
-    use_cpu: bool = flag(False, "leave accelerators alone", group=BATCH)
+    use_cpu: bool = flag(False, "train on the CPU even if there is an accelerator", group=BATCH)
     cpu_threads: int | None = flag(
         None,
-        "threads of a process on a CPU; none: all cores where the launcher set one",
+        "CPU threads per process; if none, all cores where the launcher set a single thread",
         group=BATCH,
         at_least=1,
     )
     dataloader_num_workers: int = flag(
         0,
-        "processes that prepare batches ahead; 0 prepares them in the loop",
+        "worker processes that load batches in advance; 0 loads them in the training process",
         group=BATCH,
         at_least=0,
     )
 
     learning_rate: float = flag(
-        5e-5, "peak rate of AdamW (stdlib: 2e-4, digits: 1e-3)", group=OPTIMIZER, at_least=0
+        5e-5,
+        "peak learning rate of AdamW (stdlib: 2e-4, digits: 1e-3)",
+        group=OPTIMIZER,
+        at_least=0,
     )
     weight_decay: float = flag(
-        0.0, "decoupled decay, not on norms and biases (digits: 0.05)", group=OPTIMIZER, at_least=0
+        0.0,
+        "decoupled weight decay, not applied to norms and biases (digits: 0.05)",
+        group=OPTIMIZER,
+        at_least=0,
     )
     adam_beta1: float = flag(
         0.9,
-        "decay of the first moment",
+        "decay rate of the first moment",
         group=OPTIMIZER,
         at_least=0,
         below=1,
     )
     adam_beta2: float = flag(
-        0.999, "decay of the second moment", group=OPTIMIZER, at_least=0, below=1
+        0.999, "decay rate of the second moment", group=OPTIMIZER, at_least=0, below=1
     )
     adam_epsilon: float = flag(
         1e-8, "added to the root of the second moment", group=OPTIMIZER, at_least=0
     )
     max_grad_norm: float = flag(
-        1.0, "L2 norm to clip the gradient to; 0 clips nothing", group=OPTIMIZER, at_least=0
+        1.0, "L2 norm to clip the gradient to; 0 turns clipping off", group=OPTIMIZER, at_least=0
     )
     num_train_epochs: int = flag(
         3, "passes over the training data (stdlib: 5, digits: 30)", group=OPTIMIZER, at_least=1
     )
     max_train_steps: int | None = flag(
-        None, "optimizer steps after which to stop; wins over epochs", group=OPTIMIZER, at_least=1
+        None,
+        "number of optimizer steps; overrides --num_train_epochs",
+        group=OPTIMIZER,
+        at_least=1,
     )
     lr_scheduler_type: str = flag(
-        "linear", "schedule of the learning rate", group=OPTIMIZER, choices=SCHEDULES
+        "linear", "learning rate schedule", group=OPTIMIZER, choices=SCHEDULES
     )
     warmup_ratio: float = flag(
         0.0,
-        "share of the steps in which the rate rises, 0 to 1 (embedded data: 0.1)",
+        "share of the steps used for learning rate warm-up, 0 to 1 (stdlib, digits: 0.1)",
         group=OPTIMIZER,
         at_least=0,
         below=1,
     )
     num_warmup_steps: int | None = flag(
-        None, "steps in which the rate rises; wins over --warmup_ratio", group=OPTIMIZER, at_least=0
+        None,
+        "number of warm-up steps; overrides --warmup_ratio",
+        group=OPTIMIZER,
+        at_least=0,
     )
     class_weights: str | None = flag(
-        None, "balanced, or one weight per class: 1,2.5,1", group=OPTIMIZER
+        None,
+        "balanced, or one weight per class: 1,2.5,1 (multi-label: of the examples that have it)",
+        group=OPTIMIZER,
     )
     label_smoothing_factor: float = flag(
         0.0,
-        "share of the target spread over all classes, 0 to 1",
+        "share of the target probability spread over all classes, 0 to 1",
         group=OPTIMIZER,
         at_least=0,
         below=1,
     )
     seed: int = flag(
-        42, "seed of head, order and dropout", group=OPTIMIZER, at_least=0, at_most=LARGEST_SEED
+        42,
+        "seed of classification head, data order and dropout",
+        group=OPTIMIZER,
+        at_least=0,
+        at_most=MAX_SEED,
     )
     perturb_initial_weights: bool = flag(
         False,
-        "the placebo of a comparison: every weight begins one unit in its last place off",
+        "change every initial weight by one unit in the last place, as the placebo of a comparison",
         group=OPTIMIZER,
     )
 
     metric_for_best_model: str | None = flag(
         None,
-        "metric of the validation split by which an epoch is best; none: the task's primary one "
+        "validation metric for choosing the best epoch; if none, the task's primary metric "
         "(accuracy)",
         group=EVALUATION,
     )
     early_stopping_patience: int | None = flag(
-        None, "epochs without improvement after which to stop", group=EVALUATION, at_least=1
+        None, "stop after this many epochs without improvement", group=EVALUATION, at_least=1
     )
     load_best_model_at_end: bool = flag(
-        True, "report and save the best epoch on validation, else the last", group=EVALUATION
+        True,
+        "report and save the epoch with the best validation metric instead of the last epoch",
+        group=EVALUATION,
+    )
+    threshold: float = flag(
+        0.5,
+        "probability from which a label is predicted (multi-label)",
+        group=EVALUATION,
+        at_least=0,
+        at_most=1,
     )
     evaluate_fp32: bool = flag(
         False,
-        "also predict the final split in fp32, so that training in a precision and predicting in "
-        "it are told apart",
+        "also predict the final split in fp32, to separate the effect of training in a precision "
+        "from that of predicting in it",
         group=EVALUATION,
     )
     baseline: bool = flag(
-        False, "print TF-IDF with logistic regression beside the result", group=EVALUATION
+        False, "also report TF-IDF with logistic regression as a baseline", group=EVALUATION
     )
 
     output_dir: str | None = flag(
-        None, "folder of the results; none: a new one under runs/", group=OUTPUT
+        None, "folder for the results; if none, a new folder under runs/", group=OUTPUT
     )
     overwrite_output_dir: bool = flag(
-        False, "write into a folder that has results of an earlier run", group=OUTPUT
+        False, "overwrite the results of an earlier run", group=OUTPUT
     )
-    history_csv: bool = flag(False, "write the history as CSV too", group=OUTPUT)
+    history_csv: bool = flag(False, "also write the history as CSV", group=OUTPUT)
     with_tracking: bool = flag(False, "send the history to experiment trackers", group=OUTPUT)
     report_to: str = flag(
-        "tensorboard", "trackers as Accelerate names them, comma separated, or all", group=OUTPUT
+        "tensorboard",
+        "experiment trackers by their Accelerate names, comma-separated, or all",
+        group=OUTPUT,
     )
 
     def data_request(self) -> DataRequest:
-        """Return what is asked of the data layer."""
+        """Return the settings of the data."""
         from pathlib import Path
 
         from ampft.data.request import DataRequest
@@ -277,14 +317,19 @@ class ClassifyArguments:
         def path(name: str | None) -> Path | None:
             return None if name is None else Path(name)
 
+        several = self.task is not None and TASKS[self.task].several_labels
+        name = self.label_column_name
+        labels = _split_names(name) if several or name is None else (name,)
         return DataRequest(
             dataset_name=self.dataset_name,
             dataset_config_name=self.dataset_config_name,
             train_file=path(self.train_file),
             validation_file=path(self.validation_file),
             test_file=path(self.test_file),
-            text_column_names=_names(self.text_column_names),
-            label_column_name=self.label_column_name,
+            text_column_names=_split_names(self.text_column_names),
+            label_column_names=labels,
+            several_labels=several,
+            label_separator=self.label_separator,
             image_column_name=self.image_column_name,
             max_train_samples=self.max_train_samples,
             max_eval_samples=self.max_eval_samples,
@@ -293,13 +338,13 @@ class ClassifyArguments:
             test_fraction=self.test_fraction,
             split_seed=self.data_seed,
             drop_missing_text=self.drop_missing_text,
-            ignore_labels=_names(self.ignore_label) or (),
+            ignore_labels=_split_names(self.ignore_label) or (),
             fail_on_leak=self.fail_on_leak,
             encoding=self.encoding,
         )
 
     def task_settings(self) -> TaskSettings:
-        """Return what is asked of the task."""
+        """Return the settings of the task."""
         from ampft.tasks.task import TaskSettings
 
         return TaskSettings(
@@ -309,13 +354,14 @@ class ClassifyArguments:
             pad_to_multiple_of=self.pad_to_multiple_of,
             class_weights=self.class_weights,
             label_smoothing=self.label_smoothing_factor,
+            threshold=self.threshold,
             remove_padding=not self.padding,
             gradient_checkpointing=self.gradient_checkpointing,
             trust_remote_code=self.trust_remote_code,
         )
 
     def optimizer_settings(self) -> OptimizerSettings:
-        """Return what is asked of AdamW."""
+        """Return the settings of AdamW."""
         from ampft.training.optimizer import OptimizerSettings
 
         return OptimizerSettings(
@@ -327,7 +373,7 @@ class ClassifyArguments:
         )
 
     def schedule_settings(self) -> ScheduleSettings:
-        """Return what is asked of the learning rate's schedule."""
+        """Return the settings of the learning rate schedule."""
         from ampft.training.optimizer import ScheduleSettings
 
         return ScheduleSettings(
@@ -341,58 +387,68 @@ def parse_classify_arguments(argv: Sequence[str] | None = None) -> ClassifyArgum
     """Parse the command line of `recipes/classify.py`.
 
     Args:
-        argv: The words after the program's name; None takes `sys.argv`.
+        argv: Command line arguments; `sys.argv[1:]` if None.
 
     Raises:
-        InputError: A flag is unknown, has a wrong value, or contradicts another.
+        InputError: A flag is unknown, has an invalid value, or conflicts with another.
     """
-    arguments, given = parse_flags(
+    arguments, set_by_user = parse_flags(
         ClassifyArguments,
         sys.argv[1:] if argv is None else argv,
         program="classify.py",
-        description="Fine-tune a classifier of transformers in the precision you ask for, and "
-        "report what came out and what really ran.",
+        description="Fine-tune a Hugging Face classifier in the precision you request, and report "
+        "the result and the precision that was measured.",
     )
     name = arguments.dataset_name
     if name is None and arguments.train_file is None:
         name = "stdlib"
-    defaults = {k: v for k, v in EMBEDDED.get(name or "", {}).items() if k not in given}
+    defaults = {
+        k: v for k, v in BUILT_IN_DEFAULTS.get(name or "", {}).items() if k not in set_by_user
+    }
     arguments = dataclasses.replace(arguments, dataset_name=name, **defaults)
-    _check(arguments)
+    _check_conflicts(arguments)
     return arguments
 
 
-def _check(arguments: ClassifyArguments) -> None:
-    """Refuse settings that contradict each other, before anything is loaded."""
+def _check_conflicts(arguments: ClassifyArguments) -> None:
+    """Reject conflicting settings before anything is loaded."""
     if arguments.train_file and arguments.dataset_name:
         raise InputError(
             f"--train_file {arguments.train_file} and --dataset_name {arguments.dataset_name}: "
-            "name one source of data."
+            "remove one of them, because a run uses a single source of data."
         )
     other_files = arguments.validation_file or arguments.test_file
     if other_files and not arguments.train_file:
         raise InputError(
-            f"--train_file is missing: {other_files} was given without data to train on."
+            f"--train_file is missing: {other_files} was set, but there is no training data."
         )
     if arguments.early_stopping_patience and not arguments.load_best_model_at_end:
         raise InputError(
-            "--early_stopping_patience and --no-load_best_model_at_end: early stopping goes by the "
-            "best epoch, and the second flag keeps none. Remove one of them."
+            "--early_stopping_patience and --no-load_best_model_at_end: early stopping needs the "
+            "best epoch, which the second flag does not keep. Remove one of them."
         )
+    if arguments.task is None or not TASKS[arguments.task].several_labels:
+        for name in ("threshold", "label_separator"):
+            if getattr(arguments, name) != getattr(ClassifyArguments, name):
+                several = [task for task, kind in TASKS.items() if kind.several_labels]
+                raise InputError(
+                    f"--{name}: applies where examples have several labels. Add --task "
+                    f"{' or '.join(several)}, or remove the flag."
+                )
     _check_metric(arguments.metric_for_best_model)
 
 
 def _check_metric(name: str | None) -> None:
-    """Refuse a metric that no task has; the task itself is checked when the data are known."""
+    """Reject a metric that no task has. The run checks later that its own task has it."""
     if name is None:
         return
     known = [metric for problem in problem_types().values() for metric in problem.metrics]
     if name not in known:
         raise InputError(
             f"--metric_for_best_model: received {name!r}.{nearest(name, known)} "
-            f"Allowed are {', '.join(dict.fromkeys(known))}."
+            f"Allowed values: {', '.join(dict.fromkeys(known))}."
         )
 
 
-def _names(text: str | None) -> tuple[str, ...] | None:
+def _split_names(text: str | None) -> tuple[str, ...] | None:
     return None if text is None else tuple(part.strip() for part in text.split(","))

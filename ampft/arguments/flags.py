@@ -1,7 +1,7 @@
-"""argparse, built from a dataclass: grouped help, defaults and units, errors as one message.
+"""Build an argparse parser from a dataclass, with grouped help and one-line errors.
 
-Three sources, the later the stronger: the dataclass's defaults, a YAML or JSON file (`--config`),
-the command line.
+Values come from three sources, each overriding those before it: the defaults of the dataclass, a
+YAML or JSON file (`--config`), and the command line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 KIND_NAMES: dict[type, str] = {
     int: "whole number", float: "number", str: "text", bool: "true or false",
 }  # fmt: skip
-LONGEST_CHOICES = 40  # characters, that a list of choices may have beside its flag
+MAX_CHOICES_WIDTH = 40  # characters; longer lists of choices move into the help text
 
 
 def flag(
@@ -33,16 +33,16 @@ def flag(
     at_most: float | None = None,
     below: float | None = None,
 ) -> Any:
-    """Return a dataclass field that is a flag.
+    """Return a dataclass field that becomes a command line flag.
 
     Args:
-        default: Value where the user gives none.
+        default: Value if the user sets none.
         text: Help text, with the unit.
-        group: Title under which the help lists the flag.
+        group: Heading in the help output.
         choices: Allowed values; None allows all.
-        at_least: Lowest value of a number.
-        at_most: Highest value of a number.
-        below: Limit that a number must stay below.
+        at_least: Minimum of a number, inclusive.
+        at_most: Maximum of a number, inclusive.
+        below: Upper limit of a number, exclusive.
     """
     limits = {"at_least": at_least, "at_most": at_most, "below": below}
     metadata = {"help": text, "group": group, "choices": choices, "limits": limits}
@@ -50,7 +50,7 @@ def flag(
 
 
 class ArgumentParser(argparse.ArgumentParser):
-    """An `argparse.ArgumentParser` whose errors are `InputError`s, without abbreviations."""
+    """An `argparse.ArgumentParser` that raises `InputError` and allows no abbreviations."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{"allow_abbrev": False, **kwargs})
@@ -66,46 +66,46 @@ def parse_flags(
     *,
     program: str,
     description: str,
-    more: str = "",
+    usage_suffix: str = "",
 ) -> tuple[T, frozenset[str]]:
     """Parse a command line into a dataclass whose fields were made with `flag`.
 
     Args:
         kind: The dataclass.
-        argv: The words after the program's name.
-        program: The name that the help shows.
+        argv: Command line arguments, without the program name.
+        program: Program name in the help.
         description: First paragraph of the help.
-        more: What the usage line shows behind the flags.
+        usage_suffix: End of the usage line, after the flags.
 
     Returns:
-        The values, and the names of those that the user gave, in a file or by a flag.
+        The values, and the names of the settings that the user set by a flag or in a file.
 
     Raises:
-        InputError: A flag or key is unknown, has a wrong type or is not among the choices.
+        InputError: A flag or key is unknown, has the wrong type, or is not one of the choices.
     """
     known = {f.name: f for f in fields(cast("Any", kind))}
     hints = get_type_hints(kind)
-    usage = " ".join(f"{program} [--config FILE] [--flag value ...] {more}".split())
-    parser = _build(known, hints, usage, description)
-    refuse_valued_switches(argv, [name for name in known if _plain(hints[name]) is bool])
-    given, unknown = parser.parse_known_args(argv)
+    usage = " ".join(f"{program} [--config FILE] [--flag value ...] {usage_suffix}".split())
+    parser = _build_parser(known, hints, usage, description)
+    refuse_valued_switches(argv, [name for name in known if _value_type(hints[name]) is bool])
+    namespace, unknown = parser.parse_known_args(argv)
     if unknown:
-        raise InputError(_unknown_words(unknown, known, program))
-    values = vars(given)
+        raise InputError(_unknown_flag_message(unknown, known, program))
+    values = vars(namespace)
     config = values.pop("config", None)
     from_file = {} if config is None else _read_config(config, known, hints)
-    chosen = from_file | values
-    parsed = kind(**chosen)
+    user_values = from_file | values
+    parsed = kind(**user_values)
     _check_values(parsed, known)
-    return parsed, frozenset(chosen)
+    return parsed, frozenset(user_values)
 
 
 def _check_values(parsed: object, known: Mapping[str, Field[Any]]) -> None:
-    """Refuse blank texts and numbers out of range."""
+    """Reject blank strings and numbers out of range."""
     for name, f in known.items():
         value = getattr(parsed, name)
         if isinstance(value, str) and not value.strip():
-            raise InputError(f"--{name}: received {value!r}. Give it a value, or remove it.")
+            raise InputError(f"--{name}: received {value!r}. Pass a value or remove the flag.")
         if isinstance(value, int | float) and not isinstance(value, bool):
             _check_range(name, value, **f.metadata["limits"])
 
@@ -113,29 +113,29 @@ def _check_values(parsed: object, known: Mapping[str, Field[Any]]) -> None:
 def _check_range(
     name: str, value: float, *, at_least: float | None, at_most: float | None, below: float | None
 ) -> None:
-    # Written so that NaN is refused, and infinity where there is any limit.
-    limited = (at_least, at_most, below) != (None, None, None)
+    # A number with any limit must be finite. NaN fails because every comparison with it is false.
+    has_limit = (at_least, at_most, below) != (None, None, None)
     is_inside = (
         (at_least is None or value >= at_least)
         and (at_most is None or value <= at_most)
         and (below is None or value < below)
-        and (not limited or abs(value) < float("inf"))
+        and (not has_limit or abs(value) < float("inf"))
     )
     if is_inside:
         return
-    words = [
+    limits = [
         f"at least {at_least:g}" if at_least is not None else "",
         f"at most {at_most:,.0f}" if at_most is not None else "",
         f"below {below:g}" if below is not None else "",
     ]
-    allowed = " and ".join(filter(None, words))
+    allowed = " and ".join(filter(None, limits))
     raise InputError(f"--{name}: received {value}; it must be {allowed}.")
 
 
-def _build(
+def _build_parser(
     known: Mapping[str, Field[Any]], hints: Mapping[str, Any], usage: str, description: str
 ) -> ArgumentParser:
-    # A flag that is not given leaves no trace, so that a file's value is not hidden by a default.
+    # Without SUPPRESS, the default of an unset flag would override the value from the file.
     parser = ArgumentParser(
         prog=usage.split()[0],
         usage=usage,
@@ -144,23 +144,23 @@ def _build(
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=34, width=100),
     )
     parser.add_argument(
-        "--config", metavar="FILE", help="YAML or JSON file of these settings; flags win over it"
+        "--config", metavar="FILE", help="YAML or JSON file with these settings; flags override it"
     )
     titles = dict.fromkeys(f.metadata["group"] for f in known.values())
     groups = {title: parser.add_argument_group(title) for title in titles}
     for name, f in known.items():
         group = groups[f.metadata["group"]]
-        kind = _plain(hints[name])
+        kind = _value_type(hints[name])
         choices = f.metadata["choices"]
         listed = "{" + ",".join(choices or ()) + "}"
-        text = f"{f.metadata['help']} (default: {_shown(f)})"
-        if len(listed) > LONGEST_CHOICES:
-            text = f"{f.metadata['help']}: {', '.join(choices)} (default: {_shown(f)})"
+        text = f"{f.metadata['help']} (default: {_default_text(f)})"
+        if len(listed) > MAX_CHOICES_WIDTH:
+            text = f"{f.metadata['help']}: {', '.join(choices)} (default: {_default_text(f)})"
             listed = "NAME"
         text = text.replace("%", "%%")
         if kind is bool:
             action: Any = argparse.BooleanOptionalAction
-            if name.startswith("no_"):  # of which nobody wants the negation
+            if name.startswith("no_"):  # --no-no_placebo would make no sense
                 action = "store_true"
             group.add_argument(f"--{name}", action=action, help=text)
         else:
@@ -174,20 +174,20 @@ def _build(
     return parser
 
 
-def _shown(f: Field[Any]) -> str:
+def _default_text(f: Field[Any]) -> str:
     if f.default is None or f.default is MISSING:
         return "none"
     return str(f.default).lower() if isinstance(f.default, bool) else str(f.default)
 
 
-def _plain(hint: Any) -> type:
-    """Return the one type of a hint such as `int | None`."""
+def _value_type(hint: Any) -> type:
+    """Return the type of a hint such as `int | None`, without None."""
     (kind,) = [t for t in get_args(hint) or (hint,) if t is not type(None)]
     return cast("type", kind)
 
 
 def _converter(kind: type) -> Any:
-    """Return `kind` under the name that argparse's message shows."""
+    """Return `kind` as a function whose name argparse shows in its error message."""
 
     def convert(text: str) -> Any:
         return kind(text)
@@ -196,35 +196,37 @@ def _converter(kind: type) -> Any:
     return convert
 
 
-def _unknown_words(words: Sequence[str], known: Mapping[str, Any], program: str) -> str:
-    word = next((w for w in words if w.startswith("-")), words[0])
-    if not word.startswith("--"):
-        return f"{word!r} is not expected here: every setting is a flag. See {program} --help."
-    name = word.removeprefix("--").split("=")[0].replace("-", "_")
+def _unknown_flag_message(unknown: Sequence[str], known: Mapping[str, Any], program: str) -> str:
+    argument = next((a for a in unknown if a.startswith("-")), unknown[0])
+    if not argument.startswith("--"):
+        return f"{argument!r} is not expected: every setting is a flag. See {program} --help."
+    name = argument.removeprefix("--").split("=")[0].replace("-", "_")
     return f"unknown flag --{name}.{suggestion(name, known)} See {program} --help."
 
 
 def _read_config(
     path: str, known: Mapping[str, Field[Any]], hints: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the settings of a YAML or JSON file (JSON is YAML), checked like flags."""
+    """Return the settings in a YAML or JSON file (JSON is YAML), checked like flags."""
     import yaml
 
     try:
         content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"--config {path}: cannot be read ({error.strerror}).") from error
+        raise InputError(f"--config {path}: the file cannot be read ({error.strerror}).") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split())
-        raise InputError(f"--config {path}: is neither YAML nor JSON ({reason}).") from error
+        raise InputError(
+            f"--config {path}: the file is neither YAML nor JSON ({reason})."
+        ) from error
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise InputError(f"--config {path}: has to map names of flags to values.")
-    return {str(k): _checked(path, str(k), v, known, hints) for k, v in content.items()}
+        raise InputError(f"--config {path}: the file must map flag names to values.")
+    return {str(k): _checked_setting(path, str(k), v, known, hints) for k, v in content.items()}
 
 
-def _checked(
+def _checked_setting(
     path: str,
     name: str,
     value: Any,
@@ -234,28 +236,28 @@ def _checked(
     if name not in known:
         hint = suggestion(name, known, dashes="")
         raise InputError(f"--config {path}: unknown setting {name!r}.{hint}")
-    kind, optional = _plain(hints[name]), type(None) in get_args(hints[name])
+    kind, optional = _value_type(hints[name]), type(None) in get_args(hints[name])
     if value is None and optional:
         return None
     choices = known[name].metadata["choices"]
     if value is False and choices and "no" in choices:
-        value = "no"  # which YAML reads as false
+        value = "no"  # YAML reads an unquoted no as false
     if choices and str(value) not in choices:
         raise InputError(f"--config {path}: {name} is {value!r}; choose from {', '.join(choices)}.")
     try:
-        return _converted(kind, value)
+        return _convert_yaml_value(kind, value)
     except (ValueError, OverflowError):
         article = "" if kind is bool else "a "
         raise InputError(
-            f"--config {path}: {name} is {value!r}; it has to be {article}{KIND_NAMES[kind]}."
+            f"--config {path}: {name} is {value!r}; it must be {article}{KIND_NAMES[kind]}."
         ) from None
 
 
-def _converted(kind: type, value: Any) -> Any:
-    """Return a value of YAML as `kind`; 1e-5 without a dot is a text there.
+def _convert_yaml_value(kind: type, value: Any) -> Any:
+    """Return a YAML value as `kind`. YAML reads 1e-5, without a dot, as a string.
 
     Raises:
-        ValueError: It is of another kind.
+        ValueError: The value has another type.
     """
     if value is None or isinstance(value, dict | list) or isinstance(value, bool) != (kind is bool):
         raise ValueError(value)

@@ -1,4 +1,4 @@
-"""Flags of other scripts of the field, and what to write for each here."""
+"""Flags of other training scripts, and their equivalents here."""
 
 from __future__ import annotations
 
@@ -7,23 +7,21 @@ from itertools import pairwise
 
 from ampft.errors import InputError, nearest
 
-ALWAYS_DONE = (
-    "Leave it away: training, validation and test are always done, as far as there is data."
-)
-INSTEAD = {
-    "fp16": "Write --mixed_precision fp16.",
-    "bf16": "Write --mixed_precision bf16.",
-    "fp8": "Write --mixed_precision fp8.",
-    "tf32": "Write --mixed_precision tf32.",
-    "fp16_full_eval": "Leave it away: evaluation is in the precision of --mixed_precision.",
-    "bf16_full_eval": "Leave it away: evaluation is in the precision of --mixed_precision.",
-    "no_cuda": "Write --use_cpu.",
-    "do_train": ALWAYS_DONE,
-    "do_eval": ALWAYS_DONE,
-    "do_predict": ALWAYS_DONE,
+ALWAYS_RUN = "Remove the flag: training, validation and test always run if there is data for them."
+REPLACEMENTS = {
+    "fp16": "Use --mixed_precision fp16.",
+    "bf16": "Use --mixed_precision bf16.",
+    "fp8": "Use --mixed_precision fp8.",
+    "tf32": "Use --mixed_precision tf32.",
+    "fp16_full_eval": "Remove the flag: evaluation uses the precision of --mixed_precision.",
+    "bf16_full_eval": "Remove the flag: evaluation uses the precision of --mixed_precision.",
+    "no_cuda": "Use --use_cpu.",
+    "do_train": ALWAYS_RUN,
+    "do_eval": ALWAYS_RUN,
+    "do_predict": ALWAYS_RUN,
 } | {
-    theirs: f"Write --{ours}."
-    for theirs, ours in {
+    other: f"Use --{name}."
+    for other, name in {
         "model_name": "model_name_or_path",
         "max_length": "max_seq_length",
         "pad_to_max_length": "padding",
@@ -48,35 +46,38 @@ INSTEAD = {
         "train_val_split": "validation_fraction",
     }.items()
 }  # fmt: skip
-TRUTHS = ("true", "false", "yes", "no", "1", "0")
+BOOLEAN_WORDS = ("true", "false", "yes", "no", "1", "0")
 
 
 def suggestion(name: str, known: Iterable[str], *, dashes: str = "--") -> str:
-    """Return what to write instead of the unknown setting `name`, or an empty string.
+    """Return advice on the unknown setting `name`, or an empty string.
 
     Args:
-        name: Without dashes before it.
-        known: The settings that there are.
-        dashes: Shown before a name of `known` that is merely similar.
+        name: Name of the setting, without leading dashes.
+        known: Names of all settings.
+        dashes: Prefix of a similar name in the advice.
     """
-    if name in INSTEAD:
-        return f" {INSTEAD[name]}"
+    if name in REPLACEMENTS:
+        return f" {REPLACEMENTS[name]}"
     return nearest(name, known).replace("'", f"'{dashes}", 1)
 
 
 def refuse_valued_switches(argv: Sequence[str], switches: Iterable[str]) -> None:
-    """Raise InputError for a switch with a value after it, as transformers' scripts take one.
+    """Reject a switch that is followed by a value, which the transformers scripts allow.
 
     Args:
-        argv: The words after the program's name.
+        argv: Command line arguments, without the program name.
         switches: Names of the settings that are true or false.
+
+    Raises:
+        InputError: A switch has a value.
     """
     spellings = {f"--{no}{name}": name for name in switches for no in ("", "no-")}
-    for word, following in pairwise([*argv, ""]):
-        spelling, equals, value = word.partition("=")
-        if spelling in spellings and (equals or following.lower() in TRUTHS):
+    for argument, following in pairwise([*argv, ""]):
+        spelling, equals, value = argument.partition("=")
+        if spelling in spellings and (equals or following.lower() in BOOLEAN_WORDS):
             name = spellings[spelling]
             raise InputError(
-                f"{spelling} {value if equals else following}: it is a switch and takes no value. "
-                f"Write --{name} or --no-{name}."
+                f"{spelling} {value if equals else following}: this flag is a switch and takes no "
+                f"value. Use --{name} or --no-{name}."
             )

@@ -1,1 +1,1 @@
-"""Several runs that differ in precision alone, and what follows from them."""
+"""Compare several runs that differ only in precision."""

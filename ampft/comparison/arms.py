@@ -1,4 +1,4 @@
-"""The arms of a comparison: what is compared with what."""
+"""The arms of a comparison: the baseline, its placebo and the other modes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ PLACEBO = "placebo"
 
 @dataclass(frozen=True)
 class Arm:
-    """A mode, or the placebo: the baseline from perturbed initial weights.
+    """A mode, or the placebo: the baseline mode from perturbed initial weights.
 
     Attributes:
         name: Name in tables, folders and plots.
         mode: Precision of its runs.
-        is_perturbed: Whether its initial weights are one unit in the last place off.
+        is_perturbed: Whether its initial weights are changed by one unit in the last place.
     """
 
     name: str
@@ -24,20 +24,20 @@ class Arm:
     is_perturbed: bool = False
 
 
-def arms_of(modes: tuple[str, ...], *, placebo: bool) -> tuple[Arm, ...]:
+def make_arms(modes: tuple[str, ...], *, placebo: bool) -> tuple[Arm, ...]:
     """Return the arms of a comparison: the baseline, its placebo, the other modes.
 
     Args:
-        modes: The baseline first.
-        placebo: Whether the baseline gets a placebo.
+        modes: Modes, the baseline first.
+        placebo: Whether to include a placebo.
     """
     baseline, *others = (Arm(mode, mode) for mode in modes)
-    twin = (Arm(PLACEBO, baseline.mode, is_perturbed=True),) if placebo else ()
-    return (baseline, *twin, *others)
+    placebo_arm = (Arm(PLACEBO, baseline.mode, is_perturbed=True),) if placebo else ()
+    return (baseline, *placebo_arm, *others)
 
 
-def place_of(arm: str) -> tuple[int, str]:
-    """Return a key that sorts the names of arms: the placebo, then modes as their table has them.
+def arm_sort_key(arm: str) -> tuple[int, str]:
+    """Return a sort key for arm names: the placebo, then the modes in the order of `MODES`.
 
     Any other name comes last.
     """

@@ -1,7 +1,7 @@
-"""What a comparison found: everything that its reports show, and nothing that they compute.
+"""The results of a comparison: all figures that its reports show.
 
 `comparison.json` is this module's `Comparison` as JSON. Shares, metrics and differences are
-fractions (0.01 is one point), times are seconds, sizes are bytes; `None` is what was not measured.
+fractions (0.01 is one point), times are in seconds and sizes in bytes. `None` means not measured.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class RunOutcome:
     """One run of an arm.
 
     Attributes:
-        seed: Of training.
-        status: As in the run record.
-        reason: Why it diverged or was interrupted.
-        folder: The name of its folder, without its parents.
+        seed: Training seed.
+        status: Status in the run record.
+        reason: Reason why it diverged or was interrupted.
+        folder: Name of its folder, without parents.
     """
 
     seed: int
@@ -36,13 +36,13 @@ class RunOutcome:
 
 @dataclass(frozen=True, kw_only=True)
 class MetricInfo:
-    """What a reader has to know of a metric.
+    """How a metric is named, printed and compared.
 
     Attributes:
         name: Key in reports and records.
-        title: Name for people.
-        higher_is_better: Direction.
-        is_share: Whether differences are given in points (hundredths).
+        title: Name shown to readers.
+        higher_is_better: Whether larger values are better.
+        is_share: Whether it is a share, so that differences are given in points (hundredths).
     """
 
     name: str
@@ -53,9 +53,9 @@ class MetricInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class MetricValues:
-    """A metric over the seeds of an arm, in the order of its runs; `sd` with S - 1.
+    """A metric over the seeds of an arm, in the order of its runs.
 
-    With one seed there is no deviation: `sd` is None.
+    `sd` is the standard deviation with S - 1 degrees of freedom; None with a single seed.
     """
 
     mean: float
@@ -65,37 +65,39 @@ class MetricValues:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """An arm's primary metric minus the baseline's, and what follows.
+    """The difference in the primary metric, arm minus baseline, with its interval and verdict.
 
     Attributes:
         estimate: Mean over the seeds.
-        per_seed: In the order of the seeds.
-        interval95: Low and high; at the comparison's own level, `level95`, when looks are planned.
-        interval90: The same for equivalence.
-        level95: 0.95, or more when several looks are planned.
-        level90: 0.90, or more when several looks are planned.
-        degrees_of_freedom: Of t; see `statistics.interval`.
-        seed_variance: Of the differences over seeds, after its floor.
+        per_seed: Differences in the order of the seeds.
+        interval95: Lower and upper end of the confidence interval of level `level95`.
+        interval90: Lower and upper end of the interval of level `level90`, which decides
+            equivalence.
+        level95: 0.95, or more with several planned analyses.
+        level90: 0.90, or more with several planned analyses.
+        degrees_of_freedom: Degrees of freedom of t; see `statistics.interval`.
+        seed_variance: Variance of the differences over seeds, after its floor.
         jackknife_variance: Mean over seeds of the jackknife variance over examples.
-        jackknife_covariance: Mean over pairs of seeds, floored at 0.
-        p_difference: Two-sided, before Holm; None for a placebo.
-        p_equivalence: Two one-sided tests, before Holm; None for a placebo.
-        p_difference_holm: After Holm over the modes; None for a placebo.
-        p_equivalence_holm: After Holm over the modes; None for a placebo.
-        p_beyond: For a difference beyond the margin, before Holm; None for a placebo, and in files
-            from before it was kept.
-        p_beyond_holm: After Holm over the modes; None as above.
-        verdict: Such as "equivalent" or "undecided"; None for a placebo, which is no candidate.
-        seeds_to_decide: Numbers of seeds below which a decision is unlikely, and from which it is
-            likely; None when it is decided, or when more seeds are unlikely to decide it.
-        unseen_share: Largest share of cases that may fail at every seed with none of them in the
-            test set, probability 5 %; None without a verdict.
-        failure_rate: Largest rate of failed trainings that the seeds do not exclude, likewise.
-        cases_needed: Where equivalence is refused only because rare losses are not excluded: how
-            many cases it needs, of the class `rarest_class` if that is not None.
-        rarest_class: Index into the label names of the class whose cases are worth most; None where
-            all are worth about the same.
-        rarest_cases: Number of its cases.
+        jackknife_covariance: Mean jackknife covariance over pairs of seeds, floored at 0.
+        p_difference: Two-sided p-value, before Holm; None for a placebo.
+        p_equivalence: p-value of two one-sided tests, before Holm; None for a placebo.
+        p_difference_holm: `p_difference` after Holm over the modes; None for a placebo.
+        p_equivalence_holm: `p_equivalence` after Holm over the modes; None for a placebo.
+        p_beyond: p-value of a difference beyond the margin, before Holm; None for a placebo and in
+            files of earlier versions.
+        p_beyond_holm: `p_beyond` after Holm over the modes; None likewise.
+        verdict: Verdict such as "equivalent" or "undecided"; None for a placebo, which gets none.
+        seeds_to_decide: Number of seeds below which a decision is unlikely, and number from which
+            it is likely; None when decided, or when more seeds are unlikely to be enough.
+        unseen_share: Largest share of cases that could fail at every seed although the test set
+            contains none of them (probability 5 %); None without a verdict.
+        failure_rate: Largest share of training runs that could fail although none of these seeds
+            did (probability 5 %); None without a verdict.
+        cases_needed: Minimum number of cases for equivalence, of the class `rarest_class` if that
+            is not None; None unless equivalence fails only because rare losses are not excluded.
+        rarest_class: Index of the label whose cases weigh most in the metric; None if all cases
+            weigh about the same.
+        rarest_cases: Number of cases of `rarest_class`, otherwise of all cases.
     """
 
     estimate: float
@@ -125,20 +127,21 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """Median steady-state optimizer steps, and the baseline's over them, pair by pair.
+    """Median steady-state step times, and their ratios to the baseline seed by seed.
 
     Attributes:
-        step_seconds: Median of each run, in the order of the runs.
-        ratio: Median over the seeds of baseline step / this arm's step (2 is twice as fast); None
-            for the baseline and for emulated modes, which get no ranking.
-        ratio_spread: Least and greatest over the seeds.
-        ratio_to_tf32: The same against tf32, where it was compared.
+        step_seconds: Median step time of each run, in the order of the runs.
+        ratio: Speed-up: median over the seeds of baseline step / this arm's step (2 is twice as
+            fast); None for the baseline and for emulated modes, which are not ranked.
+        ratio_spread: Minimum and maximum of the ratio over the seeds.
+        ratio_to_tf32: Speed-up over tf32, if tf32 is part of the comparison.
         tokens_per_second: Median over the runs.
-        waiting_share: Of the steps, median over the runs.
-        utilisation: Of the matrix-product rate measured in the same process, median over the runs.
+        waiting_share: Share of the step time spent waiting for data, median over the runs.
+        utilisation: Share of the matrix product rate measured in the same process, median over the
+            runs.
         training_seconds: Median over the runs.
-        total_seconds: From start to report, median over the runs.
-        reason: Why a mode is less than 1.2 times as fast as the baseline, in one sentence.
+        total_seconds: Time from start to report, median over the runs.
+        reason: One sentence on why a mode is less than 1.2 times as fast as the baseline.
     """
 
     step_seconds: tuple[float, ...]
@@ -155,7 +158,7 @@ class Speed:
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """Peak memory, medians over the runs, bytes; the parts as the run records have them."""
+    """Peak memory in bytes and its parts as in the run records, medians over the runs."""
 
     peak: int | None
     ratio: float | None
@@ -174,13 +177,13 @@ class FlippedExample:
 
     Attributes:
         example_id: Row of the split.
-        text: Its inputs, shortened; empty where they are not shown.
-        label: Its class.
-        seeds: In how many seeds it flips.
-        baseline: Predicted by the baseline, at the first seed where it flips.
-        baseline_confidence: Its probability there.
-        arm: Predicted by the arm there.
-        arm_confidence: Its probability there.
+        text: Inputs, truncated; empty if they are not shown.
+        label: True class.
+        seeds: Number of seeds at which the prediction differs.
+        baseline: Prediction of the baseline at the first of these seeds.
+        baseline_confidence: Probability of that prediction.
+        arm: Prediction of the arm at the same seed.
+        arm_confidence: Probability of that prediction.
     """
 
     example_id: int
@@ -195,15 +198,15 @@ class FlippedExample:
 
 @dataclass(frozen=True, kw_only=True)
 class Flips:
-    """Predictions that differ between an arm and the baseline at the same seed.
+    """Predictions that differ between an arm and the baseline with the same seed.
 
     Attributes:
-        per_seed: Number of examples, in the order of the seeds.
-        mean: Over the seeds.
-        gained: Mean number that only the arm has right.
-        lost: Mean number that only the baseline has right.
-        mcnemar_mid_p: Per seed, about these two checkpoints alone.
-        examples: Those that flip in most seeds first, a few.
+        per_seed: Number of differing predictions, in the order of the seeds.
+        mean: Mean number over the seeds.
+        gained: Mean number that only the arm predicts correctly.
+        lost: Mean number that only the baseline predicts correctly.
+        mcnemar_mid_p: McNemar's mid-p per seed; it compares only the two checkpoints of a seed.
+        examples: A few examples, those that differ for the largest number of seeds first.
     """
 
     per_seed: tuple[int, ...]
@@ -216,7 +219,7 @@ class Flips:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassFigures:
-    """One class in one arm, means over the seeds; `f1_difference` to the baseline."""
+    """One class in one arm, means over the seeds; `f1_difference` is relative to the baseline."""
 
     name: str
     support: int
@@ -228,7 +231,7 @@ class ClassFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationBin:
-    """Predictions whose confidence falls between `low` and `high`, over all seeds."""
+    """Predictions of all seeds whose confidence lies between `low` and `high`."""
 
     low: float
     high: float
@@ -239,16 +242,16 @@ class CalibrationBin:
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """One run over its optimizer steps, thinned to what a chart can show.
+    """One run over its optimizer steps, thinned out for a chart.
 
     Attributes:
-        seed: Of the run.
-        steps: Of the points of `loss` and `loss_scale`.
-        loss: Training loss, a mean over the steps since the point before.
-        loss_scale: None without a gradient scaler.
-        skipped: Steps that were skipped, all of them.
-        validation_steps: Where validation was evaluated.
-        validation_metric: The primary metric there.
+        seed: Seed of the run.
+        steps: Steps of the points of `loss` and `loss_scale`.
+        loss: Training loss, averaged over the steps since the previous point.
+        loss_scale: Loss scale; None without a gradient scaler.
+        skipped: All skipped steps.
+        validation_steps: Steps after which validation was evaluated.
+        validation_metric: Primary metric on validation after these steps.
     """
 
     seed: int
@@ -262,25 +265,25 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanFacts:
-    """What the runs' records cannot tell, because it was decided about all of them together.
+    """Facts about all runs together, which their run records do not hold.
 
     Attributes:
-        planned: Whether a plan named metric, margin and seeds before the first run, and had the
-            runs one at a time, the arms in turn.
-        looks: Numbers of seeds at which results are looked at, planned before the first run;
-            empty for one look at all seeds.
-        added_after_look: Whether seeds were added that no plan named, after results were seen.
-        reductions: What was cut to fit a budget, one sentence each.
-        lacking: Which planned seeds are left out and why, one sentence each.
-        overhead_share: Time of comparing, over the time of the runs.
-        yardstick: As `ampft.diagnosis.yardstick` wrote it.
+        planned: Whether metric, margin and seeds were fixed before the first run, and the runs were
+            trained one at a time with the arms interleaved.
+        looks: Numbers of seeds at which the results are analysed, planned before the first run;
+            empty for a single analysis of all seeds.
+        added_after_look: Whether unplanned seeds were added after results were seen.
+        reductions: One sentence on each reduction to fit a budget.
+        omitted_seeds: One sentence on each planned seed that is omitted, with the reason.
+        overhead_share: Time spent comparing divided by the time of the runs.
+        yardstick: Noise yardstick, as `ampft.diagnosis.yardstick` writes it.
     """
 
     planned: bool = False
     looks: tuple[int, ...] = ()
     added_after_look: bool = False
     reductions: tuple[str, ...] = ()
-    lacking: tuple[str, ...] = ()
+    omitted_seeds: tuple[str, ...] = ()
     overhead_share: float | None = None
     yardstick: Mapping[str, JSONValue] | None = None
 
@@ -290,29 +293,30 @@ class ArmResult:
     """A mode, or the placebo, with all its runs.
 
     Attributes:
-        name: Such as "bf16"; "placebo" for the baseline with perturbed initial weights.
-        mode: Such as "bf16"; the placebo's is "fp32".
+        name: Name such as "bf16"; "placebo" for the baseline with perturbed initial weights.
+        mode: Mode such as "bf16"; for the placebo, the mode of the baseline.
         is_placebo: Whether its initial weights were perturbed.
         execution: "native" or "emulated".
-        executed: What the products of the first step had, one clause.
+        executed: Measured dtypes of the products of the first step, in one clause.
         status: "complete", "unstable" (a run diverged) or "failed" (a run did not finish).
-        status_words: Such as "unstable, 2 of 5".
-        runs: By seed.
-        metrics: By name; empty for an arm that is not complete, which gets no mean over its
-            survivors.
-        metrics_fp32: The same models predicting in float32; empty when that was not measured.
-        difference: To the baseline in the primary metric; None for the baseline itself and for an
-            arm that is not complete.
-        difference_fp32: The same with the arm's models predicting in float32 (exploratory).
-        speed: None when no run finished.
-        memory: None when no run finished.
-        skipped_steps: Per run.
-        total_steps: Per run, skipped ones included.
-        flips: None for the baseline and for an arm that is not complete.
-        classes: In the order of the label names; empty for an arm that is not complete.
-        confusion: Rows are labels, columns predictions, summed over the seeds; empty as above.
-        calibration: Bins of equal width; empty as above.
-        curves: Per run, diverged ones included.
+        status_words: Status with the number of runs, such as "unstable, 2 of 5".
+        runs: Runs in the order of their seeds.
+        metrics: Metrics by name; empty for an incomplete arm, which gets no mean over its
+            remaining runs.
+        metrics_fp32: Metrics of the same models predicting in float32; empty if not measured.
+        difference: Difference to the baseline in the primary metric; None for the baseline and for
+            an incomplete arm.
+        difference_fp32: Difference with the arm's models predicting in float32 (exploratory).
+        speed: Speed; None if no run finished.
+        memory: Memory; None if no run finished.
+        skipped_steps: Skipped optimizer steps per run.
+        total_steps: Optimizer steps per run, including skipped ones.
+        flips: Changed predictions; None for the baseline and for an incomplete arm.
+        classes: Figures per class in the order of the label names; empty for an incomplete arm.
+        confusion: Confusion matrix summed over the seeds, labels as rows and predictions as
+            columns; empty for an incomplete arm.
+        calibration: Bins of equal width; empty for an incomplete arm.
+        curves: Training curves per run, including diverged runs.
     """
 
     name: str
@@ -340,29 +344,29 @@ class ArmResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Several arms against a baseline.
+    """Several arms compared with a baseline.
 
     Attributes:
-        title: Model on data, such as "all-MiniLM-L6-v2 on stdlib (summary)".
+        title: Model and data, such as "all-MiniLM-L6-v2 on stdlib (summary)".
         metric: Name of the primary metric.
-        metrics: All metrics that the arms may have, in the order to be shown.
-        margin: Differences within it count as none.
-        margin_share_of_errors: The margin over the baseline's share of errors.
-        alpha: Of this look: 0.05, less when several looks are planned.
-        looks: Numbers of seeds at which results are looked at.
-        seeds: Those compared.
-        split: That metrics come from.
-        examples: Of that split.
-        label_names: In the order of the logits.
-        arms: The baseline first, the placebo second when there is one.
+        metrics: All metrics that the arms may have, in display order.
+        margin: Equivalence margin: the largest difference that does not matter.
+        margin_share_of_errors: Margin divided by the baseline's error rate.
+        alpha: Significance level of this analysis: 0.05, or less with several planned analyses.
+        looks: Numbers of seeds at which the results are analysed.
+        seeds: Compared seeds.
+        split: Split that the metrics come from.
+        examples: Number of examples of that split.
+        label_names: Class names in the order of the logits.
+        arms: Arms, the baseline first, followed by the placebo if there is one.
         verdicts: One or two sentences for each mode.
-        stamps: What a reader has to know before the verdict: not like for like, selected,
-            screening, reduced to fit a budget, seeds left out or added after a look, no plan.
-        setup: What all runs had in common: name and value, for people.
-        environment: Hardware and versions: name and value, for people.
-        yardstick: As `ampft.diagnosis.yardstick` wrote it, when it did.
-        overhead_share: Of comparing, over the time of the runs, where the plan measured it.
-        planned: As in `PlanFacts`; a comparison.json without it counts as not planned.
+        stamps: Caveats that a reader must know before the verdict: not like for like, selected,
+            screening, reduced to fit a budget, seeds omitted or added after an analysis, no plan.
+        setup: Settings that all runs share, as names and values for readers.
+        environment: Hardware and versions, as names and values for readers.
+        yardstick: Noise yardstick, as `ampft.diagnosis.yardstick` writes it; None if not measured.
+        overhead_share: Time spent comparing divided by the time of the runs; None if unknown.
+        planned: Whether a plan preceded the runs, as in `PlanFacts`; False if absent from the file.
         schema: Version of this layout.
     """
 
@@ -399,7 +403,7 @@ class Comparison:
 
     @property
     def units(self) -> Units:
-        """How values of the primary metric and differences in it are printed."""
+        """Format of the primary metric and its differences."""
         return Units(self.primary.title, self.margin, is_share=self.primary.is_share)
 
     def arm(self, name: str) -> ArmResult:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import re
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
 import numpy as np
@@ -11,7 +14,7 @@ import numpy.typing as npt
 
 from ampft.data.dataset import batches, value_bytes
 from ampft.data.intake import LabelledRows
-from ampft.data.labels import canonical, in_order, near_duplicates
+from ampft.data.row_labels import RowLabels
 from ampft.errors import InputError
 
 DigestArray = npt.NDArray[np.uint64]
@@ -28,14 +31,19 @@ def class_names(rows: Mapping[str, LabelledRows]) -> tuple[str, ...]:
             label in another split that training lacks, with its rows.
     """
     for split, part in rows.items():
-        if len(part.codes) == 0:
+        if len(part.labels) == 0:
             raise InputError(
                 f"{part.origin}: no rows for the {split} split; at least one is wanted."
             )
     train = rows["train"]
+    if not train.names:
+        raise InputError(
+            f"{train.origin}: none of {len(train.labels)} rows has a label. Check "
+            "--label_column_name and --label_separator."
+        )
     if len(train.names) < 2:
         raise InputError(
-            f"{train.origin}: all {len(train.codes)} rows have the label {train.names[0]!r}. A"
+            f"{train.origin}: all {len(train.labels)} rows have the label {train.names[0]!r}. A"
             " classifier wants two classes at least; is it the right --label_column_name?"
         )
     for split, part in rows.items():
@@ -48,7 +56,7 @@ def refuse_unseen(split: str, part: LabelledRows, train: LabelledRows) -> None:
     unseen = [name for name in part.names if name not in train.names]
     if not unseen:
         return
-    bad = np.flatnonzero(np.isin(part.codes, [part.names.index(name) for name in unseen]))
+    bad = part.labels.having([part.names.index(name) for name in unseen])
     alike = {canonical(name): name for name in train.names}
     hints = [f"{n!r} may mean {alike[canonical(n)]!r}" for n in unseen if canonical(n) in alike]
     hint = f" ({'; '.join(hints)})" if hints else ""
@@ -66,8 +74,9 @@ def listed(names: Sequence[str]) -> str:
     return shown + (f" and {more} more" if more > 0 else "")
 
 
-def label_notes(names: Sequence[str], training_rows: int) -> list[str]:
+def label_notes(names: Sequence[str], labels: RowLabels, *, several: bool) -> list[str]:
     """Say which labels may be one class in two spellings, and when there are very many."""
+    training_rows = len(labels)
     notes = [
         f"The labels {listed(group)} are different classes here; are they one in several spellings?"
         for group in near_duplicates(names)
@@ -75,6 +84,12 @@ def label_notes(names: Sequence[str], training_rows: int) -> list[str]:
     if training_rows < FEWEST_ROWS_PER_CLASS * len(names):
         notes.append(
             f"{len(names)} classes in {training_rows} training rows: is the label column right?"
+        )
+    if several:
+        without = int((labels.counts == 0).sum())
+        notes.append(
+            f"{labels.counts.mean():.2f} labels per training row; {without} of {training_rows} "
+            "rows have none."
         )
     return notes
 
@@ -160,5 +175,38 @@ def relabelled(
     distinct, places = np.unique(seen[first], return_index=True)
     twins = places[np.searchsorted(distinct, seen[second][shared])]
     one, other = rows[first], rows[second]
-    ours = np.array(other.names)[other.codes[shared]]
-    return int(np.sum(ours != np.array(one.names)[one.codes[twins]]))
+    pairs = zip(twins.tolist(), shared.tolist(), strict=True)
+    return sum(one.names_of(twin) != other.names_of(row) for twin, row in pairs)
+
+
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+TRUTH = {"true": "true", "yes": "true", "false": "false", "no": "false"}
+
+
+def in_order(names: Iterable[str]) -> tuple[str, ...]:
+    """Sort label names: numbers by their value, first, then the rest by their characters."""
+
+    def key(name: str) -> tuple[bool, float, str]:
+        is_number = NUMBER.fullmatch(name.strip()) is not None
+        return (not is_number, float(name) if is_number else 0.0, name)
+
+    return tuple(sorted(names, key=key))
+
+
+def canonical(name: str) -> str:
+    """Return what a label may mean: equal for `1` and `1.0`, `007` and `7`, `Pos` and ` pos`.
+
+    `True` and `yes` are one, `False` and `no` are one. Labels are never merged by this.
+    """
+    folded = " ".join(unicodedata.normalize("NFKC", name).casefold().split())
+    if NUMBER.fullmatch(folded):
+        return repr(float(folded))
+    return TRUTH.get(folded, folded)
+
+
+def near_duplicates(names: Iterable[str]) -> list[tuple[str, ...]]:
+    """Return the groups of labels that differ in spelling alone, each in order."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        groups[canonical(name)].append(name)
+    return [in_order(group) for group in groups.values() if len(group) > 1]

@@ -26,10 +26,10 @@ SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars", ",": "commas"}
 Describe = Callable[[], str]
 
 
-def label_column(
-    columns: Sequence[str], named: str | None, *, origin: str, describe: Describe
-) -> str:
-    """Return the label's column: the one named, `label`, or the only one with a usual name.
+def label_columns(
+    columns: Sequence[str], named: tuple[str, ...] | None, *, origin: str, describe: Describe
+) -> tuple[str, ...]:
+    """Return the columns of the labels: those named, `label`, or the only one with a usual name.
 
     Args:
         columns: All columns.
@@ -41,13 +41,13 @@ def label_column(
         InputError: When it is missing or cannot be told; the message lists what there is.
     """
     if named is not None:
-        require((named,), columns, "--label_column_name", origin=origin, describe=describe)
+        require(named, columns, "--label_column_name", origin=origin, describe=describe)
         return named
     found = [name for name in columns if name in LABELS]
     if "label" in found:
-        return "label"
+        return ("label",)
     if len(found) == 1:
-        return found[0]
+        return (found[0],)
     if found:
         raise InputError(
             f"--label_column_name: {origin} has several columns that may be the label:"
@@ -64,7 +64,7 @@ def text_columns(
     columns: Sequence[str],
     named: tuple[str, ...] | None,
     *,
-    label: str,
+    labels: tuple[str, ...],
     origin: str,
     describe: Describe,
 ) -> tuple[str, ...]:
@@ -77,15 +77,15 @@ def text_columns(
             named.
     """
     if named is not None:
-        if len(named) not in (1, 2) or len(set(named) - {label, "label"}) < len(named):
+        if len(named) not in (1, 2) or len(set(named) - {*labels, "label"}) < len(named):
             raise InputError(
-                f"--text_column_names: got {','.join(named)}; one column of texts, or two different"
-                f" ones for pairs (a,b), are wanted, none of them the label's ({label}) or called"
-                " 'label'."
+                f"--text_column_names: received {','.join(named)}. Name one column of texts, or "
+                f"two different ones for pairs (a,b); neither may be a column of labels "
+                f"({', '.join(labels)}) or be called 'label'."
             )
         require(named, columns, "--text_column_names", origin=origin, describe=describe)
         return named
-    others = [name for name in columns if name not in (label, "label")]
+    others = [name for name in columns if name not in (*labels, "label")]
     pairs = [pair for pair in PAIRS if set(pair) <= set(others)]
     paired = set(chain.from_iterable(pairs))
     choices = [*pairs, *((name,) for name in TEXTS if name in others and name not in paired)]

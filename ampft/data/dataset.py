@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from datasets import Dataset, DatasetDict
+import pyarrow.compute as pc
+from datasets import Dataset, DatasetDict, List
 
-IntArray = npt.NDArray[np.int64]
+from ampft.data.row_labels import IntArray, RowLabels
 
 ROWS_AT_A_TIME = 4096
 
@@ -22,7 +23,8 @@ class ClassificationData:
 
     Attributes:
         splits: `train` and, where there are any, `validation` and `test`. Each has the input
-            columns (strings, or PIL images) and `label`, a `datasets.ClassLabel` (int64).
+            columns (strings, or PIL images) and `label`, a `datasets.ClassLabel` (int64) or a
+            `datasets.List` of one.
         input_columns: `("text",)`, a pair such as `("sentence1", "sentence2")`, or `("image",)`.
         kind: `text` or `image`.
         name: What the data is called in print and in the run record.
@@ -40,11 +42,15 @@ class ClassificationData:
     @property
     def label_names(self) -> tuple[str, ...]:
         """The classes' names in the order of their indices."""
-        return tuple(self.splits["train"].features["label"].names)
+        return class_names(self.splits["train"])
 
-    def labels(self, split: str) -> IntArray:
-        """Return the (n,) class indices, int64, of a split."""
-        return label_codes(self.splits[split])
+    def labels(self, split: str) -> IntArray | npt.NDArray[np.bool_]:
+        """Return (n,) class indices, int64; or (n, K) booleans where rows have several labels."""
+        part = self.splits[split]
+        labels = row_labels(part)
+        if has_several_labels(part):
+            return labels.matrix(len(self.label_names))
+        return labels.codes
 
 
 def batches(split: Dataset) -> Iterator[dict[str, list[Any]]]:
@@ -52,14 +58,30 @@ def batches(split: Dataset) -> Iterator[dict[str, list[Any]]]:
     yield from split.iter(batch_size=ROWS_AT_A_TIME)
 
 
-def label_codes(split: Dataset) -> IntArray:
-    """Return the (n,) class indices, int64, of a labelled split.
+def has_several_labels(split: Dataset) -> bool:
+    """Return whether a row of a split has any number of labels, not exactly one."""
+    return isinstance(split.features["label"], List)
+
+
+def class_names(split: Dataset) -> tuple[str, ...]:
+    """Return the names of the classes of a split, in the order of their indices."""
+    feature = split.features["label"]
+    return tuple(feature.feature.names if has_several_labels(split) else feature.names)
+
+
+def row_labels(split: Dataset) -> RowLabels:
+    """Return the labels of a split.
 
     `split["label"]` as a whole costs 400 MB of resident memory for 700,000 chosen rows.
     """
     arrow = split.select_columns(["label"]).with_format("arrow")
-    parts = [batch["label"].to_numpy() for batch in arrow.iter(batch_size=ROWS_AT_A_TIME)]
-    return np.concatenate([np.zeros(0, dtype=np.int64), *parts])
+    columns = [batch["label"] for batch in arrow.iter(batch_size=ROWS_AT_A_TIME)]
+    if not has_several_labels(split):
+        codes = np.concatenate([np.zeros(0, np.int64), *(c.to_numpy() for c in columns)])
+        return RowLabels(codes, np.arange(len(split)), len(split))
+    codes = np.concatenate([np.zeros(0, np.int64), *(pc.list_flatten(c) for c in columns)])
+    counts = np.concatenate([np.zeros(0, np.int64), *(pc.list_value_length(c) for c in columns)])
+    return RowLabels.from_counts(codes, counts)
 
 
 def value_bytes(value: Any) -> bytes:
@@ -76,11 +98,12 @@ def fingerprint(split: Dataset, input_columns: tuple[str, ...]) -> str:
     Every value goes in with its length before it, so that no two different splits spell the same
     bytes. Images count by their pixels: the same picture in another file format is the same.
     """
-    names = split.features["label"].names
+    names, several = class_names(split), has_several_labels(split)
     digest = hashlib.sha256()
     for columns in batches(split):
         for *inputs, label in zip(*(columns[c] for c in (*input_columns, "label")), strict=True):
-            for value in (*inputs, names[label]):
+            labels = [str(len(label)), *(names[i] for i in label)] if several else [names[label]]
+            for value in (*inputs, *labels):
                 encoded = value_bytes(value)
                 digest.update(len(encoded).to_bytes(8, "little"))
                 digest.update(encoded)

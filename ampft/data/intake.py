@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from datasets import Dataset
 
-from ampft.data.dataset import IntArray
+from ampft.data.row_labels import IntArray, RowLabels
 from ampft.errors import InputError
 
 PLACES_SHOWN = 10
@@ -24,7 +24,7 @@ class LabelledRows:
 
     Attributes:
         inputs: The input columns.
-        codes: (n,) index of each row's label in `names`.
+        labels: The labels of the n rows; codes are indices into `names`.
         names: Labels in the order in which they first appear.
         numbers: (n,) where each row stands in `origin`, from 1, in `unit`.
         origin: The file, or the dataset and its split.
@@ -34,13 +34,17 @@ class LabelledRows:
     """
 
     inputs: Dataset
-    codes: IntArray
+    labels: RowLabels
     names: tuple[str, ...]
     numbers: IntArray
     origin: str
     unit: str
     declared: tuple[str, ...] | None
     notes: tuple[str, ...]
+
+    def names_of(self, row: int) -> frozenset[str]:
+        """Return the labels of a row, given by its index."""
+        return frozenset(self.names[code] for code in self.labels.of_row(row))
 
     def places(self, rows: IntArray) -> str:
         """Return where rows, given by their indices, stand: `file, lines 3, 7`."""
@@ -61,7 +65,8 @@ class Intake:
     Args:
         origin: The file, or the dataset and its split.
         unit: `line` or `row`.
-        columns: The input columns and the label column, as the messages shall call them.
+        inputs: The input columns, as the messages call them.
+        labels: The label columns, likewise.
         drop_missing_text: Rows with a missing text are counted and left out, not refused.
         ignore_labels: Rows with these labels are counted and left out.
     """
@@ -71,34 +76,42 @@ class Intake:
         *,
         origin: str,
         unit: str,
-        columns: tuple[str, ...],
+        inputs: tuple[str, ...],
+        labels: tuple[str, ...],
         drop_missing_text: bool,
         ignore_labels: Sequence[str],
     ) -> None:
         self._origin, self._unit = origin, unit
-        *self._inputs, self._label = columns
+        self._inputs, self._label = inputs, ", ".join(labels)
         self._drop = drop_missing_text
         self._ignored = frozenset(ignore_labels)
         self._index: dict[str, int] = {}
-        self._codes, self._numbers = array("q"), array("q")
+        self._codes, self._counts, self._numbers = array("q"), array("q"), array("q")
         self._no_text, self._no_label, self._phantom = array("q"), array("q"), array("q")
         self._left_out: Counter[str] = Counter()
 
-    def take(self, number: int, inputs: Sequence[object], label: str | None) -> bool:
-        """Return whether the row is kept, and remember its label or what is wrong with it."""
-        if label in self._ignored:
-            self._left_out[str(label)] += 1
-            return False
-        if label is None:
+    def take(self, number: int, inputs: Sequence[object], labels: Collection[str] | None) -> bool:
+        """Return whether the row is kept, and remember its labels or what is wrong with it.
+
+        Args:
+            number: Line or row.
+            inputs: The row's inputs; None where one is missing.
+            labels: The row's distinct labels; None where the row does not say.
+        """
+        if labels is None:
             self._no_label.append(number)
             return False
-        if label in NO_LABEL:
+        if ignored := self._ignored.intersection(labels):
+            self._left_out[min(ignored)] += 1
+            return False
+        if not NO_LABEL.isdisjoint(labels):
             self._phantom.append(number)
             return False
         if any(value is None for value in inputs):
             self._no_text.append(number)
             return False
-        self._codes.append(self._index.setdefault(label, len(self._index)))
+        self._codes.extend(self._index.setdefault(name, len(self._index)) for name in labels)
+        self._counts.append(len(labels))
         self._numbers.append(number)
         return True
 
@@ -115,7 +128,7 @@ class Intake:
         self._refuse()
         return LabelledRows(
             inputs=inputs,
-            codes=np.array(self._codes, dtype=np.int64),
+            labels=RowLabels.from_counts(self._codes, self._counts),
             names=tuple(self._index),
             numbers=np.array(self._numbers, dtype=np.int64),
             origin=self._origin,
@@ -162,4 +175,4 @@ class Intake:
     @property
     def _seen(self) -> int:
         refused = (self._no_text, self._no_label, self._phantom)
-        return len(self._codes) + sum(map(len, refused)) + self._left_out.total()
+        return len(self._numbers) + sum(map(len, refused)) + self._left_out.total()

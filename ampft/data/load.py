@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from datasets import ClassLabel, Dataset, DatasetDict
+from datasets import ClassLabel, Dataset, DatasetDict, List
 
 from ampft.data.checks import class_names, digests, label_notes, shared_rows
-from ampft.data.dataset import ClassificationData, fingerprint, label_codes
+from ampft.data.dataset import ClassificationData, fingerprint, row_labels
 from ampft.data.intake import LabelledRows
 from ampft.data.request import DataRequest
 from ampft.data.splits import cut, missing_splits
@@ -32,6 +32,11 @@ def load_data(request: DataRequest) -> ClassificationData:
     refuse_idle_options(request)
     if request.files:
         return load_own_files(request)
+    if request.several_labels and request.dataset_name in (None, "stdlib", "digits"):
+        raise InputError(
+            f"--task: the built-in {request.dataset_name or 'stdlib'} has one label per example. "
+            "Remove the flag, or name a data set whose examples have several labels."
+        )
     if request.dataset_name in (None, "stdlib"):
         from ampft.data.sources.stdlib import CONFIGURATIONS, load_stdlib
 
@@ -50,7 +55,7 @@ def refuse_idle_options(request: DataRequest) -> None:
     """Raise InputError for an option that would have no effect on the source asked for."""
     columns: dict[str, object] = {
         "--text_column_names": request.text_column_names,
-        "--label_column_name": request.label_column_name,
+        "--label_column_name": request.label_column_names,
         "--image_column_name": request.image_column_name,
     }
     configuration: dict[str, object] = {"--dataset_config_name": request.dataset_config_name}
@@ -136,17 +141,19 @@ def assemble(
     names = class_names(rows)
     seen = {split: digests(part, input_columns) for split, part in rows.items()}
     said = [*notes, *(note for part in rows.values() for note in part.notes)]
-    said += label_notes(names, len(rows["train"].codes))
+    said += label_notes(names, rows["train"].labels, several=request.several_labels)
     said += shared_rows(rows, seen, refuse=request.fail_on_leak)
     made, note = missing_splits(
-        rows["train"].codes,
+        rows["train"].labels.strata(),
         seen["train"],
         frozenset(rows),
         validation_fraction=request.validation_fraction,
         test_fraction=request.test_fraction,
         seed=request.split_seed,
     )
-    parts = {split: labelled(part, names) for split, part in rows.items()}
+    parts = {
+        split: labelled(part, names, several=request.several_labels) for split, part in rows.items()
+    }
     whole = parts["train"]
     parts.update({s: whole if len(r) == len(whole) else whole.select(r) for s, r in made.items()})
     return finish(
@@ -159,11 +166,17 @@ def assemble(
     )
 
 
-def labelled(part: LabelledRows, names: tuple[str, ...]) -> Dataset:
-    """Return the inputs with their `label`, an index into `names`."""
+def labelled(part: LabelledRows, names: tuple[str, ...], *, several: bool) -> Dataset:
+    """Return the inputs with their `label`, an index into `names`, or a list of such indices."""
     index = {name: place for place, name in enumerate(names)}
     order = np.array([index[name] for name in part.names], dtype=np.int64)
-    return part.inputs.add_column("label", order[part.codes], feature=ClassLabel(names=list(names)))
+    codes, feature = order[part.labels.codes], ClassLabel(names=list(names))
+    if not several:
+        return part.inputs.add_column("label", codes, feature=feature)
+    sets = np.split(codes, np.cumsum(part.labels.counts)[:-1])
+    return part.inputs.add_column(
+        "label", [sorted(s.tolist()) for s in sets], feature=List(feature)
+    )
 
 
 def finish(
@@ -178,7 +191,7 @@ def finish(
     """Cut the splits to the sizes asked for and take their fingerprints."""
     kept, said = {}, list(notes)
     for split, part in splits.items():
-        rows, note = cut(label_codes(part), split, request.limits, seed=request.split_seed)
+        rows, note = cut(row_labels(part).strata(), split, request.limits, seed=request.split_seed)
         kept[split] = part if rows is None else part.select(rows)
         said += [note] if note else []
     return ClassificationData(

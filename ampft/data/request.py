@@ -20,7 +20,10 @@ class DataRequest:
         validation_file: The same for validation.
         test_file: The same for test.
         text_column_names: One column of texts or two columns of a pair. None looks for usual names.
-        label_column_name: None looks for `label`, then for other usual names.
+        label_column_names: One column, or one column of 0 and 1 for each of several labels. None
+            looks for `label`, then for other usual names.
+        several_labels: Whether a row can have any number of labels, otherwise it has one.
+        label_separator: What stands between the labels of a cell.
         image_column_name: None takes the only image column.
         max_train_samples: Rows kept of the training split, a seeded random choice. None keeps all.
         max_eval_samples: The same for validation.
@@ -40,7 +43,9 @@ class DataRequest:
     validation_file: Path | None = None
     test_file: Path | None = None
     text_column_names: tuple[str, ...] | None = None
-    label_column_name: str | None = None
+    label_column_names: tuple[str, ...] | None = None
+    several_labels: bool = False
+    label_separator: str = ","
     image_column_name: str | None = None
     max_train_samples: int | None = None
     max_eval_samples: int | None = None

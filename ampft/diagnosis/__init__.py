@@ -1,1 +1,1 @@
-"""What a machine, its packages and a model make of mixed precision."""
+"""Diagnose how a machine, its packages and a model handle mixed precision."""

@@ -1,30 +1,32 @@
-"""What this machine and its packages make of mixed precision: the content of `ampft env`."""
+"""The content of `ampft env`: how this machine and its packages handle mixed precision."""
 
 from __future__ import annotations
 
 import platform
 import textwrap
+import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
-from importlib import metadata
+from dataclasses import asdict, dataclass
+from importlib import import_module, metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
 
-from ampft.diagnosis.amp_entry_points import ADVICE, amp_entry_points
 from ampft.precision.accelerator import numerics
 from ampft.precision.formats import FORMATS
 from ampft.precision.matrix_rate import MatrixRate, measure_matrix_rate
-from ampft.precision.resolve import cpu_capabilities, resolve, survey
+from ampft.precision.resolve import cpu_capabilities, resolve, survey_modes
+from ampft.text.tables import Table, terminal_table
 
 _PACKAGES = (
     "ampft", "torch", "transformers", "accelerate", "datasets", "evaluate", "scikit-learn", "numpy",
 )  # fmt: skip
 
-# Name for people, PyTorch's capability, flag of /proc/cpuinfo.
+# Display name, name of PyTorch's capability, flag in /proc/cpuinfo.
 _FEATURES_X86 = (
     ("AVX512-BF16", "avx512_bf16", "avx512_bf16"),
     ("AMX-BF16", "amx_bf16", "amx_bf16"),
@@ -37,21 +39,21 @@ _WIDTH = 96
 
 
 def collect_environment(measure: bool = True) -> dict[str, Any]:
-    """Collect what a bug report or a puzzled user needs.
+    """Collect the facts that a bug report or a user needs.
 
     Args:
-        measure: Whether to measure matrix products too (a few seconds).
+        measure: Whether to measure matrix product rates, which takes a few seconds.
 
     Returns:
         `versions`, `system`, `devices`, `modes`, `cpu_features`, `matrix_products`, `formats` and
-        `amp`, made of dictionaries, lists, strings, numbers, booleans and None: ready for JSON.
+        `amp`, as dictionaries, lists, strings, numbers, booleans and None that JSON can represent.
     """
     devices = _devices()
     return {
         "versions": _versions(),
         "system": _system(),
         "devices": [_describe(device) for device in devices],
-        "modes": {d.type: [asdict(entry) for entry in survey(d)] for d in devices},
+        "modes": {d.type: [asdict(entry) for entry in survey_modes(d)] for d in devices},
         "cpu_features": _cpu_features(),
         "matrix_products": [asdict(rate) for rate in _rates(devices)] if measure else [],
         "formats": [asdict(entry) for entry in FORMATS],
@@ -60,8 +62,8 @@ def collect_environment(measure: bool = True) -> dict[str, Any]:
 
 
 def _devices() -> list[torch.device]:
-    found = torch.accelerator.current_accelerator(check_available=True)
-    return [torch.device("cpu")] + ([found] if found is not None else [])
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    return [torch.device("cpu")] + ([accelerator] if accelerator is not None else [])
 
 
 def _versions() -> dict[str, str | None]:
@@ -78,7 +80,7 @@ def _versions() -> dict[str, str | None]:
 def _system() -> dict[str, str]:
     name = platform.system()
     if name == "Linux":
-        with suppress(OSError):  # a Linux without os-release
+        with suppress(OSError):  # some Linux systems have no os-release
             name = platform.freedesktop_os_release().get("PRETTY_NAME", name)
     return {"os": name, "machine": platform.machine()}
 
@@ -106,12 +108,12 @@ def _describe(device: torch.device) -> dict[str, Any]:
 
 def _cpu_name() -> str:
     query = getattr(torch.cpu, "get_capabilities", None)  # PyTorch 2.11 and later
-    known = query().get("cpu_name") if query is not None else None
-    return str(known or platform.processor() or platform.machine())
+    cpu_name = query().get("cpu_name") if query is not None else None
+    return str(cpu_name or platform.processor() or platform.machine())
 
 
 def _cpu_features() -> dict[str, dict[str, bool | None]]:
-    """Say for each feature what PyTorch and what the kernel know of; None where nobody tells."""
+    """Return for each feature whether PyTorch and the kernel report it; None if unknown."""
     capabilities = cpu_capabilities()
     try:
         flags: set[str] | None = set(_CPUINFO.read_text(errors="replace").split())
@@ -148,7 +150,7 @@ def _tf32_rate(device: torch.device) -> MatrixRate:
 
 
 def format_environment(environment: dict[str, Any]) -> str:
-    """Return what `collect_environment` found as text of at most 96 columns."""
+    """Return the result of `collect_environment` as text of at most 96 columns."""
     sections = [
         _titled("Versions", _versions_table(environment)),
         _titled("Devices", [_device_line(device) for device in environment["devices"]]),
@@ -157,7 +159,7 @@ def format_environment(environment: dict[str, Any]) -> str:
             for device, entries in environment["modes"].items()
         ),
         _titled("CPU features for 16-bit arithmetic", _features_table(environment["cpu_features"])),
-        _titled("Measured matrix products", _rates_table(environment["matrix_products"])),
+        _titled("Measured matrix product rates", _rates_table(environment["matrix_products"])),
         _titled("Formats", _formats_table(environment["formats"])),
         _titled("Entry points of automatic mixed precision", _amp_table(environment["amp"])),
     ]
@@ -168,23 +170,16 @@ def _titled(title: str, lines: Sequence[str]) -> str:
     return "\n".join([title, *(f"  {line}".rstrip() for line in lines)])
 
 
-def _table(rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()) -> list[str]:
-    """Align columns; the last one may wrap under itself. `right` holds those aligned right."""
+def _table(
+    rows: Sequence[Sequence[str]], *, header: Sequence[str] = (), numbers: bool = False
+) -> list[str]:
+    """Return aligned lines. With `numbers`, all columns but the first are right-aligned."""
     if not rows:
         return []
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        cells = [
-            cell.rjust(width) if column in right else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row[:-1], widths, strict=False))
-        ]
-        start = "  ".join([*cells, ""])
-        last = row[-1].rjust(widths[-1]) if len(row) - 1 in right else row[-1]
-        wrapped = textwrap.wrap(last, _WIDTH - 2 - len(start), drop_whitespace=False) or [""]
-        lines.append(start + wrapped[0])
-        lines += [" " * len(start) + part.strip() for part in wrapped[1:]]
-    return lines
+    table = Table(
+        header=header or ("",) * len(rows[0]), rows=rows, left=1 if numbers else len(rows[0])
+    )
+    return terminal_table(table, width=_WIDTH - 2).split("\n")
 
 
 def _versions_table(environment: dict[str, Any]) -> list[str]:
@@ -200,8 +195,8 @@ def _device_line(device: dict[str, Any]) -> str:
         if key not in ("type", "name", "memory_gib")
     ]
     memory = [f"{device['memory_gib']} GiB"] if "memory_gib" in device else []
-    words = ", ".join([str(device["name"]), *details, *memory])
-    return f"{device['type']}: {words.replace('compute_capability', 'compute capability')}"
+    text = ", ".join([str(device["name"]), *details, *memory])
+    return f"{device['type']}: {text.replace('compute_capability', 'compute capability')}"
 
 
 def _modes_table(entries: list[dict[str, str]]) -> list[str]:
@@ -209,29 +204,95 @@ def _modes_table(entries: list[dict[str, str]]) -> list[str]:
 
 
 def _features_table(features: dict[str, dict[str, bool | None]]) -> list[str]:
-    words = {True: "yes", False: "no", None: "unknown"}
-    rows = [[name, words[f["torch"]], words[f["kernel"]]] for name, f in features.items()]
-    return _table([["", "torch", "kernel"], *rows])
+    labels = {True: "yes", False: "no", None: "unknown"}
+    rows = [[name, labels[f["torch"]], labels[f["kernel"]]] for name, f in features.items()]
+    return _table(rows, header=("", "torch", "kernel"))
 
 
 def _rates_table(rates: list[dict[str, Any]]) -> list[str]:
     if not rates:
         return ["not measured"]
     rows = [
-        [rate["device"], rate["dtype"], f"{rate['gflops']:.1f}", f"{rate['size']}"]
+        [f"{rate['device']}, {rate['dtype']}", f"{rate['gflops']:.1f}", f"{rate['size']}"]
         for rate in rates
     ]
-    return _table([["device", "operands", "GFLOP/s", "size"], *rows], right=frozenset({2, 3}))
+    header = ("device, operand dtype", "GFLOP/s", "matrix size")
+    return _table(rows, header=header, numbers=True)
 
 
 def _formats_table(formats: list[dict[str, Any]]) -> list[str]:
     columns = ("largest", "smallest_normal", "smallest_subnormal", "epsilon")
     header = ["", *(column.replace("_", " ") for column in columns)]
     rows = [[entry["name"], *(f"{entry[column]:.6g}" for column in columns)] for entry in formats]
-    return _table([header, *rows], right=frozenset({1, 2, 3, 4}))
+    return _table(rows, header=header, numbers=True)
 
 
 def _amp_table(amp: dict[str, Any]) -> list[str]:
     rows = [[entry["name"], entry["status"], entry["call"]] for entry in amp["entry_points"]]
-    table = _table([["", "here", "write today"], *rows])
+    table = _table(rows, header=("", "status", "current call"))
     return [*textwrap.wrap(amp["advice"], _WIDTH - 2), "", *table]
+
+
+CURRENT_IMPORT = "from torch.amp import autocast, GradScaler"
+
+ADVICE = (
+    "\"cannot import name 'amp'\" and \"No module named 'apex'\" come from code written for "
+    "NVIDIA's apex (from apex import amp), which predates PyTorch's own AMP and is no longer "
+    "needed. `pip install apex` installs an unrelated package of that name. Replace the import "
+    f"with `{CURRENT_IMPORT}`, and amp.initialize and amp.scale_loss with the calls below, or let "
+    "Accelerator(mixed_precision=...) make these calls."
+)
+
+# (module, name, arguments to call it with, current call)
+_ENTRY_POINTS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
+    ("torch.amp", "autocast", ("cpu",), "torch.amp.autocast('cuda', dtype=torch.float16)"),
+    ("torch.amp", "GradScaler", ("cpu",), "torch.amp.GradScaler('cuda')"),
+    ("torch.cuda.amp", "autocast", (), "torch.amp.autocast('cuda', dtype=torch.float16)"),
+    ("torch.cuda.amp", "GradScaler", (), "torch.amp.GradScaler('cuda')"),
+    ("torch.cpu.amp", "autocast", (), "torch.amp.autocast('cpu', dtype=torch.bfloat16)"),
+    ("torch.cpu.amp", "GradScaler", (), "torch.amp.GradScaler('cpu')"),
+    ("apex.amp", "initialize", (), "torch.amp.autocast and torch.amp.GradScaler"),
+)
+
+
+@dataclass(frozen=True)
+class EntryPoint:
+    """One entry point of automatic mixed precision.
+
+    Attributes:
+        name: Full name.
+        status: `present`, `deprecated` or `absent`.
+        call: Current call to use.
+    """
+
+    name: str
+    status: str
+    call: str
+
+
+def amp_entry_points() -> tuple[EntryPoint, ...]:
+    """Call each known entry point of AMP and return its status.
+
+    An entry point is deprecated if PyTorch emits a `FutureWarning` when it is used.
+    """
+    return tuple(
+        EntryPoint(f"{module}.{name}", _status(module, name, arguments), call)
+        for module, name, arguments, call in _ENTRY_POINTS
+    )
+
+
+def _status(module: str, name: str, arguments: tuple[str, ...]) -> str:
+    if find_spec(module.partition(".")[0]) is None:
+        return "absent"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            entry_point = getattr(import_module(module), name)
+            # Initializing apex would patch this process, so it is only imported.
+            if module != "apex.amp":
+                entry_point(*arguments)
+        except (ImportError, AttributeError):
+            return "absent"
+    if any(issubclass(warning.category, FutureWarning) for warning in caught):
+        return "deprecated"
+    return "present"

@@ -3,54 +3,65 @@
 from __future__ import annotations
 
 import time
+import warnings
+from typing import Any
 
+import numpy as np
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import accuracy_score, f1_score
+from sklearn.multiclass import OneVsRestClassifier
 
 from ampft.data.dataset import ClassificationData
 from ampft.errors import InputError
+from ampft.tasks.outcome import Outcome, headline
+from ampft.tasks.task import Task
 
 # scikit-learn's default of 1 regularises too strongly for unit-length rows of some thousand texts
 INVERSE_REGULARISATION = 10.0
 
 
-def bag_of_words_baseline(data: ClassificationData, eval_split: str) -> dict[str, float]:
-    """Fit TF-IDF (words and pairs of words, logarithmic counts) with logistic regression.
-
-    Trained on `train`. The two texts of a pair are joined.
-
-    Args:
-        data: Texts or pairs of texts.
-        eval_split: The split to judge on.
-
-    Returns:
-        `accuracy` and `macro_f1` (over all classes of the label map; one that is neither there nor
-        predicted counts as 0) on `eval_split`, and `seconds` for fitting and predicting.
+def check_baseline(data: ClassificationData) -> None:
+    """Check that data has words to count.
 
     Raises:
-        InputError: When the inputs are no texts, or hold no words.
+        InputError: The inputs are not texts.
     """
     if data.kind != "text":
-        raise InputError(f"--baseline: counts words; {data.name} has {data.kind}s. Leave it away.")
-    begun = time.perf_counter()
+        raise InputError(
+            f"--baseline: counts words, and {data.name} contains {data.kind}s. Remove the flag."
+        )
+
+
+def bag_of_words_baseline(task: Task, split: str) -> Outcome:
+    """Fit TF-IDF (words and pairs of words, logarithmic counts) with logistic regression.
+
+    Trained on `train`. The two texts of a pair are joined. Where a text can have any number of
+    labels, each label has a regression of its own.
+
+    Args:
+        task: A task on texts or pairs of texts.
+        split: Split to predict.
+
+    Raises:
+        InputError: The texts hold no words.
+    """
+    targets = task.labels["train"]
     vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
-    model = LogisticRegression(C=INVERSE_REGULARISATION, solver="newton-cg")
+    model: Any = LogisticRegression(C=INVERSE_REGULARISATION, solver="newton-cg")
+    if targets.ndim == 2:
+        model = OneVsRestClassifier(model)
     try:
-        words = vectorizer.fit_transform(joined_texts(data, "train"))
+        words = vectorizer.fit_transform(joined_texts(task.data, "train"))
     except ValueError as error:
-        raise InputError(f"--baseline: {data.name}: {error}. Leave it away.") from None
-    model.fit(words, data.splits["train"]["label"][:])
-    predicted = model.predict(vectorizer.transform(joined_texts(data, eval_split)))
-    labels = data.splits[eval_split]["label"][:]
-    classes = list(range(len(data.label_names)))
-    return {
-        "accuracy": float(accuracy_score(labels, predicted)),
-        "macro_f1": float(
-            f1_score(labels, predicted, labels=classes, average="macro", zero_division=0.0)
-        ),
-        "seconds": time.perf_counter() - begun,
-    }
+        raise InputError(f"--baseline: {task.data.name}: {error}. Remove the flag.") from None
+    with warnings.catch_warnings():
+        # A label that no training text has gets a constant, and that is meant.
+        warnings.filterwarnings("ignore", r"Label not \d+ is present", UserWarning)
+        model.fit(words, targets.astype(np.int64))
+    predicted = model.predict_proba(vectorizer.transform(joined_texts(task.data, split)))
+    probabilities = np.zeros((len(predicted), len(task.label_names)), dtype=np.float32)
+    probabilities[:, model.classes_] = predicted
+    return task.outcome(split, {"probabilities": probabilities})
 
 
 def joined_texts(data: ClassificationData, split: str) -> list[str]:
@@ -59,13 +70,14 @@ def joined_texts(data: ClassificationData, split: str) -> list[str]:
     return ["\n".join(texts) for texts in zip(*columns, strict=True)]
 
 
-def baseline_sentence(data: ClassificationData, split: str) -> str:
+def baseline_sentence(task: Task, split: str) -> str:
     """Return what TF-IDF with logistic regression reaches on `split`, or why there is no result."""
+    started = time.perf_counter()
     try:
-        figures = bag_of_words_baseline(data, split)
+        metrics = bag_of_words_baseline(task, split).metrics()
     except InputError as error:  # a trained model is not given up for it
         return f"none: {error}"
     return (
-        f"TF-IDF with logistic regression: accuracy {figures['accuracy']:.4f}, macro F1 "
-        f"{figures['macro_f1']:.4f}, {figures['seconds']:.1f} s"
+        f"TF-IDF with logistic regression: {headline(task.problem, metrics)}, "
+        f"{time.perf_counter() - started:.1f} s"
     )

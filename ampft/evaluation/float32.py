@@ -12,7 +12,7 @@ from accelerate.utils import DistributedType
 from torch import nn
 
 from ampft.errors import InputError
-from ampft.models.weights import store_in
+from ampft.models.weights import cast_in_place
 from ampft.precision.emulation import emulation_suspended
 from ampft.precision.modes import BASELINE
 from ampft.precision.resolve import Precision
@@ -56,12 +56,12 @@ def in_float32(
         if original is not None:
             plain.forward = original
         if is_16_bit:
-            store_in(plain, torch.float32)
+            cast_in_place(plain, torch.float32)
         with emulation_suspended(), torch.autocast(accelerator.device.type, enabled=False):
             yield plain
     finally:
         if is_16_bit:
-            store_in(plain, precision.storage_dtype)
+            cast_in_place(plain, precision.storage_dtype)
         if original is not None:
             plain.forward = wrapped
         apply_float32_policy(precision)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,8 @@ from ampft.text.escaping import display_width, inert
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
+BoolArray = npt.NDArray[np.bool_]
+Average = Literal["micro", "macro", "weighted", "samples"]
 
 DIGITS = 3
 WIDEST_NAME = 60  # columns; longer class names are cut in the table, and only there
@@ -138,6 +141,58 @@ def case_brier_scores(labels: IntArray, probabilities: FloatArray) -> npt.NDArra
     rows = _normalized(probabilities)
     rows[np.arange(len(labels)), labels] -= 1
     scores: npt.NDArray[np.float64] = (rows**2).sum(axis=1)
+    return scores
+
+
+def label_scores(
+    labels: BoolArray, predicted: BoolArray, *, average: Average | None
+) -> tuple[Scores, ...]:
+    """Return the scores of each label, or of their average alone, by scikit-learn.
+
+    Args:
+        labels: (n, K) whether an example has a label.
+        predicted: (n, K) whether it is predicted.
+        average: How to average; None returns the K labels.
+    """
+    from sklearn.metrics import precision_recall_fscore_support
+
+    found = precision_recall_fscore_support(labels, predicted, average=average, zero_division=0)
+    precision, recall, f1 = (np.atleast_1d(values) for values in found[:3])
+    support = labels.sum(axis=0) if average is None else [labels.sum()]
+    return tuple(
+        Scores(float(p), float(r), float(f), int(s))
+        for p, r, f, s in zip(precision, recall, f1, support, strict=True)
+    )
+
+
+def case_decision_losses(labels: BoolArray, probabilities: FloatArray) -> npt.NDArray[np.float64]:
+    """Return the mean of -ln p over the K decisions of each example, nats, shape (n,), float64.
+
+    As in scikit-learn's `log_loss`, p is clipped to [2^-52, 1 - 2^-52].
+
+    Args:
+        labels: (n, K) whether an example has a label.
+        probabilities: (n, K) probability that it has.
+    """
+    rows = probabilities.astype(np.float64)
+    smallest = np.finfo(np.float64).eps
+    own = np.where(labels, rows, 1 - rows).clip(smallest, 1 - smallest)
+    losses: npt.NDArray[np.float64] = -np.log(own).mean(axis=1)
+    return losses
+
+
+def case_f1(labels: BoolArray, predicted: BoolArray) -> npt.NDArray[np.float64]:
+    """Return the F1 of the labels of each example, shape (n,), float64.
+
+    An example without labels for which none is predicted counts 0, as in scikit-learn.
+
+    Args:
+        labels: (n, K) whether an example has a label.
+        predicted: (n, K) whether it is predicted.
+    """
+    both = (predicted & labels).sum(axis=1)
+    either = predicted.sum(axis=1) + labels.sum(axis=1)
+    scores: npt.NDArray[np.float64] = 2 * both / np.maximum(either, 1)
     return scores
 
 

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.integer]
+BoolArray = npt.NDArray[np.bool_]
 
 UNSEEN = 0.05  # probability at which a share of a class that is lost has no loss among its cases
 ABOUT_THE_SAME = 1.1  # classes whose labels differ less in worth are not told apart
@@ -160,6 +161,23 @@ def single_label_sums(labels: IntArray, predicted: IntArray, classes: int) -> Ca
     rows, columns = (np.concatenate(part) for part in zip(*entries, strict=True))
     shape = (len(occurring), 3 * classes + 1)
     return CaseSums(csr_array((np.ones(len(rows)), (rows, columns)), shape=shape), pattern_of)
+
+
+def class_count_sums(labels: BoolArray, predicted: BoolArray) -> CaseSums:
+    """Return the class counts of cases with any number of labels each.
+
+    Args:
+        labels: (n, K) whether a case has a label.
+        predicted: (n, K) whether it is predicted.
+    """
+    from scipy.sparse import csr_array
+
+    both = np.packbits(np.concatenate([labels, predicted], axis=1), axis=1)
+    _, first, pattern_of = np.unique(both, axis=0, return_index=True, return_inverse=True)
+    labels, predicted = labels[first], predicted[first]
+    cases = np.ones((len(first), 1))
+    patterns = np.concatenate([labels & predicted, labels, predicted, cases], axis=1)
+    return CaseSums(csr_array(patterns.astype(np.float64)), pattern_of.reshape(-1))
 
 
 def mean_sums(values: FloatArray) -> CaseSums:

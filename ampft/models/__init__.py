@@ -1,1 +1,1 @@
-"""Models: loading, storing, and running them without padding."""
+"""Models: loading them, storing their weights, and running them without padding."""

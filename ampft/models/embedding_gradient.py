@@ -1,9 +1,9 @@
-"""Embedding tables whose dense gradient keeps its memory from step to step.
+"""Embedding tables whose dense gradient reuses its memory in every step.
 
-torch allocates the gradient of a table anew in every backward pass. glibc maps a block of 32 MiB or
-more and gives it back each time (mallopt(3), `M_MMAP_THRESHOLD`), so that clearing it costs a page
-fault for every 4 KiB: for 47 MB a seventh of a step on short texts, against a hundredth where the
-memory is kept. The gradient is the same, bit for bit.
+torch allocates the gradient of a table in every backward pass. glibc maps blocks of 32 MiB or more
+and unmaps them each time (mallopt(3), `M_MMAP_THRESHOLD`), so that clearing the gradient costs a
+page fault for every 4 KiB. For 47 MB that is a seventh of a step on short texts, compared with a
+hundredth if the memory is reused. The gradient is the same, bit for bit.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-MAPPED_BYTES = 32 * 2**20
+MMAP_THRESHOLD = 32 * 2**20  # bytes
 
 
-def keep_gradient_memory(model: nn.Module) -> Callable[[], None]:
-    """Let every large `nn.Embedding` below `model` keep the memory of its gradient.
+def reuse_gradient_memory(model: nn.Module) -> Callable[[], None]:
+    """Make every large `nn.Embedding` in `model` reuse the memory of its gradient.
 
     One gradient per table stays allocated during the next forward pass, where torch would have
-    given it back; a forward pass without gradients gives it back too. Of several micro-batches the
-    first one's gradient, to which the others are added, lies in that memory.
+    freed it. A forward pass without gradients frees it. If a step has several micro-batches, the
+    gradient of the first, to which the others are added, uses that memory.
 
     Args:
-        model: Tables on a CPU, in float32, of `MAPPED_BYTES` and more change; all others, on an
-            accelerator for one, whose allocator keeps memory by itself, stay as they are.
+        model: Model to change. Only float32 tables on a CPU of at least `MMAP_THRESHOLD` bytes are
+            affected; on accelerators, for example, torch's allocator already reuses memory.
 
     Returns:
-        A function that undoes it.
+        A function that reverts the change.
     """
     changed = [layer for layer in model.modules() if type(layer) is nn.Embedding]
     for layer in changed:
         layer.gradient_memory = GradientMemory()  # type: ignore[assignment]
-        layer.__class__ = KeptGradientEmbedding
+        layer.__class__ = ReusedGradientEmbedding
 
     def undo() -> None:
         for layer in changed:
@@ -49,19 +49,19 @@ def keep_gradient_memory(model: nn.Module) -> Callable[[], None]:
 
 
 class GradientMemory:
-    """Memory of one gradient, lent again once no tensor uses it any more."""
+    """Memory for one gradient, which is lent again as soon as no tensor uses it."""
 
     def __init__(self) -> None:
         self._block: np.ndarray[Any, Any] | None = None
-        self._borrower: Callable[[], object] = _nobody
-        self._choosing = threading.Lock()
+        self._borrower: Callable[[], object] = _no_borrower
+        self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return GradientMemory, ()  # a copy of the model has gradients of its own
+        return GradientMemory, ()  # a copy of the model has its own gradients
 
     def zeros(self, shape: torch.Size) -> Tensor:
-        """Return float32 zeros of the table's shape; in other memory while this is lent."""
-        with self._choosing:
+        """Return float32 zeros of the table's shape, in newly allocated memory if this is lent."""
+        with self._lock:
             if self._borrower() is not None:
                 return torch.zeros(shape, dtype=torch.float32, device="cpu")
             if self._block is None or self._block.shape != shape:
@@ -71,42 +71,44 @@ class GradientMemory:
             self._borrower = weakref.ref(borrower)
         return torch.from_numpy(borrower).zero_()
 
-    def give_back(self) -> None:
-        """Let the memory go; a gradient that lies in it keeps it for as long as it lives."""
-        with self._choosing:
-            self._block, self._borrower = None, _nobody
+    def release(self) -> None:
+        """Free the memory, or let the gradient that uses it free it."""
+        with self._lock:
+            self._block, self._borrower = None, _no_borrower
 
 
-def _nobody() -> None:
+def _no_borrower() -> None:
     return None
 
 
-class KeptGradientEmbedding(nn.Embedding):
-    """An `nn.Embedding` that `keep_gradient_memory` has changed."""
+class ReusedGradientEmbedding(nn.Embedding):
+    """An `nn.Embedding` as changed by `reuse_gradient_memory`."""
 
     gradient_memory: GradientMemory
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the rows of the table that `input` names, as `nn.Embedding` does."""
+        """Return the rows of the table with the indices `input`, as `nn.Embedding` does."""
         if not (torch.is_grad_enabled() and self.weight.requires_grad):
-            self.gradient_memory.give_back()
+            self.gradient_memory.release()
             return super().forward(input)
-        if not self._lookup_is_plain():
+        if not self._is_supported():
             return super().forward(input)
         rows: Tensor = _Lookup.apply(self.weight, input, self.padding_idx, self.gradient_memory)
         return rows
 
-    def _lookup_is_plain(self) -> bool:
+    def _is_supported(self) -> bool:
         weight = self.weight
         return (
             type(weight) is nn.Parameter
             and weight.device.type == "cpu"
             and weight.dtype == torch.float32
-            and weight.nbytes >= MAPPED_BYTES
+            and weight.nbytes >= MMAP_THRESHOLD
             and not (self.sparse or self.scale_grad_by_freq or self.max_norm is not None)
             and not torch.compiler.is_compiling()
             and not torch.jit.is_tracing()  # type: ignore[attr-defined]
-            and not torch._C._are_functorch_transforms_active()  # torch.func knows torch's lookup
+            # torch.func and forward-mode differentiation support only torch's own lookup.
+            and not torch._C._are_functorch_transforms_active()
+            and torch.autograd.forward_ad._current_level < 0
         )
 
 
@@ -116,22 +118,12 @@ class _Lookup(torch.autograd.Function):
         ctx: Any, weight: Tensor, ids: Tensor, padding_idx: int | None, memory: GradientMemory
     ) -> Tensor:
         ctx.save_for_backward(ids)
-        ctx.save_for_forward(ids)
         ctx.shape, ctx.padding_idx, ctx.memory = weight.shape, padding_idx, memory
-        return functional.embedding(ids, weight)
-
-    @staticmethod
-    def jvp(ctx: Any, weight: Tensor, *_: None) -> Tensor:
-        (ids,) = ctx.saved_tensors
         return functional.embedding(ids, weight)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         (ids,) = ctx.saved_tensors
-        if torch._C._functorch.is_legacy_batchedtensor(grad):  # is_grads_batched: many gradients
-            padding = -1 if ctx.padding_idx is None else ctx.padding_idx
-            dense = torch.ops.aten.embedding_dense_backward
-            return dense(grad, ids, ctx.shape[0], padding, False), None, None, None
         result = ctx.memory.zeros(ctx.shape)
         result.index_add_(0, ids.flatten(), grad.reshape(-1, ctx.shape[1]))
         if ctx.padding_idx is not None:

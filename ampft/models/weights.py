@@ -1,4 +1,4 @@
-"""Weights: the dtype that they are stored in, their hash in float32, the placebo's change."""
+"""Model weights: their storage dtype, their hash, and the perturbation for a placebo run."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class LoadedModel:
     """A model ready to be trained.
 
     Attributes:
-        model: Its trainable weights are float32, until `cast_weights` stores them otherwise.
-        name: What is shown and recorded: a hub id, a folder, or a description.
-        padding_free: Whether its encoder runs on real tokens alone.
-        notes: Sentences to print, such as why the head is new.
-        float32_sha256: `weights_hash` of the float32 weights; empty until `cast_weights`.
+        model: Model, whose trainable weights are float32 until `cast_weights` is called.
+        name: Name that is displayed and recorded: a hub id, a folder, or a description.
+        padding_free: Whether its encoder runs only on real tokens.
+        notes: Sentences to print, such as the reason for a new head.
+        float32_sha256: `weights_hash` of the float32 weights; empty until `cast_weights` is called.
     """
 
     model: nn.Module
@@ -32,26 +32,26 @@ class LoadedModel:
 
 
 def cast_weights(loaded: LoadedModel, precision: Precision) -> LoadedModel:
-    """Store the weights of a float32 model as `precision` says, in place; before the optimizer.
+    """Cast the weights of a float32 model to the storage dtype of `precision`, in place.
 
-    The hash of the float32 weights is kept, so that runs in different modes can show that they
-    started alike.
+    Call it before creating the optimizer. The hash of the float32 weights is kept, as evidence that
+    runs in different modes started from the same weights.
 
     Args:
-        loaded: From `Task.load_model`.
-        precision: Modes with float32 weights leave the model as it is.
+        loaded: Result of `Task.load_model`.
+        precision: Precision of the run; modes with float32 weights do not change the model.
     """
     loaded = replace(loaded, float32_sha256=weights_hash(loaded.model))
     if precision.storage_dtype != torch.float32:
-        store_in(loaded.model, precision.storage_dtype)
+        cast_in_place(loaded.model, precision.storage_dtype)
     return loaded
 
 
-def store_in(model: nn.Module, dtype: torch.dtype) -> None:
-    """Cast floating-point parameters, and the buffers that are saved with them, in place.
+def cast_in_place(model: nn.Module, dtype: torch.dtype) -> None:
+    """Cast floating-point parameters and persistent buffers, in place.
 
-    Buffers that are computed rather than saved stay: rotary frequencies in bfloat16 would mistake
-    one position for another.
+    Buffers that are computed rather than saved are not cast: with rotary frequencies in bfloat16,
+    neighbouring positions could not be told apart.
     """
     for module in model.modules():
         for parameter in module.parameters(recurse=False):
@@ -72,30 +72,31 @@ def weights_hash(model: nn.Module) -> str:
 
 
 def perturb_weights(model: nn.Module, seed: int) -> None:
-    """Move every trainable weight by one unit in its last place, up or down at random.
+    """Change every trainable weight by one unit in the last place, up or down at random.
 
-    Chaos can let two trainings that differ by so little end apart (Summers and Dinneen, 2021,
-    "Nondeterminism and Instability in Neural Network Optimization"), so that their difference is
-    the yardstick for every other.
+    Two trainings that differ by so little can still end in different models (Summers and Dinneen,
+    2021, "Nondeterminism and Instability in Neural Network Optimization"). Their difference is the
+    scale against which other differences are judged.
 
-    Zeros stay: a relative error of nothing is nothing, and a subnormal number in the place of a
-    zero is slow on a CPU. Buffers and frozen weights stay too: they are no starting point of the
-    training. Torch's global generator is not touched, so that dropout draws what it would have.
+    Zeros are not changed: a relative error of zero is zero, and the subnormal numbers next to zero
+    are slow on a CPU. Buffers and frozen weights are not changed either, because they are not
+    trained. Torch's global generator is not used, so that dropout draws the same masks.
 
     Args:
-        model: Its trainable floating-point parameters change in place; a tied one moves once.
-        seed: Of a generator on the CPU, so that every process and device moves alike.
+        model: Model whose trainable floating-point parameters change in place; tied ones once.
+        seed: Seed of a generator on the CPU, so that the change is equal on all processes and
+            devices.
     """
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.requires_grad and parameter.is_floating_point():
                 up = torch.randint(2, parameter.shape, generator=generator, dtype=torch.bool)
-                parameter.copy_(_next_to(parameter, up.to(parameter.device)))
+                parameter.copy_(_neighbour(parameter, up.to(parameter.device)))
 
 
-def _next_to(weight: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+def _neighbour(weight: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     limit = torch.full_like(weight, math.inf)
-    moved = torch.nextafter(weight, torch.where(up, limit, -limit))
-    # The largest finite number has no finite neighbour on its far side.
-    return torch.where((weight == 0) | ~moved.isfinite(), weight, moved)
+    neighbour = torch.nextafter(weight, torch.where(up, limit, -limit))
+    # The largest finite numbers have only one finite neighbour.
+    return torch.where((weight == 0) | ~neighbour.isfinite(), weight, neighbour)

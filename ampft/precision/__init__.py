@@ -1,1 +1,1 @@
-"""Modes of precision, what a device makes of them, and the dtypes that ran."""
+"""Precision modes, their support on a device, and the dtypes that were executed."""

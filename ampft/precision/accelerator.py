@@ -1,10 +1,10 @@
-"""The Accelerator for a resolved precision, checked to be what was asked for."""
+"""Builds the Accelerator for a resolved precision and checks that it matches the request."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,21 +15,22 @@ from accelerate.utils import DistributedType, parse_flag_from_env, patch_environ
 
 from ampft.errors import InputError
 from ampft.precision.resolve import FLAG, VARIABLE, Precision
-from ampft.precision.tf32 import apply_float32_policy, verify_float32_policy
+from ampft.precision.tf32 import apply_float32_policy, float32_policy, verify_float32_policy
 
 if TYPE_CHECKING:
     from accelerate.tracking import GeneralTracker
 
 
 def training_device(*, cpu: bool = False) -> torch.device:
-    """Return the device that Accelerate gives this process; joins the process group.
+    """Return the device that Accelerate assigns to this process, after joining the process group.
 
     Args:
-        cpu: Leave accelerators alone. `accelerate launch --cpu` means the same.
+        cpu: Whether to use the CPU even where an accelerator is available, as
+            `accelerate launch --cpu` does.
     """
-    # Said outright, because Accelerate joins several processes on CPUs only when it is told.
-    told = cpu or parse_flag_from_env("ACCELERATE_USE_CPU")
-    device: torch.device = PartialState(told or not torch.accelerator.is_available()).device
+    # Passed explicitly: Accelerate connects several processes on CPUs only when told to use them.
+    use_cpu = cpu or parse_flag_from_env("ACCELERATE_USE_CPU")
+    device: torch.device = PartialState(use_cpu or not torch.accelerator.is_available()).device
     return device
 
 
@@ -40,19 +41,19 @@ def make_accelerator(
     log_with: str | list[str] | list[GeneralTracker] | None = None,
     project_dir: str | Path | None = None,
 ) -> Accelerator:
-    """Build the Accelerator that computes in `precision`, and in nothing else.
+    """Build an Accelerator that computes in `precision` and in no other.
 
     Args:
-        precision: From `ampft.precision.resolve.resolve`, for the device of this process.
-        gradient_accumulation_steps: Micro-batches per optimizer step. The environment
-            (`ACCELERATE_GRADIENT_ACCUMULATION_STEPS`) overrides it: read the number that holds
-            from the Accelerator.
+        precision: Result of `ampft.precision.resolve.resolve` for the device of this process.
+        gradient_accumulation_steps: Micro-batches per optimizer step. The environment variable
+            `ACCELERATE_GRADIENT_ACCUMULATION_STEPS` overrides it; read the effective value from
+            the Accelerator.
         log_with: Trackers, as Accelerate names them; None for none.
-        project_dir: Where trackers write; None for the working directory.
+        project_dir: Folder that trackers write to; None for the working directory.
 
     Returns:
         An Accelerator. In emulated fp16 it has `torch.amp.GradScaler("cpu")` and clips unscaled
-        gradients; the products are emulated inside `numerics(precision)` alone.
+        gradients; the products are emulated only inside `numerics(precision)`.
 
     Raises:
         InputError: Accelerate would compute in another precision or on another device.
@@ -64,7 +65,7 @@ def make_accelerator(
         "project_dir": None if project_dir is None else str(project_dir),
         "cpu": precision.device_type == "cpu",
     }
-    # DeepSpeed's plugin reads the variable and not the argument.
+    # DeepSpeed's plugin reads the variable, not the argument.
     with patch_environment(**{VARIABLE: precision.accelerate_name}):
         try:
             accelerator = Accelerator(mixed_precision=precision.accelerate_name, **options)
@@ -72,50 +73,51 @@ def make_accelerator(
             if "has already been initialized" not in str(error):
                 raise
             raise InputError(
-                f"{FLAG} {precision.mode}: this process already has an Accelerator in another "
-                f"precision or on another device, and Accelerate keeps one per process. Use a "
+                f"{FLAG} {precision.mode}: this process already has an Accelerator with another "
+                f"precision or device, and Accelerate allows one per process. Use a separate "
                 f"process for each precision."
             ) from error
     _refuse_deepspeed(accelerator)
-    _check_same(accelerator, precision)
+    _check_matches(accelerator, precision)
     if precision.emulates_binary16:
-        _scale_on_cpu(accelerator)
+        _add_cpu_scaler(accelerator)
     return accelerator
 
 
 @contextmanager
 def separate_accelerators() -> Iterator[None]:
-    """Let this process have several Accelerators, each in a precision of its own.
+    """Allow several Accelerators in this process, each with its own precision.
 
-    Accelerate keeps one state per process. Inside, `forget_accelerator` makes the next Accelerator
-    start with a state of its own; the earlier state is back afterwards.
+    Accelerate keeps one state per process. Inside this context, `forget_accelerator` makes the next
+    Accelerator start with a new state. The previous state is restored on exit.
     """
-    before = AcceleratorState._shared_state
+    previous_state = AcceleratorState._shared_state
     try:
         yield
     finally:
-        AcceleratorState._shared_state = before
+        AcceleratorState._shared_state = previous_state
 
 
 def forget_accelerator() -> None:
-    """Give the next Accelerator a state of its own; earlier ones hold on to theirs."""
+    """Make the next Accelerator start with a new state; existing ones keep theirs."""
     AcceleratorState._shared_state = {}
 
 
 def _refuse_deepspeed(accelerator: Accelerator) -> None:
     if accelerator.distributed_type == DistributedType.DEEPSPEED:
         raise InputError(
-            "accelerate launch was asked for DeepSpeed, whose engine steps within each backward "
-            "pass: an exact step over micro-batches is not proven for it. Use FSDP2 "
-            "(accelerate_configs/fsdp2.yaml), which shards the same."
+            "accelerate launch: DeepSpeed is not supported, because its engine updates the "
+            "weights within a backward pass, so that steps over several micro-batches are not "
+            "known to be exact. Use FSDP2 (accelerate_configs/fsdp2.yaml), which shards the "
+            "model in the same way."
         )
 
 
-def _check_same(accelerator: Accelerator, precision: Precision) -> None:
+def _check_matches(accelerator: Accelerator, precision: Precision) -> None:
     if accelerator.mixed_precision != precision.accelerate_name:
         raise InputError(
-            f"{FLAG} {precision.mode}: Accelerate chose {accelerator.mixed_precision!r} in its "
-            f"place. Ask for that mode by name if it is what you want."
+            f"{FLAG} {precision.mode}: Accelerate chose {accelerator.mixed_precision!r} instead. "
+            f"To train in that mode, request it by name."
         )
     if accelerator.device.type != precision.device_type:
         raise InputError(
@@ -124,55 +126,61 @@ def _check_same(accelerator: Accelerator, precision: Precision) -> None:
         )
 
 
-def _scale_on_cpu(accelerator: Accelerator) -> None:
-    """Give Accelerate the scaler and the autocast that it leaves out for fp16 on a CPU.
+def _add_cpu_scaler(accelerator: Accelerator) -> None:
+    """Add the gradient scaler and autocast that Accelerate omits for fp16 on a CPU.
 
-    Both, and before `prepare`: with the scaler alone `unscale_gradients` has no effect, and
+    Both must be set before `prepare`: with only the scaler, `unscale_gradients` has no effect and
     clipping acts on scaled gradients.
     """
     backend = accelerator.state.dynamo_plugin.backend.value
     if backend != "NO":
         raise InputError(
-            f"--dynamo_backend {backend.lower()}: compiled code bypasses emulated fp16. Launch "
-            f"with --dynamo_backend no, or train in bf16."
+            f"--dynamo_backend {backend.lower()}: compiled code bypasses the emulation of fp16. "
+            f"Launch with --dynamo_backend no, or train in bf16."
         )
     accelerator.native_amp = True
     accelerator.scaler = torch.amp.GradScaler("cpu")
 
 
 def refuse_compiled_packing(accelerator: Accelerator) -> None:
-    """Refuse to compile a model that runs without padding: its dropout masks cannot be compiled.
+    """Check that a model that runs without padding is not compiled: its dropout masks cannot be.
 
     Raises:
-        InputError: Accelerate was asked to compile.
+        InputError: Accelerate was configured to compile.
     """
     backend = accelerator.state.dynamo_plugin.backend.value
     if backend != "NO":
         raise InputError(
-            f"--dynamo_backend {backend.lower()}: compiled code cannot run without padding, which "
-            f"saves more. Launch with --dynamo_backend no, or compile the padded model: --padding."
+            f"--dynamo_backend {backend.lower()}: a model that runs without padding cannot be "
+            f"compiled, and running without padding saves more time. Launch with "
+            f"--dynamo_backend no, or pass --padding to compile the padded model."
         )
 
 
-def numerics(precision: Precision) -> AbstractContextManager[object]:
-    """Return the context in which the whole run, training and evaluation, computes.
+@contextmanager
+def numerics(precision: Precision) -> Iterator[None]:
+    """Return the context for the numerics of a whole run, training and evaluation included.
 
-    It emulates binary16 products where the hardware has none, and changes nothing elsewhere.
+    Inside, float32 products are exact float32, or TF32 in the mode tf32, and the products of
+    emulated fp16 are emulated. The previous settings are restored on exit.
     """
-    if precision.emulates_binary16:
+    with float32_policy(precision):
+        if not precision.emulates_binary16:
+            yield
+            return
         from ampft.precision.emulation import Binary16Emulation
 
-        return Binary16Emulation()
-    return nullcontext()
+        with Binary16Emulation():
+            yield
 
 
 def verify_prepared(accelerator: Accelerator, precision: Precision) -> None:
-    """Check, after `Accelerator.prepare`, that the precision is still the one asked for.
+    """Check, after `Accelerator.prepare`, that the precision is still the requested one.
 
     Raises:
-        InputError: A setting was changed on the way.
+        InputError: A setting was changed in the meantime.
     """
-    _check_same(accelerator, precision)
+    _check_matches(accelerator, precision)
     verify_float32_policy(precision, accelerator.device)
     if precision.uses_scaler and accelerator.scaler is None:
         raise InputError(
@@ -182,28 +190,29 @@ def verify_prepared(accelerator: Accelerator, precision: Precision) -> None:
 
 
 def check_world_size(accelerator: Accelerator, environ: Mapping[str, str] = os.environ) -> None:
-    """Check that as many processes train together as were started.
+    """Check that all requested processes train together.
 
     Args:
         accelerator: Any Accelerator of this process.
-        environ: The environment, where launchers write what they were asked for.
+        environ: Environment variables, in which launchers record the requested processes.
 
     Raises:
-        InputError: A launcher was asked for more processes than take part.
+        InputError: The number of processes requested from a launcher differs from the number
+            that take part.
     """
-    stated = environ.get("WORLD_SIZE", "")
-    if stated.isdigit() and int(stated) != accelerator.num_processes:
+    world_size = environ.get("WORLD_SIZE", "")
+    if world_size.isdigit() and int(world_size) != accelerator.num_processes:
         raise InputError(
-            f"WORLD_SIZE={stated}, but {accelerator.num_processes} process(es) take part in the "
-            "training. Start all with `torchrun --nproc_per_node N`, on CPUs with --use_cpu, or "
-            "unset WORLD_SIZE."
+            f"WORLD_SIZE={world_size}, but {accelerator.num_processes} process(es) take part in "
+            "the training. Start all of them with `torchrun --nproc_per_node N` (on CPUs, add "
+            "--use_cpu), or unset WORLD_SIZE."
         )
-    # Accelerate's launcher for a single process sets the address exactly when it was asked for
-    # several, as `--cpu --num_processes 2` does; it starts one all the same.
-    by_launcher = "ACCELERATE_DYNAMO_MODE" in environ
-    if by_launcher and not stated and "MASTER_ADDR" in environ and accelerator.num_processes == 1:
+    # When it starts a single process, Accelerate's launcher sets the address only if several were
+    # requested, as by `--cpu --num_processes 2`.
+    launched = "ACCELERATE_DYNAMO_MODE" in environ
+    if launched and not world_size and "MASTER_ADDR" in environ and accelerator.num_processes == 1:
         raise InputError(
-            "accelerate launch was asked for several processes (MASTER_ADDR is set) and started "
-            "one: on CPUs it does. Use `torchrun --nproc_per_node N` for several, or "
-            "--num_processes 1 and unset MASTER_ADDR for one."
+            "accelerate launch was asked for several processes (MASTER_ADDR is set) but started "
+            "one, as it does on CPUs. For several processes, use `torchrun --nproc_per_node N`. "
+            "For one, use --num_processes 1 and unset MASTER_ADDR."
         )

@@ -1,4 +1,4 @@
-"""The dtypes that a training step really multiplied and stored, measured rather than configured."""
+"""The dtypes that a training step multiplied and stored, measured rather than configured."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from ampft.precision.tf32 import float32_product_loses_bits
 KINDS = ("projection", "convolution", "recurrent", "attention")
 _PLURALS = {"projection": "projections", "convolution": "convolutions", "recurrent": "recurrent"}
 
-# Operators by name -> which arguments are multiplied. Two-dimensional products are projections
-# (linear layers); batched ones are attention, whose math path is made of them. A layer with
-# three-dimensional weights counts as attention too.
+# Operator name -> kind of product and slice of the arguments that are multiplied. Two-dimensional
+# products count as projections (linear layers) and batched ones as attention, whose math path uses
+# them. A layer with three-dimensional weights therefore counts as attention too.
 _OPERANDS: dict[str, tuple[str, slice]] = {
     **dict.fromkeys(("mm", "_int_mm", "_scaled_mm", "linear", "mv"), ("projection", slice(0, 2))),
     **dict.fromkeys(("mkldnn_linear", "_grouped_mm"), ("projection", slice(0, 2))),
@@ -37,16 +37,16 @@ _OPERANDS: dict[str, tuple[str, slice]] = {
 
 @dataclass(frozen=True)
 class ProductRow:
-    """Products of one sort in a step.
+    """The matrix products of a step that agree in kind, direction and dtypes.
 
     Attributes:
         kind: One of `KINDS`.
         direction: `forward` or `backward`.
         inputs: Dtypes of the operands.
         output: Dtype of the result.
-        accumulator: Dtype of the sums as far as it is known: by construction where the product
-            is emulated, by the documentation of the library elsewhere, else `unknown`.
-        count: Products.
+        accumulator: Dtype of the sums: known by construction where the product is emulated, and
+            from the library's documentation elsewhere; `unknown` if undocumented.
+        count: Number of products.
     """
 
     kind: str
@@ -59,15 +59,16 @@ class ProductRow:
 
 @dataclass(frozen=True)
 class ExecutedDtypes:
-    """What one training step computed with.
+    """The dtypes that one training step used.
 
     Attributes:
         rows: Products, the most frequent first within each kind.
-        parameters: Dtype name -> tensors, as are the next two.
-        gradients: Empty when they were cleared before the census.
-        optimizer_state: Without scalars such as step counters.
-        is_emulated: Whether float16 products were imitated in float32.
-        float32_products_lose_bits: The TF32 probe; None where no CUDA device was asked.
+        parameters: Number of parameters by dtype name.
+        gradients: Number of gradients by dtype name; empty if they were cleared before the census.
+        optimizer_state: Number of state tensors by dtype name, without scalars such as step
+            counters.
+        is_emulated: Whether float16 products were emulated in float32.
+        float32_products_lose_bits: Result of the TF32 probe; None where no CUDA device was used.
     """
 
     rows: tuple[ProductRow, ...]
@@ -78,20 +79,20 @@ class ExecutedDtypes:
     float32_products_lose_bits: bool | None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the same as lists, dictionaries, strings and numbers, for JSON."""
+        """Return the fields as lists, dictionaries, strings and numbers, for JSON."""
         plain = asdict(self)
         plain["rows"] = [{**row, "inputs": list(row["inputs"])} for row in plain["rows"]]
         return plain
 
     def summary(self) -> str:
-        """Return one line for people."""
-        kinds = [_kind_in_words(kind, self.rows) for kind in KINDS]
-        products = ", ".join(words for words in kinds if words) or "no matrix products seen"
+        """Return a summary for people, on one line."""
+        kinds = [_describe_kind(kind, self.rows) for kind in KINDS]
+        products = ", ".join(words for words in kinds if words) or "no matrix products recorded"
         if self.is_emulated:
             products += ", emulated"
-        return f"{products}; {self._stored_in_words()}"
+        return f"{products}; {self._describe_storage()}"
 
-    def _stored_in_words(self) -> str:
+    def _describe_storage(self) -> str:
         censuses = {
             "weights": self.parameters,
             "gradients": self.gradients,
@@ -105,7 +106,7 @@ class ExecutedDtypes:
         return "; ".join(words) or "tensors not counted"
 
 
-def _kind_in_words(kind: str, rows: Iterable[ProductRow]) -> str:
+def _describe_kind(kind: str, rows: Iterable[ProductRow]) -> str:
     counts: Counter[tuple[str, str]] = Counter()
     for row in rows:
         if row.kind == kind:
@@ -125,11 +126,11 @@ def _kind_in_words(kind: str, rows: Iterable[ProductRow]) -> str:
 class ProductRecorder(TorchDispatchMode):
     """Records the matrix products of the code inside it, forward and backward.
 
-    Enter it inside `numerics(precision)` and around the whole first training step: it sees the
-    operands as autocast left them. Composite operators reach it whole under `inference_mode`.
+    Enter it inside `numerics(precision)` and around the whole first training step. It sees the
+    operands after autocast. Under `inference_mode` it sees composite operators undecomposed.
 
     Args:
-        precision: What the step was meant to compute in.
+        precision: Precision requested for the step.
     """
 
     def __init__(self, precision: Precision) -> None:
@@ -140,15 +141,15 @@ class ProductRecorder(TorchDispatchMode):
         self._cuda_device: torch.device | None = None
 
     def __enter__(self) -> ProductRecorder:
-        """Begin to record.
+        """Start recording.
 
         Raises:
             InputError: The precision is emulated, and this is not inside `numerics(precision)`.
         """
         if self._is_emulated and not inside_emulation():
             raise InputError(
-                "ProductRecorder: emulated fp16 computes inside `ampft.numerics(precision)` alone. "
-                "Enter that around the whole run, and the recorder inside it."
+                "ProductRecorder: fp16 is emulated only inside `ampft.numerics(precision)`. Enter "
+                "that context around the whole run, and the recorder inside it."
             )
         super().__enter__()
         return self
@@ -162,9 +163,9 @@ class ProductRecorder(TorchDispatchMode):
     ) -> Any:
         """Run the operator, and count it when it multiplies matrices."""
         result = func(*args, **(kwargs or {}))
-        found = _operands_of(func, args)
-        if found is not None:
-            kind, operands = found
+        product = _product_of(func, args)
+        if product is not None:
+            kind, operands = product
             output = next(t for t in _tensors(result))
             self.observe(kind, operands, output)
         return result
@@ -174,10 +175,10 @@ class ProductRecorder(TorchDispatchMode):
 
         Args:
             kind: One of `KINDS`.
-            operands: The tensors that are multiplied, as the product takes them.
+            operands: The multiplied tensors, in the order in which the operator takes them.
             output: The result.
         """
-        # Inside a backward pass the engine has a current node, in recomputed forwards too.
+        # The engine has a current node during a backward pass, and in forwards recomputed there.
         backward = torch._C._current_autograd_node() is not None
         inputs = tuple(dtype_name(t.dtype) for t in operands)
         accumulator = _accumulator(operands[0], self._precision)
@@ -189,39 +190,40 @@ class ProductRecorder(TorchDispatchMode):
     def census(
         self, model: nn.Module | None = None, optimizer: torch.optim.Optimizer | None = None
     ) -> ExecutedDtypes:
-        """Return what was recorded, with what `model` and `optimizer` hold now.
+        """Return the recorded products and the dtypes that `model` and `optimizer` now hold.
 
         Call it outside the recorder, after the optimizer's step and before gradients are cleared.
         """
-        held = tensor_census(model, optimizer)
+        stored = tensor_census(model, optimizer)
         ordered = sorted(self._counts.items(), key=lambda item: (KINDS.index(item[0][0]), -item[1]))
         device = self._cuda_device
         return ExecutedDtypes(
             rows=tuple(ProductRow(*key, count=count) for key, count in ordered),
-            parameters=held.parameters,
-            gradients=held.gradients,
-            optimizer_state=held.optimizer_state,
+            parameters=stored.parameters,
+            gradients=stored.gradients,
+            optimizer_state=stored.optimizer_state,
             is_emulated=self._is_emulated,
             float32_products_lose_bits=float32_product_loses_bits(device) if device else None,
         )
 
 
-def _operands_of(
+def _product_of(
     func: Any,
     args: tuple[Any, ...],
 ) -> tuple[str, tuple[torch.Tensor, ...]] | None:
+    """Return the kind and the operands of a matrix product, or None for other operators."""
     packet = getattr(func, "overloadpacket", None)
     name = getattr(packet, "__name__", "").removesuffix("_")
     if name in _OPERANDS:
-        kind, where = _OPERANDS[name]
+        kind, positions = _OPERANDS[name]
     elif name == "matmul":
-        kind, where = ("projection" if args[1].ndim == 2 else "attention"), slice(0, 2)
+        kind, positions = ("projection" if args[1].ndim == 2 else "attention"), slice(0, 2)
     elif "attention" in name and "overrideable" not in name:
-        # Queries, keys and values; the gradient of the output comes before them.
-        kind, where = "attention", slice(0, 4 if "backward" in name else 3)
+        # Query, key and value; in a backward operator the gradient of the output precedes them.
+        kind, positions = "attention", slice(0, 4 if "backward" in name else 3)
     else:
         return None
-    operands = tuple(_tensors(args[where]))
+    operands = tuple(_tensors(args[positions]))
     return (kind, operands) if operands else None
 
 
@@ -233,7 +235,7 @@ def _tensors(values: object) -> Iterable[torch.Tensor]:
 
 
 def _accumulator(operand: torch.Tensor, precision: Precision) -> str:
-    """Return the dtype of a product's sums as far as it is known.
+    """Return the dtype of a product's sums, or `unknown` if it is not documented.
 
     Sources: oneDNN's primitives for bfloat16 accumulate in float32; cuBLAS computes 16-bit
     products with the compute type float32 unless `allow_fp16_accumulation` is set.
@@ -245,50 +247,50 @@ def _accumulator(operand: torch.Tensor, precision: Precision) -> str:
     if operand.device.type == "cpu":
         return "float32" if operand.dtype == torch.bfloat16 else "unknown"
     if operand.device.type == "cuda":
-        narrow = torch.backends.cuda.matmul.allow_fp16_accumulation
-        return "float16" if narrow and operand.dtype == torch.float16 else "float32"
+        float16_sums = torch.backends.cuda.matmul.allow_fp16_accumulation
+        return "float16" if float16_sums and operand.dtype == torch.float16 else "float32"
     return "unknown"
 
 
 def contradiction(precision: Precision, executed: ExecutedDtypes) -> str | None:
-    """Return how a measured step contradicts the requested precision, or None.
+    """Return how a measured step contradicts the requested precision, or None if it does not.
 
-    Projections, convolutions and recurrent layers have to multiply in the compute dtype. Attention
+    Projections, convolutions and recurrent layers must multiply in the compute dtype. Attention
     need not: on a CPU its math path multiplies in float32 under dropout, and that is reported.
     """
-    lost = executed.float32_products_lose_bits
-    if lost is not None and lost != precision.row.has_fast_float32:
+    used_tf32 = executed.float32_products_lose_bits
+    if used_tf32 is not None and used_tf32 != precision.row.allows_tf32:
         return (
-            f"mode {precision.mode} was asked for, but float32 products "
-            f"{'ran in TF32' if lost else 'did not run in TF32'}"
+            f"mode {precision.mode} was requested, but float32 products "
+            f"{'ran in TF32' if used_tf32 else 'did not run in TF32'}"
         )
     rows = [row for row in executed.rows if row.kind != "attention"]
-    wanted = dtype_name(precision.compute_dtype)
+    expected = dtype_name(precision.compute_dtype)
     if precision.row.replaces_layers:
         # Only layers that are large enough are converted; the others multiply in bfloat16.
-        return None if any(wanted in row.inputs for row in rows) else _no_product(precision)
-    strays = [row for row in rows if set(row.inputs) != {wanted}]
-    if strays:
-        worst = max(strays, key=lambda row: row.count)
+        return None if any(expected in row.inputs for row in rows) else _no_product(precision)
+    mismatches = [row for row in rows if set(row.inputs) != {expected}]
+    if mismatches:
+        worst = max(mismatches, key=lambda row: row.count)
         total = sum(row.count for row in rows)
         return (
-            f"mode {precision.mode} was asked for, but {sum(row.count for row in strays)} of "
+            f"mode {precision.mode} was requested, but {sum(row.count for row in mismatches)} of "
             f"{total} products of the first step ran in another dtype, most of them "
             f"{_PLURALS[worst.kind]} of {' x '.join(worst.inputs)} in the {worst.direction} pass"
         )
     if precision.is_emulated and not executed.rows:
         return _no_product(precision)
-    return stored_otherwise(precision, executed)
+    return _storage_contradiction(precision, executed)
 
 
 def _no_product(precision: Precision) -> str:
-    wanted = dtype_name(precision.compute_dtype)
-    return f"mode {precision.mode} was asked for, but no product of {wanted} was seen"
+    expected = dtype_name(precision.compute_dtype)
+    return f"mode {precision.mode} was requested, but no {expected} product was recorded"
 
 
 @dataclass(frozen=True)
 class TensorCensus:
-    """How many tensors of each dtype a model and its optimizer hold (dtype name -> tensors)."""
+    """Number of tensors of each dtype in a model and its optimizer, by dtype name."""
 
     parameters: Mapping[str, int] = field(default_factory=dict)
     gradients: Mapping[str, int] = field(default_factory=dict)
@@ -304,8 +306,8 @@ def tensor_census(model: nn.Module | None, optimizer: torch.optim.Optimizer | No
     """Count the tensors of each dtype in a model, its gradients and its optimizer's state.
 
     Args:
-        model: None counts no parameters and no gradients.
-        optimizer: None counts no state. Scalars (step counters) are left out.
+        model: Model, or None to count no parameters and no gradients.
+        optimizer: Optimizer, or None to count no state. Scalars (step counters) are not counted.
     """
     parameters = list(model.parameters()) if model is not None else []
     states = optimizer.state.values() if optimizer is not None else ()
@@ -322,38 +324,38 @@ def tensor_census(model: nn.Module | None, optimizer: torch.optim.Optimizer | No
     )
 
 
-def stored_otherwise(precision: Precision, executed: ExecutedDtypes) -> str | None:
-    """Return what a mode with bfloat16 weights held in another dtype, or None.
+def _storage_contradiction(precision: Precision, executed: ExecutedDtypes) -> str | None:
+    """Return what a mode with bfloat16 weights stored in another dtype, or None if nothing.
 
-    Nothing is asked of modes with float32 weights: those that train were checked before, and
-    frozen ones may have any dtype.
+    Modes with float32 weights are not checked here: `check_storage` has checked the trainable
+    weights, and frozen ones may have any dtype.
     """
     if precision.storage_dtype == torch.float32:
         return None
     censuses = {
         "weights": executed.parameters,
         "gradients": executed.gradients,
-        "optimizer state": executed.optimizer_state,
+        "optimizer states": executed.optimizer_state,
     }
-    for what, census in censuses.items():
+    for name, census in censuses.items():
         others = sorted(set(census) - {dtype_name(precision.storage_dtype)})
         if others:
-            stored = f"{what} were stored in {' and '.join(others)}"
-            return f"mode {precision.mode} was asked for, but {stored}"
+            stored = f"{name} were stored in {' and '.join(others)}"
+            return f"mode {precision.mode} was requested, but {stored}"
     return None
 
 
 def tensor_bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Return the bytes of tensors; one that is given twice, or is another's view, counts once.
+    """Return the bytes of tensors; repeated tensors and views of the same data count once.
 
-    Of a sharded tensor, the part on this process counts.
+    Of a sharded tensor, only the part on this process counts.
     """
-    places: dict[tuple[torch.device, int], int] = {}
+    sizes: dict[tuple[torch.device, int], int] = {}
     for tensor in tensors:
         local: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-        place = (local.device, local.data_ptr())
-        places[place] = max(places.get(place, 0), local.numel() * local.element_size())
-    return sum(places.values())
+        address = (local.device, local.data_ptr())
+        sizes[address] = max(sizes.get(address, 0), local.numel() * local.element_size())
+    return sum(sizes.values())
 
 
 def state_bytes(optimizer: torch.optim.Optimizer) -> int:
@@ -371,10 +373,10 @@ def _count(tensors: Iterable[torch.Tensor]) -> dict[str, int]:
 
 
 def check_storage(model: nn.Module, dtype: torch.dtype) -> None:
-    """Check that all weights that train are stored in `dtype`.
+    """Check that all trainable weights are stored in `dtype`.
 
     Raises:
-        InputError: Names the first parameter that is not.
+        InputError: A parameter is not; the message names the first one.
     """
     if dtype == torch.float32:
         check_trainable_float32(model)
@@ -382,22 +384,22 @@ def check_storage(model: nn.Module, dtype: torch.dtype) -> None:
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and parameter.dtype != dtype:
             raise InputError(
-                f"parameter {name} is {dtype_name(parameter.dtype)}; this mode stores weights in "
-                f"{dtype_name(dtype)}. Cast the model with ampft.cast_weights before the optimizer "
-                "is made."
+                f"parameter {name} is {dtype_name(parameter.dtype)}, but this mode stores weights "
+                f"in {dtype_name(dtype)}. Cast the model with ampft.cast_weights before creating "
+                "the optimizer."
             )
 
 
 def check_trainable_float32(model: nn.Module) -> None:
-    """Check that all weights that train are float32, which mixed precision relies on.
+    """Check that all trainable weights are float32, as mixed precision requires.
 
     Raises:
-        InputError: Names the first parameter that is not.
+        InputError: A parameter is not; the message names the first one.
     """
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and parameter.dtype != torch.float32:
             raise InputError(
-                f"parameter {name} is {dtype_name(parameter.dtype)}; weights that train have to be "
-                f"float32, since updates smaller than a 16-bit weight's spacing would be lost. "
-                f"Load the model with dtype=torch.float32, or call model.float()."
+                f"parameter {name} is {dtype_name(parameter.dtype)}; trainable weights must be "
+                f"float32, because 16-bit weights lose updates smaller than their spacing. Load "
+                f"the model with dtype=torch.float32, or call model.float()."
             )

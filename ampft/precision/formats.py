@@ -1,4 +1,4 @@
-"""The number formats of mixed precision: how large, how small and how fine each can be."""
+"""The number formats of mixed precision: their range and spacing."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class FormatRange:
-    """What a binary floating-point format can hold.
+    """The range and spacing of a binary floating-point format.
 
     Attributes:
-        name: The format as PyTorch names it, or `tf32`, which has no dtype of its own.
-        bits: Bits that carry information.
+        name: PyTorch's name of the format, or `tf32`, which has no dtype.
+        bits: Significant bits; 19 for `tf32`, which is stored in 32.
         largest: The largest finite number.
         smallest_normal: The smallest positive number with a full significand.
         smallest_subnormal: The smallest positive number.

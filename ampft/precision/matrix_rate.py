@@ -1,4 +1,4 @@
-"""How fast a device multiplies matrices, per dtype."""
+"""Measures how fast a device multiplies matrices of a dtype."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-# Seconds that one product may be expected to take, and repetitions of each.
-_TOO_LONG = 0.6
+_MAX_SECONDS = 0.6  # of one product
 _REPETITIONS = 3
 _SIZES = (512, 1024, 2048, 4096, 8192)
 _LARGEST_ON_CPU = 2048
@@ -21,10 +20,10 @@ class MatrixRate:
 
     Attributes:
         device: Device type.
-        dtype: Of the operands; `tf32` and `float16 (emulated)` are named as such.
+        dtype: Name of the operands' dtype, such as `bfloat16`, `tf32` or `float16 (emulated)`.
         size: Rows and columns of the square matrices.
-        gflops: 10^9 floating-point operations per second, of the fastest repetition; a product
-            of size n counts 2 n^3 of them.
+        gflops: 10^9 floating-point operations per second in the fastest repetition; a product
+            of size n counts as 2 n^3 operations.
     """
 
     device: str
@@ -34,33 +33,36 @@ class MatrixRate:
 
 
 def measure_matrix_rate(
-    device: torch.device, dtype: torch.dtype, *, name: str, longest: float = _TOO_LONG
+    device: torch.device, dtype: torch.dtype, *, name: str, max_seconds: float = _MAX_SECONDS
 ) -> MatrixRate:
-    """Measure square products, the largest that take a moment only: small ones are slower.
+    """Measure the rate of the largest square product that is expected to fit into `max_seconds`.
+
+    Smaller products run at a lower rate.
 
     Args:
-        device: Where to multiply.
-        dtype: Of both operands.
-        name: What to call the result.
-        longest: Seconds that one product may be expected to take; all together take up to four
-            times that.
+        device: Device of the products.
+        dtype: Dtype of both operands.
+        name: Name of the dtype in the result.
+        max_seconds: Limit on the expected seconds of one product; all of them together take up to
+            four times as long.
     """
     sizes = [size for size in _SIZES if device.type != "cpu" or size <= _LARGEST_ON_CPU]
     size, seconds = sizes[0], 0.0
     for size in sizes:
         operand = torch.randn(size, size, device=device).to(dtype)
-        # The first call of a size also chooses and prepares a kernel; the fastest of several
-        # is not one that another program interrupted.
+        # The fastest of several repetitions excludes the first call, which also selects a kernel,
+        # and calls that other programs slowed down.
         seconds = min(_seconds(operand, device) for _ in range(_REPETITIONS))
-        if 8 * seconds > longest:  # twice the size is eight times the work
+        if 8 * seconds > max_seconds:  # twice the size is eight times the work
             break
     return MatrixRate(device.type, name, size, 2 * size**3 / seconds / 1e9)
 
 
 def _seconds(operand: torch.Tensor, device: torch.device) -> float:
-    wait: Callable[[], object] = torch.accelerator.synchronize if device.type != "cpu" else int
-    wait()
+    on_cpu = device.type == "cpu"
+    synchronize: Callable[[], object] = int if on_cpu else torch.accelerator.synchronize
+    synchronize()
     started = time.perf_counter()
     torch.mm(operand, operand)
-    wait()
+    synchronize()
     return time.perf_counter() - started

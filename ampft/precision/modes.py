@@ -1,7 +1,7 @@
-"""The table of modes: every precision that a user can name. Imports nothing heavy.
+"""The table of precision modes that a user can name. Imports nothing heavy.
 
-A new precision is a row here and a probe in `ampft.precision.resolve`, which says whether a device
-has it. All other code asks for the properties of a mode, never for its name.
+To add a precision, add a row here and a probe in `ampft.precision.resolve`, which reports whether a
+device supports it. All other code checks the properties of a mode, never its name.
 """
 
 from __future__ import annotations
@@ -18,18 +18,17 @@ class Mode:
     """A precision that a user can name.
 
     Attributes:
-        name: What the user writes.
-        accelerate_name: Value of Accelerate's `mixed_precision`; "no" where autocast has nothing
-            to do.
+        name: The mode as the user writes it.
+        accelerate_name: Value of Accelerate's `mixed_precision`; "no" where autocast is not used.
         storage: Dtype of weights, gradients and optimizer state.
         compute: Dtype of the operands of matrix products.
-        probe: Name of the function in `ampft.precision.resolve` that asks a device for it.
-        needs_scaler: Whether the loss is scaled against underflow of float16 gradients.
-        rounding: How a 16-bit weight takes its update: "nearest", "kahan" or "stochastic"; None
-            for weights in float32.
+        probe: Key of the function in `ampft.precision.resolve` that checks a device for it.
+        needs_scaler: Whether the loss is scaled to prevent underflow of float16 gradients.
+        rounding: How updates of 16-bit weights are rounded: "nearest", "kahan" or "stochastic";
+            None for float32 weights.
         replaces_layers: Whether layers of the model are replaced, so that the model cannot compute
             in another precision.
-        has_fast_float32: Whether float32 products may lose bits on the device (TF32).
+        allows_tf32: Whether float32 products use TF32.
     """
 
     name: str
@@ -40,11 +39,11 @@ class Mode:
     needs_scaler: bool = False
     rounding: str | None = None
     replaces_layers: bool = False
-    has_fast_float32: bool = False
+    allows_tf32: bool = False
 
     @property
     def stores_16_bits(self) -> bool:
-        """Whether weights, gradients and optimizer state have 16 bits."""
+        """Whether weights, gradients and optimizer state are stored in 16 bits."""
         return self.storage != "float32"
 
 
@@ -52,7 +51,7 @@ TABLE = {
     mode.name: mode
     for mode in (
         Mode("fp32", "no", "float32", "float32", "fp32"),
-        Mode("tf32", "no", "float32", "float32", "tf32", has_fast_float32=True),
+        Mode("tf32", "no", "float32", "float32", "tf32", allows_tf32=True),
         Mode("bf16", "bf16", "float32", "bfloat16", "bf16"),
         Mode("fp16", "fp16", "float32", "float16", "fp16", needs_scaler=True),
         Mode("fp8", "fp8", "float32", "float8_e4m3fn", "fp8", replaces_layers=True),
@@ -68,8 +67,8 @@ def canonical_mode(name: str, *, flag: str = "--mixed_precision") -> str:
     """Return the mode that `name` spells.
 
     Args:
-        name: One of `MODES` in any case, or Accelerate's `no`, which means fp32.
-        flag: The argument that named it, for the message.
+        name: One of `MODES` in upper or lower case, or Accelerate's `no`, which means fp32.
+        flag: The argument that received the name, for the error message.
 
     Raises:
         InputError: `name` is not a mode.
@@ -79,12 +78,12 @@ def canonical_mode(name: str, *, flag: str = "--mixed_precision") -> str:
         return BASELINE
     if mode not in TABLE:
         raise InputError(
-            f"{flag}: received {name!r}, which is not a mode of precision.{nearest(mode, MODES)} "
+            f"{flag}: received {name!r}, which is not a precision mode.{nearest(mode, MODES)} "
             f"Choose one of {', '.join(MODES)} (`no` means {BASELINE})."
         )
     return mode
 
 
-def is_like_fp32(mode: str) -> bool:
-    """Return whether a recorded mode is the baseline, under its own name or Accelerate's."""
+def is_fp32(mode: str) -> bool:
+    """Return whether a recorded mode is fp32, by that name or by Accelerate's `no`."""
     return mode in (BASELINE, "no")

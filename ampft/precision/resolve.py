@@ -1,7 +1,7 @@
-"""What a device makes of a mode: native, emulated, or refused.
+"""Resolves a mode for a device: native, emulated, or refused.
 
-Nothing here replaces one mode by another. A mode that the device lacks is an error that lists
-what it has; a mode that it can only imitate is called `emulated`.
+A mode is never replaced by another. A mode that the device does not support is an error that lists
+the supported ones; a mode that it can only emulate is marked `emulated`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NATIVE = "native"
 EMULATED = "emulated"
 UNAVAILABLE = "unavailable"
 
-# `accelerate launch` writes the variable whenever it runs, so `no` is what nobody chose.
+# `accelerate launch` always sets the variable, so `no` does not mean that a user chose it.
 _UNSET = ("", "no")
 _ROUNDING_WORDS = {
     "nearest": "updates rounded to the nearest",
@@ -40,10 +40,10 @@ class Precision:
         device_type: `cpu`, `cuda`, `mps`, ...
         storage_dtype: Dtype of weights, gradients and optimizer state.
         compute_dtype: Dtype of the operands of matrix products. `tf32` stores its operands as
-            float32 and multiplies ten bits of their fraction.
-        uses_scaler: Whether the loss is scaled against underflow of float16 gradients.
+            float32 but multiplies only ten bits of their fraction.
+        uses_scaler: Whether the loss is scaled to prevent underflow of float16 gradients.
         execution: `native` or `emulated`.
-        reason: Why, in one clause.
+        reason: Reason for `execution`, as one clause.
     """
 
     mode: str
@@ -56,7 +56,7 @@ class Precision:
 
     @property
     def row(self) -> Mode:
-        """The row of the table of modes."""
+        """The mode's row in the table of modes."""
         return TABLE[self.mode]
 
     @property
@@ -66,23 +66,34 @@ class Precision:
 
     @property
     def rounding(self) -> str | None:
-        """How a 16-bit weight takes its update; None for weights in float32."""
+        """How updates of 16-bit weights are rounded; None for float32 weights."""
         return self.row.rounding
 
     @property
+    def uses_autocast(self) -> bool:
+        """Whether products are computed in another dtype than that of the weights."""
+        return self.compute_dtype != self.storage_dtype
+
+    @property
     def is_emulated(self) -> bool:
-        """Whether the hardware imitates this mode. Say so wherever speed is reported."""
+        """Whether the device only emulates this mode, to be stated wherever speed is reported."""
         return self.execution == EMULATED
 
     @property
     def emulates_binary16(self) -> bool:
-        """Whether float16 products are computed in float32 as a GPU would compute them."""
+        """Whether float16 products are computed in float32, with the results of a GPU."""
         return self.is_emulated and self.compute_dtype == torch.float16
 
 
 @dataclass(frozen=True)
 class Availability:
-    """What a mode would be on a device: `native`, `emulated` or `unavailable`, and why."""
+    """Support for a mode on a device.
+
+    Attributes:
+        mode: One of `MODES`.
+        status: `native`, `emulated` or `unavailable`.
+        reason: Reason for `status`, as one clause.
+    """
 
     mode: str
     status: str
@@ -90,14 +101,14 @@ class Availability:
 
 
 def requested_mode(flag: str | None, environ: Mapping[str, str]) -> str:
-    """Return the mode that was asked for on the command line or in the environment.
+    """Return the mode requested on the command line or in the environment.
 
     Args:
-        flag: The value of the program's own `--mixed_precision`; None when it was not given.
-        environ: The environment, where `accelerate launch` writes its choice.
+        flag: Value of the program's own `--mixed_precision`; None if it was not passed.
+        environ: Environment variables, in which `accelerate launch` stores its choice.
 
     Raises:
-        InputError: The two name different modes, or one of them names none.
+        InputError: The two name different modes, or one of them is not a mode.
     """
     inherited = environ.get(VARIABLE, "").strip().lower()
     if flag is None:
@@ -108,9 +119,8 @@ def requested_mode(flag: str | None, environ: Mapping[str, str]) -> str:
     launcher_modes = {row.accelerate_name for row in TABLE.values()} - {*_UNSET}
     if inherited in launcher_modes and inherited != mode:
         raise InputError(
-            f"{FLAG} {flag} disagrees with {VARIABLE}={inherited} (accelerate launch, its config "
-            f"file or your shell). Name one precision: leave one of the two out, or make them "
-            f"equal."
+            f"{FLAG} {flag} disagrees with {VARIABLE}={inherited} (set by accelerate launch, its "
+            f"config file or your shell). Remove one of the two, or set both to the same mode."
         )
     return mode
 
@@ -120,8 +130,8 @@ def _mode_of_variable(value: str) -> str:
         return canonical_mode(value)
     except InputError as error:
         raise InputError(
-            f"{VARIABLE}={value} (accelerate launch, its config file or your shell) names no mode "
-            f"of precision.{nearest(value, MODES)} Choose one of {', '.join(MODES)}."
+            f"{VARIABLE}={value} (set by accelerate launch, its config file or your shell) is not "
+            f"a precision mode.{nearest(value, MODES)} Choose one of {', '.join(MODES)}."
         ) from error
 
 
@@ -130,23 +140,24 @@ def resolve(mode: str, device: torch.device) -> Precision:
 
     Args:
         mode: One of `MODES`, or `no`.
-        device: Where training will run.
+        device: Device of the training.
 
     Raises:
-        InputError: The mode is unknown, or the device does not have it; lists what it has.
+        InputError: The mode is unknown, or the device does not support it; the message lists the
+            modes that it supports.
     """
     mode = canonical_mode(mode)
-    available = survey(device)
-    found = next(entry for entry in available if entry.mode == mode)
-    if found.status == UNAVAILABLE:
-        here = ", ".join(
+    surveyed = survey_modes(device)
+    availability = next(entry for entry in surveyed if entry.mode == mode)
+    if availability.status == UNAVAILABLE:
+        supported = ", ".join(
             entry.mode if entry.status == NATIVE else f"{entry.mode} ({entry.status})"
-            for entry in available
+            for entry in surveyed
             if entry.status != UNAVAILABLE
         )
         raise InputError(
-            f"{FLAG} {mode}: not available on this device ({device.type}): {found.reason}. "
-            f"Available here: {here}."
+            f"{FLAG} {mode}: not available on this device ({device.type}): {availability.reason}. "
+            f"Available modes: {supported}."
         )
     return Precision(
         mode=mode,
@@ -154,13 +165,13 @@ def resolve(mode: str, device: torch.device) -> Precision:
         storage_dtype=getattr(torch, TABLE[mode].storage),
         compute_dtype=getattr(torch, TABLE[mode].compute),
         uses_scaler=TABLE[mode].needs_scaler,
-        execution=found.status,
-        reason=found.reason,
+        execution=availability.status,
+        reason=availability.reason,
     )
 
 
-def survey(device: torch.device) -> tuple[Availability, ...]:
-    """Return what each mode of `MODES` would be on `device`, in that order."""
+def survey_modes(device: torch.device) -> tuple[Availability, ...]:
+    """Return the availability of each mode on `device`, in the order of `MODES`."""
     return tuple(_availability(row, device) for row in TABLE.values())
 
 
@@ -173,45 +184,47 @@ def _availability(row: Mode, device: torch.device) -> Availability:
 
 
 def cpu_capabilities() -> dict[str, bool]:
-    """Return which instructions for 16-bit arithmetic this CPU has, by PyTorch's own query.
+    """Return which instructions for 16-bit arithmetic this CPU has, according to PyTorch.
+
+    oneDNN is not queried, because it accepts bfloat16 on CPUs that convert it to float32.
 
     Returns:
-        `avx512_bf16`, `avx512_fp16`, `amx_bf16`, `amx_fp16`, and `bf16` and `fp16_arith` of ARM.
-        What oneDNN says is not asked: it accepts bfloat16 on CPUs that convert it to float32.
+        Whether the CPU has `avx512_bf16`, `avx512_fp16`, `amx_bf16`, `amx_fp16`, and ARM's `bf16`
+        and `fp16_arith`.
     """
     names = ("avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16", "bf16", "fp16_arith")
     query = getattr(torch.cpu, "get_capabilities", None)
     if query is not None:
         known = query()
         return {name: bool(known.get(name, False)) for name in names}
-    # Before PyTorch 2.11 there were single questions; what they do not answer counts as absent.
+    # Before PyTorch 2.11 each capability had its own query; those without one count as absent.
     capabilities = dict.fromkeys(names, False)
-    for name, question in (
+    for name, function in (
         ("avx512_bf16", "_is_avx512_bf16_supported"),
         ("amx_bf16", "_is_amx_tile_supported"),
         ("amx_fp16", "_is_amx_fp16_supported"),
     ):
-        ask = getattr(torch.cpu, question, None)
-        capabilities[name] = bool(ask()) if ask is not None else False
+        is_supported = getattr(torch.cpu, function, None)
+        capabilities[name] = bool(is_supported()) if is_supported is not None else False
     return capabilities
 
 
-Answer = tuple[str, str]
+ProbeResult = tuple[str, str]
 """Status and reason."""
 
 
-def _probe_fp32(device: torch.device) -> Answer:
+def _probe_fp32(device: torch.device) -> ProbeResult:
     del device
     return NATIVE, "every device computes in float32"
 
 
-def _probe_tf32(device: torch.device) -> Answer:
+def _probe_tf32(device: torch.device) -> ProbeResult:
     if device.type == "cpu":
-        return UNAVAILABLE, "TF32 is a format of NVIDIA GPUs"
+        return UNAVAILABLE, "only NVIDIA GPUs have TF32"
     return _on_nvidia(device, (8, 0))
 
 
-def _probe_fp8(device: torch.device) -> Answer:
+def _probe_fp8(device: torch.device) -> ProbeResult:
     if device.type == "cpu":
         return UNAVAILABLE, "no CPU multiplies 8-bit floating-point numbers"
     status, reason = _on_nvidia(device, (8, 9))
@@ -221,25 +234,25 @@ def _probe_fp8(device: torch.device) -> Answer:
     return status, reason
 
 
-def _probe_bf16(device: torch.device) -> Answer:
+def _probe_bf16(device: torch.device) -> ProbeResult:
     if device.type == "cpu":
         return _bf16_on_cpu()
     if device.type == "cuda":
         return _bf16_on_cuda(device)
     if device.type == "mps" and not torch.backends.mps.is_macos_or_newer(14, 0):
-        return UNAVAILABLE, "needs macOS 14"
+        return UNAVAILABLE, "requires macOS 14"
     return _by_autocast(device)
 
 
-def _probe_fp16(device: torch.device) -> Answer:
+def _probe_fp16(device: torch.device) -> ProbeResult:
     if device.type == "cpu":
-        return EMULATED, "computed as a GPU would: binary16 operands, float32 sums"
+        return EMULATED, "computed as on a GPU, with binary16 operands and float32 sums"
     if device.type == "cuda":
         return NATIVE, f"float16 products with float32 sums, {_capability(device)}"
     return _by_autocast(device)
 
 
-_PROBES: dict[str, Callable[[torch.device], Answer]] = {
+_PROBES: dict[str, Callable[[torch.device], ProbeResult]] = {
     "fp32": _probe_fp32,
     "tf32": _probe_tf32,
     "bf16": _probe_bf16,
@@ -253,37 +266,37 @@ def _capability(device: torch.device) -> str:
     return f"compute capability {major}.{minor}"
 
 
-def _on_nvidia(device: torch.device, needed: tuple[int, int]) -> Answer:
+def _on_nvidia(device: torch.device, required: tuple[int, int]) -> ProbeResult:
     if device.type != "cuda" or torch.version.hip is not None:
         return UNAVAILABLE, "supported only on NVIDIA GPUs"
-    found = torch.cuda.get_device_capability(device)
-    if found < needed:
-        wanted = f"needs compute capability {needed[0]}.{needed[1]}"
-        return UNAVAILABLE, f"{wanted}, this GPU has {found[0]}.{found[1]}"
+    actual = torch.cuda.get_device_capability(device)
+    if actual < required:
+        reason = f"requires compute capability {required[0]}.{required[1]}"
+        return UNAVAILABLE, f"{reason}, and this GPU has {actual[0]}.{actual[1]}"
     return NATIVE, _capability(device)
 
 
-def _bf16_on_cpu() -> Answer:
+def _bf16_on_cpu() -> ProbeResult:
     names = {"avx512_bf16": "AVX512-BF16", "amx_bf16": "AMX", "bf16": "ARM BF16"}
-    found = [names[name] for name, here in cpu_capabilities().items() if here and name in names]
-    if found:
-        return NATIVE, f"the CPU has {' and '.join(found)}"
+    present = [name for name, has_it in cpu_capabilities().items() if has_it and name in names]
+    if present:
+        return NATIVE, f"the CPU has {' and '.join(names[name] for name in present)}"
     return EMULATED, "the CPU has neither AVX512-BF16 nor AMX, so bfloat16 is slower than float32"
 
 
-def _bf16_on_cuda(device: torch.device) -> Answer:
-    here = _capability(device)
-    # The query has no device argument: it answers for the current device.
+def _bf16_on_cuda(device: torch.device) -> ProbeResult:
+    capability = _capability(device)
+    # The query has no device argument; it applies to the current device.
     with torch.cuda.device(device):
         if torch.cuda.is_bf16_supported(including_emulation=False):
-            return NATIVE, here
+            return NATIVE, capability
         if torch.cuda.is_bf16_supported():
-            reason = f"the GPU converts bfloat16 to float32 and back ({here}, native from 8.0)"
+            reason = f"{capability}; the GPU converts bfloat16 to float32 and back below 8.0"
             return EMULATED, reason
-    return UNAVAILABLE, f"needs compute capability 8.0, {here}"
+    return UNAVAILABLE, f"requires compute capability 8.0, and this GPU has {capability}"
 
 
-def _by_autocast(device: torch.device) -> Answer:
+def _by_autocast(device: torch.device) -> ProbeResult:
     if not torch.amp.is_autocast_available(device.type):
         return UNAVAILABLE, f"PyTorch has no autocast for {device.type}"
     return NATIVE, f"PyTorch's autocast for {device.type}"

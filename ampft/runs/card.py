@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from huggingface_hub import EvalResult, ModelCardData
 
-from ampft.text.markdown import code, metadata_text, prose
 from ampft.runs.record import RunRecord
 from ampft.runs.show import precision_words, problem_of, steps_words
 from ampft.tasks import TASKS
 from ampft.tasks.outcome import Report, headline
-from ampft.text.tables import Name, Table, markdown_table
+from ampft.text.markdown import code, metadata_text, prose
 from ampft.text.numbers import counted, duration
+from ampft.text.tables import Name, Table, markdown_table
 
 ONE_INPUT = {"text": '"a text"', "image": '"a picture.png"'}
 TWO_INPUTS = '{"text": "one text", "text_pair": "another"}'
@@ -84,10 +84,11 @@ def _introduction(record: RunRecord, report: Report) -> str:
 def _use(record: RunRecord) -> str:
     is_pair = len(record.data.input_columns) == 2
     example = TWO_INPUTS if is_pair else ONE_INPUT.get(record.data.kind, "...")
+    arguments = ", ".join(filter(None, (example, TASKS[record.task].pipeline_arguments)))
     return (
         "## Use\n\n```python\nfrom transformers import pipeline\n\n"
         f'classify = pipeline("{_pipeline_tag(record)}", model="path/to/this/folder")\n'
-        f"classify({example})\n```"
+        f"classify({arguments})\n```"
     )
 
 

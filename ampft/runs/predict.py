@@ -10,20 +10,23 @@ from pathlib import Path
 from typing import IO
 
 import torch
-from transformers import AutoModelForSequenceClassification
+import transformers
 
 from ampft.data.sources.files import load_texts
 from ampft.errors import InputError
-from ampft.models.packing import install_packing, packing_support
-from ampft.precision.resolve import resolve
-from ampft.precision.modes import canonical_mode
-from ampft.text.terminal import quiet_libraries
 from ampft.files import atomic_path
-from ampft.runs.record import RunRecord, read_record
-from ampft.models.pretrained import SAVED_MODEL, load_saved
-from ampft.models.tokenizer import load_tokenizer, longest_input
+from ampft.models.packing.families import packing_support
+from ampft.models.packing.install import install_packing
+from ampft.models.pretrained import SAVED_MODEL_FLAG, load_saved
+from ampft.models.tokenizer import load_tokenizer, max_input_length
+from ampft.models.weights import cast_in_place
 from ampft.precision.accelerator import make_accelerator, numerics, training_device
-from ampft.models.weights import store_in
+from ampft.precision.modes import canonical_mode
+from ampft.precision.resolve import resolve
+from ampft.runs.record import RunRecord, read_record
+from ampft.tasks import TASKS
+from ampft.tasks.task import forward_logits
+from ampft.text.terminal import quiet_libraries
 
 TEXTS_SORTED_AT_ONCE = 8192
 
@@ -85,48 +88,50 @@ class _Predictor:
         self._mode = precision.mode
         accelerator = make_accelerator(precision)
         self.numerics = numerics(precision)
-        self._labels = list(record.label_names)
+        kind = TASKS[record.task]
+        self._problem = kind.problem_type().from_arguments(
+            tuple(record.label_names), record.arguments
+        )
         self._batch_size = batch_size
-        self._tokenizer = load_tokenizer(str(folder), flag=SAVED_MODEL)
-        model = load_saved(AutoModelForSequenceClassification, str(folder))
-        wanted = int(record.arguments["max_seq_length"])
-        self._max_length = longest_input(wanted, self._tokenizer, model.config)
-        store_in(model, precision.storage_dtype)
+        self._tokenizer = load_tokenizer(str(folder), flag=SAVED_MODEL_FLAG)
+        model = load_saved(getattr(transformers, kind.model_class), str(folder))
+        longest = int(record.arguments["max_seq_length"])
+        self._max_length = max_input_length(longest, self._tokenizer, model.config)
+        cast_in_place(model, precision.storage_dtype)
         if packing_support(model).supported:
             install_packing(model)
         self._model = accelerator.prepare(model).eval()
-        self._device = accelerator.device
 
     def __call__(self, inputs: list[list[str]]) -> Iterator[tuple[str, float]]:
-        """Yield label and confidence of each example, in order; computed sorted by length."""
+        """Yield prediction and confidence of each example, in order; computed sorted by length."""
         order = sorted(
             range(len(inputs[0])), key=lambda row: -sum(len(column[row]) for column in inputs)
         )
         found: list[tuple[str, float]] = [("", 0.0)] * len(order)
         for start in range(0, len(order), self._batch_size):
             rows = order[start : start + self._batch_size]
-            confidence, label = self._probabilities(inputs, rows).max(dim=-1)
-            for row, value, index in zip(rows, confidence.tolist(), label.tolist(), strict=True):
-                found[row] = (self._labels[index], value)
+            for row, prediction in zip(rows, self._predicted(inputs, rows), strict=True):
+                found[row] = prediction
         yield from found
 
     @torch.no_grad()
-    def _probabilities(self, inputs: list[list[str]], rows: list[int]) -> torch.Tensor:
+    def _predicted(self, inputs: list[list[str]], rows: list[int]) -> list[tuple[str, float]]:
         tokens = self._tokenizer(
             *([column[row] for row in rows] for column in inputs),
             truncation=True,
             max_length=self._max_length,
             padding=True,
             return_tensors="pt",
-        ).to(self._device)
-        logits: torch.Tensor = self._model(**tokens).logits
+        )
+        logits = forward_logits(self._model, tokens)
         if not torch.isfinite(logits).all():
-            cure = "Take another model." if self._mode == "fp32" else "Use --mixed_precision fp32."
+            cure = "Use another model." if self._mode == "fp32" else "Use --mixed_precision fp32."
             raise InputError(
                 f"--mixed_precision {self._mode}: the model's predictions are not finite in this "
                 f"precision. {cure}"
             )
-        return logits.float().softmax(dim=-1)
+        decoded = self._problem.decode(logits)
+        return self._problem.predicted({name: t.cpu().numpy() for name, t in decoded.items()})
 
 
 def _check_output(output: Path, file: Path) -> None:

@@ -8,19 +8,19 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
-from pathlib import Path
+from itertools import pairwise
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ampft.arguments.classify import EMBEDDED
+from ampft.arguments.classify import BUILT_IN_DEFAULTS
 from ampft.errors import InputError
 from ampft.machine import hardware, versions
 from ampft.runs.folder import RunFolder
-from ampft.text.json_io import JSONValue, check_schema, from_json, read_json_object
 from ampft.runs.memory import PeakMemory
-from ampft.runs.redaction import command_words, withhold_secrets
+from ampft.text.json_io import JSONValue, check_schema, from_json, read_json_object
 
 if TYPE_CHECKING:
     from ampft.runs.prepare import Prepared
@@ -207,7 +207,7 @@ def first_record(prepared: Prepared) -> RunRecord:
             examples={name: len(rows) for name, rows in data.splits.items()},
             notes=(*data.notes, *task.notes),
             input_columns=data.input_columns,
-            hub_id=None if args.dataset_name in EMBEDDED else _hub_id(args.dataset_name),
+            hub_id=None if args.dataset_name in BUILT_IN_DEFAULTS else _hub_id(args.dataset_name),
         ),
         model=ModelPart(
             name=prepared.loaded.name,
@@ -257,7 +257,10 @@ def read_record(folder: Path) -> RunRecord:
         if values.get("schema") == 1:
             values = _from_layout_1(values)
         check_schema(
-            path, values, SCHEMA, "Read it with the version of ampft that it names under `versions`."
+            path,
+            values,
+            SCHEMA,
+            "Read it with the version of ampft that it names under `versions`.",
         )
         return from_json(RunRecord, values, RECORD_NAME)
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -328,3 +331,39 @@ class StepIdsHash:
     def hexdigest(self) -> str:
         """Return the hash of the steps so far."""
         return self._hash.hexdigest()
+
+
+WITHHELD = "(not recorded)"
+
+_SECRET_NAME = re.compile(
+    r"(^|[_-])(token|secret|password|passwd|api[_-]?key|auth)$", re.IGNORECASE
+)
+_USER_IN_ADDRESS = re.compile(r"(?<=://)[^/\s@]+@")
+
+
+def withhold_secrets(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments without values whose name or form says that they are secret."""
+    return {
+        name: WITHHELD if value is not None and _SECRET_NAME.search(name) else _no_user(value)
+        for name, value in arguments.items()
+    }
+
+
+def command_words(words: Sequence[str]) -> list[str]:
+    """Return a command line fit for a record: no folder of the program, no secret values."""
+    program = PurePath(words[0]) if words else None
+    # Under a home folder, an absolute path names its owner.
+    kept = [] if program is None else [program.name if program.is_absolute() else str(program)]
+    for previous, word in pairwise(words):
+        name, equals, _ = word.partition("=")
+        if previous.startswith("-") and "=" not in previous and _SECRET_NAME.search(previous):
+            kept.append(WITHHELD)
+        elif word.startswith("-") and equals and _SECRET_NAME.search(name):
+            kept.append(f"{name}={WITHHELD}")
+        else:
+            kept.append(_no_user(word))
+    return kept
+
+
+def _no_user(value: Any) -> Any:
+    return _USER_IN_ADDRESS.sub("", value) if isinstance(value, str) else value

@@ -18,9 +18,9 @@ from ampft.errors import InputError, PrecisionContradicted, TrainingStopped
 from ampft.evaluation.baseline import baseline_sentence
 from ampft.evaluation.evaluate import evaluate
 from ampft.evaluation.float32 import in_float32
-from ampft.files import is_unwritable
+from ampft.files import is_disk_error
 from ampft.precision.executed import ExecutedDtypes, contradiction
-from ampft.precision.modes import is_like_fp32
+from ampft.precision.modes import is_fp32
 from ampft.runs.card import model_card
 from ampft.runs.folder import RunFolder, claim_folder
 from ampft.runs.history import History, write_csv
@@ -41,9 +41,9 @@ from ampft.tasks.outcome import Outcome, Report
 from ampft.text.terminal import labelled, print_line
 from ampft.training.best import BestModel
 from ampft.training.first_step import FirstStep
-from ampft.training.out_of_memory import Retries, memory_explained
-from ampft.training.signals import sigterm_raised
-from ampft.training.step import StepOutcome, StepStopped, casts_kept
+from ampft.training.out_of_memory import OutOfMemoryRetries, explain_out_of_memory
+from ampft.training.signals import raise_on_sigterm
+from ampft.training.step import StepOutcome, StepStopped, shared_autocast_cache
 from ampft.training.trackers import tracked_settings
 from ampft.training.utilisation import Utilisation, measure_utilisation
 
@@ -58,7 +58,7 @@ class Run:
     best: BestModel
     record_so_far: RunRecord
     first_step: FirstStep
-    retries: Retries
+    retries: OutOfMemoryRetries
     finished: bool = False
     validations: list[ValidationPart] = field(default_factory=list)
     ids: StepIdsHash = field(default_factory=StepIdsHash)
@@ -77,8 +77,9 @@ class Run:
     def step_batches(self, epoch: int) -> Iterator[StepBatch]:
         """Yield the step batches of an epoch, as far as the training goes."""
         left = self.prepared.total_steps - self.steps
-        for self.current in self.retries.step_batches.epoch(epoch, stop=left):
-            yield self.current
+        for step_batch in self.retries.step_batches.epoch(epoch, stop=left):
+            self.current = step_batch
+            yield step_batch
 
     @contextlib.contextmanager
     def measured(self) -> Iterator[None]:
@@ -113,7 +114,7 @@ class Run:
         """
 
         def with_casts_kept(step_batch: StepBatch) -> list[Tensor]:
-            with casts_kept(self.prepared.accelerator, self.prepared.model, step_batch):
+            with shared_autocast_cache(self.prepared.accelerator, self.prepared.model, step_batch):
                 losses = compute(step_batch)
                 torch.clear_autocast_cache()  # the weights are about to change
                 return losses
@@ -132,21 +133,17 @@ class Run:
         """Evaluate on the validation split after an epoch; return whether to stop early."""
         if not self.prepared.selects_epoch:
             return False
-        metrics = self._predict(model, "validation").report().metrics()
+        metrics = all_metrics(self._predict(model, "validation"))
         problem = self.prepared.task.problem
         printed = {name: metrics[name] for name in problem.printed}
-        self.validations.append(
-            ValidationPart(epoch=epoch + 1, step=self.steps, metrics=metrics)
-        )
+        self.validations.append(ValidationPart(epoch=epoch + 1, step=self.steps, metrics=metrics))
         value = metrics[self.best.metric.name]
         better = self.best.update(value, epoch, self.prepared.accelerator, model)
         words = ", ".join(
             f"{problem.metrics[name].title} {'undefined' if v is None else f'{v:.3f}'}"
             for name, v in printed.items()
         )
-        self.history.write(
-            f"epoch {epoch + 1:<4} validation {words}{'  (best)' if better else ''}"
-        )
+        self.history.write(f"epoch {epoch + 1:<4} validation {words}{'  (best)' if better else ''}")
         self.history.resume_clock()
         return self.best.should_stop
 
@@ -165,12 +162,12 @@ class Run:
         self._save(model)
         baseline = None
         if prepared.args.baseline:
-            baseline = baseline_sentence(prepared.task.data, split)
+            baseline = baseline_sentence(prepared.task, split)
         report = outcome.report()
-        metrics = self._metrics(report)
+        metrics = self._metrics(outcome)
         metrics_fp32 = metrics if prepared.args.evaluate_fp32 else None
         if outcome_fp32 is not None:
-            metrics_fp32 = self._metrics(outcome_fp32.report())
+            metrics_fp32 = self._metrics(outcome_fp32)
         record = replace(
             self._record("finished"),
             timings={
@@ -182,9 +179,7 @@ class Run:
             metrics_fp32=metrics_fp32,
         )
         references = partial(prepared.task.references, split)
-        write_results(
-            self.folder, record, report, outcome, references, outcome_fp32=outcome_fp32
-        )
+        write_results(self.folder, record, report, outcome, references, outcome_fp32=outcome_fp32)
         self.finished = True
         self.history.close()
         print_line(f"\n{headed_report(report, selected=self._is_selected(split))}")
@@ -234,14 +229,14 @@ class Run:
     def _predict_fp32(self, model: nn.Module, split: str) -> Outcome | None:
         """Predict again in fp32 if that is asked for and is not what just happened."""
         prepared = self.prepared
-        if not prepared.args.evaluate_fp32 or is_like_fp32(prepared.precision.mode):
+        if not prepared.args.evaluate_fp32 or is_fp32(prepared.precision.mode):
             return None
         with in_float32(prepared.accelerator, model, prepared.precision) as plain:
             return self._predict(plain, split)
 
-    def _metrics(self, report: Report) -> dict[str, Any]:
-        split = report.split
-        return {**report.metrics(), "split": split, "selected": self._is_selected(split)}
+    def _metrics(self, outcome: Outcome) -> dict[str, Any]:
+        selected = self._is_selected(outcome.split)
+        return {**all_metrics(outcome), "split": outcome.split, "selected": selected}
 
     def _timings(self, model: nn.Module) -> dict[str, Any]:
         """Return the speed of the training, and what the machine can do."""
@@ -279,6 +274,11 @@ class Run:
             if best.epoch is None or best.value is None
             else BestPart(metric=best.metric.name, epoch=best.epoch + 1, value=best.value),
         )
+
+
+def all_metrics(outcome: Outcome) -> dict[str, float | None]:
+    """Return the metrics of an outcome by name: those that are compared, and those reported."""
+    return {**outcome.metrics(), **outcome.report().metrics()}
 
 
 @contextlib.contextmanager
@@ -324,16 +324,16 @@ def open_run(prepared: Prepared) -> Iterator[Run]:
 @contextlib.contextmanager
 def _recorded_ending(run: Run, output_dir: Path) -> Iterator[None]:
     """Record how the run ends if it does not finish."""
-    with sigterm_raised():
+    with raise_on_sigterm():
         try:
-            with memory_explained():
+            with explain_out_of_memory():
                 yield
         except TrainingStopped as error:
             run.stopped(error.status, str(error))
             raise
         except BaseException as error:
             run.stopped("interrupted", f"{type(error).__name__}: {error}")
-            if is_unwritable(error):
+            if is_disk_error(error):
                 raise InputError(
                     f"--output_dir {output_dir}: cannot be written ({error}). Free space there "
                     "or name another folder; the run stopped."
@@ -400,7 +400,7 @@ def utilisation(prepared: Prepared, model: nn.Module, tokens_per_second: float) 
     )
 
 
-def _retries(prepared: Prepared, write: Callable[[str], None]) -> Retries:
+def _retries(prepared: Prepared, write: Callable[[str], None]) -> OutOfMemoryRetries:
     """Return what repeats the steps of a run that run out of memory, or explains why it cannot."""
     if not prepared.args.auto_micro_batch:
         advice = "Add --auto_micro_batch: smaller micro-batches, the same effective batch."
@@ -410,10 +410,10 @@ def _retries(prepared: Prepared, write: Callable[[str], None]) -> Retries:
             "smaller micro-batches. Start with smaller ones: raise --gradient_accumulation_steps, "
             "lower --per_device_train_batch_size by as much, and remove --auto_micro_batch."
         )
-    return Retries(
+    return OutOfMemoryRetries(
         prepared.loaded.model,
         prepared.step_batches,
-        repeats=prepared.args.auto_micro_batch and prepared.accelerator.num_processes == 1,
+        can_repeat=prepared.args.auto_micro_batch and prepared.accelerator.num_processes == 1,
         advice=advice,
         write=write,
     )

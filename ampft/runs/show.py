@@ -6,14 +6,14 @@ import os
 from pathlib import Path
 
 from ampft.errors import InputError
-from ampft.text.escaping import inert
-from ampft.text.numbers import counted, duration, size
-from ampft.precision.modes import BASELINE, is_like_fp32
+from ampft.precision.modes import BASELINE, is_fp32
 from ampft.runs.memory import PeakMemory
 from ampft.runs.record import RECORD_NAME, RunRecord, read_record
 from ampft.tasks import TASKS
 from ampft.tasks.outcome import Problem, Report, headline
+from ampft.text.escaping import inert
 from ampft.text.json_io import read_json_object
+from ampft.text.numbers import byte_size, counted, duration
 
 REPORT_NAME = "report.json"
 
@@ -132,7 +132,7 @@ def closing_line(record: RunRecord, report: Report | None) -> str:
     if isinstance(seconds, int | float):
         parts.append(f"time {duration(seconds)}")
     if record.memory is not None and record.memory.peak is not None:
-        parts.append(f"peak memory {size(record.memory.peak)}")
+        parts.append(f"peak memory {byte_size(record.memory.peak)}")
     figures = ", ".join(parts)
     if record.status == "finished":
         return figures
@@ -154,7 +154,7 @@ def precision_words(record: RunRecord) -> str:
     if part.resolved.get("reason"):
         words += f": {part.resolved['reason']}"
     # `no` is Accelerate's word for fp32.
-    asked = BASELINE if is_like_fp32(part.requested) else part.requested
+    asked = BASELINE if is_fp32(part.requested) else part.requested
     return words if asked == mode else f"{part.requested} was asked for, {words}"
 
 
@@ -164,8 +164,8 @@ def memory_words(memory: PeakMemory | None) -> str | None:
         return None
     names = ("weights", "gradients", "optimizer_state", "activations", "rest", "baseline")
     parts = [(name.replace("_", " "), getattr(memory, name)) for name in names]
-    shown = ", ".join(f"{name} {size(part)}" for name, part in parts if part is not None)
-    return f"{size(memory.peak)} peak: {shown}"
+    shown = ", ".join(f"{name} {byte_size(part)}" for name, part in parts if part is not None)
+    return f"{byte_size(memory.peak)} peak: {shown}"
 
 
 def lost_updates_words(record: RunRecord) -> str:

@@ -8,14 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-from ampft.errors import InputError
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ampft.data.dataset import ClassificationData
     from ampft.tasks.outcome import Problem
-    from ampft.tasks.task import Task, TaskSettings
 
 
 @dataclass(frozen=True)
@@ -28,6 +24,8 @@ class TaskKind:
         problem: Module of `ampft.tasks` and, after a colon, its `Problem`.
         model_class: Class of transformers that loads the model.
         pipeline_tag: Name of the task on the hub, and for `transformers.pipeline`.
+        several_labels: Whether an example can have any number of labels, otherwise it has one.
+        pipeline_arguments: What a call of that pipeline needs beside the input, as Python source.
     """
 
     data_kind: str
@@ -35,6 +33,8 @@ class TaskKind:
     problem: str
     model_class: str
     pipeline_tag: str
+    several_labels: bool = False
+    pipeline_arguments: str = ""
 
     def problem_type(self) -> type[Problem]:
         """Return the class of the problem, without importing torch."""
@@ -48,6 +48,10 @@ TASKS = {
     "text": TaskKind(
         "text", "text", "single_label:SingleLabel", "AutoModelForSequenceClassification",
         "text-classification",
+    ),
+    "multi-label": TaskKind(
+        "text", "text", "multi_label:MultiLabel", "AutoModelForSequenceClassification",
+        "text-classification", several_labels=True, pipeline_arguments="top_k=None",
     ),
     "images": TaskKind(
         "image", "image", "single_label:SingleLabel", "AutoModelForImageClassification",
@@ -64,30 +68,3 @@ def problem_types() -> dict[str, type[Problem]]:
 def task_of_data(data_kind: str) -> str:
     """Return the name of the default task for a kind of data."""
     return next(name for name, kind in TASKS.items() if kind.data_kind == data_kind)
-
-
-def make_task(data: ClassificationData, settings: TaskSettings) -> Task:
-    """Return the task for `data`.
-
-    Args:
-        data: Labelled examples in splits.
-        settings: What the user chose; without a task, that of the kind of data.
-
-    Raises:
-        InputError: The task does not take such data, or the model's tokenizer or image processor
-            cannot be loaded.
-    """
-    from ampft.tasks.task import Task
-
-    name = settings.task or task_of_data(data.kind)
-    kind = TASKS[name]
-    if kind.data_kind != data.kind:
-        raise InputError(
-            f"--task {name}: needs {kind.data_kind} data, and {data.name} holds {data.kind} data. "
-            "Remove the flag, or name other data."
-        )
-    labels = {split: data.labels(split) for split in data.splits}
-    problem_type: Any = kind.problem_type()
-    problem = problem_type.from_settings(data.label_names, labels["train"], settings)
-    inputs = import_module(f"ampft.tasks.{kind.inputs}").prepare_inputs(data, settings)
-    return Task(name, kind, data, settings, problem, inputs, labels)

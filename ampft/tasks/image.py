@@ -18,9 +18,9 @@ from ampft.data.dataset import ClassificationData
 from ampft.data.steps import IntArray
 from ampft.errors import InputError
 from ampft.models.pretrained import (
-    cannot_load,
     enable_gradient_checkpointing,
     load_pretrained,
+    loading_error,
 )
 from ampft.models.weights import LoadedModel
 from ampft.tasks.task import TaskSettings
@@ -163,4 +163,4 @@ def _load_processor(size: tuple[int, int], settings: TaskSettings) -> Any:
             settings.model_name_or_path, trust_remote_code=settings.trust_remote_code
         )
     except Exception as error:  # a damaged file raises whatever its reader trips over
-        raise cannot_load(settings.model_name_or_path, error) from error
+        raise loading_error(settings.model_name_or_path, error) from error

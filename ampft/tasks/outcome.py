@@ -183,6 +183,16 @@ class Problem(Protocol):
         """Names of the K classes, in the order of the logits."""
         ...
 
+    @classmethod
+    def from_arguments(cls, label_names: tuple[str, ...], arguments: Mapping[str, Any]) -> Self:
+        """Return the problem that a saved model solves.
+
+        Args:
+            label_names: Names of the K classes.
+            arguments: What the user set in training, as run.json has it.
+        """
+        ...
+
     def model_arguments(self) -> dict[str, Any]:
         """Return what a configuration of transformers needs to know of the labels."""
         ...

@@ -108,8 +108,27 @@ class Predictions:
         check_census(self.example_ids, n)
         if np.any(np.diff(self.example_ids) < 0):
             raise ValueError("example_ids must ascend; sort them together with the predictions")
-        self._check_labels()
-        self._check_probabilities()
+        self._check_values()
+
+    @classmethod
+    def from_logits(
+        cls, logits: Tensor, labels: Tensor, label_names: Sequence[str], *, split: str = "test"
+    ) -> Predictions:
+        """Return the predictions of a model from its logits.
+
+        Args:
+            logits: (n, K), any floating dtype and device.
+            labels: (n,) int64 class indices.
+            label_names: Names of the K classes.
+            split: Name of the split.
+        """
+        return cls(
+            example_ids=np.arange(len(labels)),
+            labels=labels.cpu().numpy(),
+            probabilities=logits.detach().float().softmax(dim=-1).cpu().numpy(),
+            label_names=tuple(label_names),
+            split=split,
+        )
 
     @property
     def predicted(self) -> IntArray:
@@ -210,29 +229,20 @@ class Predictions:
             split=metadata["split"],
         )
 
-    def _check_labels(self) -> None:
-        classes = len(self.label_names)
-        wrong = (self.labels < 0) | (self.labels >= classes)
-        if wrong.any():
-            first = int(wrong.argmax())
-            raise ValueError(
-                f"labels must lie in 0..{classes - 1}: {int(wrong.sum())} do not, "
-                f"the first is {self.labels[first]} of example {first}"
-            )
-
-    def _check_probabilities(self) -> None:
-        rows = self.probabilities
+    def _check_values(self) -> None:
+        rows, classes = self.probabilities, len(self.label_names)
         # float64: a float32 sum over many classes has an error of its own.
         off = np.abs(rows.sum(axis=1, dtype=np.float64) - 1) > SUM_TOLERANCE
         checks = {
-            "are not finite": ~np.isfinite(rows).all(axis=1),
-            "lie outside [0, 1]": ((rows < 0) | (rows > 1)).any(axis=1),
-            "do not sum to one (are they logits?)": off,
+            f"labels outside 0..{classes - 1}": (self.labels < 0) | (self.labels >= classes),
+            "probabilities that are not finite": ~np.isfinite(rows).all(axis=1),
+            "probabilities outside [0, 1]": ((rows < 0) | (rows > 1)).any(axis=1),
+            "probabilities that do not sum to one (are they logits?)": off,
         }
         for problem, wrong in checks.items():
             if wrong.any():
                 raise ValueError(
-                    f"the probabilities of {int(wrong.sum())} of {len(rows)} examples {problem}; "
+                    f"{int(wrong.sum())} of {len(rows)} examples have {problem}; "
                     f"the first is example {int(wrong.argmax())}"
                 )
 
@@ -283,20 +293,17 @@ class ClassificationReport:
 
     def metrics(self) -> dict[str, float | None]:
         """Return the scalar metrics by name."""
+        averages = {
+            f"{name}_{part}": getattr(scores, part)
+            for name, scores in (("macro", self.macro_avg), ("weighted", self.weighted_avg))
+            for part in ("precision", "recall", "f1")
+        }
+        flat = ("cohen_kappa", "matthews", "log_loss", "brier", "expected_calibration_error")
         return {
             "accuracy": self.accuracy,
             "balanced_accuracy": self.balanced_accuracy,
-            "macro_precision": self.macro_avg.precision,
-            "macro_recall": self.macro_avg.recall,
-            "macro_f1": self.macro_avg.f1,
-            "weighted_precision": self.weighted_avg.precision,
-            "weighted_recall": self.weighted_avg.recall,
-            "weighted_f1": self.weighted_avg.f1,
-            "cohen_kappa": self.cohen_kappa,
-            "matthews": self.matthews,
-            "log_loss": self.log_loss,
-            "brier": self.brier,
-            "expected_calibration_error": self.expected_calibration_error,
+            **averages,
+            **{name: getattr(self, name) for name in flat},
         }
 
     def text(self) -> str:
@@ -309,10 +316,7 @@ class ClassificationReport:
             (Name(name), *_cells(scores))
             for name, scores in zip(self.label_names, self.per_class, strict=True)
         ]
-        averages = {
-            "**macro average**": self.macro_avg,
-            "**weighted average**": self.weighted_avg,
-        }
+        averages = {"macro average": self.macro_avg, "weighted average": self.weighted_avg}
         others = {
             "balanced accuracy": self.balanced_accuracy,
             "Cohen's kappa": self.cohen_kappa,
@@ -419,6 +423,13 @@ class SingleLabel:
         weights = parse_class_weights(settings.class_weights, counts)
         return cls(label_names, weights, settings.label_smoothing)
 
+    @classmethod
+    def from_arguments(
+        cls, label_names: tuple[str, ...], arguments: Mapping[str, Any]
+    ) -> SingleLabel:
+        """Return the problem that a saved model solves; predicting needs only the labels."""
+        return cls(label_names)
+
     def model_arguments(self) -> dict[str, Any]:
         """Return the labels as configurations of transformers take them."""
         return {
@@ -478,13 +489,10 @@ class SingleLabel:
 
     @staticmethod
     def choice_text(choice: Any, label_names: Sequence[str]) -> str:
-        """Return the name of the predicted class."""
+        """Return the name of a class."""
         return label_names[int(choice)]
 
-    @staticmethod
-    def truth_text(truth: Any, label_names: Sequence[str]) -> str:
-        """Return the name of the class."""
-        return label_names[int(truth)]
+    truth_text = choice_text
 
 
 def _cells(scores: Scores) -> tuple[Cell, ...]:

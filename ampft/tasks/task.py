@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,8 +14,9 @@ from torch import Tensor, nn
 
 from ampft.data.dataset import ClassificationData
 from ampft.data.steps import FloatArray, IntArray, MicroBatch
+from ampft.errors import InputError
 from ampft.models.weights import LoadedModel
-from ampft.tasks import TaskKind
+from ampft.tasks import TASKS, TaskKind, task_of_data
 from ampft.tasks.outcome import Outcome, Problem
 
 
@@ -29,6 +31,7 @@ class TaskSettings:
         pad_to_multiple_of: Tokens that a padded length is a multiple of; None pads to the longest.
         class_weights: None, "balanced", or one weight per class in label order, comma separated.
         label_smoothing: Share of the target that is spread over all classes, 0 to 1.
+        threshold: Probability from which a label is predicted, where there can be several.
         remove_padding: Whether the model may run without padding where its family is supported.
         gradient_checkpointing: Whether activations are computed again in the backward pass.
         trust_remote_code: Whether code from a model's repository may run.
@@ -40,6 +43,7 @@ class TaskSettings:
     pad_to_multiple_of: int | None = None
     class_weights: str | None = None
     label_smoothing: float = 0.0
+    threshold: float = 0.5
     remove_padding: bool = True
     gradient_checkpointing: bool = False
     trust_remote_code: bool = False
@@ -164,18 +168,8 @@ class Task:
         return loss if micro_batch.counted else loss * 0.0
 
     def logits(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Call a model of transformers on `inputs` without its labels; return float32 logits.
-
-        A model in float64 keeps its logits in float64, so that a reference is not rounded.
-        """
-        weight = next(model.parameters())
-        moved: dict[str, Any] = {
-            name: value.to(weight.device, _input_dtype(value, weight), non_blocking=True)
-            for name, value in inputs.items()
-            if name != "labels"
-        }
-        logits: Tensor = model(**moved).logits
-        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+        """Return (m, K) float32 logits."""
+        return forward_logits(model, inputs)
 
     def decode(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return what is kept of the model's answers: tensors (m, ...) on its device."""
@@ -198,6 +192,46 @@ class Task:
     def save_processor(self, folder: Path) -> None:
         """Save what turns raw examples into the model's inputs beside the saved model."""
         self.inputs.save_processor(folder)
+
+
+def make_task(data: ClassificationData, settings: TaskSettings) -> Task:
+    """Return the task for `data`.
+
+    Args:
+        data: Labelled examples in splits.
+        settings: What the user chose; without a task, that of the kind of data.
+
+    Raises:
+        InputError: The task does not take such data, or the model's tokenizer or image processor
+            cannot be loaded.
+    """
+    name = settings.task or task_of_data(data.kind)
+    kind = TASKS[name]
+    if kind.data_kind != data.kind:
+        raise InputError(
+            f"--task {name}: needs {kind.data_kind} data, and {data.name} holds {data.kind} data. "
+            "Remove the flag, or name other data."
+        )
+    labels = {split: data.labels(split) for split in data.splits}
+    problem_type: Any = kind.problem_type()
+    problem = problem_type.from_settings(data.label_names, labels["train"], settings)
+    inputs = import_module(f"ampft.tasks.{kind.inputs}").prepare_inputs(data, settings)
+    return Task(name, kind, data, settings, problem, inputs, labels)
+
+
+def forward_logits(model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
+    """Call a model of transformers on `inputs` without its labels; return float32 logits.
+
+    A model in float64 keeps its logits in float64, so that a reference is not rounded.
+    """
+    weight = next(model.parameters())
+    moved: dict[str, Any] = {
+        name: value.to(weight.device, _input_dtype(value, weight), non_blocking=True)
+        for name, value in inputs.items()
+        if name != "labels"
+    }
+    logits: Tensor = model(**moved).logits
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def _input_dtype(value: Tensor, weight: Tensor) -> torch.dtype:

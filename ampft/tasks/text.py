@@ -15,16 +15,16 @@ from transformers import DataCollatorWithPadding
 
 from ampft.data.dataset import ClassificationData
 from ampft.data.steps import IntArray
-from ampft.models.embedding_gradient import keep_gradient_memory
+from ampft.models.embedding_gradient import reuse_gradient_memory
 from ampft.models.minilm import default_model
-from ampft.models.packing import install_packing, packing_support, verify_packing
-from ampft.models.packing.kernel_caches import limit_kernel_caches
+from ampft.models.packing.families import packing_support
+from ampft.models.packing.install import install_packing, limit_kernel_caches, verify_packing
 from ampft.models.pretrained import (
     enable_gradient_checkpointing,
     load_config,
     load_pretrained,
 )
-from ampft.models.tokenizer import load_tokenizer, longest_input
+from ampft.models.tokenizer import load_tokenizer, max_input_length
 from ampft.models.weights import LoadedModel
 from ampft.tasks.task import TaskSettings
 
@@ -85,7 +85,7 @@ class TextInputs:
             model.config.pad_token_id = self.tokenizer.pad_token_id
         if settings.gradient_checkpointing:
             enable_gradient_checkpointing(model)
-        keep_gradient_memory(model)
+        reuse_gradient_memory(model)
         padding_free, reason = self._remove_padding(model, wanted=settings.remove_padding)
         return LoadedModel(model, self.model_name, padding_free, (*notes, reason))
 
@@ -129,7 +129,7 @@ def prepare_inputs(data: ClassificationData, settings: TaskSettings) -> TextInpu
     model_path, model_name = default_model(settings.model_name_or_path)
     tokenizer = load_tokenizer(model_path, trust_remote_code=settings.trust_remote_code)
     config = load_config(model_path, trust_remote_code=settings.trust_remote_code)
-    max_length = longest_input(settings.max_seq_length, tokenizer, config)
+    max_length = max_input_length(settings.max_seq_length, tokenizer, config)
     collator = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=settings.pad_to_multiple_of)
     tokens, notes = {}, []
     for name, split in data.splits.items():

@@ -1,12 +1,12 @@
-"""Text from outside, shown so that it can do nothing but be read."""
+"""Escapes untrusted text, so that it cannot affect how the text around it is displayed."""
 
 from __future__ import annotations
 
 import unicodedata
 
-# Control, format (right-to-left marks among them), surrogate, line and paragraph separator.
+# Control, format (including right-to-left marks), surrogate, line and paragraph separator.
 HOSTILE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-# Persian and the Indic scripts spell words with these two.
+# Persian and the Indic scripts use these two to spell words.
 SPELLING_JOINERS = frozenset("\u200c\u200d")
 
 
@@ -18,12 +18,12 @@ def is_hostile(character: str) -> bool:
 
 
 def inert(text: str) -> str:
-    """Return `text` on one line, with its control and direction characters written as escapes."""
+    """Return `text` on one line, with control and direction characters escaped."""
     return "".join(_escaped(c) if is_hostile(c) else c for c in text)
 
 
 def display_width(text: str) -> int:
-    """Return the columns that `text` takes on a terminal: 2 for wide, 0 for combining ones."""
+    """Return the columns of `text` on a terminal: 2 for wide and 0 for combining characters."""
     wide = {"W": 2, "F": 2}
     return sum(
         0

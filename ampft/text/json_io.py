@@ -1,4 +1,4 @@
-"""JSON in both directions: written without NaN and hidden characters, read into dataclasses."""
+"""Writes JSON without NaN or hidden characters, and reads it into dataclasses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def json_values(value: object) -> JSONValue:
             strings, numbers, booleans and `None`, in any nesting.
 
     Raises:
-        TypeError: For anything else; nothing is converted by guessing.
+        TypeError: `value` contains anything else.
     """
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
@@ -44,10 +44,10 @@ def json_text(value: object, *, indent: int | None = 2) -> str:
     """Return `value` as JSON text that ends with a newline.
 
     Letters of every script stay readable. Control and direction characters are escaped, so that a
-    terminal shows what the file holds.
+    terminal shows the contents of the file unchanged.
 
     Args:
-        value: Anything that `json_values` takes.
+        value: Anything that `json_values` accepts.
         indent: Spaces per level; `None` writes one line.
     """
     text = json.dumps(json_values(value), indent=indent, ensure_ascii=False, allow_nan=False)
@@ -55,62 +55,69 @@ def json_text(value: object, *, indent: int | None = 2) -> str:
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object that a file holds.
+    """Return the JSON object in a file.
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: It does not hold a JSON object.
+        ValueError: It does not contain a JSON object.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except RecursionError:
         raise ValueError("its values are nested too deeply") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"it holds {_kind(found)}, not an object")
-    return found
+    if not isinstance(value, dict):
+        raise ValueError(f"it contains {_json_type(value)}, not an object")
+    return value
 
 
 def check_schema(path: Path, values: Mapping[str, Any], schema: int, remedy: str) -> None:
-    """Check that a file has the layout that this version reads.
+    """Check that a file has the schema version that this version of ampft reads.
+
+    Args:
+        path: Path of the file, for the error message.
+        values: Contents of the file.
+        schema: Expected schema version.
+        remedy: Sentence that tells the user what to do.
 
     Raises:
-        InputError: It has another one; `remedy` says what to do.
+        InputError: The file has another schema version.
     """
-    found = values.get("schema")
-    if found != schema:
+    actual = values.get("schema")
+    if actual != schema:
         raise InputError(
-            f"{path}: has layout {found!r}, and this version of ampft reads {schema}. {remedy}"
+            f"{path}: has schema version {actual!r}, but this version of ampft reads {schema}. "
+            f"{remedy}"
         )
 
 
-def from_json(kind: type[T], values: object, where: str = "it") -> T:
-    """Return the dataclass `kind` that JSON values describe; the inverse of `json_values`.
+def from_json(kind: type[T], values: object, where: str = "value") -> T:
+    """Return an instance of the dataclass `kind` from JSON values; the inverse of `json_values`.
 
     Lists become tuples and objects become the dataclasses that the annotations name. Fields with a
     default may be missing. `None` where a float is annotated becomes NaN.
 
     Args:
         kind: A dataclass whose fields are annotated with plain types, `tuple`, `Sequence`,
-            `Mapping`, optional types and other dataclasses. `Any` keeps what is there.
+            `Mapping`, optional types and other dataclasses. `Any` accepts every value unchanged.
         values: JSON values, as `json.loads` returns them.
-        where: Name of the whole, for messages.
+        where: Name of `values` in error messages.
 
     Raises:
         ValueError: A field is missing, unknown or of another type; the message names it.
     """
     assert is_dataclass(kind)
     if not isinstance(values, dict):
-        raise ValueError(f"{where} is {_kind(values)}, not an object")
+        raise ValueError(f"{where} is {_json_type(values)}, not an object")
     names = {field.name for field in fields(kind)}
-    needed = {
+    required = {
         field.name
         for field in fields(kind)
         if field.default is MISSING and field.default_factory is MISSING
     }
-    odd = sorted((needed - values.keys()) | (values.keys() - names))
-    if odd:
-        state = "is missing" if odd[0] in names else "is unknown"
-        raise ValueError(f"{where}.{odd[0]} {state}")
+    invalid = sorted((required - values.keys()) | (values.keys() - names))
+    if invalid:
+        state = "is missing" if invalid[0] in names else "is unknown"
+        raise ValueError(f"{where}.{invalid[0]} {state}")
     hints = get_type_hints(kind)
     return kind(
         **{name: _value(hints[name], item, f"{where}.{name}") for name, item in values.items()}
@@ -136,15 +143,15 @@ def _escaped(character: str) -> str:
 def _value(hint: Any, value: object, where: str) -> Any:
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (types.UnionType, Union):
-        inner = [part for part in parts if part is not type(None)]
-        if len(inner) > 1:  # JSON values of several kinds stay as they are
+        member_types = [part for part in parts if part is not type(None)]
+        if len(member_types) > 1:  # unions of several types are not converted
             return value
-        return None if value is None else _value(inner[0], value, where)
+        return None if value is None else _value(member_types[0], value, where)
     if origin is tuple:
         return _tuple(parts, value, where)
     if origin is not None and issubclass(origin, Mapping):
         if not isinstance(value, dict):
-            raise ValueError(f"{where} is {_kind(value)}, not an object")
+            raise ValueError(f"{where} is {_json_type(value)}, not an object")
         return {key: _value(parts[1], item, f"{where}.{key}") for key, item in value.items()}
     if origin is not None and issubclass(origin, Sequence):
         return _tuple((parts[0], ...), value, where)
@@ -155,7 +162,7 @@ def _value(hint: Any, value: object, where: str) -> Any:
 
 def _tuple(parts: tuple[Any, ...], value: object, where: str) -> tuple[Any, ...]:
     if not isinstance(value, list):
-        raise ValueError(f"{where} is {_kind(value)}, not a list")
+        raise ValueError(f"{where} is {_json_type(value)}, not a list")
     hints = [parts[0]] * len(value) if parts[-1] is Ellipsis else list(parts)
     if len(hints) != len(value):
         raise ValueError(f"{where} has {len(value)} entries, not {len(hints)}")
@@ -164,18 +171,18 @@ def _tuple(parts: tuple[Any, ...], value: object, where: str) -> tuple[Any, ...]
 
 
 def _plain(hint: Any, value: object, where: str) -> Any:
-    if hint is Any or not isinstance(hint, type):  # such as the name for JSON values
+    if hint is Any or not isinstance(hint, type):  # a type alias such as JSONValue
         return value
     if hint is float and value is None:
         return float("nan")
     allowed = (float, int) if hint is float else (hint,)
-    is_disguised = isinstance(value, bool) and hint is not bool
-    if not isinstance(value, allowed) or is_disguised:
-        raise ValueError(f"{where} is {_kind(value)}, not {hint.__name__}")
+    is_wrong_bool = isinstance(value, bool) and hint is not bool  # bool is a subclass of int
+    if not isinstance(value, allowed) or is_wrong_bool:
+        raise ValueError(f"{where} is {_json_type(value)}, not {hint.__name__}")
     return float(value) if hint is float and isinstance(value, int) else value
 
 
-def _kind(value: object) -> str:
+def _json_type(value: object) -> str:
     return {dict: "an object", list: "a list", type(None): "null"}.get(
         type(value), type(value).__name__
     )

@@ -1,4 +1,4 @@
-"""Foreign text in Markdown and in YAML, where it may neither act nor break the layout."""
+"""Escapes untrusted text for Markdown and YAML, so that it is shown literally."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from collections.abc import Iterable, Sequence
 
 from ampft.text.escaping import inert
 
-# In a code span nothing acts; these would end the span or the table cell, or, where a page shows
-# the source as it is, open an element.
-_ENDS_A_SPAN = re.compile(r"[`|<>]")
+# Characters that end a code span or a table cell, or open an HTML element where a page shows the
+# source unrendered. Nothing else is special in a code span.
+_SPECIAL_IN_CODE = re.compile(r"[`|<>]")
 
-# What acts anywhere in a line of prose; what GitHub's renderer makes an address of; what opens a
-# list, a heading or a rule at the start of a line.
-_ACTS_ANYWHERE = r"[\\`*_\[\]|~&]"
-_MAKES_AN_ADDRESS = r":(?=/)|(?<=www)\."
-_ACTS_AT_THE_START = r"^\s*[-+=#]|(?<=^\d)[.)]|(?<=^\d\d)[.)]"
-_ACTS = re.compile(f"({_ACTS_ANYWHERE}|{_MAKES_AN_ADDRESS}|{_ACTS_AT_THE_START})", re.IGNORECASE)
+# In prose: characters that are special anywhere; those from which GitHub's renderer makes a link;
+# those that open a list, a heading or a rule at the start of a line.
+_SPECIAL_ANYWHERE = r"[\\`*_\[\]|~&]"
+_MAKES_A_LINK = r":(?=/)|(?<=www)\."
+_SPECIAL_AT_START = r"^\s*[-+=#]|(?<=^\d)[.)]|(?<=^\d\d)[.)]"
+_SPECIAL = re.compile(f"({_SPECIAL_ANYWHERE}|{_MAKES_A_LINK}|{_SPECIAL_AT_START})", re.IGNORECASE)
 
-_ACTS_IN_METADATA = re.compile(r"[`|<>\[\]@]|(?<=:)/|(?<=www)\.", re.IGNORECASE)
+_SPECIAL_IN_METADATA = re.compile(r"[`|<>\[\]@]|(?<=:)/|(?<=www)\.", re.IGNORECASE)
 
 
 def code(text: str) -> str:
-    """Return a code span that shows `text` on one line; ends of spans and cells as escapes."""
-    shown = _ENDS_A_SPAN.sub(_escaped, inert(text))
-    return f"`{shown}`" if shown.strip() else "(blank)"
+    """Return a code span that shows `text` on one line, with special characters escaped."""
+    escaped = _SPECIAL_IN_CODE.sub(_escaped, inert(text))
+    return f"`{escaped}`" if escaped.strip() else "(blank)"
 
 
 def prose(text: str) -> str:
-    """Return `text` such that Markdown shows it and does nothing else."""
-    # An @ between words becomes an address even with a backslash before it.
-    plain = _ACTS.sub(r"\\\1", inert(text.strip()).replace("@", " at "))
+    """Return `text` escaped such that Markdown shows it literally."""
+    # An @ between words becomes an e-mail link even after a backslash.
+    plain = _SPECIAL.sub(r"\\\1", inert(text.strip()).replace("@", " at "))
     return plain.replace("<", "&lt;").replace(">", "&gt;")
 
 
 def metadata_text(text: str) -> str:
-    """Return `text` for a value of the card's YAML, inert where the YAML is shown as Markdown."""
-    return _ACTS_IN_METADATA.sub(_escaped, inert(text))
+    """Return `text` for a value of the card's YAML, escaped in case that is shown as Markdown."""
+    return _SPECIAL_IN_METADATA.sub(_escaped, inert(text))
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> str:
@@ -44,8 +44,8 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1
 
     Args:
         header: Column names.
-        rows: Cells, made safe by `code` or `prose` where they hold foreign text.
-        left: Number of first columns that are aligned left; the others are numbers.
+        rows: Cells; untrusted text must be escaped by `code` or `prose`.
+        left: Number of leading columns that are aligned left; the others contain numbers.
     """
     rule = [":---" if column < left else "---:" for column in range(len(header))]
     lines = [header, rule, *rows]

@@ -1,4 +1,4 @@
-"""Numbers in words, the same everywhere: rounding, signs, units, plurals."""
+"""Numbers as text: rounding, signs, units and plurals."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ PLUS_MINUS = "\N{PLUS-MINUS SIGN}"
 NOT_MEASURED = "-"
 
 
-def point_decimals(margin: float) -> int:
-    """Return the decimals of a difference in points: 1, and more where the margin is below 1.
+def decimals_for_margin(margin: float) -> int:
+    """Return the decimals to print of a difference in points: 1, or more if the margin is small.
 
     Args:
-        margin: As a fraction; 0.01 is one point.
+        margin: Equivalence margin as a fraction; 0.01 is one point.
     """
     return max(1, 1 + math.ceil(round(-math.log10(100 * margin), 9)))
 
 
 def number(value: float, decimals: int) -> str:
-    """Return a number with a real minus sign; what rounds to zero has no sign."""
-    shown = f"{value:.{decimals}f}"
-    is_zero = not float(shown)
-    return shown.lstrip("-") if is_zero else shown.replace("-", MINUS)
+    """Return a number with a typographic minus sign; one that rounds to zero has no sign."""
+    text = f"{value:.{decimals}f}"
+    is_zero = not float(text)
+    return text.lstrip("-") if is_zero else text.replace("-", MINUS)
 
 
 def signed(value: float, decimals: int) -> str:
-    """Return a number with its sign; what rounds to zero has none."""
-    shown = number(value, decimals)
-    return shown if shown.startswith(MINUS) or not float(shown) else f"+{shown}"
+    """Return a number with its sign; one that rounds to zero has no sign."""
+    text = number(value, decimals)
+    return text if text.startswith(MINUS) or not float(text) else f"+{text}"
 
 
 def points(difference: float, decimals: int = 1) -> str:
@@ -40,12 +40,13 @@ def points(difference: float, decimals: int = 1) -> str:
 
 @dataclass(frozen=True)
 class Units:
-    """How the values of a metric, and differences in it, are printed.
+    """How values of a metric, and differences between them, are printed.
 
     Attributes:
         title: Name of the metric, such as "macro F1".
-        margin: Difference that does not matter, in the metric's unit; it sets the decimals.
-        is_share: Whether the metric is a share, printed in hundredths, with differences in points.
+        margin: Largest difference that does not matter, in the metric's unit. It determines the
+            number of decimals.
+        is_share: Whether the metric is a share, printed in percent, with differences in points.
     """
 
     title: str
@@ -54,56 +55,56 @@ class Units:
 
     @property
     def factor(self) -> int:
-        """What values are multiplied by before they are printed."""
+        """Factor that values are multiplied by before they are printed."""
         return 100 if self.is_share else 1
 
     @property
     def decimals(self) -> int:
-        """Decimals of a printed value or difference."""
-        return point_decimals(self.margin) + (0 if self.is_share else 2)
+        """Number of decimals of a printed value or difference."""
+        return decimals_for_margin(self.margin) + (0 if self.is_share else 2)
 
     @property
     def heading(self) -> str:
-        """Name of the metric over a column of values: "accuracy, %"."""
+        """Heading of a column of values: "accuracy, %"."""
         return f"{self.title}, %" if self.is_share else self.title
 
     @property
-    def of_differences(self) -> str:
-        """What stands behind "difference" over a column: ", points", or nothing."""
+    def difference_suffix(self) -> str:
+        """Suffix of "difference" in the heading of a column: ", points" or an empty string."""
         return ", points" if self.is_share else ""
 
     @property
-    def margin_words(self) -> str:
-        """The margin as "1 point", "0.5 point" or "0.01"."""
+    def margin_with_unit(self) -> str:
+        """The margin with its unit: "1 point", "0.5 points" or "0.01"."""
         value = round(self.factor * self.margin, 6)
         return f"{value:g}{self._points(value)}"
 
-    def value(self, value: float, more: int = 0) -> str:
-        """Return a value, with `more` decimals than usual."""
-        return number(self.factor * value, self.decimals + more)
+    def value(self, value: float, extra_decimals: int = 0) -> str:
+        """Return a value, with `extra_decimals` more decimals than usual."""
+        return number(self.factor * value, self.decimals + extra_decimals)
 
-    def difference(self, value: float, more: int = 0) -> str:
+    def difference(self, value: float, extra_decimals: int = 0) -> str:
         """Return a difference with its sign: "+0.3"."""
-        return signed(self.factor * value, self.decimals + more)
+        return signed(self.factor * value, self.decimals + extra_decimals)
 
-    def interval(self, ends: tuple[float, float], more: int = 0) -> str:
+    def interval(self, ends: tuple[float, float], extra_decimals: int = 0) -> str:
         """Return an interval of a difference: "+0.1 to +0.9"."""
-        return " to ".join(self.difference(end, more) for end in ends)
+        return " to ".join(self.difference(end, extra_decimals) for end in ends)
 
-    def in_words(self, value: float) -> str:
-        """Return "+0.3 point", "+1.2 points" or "+0.012"; up to one point is singular."""
-        shown = self.difference(value)
-        size = abs(float(shown.replace(MINUS, "-")))
-        return f"{shown}{self._points(size)}"
+    def difference_with_unit(self, value: float) -> str:
+        """Return "+0.3 points", "+1.0 point" or "+0.012"."""
+        text = self.difference(value)
+        magnitude = abs(float(text.replace(MINUS, "-")))
+        return f"{text}{self._points(magnitude)}"
 
-    def sentence(self) -> str:
-        """Return the metric's name at the start of a sentence."""
+    def capitalized(self) -> str:
+        """Return the metric's name with a capital, for the start of a sentence."""
         return f"{self.title[0].upper()}{self.title[1:]}"
 
-    def _points(self, size: float) -> str:
+    def _points(self, magnitude: float) -> str:
         if not self.is_share:
             return ""
-        return " point" if 0 < size <= 1 else " points"
+        return " point" if magnitude == 1 else " points"
 
 
 def percent(share: float, decimals: int = 0) -> str:
@@ -112,25 +113,25 @@ def percent(share: float, decimals: int = 0) -> str:
 
 
 def level(value: float) -> str:
-    """Return the level of an interval as "95 %" or "97.5 %"."""
+    """Return the confidence level of an interval as "95 %" or "97.5 %"."""
     return f"{round(100 * value, 2):g} %"
 
 
-def times(ratio: float) -> str:
-    """Return a ratio as "2.4"; as "1.06" where one decimal would be coarse, "12" from ten on."""
+def ratio_text(ratio: float) -> str:
+    """Return a ratio as "1.06" (below 1.2), "2.4" (below 10) or "12"."""
     if ratio < 1.195:
         return f"{ratio:.2f}"
     return f"{ratio:.1f}" if ratio < 9.95 else f"{ratio:.0f}"
 
 
 def ratio_range(low: float, high: float) -> str:
-    """Return the least and greatest of several ratios as "1.10 to 1.37", or "1.02" if equal."""
-    least, most = (f"{end:.2f}" if end < 9.995 else f"{end:.1f}" for end in (low, high))
-    return least if least == most else f"{least} to {most}"
+    """Return the range of several ratios as "1.10 to 1.37", or "1.02" if both ends are equal."""
+    start, end = (f"{end:.2f}" if end < 9.995 else f"{end:.1f}" for end in (low, high))
+    return start if start == end else f"{start} to {end}"
 
 
 def p_value(p: float | None) -> str:
-    """Return "0.34", "0.012" or "< 0.001"; "-" where there is none."""
+    """Return a p-value as "0.34", "0.012" or "< 0.001"; "-" for None."""
     if p is None:
         return NOT_MEASURED
     if p < 0.001:
@@ -139,26 +140,26 @@ def p_value(p: float | None) -> str:
 
 
 def milliseconds(seconds: float) -> str:
-    """Return seconds in milliseconds, three digits or more, without the unit."""
+    """Return seconds in milliseconds, with at least three digits and without the unit."""
     value = 1000 * seconds
     return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
 
 
 def mean_count(value: float) -> str:
-    """Return a mean number of examples: whole from ten on, with one decimal below."""
+    """Return a mean number of examples, with one decimal below ten unless it is whole."""
     return f"{value:.1f}" if value < 9.95 and value != round(value) else f"{value:,.0f}"
 
 
 def count_range(counts: Sequence[int]) -> str:
-    """Return counts of several runs as "4" or "3 to 4"."""
+    """Return the range of the counts of several runs, as "4" or "3 to 4"."""
     if not counts:
         return NOT_MEASURED
-    least, most = min(counts), max(counts)
-    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    low, high = min(counts), max(counts)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
-def seed_words(seeds: Sequence[int]) -> str:
-    """Return "seeds 1 to 5", "seeds 3, 7 and 12" or "seed 1"."""
+def seed_list(seeds: Sequence[int]) -> str:
+    """Return seeds as "seeds 1 to 5", "seeds 3, 7 and 12" or "seed 1"."""
     ordered = sorted(seeds)
     if len(ordered) == 1:
         return f"seed {ordered[0]}"
@@ -168,28 +169,28 @@ def seed_words(seeds: Sequence[int]) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return "1 class" or "12 classes"."""
+    """Return a number with its noun, as "1 class" or "12 classes"."""
     plural = f"{noun}es" if noun.endswith(("s", "h")) else f"{noun}s"
     return f"{number:,} {noun if number == 1 else plural}"
 
 
 def duration(seconds: float) -> str:
-    """Return "9.4 s", "3 min 05 s" or "2 h 07 min"."""
+    """Return a duration as "9.4 s", "3 min 05 s" or "2 h 07 min"."""
     if seconds < 59.95:
         return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    rounded = round(seconds)
+    if rounded < 3600:
+        return f"{rounded // 60} min {rounded % 60:02d} s"
+    return f"{rounded // 3600} h {rounded % 3600 // 60:02d} min"
 
 
-def size(number: int) -> str:
-    """Return bytes as "512 MiB" or "1.93 GiB"."""
+def byte_size(number: int) -> str:
+    """Return a number of bytes as "512 MiB" or "1.93 GiB"."""
     return f"{number / 2**20:.0f} MiB" if number < 2**30 else f"{number / 2**30:.2f} GiB"
 
 
-def about(seconds: float) -> str:
-    """Return seconds as precisely as an estimate deserves: "45 s", "12 min", "2 h 5 min"."""
+def approximate_duration(seconds: float) -> str:
+    """Return an estimated duration, without false precision: "45 s", "12 min" or "2 h 5 min"."""
     if seconds < 99.5:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

@@ -1,4 +1,4 @@
-"""One kind of table, and its three writers: terminal, Markdown and HTML."""
+"""Tables, and their output as terminal text, Markdown and HTML."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ GAP = "  "
 
 @dataclass(frozen=True)
 class Name:
-    """A name that comes from data or from a file: a class, a mode, a folder."""
+    """A name from data or from a file, such as a class, a mode or a folder."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Quote:
-    """A sentence that comes from data or from a file."""
+    """A sentence from data or from a file."""
 
     text: str
 
 
 Cell: TypeAlias = str | Name | Quote
-"""Text of our own as a plain string; anything else is made inert by the writers."""
+"""A plain string is ampft's own text; the writers make a `Name` or `Quote` inert."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,10 +37,10 @@ class Table:
 
     Attributes:
         header: Name of each column.
-        rows: Cells, as many in each row as in the header.
+        rows: Cells, one per column in each row.
         title: Line above the table; empty for none.
         note: Paragraph below the table; empty for none.
-        left: Number of first columns that are aligned left; the others hold numbers.
+        left: Number of leading columns that are aligned left; the others contain numbers.
     """
 
     header: Sequence[Cell]
@@ -54,10 +54,10 @@ def terminal_table(table: Table, *, width: int | None = None, rule: bool = False
     """Return the table as aligned columns, without its title and note.
 
     Args:
-        table: Its header is left out where all of it is empty.
-        width: Columns of the terminal in which a last column that is aligned left may wrap; None
-            never wraps.
-        rule: Whether a line of dashes stands under the header.
+        table: Table; a header whose cells are all empty is omitted.
+        width: Columns of the terminal. The last column wraps within them if it is aligned left;
+            None never wraps.
+        rule: Whether to draw a line of dashes below the header.
     """
     rows = [[inert(_plain(cell)) for cell in row] for row in (table.header, *table.rows)]
     widths = [max(map(display_width, column)) for column in zip(*rows, strict=True)]
@@ -72,7 +72,7 @@ def terminal_table(table: Table, *, width: int | None = None, rule: bool = False
 
 
 def markdown_table(table: Table) -> str:
-    """Return the table in Markdown, its title above and its note below where it has them."""
+    """Return the table in Markdown, with its title above and its note below."""
     rule = [":---" if column < table.left else "---:" for column in range(len(table.header))]
     lines = [[_in_markdown(cell) for cell in table.header], rule]
     lines += [[_in_markdown(cell) for cell in row] for row in table.rows]
@@ -84,8 +84,8 @@ def html_table(table: Table, *, class_: str = "") -> str:
     """Return the table as an HTML element in which every cell is inert.
 
     Args:
-        table: Its title becomes the caption, its note a paragraph after the table.
-        class_: Class of the element.
+        table: Table, whose title becomes the caption and whose note a paragraph after the table.
+        class_: CSS class of the element.
     """
     from markupsafe import Markup, escape
 
@@ -94,8 +94,8 @@ def html_table(table: Table, *, class_: str = "") -> str:
         for column, cell in enumerate(cells):
             name = "th" if tag == "th" or column == 0 else "td"
             scope = f' scope="{"col" if tag == "th" else "row"}"' if name == "th" else ""
-            side = "" if column < table.left else ' class="number"'
-            parts.append(f"<{name}{scope}{side}>{_in_html(cell)}</{name}>")
+            css_class = "" if column < table.left else ' class="number"'
+            parts.append(f"<{name}{scope}{css_class}>{_in_html(cell)}</{name}>")
         return f"<tr>{''.join(parts)}</tr>"
 
     caption = f"<caption>{escape(table.title)}</caption>" if table.title else ""
@@ -130,15 +130,15 @@ def _aligned(row: Sequence[str], widths: Sequence[int], left: int, width: int | 
     cells = [
         cell + pad if column < left else pad + cell
         for column, (cell, pad) in enumerate(
-            (cell, " " * (most - display_width(cell)))
-            for cell, most in zip(row, widths, strict=True)
+            (cell, " " * (column_width - display_width(cell)))
+            for cell, column_width in zip(row, widths, strict=True)
         )
     ]
     if width is None or left < len(row):
         return [GAP.join(cells).rstrip()]
-    start = GAP.join([*cells[:-1], ""])
-    wrapped = textwrap.wrap(row[-1], max(width - len(start), 20), drop_whitespace=False) or [""]
+    prefix = GAP.join([*cells[:-1], ""])
+    wrapped = textwrap.wrap(row[-1], max(width - len(prefix), 20), drop_whitespace=False) or [""]
     return [
-        (start + wrapped[0]).rstrip(),
-        *(" " * len(start) + part.strip() for part in wrapped[1:]),
+        (prefix + wrapped[0]).rstrip(),
+        *(" " * len(prefix) + part.strip() for part in wrapped[1:]),
     ]

@@ -1,4 +1,4 @@
-"""Lines for people in a terminal: above a progress bar, wrapped, and free of library noise."""
+"""Terminal output: lines above a progress bar, wrapped text, and libraries kept quiet."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WIDTH, INDENT = 100, 11
 def print_line(text: str) -> None:
     """Print `text` on standard output, above any progress bar.
 
-    When the reader has gone away (such as `head`), the output ends and the program goes on.
+    If the reader of a pipe has closed it, as `head` does, output stops and the program continues.
     """
     from tqdm import tqdm
 
@@ -25,14 +25,14 @@ def print_line(text: str) -> None:
 
 
 def discard_output() -> None:
-    """Send standard output nowhere from now on, including the flush at exit."""
+    """Discard all further standard output, including the flush at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def labelled(label: str, *texts: str) -> str:
-    """Return a line such as `device     CPU, 2 threads`; further texts start on lines of their own.
+    """Return a line such as `device     CPU, 2 threads`; each further text starts a new line.
 
-    Long texts wrap and stay indented. Words, such as paths, are never broken, so that they can be
+    Long texts wrap and stay indented. Words such as paths are never broken, so that they can be
     copied.
     """
     wrapper = textwrap.TextWrapper(
@@ -46,9 +46,9 @@ def labelled(label: str, *texts: str) -> str:
 
 
 def quiet_libraries() -> None:
-    """Silence third-party output that a user of a recipe can do nothing about.
+    """Silence third-party output that a user of a recipe cannot act on.
 
-    Progress bars of `datasets` remain where stderr is a terminal. Errors are not affected.
+    Progress bars of `datasets` remain if stderr is a terminal. Errors are not affected.
     """
     import datasets
     import transformers
@@ -58,6 +58,6 @@ def quiet_libraries() -> None:
     datasets.logging.set_verbosity_error()
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
-    # These warnings concern how ampft uses a library, never the user's settings.
+    # These warnings are about how ampft uses a library, never about the user's settings.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     warnings.filterwarnings("ignore", category=FutureWarning, module="(transformers|datasets)")

@@ -1,1 +1,1 @@
-"""How a step batch becomes an update of the weights."""
+"""Training steps: from a step batch to an update of the weights."""

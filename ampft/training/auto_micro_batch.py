@@ -1,4 +1,4 @@
-"""The largest micro-batches that fit into memory, found by trying before the training begins."""
+"""Finds the largest micro-batches that fit into memory, by trial before the training starts."""
 
 from __future__ import annotations
 
@@ -14,82 +14,89 @@ from torch import Tensor, nn
 from ampft.data.steps import MicroBatch, StepBatches
 from ampft.errors import InputError
 from ampft.machine import headroom, status_bytes
-from ampft.training.out_of_memory import NEEDS_LESS, Snapshot, is_out_of_memory, release_memory
+from ampft.training.out_of_memory import MEMORY_ADVICE, Snapshot, is_out_of_memory, release_memory
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
 Loss = Callable[[nn.Module, MicroBatch], Tensor]
 
-# Of the growth predicted for a larger micro-batch on a CPU, which is tried only if that fits:
-# allocators round up and keep pieces, and attention's scores grow faster than the tokens.
+# Factor on the growth predicted for a larger micro-batch on a CPU, which is tried only if that
+# fits: allocators round up and fragment, and attention scores grow faster than the tokens.
 SAFETY_MARGIN = 1.25
-# AdamW's two moments, which a step makes after its backward pass and keeps.
+# AdamW's two moments, which the first step allocates after its backward pass.
 STATE_PER_WEIGHT = 2
-_NOTHING_FITS = 2**31  # more than any number of micro-batches, for the maximum over processes
+_NOTHING_FITS = 2**31  # larger than any number of micro-batches, for the maximum over processes
 
 
-def fitted(
+def fit_micro_batches(
     accelerator: Accelerator, model: nn.Module, loss: Loss, step_batches: StepBatches
 ) -> StepBatches:
-    """Return `step_batches` in as few micro-batches as fit into memory, in every process.
+    """Return `step_batches` with the smallest number of micro-batches that fits into memory.
 
-    The step batch of the longest examples is tried, forward and backward, with gradients and room
-    for the optimizer's state in place; nothing of it is left behind. All processes take the
-    largest number that one of them needs.
+    The step batch of the longest examples is run forward and backward, with memory allocated for
+    gradients and optimizer state. The model and the random state are restored afterwards. All
+    processes use the largest number that one of them needs.
 
     Args:
-        accelerator: The one that prepared the model.
-        model: Prepared, without the wrapper that communicates.
-        loss: Summed loss of a micro-batch.
-        step_batches: Of the training split, in any number of micro-batches.
+        accelerator: Accelerator that prepared the model.
+        model: Prepared model, without the wrapper for communication.
+        loss: Function that returns the summed loss of a micro-batch.
+        step_batches: Step batches of the training split, with any number of micro-batches.
 
     Raises:
-        InputError: Single examples do not fit, or the processes share the weights out.
+        InputError: Single examples do not fit, or the weights are sharded over processes.
     """
     if accelerator.distributed_type == DistributedType.FSDP:
         raise InputError(
-            "--auto_micro_batch: FSDP shards the weights and communicates in every pass, so that a "
-            "process cannot try alone. Set --gradient_accumulation_steps by hand."
+            "--auto_micro_batch is not supported with FSDP, which shards the weights and "
+            "communicates in every pass, so that a process cannot measure on its own. Remove the "
+            "flag and set --gradient_accumulation_steps."
         )
-    room = None
+    budget = None
     if accelerator.device.type == "cpu":
-        # Nobody takes memory before everybody has seen how much there is.
+        # No process allocates memory before all have read how much is available.
         accelerator.wait_for_everyone()
-        room = headroom(int(os.environ.get("LOCAL_WORLD_SIZE", accelerator.num_processes)))
+        budget = headroom(int(os.environ.get("LOCAL_WORLD_SIZE", accelerator.num_processes)))
         accelerator.wait_for_everyone()
-    found = fewest_micro_batches(model, loss, step_batches, room=room)
-    own = torch.tensor([_NOTHING_FITS if found is None else found], device=accelerator.device)
-    number = int(accelerator.gather(own).max())
-    if number == _NOTHING_FITS:
-        raise InputError(f"--auto_micro_batch: not even single examples fit. {NEEDS_LESS}")
-    return replace(step_batches, micro_batches=number)
+    number = fewest_micro_batches(model, loss, step_batches, memory_budget=budget)
+    local = torch.tensor([_NOTHING_FITS if number is None else number], device=accelerator.device)
+    largest = int(accelerator.gather(local).max())
+    if largest == _NOTHING_FITS:
+        raise InputError(
+            f"--auto_micro_batch: single examples do not fit into memory. {MEMORY_ADVICE}"
+        )
+    return replace(step_batches, micro_batches=largest)
 
 
 def fewest_micro_batches(
-    model: nn.Module, loss: Loss, step_batches: StepBatches, *, room: int | None
+    model: nn.Module, loss: Loss, step_batches: StepBatches, *, memory_budget: int | None
 ) -> int | None:
-    """Return the least number of micro-batches in which the costliest step batch fits.
+    """Return the smallest number of micro-batches with which the costliest step batch fits.
+
+    With a budget, the search starts with single examples and doubles the size of the micro-batches
+    for as long as the growth of the peak resident set predicts that they fit. Without one, it
+    starts with one micro-batch and doubles their number for as long as memory runs out.
 
     Args:
-        model: See `fitted`, as for `loss` and `step_batches`.
-        loss: See above.
-        step_batches: See above.
-        room: Bytes by which the process may grow where the kernel kills rather than raises: the
-            search begins with single examples and doubles the micro-batch while the growth of the
-            resident peak says that it fits. None begins with one micro-batch and doubles their
-            number while memory runs out.
+        model: Same as in `fit_micro_batches`.
+        loss: Same as in `fit_micro_batches`.
+        step_batches: Same as in `fit_micro_batches`.
+        memory_budget: Bytes by which the process may grow, where the kernel kills processes that
+            run out of memory; None where allocations raise instead.
 
     Returns:
-        A power of two or the number of examples; None where single examples do not fit.
+        A power of two or the number of examples; None if single examples do not fit.
     """
-    before, was_training = Snapshot(model), model.training
+    snapshot, was_training = Snapshot(model), model.training
     trial = _Trial(model.train(), loss, step_batches)
     try:
-        return trial.from_largest() if room is None else trial.from_smallest(room)
+        if memory_budget is None:
+            return trial.search_from_largest()
+        return trial.search_from_smallest(memory_budget)
     finally:
         model.train(was_training)
-        before.restore()
+        snapshot.restore()
         device = next(model.parameters()).device
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
@@ -97,7 +104,7 @@ def fewest_micro_batches(
 
 @dataclass
 class _Trial:
-    """Runs the costliest step batch of a process in several cuts."""
+    """Runs the costliest step batch of a process with several numbers of micro-batches."""
 
     model: nn.Module
     loss: Loss
@@ -108,34 +115,34 @@ class _Trial:
         self._trainable = [p for p in self.model.parameters() if p.requires_grad]
         examples = len(self.step_batches.costliest_ids)
         doublings = range((examples - 1).bit_length())
-        self.cuts = [*(2**power for power in doublings), examples]
+        self.candidates = [*(2**power for power in doublings), examples]
 
-    def from_largest(self) -> int | None:
-        if not self._fits(self._fill):
+    def search_from_largest(self) -> int | None:
+        if not self._fits(self._allocate_state):
             return None
-        return next((cut for cut in self.cuts if self._fits(self._run, cut)), None)
+        return next((number for number in self.candidates if self._fits(self._run, number)), None)
 
-    def from_smallest(self, room: int) -> int | None:
-        parts = 1 + STATE_PER_WEIGHT
-        room -= parts * sum(p.numel() * p.element_size() for p in self._trainable)
-        if room < 0 or not self._fits(self._fill):
+    def search_from_smallest(self, memory_budget: int) -> int | None:
+        copies = 1 + STATE_PER_WEIGHT
+        memory_budget -= copies * sum(p.numel() * p.element_size() for p in self._trainable)
+        if memory_budget < 0 or not self._fits(self._allocate_state):
             return None
-        begin = status_bytes("VmRSS")
-        if begin is None:
+        initial = status_bytes("VmRSS")
+        if initial is None:
             raise InputError(
-                "--auto_micro_batch: on a CPU it needs /proc/self/status, which this system lacks. "
-                "Set --gradient_accumulation_steps by hand."
+                "--auto_micro_batch: on a CPU this requires /proc/self/status, which this system "
+                "does not have. Remove the flag and set --gradient_accumulation_steps."
             )
-        found, growth_per_cost = None, 0.0
-        for cut in reversed(self.cuts):
-            cost = self.step_batches.largest_cost(cut)
-            expected = growth_per_cost * cost * SAFETY_MARGIN
-            if expected > room or not self._fits(self._run, cut):
+        smallest, growth_per_cost = None, 0.0
+        for number in reversed(self.candidates):
+            cost = self.step_batches.largest_cost(number)
+            predicted = growth_per_cost * cost * SAFETY_MARGIN
+            if predicted > memory_budget or not self._fits(self._run, number):
                 break
             # A peak from before the search makes the growth too large, never too small.
-            growth_per_cost = ((status_bytes("VmHWM") or begin) - begin) / cost
-            found = cut
-        return found
+            growth_per_cost = ((status_bytes("VmHWM") or initial) - initial) / cost
+            smallest = number
+        return smallest
 
     def _fits(self, attempt: Callable[..., None], *args: int) -> bool:
         try:
@@ -146,18 +153,18 @@ class _Trial:
             fits = False
         else:
             fits = True
-        if not fits:  # here the error is gone, and with it the tensors of its frames
+        if not fits:  # after the except block, which has freed the error and its frames' tensors
             release_memory(self._trainable[0].device)
         return fits
 
-    def _fill(self) -> None:
-        """Take what gradients and the optimizer's state will; ones, so that pages are touched."""
+    def _allocate_state(self) -> None:
+        """Allocate gradients and optimizer state, with ones so that their pages are touched."""
         for parameter in self._trainable:
             parameter.grad = torch.ones_like(parameter)
             self.optimizer_state += [
                 torch.ones_like(parameter, requires_grad=False) for _ in range(STATE_PER_WEIGHT)
             ]
 
-    def _run(self, cut: int) -> None:
-        for micro_batch in self.step_batches.costliest(cut):
+    def _run(self, number: int) -> None:
+        for micro_batch in self.step_batches.costliest(number):
             self.loss(self.model, micro_batch).backward()

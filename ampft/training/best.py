@@ -1,4 +1,4 @@
-"""The best model so far by a named metric, and when to stop looking for a better one."""
+"""The best model so far by a metric, and early stopping."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ class BestModel:
 
     Attributes:
         path: Safetensors file, written by the main process.
-        metric: Metric of the validation split that decides.
-        patience: Evaluations without improvement after which to stop; None never stops.
+        metric: Metric of the validation split that selects the best epoch.
+        patience: Number of evaluations without improvement after which to stop; None never stops.
+        epoch: Best epoch so far.
+        value: Value of the metric in that epoch.
+        without_improvement: Number of evaluations since then.
     """
 
     path: Path
@@ -36,9 +39,9 @@ class BestModel:
     def update(
         self, value: float | None, epoch: int, accelerator: Accelerator, model: nn.Module
     ) -> bool:
-        """Keep the weights if `value` of the metric is the best so far; return whether it is.
+        """Save the weights if `value` of the metric is the best so far; return whether it is.
 
-        A value that is undefined (None) or NaN is never the best, not even the first.
+        An undefined value (None or NaN) is never the best, even if it is the first.
         """
         sign = 1 if self.metric.higher_is_better else -1
         best = -math.inf if self.value is None else sign * self.value
@@ -48,13 +51,13 @@ class BestModel:
         self.epoch, self.value, self.without_improvement = epoch, value, 0
         weights = accelerator.get_state_dict(model)
         if accelerator.is_main_process:
-            # torch.compile puts a module of its own around each one that it compiles.
+            # torch.compile wraps each module that it compiles in a module of this name.
             unshared = {
                 name.replace("_orig_mod.", ""): tensor.clone().contiguous()
                 for name, tensor in weights.items()
             }
             save_file(unshared, self.path)
-            self.path.chmod(0o644)  # safetensors leaves it to its owner alone
+            self.path.chmod(0o644)  # safetensors makes it readable only by its owner
         return True
 
     @property

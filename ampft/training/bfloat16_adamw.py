@@ -1,12 +1,13 @@
-"""AdamW whose weights are bfloat16, by Kahan summation or stochastic rounding (`bfloat16_sums`).
+"""AdamW for bfloat16 weights, with Kahan summation or stochastic rounding.
 
-Why not by a library: torchao compiles its step, which takes a C++ compiler on a CPU, and has no
-Kahan summation; optimi has no stochastic rounding, and rounds each intermediate to bfloat16, where
-PyTorch's fused AdamW computes in float32. Here the moments are PyTorch's own, bit for bit, so that
-the modes differ in how the weight is rounded and in nothing else.
+No library provides both: torchao compiles its step, which requires a C++ compiler on a CPU, and has
+no Kahan summation; optimi has no stochastic rounding, and rounds each intermediate result to
+bfloat16, where PyTorch's fused AdamW computes in float32. Here the moments equal PyTorch's bit for
+bit, so that the modes differ only in how weights are rounded.
 
-The moments are bfloat16 in every mode. With beta2 = 0.999 the second one stalls where a change is
-below 2^-9 of it: that belongs to the cost of 16 bits (Zamirai et al. take 0.997 for this reason).
+The moments are bfloat16 in every mode. With beta2 = 0.999 the second moment does not change if its
+relative change is below 2^-9. This is part of the cost of 16 bits (Zamirai et al. use 0.997 for
+this reason).
 """
 
 from __future__ import annotations
@@ -20,27 +21,29 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.adamw import adamw
 
-from ampft.training.bfloat16_sums import add_stochastically, add_with_compensation
-
 NEAREST, KAHAN, STOCHASTIC = "nearest", "kahan", "stochastic"
 COMPENSATION = "compensation"
-# Elements that are float32 at a time: temporaries that fit a CPU's cache, few launches on a GPU.
-_AT_ONCE_ON_CPU = 2**18
-_AT_ONCE = 2**22
+# Elements converted to float32 at a time, so that temporaries fit into a CPU's cache, and a GPU
+# needs few kernel launches.
+_CHUNK_SIZE_ON_CPU = 2**18
+_CHUNK_SIZE = 2**22
 
 
 class BFloat16AdamW(Optimizer):
-    """AdamW whose weights, moments and compensations are bfloat16; sums in float32.
+    """AdamW with bfloat16 weights, moments and compensations, and float32 arithmetic.
 
     Args:
-        params: Parameters or groups of them, all bfloat16.
-        lr: Rate.
-        betas: Decay of the two moments.
-        eps: Added to the root of the second moment.
-        weight_decay: Decoupled decay per step, times the rate.
+        params: Parameters or groups of parameters, all bfloat16.
+        lr: Learning rate.
+        betas: Decay rates of the two moments.
+        eps: Term added to the root of the second moment.
+        weight_decay: Decoupled weight decay, which is multiplied by the learning rate.
         rounding: `KAHAN` or `STOCHASTIC`.
-        seed: Of stochastic rounding. The draws of a step depend on it and on the step's number
-            alone: equal in every process, and after a resume.
+        seed: Seed for stochastic rounding. The draws of a step depend only on the seed and the
+            number of the step, so they are equal in all processes and after a resume.
+
+    Raises:
+        ValueError: `rounding` is neither of the two.
     """
 
     def __init__(
@@ -57,14 +60,14 @@ class BFloat16AdamW(Optimizer):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, defaults)
         if rounding not in (KAHAN, STOCHASTIC):
-            raise ValueError(f"rounding: {rounding!r}; has to be {KAHAN!r} or {STOCHASTIC!r}")
+            raise ValueError(f"rounding: received {rounding!r}; use {KAHAN!r} or {STOCHASTIC!r}")
         self._rounding = rounding
         self._seed = seed
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
         """Apply one step to all parameters that have a gradient."""
-        assert closure is None, "the loss is computed before the step"
+        assert closure is None, "closures are not supported"
         generators: dict[torch.device, torch.Generator] = {}
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -74,48 +77,48 @@ class BFloat16AdamW(Optimizer):
                 device = parameter.device
                 if device not in generators:
                     generators[device] = _generator(self._seed, int(state["step"]), device)
-                for part in _parts(parameter, state):
-                    update = _update(part, state["step"], group)
+                for chunk in _chunks(parameter, state):
+                    update = _update(chunk, state["step"], group)
                     if self._rounding == KAHAN:
-                        add_with_compensation(part["weight"], part[COMPENSATION], update)
+                        add_with_compensation(chunk["weight"], chunk[COMPENSATION], update)
                     else:
-                        add_stochastically(part["weight"], update, generators[device])
+                        add_stochastically(chunk["weight"], update, generators[device])
                 state["step"] += 1
 
     def _state_of(self, parameter: Tensor) -> dict[str, Any]:
         state = self.state[parameter]
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float32)
-            kept = (COMPENSATION,) if self._rounding == KAHAN else ()
-            for name in ("exp_avg", "exp_avg_sq", *kept):
+            extra = (COMPENSATION,) if self._rounding == KAHAN else ()
+            for name in ("exp_avg", "exp_avg_sq", *extra):
                 state[name] = torch.zeros_like(parameter)
         return state
 
 
 def _generator(seed: int, step: int, device: torch.device) -> torch.Generator:
-    # The CPU's generator takes 32 bits of a seed: mixed, so that neighbours are unrelated.
+    # The CPU's generator uses 32 bits of a seed; mixing makes those of adjacent steps unrelated.
     mixed = int(np.random.SeedSequence([seed, step]).generate_state(1)[0])
     return torch.Generator(device).manual_seed(mixed)
 
 
-def _parts(parameter: Tensor, state: dict[str, Any]) -> Iterator[dict[str, Tensor]]:
-    """Yield views of a parameter, its gradient and its state, some elements at a time."""
-    whole = {"weight": parameter.detach(), "grad": parameter.grad, **state}
-    del whole["step"]
-    at_once = _AT_ONCE_ON_CPU if parameter.device.type == "cpu" else _AT_ONCE
-    if parameter.numel() <= at_once or not all(t.is_contiguous() for t in whole.values()):
-        yield whole
+def _chunks(parameter: Tensor, state: dict[str, Any]) -> Iterator[dict[str, Tensor]]:
+    """Yield views of a parameter, its gradient and its state, in chunks of elements."""
+    tensors = {"weight": parameter.detach(), "grad": parameter.grad, **state}
+    del tensors["step"]
+    size = _CHUNK_SIZE_ON_CPU if parameter.device.type == "cpu" else _CHUNK_SIZE
+    if parameter.numel() <= size or not all(t.is_contiguous() for t in tensors.values()):
+        yield tensors
         return
-    split = [tensor.view(-1).split(at_once) for tensor in whole.values()]
+    split = [tensor.view(-1).split(size) for tensor in tensors.values()]
     for views in zip(*split, strict=True):
-        yield dict(zip(whole, views, strict=True))
+        yield dict(zip(tensors, views, strict=True))
 
 
-def _update(part: dict[str, Tensor], step: Tensor, group: dict[str, Any]) -> Tensor:
-    """Advance both moments, and return what AdamW adds to the weight, in float32."""
+def _update(chunk: dict[str, Tensor], step: Tensor, group: dict[str, Any]) -> Tensor:
+    """Update both moments, and return what AdamW adds to the weight, in float32."""
     names = ("grad", "exp_avg", "exp_avg_sq")
-    grad, exp_avg, exp_avg_sq = (part[name].float() for name in names)
-    # A weight of zero: what is added to it comes out unrounded. It cannot decay.
+    grad, exp_avg, exp_avg_sq = (chunk[name].float() for name in names)
+    # A step from zero weights returns the update unrounded; weight decay is applied below.
     update = torch.zeros_like(grad)
     device = grad.device
     adamw(
@@ -124,8 +127,42 @@ def _update(part: dict[str, Tensor], step: Tensor, group: dict[str, Any]) -> Ten
         beta2=group["betas"][1], lr=group["lr"], weight_decay=0.0, eps=group["eps"],
         maximize=False,
     )  # fmt: skip
-    part["exp_avg"].copy_(exp_avg)
-    part["exp_avg_sq"].copy_(exp_avg_sq)
+    chunk["exp_avg"].copy_(exp_avg)
+    chunk["exp_avg_sq"].copy_(exp_avg_sq)
     if group["weight_decay"] != 0:
-        update.sub_(part["weight"].float().mul_(group["lr"] * group["weight_decay"]))
+        update.sub_(chunk["weight"].float().mul_(group["lr"] * group["weight_decay"]))
     return update
+
+
+def add_with_compensation(weight: Tensor, compensation: Tensor, update: Tensor) -> None:
+    """Add an update to a weight by Kahan summation, in place.
+
+    Args:
+        weight: bfloat16, any shape.
+        compensation: bfloat16, rounding error of the weight, which is updated in place.
+        update: float32, overwritten.
+    """
+    before = weight.float()
+    update.add_(compensation.float())
+    weight.copy_(before + update)
+    compensation.copy_(update.sub_(weight.float().sub_(before)))
+
+
+def add_stochastically(weight: Tensor, update: Tensor, generator: torch.Generator) -> None:
+    """Add an update to a weight and round stochastically, in place.
+
+    The expectation is the float32 sum. Adding 16 uniform bits below the last place of a bfloat16
+    and truncating rounds away from zero with a probability equal to the fraction given by the
+    truncated bits.
+
+    Args:
+        weight: bfloat16, any shape.
+        update: float32, overwritten.
+        generator: Random generator on the weight's device.
+    """
+    bits = update.add_(weight.float()).view(torch.int32)
+    # One 64-bit draw provides the noise of four elements, as in `ampft.models.packing.dropout`.
+    words = torch.empty(-(-bits.numel() // 4), dtype=torch.int64, device=bits.device)
+    noise = words.random_(-(2**63), None, generator=generator).view(torch.int16)[: bits.numel()]
+    bits.add_(noise.view(bits.shape).int().add_(2**15)).bitwise_and_(-(2**16))
+    weight.copy_(update)

@@ -1,31 +1,33 @@
-"""What the first optimizer step shows of a run: its dtypes, its memory, what it drew at random."""
+"""Measurements of the first optimizer step: its dtypes, its memory and its random state."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ampft.precision.executed import ExecutedDtypes, ProductRecorder, state_bytes, tensor_bytes
 from ampft.precision.resolve import Precision
-from ampft.training.saved_tensors import SavedBytes
 
 
 @dataclass
 class FirstStep:
-    """Measures the first optimizer step and leaves the others alone.
+    """Measures only the first optimizer step.
 
     Attributes:
-        precision: What the step was meant to compute in.
-        executed: What it computed in; None before its end.
-        memory: Bytes by name: weights, gradients, optimizer_state and activations.
-        random_state: SHA-256 of the generators that dropout draws from, after the step: runs that
-            agree in it dropped the same, as far as their layers are the same.
+        precision: Precision requested for the step.
+        executed: Dtypes that the step used; None before it has ended.
+        memory: Bytes of weights, gradients, optimizer_state and activations, by these names.
+        random_state: SHA-256 of the states of the generators that dropout draws from, after the
+            step. Runs with equal layers and equal states used the same dropout masks.
     """
 
     precision: Precision
@@ -35,11 +37,11 @@ class FirstStep:
 
     @contextmanager
     def measured(self, model: nn.Module, optimizer: Any) -> Iterator[None]:
-        """Measure what happens inside, if it is the first step.
+        """Return a context that measures the step inside it, if it is the first one.
 
         Args:
-            model: Its gradients stay until the context is left.
-            optimizer: As Accelerate prepared it.
+            model: Model, whose gradients must not be cleared inside the context.
+            optimizer: Optimizer as prepared by Accelerate.
         """
         if self.executed is None:
             recorder, saved = ProductRecorder(self.precision), SavedBytes(model.parameters())
@@ -56,7 +58,7 @@ class FirstStep:
             }
         else:
             yield
-        # A step that fp16 skips leaves an optimizer as empty as it was.
+        # A step that fp16 skips does not create the optimizer state.
         if self.memory is not None and self.memory["optimizer_state"] == 0:
             self.memory["optimizer_state"] = state_bytes(optimizer.optimizer)
 
@@ -69,3 +71,90 @@ def _random_state() -> str:
     for state in states:
         digest.update(state.numpy().tobytes())
     return digest.hexdigest()
+
+
+_StorageKey = tuple[torch.device, int]
+
+
+class SavedBytes:
+    """Context that counts the bytes of storages saved by autograd, without those of parameters.
+
+    A storage counts once, from the moment a forward pass saves it until the backward pass releases
+    it, so that `peak` is that of the micro-batch that saves most. Weights cast by autocast are
+    included, because they are saved too. Tensors that gradient checkpointing saves while it
+    recomputes are not included. Values and random numbers do not change.
+
+    Attributes:
+        current: Bytes that are saved now.
+        peak: Largest number of bytes that were saved at the same time.
+    """
+
+    def __init__(self, parameters: Iterable[Tensor]) -> None:
+        self.current = 0
+        self.peak = 0
+        self._excluded = {key for parameter in parameters for key, _ in _storages(parameter)}
+        self._references: dict[_StorageKey, int] = {}
+        self._hooks = saved_tensors_hooks(self._pack, _unpack)
+
+    def __enter__(self) -> SavedBytes:
+        self._hooks.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._hooks.__exit__(kind, error, traceback)
+
+    def _pack(self, tensor: Tensor) -> _Saved:
+        return _Saved(self, tensor)
+
+    def acquire(self, key: _StorageKey, size: int) -> None:
+        """Add a reference to a storage of `size` bytes."""
+        if key in self._excluded:
+            return
+        self._references[key] = self._references.get(key, 0) + 1
+        if self._references[key] == 1:
+            self.current += size
+            self.peak = max(self.peak, self.current)
+
+    def release(self, key: _StorageKey, size: int) -> None:
+        """Remove a reference to a storage of `size` bytes."""
+        if key in self._excluded:
+            return
+        self._references[key] -= 1
+        if self._references[key] == 0:
+            del self._references[key]
+            self.current -= size
+
+
+class _Saved:
+    """A saved tensor, which lives as long as autograd refers to it."""
+
+    def __init__(self, counter: SavedBytes, tensor: Tensor) -> None:
+        # Detached, because an output saved by its own node would never be freed.
+        self.tensor = tensor.detach()
+        self._counter = counter
+        self._storages = tuple(_storages(tensor))
+        for key, size in self._storages:
+            counter.acquire(key, size)
+
+    def __del__(self) -> None:
+        for key, size in self._storages:
+            self._counter.release(key, size)
+
+
+def _unpack(saved: _Saved) -> Tensor:
+    return saved.tensor
+
+
+def _storages(tensor: Any) -> Iterator[tuple[_StorageKey, int]]:
+    """Yield key and bytes of each storage of a tensor; sharded and fp8 tensors have several."""
+    if is_traceable_wrapper_subclass(tensor):
+        for name in tensor.__tensor_flatten__()[0]:
+            yield from _storages(getattr(tensor, name))
+    else:
+        storage = tensor.untyped_storage()
+        yield (tensor.device, storage.data_ptr()), storage.nbytes()

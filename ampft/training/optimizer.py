@@ -1,4 +1,4 @@
-"""The optimizer and its schedule: AdamW without decay on norms and biases, schedules by name."""
+"""The optimizer, AdamW without decay of norms and biases, and learning rate schedules."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class OptimizerSettings:
     """Settings of AdamW.
 
     Attributes:
-        learning_rate: Peak rate.
-        weight_decay: Decoupled decay per step, times the rate.
-        betas: Decay of the two moments.
-        epsilon: Added to the root of the second moment.
-        seed: Of stochastic rounding.
+        learning_rate: Peak learning rate.
+        weight_decay: Decoupled weight decay, which is multiplied by the learning rate.
+        betas: Decay rates of the two moments.
+        epsilon: Term added to the root of the second moment.
+        seed: Seed for stochastic rounding.
     """
 
     learning_rate: float
@@ -35,12 +35,12 @@ class OptimizerSettings:
 
 @dataclass(frozen=True)
 class ScheduleSettings:
-    """Settings of the learning rate's schedule.
+    """Settings of the learning rate schedule.
 
     Attributes:
         name: A `transformers.SchedulerType`, such as "linear" or "cosine".
-        warmup_ratio: Share of the steps over which the rate rises, 0 to 1.
-        warmup_steps: Steps over which the rate rises; None takes the ratio.
+        warmup_ratio: Share of the steps over which the learning rate rises, 0 to 1.
+        warmup_steps: Number of steps over which the learning rate rises; None uses the ratio.
     """
 
     name: str = "linear"
@@ -51,16 +51,16 @@ class ScheduleSettings:
 def make_optimizer(
     model: nn.Module, settings: OptimizerSettings, precision: Precision | None = None
 ) -> Optimizer:
-    """Return AdamW over the trainable parameters, fused where PyTorch has a fused kernel.
+    """Return AdamW for the trainable parameters, fused where PyTorch has a fused kernel.
 
-    Parameters of fewer than two dimensions (biases, the weights of norms) do not decay, as in
+    Parameters with fewer than two dimensions (biases, the weights of norms) do not decay, as in
     the Trainer of transformers.
 
     Args:
-        model: Its weights in the dtype that they are stored in.
-        settings: Of AdamW.
-        precision: Decides how bfloat16 weights take updates; None, and modes with float32 weights,
-            take PyTorch's AdamW.
+        model: Model, whose weights already have their storage dtype.
+        settings: Settings of AdamW.
+        precision: Precision, which determines how updates of bfloat16 weights are rounded. None and
+            modes with float32 weights use PyTorch's AdamW.
     """
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
@@ -70,11 +70,11 @@ def make_optimizer(
         },
         {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
     ]
-    filled = [group for group in groups if group["params"]]
+    nonempty = [group for group in groups if group["params"]]
     rounding = None if precision is None else precision.rounding
     if rounding in (KAHAN, STOCHASTIC):
         return BFloat16AdamW(
-            filled,
+            nonempty,
             lr=settings.learning_rate,
             betas=settings.betas,
             eps=settings.epsilon,
@@ -82,7 +82,7 @@ def make_optimizer(
             seed=settings.seed,
         )
     return AdamW(
-        filled,
+        nonempty,
         lr=settings.learning_rate,
         betas=settings.betas,
         eps=settings.epsilon,
@@ -93,12 +93,12 @@ def make_optimizer(
 def make_schedule(optimizer: Optimizer, steps: int, settings: ScheduleSettings) -> LRScheduler:
     """Return a schedule of transformers that counts applied optimizer steps.
 
-    Do not prepare it: Accelerate would step it once per process.
+    Do not pass it to `Accelerator.prepare`, which would step it once per process.
 
     Args:
-        optimizer: Not yet prepared.
-        steps: Optimizer steps of the whole training.
-        settings: Which schedule, and its warm-up.
+        optimizer: Optimizer that is not yet prepared.
+        steps: Number of optimizer steps of the whole training.
+        settings: Settings of the schedule.
     """
     warmup = settings.warmup_steps
     if warmup is None:

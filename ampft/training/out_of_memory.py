@@ -1,4 +1,4 @@
-"""Steps that run out of memory: repeated exactly in smaller micro-batches, or refused clearly."""
+"""Repeats steps that run out of memory in smaller micro-batches, or stops with an explanation."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from ampft.data.steps import StepBatch, StepBatches
 from ampft.errors import TrainingStopped
 from ampft.text.terminal import labelled
 
-# What torch says in a RuntimeError that is not an OutOfMemoryError: its CPU allocator, cuBLAS, MPS.
+# Messages of a RuntimeError that is not an OutOfMemoryError, from the CPU allocator, cuBLAS or MPS.
 _PHRASES = (
     "not enough memory: you tried",
     "can't allocate memory",
     "out of memory",
     "ALLOC_FAILED",
 )
-NEEDS_LESS = "--gradient_checkpointing, a lower --max_seq_length or a smaller model need less."
+MEMORY_ADVICE = (
+    "To reduce memory, use --gradient_checkpointing, a lower --max_seq_length or a smaller model."
+)
 
 
 class OutOfMemory(TrainingStopped):
-    """A step does not fit into memory, and smaller micro-batches do not help or are not allowed."""
+    """A step does not fit into memory, and smaller micro-batches are not possible or not enough."""
 
     status = "interrupted"
 
@@ -38,11 +40,11 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 @contextmanager
-def memory_explained() -> Iterator[None]:
-    """Turn memory that runs out outside of micro-batches into a message.
+def explain_out_of_memory() -> Iterator[None]:
+    """Turn errors of allocations outside of training steps into a message.
 
     Raises:
-        OutOfMemory: In place of what torch raised.
+        OutOfMemory: An allocation failed inside the context.
     """
     try:
         yield
@@ -50,13 +52,16 @@ def memory_explained() -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         raise OutOfMemory(
-            f"memory ran out: {_one_line(error)}. In an evaluation, lower "
-            "--per_device_eval_batch_size; otherwise take a smaller model."
+            f"ran out of memory: {_one_line(error)}. During an evaluation, lower "
+            "--per_device_eval_batch_size; otherwise use a smaller model."
         ) from error
 
 
 class Snapshot:
-    """What a forward and backward pass changes: random state and buffers; gradients are empty."""
+    """The state that forward and backward passes change: random state and buffers.
+
+    Gradients are not stored; they must be empty.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
@@ -79,28 +84,28 @@ class Snapshot:
 
 
 def release_memory(device: torch.device) -> None:
-    """Free what only reference cycles hold, and return freed memory to the device."""
+    """Free objects in reference cycles, and return freed memory to the device."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
 @dataclass
-class Retries:
-    """Computes the gradient of a step, again in smaller micro-batches when memory runs out.
+class OutOfMemoryRetries:
+    """Computes the gradient of a step, and retries in smaller micro-batches if memory runs out.
 
     Attributes:
-        model: Its buffers and random state are restored before a step is repeated.
-        step_batches: In the current number of micro-batches.
-        repeats: Whether a step is repeated. Several processes cannot: they communicate in the
-            backward pass.
-        advice: What the user can do where it is not.
-        write: Prints a line above the progress bar.
+        model: Model, whose buffers and random state are restored before a step is repeated.
+        step_batches: Step batches with the current number of micro-batches.
+        can_repeat: Whether a step may be repeated. Several processes cannot repeat one, because
+            they communicate in the backward pass.
+        advice: Advice for the user if the step may not be repeated.
+        write: Function that prints a line above the progress bar.
     """
 
     model: nn.Module
     step_batches: StepBatches
-    repeats: bool
+    can_repeat: bool
     advice: str
     write: Callable[[str], None]
 
@@ -110,46 +115,47 @@ class Retries:
         """Call `compute` with a step batch until it fits into memory.
 
         Args:
-            compute: Adds up the gradient of a step batch and returns the losses of its
-                micro-batches. Gradients are empty when it is called.
-            step_batch: As the loader cut it.
+            compute: Function that accumulates the gradient of a step batch and returns the losses
+                of its micro-batches. Gradients are empty when it is called.
+            step_batch: Step batch from the loader.
 
         Returns:
-            The step batch in the micro-batches that it was computed in, and what `compute`
-            returned.
+            The step batch with the micro-batches that were used, and the result of `compute`.
 
         Raises:
-            OutOfMemory: It does not fit, and cannot be repeated or has single examples already.
+            OutOfMemory: The step does not fit, and cannot be repeated or already has single
+                examples as micro-batches.
         """
         if self.step_batches.rounds(step_batch) > len(step_batch.micro_batches):
             step_batch = self.step_batches.recut(step_batch)
-        before = Snapshot(self.model) if self.repeats else None
+        snapshot = Snapshot(self.model) if self.can_repeat else None
         while True:
             try:
                 return step_batch, compute(step_batch)
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
-                if before is None:
-                    message = f"memory ran out: {_one_line(error)}. {self.advice}"
+                if snapshot is None:
+                    message = f"ran out of memory: {_one_line(error)}. {self.advice}"
                     raise OutOfMemory(message) from error
                 if all(len(micro_batch.ids) == 1 for micro_batch in step_batch):
                     raise OutOfMemory(
-                        f"memory ran out with a single example: {_one_line(error)}. {NEEDS_LESS}"
+                        f"ran out of memory with a single example: {_one_line(error)}. "
+                        f"{MEMORY_ADVICE}"
                     ) from error
-            # Here the error is gone, and with it the tensors of its frames.
-            before.restore()
-            step_batch = self._cut_again(step_batch)
+            # After the except block, which has freed the error and the tensors of its frames.
+            snapshot.restore()
+            step_batch = self._split_further(step_batch)
 
-    def _cut_again(self, step_batch: StepBatch) -> StepBatch:
-        """Return a step batch in twice as many micro-batches, like all that follow."""
-        twice = 2 * len(step_batch.micro_batches)
-        more = max(twice, self.step_batches.micro_batches)
-        self.step_batches = replace(self.step_batches, micro_batches=more)
+    def _split_further(self, step_batch: StepBatch) -> StepBatch:
+        """Double the number of micro-batches of a step batch and of all later ones."""
+        doubled = 2 * len(step_batch.micro_batches)
+        number = max(doubled, self.step_batches.micro_batches)
+        self.step_batches = replace(self.step_batches, micro_batches=number)
         smaller = self.step_batches.recut(step_batch)
         text = (
-            f"ran out: epoch {step_batch.epoch + 1}, step {step_batch.step + 1} is repeated in "
-            f"{len(smaller.micro_batches)} micro-batches; later steps are cut likewise"
+            f"ran out in epoch {step_batch.epoch + 1}, step {step_batch.step + 1}: this step and "
+            f"all later ones now use {len(smaller.micro_batches)} micro-batches"
         )
         self.write(labelled("memory", text))
         return smaller

@@ -1,4 +1,4 @@
-"""What ends a training from outside."""
+"""Signals that end a training from outside."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def sigterm_raised() -> Iterator[None]:
-    """Let SIGTERM end the process as an exception does, with a truthful record."""
+def raise_on_sigterm() -> Iterator[None]:
+    """Make SIGTERM raise `SystemExit`, so that the end of the run is recorded."""
 
     def stop(number: int, frame: object) -> None:
         raise SystemExit(128 + number)  # as shells count
 
-    before = signal.signal(signal.SIGTERM, stop)
+    previous = signal.signal(signal.SIGTERM, stop)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous)

@@ -1,4 +1,4 @@
-"""How many CPU threads one process computes with."""
+"""The number of CPU threads of a process."""
 
 from __future__ import annotations
 
@@ -18,46 +18,46 @@ _CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")
 def restore_cpu_threads(
     requested: int | None, environ: Mapping[str, str] = os.environ, *, num_processes: int = 1
 ) -> int:
-    """Set the number of threads that PyTorch computes with on a CPU, and return it.
+    """Set the number of PyTorch's CPU threads, and return it.
 
     `accelerate launch` without a config file sets `OMP_NUM_THREADS=1` on a CPU, which halves the
-    speed of two cores. Where it did and one process trains, all physical cores are used again.
-    A user's own `OMP_NUM_THREADS=1` looks the same from inside; `--cpu_threads 1` states it.
+    speed on two cores. If it did so and a single process trains, all physical cores are used. A
+    user's own `OMP_NUM_THREADS=1` cannot be distinguished from this; `--cpu_threads 1` can.
 
     Args:
-        requested: Threads, from `--cpu_threads`; None for the rule above.
-        environ: The environment.
-        num_processes: Processes that train together; more than one share the cores.
+        requested: Number of threads from `--cpu_threads`; None for the rule above.
+        environ: Environment variables.
+        num_processes: Number of processes that train together and share the cores.
 
     Raises:
         InputError: `requested` is less than one.
     """
     if requested is not None:
         if requested < 1:
-            raise InputError(f"--cpu_threads {requested}: has to be 1 or more.")
+            raise InputError(f"--cpu_threads {requested}: must be 1 or more.")
         torch.set_num_threads(requested)
-    elif num_processes == 1 and set_by_launcher(environ):
+    elif num_processes == 1 and launcher_set_one_thread(environ):
         torch.set_num_threads(usable_cores())
     return torch.get_num_threads()
 
 
-def set_by_launcher(environ: Mapping[str, str]) -> bool:
-    """Return whether `accelerate launch` left this process one thread."""
-    # Shells set ACCELERATE_MIXED_PRECISION too; the other variable comes from the launcher alone.
+def launcher_set_one_thread(environ: Mapping[str, str]) -> bool:
+    """Return whether `accelerate launch` limited this process to one thread."""
+    # Users set ACCELERATE_MIXED_PRECISION too; only the launcher sets the other variable.
     launched = "ACCELERATE_MIXED_PRECISION" in environ and "ACCELERATE_DYNAMO_MODE" in environ
     return launched and environ.get("OMP_NUM_THREADS") == "1"
 
 
 def usable_cores() -> int:
-    """Return the physical cores that this process may use, at least 1.
+    """Return the number of physical cores that this process may use, at least 1.
 
-    Bounded by the affinity mask and by the processor time of the control group (version 2).
+    It is limited by the affinity mask and by the CPU quota of the control group (version 2).
     """
-    bounds = [psutil.cpu_count(logical=False) or psutil.cpu_count() or 1]
+    limits = [psutil.cpu_count(logical=False) or psutil.cpu_count() or 1]
     if hasattr(os, "sched_getaffinity"):
-        bounds.append(len(os.sched_getaffinity(0)))
-    bounds.append(_cores_of_control_group() or bounds[0])
-    return max(1, min(bounds))
+        limits.append(len(os.sched_getaffinity(0)))
+    limits.append(_cores_of_control_group() or limits[0])
+    return max(1, min(limits))
 
 
 def _cores_of_control_group() -> int | None:

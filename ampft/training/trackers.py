@@ -1,4 +1,4 @@
-"""Experiment trackers: which of those that were named are installed, and what they are told."""
+"""Experiment trackers: their names are checked, and settings are prepared for them."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from ampft.errors import InputError, nearest
 
 
 def tracked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that every tracker can show."""
+    """Return the settings of types that every tracker can display."""
     return {k: v for k, v in settings.items() if isinstance(v, int | float | str | bool)}
 
 
 def installed_trackers(report_to: str) -> list[str]:
-    """Return the trackers to give to an Accelerator as `log_with`.
+    """Return the trackers to pass to an Accelerator as `log_with`.
 
-    Accelerate itself passes over one that is not installed.
+    The check is needed because Accelerate silently ignores trackers that are not installed.
 
     Args:
-        report_to: Names as Accelerate has them, comma separated, or "all" for all installed ones.
+        report_to: Accelerate's names, separated by commas, or "all" for all installed trackers.
 
     Raises:
-        InputError: Accelerate does not know one, or it is not installed.
+        InputError: A tracker is unknown to Accelerate or not installed.
     """
     from accelerate.tracking import get_available_trackers
     from accelerate.utils import LoggerType
@@ -33,12 +33,12 @@ def installed_trackers(report_to: str) -> list[str]:
     for name in names:
         if name not in known:
             raise InputError(
-                f"--report_to {report_to}: Accelerate knows no tracker {name!r}."
+                f"--report_to {report_to}: {name!r} is not one of Accelerate's trackers."
                 f"{nearest(name, known)} Choose from {', '.join(known)}."
             )
         if name not in installed and name != "all":
             raise InputError(
-                f"--report_to {report_to}: the package of {name} is not installed here; installed: "
-                f"{', '.join(installed) or 'none'}. Install it, or leave --with_tracking away."
+                f"--report_to {report_to}: the package of {name} is not installed (installed: "
+                f"{', '.join(installed) or 'none'}). Install it, or remove --with_tracking."
             )
     return installed if "all" in names else names

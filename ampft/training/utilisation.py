@@ -1,4 +1,4 @@
-"""How much of the rate at which this machine multiplies matrices a training reached."""
+"""Utilisation: the rate of a training relative to the machine's matrix product rate."""
 
 from __future__ import annotations
 
@@ -10,30 +10,31 @@ from torch import nn
 from ampft.precision.matrix_rate import measure_matrix_rate
 from ampft.precision.resolve import Precision
 
-# Seconds of one product: with this, the whole measurement takes less than one.
-LONGEST_PRODUCT = 0.2
+# Seconds of one product, chosen such that the whole measurement takes less than a second.
+MAX_PRODUCT_SECONDS = 0.2
 
 PROTOCOL = (
-    "matrix_rate_gflops: square products in the compute dtype, fastest of several, same process "
-    "and threads, after training; flops_per_token: 6 x encoder weights that multiply (forward 2, "
-    "backward 4; no embeddings, biases, norms, pooler and head, nor products of attention scores), "
-    "even where a padding-free path spares some or checkpointing repeats some; utilisation: "
-    "tokens_per_second x flops_per_token / (matrix rate x processes)"
+    "matrix_rate_gflops: square products in the compute dtype, fastest of several, in the same "
+    "process with the same threads, after training; flops_per_token: 6 x the weights of the "
+    "encoder's matrices (forward 2, backward 4; without embeddings, biases, norms, pooler, head "
+    "and products of attention scores), although running without padding saves some and "
+    "checkpointing repeats some; utilisation: tokens_per_second x flops_per_token / (matrix rate "
+    "x processes)"
 )
 
 
 @dataclass(frozen=True)
 class Utilisation:
-    """What a training reached of what the machine can do.
+    """The utilisation of the machine by a training.
 
     Attributes:
-        matrix_rate_gflops: 10^9 operations per second of a large matrix product on one process;
-            None where the mode is emulated or torch has no plain product in it (fp8).
-        flops_per_token: Operations that a token costs in training; None where examples have no
+        matrix_rate_gflops: 10^9 operations per second of a large matrix product in one process;
+            None if the mode is emulated or torch has no plain product in it (fp8).
+        flops_per_token: Floating-point operations per token in training; None if examples have no
             tokens.
-        utilisation: Quotient of what was computed and what could have been; None where one of
-            the others is.
-        utilisation_protocol: How they were taken.
+        utilisation: Rate of the training divided by the rate of matrix products in all processes;
+            None if one of the other two is.
+        utilisation_protocol: Description of the measurement.
     """
 
     matrix_rate_gflops: float | None
@@ -50,47 +51,49 @@ def measure_utilisation(
     tokens_per_second: float | None,
     num_processes: int,
 ) -> Utilisation:
-    """Measure the matrix products of this process, and relate the training to them.
+    """Measure the matrix product rate of this process, and return the utilisation of a training.
 
     Args:
-        model: Unwrapped.
-        precision: Of the run; its TF32 policy is in force.
-        device: Where the model trained.
-        tokens_per_second: Of all processes; None where what is counted are no tokens.
-        num_processes: That trained together.
+        model: Unwrapped model.
+        precision: Precision of the run, whose TF32 policy must be in force.
+        device: Device of the training.
+        tokens_per_second: Tokens per second in all processes; None if examples have no tokens.
+        num_processes: Number of processes that trained together.
     """
     rate = None
     if not precision.is_emulated and not precision.row.replaces_layers:
         rate = measure_matrix_rate(
-            device, precision.compute_dtype, name=precision.mode, longest=LONGEST_PRODUCT
+            device, precision.compute_dtype, name=precision.mode, max_seconds=MAX_PRODUCT_SECONDS
         ).gflops
     if tokens_per_second is None:
         return Utilisation(rate, None, None)
     flops = flops_per_token(model)
-    reached = None if rate is None else tokens_per_second * flops / (rate * 1e9 * num_processes)
-    return Utilisation(rate, flops, reached)
+    utilisation = None
+    if rate is not None:
+        utilisation = tokens_per_second * flops / (rate * 1e9 * num_processes)
+    return Utilisation(rate, flops, utilisation)
 
 
 def flops_per_token(model: nn.Module) -> int:
     """Return the floating-point operations of a training step per token: 6 N.
 
     A weight takes part in one multiplication and one addition in the forward pass, and in twice as
-    many backward, for the gradients of its input and of itself. N counts the matrices of the
-    encoder: no embeddings, which are looked up, and neither biases nor norms. What stands outside
-    the encoder and its pooler act on one token per text. Source: Kaplan et al. (2020), "Scaling
-    Laws for Neural Language Models", section 2.1; the term that grows with the context is left out,
-    as it is there.
+    many in the backward pass, for the gradients of its input and of itself. N is the number of
+    weights in the matrices of the encoder, without embeddings, which are looked up, and without
+    biases and norms. The head and the pooler are not counted, because they act on one token per
+    text. Source: Kaplan et al. (2020), "Scaling Laws for Neural Language Models", section 2.1; the
+    term that grows with the context is omitted, as it is there.
 
     Args:
-        model: A model of transformers, whose `base_model` is the encoder, or any other module, of
-            which all is counted.
+        model: A model of transformers, whose `base_model` is the encoder, or any other module,
+            which is counted as a whole.
     """
     encoder = getattr(model, "base_model", model)
-    left_out = {
+    excluded = {
         id(parameter)
         for name, module in encoder.named_modules()
         if isinstance(module, nn.Embedding) or name.rpartition(".")[2] == "pooler"
         for parameter in module.parameters()
     }
-    counted = (p for p in encoder.parameters() if p.ndim >= 2 and id(p) not in left_out)
+    counted = (p for p in encoder.parameters() if p.ndim >= 2 and id(p) not in excluded)
     return 6 * sum(parameter.numel() for parameter in counted)

@@ -1,4 +1,4 @@
-"""Settings: defaults, a file, the command line, and what is refused."""
+"""Settings from defaults, a file and the command line, and settings that are rejected."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import re
 from dataclasses import fields
 
 import pytest
-from ampft.arguments.checks import BELOW_ONE, LOWEST
 
 from ampft.arguments import ClassifyArguments, parse_classify_arguments
-from ampft.arguments.classify import EMBEDDED, METRICS, MODES
-from ampft.arguments.other_scripts import INSTEAD
+from ampft.arguments.classify import BUILT_IN_DEFAULTS
+from ampft.arguments.other_scripts import REPLACEMENTS
 from ampft.errors import InputError
+from ampft.precision.modes import MODES
 
 FILE = ("--train_file", "train.csv")
 
@@ -24,51 +24,51 @@ def parse(*words: object) -> ClassifyArguments:
 # Defaults
 
 
-def test_nothing_given_trains_on_the_standard_library():
+def test_the_default_data_is_the_standard_library():
     arguments = parse()
     assert arguments.dataset_name == "stdlib"
     assert arguments.mixed_precision is None
-    for name, value in EMBEDDED["stdlib"].items():
+    for name, value in BUILT_IN_DEFAULTS["stdlib"].items():
         assert getattr(arguments, name) == value
 
 
-def test_files_have_the_general_defaults():
+def test_files_use_the_general_defaults():
     arguments = parse(*FILE)
     assert arguments.dataset_name is None
     general = {f.name: f.default for f in fields(ClassifyArguments)} | {"train_file": "train.csv"}
     assert vars(arguments) == general
 
 
-@pytest.mark.parametrize("name", EMBEDDED)
-def test_defaults_of_embedded_data_win_over_the_general_ones(name):
+@pytest.mark.parametrize("name", BUILT_IN_DEFAULTS)
+def test_defaults_of_built_in_data_override_the_general_ones(name):
     arguments = parse("--dataset_name", name)
-    assert EMBEDDED[name]
-    for setting, value in EMBEDDED[name].items():
+    assert BUILT_IN_DEFAULTS[name]
+    for setting, value in BUILT_IN_DEFAULTS[name].items():
         assert getattr(arguments, setting) == value
 
 
-@pytest.mark.parametrize("name", EMBEDDED)
-def test_flags_win_over_defaults_of_embedded_data(name):
+@pytest.mark.parametrize("name", BUILT_IN_DEFAULTS)
+def test_flags_override_defaults_of_built_in_data(name):
     arguments = parse("--dataset_name", name, "--learning_rate", 1e-6, "--num_train_epochs", 1)
     assert arguments.learning_rate == 1e-6
     assert arguments.num_train_epochs == 1
-    batch_size = EMBEDDED[name]["per_device_train_batch_size"]
+    batch_size = BUILT_IN_DEFAULTS[name]["per_device_train_batch_size"]
     assert arguments.per_device_train_batch_size == batch_size
 
 
-def test_a_flag_at_the_general_default_is_still_given():
-    # The value alone does not tell whether somebody asked for it.
+def test_a_flag_set_to_the_general_default_counts_as_set():
+    # The value does not show whether the user set it.
     general = {f.name: f.default for f in fields(ClassifyArguments)}["learning_rate"]
-    assert general != EMBEDDED["stdlib"]["learning_rate"]
+    assert general != BUILT_IN_DEFAULTS["stdlib"]["learning_rate"]
     assert parse("--learning_rate", general).learning_rate == general
 
 
-def test_a_file_wins_over_defaults_of_embedded_data(tmp_path):
+def test_a_file_overrides_defaults_of_built_in_data(tmp_path):
     config = tmp_path / "run.yaml"
     config.write_text("dataset_name: digits\nnum_train_epochs: 2\n")
     arguments = parse("--config", config)
     assert arguments.num_train_epochs == 2
-    assert arguments.learning_rate == EMBEDDED["digits"]["learning_rate"]
+    assert arguments.learning_rate == BUILT_IN_DEFAULTS["digits"]["learning_rate"]
 
 
 # Files
@@ -87,7 +87,7 @@ def test_settings_from_a_file(tmp_path, form):
     assert {name: getattr(arguments, name) for name in settings} == settings
 
 
-def test_the_command_line_wins_over_the_file(tmp_path):
+def test_the_command_line_overrides_the_file(tmp_path):
     config = tmp_path / "run.yaml"
     config.write_text("train_file: train.csv\nlearning_rate: 1e-3\nbaseline: true\nseed: 3\n")
     arguments = parse("--learning_rate", 2e-3, "--config", config, "--no-baseline")
@@ -97,7 +97,7 @@ def test_the_command_line_wins_over_the_file(tmp_path):
 
 
 def test_numbers_in_a_file_may_be_written_without_a_dot(tmp_path):
-    # YAML 1.1 reads 1e-5 as a text.
+    # YAML 1.1 reads 1e-5 as a string.
     config = tmp_path / "run.yaml"
     config.write_text("learning_rate: 1e-5\nwarmup_ratio: 0\n")
     arguments = parse(*FILE, "--config", config)
@@ -115,8 +115,8 @@ def test_an_empty_file_changes_nothing(tmp_path):
     ("content", "match"),
     [
         ("learning_rat: 1", "unknown setting 'learning_rat'.*'learning_rate'"),
-        ("seed: many", "seed is 'many'; it has to be a whole number"),
-        ("seed: 1.5", "seed is 1.5; it has to be a whole number"),
+        ("seed: many", "seed is 'many'; it must be a whole number"),
+        ("seed: 1.5", "seed is 1.5; it must be a whole number"),
         ("seed: .inf", "seed is inf"),
         ("mixed_precision: yes", "mixed_precision is True; choose from"),
         ("seed: true", "seed is True"),
@@ -124,12 +124,12 @@ def test_an_empty_file_changes_nothing(tmp_path):
         ("baseline: 1", "baseline is 1"),
         ("output_dir: [a]", r"output_dir is \['a'\]"),
         ("mixed_precision: fp15", "mixed_precision is 'fp15'; choose from no, fp32"),
-        ("- seed", "map names of flags to values"),
+        ("- seed", "map flag names to values"),
         ("seed: [1", "neither YAML nor JSON"),
         ("learning_rate: -1", "--learning_rate: received -1.0"),
-        ("baseline: 'on'", "baseline is 'on'; it has to be true or false"),
+        ("baseline: 'on'", "baseline is 'on'; it must be true or false"),
         ("output_dir: ' '", "--output_dir: received ' '"),
-        ("fp16: true", "unknown setting 'fp16'. Write --mixed_precision fp16"),
+        ("fp16: true", "unknown setting 'fp16'. Use --mixed_precision fp16"),
     ],
 )
 def test_a_file_is_checked_like_flags(tmp_path, content, match):
@@ -161,8 +161,8 @@ def test_no_in_yaml_is_the_precision_and_not_false(tmp_path):
         (("--seed", "1.5"), "--seed: invalid whole number value: '1.5'"),
         (("--learning_rate", "fast"), "--learning_rate: invalid number value"),
         (("--mixed_precision", "int8"), "--mixed_precision: invalid choice: 'int8'"),
-        (("--metric_for_best_model", "f1"), "invalid choice: 'f1'"),
-        ((*FILE, "--dataset_name", "trec"), "name one source of data"),
+        (("--metric_for_best_model", "f1"), "--metric_for_best_model: received 'f1'"),
+        ((*FILE, "--dataset_name", "trec"), "a run uses a single source of data"),
         (("--test_file", "test.csv"), "--train_file is missing: test.csv"),
         (
             ("--early_stopping_patience", "2", "--no-load_best_model_at_end"),
@@ -175,17 +175,26 @@ def test_refused(words, match):
         parse(*words)
 
 
+LIMITS = {f.name: f.metadata["limits"] for f in fields(ClassifyArguments)}
+LOWEST = {
+    name: limit["at_least"] for name, limit in LIMITS.items() if limit["at_least"] is not None
+}
+BELOW_ONE = [name for name, limit in LIMITS.items() if limit["below"] == 1]
+
+
 @pytest.mark.parametrize(("name", "low"), LOWEST.items())
 def test_numbers_below_their_range(name, low):
-    number = low - 1 if low else "-1"
-    with pytest.raises(InputError, match=f"--{name}: received -?[0-9.]+; it has to be {low:g} or"):
-        parse(*FILE, f"--{name}={number:g}" if low else f"--{name}=-1")
+    number = low - 1 if low else -1
+    match = f"--{name}: received -?[0-9.]+; it must be at least {low:g}"
+    with pytest.raises(InputError, match=match):
+        parse(*FILE, f"--{name}={number:g}")
 
 
 @pytest.mark.parametrize("name", BELOW_ONE)
 @pytest.mark.parametrize("value", ["1", "-0.1", "nan", "inf"])
 def test_shares_out_of_range(name, value):
-    with pytest.raises(InputError, match=f"--{name}: received .*; it has to be at least 0 and be"):
+    match = f"--{name}: received .*; it must be at least 0 and below 1"
+    with pytest.raises(InputError, match=match):
         parse(*FILE, f"--{name}={value}")
 
 
@@ -197,13 +206,16 @@ def test_a_learning_rate_that_is_not_finite(value):
 
 def test_every_number_has_a_range():
     numbers = {f.name for f in fields(ClassifyArguments) if "int" in f.type or "float" in f.type}
-    assert numbers == set(LOWEST) | set(BELOW_ONE)
+    assert numbers == set(LOWEST)
+    assert len(BELOW_ONE) == 6
 
 
 @pytest.mark.parametrize("name", ["seed", "data_seed"])
 def test_a_seed_has_32_bits(name):
     assert getattr(parse(f"--{name}", 2**32 - 1), name) == 2**32 - 1
-    with pytest.raises(InputError, match=f"--{name}: received 4294967296; .* 4294967295 or less"):
+    with pytest.raises(
+        InputError, match=f"--{name}: received 4294967296; .* at most 4,294,967,295"
+    ):
         parse(f"--{name}", 2**32)
 
 
@@ -216,16 +228,16 @@ def test_empty_texts(name):
         parse(f"--{name}=")
 
 
-@pytest.mark.parametrize("theirs", sorted(INSTEAD))
-def test_flags_of_other_scripts(theirs):
-    ours = {f.name for f in fields(ClassifyArguments)}
-    assert theirs not in ours
-    named = re.findall(r"--(\w+)", INSTEAD[theirs])
-    assert set(named) <= ours
-    assert named or "always done" in INSTEAD[theirs]
-    message = f"unknown flag --{theirs}. {INSTEAD[theirs]} See"
+@pytest.mark.parametrize("other", sorted(REPLACEMENTS))
+def test_flags_of_other_scripts(other):
+    names = {f.name for f in fields(ClassifyArguments)}
+    assert other not in names
+    named = re.findall(r"--(\w+)", REPLACEMENTS[other])
+    assert set(named) <= names
+    assert named or "always run" in REPLACEMENTS[other]
+    message = f"unknown flag --{other}. {REPLACEMENTS[other]} See"
     with pytest.raises(InputError, match=re.escape(message)):
-        parse(f"--{theirs}", "1")
+        parse(f"--{other}", "1")
 
 
 @pytest.mark.parametrize(
@@ -242,20 +254,18 @@ def test_a_switch_takes_no_value(words):
         parse(*words)
 
 
-# What the other layers call the same things
+# Consistency with other layers
 
 
-def test_the_modes_are_those_of_the_precision_layer():
-    from ampft.precision.modes import MODES as modes
+def test_the_modes_are_those_of_the_table():
+    choices = {f.name: f.metadata["choices"] for f in fields(ClassifyArguments)}["mixed_precision"]
+    assert choices == ("no", *MODES)
 
-    assert set(MODES) == {"no", *modes}
 
-
-def test_the_metrics_are_those_of_the_report():
-    from ampft.metrics.classification import Report
-
-    for name in METRICS:
-        assert hasattr(Report, name) or name in Report.__dataclass_fields__
+def test_a_metric_of_no_task_is_refused_with_a_suggestion():
+    with pytest.raises(InputError, match=r"received 'macro_f'\. Did you mean 'macro_f1'\?"):
+        parse("--metric_for_best_model", "macro_f")
+    assert parse("--metric_for_best_model", "log_loss").metric_for_best_model == "log_loss"
 
 
 def test_names_are_split_at_commas():

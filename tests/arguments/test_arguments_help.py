@@ -1,4 +1,4 @@
-"""What `--help` says of the settings."""
+"""The text of `--help`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import fields
 import pytest
 
 from ampft.arguments import ClassifyArguments, parse_classify_arguments
-from ampft.arguments.classify import EMBEDDED
+from ampft.arguments.classify import BUILT_IN_DEFAULTS
 
 
 def help_text(capsys) -> str:
@@ -33,10 +33,12 @@ def test_the_help_is_grouped(capsys):
     assert max(map(len, text.splitlines())) <= 100
 
 
-@pytest.mark.parametrize("name", sorted({k for values in EMBEDDED.values() for k in values}))
-def test_the_help_gives_the_defaults_of_embedded_data(name):
+@pytest.mark.parametrize(
+    "name", sorted({k for values in BUILT_IN_DEFAULTS.values() for k in values})
+)
+def test_the_help_states_the_defaults_of_built_in_data(name):
     (text,) = [f.metadata["help"] for f in fields(ClassifyArguments) if f.name == name]
-    for data, values in EMBEDDED.items():
+    for data, values in BUILT_IN_DEFAULTS.items():
         if name in values:
-            shown = {float(word) for word in re.findall(r"\d+(?:\.\d+)?(?:e-?\d+)?", text)}
-            assert values[name] in shown, f"{name}: {text!r} does not give that of {data}"
+            numbers = {float(word) for word in re.findall(r"\d+(?:\.\d+)?(?:e-?\d+)?", text)}
+            assert values[name] in numbers, f"{name}: {text!r} lacks the default of {data}"

@@ -1,4 +1,4 @@
-"""Folders of runs as a recipe leaves them, with answers that a test chooses."""
+"""Run folders as a recipe leaves them, with predictions that a test chooses."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def labels(n: int = N, classes: int = len(NAMES)) -> np.ndarray:
 
 
 def predicted(wrong: Iterable[int] = (), n: int = N) -> np.ndarray:
-    """All right but for the examples named, which get the next class."""
-    found = labels(n)
-    found[list(wrong)] = (found[list(wrong)] + 1) % len(NAMES)
-    return found
+    """Return correct predictions except for the `wrong` examples, which get the next class."""
+    classes = labels(n)
+    classes[list(wrong)] = (classes[list(wrong)] + 1) % len(NAMES)
+    return classes
 
 
 def record_of(arm: str, seed: int, **changes: Any) -> RunRecord:
-    """The record of a run; what is equal in all runs of a fair comparison is equal here."""
+    """Return a run record. Everything that a fair comparison needs to be equal is equal."""
     placebo = arm == "placebo"
     mode = "fp32" if placebo else arm
     values: dict[str, Any] = {
@@ -116,7 +116,7 @@ def write_run(
     parent: Path,
     arm: str,
     seed: int,
-    answers: np.ndarray | None = None,
+    predictions: np.ndarray | None = None,
     *,
     in_fp32: np.ndarray | None = None,
     truth: np.ndarray | None = None,
@@ -127,32 +127,33 @@ def write_run(
     rows: Sequence[Mapping[str, Any]] = (),
     **changes: Any,
 ) -> Path:
-    """Write a run's folder; `changes` go into its record.
+    """Write a run folder; `changes` go into its record.
 
     Args:
-        answers: Predicted classes; none leaves a run without predictions.
-        in_fp32: The same of the model in float32.
-        truth: Labels; none: `labels()`.
+        parent: Parent of the folder.
+        arm: Name of the arm.
+        seed: Training seed.
+        predictions: Predicted classes; None writes no predictions.
+        in_fp32: Predicted classes of the same model in float32; None writes none.
+        truth: Labels; None stands for `labels()`.
         names: Class names.
-        confidence: Of every prediction.
-        name: Of the folder.
-        losses: Of the history, a row each.
-        rows: What else the history's rows say.
+        confidence: Confidence of every prediction.
+        name: Name of the folder; None stands for `{arm}-seed{seed}`.
+        losses: Losses of the history, one per row.
+        rows: Additional values of the history's rows.
     """
     path = parent / (name or f"{arm}-seed{seed}")
     record = record_of(arm, seed, **changes)
     with RunFolder(path) as folder:
-        if answers is not None:
-            predictions = _predictions(answers, truth, names, confidence)
-            metrics = classification_report(predictions).metrics()
+        if predictions is not None:
+            written = _predictions(predictions, truth, names, confidence)
+            metrics = classification_report(written).metrics()
             selected = {"split": "test", "selected": False}
             record = replace(record, metrics={**metrics, **selected, **record.metrics})
-            write_predictions(
-                folder / "predictions.parquet", predictions, _texts, rows_per_group=64
-            )
+            write_predictions(folder / "predictions.parquet", written, _texts, rows_per_group=64)
         if in_fp32 is not None:
-            predictions = _predictions(in_fp32, truth, names, confidence)
-            write_predictions(folder / "predictions_fp32.parquet", predictions, _texts)
+            written = _predictions(in_fp32, truth, names, confidence)
+            write_predictions(folder / "predictions_fp32.parquet", written, _texts)
         if losses:
             more = rows or [{} for _ in losses]
             history = [
@@ -171,7 +172,7 @@ def write_runs(
     seeds: Sequence[int] = SEEDS,
     **changes: Any,
 ) -> list[Path]:
-    """Write a run for each arm and seed, with the examples that each has wrong."""
+    """Write a run for each arm and seed, given its wrong examples."""
     return [
         write_run(parent, arm, seed, predicted(examples), **changes)
         for arm, per_seed in wrong.items()
@@ -180,11 +181,14 @@ def write_runs(
 
 
 def _predictions(
-    answers: np.ndarray, truth: np.ndarray | None, names: Sequence[str], confidence: float
+    predicted_classes: np.ndarray,
+    truth: np.ndarray | None,
+    names: Sequence[str],
+    confidence: float,
 ) -> Predictions:
-    n, classes = len(answers), len(names)
+    n, classes = len(predicted_classes), len(names)
     shares = np.full((n, classes), (1 - confidence) / (classes - 1), dtype=np.float32)
-    shares[np.arange(n), answers] = confidence
+    shares[np.arange(n), predicted_classes] = confidence
     truth = labels(n, classes) if truth is None else truth
     return Predictions(np.arange(n), truth, shares, tuple(names), "test")
 

@@ -13,7 +13,7 @@ from run_folders import SEEDS, predicted, write_run, write_runs
 
 from ampft import cli
 from ampft.comparison.analysis.compare import compare_folders
-from ampft.comparison.read import read_comparison
+from ampft.comparison.report.files import read_comparison
 
 REPOSITORY = Path(__file__).parents[2]
 FEW = SEEDS[:3]
@@ -34,47 +34,47 @@ def command(*words: object, **environment: str) -> subprocess.CompletedProcess[s
     )  # fmt: skip
 
 
-def test_it_prints_the_table_and_writes_nothing(tmp_path, capsys):
+def test_the_table_is_printed_and_nothing_is_written(tmp_path, capsys):
     runs = write_runs(tmp_path, WRONG, seeds=FEW, losses=[1.0, 0.5])
     before = sorted(tmp_path.rglob("*"))
     assert cli.main(["compare", *map(str, runs)]) == 0
-    shown = capsys.readouterr()
-    assert shown.err == ""
+    printed = capsys.readouterr()
+    assert printed.err == ""
     for words in ("fp32", "placebo", "bf16", "fp16", "! screening: 3 seeds", "undecided"):
-        assert words in shown.out
-    assert shown.out.endswith("comparison.html, comparison.md and comparison.json.\n")
+        assert words in printed.out
+    assert printed.out.endswith("comparison.html, comparison.md and comparison.json.\n")
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_it_writes_what_was_found(tmp_path, capsys):
+def test_the_comparison_is_written(tmp_path, capsys):
     runs = write_runs(tmp_path / "runs", WRONG, seeds=FEW, losses=[1.0, 0.5])
     words = ["--margin", "2", "--metric", "macro_f1", "--output_dir", str(tmp_path / "out")]
     assert cli.main(["compare", str(tmp_path), *words]) == 0
     assert f"wrote {tmp_path / 'out'}" in capsys.readouterr().out
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == list(FILES)
-    found = read_comparison(tmp_path / "out" / "comparison.json")
-    assert found == compare_folders(runs, metric="macro_f1", margin=0.02)
-    assert (found.metric, found.margin) == ("macro_f1", 0.02)
+    written_comparison = read_comparison(tmp_path / "out" / "comparison.json")
+    assert written_comparison == compare_folders(runs, metric="macro_f1", margin=0.02)
+    assert (written_comparison.metric, written_comparison.margin) == ("macro_f1", 0.02)
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--metric", "log_loss"], "error: --metric log_loss: allowed are accuracy, macro_f1"),
-        (["--margin", "0"], "error: --margin 0: give points between 0 and 100"),
+        (["--metric", "f1"], "error: --metric f1: the runs have the metrics accuracy, macro_f1"),
+        (["--margin", "0"], "error: --margin 0: the margin must be above 0"),
         (["--margin", "one"], "error: argument --margin: invalid float value: 'one'"),
-        (["--baseline", "tf32"], "error: --baseline tf32: no run of tf32 among the runs named"),
+        (["--baseline", "tf32"], "error: --baseline tf32: there are only runs of fp32, bf16"),
         (["--margn", "1"], "error: unrecognized arguments: --margn"),
     ],
 )
-def test_bad_arguments_end_in_one_message(tmp_path, capsys, words, message):
+def test_invalid_arguments_print_one_message(tmp_path, capsys, words, message):
     runs = [str(write_run(tmp_path, arm, 42, predicted())) for arm in ("fp32", "bf16")]
     folder = tmp_path / "out"
     assert cli.main(["compare", *runs, "--output_dir", str(folder), *words]) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert shown.err.startswith(message)
-    assert shown.err.count("\n") == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith(message)
+    assert printed.err.count("\n") == 1
     assert not folder.exists()
 
 
@@ -101,14 +101,14 @@ def test_real_runs_are_compared(tmp_path, capsys):
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
     assert cli.main(["compare", str(tmp_path / "fp32"), str(tmp_path / "bf16")]) == 0
-    shown = capsys.readouterr().out
-    assert "! 1 seed: no error bars, no verdict; give at least 3" in shown
-    assert "not like for like" not in shown
+    printed = capsys.readouterr().out
+    assert "! only 1 seed: error bars and verdicts need at least 3" in printed
+    assert "not like for like" not in printed
     comparison = compare_folders([tmp_path / "fp32", tmp_path / "bf16"])
     arm = comparison.arm("bf16")
     report = json.loads((tmp_path / "bf16" / "report.json").read_text(encoding="utf-8"))
     assert arm.metrics["accuracy"].mean == report["accuracy"]
-    assert arm.metrics["ece"].mean == report["expected_calibration_error"]
+    assert arm.metrics["expected_calibration_error"].mean == report["expected_calibration_error"]
     assert arm.confusion == tuple(map(tuple, report["confusion_matrix"]))
     assert arm.metrics_fp32 != {}
     assert arm.memory is not None

@@ -1,4 +1,4 @@
-"""Figures of arms with known answers: differences, flips, classes, speed, memory, curves."""
+"""Results of arms with known predictions: differences, flips, classes, speed, memory, curves."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import pytest
 from run_folders import MIB, NAMES, SEEDS, N, labels, predicted, record_of, write_run, write_runs
 
 from ampft.comparison.analysis.compare import compare_folders
-from ampft.comparison.analysis.curves import POINTS
+from ampft.comparison.analysis.curves import MAX_POINTS
 from ampft.comparison.statistics.interval import estimate_difference
 from ampft.comparison.statistics.jackknife import jackknife_differences
 from ampft.comparison.statistics.mcnemar import mcnemar_mid_p
 from ampft.metrics.scores import flat_scores
+from ampft.metrics.sums import ACCURACY, single_label_sums
 
 FEW = SEEDS[:3]
-# What bf16 answers otherwise than fp32: it gains some of fp32's errors and loses others.
+# Wrong examples per seed: bf16 corrects some errors of fp32 and makes others.
 FP32 = [range(10), range(10), range(10)]
 BF16 = [range(4, 12), range(2, 10), [*range(10), 50, 51, 52]]
 
@@ -41,11 +42,9 @@ def test_metrics_and_differences(tmp_path):
     assert comparison.margin_share_of_errors == pytest.approx(0.01 / 0.05)
     expected = estimate_difference(
         jackknife_differences(
-            labels(),
-            np.stack([predicted(wrong) for wrong in BF16]),
-            np.stack([predicted(wrong) for wrong in FP32]),
-            metric="accuracy",
-            classes=3,
+            [single_label_sums(labels(), predicted(wrong), 3) for wrong in BF16],
+            [single_label_sums(labels(), predicted(wrong), 3) for wrong in FP32],
+            ACCURACY,
         )
     )
     difference = arm.difference
@@ -57,20 +56,20 @@ def test_metrics_and_differences(tmp_path):
     assert difference.verdict == "undecided"
 
 
-def test_the_placebo_is_no_candidate(tmp_path):
+def test_the_placebo_gets_no_verdict(tmp_path):
     wrong = {"fp32": [range(10)] * 3, "bf16": [range(30)] * 3, "fp16": [range(9)] * 3}
-    alone = compared(tmp_path / "a", wrong)
+    without_placebo = compared(tmp_path / "a", wrong)
     with_placebo = compared(tmp_path / "b", {**wrong, "placebo": [range(60)] * 3})
     placebo = with_placebo.arm("placebo").difference
     assert placebo is not None
     assert placebo.interval95[1] < 0
     assert (placebo.p_difference, placebo.p_difference_holm, placebo.verdict) == (None, None, None)
-    for name in ("bf16", "fp16"):  # not one more member of the Holm family
-        assert with_placebo.arm(name).difference == alone.arm(name).difference
+    for name in ("bf16", "fp16"):  # the placebo is not part of the Holm family
+        assert with_placebo.arm(name).difference == without_placebo.arm(name).difference
     assert len(with_placebo.verdicts) == 2
 
 
-def test_macro_f1_decides_where_it_is_named(tmp_path):
+def test_macro_f1_as_the_primary_metric(tmp_path):
     runs = write_runs(tmp_path, {"fp32": FP32, "bf16": BF16}, seeds=FEW)
     comparison = compare_folders(runs, metric="macro_f1")
     means = [arm.metrics["macro_f1"].mean for arm in comparison.arms]
@@ -88,18 +87,18 @@ def test_planted_flips_are_counted(tmp_path):
     assert flips.mean == pytest.approx(11 / 3)
     assert (flips.gained, flips.lost) == (2, pytest.approx(5 / 3))
     assert flips.mcnemar_mid_p == (mcnemar_mid_p(4, 2), mcnemar_mid_p(2, 0), mcnemar_mid_p(0, 3))
-    shown = flips.examples
-    assert [(each.example_id, each.seeds) for each in shown] == [
+    examples = flips.examples
+    assert [(each.example_id, each.seeds) for each in examples] == [
         *((0, 2), (1, 2), (2, 1), (3, 1)),
         *((10, 1), (11, 1), (50, 1), (51, 1), (52, 1)),
     ]
-    assert shown[0].text == "text 0"
-    assert (shown[0].label, shown[0].baseline, shown[0].arm) == ("no", "yes", "no")
-    assert shown[-1].baseline == shown[-1].label
-    assert shown[0].arm_confidence == pytest.approx(0.8)
+    assert examples[0].text == "text 0"
+    assert (examples[0].label, examples[0].baseline, examples[0].arm) == ("no", "yes", "no")
+    assert examples[-1].baseline == examples[-1].label
+    assert examples[0].arm_confidence == pytest.approx(0.8)
 
 
-def test_a_long_text_is_shortened_and_the_examples_are_few(tmp_path):
+def test_long_texts_are_truncated_and_examples_are_limited(tmp_path):
     none, many = [[]] * 3, [range(5, 100)] * 3
     flips = compared(tmp_path, {"fp32": none, "bf16": many}).arm("bf16").flips
     assert flips is not None
@@ -138,21 +137,21 @@ def test_classes_confusion_and_calibration(tmp_path):
 def test_models_in_their_own_precision_and_in_fp32(tmp_path):
     runs = write_runs(tmp_path, {"fp32": FP32}, seeds=FEW)
     for seed in FEW:
-        own, in_fp32 = predicted(range(20)), predicted(range(12))
-        runs.append(write_run(tmp_path, "bf16", seed, own, in_fp32=in_fp32))
+        in_bf16, in_fp32 = predicted(range(20)), predicted(range(12))
+        runs.append(write_run(tmp_path, "bf16", seed, in_bf16, in_fp32=in_fp32))
     arm = compare_folders(runs).arm("bf16")
     assert arm.metrics["accuracy"].mean == pytest.approx(0.9)
     assert arm.metrics_fp32["accuracy"].mean == pytest.approx(0.94)
     assert arm.difference_fp32 is not None
     assert arm.difference_fp32.estimate == pytest.approx(-2 / N)
     assert (arm.difference_fp32.p_difference, arm.difference_fp32.verdict) == (None, None)
-    # One run without it, and nothing is said of the arm.
+    # If one run lacks it, the arm has none.
     (runs[-1] / "predictions_fp32.parquet").unlink()
     arm = compare_folders(runs).arm("bf16")
     assert (arm.metrics_fp32, arm.difference_fp32) == ({}, None)
 
 
-def test_speed_is_compared_pair_by_pair(tmp_path):
+def test_speed_is_compared_seed_by_seed(tmp_path):
     wrong = {mode: [[]] * 3 for mode in ("fp32", "tf32", "bf16", "fp16")}
     comparison = compared(tmp_path, wrong)
     speed = comparison.arm("bf16").speed
@@ -173,15 +172,19 @@ def test_speed_is_compared_pair_by_pair(tmp_path):
 @pytest.mark.parametrize(
     ("slow", "base", "words"),
     [
-        ({"waiting_share": 0.4}, {}, "waits for data in 40% of its step time"),
-        ({}, {"utilisation": 0.2}, "work too small: matrix products take 20% of fp32's step"),
-        ({"matrix_rate_gflops": 200.0}, {}, r"run 1\.1 times as fast in bf16, which allows 1\.06"),
-        ({}, {}, r"run 2\.2 times as fast in bf16, .* casts and memory traffic"),
-        ({"matrix_rate_gflops": "nan"}, {}, "not measured"),
-        ({}, {"utilisation": None}, "not measured"),
+        ({"waiting_share": 0.4}, {}, "waits for data in 40 % of its step time"),
+        ({}, {"utilisation": 0.2}, "matrix products are too small: .* 20 % of fp32's step"),
+        (
+            {"matrix_rate_gflops": 200.0},
+            {},
+            r"are 1\.1x faster in bf16, which allows a speed-up of 1\.06x",
+        ),
+        ({}, {}, r"are 2\.2x faster in bf16, .* casts and memory traffic"),
+        ({"matrix_rate_gflops": "nan"}, {}, "unknown, because"),
+        ({}, {"utilisation": None}, "unknown, because"),
     ],
 )
-def test_a_mode_that_is_hardly_faster_says_why(tmp_path, slow, base, words):
+def test_a_mode_that_is_hardly_faster_has_a_reason(tmp_path, slow, base, words):
     runs = []
     for arm, changes in (("fp32", base), ("bf16", slow)):
         for seed in FEW[:1]:
@@ -202,17 +205,23 @@ def test_memory_and_its_parts(tmp_path):
     runs = write_runs(tmp_path, {"fp32": [[]] * 3}, seeds=FEW)
     runs += [write_run(tmp_path, "bf16", seed, predicted(), memory=memory) for seed in FEW]
     comparison = compare_folders(runs)
-    found = comparison.arm("bf16").memory
-    assert found is not None
-    assert (found.peak, found.ratio) == (900 * MIB, 0.9)
-    parts = (found.weights, found.gradients, found.optimizer_state, found.activations, found.rest)
+    measured = comparison.arm("bf16").memory
+    assert measured is not None
+    assert (measured.peak, measured.ratio) == (900 * MIB, 0.9)
+    parts = (
+        measured.weights,
+        measured.gradients,
+        measured.optimizer_state,
+        measured.activations,
+        measured.rest,
+    )
     assert parts == (10, 11, 12, 13, 14)
     base = comparison.baseline.memory
     assert base is not None
     assert (base.ratio, base.weights) == (None, None)
 
 
-def test_curves_are_thinned_and_hide_nothing(tmp_path):
+def test_curves_are_thinned_out_without_hiding_anything(tmp_path):
     steps = 1000
     losses = [float(step) for step in range(1, steps + 1)]
     rows = [{"loss_scale": 2.0 ** (step // 500)} for step in range(1, steps + 1)]
@@ -222,7 +231,7 @@ def test_curves_are_thinned_and_hide_nothing(tmp_path):
     runs.append(write_run(tmp_path, "fp16", 42, predicted(), losses=losses_with_nan, rows=rows))
     comparison = compare_folders(runs)
     (curve,) = comparison.arm("fp16").curves
-    assert len(curve.steps) == len(curve.loss) == POINTS
+    assert len(curve.steps) == len(curve.loss) == MAX_POINTS
     assert (curve.steps[0], curve.steps[-1]) == (5, 1000)
     assert curve.loss[:2] == (3.0, 8.0)  # means of 1 to 5 and 6 to 10
     assert curve.loss[-1] is None
@@ -234,7 +243,7 @@ def test_curves_are_thinned_and_hide_nothing(tmp_path):
     assert (without.steps, without.loss, without.loss_scale) == ((), (), None)
 
 
-def test_steps_and_circumstances(tmp_path):
+def test_steps_setup_and_environment(tmp_path):
     comparison = compared(tmp_path, {"fp32": [[]] * 3, "fp16": [[]] * 3})
     arm = comparison.arm("fp16")
     assert (arm.skipped_steps, arm.total_steps) == ((2, 2, 2), (60, 60, 60))

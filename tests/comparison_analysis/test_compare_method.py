@@ -1,4 +1,4 @@
-"""What the paragraphs on the method claim of a comparison, planned and not planned."""
+"""The paragraphs on the method of a comparison, with and without a plan."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ def paragraphs(tmp_path, plan):
     return " ".join(method_paragraphs(compare_folders(runs, plan=plan)))
 
 
-def test_a_planned_comparison_was_named_beforehand(tmp_path):
+def test_a_planned_comparison_claims_a_plan(tmp_path):
     text = paragraphs(tmp_path, PlanFacts(planned=True))
-    assert "were named beforehand" in text
-    assert "one at a time, the modes in turn" in text
-    assert "after looking" not in text
+    assert "were fixed before the first run" in text
+    assert "one at a time with the modes interleaved" in text
+    assert "after results were seen" not in text
 
 
-def test_runs_that_nobody_planned_claim_no_plan(tmp_path):
+def test_a_comparison_without_a_plan_claims_none(tmp_path):
     text = paragraphs(tmp_path, None)
-    assert "beforehand" not in text
-    assert "in turn" not in text
-    assert "may have been chosen after looking at results" in text
+    assert "were fixed" not in text
+    assert "interleaved" not in text
+    assert "may have been chosen after results were seen" in text
     assert "measured at different times" in text
 
 
-def test_the_floor_of_the_variance_and_three_families_are_said(tmp_path):
+def test_the_variance_floor_and_the_three_families_are_explained(tmp_path):
     text = paragraphs(tmp_path, None)
-    assert "The variance is at least the square of what one example is worth" in text
+    assert "The variance is at least the square of the effect of a single example" in text
     assert "difference, for difference beyond the margin and for equivalence" in text

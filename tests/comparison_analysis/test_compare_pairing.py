@@ -1,4 +1,4 @@
-"""Which runs form an arm, which form a pair, and what is refused."""
+"""How runs are grouped into arms and pairs, and which runs are refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FEW = SEEDS[:3]
 WRONG = {"fp32": [range(5)] * 3, "bf16": [range(6)] * 3}
 
 
-def test_arms_come_in_one_order_however_the_folders_do(tmp_path):
+def test_the_order_of_arms_does_not_depend_on_the_order_of_folders(tmp_path):
     runs = write_runs(
         tmp_path,
         {"fp16": [range(3, 8)] * 3, **WRONG, "placebo": [range(1, 6)] * 3, "tf32": [range(5)] * 3},
@@ -54,12 +54,12 @@ def test_another_baseline(tmp_path):
     ("arms", "message"),
     [
         ([("fp32", 42), ("fp32", 43), ("bf16", 42)], "bf16 has no run with seed 43"),
-        ([("fp32", 42), ("bf16", 43)], "fp32 has no run with seed 43; bf16 has no run with seed"),
-        ([("bf16", 42), ("fp16", 42)], "--baseline fp32: no run of fp32 .*there are: bf16, fp16"),
-        ([("fp32", 42), ("fp32", 43)], "all runs are of fp32"),
+        ([("fp32", 42), ("bf16", 43)], "fp32 has no run with seed 43, bf16 has no run with seed"),
+        ([("bf16", 42), ("fp16", 42)], "--baseline fp32: there are only runs of bf16, fp16"),
+        ([("fp32", 42), ("fp32", 43)], "all runs are in fp32"),
     ],
 )
-def test_runs_that_make_no_pairs_are_refused(tmp_path, arms, message):
+def test_runs_without_pairs_are_refused(tmp_path, arms, message):
     runs = [write_run(tmp_path, arm, seed, predicted()) for arm, seed in arms]
     with pytest.raises(InputError, match=message):
         compare_folders(runs)
@@ -67,25 +67,24 @@ def test_runs_that_make_no_pairs_are_refused(tmp_path, arms, message):
 
 def test_two_runs_of_one_mode_and_seed_are_refused(tmp_path):
     runs = write_runs(tmp_path, WRONG, seeds=FEW)
-    again = write_run(tmp_path, "bf16", 43, predicted(), name="other")
+    duplicate = write_run(tmp_path, "bf16", 43, predicted(), name="other")
     with pytest.raises(InputError, match=r"bf16-seed43 and .*other are both runs of bf16 .*43"):
-        compare_folders([*runs, again])
+        compare_folders([*runs, duplicate])
 
 
 def test_a_placebo_of_another_mode_is_refused(tmp_path):
     runs = write_runs(
         tmp_path, {"tf32": [range(5)], "bf16": [range(5)], "placebo": [range(5)]}, seeds=[42]
     )
-    with pytest.raises(InputError, match=r"placebo-seed42: perturbs .* in fp32, but the"):
+    with pytest.raises(InputError, match=r"placebo-seed42: this placebo run is in fp32, but"):
         compare_folders(runs, baseline="tf32")
 
 
 @pytest.mark.parametrize(
     ("metric", "margin", "message"),
     [
-        ("acuracy", 0.01, "--metric acuracy: allowed are accuracy, macro_f1. Did you mean"),
-        ("accuracy", 0.0, "--margin 0: give points between 0 and 100"),
-        ("accuracy", float("nan"), "--margin nan: give points"),
+        ("accuracy", 0.0, "--margin 0: the margin must be above 0 and below 100"),
+        ("accuracy", float("nan"), "--margin nan: the margin must be"),
     ],
 )
 def test_arguments_out_of_range(tmp_path, metric, margin, message):
@@ -93,21 +92,29 @@ def test_arguments_out_of_range(tmp_path, metric, margin, message):
         compare_folders([tmp_path], metric=metric, margin=margin)
 
 
-def test_what_is_no_run_is_refused(tmp_path):
-    with pytest.raises(InputError, match="is no folder; name the --output_dir of a run"):
+def test_a_metric_that_the_runs_lack_is_refused(tmp_path):
+    runs = write_runs(tmp_path, {"fp32": [()] * 5, "bf16": [()] * 5})
+    with pytest.raises(InputError, match=r"--metric acuracy: .* Did you mean 'accuracy'\?"):
+        compare_folders(runs, metric="acuracy")
+
+
+def test_folders_without_runs_are_refused(tmp_path):
+    with pytest.raises(
+        InputError, match=r"there is no such folder\. Name the --output_dir of a run"
+    ):
         compare_folders([tmp_path / "missing"])
     with pytest.raises(InputError, match="is not the folder of a run"):
         compare_folders([tmp_path])
     (tmp_path / "runs").mkdir()
-    with pytest.raises(InputError, match="holds no run yet"):
+    with pytest.raises(InputError, match="does not contain any runs"):
         compare_folders([tmp_path])
 
 
 def test_a_diverged_seed_makes_the_mode_unstable_without_means(tmp_path):
     runs = write_runs(tmp_path, {**WRONG, "placebo": [range(5)] * 3}, seeds=FEW)
     for seed, status in zip(FEW, ("finished", "diverged", "diverged"), strict=True):
-        answers = predicted(range(9)) if status == "finished" else None
-        runs.append(write_run(tmp_path, "fp16", seed, answers, status=status, reason="NaN"))
+        predictions = predicted(range(9)) if status == "finished" else None
+        runs.append(write_run(tmp_path, "fp16", seed, predictions, status=status, reason="NaN"))
     comparison = compare_folders(runs)
     arm = comparison.arm("fp16")
     assert (arm.status, arm.status_words) == ("unstable", "unstable, 2 of 3")
@@ -115,13 +122,13 @@ def test_a_diverged_seed_makes_the_mode_unstable_without_means(tmp_path):
     assert arm.metrics == {}
     assert (arm.difference, arm.flips, arm.classes, arm.confusion) == (None, None, (), ())
     assert len(arm.curves) == 3
-    # The others are compared as if it were not there.
+    # The other modes are not affected.
     others = [run for run in runs if "fp16" not in run.name]
     assert comparison.arm("bf16") == compare_folders(others).arm("bf16")
 
 
 @pytest.mark.parametrize("status", ["running", "interrupted", "contradicted"])
-def test_a_run_that_did_not_finish_is_failed(tmp_path, status):
+def test_a_mode_with_an_unfinished_run_has_failed(tmp_path, status):
     runs = write_runs(tmp_path, WRONG, seeds=FEW)
     runs += [write_run(tmp_path, "fp16", seed, status=status) for seed in FEW]
     arm = compare_folders(runs).arm("fp16")
@@ -129,17 +136,17 @@ def test_a_run_that_did_not_finish_is_failed(tmp_path, status):
     assert (arm.speed, arm.memory, arm.metrics) == (None, None, {})
 
 
-def test_without_a_whole_baseline_there_is_no_difference(tmp_path):
+def test_without_a_complete_baseline_there_is_no_difference(tmp_path):
     runs = [write_run(tmp_path, "fp32", seed, status="diverged") for seed in FEW]
     runs += [write_run(tmp_path, "bf16", seed, predicted()) for seed in FEW]
     comparison = compare_folders(runs)
     assert comparison.arm("bf16").difference is None
     assert comparison.arm("bf16").metrics["accuracy"].mean == 1
     assert comparison.margin_share_of_errors is None
-    assert "fp32 is unstable, 3 of 3: nothing to compare with" in comparison.stamps
+    assert "no baseline: fp32 is unstable, 3 of 3" in comparison.stamps
 
 
-def test_nothing_finished_is_refused(tmp_path):
+def test_unfinished_runs_are_refused(tmp_path):
     runs = [write_run(tmp_path, arm, 42, status="running") for arm in ("fp32", "bf16")]
     with pytest.raises(InputError, match=r"fp32 failed, 1 of 1, bf16 failed, 1 of 1"):
         compare_folders(runs)
@@ -155,8 +162,8 @@ def test_fewer_than_three_seeds_give_a_table_without_error_bars(tmp_path, seeds)
     assert arm.difference is None
     assert arm.flips is not None
     assert (arm.metrics["accuracy"].sd is None) == (seeds == 1)
-    words = "1 seed" if seeds == 1 else "2 seeds"
-    assert f"{words}: no error bars, no verdict; give at least 3" in comparison.stamps
+    count = "1 seed" if seeds == 1 else "2 seeds"
+    assert f"only {count}: error bars and verdicts need at least 3" in comparison.stamps
     assert len(comparison.verdicts) == 1
 
 
@@ -167,7 +174,9 @@ def test_predictions_of_other_examples_are_refused(tmp_path):
     folder = write_run(tmp_path / "b", "bf16", 42, predicted(), truth=other, name="bf16-seed42")
     runs = [Path(tmp_path, f"{arm}-seed{seed}") for arm in WRONG for seed in FEW]
     runs[runs.index(tmp_path / "bf16-seed42")] = folder
-    with pytest.raises(InputError, match=r"have other labels for 1 examples, the first is ex.* 9"):
+    with pytest.raises(
+        InputError, match=r"different labels\. .* examples is 1, .* the first is example 9"
+    ):
         compare_folders(runs)
 
 
@@ -180,5 +189,5 @@ def test_a_run_without_its_predictions_is_named(tmp_path):
 
 def test_a_record_without_a_seed_is_refused(tmp_path):
     run = write_run(tmp_path, "fp32", 42, arguments={})
-    with pytest.raises(InputError, match="names no seed among the arguments"):
+    with pytest.raises(InputError, match=r"the arguments in its run\.json have no seed"):
         compare_folders([run])

@@ -1,4 +1,4 @@
-"""A comparison in which no arm is whole: a report without metrics, not a refusal."""
+"""A comparison in which no arm is complete gives a report without metrics, not an error."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import pytest
 from run_folders import NAMES, SEEDS, N, predicted, write_run
 
 from ampft.comparison.analysis.compare import compare_folders
-from ampft.comparison.read import read_comparison
+from ampft.comparison.report.files import read_comparison, write_comparison
 from ampft.comparison.report.method import method_paragraphs
 from ampft.comparison.report.terminal import terminal_text
-from ampft.comparison.report.write import write_comparison
 
 FEW = SEEDS[:3]
 REASON = "the loss was not finite at step 2"
 
 
 def unstable(tmp_path, diverged):
-    """Runs of fp32, placebo and bf16 that diverge at the seeds of `diverged`."""
+    """Write runs of fp32, placebo and bf16 that diverge with the seeds in `diverged`."""
     runs = []
     for arm in ("fp32", "placebo", "bf16"):
         for seed in FEW:
@@ -40,11 +39,11 @@ def test_every_arm_with_a_diverged_seed_gets_a_report_without_metrics(tmp_path, 
     curves = [curve for arm in comparison.arms for curve in arm.curves]
     assert len(curves) == 9
     assert all(curve.loss[0] == 1.0 for curve in curves)
-    assert any(stamp == f"fp32 is {words}: nothing to compare with" for stamp in comparison.stamps)
-    assert comparison.verdicts[0].startswith(f"bf16 is unstable: {len(diverged)} of 3 runs")
+    assert any(stamp == f"no baseline: fp32 is {words}" for stamp in comparison.stamps)
+    assert comparison.verdicts[0].startswith(f"bf16 is unstable because {len(diverged)} of 3 runs")
     assert REASON in comparison.verdicts[0]
     assert method_paragraphs(comparison)
-    # It is shown and written like any other.
+    # It is printed and written like any other.
     assert words in terminal_text(comparison)
     write_comparison(comparison, tmp_path / "out")
     assert read_comparison(tmp_path / "out") == comparison
@@ -52,6 +51,6 @@ def test_every_arm_with_a_diverged_seed_gets_a_report_without_metrics(tmp_path, 
         assert REASON in (tmp_path / "out" / name).read_text(encoding="utf-8")
 
 
-def test_whole_arms_have_metrics(tmp_path):
+def test_complete_arms_have_metrics(tmp_path):
     comparison = compare_folders(unstable(tmp_path / "runs", ()))
     assert all(arm.metrics for arm in comparison.arms)

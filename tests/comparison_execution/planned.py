@@ -1,4 +1,4 @@
-"""A plan and an estimate as the tests want them."""
+"""A plan and an estimate for tests."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ ESTIMATE = Estimate(
 
 
 def plan(**changes: object) -> Plan:
-    """fp32, its placebo and bf16 at three seeds from 42 on."""
-    made = Plan(
+    """Return a plan of fp32, its placebo and bf16 with seeds 42 to 44."""
+    result = Plan(
         modes=("fp32", "bf16"), first_seed=42, looks=(3,), metric="accuracy", margin=0.01,
         placebo=True, arguments={"seed": 42, "learning_rate": 1e-3}, config_file=None,
         budget=None, estimate=ESTIMATE, size=SIZE,
     )  # fmt: skip
-    return replace(made, **changes)
+    return replace(result, **changes)

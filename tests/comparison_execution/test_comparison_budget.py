@@ -1,4 +1,4 @@
-"""A budget takes epochs, then training examples; what is left fits."""
+"""A budget reduces epochs, then training examples, until the runs fit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from planned import ESTIMATE, SIZE
 
 from ampft.comparison.execution.estimate import Estimate, ModeCost, Size, fit
 from ampft.errors import InputError
-from ampft.text.numbers import about
+from ampft.text.numbers import approximate_duration
 
 RUNS = ["fp32", "fp32", "bf16"] * 3
 SECONDS = st.floats(1e-4, 10)
@@ -37,23 +37,23 @@ def estimates(draw) -> Estimate:
 
 
 @given(estimate=estimates(), share=st.floats(0.01, 1.5))
-def test_what_is_left_fits_and_a_little_more_would_not(estimate, share):
-    asked = estimate.size
-    budget = share * estimate.total_seconds(RUNS, asked)
-    least = replace(asked, epochs=1, train_examples=estimate.least_examples())
-    if asked.max_steps:
-        least = replace(asked, max_steps=1)
-    if estimate.total_seconds(RUNS, least) > budget:
-        with pytest.raises(InputError, match="it never takes away seeds or evaluation data"):
+def test_the_reduced_size_fits_and_a_little_more_would_not(estimate, share):
+    requested = estimate.size
+    budget = share * estimate.total_seconds(RUNS, requested)
+    minimum = replace(requested, epochs=1, train_examples=estimate.min_examples())
+    if requested.max_steps:
+        minimum = replace(requested, max_steps=1)
+    if estimate.total_seconds(RUNS, minimum) > budget:
+        with pytest.raises(InputError, match="never reduces seeds or evaluation data"):
             fit(estimate, RUNS, budget)
         return
     fitted = fit(estimate, RUNS, budget)
     size = fitted.size
     assert estimate.total_seconds(RUNS, size) <= budget
-    if size == asked:
-        assert (fitted.overrides, fitted.sentences) == ({}, ())
+    if size == requested:
+        assert (fitted.overrides, fitted.reductions) == ({}, ())
         return
-    assert len(fitted.overrides) == len(fitted.sentences) > 0
+    assert len(fitted.overrides) == len(fitted.reductions) > 0
     larger = {
         "max_train_samples": replace(size, train_examples=size.train_examples + 1),
         "max_train_steps": replace(size, max_steps=(size.max_steps or 0) + 1),
@@ -61,28 +61,28 @@ def test_what_is_left_fits_and_a_little_more_would_not(estimate, share):
     }
     finest = next(name for name in larger if name in fitted.overrides)
     assert estimate.total_seconds(RUNS, larger[finest]) > budget
-    assert size.train_examples == asked.train_examples or size.epochs == 1
+    assert size.train_examples == requested.train_examples or size.epochs == 1
 
 
-def test_no_budget_takes_nothing():
+def test_no_budget_reduces_nothing():
     assert fit(ESTIMATE, RUNS, None).size == SIZE
-    assert fit(ESTIMATE, RUNS, 1e9).sentences == ()
+    assert fit(ESTIMATE, RUNS, 1e9).reductions == ()
 
 
-def test_epochs_go_first_and_that_is_said():
+def test_epochs_are_reduced_first_with_a_note():
     fitted = fit(ESTIMATE, RUNS, 600)
     assert dict(fitted.overrides) == {"num_train_epochs": 3}
-    assert fitted.sentences == ("--num_train_epochs 3 in place of 5, to fit the budget.",)
+    assert fitted.reductions == ("--num_train_epochs reduced from 5 to 3 to fit the budget.",)
 
 
-def test_then_training_examples_go():
+def test_training_examples_are_reduced_next():
     fitted = fit(ESTIMATE, RUNS, 180)
     assert list(fitted.overrides) == ["num_train_epochs", "max_train_samples"]
     assert fitted.size.epochs == 1
     assert 96 <= fitted.size.train_examples < 1642
 
 
-def test_what_never_fits_is_refused_with_the_least_it_takes():
+def test_a_budget_that_is_too_small_is_refused_with_the_minimum_time():
     with pytest.raises(InputError, match=r"--budget: 60 s are left for 9 runs.* about 2 min\."):
         fit(ESTIMATE, RUNS, 60)
 
@@ -98,5 +98,5 @@ def test_the_estimate_of_a_run_by_hand():
 @pytest.mark.parametrize(
     ("seconds", "words"), [(9.4, "9 s"), (99, "99 s"), (720, "12 min"), (7500, "2 h 5 min")]
 )
-def test_estimates_are_said_no_more_precisely_than_they_are(seconds, words):
-    assert about(seconds) == words
+def test_estimates_are_rounded_to_their_precision(seconds, words):
+    assert approximate_duration(seconds) == words

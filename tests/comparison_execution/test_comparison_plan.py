@@ -1,4 +1,4 @@
-"""Which run comes after which; plan.json; what a folder goes on with and what it refuses."""
+"""The order of runs, plan.json, and which commands continue the plan in a folder."""
 
 from __future__ import annotations
 
@@ -12,8 +12,15 @@ from hypothesis import strategies as st
 from planned import plan
 
 from ampft.arguments import parse_compare_arguments
-from ampft.comparison.execution.plan import Arm, PlannedRun, interleaved
-from ampft.comparison.execution.plan_file import QUESTION, difference, read_plan, with_looks
+from ampft.comparison.execution.plan import (
+    MATCHED_FIELDS,
+    Arm,
+    PlannedRun,
+    interleaved,
+    plan_difference,
+    read_plan,
+    with_more_seeds,
+)
 from ampft.comparison.execution.planning import plan_comparison, plan_lines
 from ampft.errors import InputError
 from ampft.runs.folder import RunFolder
@@ -22,13 +29,13 @@ from ampft.text.json_io import json_text
 ARMS = tuple(Arm(name, name) for name in ("fp32", "placebo", "tf32", "bf16", "fp16", "fp8"))
 
 
-def asked(kept, **changes):
-    names = (*QUESTION, "looks", "arguments")
-    return {name: getattr(kept, name) for name in names} | changes
+def requested(existing, **changes):
+    names = (*MATCHED_FIELDS, "looks", "arguments")
+    return {name: getattr(existing, name) for name in names} | changes
 
 
 @given(arms=st.integers(2, 6), seeds=st.integers(3, 24), first=st.integers(0, 2**32 - 100))
-def test_runs_are_interleaved_and_every_place_is_shared(arms, seeds, first):
+def test_runs_are_interleaved_and_every_arm_takes_every_position(arms, seeds, first):
     runs = interleaved(ARMS[:arms], range(first, first + seeds))
     assert len(set(runs)) == len(runs) == arms * seeds
     rounds = [runs[start : start + arms] for start in range(0, len(runs), arms)]
@@ -40,102 +47,103 @@ def test_runs_are_interleaved_and_every_place_is_shared(arms, seeds, first):
         assert max(counts.values()) - min(counts.get(arm, 0) for arm in ARMS[:arms]) <= 1
 
 
-def test_more_seeds_come_after_those_that_ran():
-    kept, more = plan(), plan(looks=(3, 6))
-    assert more.runs()[: len(kept.runs())] == kept.runs()
-    assert more.runs(3) == kept.runs()
+def test_more_seeds_come_after_earlier_seeds():
+    existing, more = plan(), plan(looks=(3, 6))
+    assert more.runs()[: len(existing.runs())] == existing.runs()
+    assert more.runs(3) == existing.runs()
 
 
-def test_a_run_says_what_tells_it_from_the_others():
-    words = ("--mixed_precision", "fp32", "--seed", "43", "--evaluate_fp32")
-    assert PlannedRun(Arm("fp32", "fp32"), 43).words == words
-    twin = PlannedRun(Arm("placebo", "fp32", perturbed=True), 43)
-    assert twin.words == (*words, "--perturb_initial_weights")
-    assert twin.name == "placebo-seed43"
+def test_the_flags_of_a_run():
+    flags = ("--mixed_precision", "fp32", "--seed", "43", "--evaluate_fp32")
+    assert PlannedRun(Arm("fp32", "fp32"), 43).flags == flags
+    placebo = PlannedRun(Arm("placebo", "fp32", is_perturbed=True), 43)
+    assert placebo.flags == (*flags, "--perturb_initial_weights")
+    assert placebo.name == "placebo-seed43"
 
 
 def test_a_plan_reads_back(tmp_path):
-    kept = plan(
+    existing = plan(
         budget=900.0, overrides={"num_train_epochs": 2}, reductions=("a sentence",),
         looks_taken=(3,), own_seconds=1.5, runs_seconds=100.0,
     )  # fmt: skip
     with RunFolder(tmp_path / "cmp") as folder:
-        folder.write_json("plan.json", kept)
-    assert read_plan(tmp_path / "cmp") == kept
-    assert json.loads(json_text(kept)) == json.loads(json_text(asdict(kept)))
+        folder.write_json("plan.json", existing)
+    assert read_plan(tmp_path / "cmp") == existing
+    assert json.loads(json_text(existing)) == json.loads(json_text(asdict(existing)))
     assert read_plan(tmp_path) is None
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"schema": 1}', '{"schema": 99}'])
-def test_a_plan_that_is_none_is_refused(tmp_path, text):
+def test_an_invalid_plan_is_refused(tmp_path, text):
     (tmp_path / "plan.json").write_text(text)
-    with pytest.raises(InputError, match=r"plan\.json: (is no plan|has layout 99)"):
+    message = r"plan\.json: (the file is not a valid plan|has schema version 99)"
+    with pytest.raises(InputError, match=message):
         read_plan(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
-        ({"modes": ("fp32", "fp16")}, "--modes was fp32,bf16 there and is fp32,fp16 now"),
-        ({"first_seed": 7}, "--seed was 42 there and is 7 now"),
-        ({"metric": "macro_f1"}, "--metric was accuracy there and is macro_f1 now"),
-        ({"budget": 60.0}, "--budget was not given there and is 60.0 now"),
-        ({"looks": (2,)}, "--seeds was 3 there and is 2 now"),
-        ({"looks": (2, 5)}, "--seeds was 3 there and is 2,5 now"),
+        ({"modes": ("fp32", "fp16")}, "--modes was fp32,bf16 and is now fp32,fp16"),
+        ({"first_seed": 7}, "--seed was 42 and is now 7"),
+        ({"metric": "macro_f1"}, "--metric was accuracy and is now macro_f1"),
+        ({"budget": 60.0}, "--budget was not set and is now 60.0"),
+        ({"looks": (2,)}, "--seeds was 3 and is now 2"),
+        ({"looks": (2, 5)}, "--seeds was 3 and is now 2,5"),
         (
             {"arguments": {"seed": 42, "learning_rate": 1.0}},
-            "--learning_rate was 0.001 there and is 1.0 now",
+            "--learning_rate was 0.001 and is now 1.0",
         ),
     ],
 )
-def test_another_plan_is_refused_by_its_difference(changes, said):
-    assert difference(plan(), asked(plan(), **changes)) == said
+def test_the_first_difference_from_a_plan(changes, message):
+    assert plan_difference(plan(), requested(plan(), **changes)) == message
 
 
 @pytest.mark.parametrize("changes", [{}, {"modes": None}, {"looks": (5,)}, {"looks": (3, 5)}])
-def test_the_same_plan_and_more_seeds_go_on(changes):
-    assert difference(plan(), asked(plan(), **changes)) is None
+def test_the_same_plan_and_more_seeds_continue(changes):
+    assert plan_difference(plan(), requested(plan(), **changes)) is None
 
 
-def test_seeds_added_after_a_look_are_stamped():
-    assert not with_looks(plan(), (5,)).added_after_look
-    looked = plan().looked(3)
-    assert looked.looks_taken == (3,)
-    assert looked.looked(3) == looked
-    assert with_looks(looked, (5,)).added_after_look
-    assert with_looks(with_looks(looked, (5,)), (5,)).added_after_look
-    assert not with_looks(looked, (3,)).added_after_look
-    assert not plan(looks=(3, 6)).looked(3).looked(6).added_after_look
+def test_seeds_added_after_an_analysis_are_marked():
+    assert not with_more_seeds(plan(), (5,)).added_after_look
+    with_analysis = plan().with_analysis(3)
+    assert with_analysis.looks_taken == (3,)
+    assert with_analysis.with_analysis(3) == with_analysis
+    assert with_more_seeds(with_analysis, (5,)).added_after_look
+    assert with_more_seeds(with_more_seeds(with_analysis, (5,)), (5,)).added_after_look
+    assert not with_more_seeds(with_analysis, (3,)).added_after_look
+    assert not plan(looks=(3, 6)).with_analysis(3).with_analysis(6).added_after_look
 
 
-def test_the_same_looks_again_are_no_further_looks():
-    looked = plan(looks=(3, 6)).looked(3).looked(6)
-    assert looked.looks_taken == (3, 6)
-    assert looked.looked(3).looked(6) == looked
+def test_a_repeated_analysis_is_counted_once():
+    with_analysis = plan(looks=(3, 6)).with_analysis(3).with_analysis(6)
+    assert with_analysis.looks_taken == (3, 6)
+    assert with_analysis.with_analysis(3).with_analysis(6) == with_analysis
 
 
-def test_a_folder_with_something_else_in_it_is_refused(tmp_path):
+def test_a_folder_with_other_contents_is_refused(tmp_path):
     (tmp_path / "notes").touch()
-    with pytest.raises(InputError, match=r"is not empty \(notes\).*there is no plan\.json"):
+    with pytest.raises(InputError, match=r"is not empty \(notes\) and has no plan\.json"):
         plan_comparison(parse_compare_arguments(["--output_dir", str(tmp_path)]))
-    with pytest.raises(InputError, match="is no folder that this user may write to"):
+    with pytest.raises(InputError, match="is not a folder that this user may write to"):
         plan_comparison(parse_compare_arguments(["--output_dir", str(tmp_path / "notes" / "cmp")]))
     assert [path.name for path in tmp_path.iterdir()] == ["notes"]
 
 
-def test_a_folder_that_is_kept_loses_nothing(tmp_path):
+def test_keeping_a_folder_keeps_its_contents(tmp_path):
     (tmp_path / "README.md").write_text("mine")
     with RunFolder(tmp_path, keep=True), pytest.raises(InputError, match="another run is writing"):
         RunFolder(tmp_path, keep=True)
     assert (tmp_path / "README.md").read_text() == "mine"
 
 
-def test_the_plan_is_shown_with_its_time_and_its_disk(tmp_path):
-    made = plan(reductions=("--num_train_epochs 2 in place of 5, to fit the budget.",))
-    text = plan_lines(tmp_path / "cmp", made, made.runs()[2:])
-    assert "fp32 (native), placebo: fp32 again" in text
-    assert "seeds      42 to 44; 9 runs, one after the other, arms interleaved; 2 done" in text
-    assert "515 steps = 5 x 103 per epoch" in text
-    assert "time       about 10 min; a run: fp32 96 s, bf16 67 s" in text
+def test_the_plan_is_printed_with_its_time_and_disk_space(tmp_path):
+    shortened = plan(reductions=("--num_train_epochs reduced from 5 to 2 to fit the budget.",))
+    text = plan_lines(tmp_path / "cmp", shortened, shortened.runs()[2:])
+    assert "fp32 (native), placebo (fp32 with initial" in text
+    assert "seeds      42 to 44; 9 runs, one at a time, arms interleaved; 2 already done" in text
+    assert "515 steps = 5 epochs x 103;" in text
+    assert "time       about 10 min in total; per run: fp32 96 s, bf16 67 s" in text
     assert "disk       0.6 GiB for 7 models" in text
-    assert "budget     --num_train_epochs 2 in place of 5" in text
+    assert "budget     --num_train_epochs reduced from 5 to 2" in text

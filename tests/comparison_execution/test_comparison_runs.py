@@ -1,4 +1,4 @@
-"""Processes of a comparison, and what the display makes of them."""
+"""Processes of a comparison, and the progress display."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import psutil
 import pytest
 from planned import ESTIMATE, SIZE, plan
 
-from ampft.comparison.execution.ending import outcome
-from ampft.comparison.execution.launch import launch_command, run_to_end
+from ampft.comparison.execution.folder import run_ending
+from ampft.comparison.execution.launch import launch_command, run_command
 from ampft.comparison.execution.progress import HistoryTail, Pace, Progress
 
-# A launcher that leaves at once, and below it a run that takes a moment to write its record.
-FAMILY = """
+# A launcher that exits at once, and its child, which takes a moment to write its record.
+LAUNCHER = """
 import os, signal, subprocess, sys, time
 run = '''
 import signal, sys, time
@@ -33,7 +33,7 @@ subprocess.Popen([sys.executable, "-c", run, sys.argv[1]]).wait()
 def test_a_command_runs_to_its_end_with_its_output_in_the_log(tmp_path):
     watched = []
     script = "import sys, time; print('out'); print('err', file=sys.stderr); time.sleep(1); exit(3)"
-    code, seconds = run_to_end(
+    code, seconds = run_command(
         [sys.executable, "-c", script], tmp_path / "log", lambda: watched.append(1)
     )
     assert code == 3
@@ -43,22 +43,22 @@ def test_a_command_runs_to_its_end_with_its_output_in_the_log(tmp_path):
 
 
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, SystemExit, ValueError])
-def test_an_interruption_ends_the_whole_family_and_waits_for_it(tmp_path, interruption):
+def test_an_interruption_terminates_all_descendants_and_waits_for_them(tmp_path, interruption):
     before = {child.pid for child in psutil.Process().children(recursive=True)}
-    family = []
+    descendants = []
 
     def interrupt():
         if "ready" in (tmp_path / "log").read_text():
             children = psutil.Process().children(recursive=True)
-            family.extend(child for child in children if child.pid not in before)
+            descendants.extend(child for child in children if child.pid not in before)
             raise interruption
 
-    words = [sys.executable, "-c", FAMILY, str(tmp_path / "record")]
+    command = [sys.executable, "-c", LAUNCHER, str(tmp_path / "record")]
     with pytest.raises(interruption, match=r"^$"):
-        run_to_end(words, tmp_path / "log", interrupt)
+        run_command(command, tmp_path / "log", interrupt)
     assert (tmp_path / "record").read_text() == "interrupted"
-    assert len(family) == 2
-    assert not [member for member in family if member.is_running() and not is_zombie(member)]
+    assert len(descendants) == 2
+    assert not [each for each in descendants if each.is_running() and not is_zombie(each)]
 
 
 def is_zombie(process):
@@ -68,7 +68,7 @@ def is_zombie(process):
         return True
 
 
-def test_the_launcher_never_names_a_precision():
+def test_the_launcher_never_sets_a_precision():
     command = launch_command("own.yaml", "recipe.py", "--mixed_precision", "bf16")
     assert command[1:] == [
         "-m", "accelerate.commands.launch", "--config_file", "own.yaml",
@@ -77,16 +77,16 @@ def test_the_launcher_never_names_a_precision():
     assert "--config_file" not in launch_command(None, "recipe.py")
 
 
-def test_bad_input_is_found_in_the_log_of_a_launcher(tmp_path):
+def test_an_input_error_is_found_in_the_log_of_a_launcher(tmp_path):
     log = tmp_path / "log"
     log.write_text("device     CPU\nerror: --train_file x: no such file\nTraceback\n  exit 2\n")
-    ended = outcome(tmp_path / "absent", log)
-    assert (ended.status, ended.complete) == ("failed", False)
-    assert ended.complaint == "--train_file x: no such file"
-    assert ended.words("accuracy") == "failed (--train_file x: no such file)"
+    ending = run_ending(tmp_path / "absent", log)
+    assert (ending.status, ending.is_complete) == ("failed", False)
+    assert ending.input_error == "--train_file x: no such file"
+    assert ending.summary("accuracy") == "failed (--train_file x: no such file)"
     log.write_text("Traceback\nRuntimeError: error: no\n")
-    assert outcome(tmp_path / "absent", log).complaint is None
-    assert outcome(tmp_path / "absent", tmp_path / "none").complaint is None
+    assert run_ending(tmp_path / "absent", log).input_error is None
+    assert run_ending(tmp_path / "absent", tmp_path / "none").input_error is None
 
 
 def test_a_history_is_counted_as_it_grows(tmp_path):
@@ -100,7 +100,7 @@ def test_a_history_is_counted_as_it_grows(tmp_path):
             assert tail.steps() == steps
 
 
-def test_a_history_that_is_written_again_is_counted_from_its_start(tmp_path):
+def test_a_rewritten_history_is_counted_from_its_start(tmp_path):
     path = tmp_path / "history.jsonl"
     path.write_text('{"of": "the run before"}\n' * 3)
     tail = HistoryTail(path)
@@ -111,45 +111,45 @@ def test_a_history_that_is_written_again_is_counted_from_its_start(tmp_path):
         path.write_text("{}\n" * steps)
         assert tail.steps() == steps
     shorter = HistoryTail(path)
-    path.write_text("{}\n" * 2)  # the same file, cut
+    path.write_text("{}\n" * 2)  # the same file, truncated
     assert shorter.steps() == tail.steps() == 2
     replaced = HistoryTail(path)
-    (tmp_path / "new").write_text("{}\n" * 4)  # longer at once, but another file
+    (tmp_path / "new").write_text("{}\n" * 4)  # immediately longer, but another file
     (tmp_path / "new").rename(path)
     assert replaced.steps() == 4
 
 
-def test_time_left_goes_by_what_runs_took():
+def test_remaining_time_is_based_on_durations():
     planned = plan()
     first, placebo, bf16 = planned.runs()[:3]
     pace = Pace(planned)
     estimated = ESTIMATE.run_seconds("bf16", SIZE)
     assert pace.seconds(bf16) == pytest.approx(estimated)
-    pace.ended(first, 2 * ESTIMATE.run_seconds("fp32", SIZE))
+    pace.add(first, 2 * ESTIMATE.run_seconds("fp32", SIZE))
     assert pace.seconds(placebo) == pytest.approx(2 * ESTIMATE.run_seconds("fp32", SIZE))
     assert pace.seconds(bf16) == pytest.approx(2 * estimated)
-    pace.ended(bf16, 10.0)
-    pace.ended(bf16, 20.0)
+    pace.add(bf16, 10.0)
+    pace.add(bf16, 20.0)
     assert pace.seconds(bf16) == pytest.approx(15.0)
 
 
-def test_the_display_says_where_it_is(tmp_path):
+def test_the_progress_line(tmp_path):
     planned = plan(looks=(3,))
     runs = planned.runs()
     with Progress(planned, runs) as progress:
-        progress.begin(runs[2], tmp_path)
+        progress.start(runs[2], tmp_path)
         line = progress.line(206, 30.0)
         assert line.startswith("run 3/9 bf16 seed 42, epoch 3/5, 40 %, ")
         assert line.endswith(" min left")
         assert "epoch 5/5, 99 %" in progress.line(515, 30.0)
-        ended = progress.end(63.2, "accuracy 0.8390", complete=True)
-        assert ended.startswith("run 3/9 bf16 seed 42: accuracy 0.8390, 63 s; about ")
+        line = progress.finish(63.2, "accuracy 0.8390", finished=True)
+        assert line.startswith("run 3/9 bf16 seed 42: accuracy 0.8390, 63 s; about ")
         for run in (*runs[:2], *runs[3:]):
-            progress.begin(run, tmp_path)
-            last = progress.end(1.0, "failed", complete=False)
+            progress.start(run, tmp_path)
+            last = progress.finish(1.0, "failed", finished=False)
     assert "left" not in last
 
 
-def test_a_record_that_is_running_is_no_answer(tmp_path):
+def test_a_record_of_a_running_run_is_not_complete(tmp_path):
     (tmp_path / "run.json").write_text(json.dumps({"schema": 1, "status": "running"}))
-    assert not outcome(tmp_path).complete
+    assert not run_ending(tmp_path).is_complete

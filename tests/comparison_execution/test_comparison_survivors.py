@@ -1,4 +1,4 @@
-"""A comparing process that was killed: its run goes on, and no second one begins beside it."""
+"""A killed comparison process: its run continues, and no second run starts beside it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from planned import plan
 
 from ampft.arguments import parse_compare_arguments
-from ampft.comparison.execution.launch import check_ended, run_to_end
+from ampft.comparison.execution.launch import check_no_process_left, run_command
 from ampft.comparison.execution.session import open_comparison
 from ampft.errors import InputError
 from ampft.runs.folder import RunFolder
@@ -24,10 +24,10 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no 
 COMPARING = """
 import sys
 from pathlib import Path
-from ampft.comparison.execution.launch import run_to_end
-run_to_end([sys.executable, "-c", sys.argv[2]], Path(sys.argv[1]))
+from ampft.comparison.execution.launch import run_command
+run_command([sys.executable, "-c", sys.argv[2]], Path(sys.argv[1]))
 """
-# As the launcher does: the run is a child of what was started, and has its output.
+# Like the launcher, this starts the run as a child process that inherits its output.
 RUN = """
 import subprocess, sys
 run = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
@@ -37,11 +37,11 @@ TOUCH = "import pathlib, sys; pathlib.Path(sys.argv[0]).with_name('ran').touch()
 
 
 def survivor(log: Path) -> psutil.Process:
-    """Return a run whose launcher and whose comparing process were killed."""
+    """Return a run whose launcher and comparison process were killed."""
     comparing = subprocess.Popen([sys.executable, "-c", COMPARING, str(log), RUN])
-    until = time.monotonic() + 30
+    deadline = time.monotonic() + 30
     while not (log.exists() and log.read_text().endswith("\n")):
-        assert time.monotonic() < until
+        assert time.monotonic() < deadline
         time.sleep(0.05)
     run = psutil.Process(int(log.read_text()))
     launcher = run.parent()
@@ -58,46 +58,46 @@ def opened(folder: Path):
 
 
 @pytest.mark.slow
-def test_no_run_begins_beside_one_that_outlived_its_comparison(tmp_path):
+def test_no_run_starts_beside_one_that_outlived_its_comparison(tmp_path):
     folder = tmp_path / "cmp"
-    with opened(folder) as comparing:
-        first, second = comparing.missing()[:2]
-        left = survivor(comparing.log(first))
+    with opened(folder) as session:
+        first, second = session.missing()[:2]
+        left = survivor(session.log(first))
         try:
             for run in (first, second):
                 with pytest.raises(
-                    InputError, match=rf"runs \(process {left.pid}\).*kill {left.pid}\)"
+                    InputError, match=rf"running \(process {left.pid}\).*kill {left.pid}\)"
                 ):
-                    comparing.launch(run)
+                    session.launch(run)
             with pytest.raises(
-                InputError, match=rf"that was killed still runs \(process {left.pid}\)"
+                InputError, match=rf"a killed comparison is still running \(process {left.pid}\)"
             ):
-                run_to_end([sys.executable, "-c", ""], comparing.log(first))
-            assert comparing.log(first).read_text() == f"{left.pid}\n"
+                run_command([sys.executable, "-c", ""], session.log(first))
+            assert session.log(first).read_text() == f"{left.pid}\n"
             assert not (tmp_path / "ran").exists()
         finally:
             left.kill()
             psutil.wait_procs([left], timeout=10)
-        comparing.launch(first)
+        session.launch(first)
     assert (tmp_path / "ran").exists()
 
 
-def test_no_run_begins_beside_one_that_somebody_else_started(tmp_path):
+def test_no_run_starts_beside_one_of_another_process(tmp_path):
     with (
-        opened(tmp_path / "cmp") as comparing,
-        RunFolder(comparing.run_folder(comparing.missing()[-1])),
+        opened(tmp_path / "cmp") as session,
+        RunFolder(session.run_folder(session.missing()[-1])),
         pytest.raises(InputError, match=rf"another run is writing to it \(process {os.getpid()}\)"),
     ):
-        comparing.launch(comparing.missing()[0])
+        session.launch(session.missing()[0])
     assert not (tmp_path / "ran").exists()
 
 
-def test_what_a_run_leaves_behind_after_its_end_stops_nothing(tmp_path):
+def test_a_daemon_left_behind_by_a_run_blocks_nothing(tmp_path):
     service = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1]])"
     report = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
     log = tmp_path / "run.log"
-    run_to_end([sys.executable, "-c", service, report], log)
-    check_ended(tmp_path)
+    run_command([sys.executable, "-c", service, report], log)
+    check_no_process_left(tmp_path)
     while not log.read_text().endswith("\n"):
         time.sleep(0.05)
     psutil.Process(int(log.read_text())).kill()

@@ -1,7 +1,7 @@
-"""Comparisons built by hand: a realistic one, a hostile one, a broken one.
+"""Example comparisons: a realistic one, one with hostile strings, and an incomplete one.
 
-`from example_comparison import realistic`; nothing here trains a model. The numbers
-of an example come from one simulated table of logits, so they agree with each other.
+No model is trained. The figures of an example come from one simulated table of logits, so they are
+consistent.
 """
 
 from __future__ import annotations
@@ -14,26 +14,30 @@ import numpy as np
 from example_figures import (
     calibration_bins,
     class_figures,
-    decided,
     difference,
     flips,
     metric_values,
     total_confusion,
+    with_verdicts,
 )
 from example_texts import HOSTILE_LABELS, LABELS, TEXTS, YARDSTICK
 
+from ampft.comparison.analysis.compare import metric_infos
 from ampft.comparison.findings import ArmResult, Comparison, Curve, Memory, RunOutcome, Speed
-from ampft.comparison.words import verdict_sentences
-from ampft.tasks.single_label import Predictions
+from ampft.comparison.verdict_text import verdict_texts
+from ampft.tasks.single_label import Predictions, SingleLabel
 
 MIB = 2**20
 STEPS = 300
-CHAOS = 0.18  # of the logits: makes runs of the same seed differ, whatever their mode
+RUN_NOISE = 0.18  # standard deviation of the logits between runs with the same seed
+
+
+METRIC_INFOS = metric_infos(SingleLabel)
 
 
 @dataclass(frozen=True)
-class Kind:
-    """What a simulated arm does to the logits and to the clock."""
+class SimulatedArm:
+    """Properties of a simulated arm."""
 
     name: str
     mode: str = "fp32"
@@ -45,11 +49,13 @@ class Kind:
     reason: str | None = None
 
 
-KINDS = (
-    Kind("fp32"),
-    Kind("placebo"),
-    Kind("bf16", "bf16", "native", "products bfloat16 with float32 sums", step=0.1, peak=804),
-    Kind(
+SIMULATED_ARMS = (
+    SimulatedArm("fp32"),
+    SimulatedArm("placebo"),
+    SimulatedArm(
+        "bf16", "bf16", "native", "products bfloat16 with float32 sums", step=0.1, peak=804
+    ),
+    SimulatedArm(
         *("fp16", "fp16", "emulated", "products binary16 with float32 sums, emulated"),
         step=0.312,
         peak=1043,
@@ -61,13 +67,13 @@ KINDS = (
 
 @cache
 def realistic() -> Comparison:
-    """Baseline, placebo, bf16 and emulated fp16 over 5 seeds and 12 classes."""
+    """Return baseline, placebo, bf16 and emulated fp16 over 5 seeds and 12 classes."""
     return _simulated(LABELS, TEXTS, seeds=5, examples=754)
 
 
 @cache
 def hostile() -> Comparison:
-    """The same with names, labels, texts, reasons and setup that try to act."""
+    """Return a comparison with hostile names, labels, texts, reasons and setup."""
     nasty = " ".join(HOSTILE_LABELS)
     whole = _simulated(HOSTILE_LABELS, HOSTILE_LABELS, seeds=3, examples=240)
     arms = [
@@ -93,7 +99,7 @@ def hostile() -> Comparison:
 
 @cache
 def broken() -> Comparison:
-    """Two seeds without intervals: an unstable arm, a failed one, speed and memory unmeasured."""
+    """Return two seeds without intervals, with unstable, failed and unmeasured arms."""
     whole = _simulated(LABELS, TEXTS, seeds=2, examples=754)
     base, placebo, bf16, fp16 = (
         replace(arm, difference=None, difference_fp32=None, metrics_fp32={}) for arm in whole.arms
@@ -137,7 +143,7 @@ def broken() -> Comparison:
         margin_share_of_errors=None,
         verdicts=(),
     )
-    return replace(whole, verdicts=verdict_sentences(whole))
+    return replace(whole, verdicts=verdict_texts(whole))
 
 
 def _simulated(
@@ -145,23 +151,26 @@ def _simulated(
 ) -> Comparison:
     rng = np.random.default_rng(20282)
     share = np.linspace(3, 1, len(labels)) if labels[-1] else np.eye(len(labels))[-1] == 0
-    truth = rng.choice(len(labels), examples, p=share / share.sum())  # a nameless class is absent
+    truth = rng.choice(
+        len(labels), examples, p=share / share.sum()
+    )  # the class without a name is absent
     evidence = rng.normal(0, 1.2, (examples, len(labels)))
     evidence[np.arange(examples), truth] += rng.normal(4.4, 1.7, examples)
-    of_seed = [evidence + rng.normal(0, 0.6, evidence.shape) for _ in range(seeds)]
+    seed_logits = [evidence + rng.normal(0, 0.6, evidence.shape) for _ in range(seeds)]
     results = {}
-    for kind in KINDS:
-        own = [z + CHAOS * rng.normal(0, 1, z.shape) for z in of_seed]
-        rounding = 0.0 if kind.mode == "fp32" else 0.02
-        in_fp32 = [z + rounding * rng.normal(0, 1, z.shape) for z in own]
-        results[kind.name] = [
-            [_predictions(z, truth, labels) for z in logits] for logits in (own, in_fp32)
+    for arm in SIMULATED_ARMS:
+        in_mode = [z + RUN_NOISE * rng.normal(0, 1, z.shape) for z in seed_logits]
+        rounding = 0.0 if arm.mode == "fp32" else 0.02
+        in_fp32 = [z + rounding * rng.normal(0, 1, z.shape) for z in in_mode]
+        results[arm.name] = [
+            [_predictions(z, truth, labels) for z in logits] for logits in (in_mode, in_fp32)
         ]
-    arms = decided([_arm(kind, results, texts, rng) for kind in KINDS])
+    arms = with_verdicts([_arm(arm, results, texts, rng) for arm in SIMULATED_ARMS])
     accuracy = arms[0].metrics["accuracy"].mean
     comparison = Comparison(
         title="all-MiniLM-L6-v2 on stdlib (summary)",
         metric="accuracy",
+        metrics=METRIC_INFOS,
         margin=0.01,
         margin_share_of_errors=0.01 / (1 - accuracy),
         alpha=0.05,
@@ -172,7 +181,9 @@ def _simulated(
         label_names=tuple(labels),
         arms=arms,
         verdicts=(),
-        stamps=() if seeds > 3 else ("screening: 3 seeds cannot usually establish equivalence",),
+        stamps=()
+        if seeds > 3
+        else ("screening: 3 seeds are usually too few to establish equivalence",),
         setup={
             "model": "all-MiniLM-L6-v2, 22.7 M parameters",
             "data": "stdlib (summary): train 3,016, validation 377, test 754",
@@ -190,7 +201,7 @@ def _simulated(
         overhead_share=0.006,
         planned=True,
     )
-    return replace(comparison, verdicts=verdict_sentences(comparison))
+    return replace(comparison, verdicts=verdict_texts(comparison))
 
 
 def _predictions(logits: np.ndarray, truth: np.ndarray, labels: Sequence[str]) -> Predictions:
@@ -200,33 +211,33 @@ def _predictions(logits: np.ndarray, truth: np.ndarray, labels: Sequence[str]) -
 
 
 def _arm(
-    kind: Kind, results: dict[str, list[list[Predictions]]], texts: Sequence[str], rng
+    arm: SimulatedArm, results: dict[str, list[list[Predictions]]], texts: Sequence[str], rng
 ) -> ArmResult:
-    own, in_fp32 = results[kind.name]
+    in_mode, in_fp32 = results[arm.name]
     base = results["fp32"][0]
-    is_base, is_placebo = kind.name == "fp32", kind.name == "placebo"
-    seeds = range(1, len(own) + 1)
-    steps = tuple(kind.step * factor for factor in rng.uniform(0.97, 1.04, len(own)))
+    is_base, is_placebo = arm.name == "fp32", arm.name == "placebo"
+    seeds = range(1, len(in_mode) + 1)
+    steps = tuple(arm.step * factor for factor in rng.uniform(0.97, 1.04, len(in_mode)))
     ratios = sorted(0.241 / step for step in steps)
-    has_ratio = kind.execution == "native" and not is_base
-    peak = kind.peak * MIB
+    has_ratio = arm.execution == "native" and not is_base
+    peak = arm.peak * MIB
     rest = peak - 522 * MIB
     return ArmResult(
-        name=kind.name,
-        mode=kind.mode,
+        name=arm.name,
+        mode=arm.mode,
         is_placebo=is_placebo,
-        execution=kind.execution,
-        executed=kind.executed,
+        execution=arm.execution,
+        executed=arm.executed,
         status="complete",
         status_words="complete",
         runs=tuple(
-            RunOutcome(seed=s, status="finished", reason=None, folder=f"{kind.name}-seed-{s}")
+            RunOutcome(seed=s, status="finished", reason=None, folder=f"{arm.name}-seed-{s}")
             for s in seeds
         ),
-        metrics=metric_values(own),
-        metrics_fp32={} if kind.mode == "fp32" else metric_values(in_fp32),
-        difference=None if is_base else difference(own, base, is_placebo=is_placebo),
-        difference_fp32=None if kind.mode == "fp32" else difference(in_fp32, base),
+        metrics=metric_values(in_mode),
+        metrics_fp32={} if arm.mode == "fp32" else metric_values(in_fp32),
+        difference=None if is_base else difference(in_mode, base, is_placebo=is_placebo),
+        difference_fp32=None if arm.mode == "fp32" else difference(in_fp32, base),
         speed=Speed(
             step_seconds=steps,
             ratio=float(np.median(ratios)) if has_ratio else None,
@@ -234,14 +245,14 @@ def _arm(
             ratio_to_tf32=None,
             tokens_per_second=1312 / float(np.median(steps)),
             waiting_share=0.004 / float(np.median(steps)),
-            utilisation=0.62 * 0.1 / kind.step if kind.mode == "bf16" else 0.61,
+            utilisation=0.62 * 0.1 / arm.step if arm.mode == "bf16" else 0.61,
             training_seconds=STEPS * float(np.median(steps)) + 6,
             total_seconds=STEPS * float(np.median(steps)) + 21,
-            reason=kind.reason,
+            reason=arm.reason,
         ),
         memory=Memory(
             peak=peak,
-            ratio=None if is_base else kind.peak / 903,
+            ratio=None if is_base else arm.peak / 903,
             weights=87 * MIB,
             gradients=87 * MIB,
             optimizer_state=174 * MIB,
@@ -250,29 +261,29 @@ def _arm(
             baseline=174 * MIB,
             protocol="VmHWM of the process at the end; baseline: the same after the imports",
         ),
-        skipped_steps=tuple(len(kind.skipped) - (s % 2 and s > 3) for s in seeds)
-        if kind.skipped
-        else (0,) * len(own),
-        total_steps=(STEPS,) * len(own),
-        flips=None if is_base else flips(own, base, texts),
-        classes=class_figures(own, None if is_base else base),
-        confusion=total_confusion(own),
-        calibration=calibration_bins(own),
-        curves=tuple(_curve(kind, s, p, rng) for s, p in zip(seeds, own, strict=True)),
+        skipped_steps=tuple(len(arm.skipped) - (s % 2 and s > 3) for s in seeds)
+        if arm.skipped
+        else (0,) * len(in_mode),
+        total_steps=(STEPS,) * len(in_mode),
+        flips=None if is_base else flips(in_mode, base, texts),
+        classes=class_figures(in_mode, None if is_base else base),
+        confusion=total_confusion(in_mode),
+        calibration=calibration_bins(in_mode),
+        curves=tuple(_curve(arm, s, p, rng) for s, p in zip(seeds, in_mode, strict=True)),
     )
 
 
-def _curve(kind: Kind, seed: int, predictions: Predictions, rng) -> Curve:
+def _curve(arm: SimulatedArm, seed: int, predictions: Predictions, rng) -> Curve:
     steps = tuple(range(3, STEPS + 1, 3))
     loss = 2.5 * np.exp(-np.array(steps) / 70) + 0.25 + rng.normal(0, 0.06, len(steps))
-    skipped = kind.skipped[: len(kind.skipped) - (seed % 2 and seed > 3)]
+    skipped = arm.skipped[: len(arm.skipped) - (seed % 2 and seed > 3)]
     scale = tuple(65536 / 2.0 ** sum(s <= step for s in skipped) for step in steps)
     accuracy = float(np.mean(predictions.predicted == predictions.labels))
     return Curve(
         seed=seed,
         steps=steps,
         loss=tuple(float(x) for x in loss),
-        loss_scale=scale if kind.mode == "fp16" else None,
+        loss_scale=scale if arm.mode == "fp16" else None,
         skipped=skipped,
         validation_steps=(100, 200, 300),
         validation_metric=(accuracy - 0.08, accuracy - 0.02, accuracy - 0.004),

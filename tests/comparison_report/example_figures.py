@@ -1,6 +1,6 @@
 """The figures of the example comparisons, from simulated predictions.
 
-A second writing of the formulas, for examples alone: `ampft.comparison` computes them for users.
+This is a second implementation of the formulas of `ampft.comparison`, used only by the examples.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ METRICS = {
     "matthews": "matthews",
     "log_loss": "log_loss",
     "brier": "brier",
-    "ece": "expected_calibration_error",
+    "expected_calibration_error": "expected_calibration_error",
 }
 
 
@@ -51,7 +51,7 @@ def metric_values(seeds: Sequence[Predictions]) -> dict[str, MetricValues]:
 def difference(
     arm: Sequence[Predictions], base: Sequence[Predictions], *, is_placebo: bool = False
 ) -> Difference:
-    gains = np.stack([_right(a) - _right(b) for a, b in zip(arm, base, strict=True)])
+    gains = np.stack([_is_correct(a) - _is_correct(b) for a, b in zip(arm, base, strict=True)])
     s, n = gains.shape
     theta = gains.mean(axis=1)
     moments = np.cov(gains) / n
@@ -85,12 +85,12 @@ def difference(
     )
 
 
-def decided(arms: Sequence[ArmResult]) -> tuple[ArmResult, ...]:
-    """Fill in what depends on all modes together: Holm's p-values and the verdicts."""
+def with_verdicts(arms: Sequence[ArmResult]) -> tuple[ArmResult, ...]:
+    """Add what depends on all modes: p-values after Holm and verdicts."""
     modes = {arm.name: arm.difference for arm in arms[2:] if arm.difference is not None}
     differs = holm({name: d.p_difference or 0.0 for name, d in modes.items()})
     equals = holm({name: d.p_equivalence or 0.0 for name, d in modes.items()})
-    found = {
+    decided = {
         name: replace(
             d,
             p_difference_holm=differs[name],
@@ -100,16 +100,16 @@ def decided(arms: Sequence[ArmResult]) -> tuple[ArmResult, ...]:
         )
         for name, d in modes.items()
     }
-    return tuple(replace(arm, difference=found.get(arm.name, arm.difference)) for arm in arms)
+    return tuple(replace(arm, difference=decided.get(arm.name, arm.difference)) for arm in arms)
 
 
 def flips(arm: Sequence[Predictions], base: Sequence[Predictions], texts: Sequence[str]) -> Flips:
     pairs = list(zip(arm, base, strict=True))
     differ = np.stack([a.predicted != b.predicted for a, b in pairs])
-    gained = [int(np.sum(_right(a) > _right(b))) for a, b in pairs]
-    lost = [int(np.sum(_right(a) < _right(b))) for a, b in pairs]
-    often = Counter({int(i): int(k) for i, k in enumerate(differ.sum(axis=0)) if k})
-    chosen = sorted(often, key=lambda i: (-often[i], i))[:8]
+    gained = [int(np.sum(_is_correct(a) > _is_correct(b))) for a, b in pairs]
+    lost = [int(np.sum(_is_correct(a) < _is_correct(b))) for a, b in pairs]
+    counts = Counter({int(i): int(k) for i, k in enumerate(differ.sum(axis=0)) if k})
+    chosen = sorted(counts, key=lambda i: (-counts[i], i))[:8]
     return Flips(
         per_seed=tuple(int(k) for k in differ.sum(axis=1)),
         mean=float(differ.sum(axis=1).mean()),
@@ -117,7 +117,7 @@ def flips(arm: Sequence[Predictions], base: Sequence[Predictions], texts: Sequen
         lost=float(np.mean(lost)),
         mcnemar_mid_p=tuple(_mid_p(g, k) for g, k in zip(gained, lost, strict=True)),
         examples=tuple(
-            _flipped(i, often[i], *pairs[int(differ[:, i].argmax())], texts) for i in chosen
+            _flipped(i, counts[i], *pairs[int(differ[:, i].argmax())], texts) for i in chosen
         ),
     )
 
@@ -125,16 +125,18 @@ def flips(arm: Sequence[Predictions], base: Sequence[Predictions], texts: Sequen
 def class_figures(
     arm: Sequence[Predictions], base: Sequence[Predictions] | None
 ) -> tuple[ClassFigures, ...]:
-    own = _mean_scores(arm)
-    others = None if base is None else _mean_scores(base)
+    scores = _mean_scores(arm)
+    base_scores = None if base is None else _mean_scores(base)
     return tuple(
         ClassFigures(
             name=name,
             support=int(np.sum(arm[0].labels == index)),
-            precision=float(own[index, 0]),
-            recall=float(own[index, 1]),
-            f1=float(own[index, 2]),
-            f1_difference=None if others is None else float(own[index, 2] - others[index, 2]),
+            precision=float(scores[index, 0]),
+            recall=float(scores[index, 1]),
+            f1=float(scores[index, 2]),
+            f1_difference=None
+            if base_scores is None
+            else float(scores[index, 2] - base_scores[index, 2]),
         )
         for index, name in enumerate(arm[0].label_names)
     )
@@ -147,7 +149,7 @@ def total_confusion(seeds: Sequence[Predictions]) -> tuple[tuple[int, ...], ...]
 
 def calibration_bins(seeds: Sequence[Predictions], bins: int = 15) -> tuple[CalibrationBin, ...]:
     confidence = np.concatenate([p.confidence for p in seeds]).astype(float)
-    right = np.concatenate([_right(p) for p in seeds])
+    correct = np.concatenate([_is_correct(p) for p in seeds])
     index = np.digitize(confidence, np.arange(1, bins) / bins, right=True)
     return tuple(
         CalibrationBin(
@@ -155,13 +157,13 @@ def calibration_bins(seeds: Sequence[Predictions], bins: int = 15) -> tuple[Cali
             high=(b + 1) / bins,
             count=int(np.sum(index == b)),
             confidence=float(confidence[index == b].mean()) if np.any(index == b) else None,
-            accuracy=float(right[index == b].mean()) if np.any(index == b) else None,
+            accuracy=float(correct[index == b].mean()) if np.any(index == b) else None,
         )
         for b in range(bins)
     )
 
 
-def _right(predictions: Predictions) -> np.ndarray:
+def _is_correct(predictions: Predictions) -> np.ndarray:
     return (predictions.predicted == predictions.labels).astype(float)
 
 

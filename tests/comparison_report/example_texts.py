@@ -45,7 +45,7 @@ def _mode(mode: str, execution: str, error: float) -> dict[str, JSONValue]:
     }
 
 
-# As `ampft.diagnosis.yardstick.Yardstick.as_dict` has it, by way of JSON.
+# A `Yardstick.as_dict()` after a round trip through JSON.
 YARDSTICK: Mapping[str, JSONValue] = {
     "settings": {
         "modes": ["fp32", "bf16", "fp16"],

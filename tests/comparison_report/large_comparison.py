@@ -1,4 +1,4 @@
-"""A comparison as large as the report has to bear: 200 classes, 8 arms, 20 seeds."""
+"""A large comparison that reports must support: 200 classes, 8 arms, 20 seeds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODES = ("fp32", "placebo", "tf32", "bf16", "fp16", "fp8", "bf16-true", "a-mode-
 
 @cache
 def large() -> Comparison:
-    """The realistic one, blown up with random figures."""
+    """Return the realistic comparison, enlarged with random figures."""
     small = realistic()
     rng = np.random.default_rng(7)
     labels = (*(f"class {index} of many 类别" for index in range(CLASSES - 1)), "w" * 200)
@@ -28,7 +28,7 @@ def large() -> Comparison:
 
 
 def two_classes() -> Comparison:
-    """The realistic one cut to one mode and two classes."""
+    """Return the realistic comparison, reduced to one mode and two classes."""
     small = realistic()
     arms = tuple(
         replace(arm, classes=arm.classes[:2], confusion=tuple(row[:2] for row in arm.confusion[:2]))

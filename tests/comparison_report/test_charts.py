@@ -7,8 +7,8 @@ import pytest
 from example_comparison import broken, realistic
 
 import ampft.comparison.report
-from ampft.comparison.report.arm_styles import LAST, looks
-from ampft.comparison.report.confusions import largest_confusions, matrix_cells
+from ampft.comparison.report.arm_styles import LAST, arm_styles
+from ampft.comparison.report.classes import largest_confusions, matrix_cells
 from ampft.comparison.report.curve_charts import loss_chart, scale_chart, validation_chart
 from ampft.comparison.report.drawing import Axis, element, picture
 from ampft.comparison.report.strips import difference_axis, difference_strip
@@ -16,20 +16,20 @@ from ampft.comparison.report.strips import difference_axis, difference_strip
 STYLE = (Path(ampft.comparison.report.__file__).parent / "style.css").read_text(encoding="utf-8")
 
 
-def test_children_and_values_are_escaped_unless_they_are_ours():
+def test_children_and_values_are_escaped_unless_they_are_markup():
     made = element("g", "<b>&", element("text", "</text>"), class_='"x', aria_label="<")
     assert made == (
         '<g class="&#34;x" aria-label="&lt;">&lt;b&gt;&amp;<text>&lt;/text&gt;</text></g>'
     )
 
 
-def test_a_picture_says_what_it_shows():
-    made = picture(height=20, says='two & "three"', class_="chart")
+def test_a_picture_has_a_text_alternative():
+    made = picture(height=20, alt='two & "three"', class_="chart")
     assert 'role="img" aria-label="two &amp; &#34;three&#34;"' in made
     assert "<title>two &amp; &#34;three&#34;</title>" in made
 
 
-def test_positions_are_linear_and_end_at_the_ends():
+def test_positions_are_linear_and_clipped_at_the_ends():
     axis = Axis(-1, 3, 10, 90)
     assert [axis.at(value) for value in (-1, 1, 3)] == [10, 50, 90]
     assert [axis.at(value) for value in (-100, 100)] == [10, 90]
@@ -48,36 +48,38 @@ def test_ticks_are_round_few_and_inside(span):
     assert round(mantissa, 6) in (1, 2, 5)
 
 
-def test_the_dot_lies_between_the_whiskers_where_the_numbers_are():
+def test_the_dot_and_the_whiskers_are_at_their_values():
     comparison = realistic()
-    arm, look = comparison.arm("bf16"), looks(comparison.arms)[2]
+    arm, style = comparison.arm("bf16"), arm_styles(comparison.arms)[2]
     axis = difference_axis(comparison)
-    strip = difference_strip(comparison, arm, look, axis)
+    strip = difference_strip(comparison, arm, style, axis)
     assert arm.difference is not None
     low, high = (axis.percent(end) for end in arm.difference.interval95)
     assert f'x1="{low}" x2="{high}"' in re.sub(r' y1="[^"]*"', "", strip)
     assert f'<svg x="{axis.percent(arm.difference.estimate)}"' in strip
-    assert "95 % interval" in strip
+    assert "95 % CI" in strip
 
 
-def test_a_run_that_diverges_does_not_press_the_others_flat():
+def test_a_diverging_run_does_not_flatten_the_other_lines():
     comparison = broken()
-    wild = comparison.arms[3]
-    loss = (*wild.curves[1].loss[:-2], 1e30, None)
+    diverging = comparison.arms[3]
+    loss = (*diverging.curves[1].loss[:-2], 1e30, None)
     arms = list(comparison.arms)
-    arms[3] = replace(wild, curves=(wild.curves[0], replace(wild.curves[1], loss=loss)))
-    chart = loss_chart(replace(comparison, arms=tuple(arms)), looks(arms))
+    arms[3] = replace(
+        diverging, curves=(diverging.curves[0], replace(diverging.curves[1], loss=loss))
+    )
+    chart = loss_chart(replace(comparison, arms=tuple(arms)), arm_styles(arms))
     assert chart is not None
     assert chart.is_cut
-    tame = loss_chart(comparison, looks(comparison.arms))
-    assert tame is not None
-    assert not tame.is_cut
+    uncut = loss_chart(comparison, arm_styles(comparison.arms))
+    assert uncut is not None
+    assert not uncut.is_cut
     assert re.findall(r'class="tick end">([\d.]+)<', chart.svg)[:3] == ["0", "1", "2"]
 
 
 def test_the_mean_of_an_unstable_arm_is_not_drawn():
     comparison = broken()
-    chart = loss_chart(comparison, looks(comparison.arms))
+    chart = loss_chart(comparison, arm_styles(comparison.arms))
     assert chart is not None
     assert 'class="mean a2"' in chart.svg
     assert 'class="mean a3"' not in chart.svg
@@ -86,41 +88,41 @@ def test_the_mean_of_an_unstable_arm_is_not_drawn():
 
 def test_skipped_steps_are_marked_and_counted():
     comparison = realistic()
-    chart = scale_chart(comparison, looks(comparison.arms))
+    chart = scale_chart(comparison, arm_styles(comparison.arms))
     assert chart is not None
     counts = comparison.arm("fp16").skipped_steps
-    assert f"fp16 skipped {', '.join(map(str, counts))} steps, seed by seed" in chart.svg
+    assert f"fp16 skipped {', '.join(map(str, counts))} steps per seed" in chart.svg
     ticks = sum(path.count("M") for path in re.findall(r'<path d="([^"]*)" class="skip', chart.svg))
     assert ticks == sum(counts)
 
 
-def test_nothing_measured_is_no_chart():
-    bare = [replace(arm, curves=()) for arm in realistic().arms]
-    comparison = replace(realistic(), arms=tuple(bare))
+def test_without_measurements_there_is_no_chart():
+    arms = [replace(arm, curves=()) for arm in realistic().arms]
+    comparison = replace(realistic(), arms=tuple(arms))
     for chart in (loss_chart, validation_chart, scale_chart):
-        assert chart(comparison, looks(bare)) is None
+        assert chart(comparison, arm_styles(arms)) is None
 
 
-def test_every_arm_has_its_own_look_up_to_the_last_colour():
+def test_every_arm_has_its_own_style_up_to_the_last_colour():
     arm = realistic().arms[2]
     arms = [*realistic().arms[:2], *(replace(arm, name=f"m{n}") for n in range(LAST - 1))]
-    numbers = [look.number for look in looks(arms)]
+    numbers = [style.number for style in arm_styles(arms)]
     assert numbers == list(range(LAST + 1))
-    assert looks([*arms, arm])[-1].number == 2
+    assert arm_styles([*arms, arm])[-1].number == 2
 
 
 def test_shades_grow_with_the_share_of_the_row():
     arm = replace(realistic().arms[0], confusion=((90, 10, 0), (0, 4, 0), (0, 0, 0)))
     cells = matrix_cells(arm)
     assert [cell.shade for cell in cells[0]] == [8, 3, 0]
-    assert [cell.is_right for cell in cells[1]] == [False, True, False]
+    assert [cell.is_correct for cell in cells[1]] == [False, True, False]
     assert [cell.shade for cell in cells[2]] == [0, 0, 0]
 
 
-def test_the_largest_confusions_stand_first():
+def test_the_largest_confusions_come_first():
     arms = [replace(realistic().arms[0], confusion=m) for m in (((9, 1), (2, 5)), ((9, 4), (0, 7)))]
-    found = largest_confusions(arms, ("a", "b"))
-    assert [(c.label, c.predicted, c.counts) for c in found] == [
+    confusions = largest_confusions(arms, ("a", "b"))
+    assert [(c.label, c.predicted, c.counts) for c in confusions] == [
         ("a", "b", (1, 4)),
         ("b", "a", (2, 0)),
     ]
@@ -138,7 +140,7 @@ def test_contrast_of_text_and_of_lines(theme):
 
 
 def contrast(one: str, other: str) -> float:
-    """The contrast ratio of WCAG 2.2."""
+    """Return the contrast ratio of WCAG 2.2."""
     lighter, darker = sorted((luminance(one), luminance(other)), reverse=True)
     return (lighter + 0.05) / (darker + 0.05)
 
@@ -158,19 +160,19 @@ def with_curves(comparison, **values):
     return replace(comparison, arms=tuple(arms))
 
 
-def test_what_was_measured_once_has_a_mark():
+def test_a_single_point_has_a_mark():
     comparison = realistic()
     once = with_curves(comparison, validation_steps=(100,), validation_metric=(0.8,))
-    shown, hidden = (
-        validation_chart(one, looks(one.arms)).svg.count('class="mark ')
+    single, several = (
+        validation_chart(one, arm_styles(one.arms)).svg.count('class="mark ')
         for one in (once, comparison)
     )
-    assert (shown, hidden) == (len(comparison.arms), 0)
+    assert (single, several) == (len(comparison.arms), 0)
 
 
-def test_a_loss_scale_that_never_moves_has_one_tick():
+def test_a_constant_loss_scale_has_one_tick():
     comparison = realistic()
-    still = [
+    constant = [
         replace(
             arm,
             curves=tuple(
@@ -180,6 +182,6 @@ def test_a_loss_scale_that_never_moves_has_one_tick():
         )
         for arm in comparison.arms
     ]
-    chart = scale_chart(replace(comparison, arms=tuple(still)), looks(comparison.arms))
+    chart = scale_chart(replace(comparison, arms=tuple(constant)), arm_styles(comparison.arms))
     assert re.findall(r"2<tspan[^>]*>(\S+?)</tspan>|>2(\S)<", chart.svg)
     assert chart.svg.count('class="grid"') == 1

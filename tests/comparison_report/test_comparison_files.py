@@ -1,4 +1,4 @@
-"""The files of a comparison: the same bytes each time, whole or not there, read back equal."""
+"""The files of a comparison: deterministic, atomic, and equal when read back."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ import pytest
 from example_comparison import broken, hostile, realistic
 
 from ampft.comparison.findings import Comparison
-from ampft.comparison.read import read_comparison
+from ampft.comparison.report.files import read_comparison, write_comparison
 from ampft.comparison.report.terminal import terminal_text
-from ampft.comparison.report.write import write_comparison
 from ampft.errors import InputError
 
 TESTS = Path(__file__).parents[1]
@@ -29,35 +28,35 @@ def hashes(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("example", [realistic, hostile, broken])
-def test_what_was_written_is_read_back_equal(example, tmp_path):
+def test_a_written_comparison_is_read_back_equal(example, tmp_path):
     comparison = example()
     write_comparison(comparison, tmp_path / "new" / "folder")
     folder = tmp_path / "new" / "folder"
     assert {path.name for path in folder.iterdir()} == NAMES
     assert read_comparison(folder) == comparison
     assert read_comparison(folder / "comparison.json") == comparison
-    # so that rendering again gives the same bytes
+    # Rendering again gives the same bytes.
     before = hashes(folder)
     write_comparison(read_comparison(folder), folder)
     assert hashes(folder) == before
 
 
-def test_equal_is_not_said_of_what_differs(tmp_path):
+def test_different_comparisons_are_not_equal(tmp_path):
     write_comparison(realistic(), tmp_path)
     assert read_comparison(tmp_path) != replace(realistic(), margin=0.0100001)
 
 
-def test_another_process_with_other_surroundings_writes_the_same_bytes(tmp_path):
+def test_another_process_with_another_environment_writes_the_same_bytes(tmp_path):
     write_comparison(realistic(), tmp_path / "here")
     script = (
-        "import sys; from pathlib import Path; from ampft.comparison.read import read_comparison;"
-        "from ampft.comparison.report.write import write_comparison;"
+        "import sys; from pathlib import Path;"
+        "from ampft.comparison.report.files import read_comparison, write_comparison;"
         "write_comparison(read_comparison(Path(sys.argv[1])), Path(sys.argv[2]))"
     )
-    surroundings = {"PYTHONHASHSEED": "4711", "TZ": "Asia/Kathmandu", "LC_ALL": "POSIX"}
+    environment = {"PYTHONHASHSEED": "4711", "TZ": "Asia/Kathmandu", "LC_ALL": "POSIX"}
     done = subprocess.run(
         [sys.executable, "-c", script, tmp_path / "here", tmp_path / "there"],
-        env={**os.environ, **surroundings}, capture_output=True, text=True, check=False,
+        env={**os.environ, **environment}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert hashes(tmp_path / "there") == hashes(tmp_path / "here")
@@ -77,7 +76,7 @@ def test_a_full_disk_leaves_the_old_files(tmp_path):
 
 
 def test_a_folder_that_cannot_be_made(tmp_path):
-    (tmp_path / "file").write_text("in the way")
+    (tmp_path / "file").write_text("not a folder")
     with pytest.raises(InputError, match=r"--output_dir .*cannot be written"):
         write_comparison(broken(), tmp_path / "file" / "folder")
 
@@ -99,29 +98,35 @@ def written(comparison: Comparison) -> str:
     [
         ("", "is not JSON"),
         ("[" * 100_000, "is not JSON"),
-        ("[]", "it holds a list, not an object"),
-        ('{"schema": 99}', "has layout 99, and this version of ampft reads 1"),
-        ('{"schema": 1}', r"comparison\.\w+ is missing"),
+        ("[]", "it contains a list, not an object"),
+        ('{"schema": 99}', "has schema version 99, but this version of ampft reads 2"),
+        ('{"schema": 2}', r"comparison\.\w+ is missing"),
         (damaged(lambda v: v.update(more=1)), r"comparison\.more is unknown"),
         (damaged(lambda v: v["arms"][0].update(name=3)), r"arms\[0\]\.name is int, not str"),
         (damaged(lambda v: v.update(examples=True)), r"examples is bool, not int"),
         (damaged(lambda v: v.update(seeds=7)), r"seeds is int, not a list"),
         (damaged(lambda v: v.update(setup=[])), r"setup is a list, not an object"),
         (damaged(lambda v: v.update(title=None)), r"title is null, not str"),
-        (damaged(lambda v: v["arms"].clear()), "has no arms"),
-        (damaged(lambda v: v.update(margin=0)), r"its margin is 0, not between 0 and 1"),
-        (damaged(lambda v: v.update(margin=None)), r"its margin is nan, not between 0 and 1"),
-        (damaged(lambda v: v.update(margin=1.5)), r"its margin is 1\.5, not between 0 and 1"),
+        (damaged(lambda v: v["arms"].clear()), "the comparison has no arms"),
+        (damaged(lambda v: v.update(margin=0)), r"the margin is 0, but must be between 0 and 1"),
+        (
+            damaged(lambda v: v.update(margin=None)),
+            r"the margin is nan, but must be between 0 and 1",
+        ),
+        (
+            damaged(lambda v: v.update(margin=1.5)),
+            r"the margin is 1\.5, but must be between 0 and 1",
+        ),
     ],
 )
-def test_other_files_are_refused(text, message, tmp_path):
+def test_invalid_files_are_refused(text, message, tmp_path):
     path = tmp_path / "comparison.json"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=message):
         read_comparison(path)
 
 
-def test_a_pair_with_three_ends_is_refused(tmp_path):
+def test_an_interval_with_three_ends_is_refused(tmp_path):
     write_comparison(realistic(), tmp_path)
     values = json.loads((tmp_path / "comparison.json").read_text(encoding="utf-8"))
     values["arms"][1]["difference"]["interval95"] = [0.0, 0.1, 0.2]
@@ -130,8 +135,8 @@ def test_a_pair_with_three_ends_is_refused(tmp_path):
         read_comparison(tmp_path)
 
 
-def test_a_field_that_came_later_may_be_missing(tmp_path):
-    """A comparison of an earlier version of the same layout is read."""
+def test_a_field_that_was_added_later_may_be_missing(tmp_path):
+    """A comparison written by an earlier version with the same layout can be read."""
     write_comparison(realistic(), tmp_path)
     values = json.loads((tmp_path / "comparison.json").read_text(encoding="utf-8"))
     for arm in values["arms"][1:]:
@@ -144,11 +149,11 @@ def test_a_field_that_came_later_may_be_missing(tmp_path):
 
 
 def test_a_folder_without_a_comparison(tmp_path):
-    with pytest.raises(InputError, match=r"cannot be read .* which holds comparison\.json"):
+    with pytest.raises(InputError, match=r"cannot be read .* which contains comparison\.json"):
         read_comparison(tmp_path)
 
 
-def test_the_report_of_a_comparison_prints_it_again(tmp_path, capsys):
+def test_ampft_report_prints_a_comparison(tmp_path, capsys):
     from ampft.cli import main
 
     write_comparison(realistic(), tmp_path)

@@ -1,4 +1,4 @@
-"""The Markdown of a comparison: whole, inert, with its columns kept."""
+"""The Markdown of a comparison: complete, inert, with intact tables."""
 
 from __future__ import annotations
 
@@ -46,46 +46,46 @@ def rendered(text: str) -> str:
 
 
 def elements(text: str) -> Elements:
-    found = Elements()
-    found.feed(rendered(text))
-    return found
+    document = Elements()
+    document.feed(rendered(text))
+    return document
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_nothing_that_comes_from_data_acts(example):
+def test_text_from_the_data_is_inert(example):
     text = markdown_text(example())
-    found = elements(text)
-    assert found.names <= ALLOWED_ELEMENTS
-    assert "details" in found.names
-    assert found.attributes <= {"style"}
-    assert not found.open
-    # An address is a link even where Markdown makes none of it, in renderers that look for them.
+    document = elements(text)
+    assert document.names <= ALLOWED_ELEMENTS
+    assert "details" in document.names
+    assert document.attributes <= {"style"}
+    assert not document.open
+    # Some renderers turn addresses into links even where Markdown does not.
     outside_code = re.sub(r"`[^`\n]*`|</?(details|summary)>", "", text)
     assert not re.search(r"[^\\]:/|[^\s\\]@\w|<", outside_code)
     assert not [c for c in text.replace("\n", "") if is_hostile(c)]
 
 
-def test_what_is_not_inert_is_found():
-    """The check above fails where a label is put in as it is."""
-    found = elements("| a |\n| --- |\n| <img src=x onerror=alert(1)> [x](http://example.com) |")
-    assert {"img", "a"} <= found.names
-    assert {"onerror", "href"} <= found.attributes
+def test_the_check_finds_text_that_is_not_inert():
+    """The check above fails if a label is inserted without escaping."""
+    document = elements("| a |\n| --- |\n| <img src=x onerror=alert(1)> [x](http://example.com) |")
+    assert {"img", "a"} <= document.names
+    assert {"onerror", "href"} <= document.attributes
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_tables_keep_their_columns(example):
+def test_tables_are_rendered_with_equal_rows(example):
     html = rendered(markdown_text(example()))
     tables = re.findall(r"<table>.*?</table>", html, flags=re.DOTALL)
     assert len(tables) > 8
     for table in tables:
         rows = re.findall(r"<tr>.*?</tr>", table, flags=re.DOTALL)
         assert len({len(re.findall(r"<t[hd]\b", row)) for row in rows}) == 1
-    # none of them was left as a line of text
+    # No table is rendered as plain text.
     assert not re.search(r"<p>\|", html)
 
 
 def test_every_row_of_a_table_has_as_many_cells_as_its_heading():
-    """Renderers cut or fill rows silently, so the source is counted too."""
+    """Renderers truncate or fill rows silently, so the source is also checked."""
     for example in EXAMPLES:
         lines = markdown_text(example()).split("\n")
         blocks = re.findall(r"(?:^\|.*\n?)+", "\n".join(lines), flags=re.MULTILINE)
@@ -95,9 +95,9 @@ def test_every_row_of_a_table_has_as_many_cells_as_its_heading():
             assert len(counts) == 1, block[:200]
 
 
-def test_verdicts_and_the_table_of_modes_stand_before_the_first_fold():
+def test_verdicts_and_the_table_of_modes_come_before_the_first_fold():
     top = markdown_text(realistic()).split("<details>")[0]
-    assert "bf16 is 2.4 times faster than fp32" in top
+    assert "bf16 is 2.4x faster than fp32" in top
     assert top.count("\n| `") == 4
     assert len(top) < 3000
 
@@ -106,7 +106,7 @@ def test_it_fits_a_comment():
     assert len(markdown_text(realistic())) < COMMENT_LIMIT / 2
 
 
-def test_the_figures_of_the_comparison_are_in_it():
+def test_it_contains_the_results():
     whole = realistic()
     text = markdown_text(whole)
     for arm in whole.arms:
@@ -125,17 +125,17 @@ def test_the_figures_of_the_comparison_are_in_it():
     assert "Hillis" in text
 
 
-def test_exploratory_figures_are_named_so():
+def test_exploratory_results_are_marked():
     text = markdown_text(realistic())
     assert "<summary>Classes (exploratory)</summary>" in text
-    assert "about these two checkpoints alone" in text
+    assert "compares only the two checkpoints of a seed" in text
     row = next(line for line in text.split("\n") if line.startswith("| calibration error"))
     assert "\N{PLUS-MINUS SIGN}" not in row
 
 
-def test_what_is_not_there_leaves_no_empty_fold():
+def test_missing_results_leave_no_empty_section():
     text = markdown_text(broken())
-    assert "Evaluated in fp32" not in text
+    assert "Predictions in fp32" not in text
     assert "Gradient error" not in text
     assert "interrupted: no fp8 on this device" in text
 
@@ -148,12 +148,12 @@ def test_what_is_not_there_leaves_no_empty_fold():
         {"checkpoints": [3, {"modes": []}]},
     ],
 )
-def test_a_yardstick_of_another_layout_is_passed_over(yardstick):
+def test_a_yardstick_with_another_layout_is_skipped(yardstick):
     text = markdown_text(replace(realistic(), yardstick=yardstick))
     assert "Gradient error" not in text
 
 
-def test_a_yardstick_is_shown_with_what_there_is_of_it():
+def test_a_partial_yardstick_is_shown():
     text = markdown_text(realistic())
     assert "32 step batches of 32 examples" in text
     part = {"name": "a", "modes": [{"mode": "bf16", "whole": {"error_over_noise": 0.0041}}]}
@@ -161,7 +161,7 @@ def test_a_yardstick_is_shown_with_what_there_is_of_it():
     assert "| `a` | `bf16` | 0.41 % | - | - | - | - | - |" in text
 
 
-def test_many_classes_are_cut_to_those_that_differ_most():
+def test_only_the_classes_with_the_largest_differences_are_listed():
     whole = realistic()
     names = tuple(f"class {index}" for index in range(120))
 
@@ -174,12 +174,12 @@ def test_many_classes_are_cut_to_those_that_differ_most():
     text = markdown_text(
         replace(whole, label_names=names, arms=tuple(widened(arm) for arm in whole.arms))
     )
-    assert "70 classes that differ less are left out." in text
+    assert "70 classes with smaller differences are omitted." in text
     assert text.count("| `class ") == 50
-    assert "No class was taken for another." in text
+    assert "There are no confusions." in text
 
 
-def test_stamps_stand_on_top_each_on_its_line():
+def test_each_stamp_is_a_line_at_the_top():
     text = markdown_text(replace(realistic(), stamps=("one *thing*", "another")))
     top = rendered(text.split("<details>")[0])
     quote = re.findall(r"<blockquote>(.*?)</blockquote>", top, flags=re.DOTALL)

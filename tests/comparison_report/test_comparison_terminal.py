@@ -1,4 +1,4 @@
-"""The table of modes on a terminal: aligned, within its width, inert."""
+"""The table of modes on a terminal: aligned, not too wide, inert."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ def test_no_line_is_wider_than_a_terminal(example):
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_no_character_acts(example):
+def test_all_characters_are_inert(example):
     assert not [c for c in terminal_text(example()).replace("\n", "") if is_hostile(c)]
 
 
-def test_numbers_stand_in_columns():
+def test_numbers_are_aligned_with_their_headings():
     """Every cell of a right-aligned column ends where its heading ends."""
     _, units, *rows = mode_table(realistic()).split("\n")
     assert len(rows) == 4
-    for heading in ("interval)", "of 754", "as fast", "ms", "MiB", "steps"):
+    for heading in ("CI)", "of 754", "up", "ms", "MiB", "steps"):
         end = units.index(heading) + len(heading)
         assert all(row[end : end + 2].strip() == "" for row in rows), heading
         assert any(row[end - 1] != " " for row in rows), heading
 
 
-def test_a_wide_name_moves_no_column():
+def test_a_wide_name_keeps_columns_aligned():
     whole = realistic()
     renamed = replace(whole.arms[2], name="\u6df7\u5408\u7cbe\u5ea6")  # four wide characters
     table = mode_table(replace(whole, arms=(*whole.arms[:2], renamed, whole.arms[3])))
@@ -46,7 +46,7 @@ def test_a_wide_name_moves_no_column():
     assert len(ends) == 1
 
 
-def test_the_figures_of_the_comparison_are_shown():
+def test_the_results_are_shown():
     whole = realistic()
     row = mode_table(whole).split("\n")[4]
     bf16 = whole.arm("bf16")
@@ -70,13 +70,13 @@ def test_the_baseline_has_no_difference_and_an_emulated_mode_no_ranking():
     assert " - " in table[5]
 
 
-def test_what_is_unmeasured_or_broken_is_said():
+def test_incomplete_arms_are_shown():
     text = terminal_text(broken())
     assert re.search(r"^fp16 .* unstable, 1 of 2 .* emulated$", text, flags=re.MULTILINE)
     assert re.search(r"^fp8 .* failed, 2 of 2 .* native$", text, flags=re.MULTILINE)
-    assert "(no interval)" in text
+    assert "(no CI)" in text
     assert "! 2 seeds: no intervals" in text
 
 
-def test_missing_verdicts_are_made():
+def test_missing_verdicts_are_computed():
     assert terminal_text(replace(realistic(), verdicts=())) == terminal_text(realistic())

@@ -9,11 +9,11 @@ from example_texts import HOSTILE_LABELS
 from large_comparison import large, two_classes
 
 import ampft.comparison.report
-from ampft.comparison.report.html import foreign, html_text
+from ampft.comparison.report.html import html_text, isolated
 
 EXAMPLES = (realistic, hostile, broken, large, two_classes)
 VOID = {"meta", "br"}
-OURS = set(
+ALLOWED = set(
     re.findall(
         r"\w+",
         """
@@ -26,7 +26,7 @@ OURS = set(
 
 
 class Reader(HTMLParser):
-    """Checks that elements nest, and keeps what a document holds."""
+    """Checks the nesting of elements, and records the content of a document."""
 
     def __init__(self):
         super().__init__(convert_charrefs=True)
@@ -62,19 +62,19 @@ def page(request):
     return html_text(request.param())
 
 
-def test_elements_nest_and_are_ours(page):
-    found = read(page)
-    assert len(found.elements) > 300
-    assert {tag for tag, _, _ in found.elements} <= OURS
-    assert len(set(found.ids)) == len(found.ids)
+def test_elements_nest_and_are_allowed(page):
+    document = read(page)
+    assert len(document.elements) > 300
+    assert {tag for tag, _, _ in document.elements} <= ALLOWED
+    assert len(set(document.ids)) == len(document.ids)
 
 
-def test_a_wrong_nesting_is_found():
+def test_the_check_finds_wrong_nesting():
     with pytest.raises(AssertionError):
         read("<p><b></p></b>")
 
 
-def test_no_attribute_acts_or_points_anywhere(page):
+def test_no_attribute_runs_code_or_links(page):
     for tag, attributes, _ in read(page).elements:
         assert not {name for name in attributes if name.startswith("on")}, tag
         assert not set(attributes) & {"href", "src", "style", "action", "srcset", "data"}, tag
@@ -82,12 +82,12 @@ def test_no_attribute_acts_or_points_anywhere(page):
             assert re.fullmatch(r"[a-z0-9 -]*", attributes.get(name) or ""), attributes
 
 
-def test_every_chart_is_a_figure_and_says_what_it_shows(page):
+def test_every_chart_is_in_a_figure_with_a_text_alternative(page):
     charts = [(a, inside) for tag, a, inside in read(page).elements if tag == "svg"]
     charts = [(a, inside) for a, inside in charts if "svg" not in inside]
-    said = [a for a, _ in charts if a.get("role") == "img"]
-    assert said
-    assert all(attributes["aria-label"].strip() for attributes in said)
+    described = [a for a, _ in charts if a.get("role") == "img"]
+    assert described
+    assert all(attributes["aria-label"].strip() for attributes in described)
     assert all("aria-hidden" in a for a, _ in charts if a.get("role") != "img")
     assert all("figure" in inside for _, inside in charts if _.get("role") == "img")
     for figure in re.findall(r"<figure.*?</figure>", page, flags=re.DOTALL):
@@ -95,9 +95,9 @@ def test_every_chart_is_a_figure_and_says_what_it_shows(page):
 
 
 def test_every_table_has_a_caption_and_scoped_heads(page):
-    found = read(page).elements
-    assert sum(tag == "table" for tag, _, _ in found) == page.count("<caption>")
-    assert all(attributes.get("scope") for tag, attributes, _ in found if tag == "th")
+    document = read(page).elements
+    assert sum(tag == "table" for tag, _, _ in document) == page.count("<caption>")
+    assert all(attributes.get("scope") for tag, attributes, _ in document if tag == "th")
 
 
 def test_the_same_comparison_gives_the_same_bytes(page, request):
@@ -110,7 +110,7 @@ def test_nothing_is_fetched(page):
     assert "@import" not in page
     assert "default-src 'none'" in page
     addresses = re.findall(r"https?://[^\s<\"]*", page)
-    assert set(addresses) <= {"https://example.com"}  # a label, as text
+    assert set(addresses) <= {"https://example.com"}  # a label, shown as text
 
 
 def test_labels_are_shown_as_text():
@@ -126,9 +126,9 @@ def test_labels_are_shown_as_text():
 
 
 def test_control_characters_and_surrogates_survive_as_escapes():
-    assert foreign("a\x00b\ud800c") == "<bdi>a\\x00b\\ud800c</bdi>"
-    assert foreign(" \n") == '<i class="none">blank</i>'
-    assert all(foreign(label).isprintable() for label in HOSTILE_LABELS)
+    assert isolated("a\x00b\ud800c") == "<bdi>a\\x00b\\ud800c</bdi>"
+    assert isolated(" \n") == '<i class="none">blank</i>'
+    assert all(isolated(label).isprintable() for label in HOSTILE_LABELS)
 
 
 def test_verdicts_come_first_and_stamps_before_the_table():
@@ -138,7 +138,7 @@ def test_verdicts_come_first_and_stamps_before_the_table():
     assert page.index("diverged (seed 2)") < places[0] < places[1]
 
 
-def test_an_arm_that_is_not_complete_gets_no_mean():
+def test_an_incomplete_arm_gets_no_mean():
     page = html_text(broken())
     row = re.search(r'<tr>\s*<th scope="row" class="arm">[^\n]*<bdi>fp16</bdi>.*?</tr>', page, re.S)
     assert row is not None
@@ -146,13 +146,13 @@ def test_an_arm_that_is_not_complete_gets_no_mean():
     assert 'class="mark' not in row[0].split("</th>")[1]
 
 
-def test_the_largest_confusions_take_the_place_of_a_matrix_that_nobody_can_read():
+def test_the_largest_confusions_replace_a_matrix_that_is_too_large():
     assert 'class="matrix"' not in html_text(large())
     assert "largest confusions of 200 classes" in html_text(large())
     assert html_text(two_classes()).count('class="matrix"') == 2
 
 
-def test_all_classes_are_there_and_the_rest_is_folded():
+def test_all_classes_are_listed_and_some_are_folded():
     words = "".join(read(html_text(large())).words)
     assert "The other 170 classes" in words
     assert all(f"class {index} of many 类别" in words for index in range(199))

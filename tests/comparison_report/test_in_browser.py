@@ -1,4 +1,4 @@
-"""The HTML report in headless Chromium: what a reader's browser makes of it."""
+"""The HTML report in headless Chromium."""
 
 import itertools
 import json
@@ -48,7 +48,7 @@ def browser(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=EXAMPLES, ids=lambda make: make.__name__)
 def opened(request, browser, tmp_path_factory):
-    """The page on a phone, with the console's entries and the addresses it asked for."""
+    """Open the page on a phone; return the browser, address, console entries and requests."""
     path = tmp_path_factory.mktemp("page") / "comparison.html"
     path.write_text(html_text(request.param()), encoding="utf-8")
     return visit(browser, path)
@@ -59,10 +59,10 @@ def visit(browser, path):
     browser.get_log("browser")
     browser.get_log("performance")
     browser.get(path.as_uri())
-    # Folded parts count too.
+    # Folded sections are checked, too.
     browser.execute_script("document.querySelectorAll('details').forEach(d => d.open = true)")
     console = [entry for entry in browser.get_log("browser") if entry["level"] != "DEBUG"]
-    return browser, path.as_uri(), console, asked_for(browser, path.as_uri())
+    return browser, path.as_uri(), console, requested_addresses(browser, path.as_uri())
 
 
 def show(browser, screen, theme="light", media=""):
@@ -71,8 +71,8 @@ def show(browser, screen, theme="light", media=""):
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": features})
 
 
-def asked_for(browser, document) -> set[str]:
-    """The addresses that a document asked for; Chromium's own first tab asks for others."""
+def requested_addresses(browser, document) -> set[str]:
+    """Return the addresses that a document requested, without those of Chromium's first tab."""
     messages = [json.loads(e["message"])["message"] for e in browser.get_log("performance")]
     sent = [m["params"] for m in messages if m["method"] == "Network.requestWillBeSent"]
     return {request["request"]["url"] for request in sent if request["documentURL"] == document}
@@ -99,7 +99,7 @@ def test_nothing_overflows_sideways(opened):
     assert overflow(browser) <= 0
 
 
-def test_a_page_that_overflows_and_fetches_is_found(browser, tmp_path):
+def test_the_checks_find_overflow_and_requests(browser, tmp_path):
     path = tmp_path / "bad.html"
     path.write_text(
         '<meta name="viewport" content="width=device-width"><title>bad</title>'
@@ -124,14 +124,14 @@ def test_every_chart_has_a_text_alternative(opened):
         assert is_hidden or (role == "img" and label.strip() and title == label)
 
 
-def test_no_script_element_handler_or_address_comes_from_the_data(opened):
+def test_the_data_adds_no_scripts_handlers_or_addresses(opened):
     browser, *_ = opened
-    found = browser.execute_script("""
+    counts = browser.execute_script("""
         const all = [...document.querySelectorAll('*')];
         const acts = a => a.name.startsWith('on') || ['href', 'src', 'style'].includes(a.name);
         return [document.scripts.length, document.links.length, document.images.length,
                 document.forms.length, all.filter(e => [...e.attributes].some(acts)).length]""")
-    assert found == [0, 0, 0, 0, 0]
+    assert counts == [0, 0, 0, 0, 0]
 
 
 def test_labels_of_charts_keep_their_size_on_a_phone(opened):
@@ -144,7 +144,7 @@ def test_labels_of_charts_keep_their_size_on_a_phone(opened):
     assert min(sizes) >= 11
 
 
-def test_names_at_the_ends_of_lines_do_not_touch(opened):
+def test_labels_at_the_ends_of_lines_do_not_overlap(opened):
     browser, *_ = opened
     boxes = browser.execute_script("""
         return [...document.querySelectorAll('svg.chart')].map(s =>
@@ -156,7 +156,7 @@ def test_names_at_the_ends_of_lines_do_not_touch(opened):
         assert all(b - a >= 12 for a, b in itertools.pairwise(tops))
 
 
-def test_both_themes_and_print_differ_where_they_should(opened):
+def test_light_dark_and_print_themes(opened):
     browser, *_ = opened
     colours = []
     for theme, media in (("light", ""), ("dark", ""), ("dark", "print")):

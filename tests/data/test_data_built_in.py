@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from ampft.data.dataset import label_codes
+from ampft.data.dataset import row_labels
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
 from ampft.data.sources.digits import load_digits
@@ -115,7 +115,7 @@ def test_digits_are_grey_images_in_three_stratified_splits():
     assert (data.kind, data.input_columns) == ("image", ("image",))
     assert sum(len(part) for part in data.splits.values()) == 1797
     for part in data.splits.values():
-        share = np.bincount(label_codes(part), minlength=10) / len(part)
+        share = np.bincount(row_labels(part).codes, minlength=10) / len(part)
         assert np.all(np.abs(share - 0.1) < 0.01)
     image = data.splits["train"][0]["image"]
     assert (image.mode, image.size) == ("L", (8, 8))

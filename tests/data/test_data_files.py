@@ -89,7 +89,7 @@ REFUSED = {
     "NUL": ("train.csv", "text,label\na,0\nb\0,1\n", r"train\.csv, line 3: a NUL character"),
     "semicolons": ("train.csv", "text;label\na;0\n", r"separated by semicolons"),
     "broken JSON Lines": ("train.jsonl", '{"text":"a","label":0}\n{"text"\n', r"line 2: not JSON"),
-    "broken JSON array": ("train.json", '[{"text":"a","label":0},{"text":]', r"row 2: not JSON"),
+    "broken JSON array": ("train.json", '[{"text":"a","label":0},{"text":]', r"line 1: not JSON"),
     "no object": ("train.jsonl", '{"text":"a","label":0}\n[1]\n', r"line 2: found list"),
     "several labels": (
         "train.jsonl",

@@ -1,4 +1,4 @@
-"""Gradients with a known noise and known errors, without a model behind them."""
+"""Gradients with known noise and known errors, without a model."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ampft.diagnosis.yardstick.modules import Blocks
-from ampft.diagnosis.yardstick.sums import Found
+from ampft.diagnosis.yardstick.sums import Blocks, StepGradient
 
 SHAPES = {"first.weight": (30, 20), "first.bias": (20,), "second.weight": (7, 11)}
 BLOCKS = Blocks(
@@ -16,7 +15,7 @@ BLOCKS = Blocks(
 
 
 def draw(seed: int, scale: float) -> dict[str, torch.Tensor]:
-    """Independent normal entries with standard deviation `scale`."""
+    """Return independent normal entries with standard deviation `scale`."""
     generator = torch.Generator().manual_seed(seed)
     return {
         name: scale * torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -34,7 +33,7 @@ def norm(gradient: dict[str, torch.Tensor]) -> float:
 
 @dataclass(frozen=True)
 class Planted:
-    """A mode whose error in batch b is a constant part plus a part of its own."""
+    """A mode whose error in a batch is a constant bias plus an independent part."""
 
     bias: float
     spread: float
@@ -42,11 +41,11 @@ class Planted:
     signal: float = 3.0
     seed: int = 0
 
-    def exact(self, batch: int) -> Found:
-        return Found(
+    def exact(self, batch: int) -> StepGradient:
+        return StepGradient(
             added(draw(self.seed, self.signal), draw(self.seed + 1000 + batch, self.noise))
         )
 
-    def __call__(self, batch: int) -> Found:
+    def __call__(self, batch: int) -> StepGradient:
         errors = draw(self.seed + 1, self.bias), draw(self.seed + 5000 + batch, self.spread)
-        return Found(added(self.exact(batch).gradient, *errors))
+        return StepGradient(added(self.exact(batch).gradient, *errors))

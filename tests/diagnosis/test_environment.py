@@ -1,4 +1,4 @@
-"""What `ampft env` says."""
+"""The output of `ampft env`."""
 
 import getpass
 import json
@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ampft.diagnosis.amp_entry_points import amp_entry_points
-from ampft.diagnosis.environment import collect_environment, format_environment
+from ampft.diagnosis.environment import amp_entry_points, collect_environment, format_environment
 from ampft.precision import matrix_rate
 from ampft.precision.formats import FORMATS
 from ampft.precision.modes import MODES
@@ -18,7 +17,7 @@ from ampft.precision.modes import MODES
 
 @pytest.fixture(scope="module")
 def environment():
-    """Everything, with products that are too small to be slow."""
+    """The environment, measured with products that are too small to be slow."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(matrix_rate, "_SIZES", (64,))
         return collect_environment()
@@ -35,7 +34,7 @@ def test_versions_and_devices_are_there(environment):
     assert environment["devices"][0]["threads"] == torch.get_num_threads()
 
 
-def test_each_mode_has_an_answer_on_each_device(environment):
+def test_each_mode_has_a_status_on_each_device(environment):
     assert set(environment["modes"]) == {device["type"] for device in environment["devices"]}
     for entries in environment["modes"].values():
         assert tuple(entry["mode"] for entry in entries) == MODES
@@ -47,7 +46,7 @@ def test_products_are_measured_per_dtype(environment):
     assert all(rate["gflops"] > 0 for rate in environment["matrix_products"])
 
 
-def test_measuring_can_be_left_out():
+def test_measuring_can_be_skipped():
     environment = collect_environment(measure=False)
     assert environment["matrix_products"] == []
     assert "not measured" in format_environment(environment)
@@ -62,13 +61,13 @@ def test_the_text_fits_a_terminal_and_has_all_sections(environment):
             assert expected in text
 
 
-def test_it_answers_cannot_import_name_amp(environment):
+def test_it_explains_cannot_import_name_amp(environment):
     text = format_environment(environment)
     assert "cannot import name 'amp'" in text
     assert "from torch.amp import autocast, GradScaler" in " ".join(text.split())
 
 
-def test_no_name_and_no_path_of_this_machine_is_told(environment):
+def test_names_and_paths_of_this_machine_are_not_revealed(environment):
     text = json.dumps(environment) + format_environment(environment)
     assert str(Path.home()) not in text.replace("//", "") or Path.home() == Path("/")
     for private in (platform.node(), getpass.getuser()):
@@ -79,13 +78,13 @@ def test_no_name_and_no_path_of_this_machine_is_told(environment):
 # Entry points
 
 
-def test_entry_points_are_what_torch_says():
-    found = {entry.name: entry.status for entry in amp_entry_points()}
-    assert found["torch.amp.autocast"] == found["torch.amp.GradScaler"] == "present"
-    assert found["torch.cuda.amp.autocast"] == found["torch.cpu.amp.autocast"] == "deprecated"
+def test_entry_points_have_the_status_reported_by_torch():
+    status = {entry.name: entry.status for entry in amp_entry_points()}
+    assert status["torch.amp.autocast"] == status["torch.amp.GradScaler"] == "present"
+    assert status["torch.cuda.amp.autocast"] == status["torch.cpu.amp.autocast"] == "deprecated"
 
 
-def test_the_deprecated_ones_warn_and_the_present_calls_do_not():
+def test_deprecated_entry_points_warn_and_current_calls_do_not():
     with pytest.warns(FutureWarning, match=r"torch\.cpu\.amp\.autocast.* is deprecated"):
         torch.cpu.amp.autocast()
     calls = {entry.call for entry in amp_entry_points() if entry.name.startswith("torch.cpu")}
@@ -96,8 +95,8 @@ def test_the_deprecated_ones_warn_and_the_present_calls_do_not():
 
 def test_an_absent_entry_point_is_absent(monkeypatch):
     monkeypatch.delattr(torch.amp, "GradScaler")
-    found = {entry.name: entry.status for entry in amp_entry_points()}
-    assert found["torch.amp.GradScaler"] == "absent"
+    status = {entry.name: entry.status for entry in amp_entry_points()}
+    assert status["torch.amp.GradScaler"] == "absent"
 
 
 # Ranges
@@ -108,8 +107,8 @@ def test_formats_are_those_of_torch():
     assert len(named) == 5
     for entry in named:
         info = torch.finfo(getattr(torch, entry.name))
-        ours = (entry.bits, entry.largest, entry.smallest_normal, entry.epsilon)
-        assert ours == (info.bits, info.max, info.smallest_normal, info.eps)
+        values = (entry.bits, entry.largest, entry.smallest_normal, entry.epsilon)
+        assert values == (info.bits, info.max, info.smallest_normal, info.eps)
 
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "float16"])

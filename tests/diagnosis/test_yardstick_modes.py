@@ -1,4 +1,4 @@
-"""The modes as training computes them, on a tiny BERT, and the doors."""
+"""The yardstick of a tiny BERT in several modes, and its command."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ import torch
 from tiny_text import tiny_task, tiny_texts
 
 from ampft import cli
-from ampft.arguments import parse_classify_arguments
+from ampft.arguments import ClassifyArguments, parse_classify_arguments
 from ampft.data.steps import StepBatches
 from ampft.diagnosis.yardstick.command import main
 from ampft.diagnosis.yardstick.figures import Yardstick
 from ampft.diagnosis.yardstick.gradients import (
     Float64Gradients,
     ModeGradients,
-    separate_accelerators,
 )
 from ampft.diagnosis.yardstick.measure import measure_yardstick
-from ampft.diagnosis.yardstick.modules import blocks_of
 from ampft.diagnosis.yardstick.show import format_yardstick
+from ampft.diagnosis.yardstick.sums import blocks_of
+from ampft.precision.accelerator import separate_accelerators
 from ampft.precision.resolve import resolve
+from ampft.runs.prepare import prepare_mode, start_clock
 
 CPU = torch.device("cpu")
 BLOCKS = ("embeddings", "encoder.layer.0", "encoder.layer.1", "pooler", "classifier")
@@ -46,7 +47,7 @@ def words(tiny_bert, tmp_path_factory) -> list[str]:
 
 @pytest.fixture
 def run_of(words, tiny_bert, tmp_path):
-    """A function that makes the folder of a run with these weights, with parts of its record."""
+    """Return a function that creates a run folder with these weights and a changed record."""
 
     def make(name: str, **changed) -> str:
         folder = shutil.copytree(tiny_bert, tmp_path / name)
@@ -70,12 +71,12 @@ def run_of(words, tiny_bert, tmp_path):
     return make
 
 
-def test_modes_stand_in_their_order_and_checkpoints_count(words, run_of, fresh_accelerate):
+def test_modes_are_in_order_and_checkpoints_are_measured(words, run_of, fresh_accelerate):
     args = parse_classify_arguments(words)
-    found = measure_yardstick(
+    yardstick = measure_yardstick(
         args, ["fp32", "bf16", "fp16"], batches=8, checkpoints=[run_of("run")]
     )
-    initial, saved = found.checkpoints
+    initial, saved = yardstick.checkpoints
     assert tuple(module.name for module in initial.modules) == BLOCKS
     fp32, bf16, fp16 = (mode.whole.error_over_noise for mode in initial.modes)
     assert 1e-8 < fp32 < 1e-5
@@ -84,16 +85,16 @@ def test_modes_stand_in_their_order_and_checkpoints_count(words, run_of, fresh_a
     assert fp16 == pytest.approx(bf16 / 8, rel=0.5)
     assert [mode.initial_scale for mode in initial.modes] == [None, None, 65536.0]
     assert "bfloat16" in initial.modes[1].executed
-    # The folder holds the weights that the run began with, its head too.
+    # The folder holds the initial weights of the run, including its head.
     assert saved.whole == initial.whole
     assert [mode.whole for mode in saved.modes] == [mode.whole for mode in initial.modes]
-    assert Yardstick.from_dict(json.loads(json.dumps(found.as_dict()))) == found
-    short = dataclasses.replace(found.settings, model="model", data="data")  # for their long paths
-    shown = format_yardstick(
-        dataclasses.replace(found, settings=short, checkpoints=found.checkpoints[:1])
+    assert Yardstick.from_dict(json.loads(json.dumps(yardstick.as_dict()))) == yardstick
+    short = dataclasses.replace(yardstick.settings, model="model", data="data")  # paths are long
+    text = format_yardstick(
+        dataclasses.replace(yardstick, settings=short, checkpoints=yardstick.checkpoints[:1])
     )
-    assert max(map(len, shown.splitlines())) <= 100
-    assert "bf16's gradient is" in shown
+    assert max(map(len, text.splitlines())) <= 100
+    assert "bf16       The gradient error is" in text
 
 
 def sources(folder, *modes, **settings):
@@ -101,11 +102,12 @@ def sources(folder, *modes, **settings):
     padded = tiny_task(folder, train=40, remove_padding=False)
     steps = StepBatches(task.examples("train"), 8)
     reference = Float64Gradients(padded, padded.load_model().model, CPU)
-    found = [
-        ModeGradients(task, task.load_model(), resolve(mode, CPU), gradient_accumulation_steps=1)
+    args = ClassifyArguments(per_device_train_batch_size=8)
+    gradients = [
+        ModeGradients(prepare_mode(args, resolve(mode, CPU), task, started=start_clock()))
         for mode in modes
     ]
-    return steps, reference, found
+    return steps, reference, gradients
 
 
 def difference(one, other):
@@ -113,7 +115,7 @@ def difference(one, other):
     return float(sum(gaps) / sum(part.norm() ** 2 for part in other.values())) ** 0.5
 
 
-def test_the_reference_is_float64_whatever_way_it_is_cut_and_padded(tiny_bert):
+def test_the_reference_is_float64_for_all_micro_batches_and_paddings(tiny_bert):
     steps, reference, _ = sources(tiny_bert)
     packed_task = tiny_task(tiny_bert, train=40)
     packed = Float64Gradients(packed_task, packed_task.load_model().model, CPU)
@@ -125,15 +127,15 @@ def test_the_reference_is_float64_whatever_way_it_is_cut_and_padded(tiny_bert):
     assert 0 < difference(packed(whole).gradient, exact) < 1e-14
 
 
-def test_each_mode_keeps_its_precision_beside_the_others(tiny_bert, fresh_accelerate):
+def test_each_mode_keeps_its_precision_next_to_others(tiny_bert, fresh_accelerate):
     with separate_accelerators():
         steps, reference, (bf16, fp32) = sources(tiny_bert, "bf16", "fp32")
         for step_batch in steps.epoch(0, stop=2):
             exact = reference(step_batch).gradient
             assert difference(fp32(step_batch).gradient, exact) < 1e-6
             assert difference(bf16(step_batch).gradient, exact) > 1e-4
-        assert bf16.accelerator.mixed_precision == "bf16"
-        assert fp32.accelerator.mixed_precision == "no"
+        assert bf16.prepared.accelerator.mixed_precision == "bf16"
+        assert fp32.prepared.accelerator.mixed_precision == "no"
 
 
 def test_gradient_and_error_scale_with_the_weights_as_predicted(tiny_bert, fresh_accelerate):
@@ -144,8 +146,8 @@ def test_gradient_and_error_scale_with_the_weights_as_predicted(tiny_bert, fresh
         (step_batch,) = steps.epoch(0, stop=1)
         name, before = "bert.embeddings.word_embeddings.weight", []
         for _ in range(2):
-            exact, found = reference(step_batch).gradient[name], bf16(step_batch).gradient[name]
-            before.append((float(exact.norm()), float((found - exact).norm())))
+            exact, result = reference(step_batch).gradient[name], bf16(step_batch).gradient[name]
+            before.append((float(exact.norm()), float((result - exact).norm())))
             for model in (reference.model, bf16.model):
                 for table in model.bert.embeddings.children():
                     if isinstance(table, torch.nn.Embedding):
@@ -156,26 +158,26 @@ def test_gradient_and_error_scale_with_the_weights_as_predicted(tiny_bert, fresh
     assert error > 1e-3 * gradient
 
 
-def test_an_overflow_halves_the_scale_for_its_batch_alone(tiny_bert, fresh_accelerate):
+def test_an_overflow_halves_the_scale_only_for_its_batch(tiny_bert, fresh_accelerate):
     with separate_accelerators():
         steps, reference, (fp16,) = sources(tiny_bert, "fp16")
         first, second = steps.epoch(0, stop=2)
         weight = fp16.model.classifier.weight
-        # Not finite above 65536 / 4: what a gradient of 65504 at a quarter of the scale would do.
+        # Not finite above 65536 / 4, like a gradient of 65504 at a quarter of the scale.
         hook = weight.register_hook(
-            lambda g: g * torch.inf if fp16.accelerator.scaler.get_scale() > 16384 else g
+            lambda g: g * torch.inf if fp16.prepared.accelerator.scaler.get_scale() > 16384 else g
         )
-        found = fp16(first)
-        assert (found.overflowed, found.scale) == (True, 16384.0)
-        assert difference(found.gradient, reference(first).gradient) < 0.01
+        result = fp16(first)
+        assert (result.overflowed, result.scale) == (True, 16384.0)
+        assert difference(result.gradient, reference(first).gradient) < 0.01
         hook.remove()
-        found = fp16(second)
-        assert (found.overflowed, found.scale) == (False, 65536.0)
+        result = fp16(second)
+        assert (result.overflowed, result.scale) == (False, 65536.0)
         weight.register_hook(lambda g: g * torch.inf)
         assert fp16(first).gradient is None
 
 
-def test_blocks_of_plain_modules_are_their_parts():
+def test_blocks_of_plain_modules_are_their_submodules():
     layers = torch.nn.ModuleList([torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)])
     model = torch.nn.ModuleDict(
         {"body": layers, "head": torch.nn.Sequential(torch.nn.Linear(2, 1))}
@@ -183,51 +185,54 @@ def test_blocks_of_plain_modules_are_their_parts():
     model.token = torch.nn.Parameter(torch.zeros(3))
     blocks = blocks_of(model)
     assert dict(zip(blocks.names, blocks.sizes, strict=True)) == {
-        "own parameters": 3, "body.0": 6, "body.1": 6, "head": 3,
+        "top-level parameters": 3, "body.0": 6, "body.1": 6, "head": 3,
     }  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("flags", "match"),
     [
-        (["--modes", "fp32,bf61"], "'bf61' is no mode of precision. Did you mean 'bf16'?"),
+        (
+            ["--modes", "fp32,bf61"],
+            "received 'bf61', which is not a precision mode. Did you mean 'bf16'?",
+        ),
         (["--modes", "fp32,tf32"], "not available on this device"),
-        (["--modes", "bf16,bf16"], "names a mode twice"),
-        (["--batches", "1"], "--batches 1: has to be 2 or more"),
-        (["--checkpoints", "no/such/run"], "--checkpoints no/such/run: is no folder"),
+        (["--modes", "bf16,bf16"], "a mode appears twice"),
+        (["--batches", "1"], "--batches 1: measuring noise needs at least 2 batches"),
+        (["--checkpoints", "no/such/run"], "--checkpoints no/such/run: there is no such folder"),
         (["--checkpoints", "{model}"], "is not the folder of a run"),
-        (["--checkpoints", "{unfinished}"], "the run is diverged"),
+        (["--checkpoints", "{unfinished}"], "the status of the run is diverged"),
         (["--checkpoints", "{other}"], "is a ViTForImageClassification"),
         (["--checkpoints", "{labels}"], "has the labels x, y"),
-        (["--output", "no/such/folder/y.json"], "its folder does not exist"),
+        (["--output", "no/such/folder/y.json"], "the parent folder does not exist"),
         (["--bathces", "3"], "unrecognized arguments: --bathces"),
         (["--", "--mixed_precision", "bf16"], "--modes names the precisions"),
         (["--", "--per_device_train_batch_size", "40"], "a step batch has 40"),
     ],
 )
-def test_bad_input_is_refused(flags, match, words, run_of, tiny_bert, fresh_accelerate, capsys):
+def test_invalid_input_is_refused(flags, match, words, run_of, tiny_bert, fresh_accelerate, capsys):
     folders = {
         "model": tiny_bert,
         "unfinished": run_of("unfinished", status="diverged"),
         "other": run_of("other", architecture="ViTForImageClassification"),
         "labels": run_of("labels", label_names=["x", "y"]),
     }
-    own = [flag.format(**folders) for flag in flags]
-    split = own.index("--") if "--" in own else len(own)
-    command = ["yardstick", *own[:split], "--", *words, *own[split + 1 :]]
+    argv = [flag.format(**folders) for flag in flags]
+    split = argv.index("--") if "--" in argv else len(argv)
+    command = ["yardstick", *argv[:split], "--", *words, *argv[split + 1 :]]
     assert cli.main(command) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    (line,) = shown.err.splitlines()
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
     assert match in line
 
 
-def test_the_door_prints_and_writes_where_asked(words, tmp_path, fresh_accelerate, capsys):
+def test_the_command_prints_and_writes(words, tmp_path, fresh_accelerate, capsys):
     output = tmp_path / "yardstick.json"
     main(["--modes", "bf16", "--batches", "2", "--output", str(output), "--", *words])
-    shown = capsys.readouterr().out
-    assert "bf16, " in shown
-    assert shown.splitlines()[-1] == f"wrote      {output}"
-    found = Yardstick.from_dict(json.loads(output.read_text()))
-    assert found.settings.batches == 2
+    printed = capsys.readouterr().out
+    assert "bf16, " in printed
+    assert printed.splitlines()[-1] == f"wrote      {output}"
+    yardstick = Yardstick.from_dict(json.loads(output.read_text()))
+    assert yardstick.settings.batches == 2
     assert list(Path(tmp_path).iterdir()) == [output]

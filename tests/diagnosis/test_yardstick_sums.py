@@ -1,4 +1,4 @@
-"""The sums against planted noise, planted errors and the formulas written out."""
+"""The sums compared with planted noise, planted errors and explicit formulas."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from planted import BLOCKS, Planted, added, draw, norm
 
 from ampft.diagnosis.yardstick.measure import accumulate
-from ampft.diagnosis.yardstick.sums import ErrorSums, Found, NoiseSums
+from ampft.diagnosis.yardstick.sums import ErrorSums, NoiseSums, StepGradient
 
 ENTRIES = 697
 SEEDS = 60
@@ -29,12 +29,12 @@ def flat(gradient):
     return torch.cat([part.flatten() for part in gradient.values()]).numpy()
 
 
-def test_the_sums_are_the_formulas():
+def test_the_sums_match_the_formulas():
     planted, n = Planted(bias=0.3, spread=0.2), 9
     whole, parts, errors = measured(planted, n)
     exact = np.stack([flat(planted.exact(b).gradient) for b in range(n)])
     error = np.stack([flat(planted(b).gradient) for b in range(n)]) - exact
-    for columns, noise, found in (
+    for columns, noise, result in (
         (slice(None), whole, errors["mode"][0]),
         (slice(0, 620), parts[0], errors["mode"][1][0]),
         (slice(620, None), parts[1], errors["mode"][1][1]),
@@ -48,25 +48,25 @@ def test_the_sums_are_the_formulas():
         signal = math.sqrt((g.mean(0) ** 2).sum() - variance / n)
         assert noise.signal == pytest.approx(signal, rel=1e-6)
         rms = math.sqrt((e**2).sum() / n)
-        assert found.error_over_noise == pytest.approx(rms / noise.noise, rel=1e-6)
+        assert result.error_over_noise == pytest.approx(rms / noise.noise, rel=1e-6)
         bias = math.sqrt(2 * sum(pairs) / (n * (n - 1)))
-        assert found.bias_over_noise == pytest.approx(bias / noise.noise, rel=1e-5)
+        assert result.bias_over_noise == pytest.approx(bias / noise.noise, rel=1e-5)
         z = sum(pairs) / math.sqrt(sum(h * h for h in pairs))
-        assert found.bias_z == pytest.approx(z, rel=1e-5)
+        assert result.bias_z == pytest.approx(z, rel=1e-5)
 
 
 def test_planted_noise_signal_and_error_are_found():
     planted = Planted(bias=0.02, spread=0.05)
     whole, _, errors = measured(planted, 64)
-    (found, _) = errors["mode"]
+    (result, _) = errors["mode"]
     # The covariance is the identity over 697 entries: its trace, within four standard errors.
     assert whole.noise == pytest.approx(math.sqrt(ENTRIES), rel=4 / math.sqrt(2 * 63 * ENTRIES))
     assert whole.signal == pytest.approx(norm(draw(0, 3.0)), rel=0.01)
     bias = norm(draw(1, 0.02))
     expected = math.sqrt(bias**2 + ENTRIES * 0.05**2) / math.sqrt(ENTRIES)
-    assert found.error_over_noise == pytest.approx(expected, rel=0.02)
-    assert found.bias_over_noise == pytest.approx(bias / math.sqrt(ENTRIES), rel=0.05)
-    assert found.bias_is_found
+    assert result.error_over_noise == pytest.approx(expected, rel=0.02)
+    assert result.bias_over_noise == pytest.approx(bias / math.sqrt(ENTRIES), rel=0.05)
+    assert result.has_significant_bias
 
 
 def test_an_exact_mode_has_no_error_and_a_differing_one_has():
@@ -74,61 +74,64 @@ def test_an_exact_mode_has_no_error_and_a_differing_one_has():
     off = replace(planted, spread=1e-9)
     _, _, errors = measured(planted, 8, exact=planted.exact, off=off)
     whole, modules = errors["exact"]
-    for found in (whole, *modules):
-        figures = (found.error_over_noise, found.bias_over_noise, found.bias_z, found.underflow)
+    for result in (whole, *modules):
+        figures = (result.error_over_noise, result.bias_over_noise, result.bias_z, result.underflow)
         assert figures == (0.0, 0.0, 0.0, 0.0)
     assert errors["off"][0].error_over_noise == pytest.approx(1e-9, rel=0.05)
 
 
-def test_a_mode_without_bias_is_found_biased_as_seldom_as_chance_has_it():
+def test_a_mode_without_bias_is_rarely_found_biased():
     alarms, squares, naive = 0, [], []
     for seed in range(SEEDS):
         planted = Planted(bias=0.0, spread=0.1, seed=10_000 * (seed + 1))
         _, _, errors = measured(planted, 12)
-        alarms += errors["mode"][0].bias_is_found
-        own = [flat(draw(planted.seed + 5000 + b, 0.1)) for b in range(12)]
-        h = sum(float(e @ sum(own[:b], np.zeros(ENTRIES))) for b, e in enumerate(own))
+        alarms += errors["mode"][0].has_significant_bias
+        errors_only = [flat(draw(planted.seed + 5000 + b, 0.1)) for b in range(12)]
+        h = sum(
+            float(e @ sum(errors_only[:b], np.zeros(ENTRIES))) for b, e in enumerate(errors_only)
+        )
         squares.append(2 * h / (12 * 11))
-        naive.append(float(np.mean(own, axis=0) @ np.mean(own, axis=0)))
+        naive.append(float(np.mean(errors_only, axis=0) @ np.mean(errors_only, axis=0)))
     # 2.3 % by the normal distribution; three binomial standard errors above it.
     assert alarms / SEEDS <= 0.023 + 3 * math.sqrt(0.023 * 0.977 / SEEDS)
-    # Unbiased; the naive square of the mean is not: error^2 / n too large.
+    # The estimate is unbiased, but the naive square of the mean is too large by error^2 / n.
     assert abs(np.mean(squares)) <= 4 * np.std(squares) / math.sqrt(SEEDS)
     assert np.mean(naive) == pytest.approx(ENTRIES * 0.1**2 / 12, rel=0.05)
 
 
 def test_underflow_counts_entries_that_became_zero():
     exact = added(draw(3, 1.0))
-    exact["second.weight"][0] = 0.0  # zero in the reference too: not lost, and not counted
-    found = {name: part.float() for name, part in exact.items()}
-    found["first.bias"][:5] = 0.0
+    exact["second.weight"][0] = 0.0  # zero in the reference too, so not counted
+    computed = {name: part.float() for name, part in exact.items()}
+    computed["first.bias"][:5] = 0.0
     noise, errors = NoiseSums(BLOCKS), ErrorSums(BLOCKS)
     for factor in (1.0, 2.0):
         noise.add({name: factor * part for name, part in exact.items()})
-        errors.add(Found(found), {name: factor * part for name, part in exact.items()})
+        errors.add(StepGradient(computed), {name: factor * part for name, part in exact.items()})
     whole, (first, second) = errors.figures(*noise.figures())
     assert whole.underflow == pytest.approx(5 / (ENTRIES - 11))
     assert first.underflow == pytest.approx(5 / 620)
     assert second.underflow == 0.0
 
 
-def test_a_batch_that_fails_leaves_no_figures():
+def test_a_failed_batch_leaves_no_figures():
     noise, errors = NoiseSums(BLOCKS), ErrorSums(BLOCKS)
     for batch in range(3):
         noise.add(draw(batch, 1.0))
         errors.add(
-            Found(None if batch == 1 else draw(batch, 1.0), overflowed=batch == 1), draw(batch, 1.0)
+            StepGradient(None if batch == 1 else draw(batch, 1.0), overflowed=batch == 1),
+            draw(batch, 1.0),
         )
     whole, _ = errors.figures(*noise.figures())
     assert (errors.failed, errors.overflowed) == (1, 1)
     assert whole.error_over_noise is None
 
 
-def test_batches_that_are_equal_have_no_noise_to_compare_with():
+def test_equal_batches_have_no_noise():
     noise, errors = NoiseSums(BLOCKS), ErrorSums(BLOCKS)
     for _ in range(2):
         noise.add(draw(0, 1.0))
-        errors.add(Found(draw(1, 1.0)), draw(0, 1.0))
+        errors.add(StepGradient(draw(1, 1.0)), draw(0, 1.0))
     whole, parts = noise.figures()
     assert whole.noise <= 1e-6 * whole.gradient_norm
     assert errors.figures(whole, parts)[0].error_over_noise is None

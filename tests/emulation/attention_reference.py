@@ -1,4 +1,4 @@
-"""Attention by hand in float64, and a bound made of the roundings of its binary16 form."""
+"""Attention in float64, and an error bound derived from the roundings of its binary16 form."""
 
 import math
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ CASES = {
     "five_dimensions": Case(leading=(2, 1, 3)),
     "two_dimensions": Case(leading=()),
     "boolean_mask": Case(mask="boolean"),
-    "hidden_row": Case(mask="hidden_row"),
+    "masked_row": Case(mask="masked_row"),
     "additive_mask": Case(mask="additive"),
     "causal": Case(mask="causal"),
     "dropout": Case(dropout_p=0.3),
@@ -40,7 +40,7 @@ def mask_of(case: Case) -> Tensor | None:
     kept = torch.rand(QUERIES, KEYS, generator=generator) > 0.3
     if case.mask == "boolean":
         return kept
-    if case.mask == "hidden_row":
+    if case.mask == "masked_row":
         return kept.index_fill(0, torch.tensor([2]), False)
     if case.mask == "additive":
         return torch.randn(3, QUERIES, KEYS, generator=generator).half()
@@ -54,7 +54,7 @@ def operands_of(case: Case, seed: int = 0) -> list[Tensor]:
 
 
 def dropout_factors(case: Case, shape: torch.Size) -> Tensor:
-    """What attention multiplies its weights by after `torch.manual_seed(11)`."""
+    """The factors that attention multiplies its weights by after `torch.manual_seed(11)`."""
     torch.manual_seed(11)
     if case.dropout_p == 0:
         return torch.ones(shape).double()
@@ -63,7 +63,7 @@ def dropout_factors(case: Case, shape: torch.Size) -> Tensor:
     return kept.double() * (0.0 if case.dropout_p == 1 else 1 / (1 - case.dropout_p))
 
 
-def summand_of(mask: Tensor | None) -> Tensor | float:
+def additive_mask(mask: Tensor | None) -> Tensor | float:
     if mask is None:
         return 0.0
     if mask.dtype is not torch.bool:
@@ -72,15 +72,15 @@ def summand_of(mask: Tensor | None) -> Tensor | float:
 
 
 def references(case: Case) -> tuple[list[Tensor], list[Tensor]]:
-    """Output, dQ, dK, dV in float64 and their bounds.
+    """Output, dQ, dK, dV in float64 and their error bounds.
 
-    Every stage contributes K * 2^-24 * sum |a_i b_i| for its float32 sums; rounded operands
-    (probabilities, gradients of the scores) contribute half a unit of binary16 each, times what
-    they are multiplied by; the result contributes its own half unit.
+    Every stage contributes K * 2^-24 * sum |a_i b_i| for its float32 sums. Each rounded operand
+    (probabilities, gradients of the scores) contributes half a unit of binary16 times its factor,
+    and the result contributes half a unit.
     """
     query, key, value, grad = (operand.double() for operand in operands_of(case))
     scale = WIDTH**-0.5 if case.scale is None else case.scale
-    scores = query @ key.mT * scale + summand_of(mask_of(case))
+    scores = query @ key.mT * scale + additive_mask(mask_of(case))
     weights = scores.softmax(-1).nan_to_num(0)
     factors = dropout_factors(case, scores.shape if scores.dim() > 2 else (1, *scores.shape))
     factors = factors.view(scores.shape)

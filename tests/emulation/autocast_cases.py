@@ -1,4 +1,4 @@
-"""How to call every operator of CUDA's autocast table, and the arguments to do it with."""
+"""Arguments to call every operator of CUDA's autocast table with."""
 
 from collections.abc import Callable
 
@@ -148,7 +148,7 @@ WIDEST_CASES: dict[str, Arguments] = {
         values(4, 6, dtype=dtype, seed=1),
     ),
 }
-ARE_PRODUCTS = {"dot", "vdot"}  # in float16 refused by the emulation, not by the table
+ARE_PRODUCTS = {"dot", "vdot"}  # refused in float16 by the emulation, not by the table
 
 SAME_TYPE_CASES: dict[str, Arguments] = {
     "avg_pool3d": one([2, 2, 2], shape=BLOCK),
@@ -227,4 +227,4 @@ FLOAT16_CASES: dict[str, Arguments] = {
     "rnn_tanh_cell": cell(1),
     "rnn_relu_cell": cell(1),
 }
-ARE_REFUSED = {"addmv", "mv"}  # float16 by the table, and then not emulated
+ARE_REFUSED = {"addmv", "mv"}  # cast to float16 by the table, but not emulated

@@ -1,4 +1,4 @@
-"""Binary16 by hand: numpy's rounding from float64, and the error bound of one emulated product."""
+"""Reference for binary16: numpy's rounding from float64, and the bound of an emulated product."""
 
 import numpy as np
 import torch
@@ -24,10 +24,10 @@ def half_unit(values: Tensor) -> Tensor:
 def product_bound(reference: Tensor, magnitudes: Tensor, terms: Tensor) -> Tensor:
     """Half a unit of binary16 plus K * 2^-24 * sum |a_i b_i|, elementwise, float64.
 
-    The unit is taken where the float32 sum may lie, which can be across a power of two.
+    The unit is that of the largest possible float32 sum, which may lie above a power of two.
     """
-    of_the_sum = terms * FLOAT32_UNIT * magnitudes
-    return half_unit(reference.abs() + of_the_sum) + of_the_sum
+    sum_error = terms * FLOAT32_UNIT * magnitudes
+    return half_unit(reference.abs() + sum_error) + sum_error
 
 
 def largest_share(result: Tensor, reference: Tensor, bound: Tensor) -> float:

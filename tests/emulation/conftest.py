@@ -8,7 +8,7 @@ from ampft.precision.emulation import Binary16Emulation
 
 @pytest.fixture
 def emulation() -> Iterator[None]:
-    """Run the test inside the emulation, from a fixed seed."""
+    """Run the test inside the emulation, with a fixed seed."""
     torch.manual_seed(0)
     with Binary16Emulation():
         yield

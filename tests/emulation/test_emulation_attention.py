@@ -1,4 +1,4 @@
-"""Emulated attention against float64 with a bound made of its roundings, forward and backward."""
+"""Emulated attention agrees with float64 within its rounding errors, forward and backward."""
 
 import math
 
@@ -10,11 +10,11 @@ from attention_reference import (
     QUERIES,
     WIDTH,
     Case,
+    additive_mask,
     dropout_factors,
     mask_of,
     operands_of,
     references,
-    summand_of,
 )
 from binary16_reference import largest_share, rounded
 from torch import Tensor
@@ -47,8 +47,8 @@ def test_forward_and_backward_stay_within_the_bound(emulation: None, name: str) 
         assert largest_share(result, reference, bound) <= 1
 
 
-def test_the_bound_refuses_bfloat16() -> None:
-    """Negative control: the same attention with operands of eight bits leaves every bound."""
+def test_the_bound_rejects_bfloat16() -> None:
+    """Negative control: the same attention with eight-bit operands exceeds every bound."""
     results = forward_and_backward(CASES["plain"], torch.bfloat16)
     shares = [
         largest_share(result, reference, bound)
@@ -66,7 +66,7 @@ def test_equal_weights_are_averaged_bit_for_bit(emulation: None) -> None:
 
 
 def test_probabilities_are_rounded_before_the_values(emulation: None) -> None:
-    """A probability of 2^-25 or less is flushed to zero, one of 2^-24 is kept."""
+    """A probability of 2^-25 or less is flushed to zero; one of 2^-24 is kept."""
     value = torch.tensor([[0.0], [32768.0]]).half()
     for exponent, expected in ((-26, 0.0), (-24, 32768.0 * 2**-24)):
         score = torch.tensor([[0.0, exponent * math.log(2)]])
@@ -102,17 +102,17 @@ def test_grouped_heads_are_repeated_heads(emulation: None) -> None:
     assert torch.equal(grouped, repeated)
 
 
-def test_a_mask_that_trains_gets_its_gradient(emulation: None) -> None:
+def test_a_trainable_mask_receives_its_gradient(emulation: None) -> None:
     query, key, value, grad = operands_of(Case())
     bias = torch.randn(3, QUERIES, KEYS, requires_grad=True)
     output = attention(query, key, value, mask=bias)
-    (found,) = torch.autograd.grad(output, bias, grad)
+    (gradient,) = torch.autograd.grad(output, bias, grad)
     wide = bias.detach().double().requires_grad_()
     exact = functional.scaled_dot_product_attention(
         query.double(), key.double(), value.double(), wide
     )
     (expected,) = torch.autograd.grad(exact, wide, grad.double())
-    assert (found.double() - expected).norm() / expected.norm() < 1e-5
+    assert (gradient.double() - expected).norm() / expected.norm() < 1e-5
 
 
 def test_causal_with_a_mask_is_refused(emulation: None) -> None:
@@ -131,7 +131,7 @@ def test_double_backward(emulation: None, name: str) -> None:
     factors = dropout_factors(case, torch.Size((*case.leading, QUERIES, KEYS)))
 
     def exact(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        scores = query @ key.mT * WIDTH**-0.5 + summand_of(mask_of(case))
+        scores = query @ key.mT * WIDTH**-0.5 + additive_mask(mask_of(case))
         return (scores.softmax(-1) * factors) @ value
 
     def emulated(*leaves: Tensor) -> Tensor:
@@ -152,28 +152,28 @@ def test_double_backward(emulation: None, name: str) -> None:
         assert 0 < error < 5e-3
 
 
-def test_a_second_derivative_of_a_training_mask_is_refused(emulation: None) -> None:
+def test_a_second_derivative_with_a_trainable_mask_is_refused(emulation: None) -> None:
     query, key, value, _ = (operand.requires_grad_() for operand in operands_of(Case()))
     bias = torch.randn(QUERIES, KEYS, requires_grad=True)
     output = attention(query, key, value, mask=bias)
     gradients = torch.autograd.grad(output.sum(), (query, bias), create_graph=True)
-    with pytest.raises(NotImplementedError, match="mask that trains"):
+    with pytest.raises(NotImplementedError, match="mask requires a gradient"):
         gradients[0].sum().backward()
 
 
-class SeenProducts(TorchDispatchMode):
+class ProductLog(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
-        self.seen: list[tuple[str, torch.dtype]] = []
+        self.products: list[tuple[str, torch.dtype]] = []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         tensors = [arg for arg in args if isinstance(arg, Tensor)]
         if any(word in func.name() for word in ("mm", "attention", "convolution", "linear")):
-            self.seen.append((func.name(), tensors[0].dtype))
+            self.products.append((func.name(), tensors[0].dtype))
         return func(*args, **(kwargs or {}))
 
 
-def test_products_inside_are_reported_and_otherwise_hidden(emulation: None) -> None:
+def test_observers_see_the_products_that_dispatch_modes_cannot(emulation: None) -> None:
     reported: list[tuple[object, ...]] = []
 
     def observer(*row: object) -> None:
@@ -182,7 +182,7 @@ def test_products_inside_are_reported_and_otherwise_hidden(emulation: None) -> N
     query, key, value, _ = (operand.requires_grad_() for operand in operands_of(Case()))
     observers.append(observer)
     try:
-        with SeenProducts() as mode:
+        with ProductLog() as log:
             functional.scaled_dot_product_attention(query, key, value).sum().backward()
     finally:
         observers.remove(observer)
@@ -193,8 +193,8 @@ def test_products_inside_are_reported_and_otherwise_hidden(emulation: None) -> N
         for output in (single, half, single, half, half)
     ]
     assert reported == forward + backward
-    assert {dtype for _, dtype in mode.seen} == {half}
-    assert [name for name, _ in mode.seen] == ["ampft::attention", "ampft::attention_backward"]
+    assert {dtype for _, dtype in log.products} == {half}
+    assert [name for name, _ in log.products] == ["ampft::attention", "ampft::attention_backward"]
 
 
 def test_float32_and_bfloat16_attention_is_untouched() -> None:
@@ -205,8 +205,8 @@ def test_float32_and_bfloat16_attention_is_untouched() -> None:
         assert all(torch.equal(a, b) for a, b in zip(outside, inside, strict=True))
 
 
-def test_autocast_around_does_not_reach_inside(emulation: None) -> None:
-    """The same numbers whether or not autocast is on while forward and backward run."""
+def test_an_enclosing_autocast_has_no_effect_inside(emulation: None) -> None:
+    """Forward and backward return the same numbers with autocast on and off."""
     outside = forward_and_backward(CASES["boolean_mask"])
     with torch.autocast("cpu", dtype=torch.float16):
         inside = forward_and_backward(CASES["boolean_mask"])

@@ -1,4 +1,4 @@
-"""CUDA's autocast table inside the emulation: output dtypes, values, and nothing for bfloat16."""
+"""CUDA's autocast table inside the emulation: output dtypes and values; bfloat16 is unaffected."""
 
 import re
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ from ampft.precision.emulation import cuda_autocast_table as table
 
 ALL_CASES = {**FLOAT16_CASES, **FLOAT32_CASES, **WIDEST_CASES, **SAME_TYPE_CASES}
 HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
-# On both tables or meaningless on a CPU: the CPU's own kernel is CUDA's policy already.
+# On both tables: the CPU's own kernel already implements CUDA's policy.
 _SHARED = """conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d.input
     conv_transpose3d.input prelu addmm matmul mm linalg_vecdot linear addbmm baddbmm bmm
     _convolution.deprecated scaled_dot_product_attention"""
@@ -38,7 +38,7 @@ NARROW_ON_A_CPU = (
     "sum",
     "norm.Scalar",
 )
-CUDA_ALONE = {
+CUDA_ONLY = {
     "_thnn_fused_lstm_cell",
     "_thnn_fused_gru_cell",
     "_scaled_dot_product_flash_attention",
@@ -46,12 +46,12 @@ CUDA_ALONE = {
 
 
 def call(name: str, arguments: tuple[object, ...]) -> list[Tensor]:
-    """Call an operator on a fixed seed and return its floating outputs."""
+    """Call an operator with a fixed seed and return its floating outputs."""
     operator, _, overload = name.partition(".")
     torch.manual_seed(0)
     results = getattr(getattr(torch.ops.aten, operator), overload or "default")(*arguments)
-    found = [results] if isinstance(results, Tensor) else list(results)
-    return [tensor for tensor in found if tensor.is_floating_point()]
+    outputs = [results] if isinstance(results, Tensor) else list(results)
+    return [tensor for tensor in outputs if tensor.is_floating_point()]
 
 
 @pytest.fixture
@@ -71,21 +71,21 @@ def listed_in_header(macro: str) -> set[str]:
 @pytest.mark.parametrize(
     ("macro", "names"),
     [
-        ("AT_FORALL_LOWER_PRECISION_FP", {*table.FLOAT16, *SHARED, *CUDA_ALONE}),
+        ("AT_FORALL_LOWER_PRECISION_FP", {*table.FLOAT16, *SHARED, *CUDA_ONLY}),
         ("AT_FORALL_FP32", set(table.FLOAT32)),
         ("AT_FORALL_FP32_SET_OPT_DTYPE", set(table.FLOAT32_OUTPUT)),
         ("AT_FORALL_PROMOTE", set(table.WIDEST)),
     ],
 )
-def test_the_table_is_that_of_the_installed_torch(macro: str, names: set[str]) -> None:
+def test_the_table_matches_the_installed_torch(macro: str, names: set[str]) -> None:
     if not HEADER.exists():
-        pytest.skip(f"this torch comes without {HEADER.name}")
+        pytest.skip(f"this build of torch does not include {HEADER.name}")
     assert names
     assert listed_in_header(macro) == names
 
 
 @pytest.mark.parametrize("name", sorted(SHARED))
-def test_what_the_tables_share_is_registered_for_the_cpu(name: str) -> None:
+def test_shared_operators_are_registered_for_the_cpu(name: str) -> None:
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     assert has_kernel(f"aten::{name}", "AutocastCPU")
 
@@ -115,7 +115,7 @@ def test_float32_list_computes_in_float32(autocast: None, name: str) -> None:
 
 
 def test_the_cpus_own_table_differs() -> None:
-    """Negative control: without the emulation most of the float32 list is float16 on a CPU."""
+    """Negative control: without the emulation these operators return float16 on a CPU."""
     with torch.autocast("cpu", dtype=torch.float16):
         narrow = {
             name
@@ -132,7 +132,7 @@ def test_widest_type_wins(autocast: None, name: str) -> None:
     mixed = (narrow[0], *wide[1:])
     assert {output.dtype for output in call(name, mixed)} == {torch.float32}
     if name in ARE_PRODUCTS:
-        with pytest.raises(InputError, match=f"no {name}"):
+        with pytest.raises(InputError, match=f"does not support {name}"):
             call(name, narrow)
     else:
         assert {output.dtype for output in call(name, narrow)} == {torch.float16}
@@ -142,21 +142,21 @@ def test_widest_type_wins(autocast: None, name: str) -> None:
 def test_float16_list_computes_in_float16(autocast: None, name: str) -> None:
     wide = FLOAT16_CASES[name](torch.float32)
     if name in ARE_REFUSED:
-        with pytest.raises(InputError, match=f"no {name}"):
+        with pytest.raises(InputError, match=f"does not support {name}"):
             call(name, wide)
     else:
         assert {output.dtype for output in call(name, wide)} == {torch.float16}
 
 
 @pytest.mark.parametrize("name", SAME_TYPE_CASES)
-def test_what_only_the_cpu_widens_keeps_its_type(autocast: None, name: str) -> None:
+def test_operators_that_only_the_cpu_widens_keep_their_dtype(autocast: None, name: str) -> None:
     for dtype in (torch.float16, torch.float32):
         outputs = call(name, SAME_TYPE_CASES[name](dtype))
         assert outputs
         assert {output.dtype for output in outputs} == {dtype}
 
 
-def test_named_dtypes_and_integers_are_respected(autocast: None) -> None:
+def test_explicit_dtypes_and_integers_are_respected(autocast: None) -> None:
     half = torch.ones(3).half()
     assert half.sum(dtype=torch.float16).dtype is torch.float16
     assert functional.softmax(half, 0, dtype=torch.float64).dtype is torch.float64
@@ -185,7 +185,7 @@ def test_losses_of_float16_logits_are_float32(autocast: None) -> None:
 
 @pytest.mark.parametrize("name", ALL_CASES)
 def test_bfloat16_autocast_is_unaffected(name: str) -> None:
-    """The same bits and the same refusals as without the emulation."""
+    """Results and errors are the same as without the emulation, bit for bit."""
 
     def outcome(dtype: torch.dtype) -> list[Tensor] | str:
         try:

@@ -1,4 +1,4 @@
-"""What is emulated, on a real GPU: output dtypes of CUDA's autocast, and the products."""
+"""The emulation against a real GPU: output dtypes of CUDA's autocast, and products."""
 
 import pytest
 import torch
@@ -26,22 +26,22 @@ def output_dtypes(name: str, arguments: tuple[object, ...]) -> set[torch.dtype]:
     function = getattr(getattr(torch.ops.aten, operator), overload or "default")
     with torch.autocast("cuda", dtype=torch.float16):
         results = function(*on_gpu(arguments))
-    found = [results] if isinstance(results, Tensor) else list(results)
-    return {tensor.dtype for tensor in found if tensor.is_floating_point()}
+    outputs = [results] if isinstance(results, Tensor) else list(results)
+    return {tensor.dtype for tensor in outputs if tensor.is_floating_point()}
 
 
 @pytest.mark.parametrize("name", FLOAT32_CASES)
-def test_cuda_sends_the_float32_list_to_float32(name: str) -> None:
+def test_cuda_runs_the_float32_list_in_float32(name: str) -> None:
     assert output_dtypes(name, FLOAT32_CASES[name](torch.float16)) == {torch.float32}
 
 
 @pytest.mark.parametrize("name", FLOAT16_CASES)
-def test_cuda_sends_the_float16_list_to_float16(name: str) -> None:
+def test_cuda_runs_the_float16_list_in_float16(name: str) -> None:
     assert output_dtypes(name, FLOAT16_CASES[name](torch.float32)) == {torch.float16}
 
 
 @pytest.mark.parametrize("name", [*SAME_TYPE_CASES, *WIDEST_CASES])
-def test_cuda_keeps_the_type_of_the_rest(name: str) -> None:
+def test_cuda_keeps_the_dtype_of_the_other_operators(name: str) -> None:
     arguments = {**SAME_TYPE_CASES, **WIDEST_CASES}[name]
     assert output_dtypes(name, arguments(torch.float16)) == {torch.float16}
     assert output_dtypes(name, arguments(torch.float32)) == {torch.float32}
@@ -49,7 +49,7 @@ def test_cuda_keeps_the_type_of_the_rest(name: str) -> None:
 
 
 def both(call: object, *shapes: tuple[int, ...]) -> tuple[list[Tensor], list[Tensor]]:
-    """Output and gradients, emulated and from the GPU, of the same float16 operands."""
+    """Output and gradients for the same float16 operands, emulated and from the GPU."""
     generator = torch.Generator().manual_seed(0)
     operands = [torch.randn(shape, generator=generator).half() for shape in shapes]
 
@@ -77,7 +77,7 @@ def both(call: object, *shapes: tuple[int, ...]) -> tuple[list[Tensor], list[Ten
     ],
 )
 def test_emulated_and_native_products_agree(call: object, shapes: tuple) -> None:
-    """Sums are ordered otherwise, so a result may round the other way: within two units."""
+    """Results agree within two units: the sums have another order and may round differently."""
     emulated, native = both(call, *shapes)
     for ours, theirs in zip(emulated, native, strict=True):
         allowed = 4 * half_unit(theirs.double()) + 2.0**-10 * theirs.double().abs().mean()

@@ -1,4 +1,4 @@
-"""Emulated products against float64, bit for bit where sums are exact, and native kernels."""
+"""Emulated products against float64 (bit for bit where sums are exact) and native kernels."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -79,8 +79,8 @@ def bounds_of(
 ) -> list[tuple[Tensor, Tensor]]:
     """(float64 reference, bound) of the output and every gradient.
 
-    All cases are linear in each operand, so the same call on absolute values gives the sums of
-    |a_i b_i|, and on ones the numbers of terms.
+    All cases are linear in each operand, so the same call with absolute values returns the sums of
+    |a_i b_i|, and with ones it returns the number of terms.
     """
     wide = [operand.double() for operand in operands]
     references = output_and_gradients(case.call, wide, grad_output)
@@ -143,7 +143,7 @@ def test_rounding_matters_in_the_exact_test() -> None:
 
 
 def test_scaled_sums_stay_within_the_bound(emulation: None) -> None:
-    """Beta and alpha are applied in float32: two more roundings of float32 for each."""
+    """Beta and alpha are applied in float32, which adds two float32 roundings each."""
     added, left, right = operands_of(CASES["baddbmm"], 0)
     for call, operands in (
         (torch.baddbmm, (added, left, right)),
@@ -183,7 +183,7 @@ def summed_in_binary16(left: Tensor, right: Tensor) -> Tensor:
     return total
 
 
-def test_the_bound_refuses_other_arithmetic() -> None:
+def test_the_bound_rejects_other_arithmetic() -> None:
     """Negative controls: float16 sums, unrounded operands and a missing last rounding."""
     generator = torch.Generator().manual_seed(0)
     left, right = (torch.randn(s, generator=generator) for s in ((16, 512), (512, 16)))
@@ -199,10 +199,10 @@ def test_the_bound_refuses_other_arithmetic() -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_native_float16_kernels_agree(name: str) -> None:
-    """Both lie near the exact value: ours within the bound, the native one within its own.
+    """Emulated and native results are each within their own bound of the exact value.
 
-    Native matrix products add in float32 and may round a bias apart; native convolutions add
-    blocks in float16 (measured: 130 times the bound), so theirs is a float16 sum's bound.
+    Native matrix products sum in float32 and may round the bias separately. Native convolutions sum
+    blocks in float16 (measured: 130 times the bound), so they have the bound of a float16 sum.
     """
     case = CASES[name]
     operands = operands_of(case, 1)
@@ -235,7 +235,7 @@ def test_float32_and_bfloat16_products_are_untouched() -> None:
 
 @pytest.mark.parametrize("name", ["mm", "linear", "conv2d"])
 def test_double_backward(emulation: None, name: str) -> None:
-    """A gradient penalty agrees with float64 within binary16's precision over a few products."""
+    """A gradient penalty agrees with float64 to the precision of a few binary16 products."""
     case = CASES[name]
     operands = operands_of(case, 5)
 

@@ -1,4 +1,4 @@
-"""The borders of binary16, reached by products whose sum is exact: overflow, subnormals, ties."""
+"""The limits of binary16, tested with exact sums: overflow, subnormals and ties."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from binary16_reference import OVERFLOW, SMALLEST, rounded
 from torch import Tensor
 from torch.nn import functional
 
-BORDERS = [
+LIMITS = [
     (65504.0, 65504.0),
     (65519.0, 65504.0),
     (OVERFLOW, float("inf")),
@@ -36,7 +36,7 @@ def as_sum_of_products(value: float) -> tuple[Tensor, Tensor]:
     return torch.tensor([value * 2**12, 0, 0, 0]).half(), torch.tensor([2**-12, 1, 1, 1]).half()
 
 
-@pytest.mark.parametrize(("exact", "expected"), BORDERS)
+@pytest.mark.parametrize(("exact", "expected"), LIMITS)
 def test_overflow_subnormals_flush_and_ties(emulation: None, exact: float, expected: float) -> None:
     left, right = as_sum_of_products(exact)
     assert float(left.double() @ right.double()) == exact
@@ -53,8 +53,8 @@ def test_overflow_subnormals_flush_and_ties(emulation: None, exact: float, expec
     assert [float(result) for result in results] == [expected] * len(results)
 
 
-def test_the_bias_enters_before_the_only_rounding(emulation: None) -> None:
-    """2048 + 1 rounds to 2048 and again to 2048; added before the rounding they give 2050."""
+def test_the_bias_is_added_before_the_only_rounding(emulation: None) -> None:
+    """2048 + 1 + 1 is 2050 if rounded once, and 2048 if rounded after each addition."""
     row, column = torch.tensor([[2048.0, 1.0]]).half(), torch.ones(2, 1).half()
     bias = torch.ones(1).half()
     assert float(torch.addmm(bias, row, column)) == 2050
@@ -62,7 +62,7 @@ def test_the_bias_enters_before_the_only_rounding(emulation: None) -> None:
 
 
 def test_torch_rounds_float64_twice_and_numpy_once() -> None:
-    """Why the reference is numpy: just above the middle of 1 and 1 + 2^-10."""
+    """Shown just above the midpoint of 1 and 1 + 2^-10; hence numpy is the reference."""
     above = torch.tensor([1 + 2.0**-11 + 2.0**-30], dtype=torch.float64)
     assert float(rounded(above)) == 1 + 2.0**-10
     assert float(above.half()) == 1

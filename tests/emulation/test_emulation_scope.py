@@ -1,4 +1,4 @@
-"""Where the emulation acts: inference too, nothing native inside, nothing left behind."""
+"""Scope of the emulation: inference too, no native float16 inside, everything restored after."""
 
 import json
 from collections.abc import Callable
@@ -16,13 +16,13 @@ from ampft.precision.emulation import Binary16Emulation, covered_products, insid
 from ampft.precision.emulation.cuda_autocast import autocast_kernels
 from ampft.precision.emulation.products import EMULATED, REFUSED
 
-# What native kernels call inside; the emulation calls them with float32 alone.
+# Kernels that native kernels call internally; the emulation calls them only with float32.
 INNER = ("resolve_conj", "_convolution", "_slow_conv2d_forward", "mkldnn_convolution")
 INNER_ATTENTION = ("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product")
 
 
 class Network(nn.Module):
-    """A layer of every emulated kind."""
+    """A network with every kind of emulated product."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Network(nn.Module):
 
 
 def native_products(path: Path, run: Callable[[], object]) -> tuple[int, int]:
-    """Count the inner kernels of matrix products that saw float16, and those that saw float32."""
+    """Count the internal kernels of matrix products called with float16, and with float32."""
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiled:
         run()
     profiled.export_chrome_trace(str(path))
@@ -85,7 +85,7 @@ def test_training_runs_no_native_float16_product(emulation: None, tmp_path: Path
 
 
 def test_without_emulation_the_trace_shows_native_products(tmp_path: Path) -> None:
-    """Negative control of the two tests above."""
+    """Negative control for the two tests above."""
     model = Network().eval()
     native, _ = native_products(
         tmp_path / "trace.json", lambda: evaluate(model, torch.inference_mode)
@@ -99,7 +99,7 @@ def test_inference_mode_and_no_grad_agree_bit_for_bit(emulation: None) -> None:
 
 
 def kernels_now() -> dict[str, str]:
-    """Where the dispatcher would go for every operator that the emulation touches."""
+    """The kernel registered for every operator that the emulation replaces."""
     keys = {
         "CPU": (*EMULATED, *REFUSED, "scaled_dot_product_attention"),
         "AutogradCPU": ("scaled_dot_product_attention",),
@@ -147,7 +147,7 @@ def test_nested_emulation_ends_with_the_outermost() -> None:
     assert kernels_now() == before
 
 
-def test_float32_products_stay_exact_whatever_was_set() -> None:
+def test_float32_products_stay_exact_under_any_setting() -> None:
     operator = torch.backends.mkldnn.matmul
     before = operator.fp32_precision
     operator.fp32_precision = "bf16"
@@ -181,7 +181,7 @@ REFUSED_CALLS: dict[str, Callable[[], object]] = {
 @pytest.mark.parametrize("name", REFUSED_CALLS)
 def test_other_float16_products_are_refused_by_name(emulation: None, name: str) -> None:
     assert name in REFUSED
-    with pytest.raises(InputError, match=f"no {name}.*What helps: {REFUSED[name][:10]}"):
+    with pytest.raises(InputError, match=f"not support {name}.*To fix this, {REFUSED[name][:10]}"):
         REFUSED_CALLS[name]()
 
 
@@ -200,13 +200,13 @@ def test_refused_operators_work_in_float32(emulation: None) -> None:
         assert (torch.ones(4) @ torch.ones(4)).dtype is torch.bfloat16
 
 
-def test_a_transformer_encoder_leaves_its_fused_kernel(emulation: None) -> None:
+def test_a_transformer_encoder_does_not_use_its_fused_kernel(emulation: None) -> None:
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.float16):
         assert layer(torch.ones(2, 3, 8)).isfinite().all()
 
 
-def test_mixed_operands_keep_torchs_error(emulation: None) -> None:
+def test_mixed_operands_raise_torchs_own_error(emulation: None) -> None:
     with pytest.raises(RuntimeError, match="same dtype"):
         torch.mm(half(2, 2), torch.ones(2, 2))
 

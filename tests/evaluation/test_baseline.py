@@ -8,7 +8,8 @@ from ampft.data.dataset import ClassificationData
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
 from ampft.errors import InputError
-from ampft.evaluation.baseline import bag_of_words_baseline
+from ampft.evaluation.baseline import bag_of_words_baseline, baseline_sentence, check_baseline
+from ampft.tasks.task import TaskSettings, make_task
 
 
 def made(rows, columns):
@@ -17,7 +18,7 @@ def made(rows, columns):
     table = dict(zip((*columns, "label"), map(list, zip(*rows, strict=True)), strict=True))
     part = Dataset.from_dict(table, features=features)
     splits = DatasetDict({"train": part, "test": part})
-    return ClassificationData(splits, columns, "text", "made", {}, ())
+    return make_task(ClassificationData(splits, columns, "text", "made", {}, ()), TaskSettings())
 
 
 def test_it_is_scikit_learns_pipeline():
@@ -27,27 +28,29 @@ def test_it_is_scikit_learns_pipeline():
         LogisticRegression(C=10.0, solver="newton-cg"),
     ).fit(data.splits["train"]["text"][:], data.splits["train"]["label"][:])
     test = data.splits["test"]
-    found = bag_of_words_baseline(data, "test")
+    task = make_task(data, TaskSettings())
+    found = bag_of_words_baseline(task, "test").metrics()
     assert found["accuracy"] == twin.score(test["text"][:], test["label"][:])
     assert 0.3 < found["macro_f1"] < 0.9
-    assert found["seconds"] > 0
+    expected = f"accuracy {found['accuracy']:.4f}, macro F1 {found['macro_f1']:.4f}"
+    assert expected in baseline_sentence(task, "test")
 
 
 def test_both_texts_of_a_pair_count():
     rows = [("same", "good", 0), ("same", "bad", 1)] * 5
-    pairs = bag_of_words_baseline(made(rows, ("a", "b")), "test")
-    first = bag_of_words_baseline(made([(a, y) for a, _, y in rows], ("a",)), "test")
+    pairs = bag_of_words_baseline(made(rows, ("a", "b")), "test").metrics()
+    first = bag_of_words_baseline(made([(a, y) for a, _, y in rows], ("a",)), "test").metrics()
     assert (pairs["accuracy"], first["accuracy"]) == (1.0, 0.5)
 
 
 def test_a_class_without_rows_counts_as_zero():
-    found = bag_of_words_baseline(made([("good", 0), ("bad", 1)] * 5, ("a",)), "test")
+    found = bag_of_words_baseline(made([("good", 0), ("bad", 1)] * 5, ("a",)), "test").metrics()
     assert found["macro_f1"] == pytest.approx(2 / 3)
 
 
 def test_images_have_no_words():
-    with pytest.raises(InputError, match=r"--baseline: counts words; digits has images"):
-        bag_of_words_baseline(load_data(DataRequest(dataset_name="digits")), "test")
+    with pytest.raises(InputError, match=r"--baseline: counts words, and digits contains images"):
+        check_baseline(load_data(DataRequest(dataset_name="digits")))
 
 
 def test_texts_without_words_are_refused():

@@ -109,11 +109,9 @@ def test_two_classes_keep_the_sum_of_squares():
 def test_calibration_bins_matter():
     """Negative control: one bin for all hides what fifteen find."""
     confidence = np.array([0.6] * 10 + [0.9] * 10, dtype=np.float32)
-    probabilities = np.stack([confidence, 1 - confidence], axis=1)
-    labels = np.array([0] * 9 + [1] + [0] * 6 + [1] * 4)
-    predictions = Predictions(np.arange(20), labels, probabilities, ("a", "b"), "test")
-    assert expected_calibration_error(predictions) == pytest.approx(0.3, abs=1e-6)
-    assert expected_calibration_error(predictions, bins=1) == pytest.approx(0, abs=1e-6)
+    right = np.array([True] * 9 + [False] + [True] * 6 + [False] * 4)
+    assert expected_calibration_error(confidence, right) == pytest.approx(0.3, abs=1e-6)
+    assert expected_calibration_error(confidence, right, bins=1) == pytest.approx(0, abs=1e-6)
 
 
 def test_an_absent_class_has_support_zero():

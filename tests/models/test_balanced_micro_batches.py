@@ -19,7 +19,7 @@ def cost(lengths, part, padded):
     k=st.integers(1, 6),
     padded=st.booleans(),
 )
-def test_the_largest_cost_is_the_least_possible(lengths, k, padded):
+def test_the_largest_cost_is_minimal(lengths, k, padded):
     lengths = np.array(lengths)
     parts = balanced_micro_batches(lengths, k, padded)
     assert len(parts) == min(k, len(lengths))
@@ -27,17 +27,17 @@ def test_the_largest_cost_is_the_least_possible(lengths, k, padded):
     assert sorted(np.concatenate(parts)) == list(range(len(lengths)))
     order = np.argsort(-lengths, kind="stable")
     assert np.array_equal(np.concatenate(parts), order)
-    least = min(
+    minimum = min(
         max(cost(lengths, part, padded) for part in np.split(order, list(cuts)))
         for cuts in combinations(range(1, len(lengths)), len(parts) - 1)
     )
-    assert max(cost(lengths, part, padded) for part in parts) == least
+    assert max(cost(lengths, part, padded) for part in parts) == minimum
 
 
 def test_the_same_lengths_give_the_same_micro_batches():
     lengths = np.random.default_rng(0).integers(1, 128, 64)
-    one, other = (balanced_micro_batches(lengths, 4, padded=True) for _ in range(2))
-    assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+    first, second = (balanced_micro_batches(lengths, 4, padded=True) for _ in range(2))
+    assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 def test_an_empty_step_batch_has_no_micro_batches():

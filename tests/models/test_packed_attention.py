@@ -2,19 +2,18 @@ import pytest
 import torch
 from torch.nn import functional
 
-from ampft.models.packing import pack_layout
 from ampft.models.packing.attention import binary16_attention, choose_kernel, grouped_attention
 from ampft.models.packing.dropout import keep_mask, realised_probability
 from ampft.models.packing.grouped import dropout_attention
 from ampft.models.packing.kernels import nested_attention
-from ampft.models.packing.options import AttentionOptions
+from ampft.models.packing.layout import AttentionOptions, pack_layout
 
 FP32_TOLERANCE = 1e-6
 LENGTHS, HEADS, WIDTH, SCALE = (7, 3, 1, 7, 12, 8), 2, 8, 0.3
 
 
-def by_hand(query, key, value, layout, *, window, dropped=None):
-    """One sequence after the other in float64; `dropped` gives the mask of each."""
+def reference(query, key, value, layout, *, window, masks=None):
+    """Attention of one sequence after another in float64; `masks` holds a dropout mask for each."""
     parts, start = [], 0
     for number, length in enumerate(layout.lengths):
         q, k, v = (row[start : start + length].transpose(0, 1) for row in (query, key, value))
@@ -24,8 +23,8 @@ def by_hand(query, key, value, layout, *, window, dropped=None):
             far = (position[:, None] - position).abs() >= window
             scores = scores.masked_fill(far, -torch.inf)
         weights = scores.softmax(-1)
-        if dropped is not None:
-            weights = weights * dropped[number]
+        if masks is not None:
+            weights = weights * masks[number]
         parts.append((weights @ v).transpose(0, 1))
         start += length
     return torch.cat(parts)
@@ -48,33 +47,33 @@ def options(dropout=0.0, *, window=None):
     return AttentionOptions(dropout, SCALE, window)
 
 
-def close(found, expected, tolerance):
-    return float((found.double() - expected).norm() / expected.norm()) <= tolerance
+def is_close(actual, expected, tolerance):
+    return float((actual.double() - expected).norm() / expected.norm()) <= tolerance
 
 
 @pytest.mark.parametrize("kernel", [grouped_attention, dropout_attention])
 @pytest.mark.parametrize("window", [None, 3, 1])
 @pytest.mark.parametrize("group_padding", [0.0, 0.3, 0.99])
-def test_value_and_gradients_are_those_computed_by_hand(kernel, window, group_padding):
+def test_value_and_gradients_equal_the_reference(kernel, window, group_padding):
     layout = layout_of(LENGTHS, group_padding)
     *rows, weight = operands(layout.total)
-    found = kernel(*rows, layout, options(window=window))
+    actual = kernel(*rows, layout, options(window=window))
     exact = [row.detach().double().requires_grad_() for row in rows]
-    expected = by_hand(*exact, layout, window=window)
-    assert close(found.detach(), expected.detach(), FP32_TOLERANCE)
-    gradients = torch.autograd.grad((found * weight).sum(), rows)
+    expected = reference(*exact, layout, window=window)
+    assert is_close(actual.detach(), expected.detach(), FP32_TOLERANCE)
+    gradients = torch.autograd.grad((actual * weight).sum(), rows)
     references = torch.autograd.grad((expected * weight.detach()).sum(), exact)
     for one, other in zip(gradients, references, strict=True):
-        # A window of one sees itself alone: softmax is constant, its gradient zero.
-        assert float(other.norm()) == 0 or close(one, other, FP32_TOLERANCE)
+        # With a window of one, softmax is constant and its gradient zero.
+        assert float(other.norm()) == 0 or is_close(one, other, FP32_TOLERANCE)
 
 
 @pytest.mark.parametrize("group_padding", [0.0, 0.99])
-def test_dropout_multiplies_by_the_mask_that_was_drawn(group_padding):
+def test_dropout_multiplies_by_the_drawn_mask(group_padding):
     layout = layout_of(LENGTHS, group_padding)
     *rows, weight = operands(layout.total)
     torch.manual_seed(5)
-    found = dropout_attention(*rows, layout, options(0.25))
+    actual = dropout_attention(*rows, layout, options(0.25))
     torch.manual_seed(5)
     pairs = sum(HEADS * len(g.lengths) * g.longest**2 for g in layout.groups)
     flat = keep_mask(pairs, 0.25, torch.float32).double() / 0.75
@@ -85,38 +84,38 @@ def test_dropout_multiplies_by_the_mask_that_was_drawn(group_padding):
         masks += [square[i, :, :n, :n] for i, n in enumerate(group.lengths)]
         start += square.numel()
     exact = [row.detach().double().requires_grad_() for row in rows]
-    expected = by_hand(*exact, layout, window=None, dropped=masks)
-    assert close(found.detach(), expected.detach(), FP32_TOLERANCE)
-    gradients = torch.autograd.grad((found * weight).sum(), rows)
+    expected = reference(*exact, layout, window=None, masks=masks)
+    assert is_close(actual.detach(), expected.detach(), FP32_TOLERANCE)
+    gradients = torch.autograd.grad((actual * weight).sum(), rows)
     references = torch.autograd.grad((expected * weight.detach()).sum(), exact)
     for one, other in zip(gradients, references, strict=True):
-        assert close(one, other, FP32_TOLERANCE)
+        assert is_close(one, other, FP32_TOLERANCE)
 
 
 def test_nested_tensors_compute_the_same():
     layout = layout_of(LENGTHS, 0.2)
     *rows, _ = operands(layout.total)
-    found = nested_attention(*rows, layout, options())
+    actual = nested_attention(*rows, layout, options())
     expected = grouped_attention(*rows, layout, options()).detach().double()
-    assert close(found.detach(), expected, FP32_TOLERANCE)
+    assert is_close(actual.detach(), expected, FP32_TOLERANCE)
 
 
 def test_bfloat16_products_are_bfloat16():
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    seen = set()
+    dtypes = set()
 
-    class Products(TorchDispatchMode):
+    class ProductDtypes(TorchDispatchMode):
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
             if "bmm" in str(function):
-                seen.update(argument.dtype for argument in args)
+                dtypes.update(argument.dtype for argument in args)
             return function(*args, **(kwargs or {}))
 
     layout = layout_of(LENGTHS, 0.2)
     *rows, _ = operands(layout.total, torch.bfloat16)
-    with Products():
+    with ProductDtypes():
         dropout_attention(*rows, layout, options(0.1)).sum().backward()
-    assert seen == {torch.bfloat16}
+    assert dtypes == {torch.bfloat16}
 
 
 def test_kernels_by_dtype_and_dropout():
@@ -138,9 +137,9 @@ def test_variable_length_kernel_on_a_gpu(window):
     mask = (torch.arange(12) < torch.tensor(LENGTHS)[:, None]).cuda()
     layout = pack_layout(mask)
     rows = [torch.randn(layout.total, HEADS, 64, device="cuda").bfloat16() for _ in range(3)]
-    found = varlen_attention(*rows, layout, options(window=window))
-    expected = by_hand(*(row.cpu().double() for row in rows), layout, window=window)
-    assert close(found.cpu(), expected, 2**-7)
+    actual = varlen_attention(*rows, layout, options(window=window))
+    expected = reference(*(row.cpu().double() for row in rows), layout, window=window)
+    assert is_close(actual.cpu(), expected, 2**-7)
 
 
 def test_grouped_attention_drops_weights_through_torch():
@@ -151,25 +150,25 @@ def test_grouped_attention_drops_weights_through_torch():
     assert not torch.equal(first, grouped_attention(*rows, layout, options(0.5)))
 
 
-def test_realised_probability_is_the_nearest_sixteenth_bit():
+def test_realised_probability_is_rounded_to_16_bits():
     for p in (0.1, 0.25, 0.5, 1 / 3):
         assert abs(realised_probability(p) - p) <= 2**-17
     assert functional.dropout(torch.ones(3), 0.0).equal(torch.ones(3))
 
 
-def test_binary16_drops_what_float32_drops():
+def test_binary16_and_float32_drop_the_same_weights():
     layout = layout_of(LENGTHS, 0.3)
     *rows, weight = operands(layout.total)
-    found, gradients = [], []
+    outputs, gradients = [], []
     for kernel, dtype in ((dropout_attention, torch.float32), (binary16_attention, torch.float16)):
         torch.manual_seed(0)
         leaves = [row.detach().half().to(dtype).requires_grad_() for row in rows]
         out = kernel(*leaves, layout, options(0.5))
-        found.append(out.detach().double())
+        outputs.append(out.detach().double())
         gradients.append(torch.autograd.grad((out.float() * weight).sum(), leaves))
-    assert close(found[1], found[0], 2e-3)
+    assert is_close(outputs[1], outputs[0], 2e-3)
     for one, other in zip(*gradients, strict=True):
-        assert close(other, one.double(), 5e-3)
+        assert is_close(other, one.double(), 5e-3)
     torch.manual_seed(1)
     other_masks = dropout_attention(*rows, layout, options(0.5))
-    assert not close(other_masks.detach(), found[0], 0.1)
+    assert not is_close(other_masks.detach(), outputs[0], 0.1)

@@ -14,14 +14,15 @@ from tiny_encoders import (
     without_dropout,
 )
 
-from ampft.models.packing import attention, install_packing, verify_packing
+from ampft.models.packing import attention
+from ampft.models.packing.install import install_packing, verify_packing
 from ampft.models.packing.layout import PackedLayout
 from ampft.precision.emulation import Binary16Emulation
 
-# float32: products of the same numbers, summed in another order.
+# float32: the same products, summed in another order.
 FP32_TOLERANCE = 1e-6
 # 16 bits: operands and results of each product are rounded to 2^-9 (bfloat16) or 2^-12 (binary16),
-# at other places in the two paths: the padded one keeps float32 within its attention kernel.
+# at different points of the two paths: the padded attention kernel computes in float32 internally.
 BF16_TOLERANCE = 2e-2
 FP16_TOLERANCE = 2e-3
 
@@ -44,13 +45,13 @@ def models(request):
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(lengths=LENGTHS)
-def test_logits_loss_and_gradients_are_those_of_the_padded_model(models, lengths):
+def test_logits_loss_and_gradients_equal_those_of_the_padded_model(models, lengths):
     padded, packed, handle = models
     before = handle.paths["packed"]
     batch = right_padded(padded, lengths)
     expected = loss_and_gradient(padded, batch)
-    found = loss_and_gradient(packed, batch)
-    for one, other in zip(found, expected, strict=True):
+    actual = loss_and_gradient(packed, batch)
+    for one, other in zip(actual, expected, strict=True):
         assert relative_error(one, other) <= FP32_TOLERANCE
     assert handle.paths["packed"] == before + 1
 
@@ -65,7 +66,7 @@ def test_extreme_lengths(models, lengths):
         assert relative_error(one, other) <= FP32_TOLERANCE
 
 
-def test_each_gradient_by_itself(models):
+def test_each_gradient_separately(models):
     padded, packed, _ = models
     batch = right_padded(padded, [3, 17, 17, 1, 30])
     scale = loss_and_gradient(padded, batch)[2].norm()
@@ -81,8 +82,8 @@ def test_bfloat16_within_its_rounding(models, lengths):
     padded, packed, _ = models
     batch = right_padded(padded, lengths)
     with torch.autocast("cpu", torch.bfloat16):
-        found, expected = loss_and_gradient(packed, batch), loss_and_gradient(padded, batch)
-    for one, other in zip(found, expected, strict=True):
+        actual, expected = loss_and_gradient(packed, batch), loss_and_gradient(padded, batch)
+    for one, other in zip(actual, expected, strict=True):
         assert relative_error(one, other) <= BF16_TOLERANCE
 
 
@@ -90,8 +91,8 @@ def test_emulated_binary16_within_its_rounding(models):
     padded, packed, _ = models
     batch = right_padded(padded, [3, 17, 17, 1, 30])
     with Binary16Emulation(), torch.autocast("cpu", torch.float16):
-        found, expected = loss_and_gradient(packed, batch), loss_and_gradient(padded, batch)
-    for one, other in zip(found, expected, strict=True):
+        actual, expected = loss_and_gradient(packed, batch), loss_and_gradient(padded, batch)
+    for one, other in zip(actual, expected, strict=True):
         assert relative_error(one, other) <= FP16_TOLERANCE
 
 
@@ -100,27 +101,27 @@ def test_evaluation_without_a_graph(models, context):
     padded, packed, _ = models
     batch = right_padded(padded, [5, 2, 9, 9])
     with context():
-        found, expected = packed.eval()(**batch).logits, padded.eval()(**batch).logits
+        actual, expected = packed.eval()(**batch).logits, padded.eval()(**batch).logits
     packed.train()
     padded.train()
-    if found.dim() == 3:
-        found, expected = (logits[batch["attention_mask"] != 0] for logits in (found, expected))
-    assert relative_error(found, expected) <= FP32_TOLERANCE
+    if actual.dim() == 3:
+        actual, expected = (logits[batch["attention_mask"] != 0] for logits in (actual, expected))
+    assert relative_error(actual, expected) <= FP32_TOLERANCE
 
 
 def test_attention_without_boundaries_would_differ(models, monkeypatch):
     padded, packed, _ = models
 
-    def boundless(query, key, value, packing: PackedLayout, options):
+    def without_boundaries(query, key, value, packing: PackedLayout, options):
         del packing
-        whole = (row.transpose(0, 1).unsqueeze(0) for row in (query, key, value))
-        attended = torch.nn.functional.scaled_dot_product_attention(*whole, scale=options.scale)
+        rows = (row.transpose(0, 1).unsqueeze(0) for row in (query, key, value))
+        attended = torch.nn.functional.scaled_dot_product_attention(*rows, scale=options.scale)
         return attended.squeeze(0).transpose(0, 1)
 
-    monkeypatch.setattr(attention, "choose_kernel", lambda *_, **__: boundless)
+    monkeypatch.setattr(attention, "choose_kernel", lambda *_, **__: without_boundaries)
     batch = right_padded(padded, [5, 7])
-    found, expected = loss_and_gradient(packed, batch), loss_and_gradient(padded, batch)
-    for one, other in zip(found, expected, strict=True):
+    actual, expected = loss_and_gradient(packed, batch), loss_and_gradient(padded, batch)
+    for one, other in zip(actual, expected, strict=True):
         assert relative_error(one, other) > 100 * FP32_TOLERANCE
 
 
@@ -130,15 +131,15 @@ def test_gradient_checkpointing_recomputes_the_same(models):
     try:
         batch = right_padded(padded, [3, 17, 17, 1, 30])
         before = handle.paths["packed"]
-        found, expected = loss_and_gradient(packed, batch), loss_and_gradient(padded, batch)
+        actual, expected = loss_and_gradient(packed, batch), loss_and_gradient(padded, batch)
     finally:
         packed.activation_checkpointing_disable()
     assert handle.paths["packed"] == before + 1
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(actual, expected, strict=True):
         assert relative_error(one, other) <= FP32_TOLERANCE
 
 
-def test_verify_packing_measures_the_difference_and_leaves_the_model(models):
+def test_verify_packing_measures_the_difference_and_does_not_change_the_model(models):
     padded, _, _ = models
     batch = right_padded(padded, [4, 1, 20])
     assert verify_packing(padded, batch) <= FP32_TOLERANCE
@@ -148,7 +149,7 @@ def test_verify_packing_measures_the_difference_and_leaves_the_model(models):
     assert verify_packing(padded, left) == float("inf")
 
 
-def test_a_family_is_verified_for_every_entry_of_the_table():
+def test_every_family_is_tested():
     from ampft.models.packing.families import FAMILIES
 
     assert {ENCODERS[name]().config.model_type for name in ENCODERS} == set(FAMILIES)

@@ -22,10 +22,12 @@ from transformers import (
 )
 
 from ampft.errors import InputError
-from ampft.models.packing import install_packing, pack_layout, packing_support, verify_packing
+from ampft.models.packing.families import packing_support
+from ampft.models.packing.install import install_packing, verify_packing
+from ampft.models.packing.layout import pack_layout
 
 FP32_TOLERANCE = 1e-6
-# Relative to the largest logit, which an untrained head keeps near 0.1: a tenth of the features.
+# Relative to the largest logit, which is near 0.1 for an untrained head: a tenth of the features.
 UNTRAINED_HEAD_TOLERANCE = 1e-5
 
 
@@ -52,7 +54,7 @@ def test_removal_restores_the_model(name):
 
 
 @pytest.mark.parametrize("name", sorted(ENCODERS))
-def test_the_saved_model_is_an_ordinary_one(name, tmp_path):
+def test_the_saved_model_is_not_packed(name, tmp_path):
     model = tiny(name).eval()
     names = list(model.state_dict())
     handle = install_packing(model)
@@ -64,14 +66,14 @@ def test_the_saved_model_is_an_ordinary_one(name, tmp_path):
     assert "attn_implementation" not in json.loads((tmp_path / "config.json").read_text())
     loaded = type(model).from_pretrained(tmp_path).eval()
     assert loaded.config._attn_implementation == "sdpa"
-    found = logits(loaded, batch)
-    if found.dim() == 3:
-        found, expected = (tensor[batch["attention_mask"] != 0] for tensor in (found, expected))
-    assert relative_error(found, expected) <= FP32_TOLERANCE
+    actual = logits(loaded, batch)
+    if actual.dim() == 3:
+        actual, expected = (tensor[batch["attention_mask"] != 0] for tensor in (actual, expected))
+    assert relative_error(actual, expected) <= FP32_TOLERANCE
     handle.remove()
 
 
-def test_two_models_at_once():
+def test_two_packed_models_are_independent():
     models = [without_dropout(tiny("bert", seed=seed)) for seed in (1, 2)]
     batch = right_padded(models[0], [5, 9, 2])
     expected = [loss_and_gradient(model, batch)[2] for model in models]
@@ -81,8 +83,8 @@ def test_two_models_at_once():
         model.zero_grad()
         torch.nn.functional.cross_entropy(output, torch.arange(3) % 3).backward()
     for model, gradient in zip(models, expected, strict=True):
-        found = torch.cat([p.grad.flatten() for p in model.parameters()])
-        assert relative_error(found, gradient) <= FP32_TOLERANCE
+        actual = torch.cat([p.grad.flatten() for p in model.parameters()])
+        assert relative_error(actual, gradient) <= FP32_TOLERANCE
     handles[0].remove()
     loss_and_gradient(models[1], batch)
     assert handles[1].paths == {"packed": 2}
@@ -91,12 +93,12 @@ def test_two_models_at_once():
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"output_hidden_states": True}, "output_hidden_states was given"),
-        ({"position_ids": torch.arange(9).expand(3, -1)}, "position_ids was given"),
+        ({"output_hidden_states": True}, "output_hidden_states is not supported"),
+        ({"position_ids": torch.arange(9).expand(3, -1)}, "position_ids is not supported"),
         ({"attention_mask": torch.ones(3, 1, 9, 9)}, "not a (batch, tokens) tensor"),
     ],
 )
-def test_what_cannot_be_packed_takes_the_padded_path(change, reason):
+def test_calls_that_cannot_be_packed_take_the_padded_path(change, reason):
     model = without_dropout(tiny("bert"))
     batch = {**right_padded(model, [5, 9, 2]), **change}
     expected = logits(model, batch)
@@ -134,7 +136,7 @@ def test_no_mask_means_no_padding():
     assert handle.paths == {"packed": 1}
 
 
-def test_a_layout_made_beforehand_is_used():
+def test_a_layout_passed_by_the_caller_is_used():
     model = without_dropout(tiny("roberta"))
     batch = right_padded(model, [5, 9, 2])
     expected = logits(model, batch)
@@ -150,7 +152,7 @@ def test_an_attention_changed_after_installation_is_respected():
     handle = install_packing(model)
     model.set_attn_implementation("eager")
     logits(model, batch)
-    assert handle.paths == {"padded: attn_implementation became 'eager' after installation": 1}
+    assert handle.paths == {"padded: attn_implementation was changed to 'eager'": 1}
     handle.remove()
     assert model.config._attn_implementation == "eager"
 
@@ -177,7 +179,7 @@ def test_an_attention_changed_after_installation_is_respected():
         ),
     ],
 )
-def test_unsupported_models_are_refused_with_the_reason(make, reason):
+def test_unsupported_models_are_refused_with_a_reason(make, reason):
     model = make()
     support = packing_support(model)
     assert not support.supported

@@ -31,7 +31,7 @@ def test_gather_and_scatter_are_inverse(lengths):
     lengths=st.lists(st.integers(1, 200), min_size=1, max_size=40).map(sorted),
     bound=st.sampled_from([0.0, GROUP_PADDING, 0.9]),
 )
-def test_groups_cover_the_row_and_bound_the_padding(lengths, bound):
+def test_groups_cover_the_row_and_limit_the_padding(lengths, bound):
     groups = similar_lengths(lengths, bound)
     assert [n for group in groups for n in group.lengths] == lengths
     start = 0

@@ -2,13 +2,13 @@ import pytest
 import torch
 from tiny_encoders import ENCODERS, loss_and_gradient, relative_error, right_padded, tiny
 
-from ampft.models.packing import install_packing, verify_packing
+from ampft.models.packing.install import install_packing, verify_packing
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
-# float32 kernels of a GPU sum in other orders, and in blocks.
+# float32 kernels of a GPU sum in another order, and in blocks.
 FP32_TOLERANCE = 1e-5
 BF16_TOLERANCE = 3e-2
 
@@ -25,13 +25,13 @@ def test_logits_and_gradients_on_a_gpu(name, dtype):
     tolerance = FP32_TOLERANCE if dtype == torch.float32 else BF16_TOLERANCE
     with torch.autocast("cuda", dtype, enabled=dtype != torch.float32):
         assert verify_packing(model, batch) <= tolerance
-    # Losses read labels from the CPU; move them with the default device.
+    # `loss_and_gradient` creates its labels on the default device.
     with torch.device("cuda"), torch.autocast("cuda", dtype, enabled=dtype != torch.float32):
         expected = loss_and_gradient(model, batch)
         handle = install_packing(model)
-        found = loss_and_gradient(model, batch)
+        actual = loss_and_gradient(model, batch)
     assert handle.paths == {"packed": 1}
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(actual, expected, strict=True):
         assert relative_error(one, other) <= tolerance
 
 

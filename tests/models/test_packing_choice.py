@@ -1,4 +1,4 @@
-"""The text task packs a model only after its own logits agreed with the padded ones."""
+"""The text task packs a model only if its packed logits agree with its padded ones."""
 
 from tiny_text import tiny_task
 
@@ -11,7 +11,7 @@ def test_a_supported_model_is_verified_and_packed(tiny_bert):
     assert "logits equal within" in loaded.notes[-1]
 
 
-def test_logits_that_differ_keep_the_padding(tiny_bert, monkeypatch):
+def test_padding_is_kept_if_logits_differ(tiny_bert, monkeypatch):
     monkeypatch.setattr(text, "verify_packing", lambda model, batch: 0.1)
     loaded = tiny_task(tiny_bert, train=12).load_model()
     assert not loaded.padding_free
@@ -19,7 +19,7 @@ def test_logits_that_differ_keep_the_padding(tiny_bert, monkeypatch):
     assert loaded.model.config._attn_implementation == "sdpa"
 
 
-def test_packing_that_did_not_run_keeps_the_padding(tiny_bert, monkeypatch):
+def test_padding_is_kept_if_packing_did_not_run(tiny_bert, monkeypatch):
     monkeypatch.setattr(text, "verify_packing", lambda model, batch: float("inf"))
     assert not tiny_task(tiny_bert, train=12).load_model().padding_free
 

@@ -6,13 +6,13 @@ from tiny_encoders import right_padded, tiny
 from torch import nn
 
 import ampft
-from ampft.models.packing import install_packing
 from ampft.models.packing.dropout import (
     dropout,
     install_quick_dropout,
     keep_mask,
     realised_probability,
 )
+from ampft.models.packing.install import install_packing
 
 COUNT = 100_000
 
@@ -22,21 +22,21 @@ COUNT = 100_000
 def test_values_are_dropped_or_scaled_and_gradients_follow(dtype, p):
     torch.manual_seed(0)
     inputs = torch.rand(COUNT).add(0.5).to(dtype).requires_grad_()
-    found = dropout(inputs, p)
-    kept = found != 0
+    actual = dropout(inputs, p)
+    kept = actual != 0
     scale = 1 / (1 - realised_probability(p))
-    assert torch.equal(found[kept], (inputs[kept].float() * scale).to(dtype))
-    (gradient,) = torch.autograd.grad(found, inputs, torch.full_like(found, 2))
+    assert torch.equal(actual[kept], (inputs[kept].float() * scale).to(dtype))
+    (gradient,) = torch.autograd.grad(actual, inputs, torch.full_like(actual, 2))
     assert torch.equal(gradient != 0, kept)
     assert torch.equal(gradient[kept], torch.full_like(gradient[kept], 2).mul(scale))
 
 
-def test_the_share_kept_is_that_asked_for_and_neighbours_are_independent():
+def test_the_kept_share_is_as_requested_and_neighbours_are_independent():
     torch.manual_seed(1)
     kept = keep_mask(COUNT, 0.1, torch.float32).double()
     error = math.sqrt(0.09 / COUNT)
     assert abs(float(kept.mean()) - 0.9) < 4 * error
-    # Four neighbours come from one draw: none may tell about another.
+    # Four neighbours come from one draw and must be independent.
     for distance in (1, 2, 3, 4):
         pairs = (kept[:-distance] - 0.9) * (kept[distance:] - 0.9)
         assert abs(float(pairs.mean())) < 4 * 0.09 / math.sqrt(COUNT)
@@ -44,7 +44,7 @@ def test_the_share_kept_is_that_asked_for_and_neighbours_are_independent():
         assert abs(float(kept[lane::4].mean()) - 0.9) < 4 * 2 * error
 
 
-def test_the_seed_decides():
+def test_masks_depend_on_the_seed():
     torch.manual_seed(2)
     first, second = keep_mask(64, 0.5, torch.float32), keep_mask(64, 0.5, torch.float32)
     torch.manual_seed(2)
@@ -52,19 +52,19 @@ def test_the_seed_decides():
     assert not torch.equal(first, second)
 
 
-@pytest.mark.parametrize("bad", [math.inf, math.nan])
-def test_what_is_not_finite_is_not_hidden(bad):
-    assert not dropout(torch.full((1000,), bad), 0.5).isfinite().any()
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_infinite_and_nan_values_are_not_hidden(value):
+    assert not dropout(torch.full((1000,), value), 0.5).isfinite().any()
 
 
 @pytest.mark.parametrize("p", [0.0, 1.0, 1e-9])
-def test_probabilities_at_the_edge_are_left_to_torch(p):
+def test_extreme_probabilities_are_handled_by_torch(p):
     inputs = torch.ones(8)
     torch.manual_seed(0)
     assert torch.equal(dropout(inputs, p), nn.functional.dropout(inputs, p) if p else inputs)
 
 
-def test_layers_below_a_module_are_changed_and_restored():
+def test_nested_layers_are_changed_and_restored():
     model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Dropout(0.5)), nn.Dropout(0.0))
     undo = install_quick_dropout(model)
     inputs = torch.ones(100, 4)
@@ -95,7 +95,7 @@ def random_state_after_a_step(mode, *, packed):
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("mode", ["bf16", "fp16"])
 def test_every_precision_draws_the_same_masks(mode, packed):
-    found, expected = (random_state_after_a_step(one, packed=packed) for one in (mode, "fp32"))
-    assert torch.equal(found, expected)
-    # Negative control: the state tells how much was drawn.
+    actual, expected = (random_state_after_a_step(one, packed=packed) for one in (mode, "fp32"))
+    assert torch.equal(actual, expected)
+    # Negative control: the state depends on how much was drawn.
     assert not torch.equal(expected, random_state_after_a_step("fp32", packed=not packed))

@@ -1,4 +1,4 @@
-"""Encoders small enough for a test, one for each family and head."""
+"""Encoders small enough for tests, one per family and head."""
 
 from collections.abc import Callable, Sequence
 
@@ -33,7 +33,7 @@ SHAPE = {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "intermediate_size": 64,
-    # RoBERTa begins to count after its padding id.
+    # RoBERTa's positions start after its padding id.
     "max_position_embeddings": LONGEST + 2,
     "num_labels": CLASSES,
 }
@@ -78,7 +78,7 @@ ENCODERS: dict[str, Callable[[], PreTrainedModel]] = {
 
 
 def tiny(name: str, *, seed: int = 0) -> PreTrainedModel:
-    """Return the encoder `name` with random weights, dropout active, weights large enough to
+    """Return the encoder `name` with active dropout and random weights, which are large enough to
     make attention uneven."""
     torch.manual_seed(seed)
     model = ENCODERS[name]()
@@ -89,7 +89,7 @@ def tiny(name: str, *, seed: int = 0) -> PreTrainedModel:
 
 
 def without_dropout(model: PreTrainedModel) -> PreTrainedModel:
-    """Set the probabilities of dropout to zero, so that training mode is deterministic."""
+    """Set all dropout probabilities to zero, so that training mode is deterministic."""
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
@@ -101,7 +101,7 @@ def without_dropout(model: PreTrainedModel) -> PreTrainedModel:
 def right_padded(
     model: PreTrainedModel, lengths: Sequence[int], *, seed: int = 0
 ) -> dict[str, torch.Tensor]:
-    """Return a batch of random tokens, and token types where the model takes them."""
+    """Return a batch of random tokens, with token types if the model takes them."""
     generator = torch.Generator().manual_seed(seed)
     mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()
     ids = torch.randint(4, VOCABULARY, mask.shape, generator=generator)
@@ -127,6 +127,6 @@ def loss_and_gradient(
     return logits.detach(), loss.detach(), torch.cat([g.flatten() for g in gradients])
 
 
-def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """Return |found - expected| / |expected| in the Euclidean norm."""
-    return float((found.double() - expected.double()).norm() / expected.double().norm())
+def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:
+    """Return |actual - expected| / |expected| in the Euclidean norm."""
+    return float((actual.double() - expected.double()).norm() / expected.double().norm())

@@ -1,4 +1,4 @@
-"""The configurations for accelerate launch: where training runs, and nothing else."""
+"""The configuration files for accelerate launch set the topology and nothing else."""
 
 from pathlib import Path
 
@@ -18,9 +18,8 @@ EXPECTED = {
     "multi_node": "MULTI_GPU",
 }
 
-# What belongs to a run rather than to machines. The two lists of Accelerate's own keys that also
-# hold precision are looked at by word, below.
-FOREIGN = ("precision", "fp16", "bf16", "fp8", "tf32", "dtype", "accumulation", "clipping")
+# Parts of key names that set precision or belong to a run, not to its machines.
+FORBIDDEN = ("precision", "fp16", "bf16", "fp8", "tf32", "dtype", "accumulation", "clipping")
 
 
 def keys(node):
@@ -30,7 +29,7 @@ def keys(node):
             yield from keys(value)
 
 
-def test_all_of_them_are_there():
+def test_every_configuration_exists():
     assert {path.stem for path in CONFIGS} == set(EXPECTED)
 
 
@@ -44,17 +43,19 @@ def test_accelerate_loads_it_and_reads_the_topology(path):
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_it_names_the_topology_alone_and_explains_itself(path):
+def test_it_sets_only_the_topology_and_explains_itself(path):
     text = path.read_text()
-    found = [key for key in keys(yaml.safe_load(text)) if any(word in key for word in FOREIGN)]
-    assert found == []
+    forbidden = [
+        key for key in keys(yaml.safe_load(text)) if any(word in key for word in FORBIDDEN)
+    ]
+    assert forbidden == []
     assert text.startswith("# ")
     assert f"--config_file accelerate_configs/{path.name}" in text
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_the_launcher_takes_it_and_chooses_no_precision(path):
-    # A launch needs the GPUs; this is the part of it that reads the file.
+def test_the_launcher_accepts_it_and_chooses_no_precision(path):
+    # A launch needs the GPUs; this part of it only reads the file.
     command = ["--config_file", str(path), "recipe.py"]
     args, _, from_file = _validate_launch_command(launch_command_parser().parse_args(command))
     assert args.mixed_precision == "no"
@@ -72,4 +73,4 @@ def test_a_precision_in_a_file_would_be_noticed(tmp_path):
     path = tmp_path / "chosen.yaml"
     path.write_text('distributed_type: "NO"\nmixed_precision: bf16\n')
     assert load_config_from_file(str(path)).mixed_precision == "bf16"
-    assert any(word in key for key in keys(yaml.safe_load(path.read_text())) for word in FOREIGN)
+    assert any(word in key for key in keys(yaml.safe_load(path.read_text())) for word in FORBIDDEN)

@@ -1,4 +1,4 @@
-"""The Accelerator that computes in the precision asked for, against plain torch."""
+"""The Accelerator computes in the requested precision, compared with plain torch."""
 
 import dataclasses
 import os
@@ -24,7 +24,7 @@ from ampft.precision.accelerator import (
 from ampft.precision.emulation import Binary16Emulation
 from ampft.precision.executed import ProductRecorder, contradiction
 from ampft.precision.resolve import resolve
-from ampft.training.threads import set_by_launcher
+from ampft.training.threads import launcher_set_one_thread
 
 CPU = torch.device("cpu")
 LAUNCHED = {"ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_DYNAMO_MODE": "default"}
@@ -66,32 +66,32 @@ def clipped_step(accelerator, *, max_norm=0.05):
     return norm, [parameter.detach().clone() for parameter in model.parameters()]
 
 
-# The precision that was asked for
+# The requested precision
 
 
 @pytest.mark.parametrize(
     ("mode", "dtype"),
     [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)],
 )
-def test_the_products_run_in_the_mode_that_was_asked_for(mode, dtype):
+def test_products_run_in_the_requested_mode(mode, dtype):
     precision = resolve(mode, CPU)
     accelerator = make_accelerator(precision)
     assert accelerator.mixed_precision == precision.accelerate_name
     model = small_model()
-    seen = []
-    model[0].register_forward_hook(lambda module, args, output: seen.append(output.dtype))
+    dtypes = []
+    model[0].register_forward_hook(lambda module, args, output: dtypes.append(output.dtype))
     model = accelerator.prepare(model)
     verify_prepared(accelerator, precision)
     with numerics(precision), ProductRecorder(precision) as recorder:
         output = model(batch())
-    assert seen == [dtype]
-    # Accelerate turns outputs of the prepared model into float32.
+    assert dtypes == [dtype]
+    # Accelerate casts the outputs of a prepared model to float32.
     assert output.dtype == torch.float32
     assert contradiction(precision, recorder.census(model)) is None
 
 
 def test_plain_accelerate_runs_fp16_on_a_cpu_in_float32():
-    # Negative control: what make_accelerator is for (accelerate 1.15.0).
+    # Negative control: this is why make_accelerator exists (accelerate 1.15.0).
     accelerator = Accelerator(mixed_precision="fp16", cpu=True)
     assert accelerator.mixed_precision == "fp16"
     assert accelerator.scaler is None
@@ -100,9 +100,9 @@ def test_plain_accelerate_runs_fp16_on_a_cpu_in_float32():
     model = accelerator.prepare(small_model())
     with numerics(precision), ProductRecorder(precision) as recorder:
         model(batch())
-    found = contradiction(precision, recorder.census(model))
-    assert found is not None
-    assert "float32 x float32" in found
+    message = contradiction(precision, recorder.census(model))
+    assert message is not None
+    assert "float32 x float32" in message
 
 
 def test_fp16_on_a_cpu_has_a_scaler_and_others_have_none():
@@ -131,8 +131,8 @@ def test_a_clipped_fp16_step_equals_plain_torch():
         assert torch.equal(ours, plain)
 
 
-def test_the_scaler_alone_would_clip_scaled_gradients():
-    # Negative control for the pair that make_accelerator sets.
+def test_only_a_scaler_would_clip_scaled_gradients():
+    # Negative control: make_accelerator sets the scaler and autocast together.
     precision = resolve("fp16", CPU)
     with numerics(precision):
         right, _ = clipped_step(make_accelerator(precision))
@@ -143,14 +143,14 @@ def test_the_scaler_alone_would_clip_scaled_gradients():
     assert wrong > 60_000 * right
 
 
-def test_numerics_emulates_fp16_alone():
+def test_numerics_emulates_only_fp16():
     assert isinstance(numerics(resolve("fp16", CPU)), Binary16Emulation)
     assert not isinstance(numerics(resolve("bf16", CPU)), Binary16Emulation)
     on_gpu = dataclasses.replace(resolve("fp16", CPU), device_type="cuda", execution="native")
     assert not isinstance(numerics(on_gpu), Binary16Emulation)
 
 
-# Nobody changes it
+# The environment, other devices and compile backends
 
 
 @pytest.mark.parametrize("variable", ["bf16", "fp16", "fp61"])
@@ -181,17 +181,17 @@ def test_a_second_precision_in_one_process_is_refused():
         make_accelerator(resolve("fp16", CPU))
 
 
-def test_another_device_than_resolved_is_refused():
+def test_a_device_other_than_the_resolved_one_is_refused():
     elsewhere = dataclasses.replace(resolve("fp32", CPU), device_type="cuda")
     with pytest.raises(InputError, match="resolved for cuda, but Accelerate runs on cpu"):
         make_accelerator(elsewhere)
 
 
 def test_a_mode_that_accelerate_replaced_is_refused():
-    # As Accelerate does for fp8 on a GPU before compute capability 8.9.
+    # Accelerate does this for fp8 on a GPU below compute capability 8.9.
     replaced = SimpleNamespace(mixed_precision="fp16", device=CPU)
     fp8 = dataclasses.replace(resolve("fp32", CPU), mode="fp8")
-    with pytest.raises(InputError, match="fp8: Accelerate chose 'fp16' in its place"):
+    with pytest.raises(InputError, match="fp8: Accelerate chose 'fp16' instead"):
         verify_prepared(replaced, fp8)
 
 
@@ -206,11 +206,11 @@ def test_a_compile_backend_is_refused_without_padding(monkeypatch):
     AcceleratorState._reset_state()
     GradientState._reset_state()
     monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "INDUCTOR")
-    with pytest.raises(InputError, match=r"--dynamo_backend inductor: .*: --padding"):
+    with pytest.raises(InputError, match=r"--dynamo_backend inductor: .*pass --padding"):
         refuse_compiled_packing(make_accelerator(resolve("bf16", CPU)))
 
 
-def test_verify_prepared_finds_a_lost_scaler_and_a_changed_policy():
+def test_verify_prepared_detects_a_missing_scaler_and_a_changed_policy():
     precision = resolve("fp16", CPU)
     accelerator = make_accelerator(precision)
     verify_prepared(accelerator, precision)
@@ -222,12 +222,12 @@ def test_verify_prepared_finds_a_lost_scaler_and_a_changed_policy():
         verify_prepared(accelerator, precision)
 
 
-def test_training_device_is_the_cpu_when_asked(monkeypatch):
+def test_training_device_is_the_cpu_on_request(monkeypatch):
     monkeypatch.delenv("ACCELERATE_USE_CPU")
     assert training_device(cpu=True) == CPU
 
 
-# As many processes as were started
+# Number of processes
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_training_device_is_the_cpu_when_asked(monkeypatch):
         (LAUNCHED | {"MASTER_ADDR": "127.0.0.1"}, r"asked for several processes"),
     ],
 )
-def test_a_world_smaller_than_asked_for_is_refused(environ, message):
+def test_fewer_processes_than_requested_are_refused(environ, message):
     accelerator = make_accelerator(resolve("fp32", CPU))
     with pytest.raises(InputError, match=message):
         check_world_size(accelerator, environ)
@@ -246,7 +246,7 @@ def test_a_world_smaller_than_asked_for_is_refused(environ, message):
 @pytest.mark.parametrize(
     "environ", [{}, LAUNCHED, {"WORLD_SIZE": "1", "MASTER_ADDR": "x"}, {"MASTER_ADDR": "x"}]
 )
-def test_one_process_that_was_asked_for_is_fine(environ):
+def test_one_requested_process_is_accepted(environ):
     check_world_size(make_accelerator(resolve("fp32", CPU)), environ)
 
 
@@ -263,12 +263,12 @@ def test_one_process_that_was_asked_for_is_fine(environ):
         (LAUNCHED, False),
     ],
 )
-def test_what_the_launcher_leaves_behind(environ, expected):
-    assert set_by_launcher(environ) == expected
+def test_a_thread_limit_of_the_launcher_is_recognized(environ, expected):
+    assert launcher_set_one_thread(environ) == expected
 
 
 def test_deepspeed_is_refused_until_its_steps_are_proven_exact():
     sharded = SimpleNamespace(distributed_type=DistributedType.DEEPSPEED)
-    with pytest.raises(InputError, match="DeepSpeed, whose engine steps within each backward"):
+    with pytest.raises(InputError, match="DeepSpeed is not supported, because its engine"):
         _refuse_deepspeed(sharded)
     _refuse_deepspeed(SimpleNamespace(distributed_type=DistributedType.MULTI_GPU))

@@ -66,11 +66,11 @@ def step(mode, *, dropout=0.0, recorded=True):
 
 
 def counts(executed, kind):
-    found = Counter()
+    by_direction = Counter()
     for row in executed.rows:
         if row.kind == kind:
-            found[row.direction] += row.count
-    return dict(found)
+            by_direction[row.direction] += row.count
+    return dict(by_direction)
 
 
 @pytest.mark.parametrize("mode", DTYPES)
@@ -86,20 +86,20 @@ def test_products_are_counted_with_their_dtypes(mode):
     assert executed.float32_products_lose_bits is None
 
 
-@pytest.mark.parametrize("asked", DTYPES)
-@pytest.mark.parametrize("ran", DTYPES)
-def test_a_step_contradicts_every_other_mode(asked, ran):
-    executed, _, _ = step(ran)
-    found = contradiction(resolve(asked, CPU), executed)
-    if asked == ran:
-        assert found is None
+@pytest.mark.parametrize("requested", DTYPES)
+@pytest.mark.parametrize("actual", DTYPES)
+def test_a_step_contradicts_every_other_mode(requested, actual):
+    executed, _, _ = step(actual)
+    message = contradiction(resolve(requested, CPU), executed)
+    if requested == actual:
+        assert message is None
     else:
-        assert f"mode {asked} was asked for" in found
-        assert DTYPES[ran] in found
+        assert f"mode {requested} was requested" in message
+        assert DTYPES[actual] in message
 
 
 def test_attention_with_dropout_multiplies_in_float32_and_is_reported():
-    # On a CPU: the math path leaves autocast. It is said, and it is no contradiction.
+    # On a CPU the math path leaves autocast. This is reported, but is not a contradiction.
     executed, _, _ = step("bf16", dropout=0.1)
     rows = [row for row in executed.rows if row.kind == "attention"]
     assert counts(executed, "attention") == {"forward": 2, "backward": 4}
@@ -127,12 +127,12 @@ def test_recording_changes_no_bit(mode):
 def test_nothing_is_recorded_outside():
     executed, _, _ = step("fp32", recorded=False)
     assert executed.rows == ()
-    assert "no matrix products seen" in executed.summary()
+    assert "no matrix products recorded" in executed.summary()
 
 
 def test_a_recomputed_forward_belongs_to_the_backward_pass():
     layer = nn.Linear(4, 4)
-    # It would end before the last product, whose result nobody needs again.
+    # Otherwise recomputation stops before the last product, whose result is not needed.
     with ProductRecorder(resolve("fp32", CPU)) as recorder, set_checkpoint_early_stop(False):
         inputs = torch.randn(2, 4, requires_grad=True)
         checkpoint(layer, inputs, use_reentrant=False).sum().backward()
@@ -150,7 +150,7 @@ def test_composites_are_seen_under_inference_mode():
     assert kinds == {"projection": 1, "convolution": 1, "attention": 1}
 
 
-def test_emulated_fp16_is_recorded_inside_numerics_alone():
+def test_emulated_fp16_is_recorded_only_inside_numerics():
     with (
         pytest.raises(InputError, match=r"inside `ampft\.numerics"),
         ProductRecorder(resolve("fp16", CPU)),
@@ -158,7 +158,7 @@ def test_emulated_fp16_is_recorded_inside_numerics_alone():
         pass
 
 
-# What is held
+# Stored tensors
 
 
 @pytest.mark.parametrize("mode", DTYPES)
@@ -170,7 +170,7 @@ def test_weights_gradients_and_state_are_float32(mode):
     assert executed.optimizer_state == {"float32": 2 * parameters}
 
 
-def test_the_census_tells_dtypes_apart():
+def test_the_census_distinguishes_dtypes():
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).half())
     census = tensor_census(model, None)
     assert census.parameters == {"float32": 2, "float16": 2}
@@ -187,7 +187,7 @@ def test_a_trainable_parameter_in_16_bits_is_named():
     check_trainable_float32(model)
 
 
-# In words and in JSON
+# Summary and JSON
 
 
 def test_the_summary_is_one_line():
@@ -199,7 +199,7 @@ def test_the_summary_is_one_line():
     )
 
 
-def test_the_summary_of_mixed_products_gives_shares():
+def test_the_summary_of_mixed_products_shows_shares():
     rows = (
         ProductRow("projection", "forward", ("float16", "float16"), "float16", "float32", 3),
         ProductRow("projection", "backward", ("float32", "float32"), "float32", "float32", 1),
@@ -238,7 +238,7 @@ def on_gpu(mode):
 
 
 @pytest.mark.parametrize(
-    ("mode", "lose_bits", "found"),
+    ("mode", "lose_bits", "expected"),
     [
         ("fp32", False, None),
         ("fp32", True, "ran in TF32"),
@@ -246,25 +246,25 @@ def on_gpu(mode):
         ("tf32", False, "did not run in TF32"),
     ],
 )
-def test_the_probe_decides_about_tf32(mode, lose_bits, found):
-    said = contradiction(on_gpu(mode), made(projections("float32"), lose_bits=lose_bits))
-    assert (said is None) if found is None else (found in said)
+def test_the_probe_decides_about_tf32(mode, lose_bits, expected):
+    message = contradiction(on_gpu(mode), made(projections("float32"), lose_bits=lose_bits))
+    assert (message is None) if expected is None else (expected in message)
 
 
 def test_fp8_needs_one_fp8_product():
     some = projections("float8_e4m3fn") + projections("bfloat16")
     assert contradiction(on_gpu("fp8"), made(some)) is None
-    said = contradiction(on_gpu("fp8"), made(projections("bfloat16")))
-    assert "no product of float8_e4m3fn was seen" in said
+    message = contradiction(on_gpu("fp8"), made(projections("bfloat16")))
+    assert "no float8_e4m3fn product was recorded" in message
 
 
-def test_one_stray_projection_is_a_contradiction():
-    stray = ProductRow("projection", "backward", ("float32", "float32"), "float32", "float32", 1)
-    rows = (*projections("bfloat16"), stray)
-    said = contradiction(resolve("bf16", CPU), made(rows))
-    assert "1 of 5 products of the first step" in said
-    assert "projections of float32 x float32 in the backward pass" in said
+def test_one_projection_in_another_dtype_is_a_contradiction():
+    other = ProductRow("projection", "backward", ("float32", "float32"), "float32", "float32", 1)
+    rows = (*projections("bfloat16"), other)
+    message = contradiction(resolve("bf16", CPU), made(rows))
+    assert "1 of 5 products of the first step" in message
+    assert "projections of float32 x float32 in the backward pass" in message
 
 
 def test_emulation_without_any_product_is_a_contradiction():
-    assert "no product of float16" in contradiction(resolve("fp16", CPU), made())
+    assert "no float16 product" in contradiction(resolve("fp16", CPU), made())

@@ -1,4 +1,4 @@
-"""Which mode was asked for, and what a device makes of it."""
+"""The requested mode, and its resolution for a device."""
 
 import json
 import os
@@ -14,7 +14,7 @@ import torch
 from ampft.errors import InputError
 from ampft.precision import resolve as precision_module
 from ampft.precision.modes import MODES, canonical_mode
-from ampft.precision.resolve import cpu_capabilities, requested_mode, resolve, survey
+from ampft.precision.resolve import cpu_capabilities, requested_mode, resolve, survey_modes
 
 CPU = torch.device("cpu")
 CUDA = torch.device("cuda")
@@ -33,12 +33,14 @@ def test_no_spells_fp32():
     assert canonical_mode("no") == "fp32"
 
 
-def test_an_unknown_mode_is_refused_with_the_nearest():
-    with pytest.raises(InputError, match=r"--mixed_precision: 'pf16'.*Did you mean '.*fp32, tf32"):
+def test_an_unknown_mode_is_refused_with_a_suggestion():
+    with pytest.raises(
+        InputError, match=r"--mixed_precision: received 'pf16'.*Did you mean '.*fp32, tf32"
+    ):
         canonical_mode("pf16")
 
 
-# One source of the mode, or an error that names both
+# The flag and the environment variable
 
 
 @pytest.mark.parametrize(
@@ -68,12 +70,12 @@ def test_requested_mode(flag, variable, mode):
     [(f, v) for f, v in product((*MODES, "no"), ("fp16", "bf16", "fp8")) if f != v],
 )
 def test_two_different_modes_are_an_error_that_names_both(flag, variable):
-    named = rf"--mixed_precision {flag} .*ACCELERATE_MIXED_PRECISION={variable} \(accelerate launch"
+    named = rf"--mixed_precision {flag} .*ACCELERATE_MIXED_PRECISION={variable} \(set by accelerate"
     with pytest.raises(InputError, match=named):
         requested_mode(flag, {"ACCELERATE_MIXED_PRECISION": variable})
 
 
-def test_a_variable_that_names_no_mode_is_refused_by_name():
+def test_an_unknown_mode_in_the_variable_is_refused_by_name():
     with pytest.raises(InputError, match=r"ACCELERATE_MIXED_PRECISION=bf61 .*Did you mean 'bf16'"):
         requested_mode(None, {"ACCELERATE_MIXED_PRECISION": "bf61"})
 
@@ -82,17 +84,17 @@ SCRIPT = """
 import json, os
 from ampft.errors import InputError
 from ampft.precision.resolve import requested_mode
-from ampft.training.threads import restore_cpu_threads, set_by_launcher, usable_cores
+from ampft.training.threads import restore_cpu_threads, launcher_set_one_thread, usable_cores
 
-def ask(flag):
+def mode_for(flag):
     try:
         return requested_mode(flag, os.environ)
     except InputError as error:
         return "both named" if "ACCELERATE_MIXED_PRECISION=" in str(error) else str(error)
 
-answers = {str(flag): ask(flag) for flag in (None, "no", "fp32", "tf32", "bf16", "fp16")}
-answers["one thread by the launcher"] = set_by_launcher(os.environ)
-answers["all cores again"] = restore_cpu_threads(None, os.environ) == usable_cores()
+answers = {str(flag): mode_for(flag) for flag in (None, "no", "fp32", "tf32", "bf16", "fp16")}
+answers["launcher set one thread"] = launcher_set_one_thread(os.environ)
+answers["all cores restored"] = restore_cpu_threads(None, os.environ) == usable_cores()
 print("ANSWERS " + json.dumps(answers))
 """
 
@@ -116,8 +118,8 @@ def test_accelerate_launch_without_a_choice_leaves_the_flag_free(tmp_path):
     assert answers["None"] == answers["no"] == answers["fp32"] == "fp32"
     assert [answers[mode] for mode in ("tf32", "bf16", "fp16")] == ["tf32", "bf16", "fp16"]
     if not torch.cuda.is_available():
-        assert answers["one thread by the launcher"]
-        assert answers["all cores again"]
+        assert answers["launcher set one thread"]
+        assert answers["all cores restored"]
 
 
 @pytest.mark.slow
@@ -136,7 +138,7 @@ def test_a_config_file_counts_as_the_launcher(tmp_path):
     assert {answers[mode] for mode in ("no", "fp32", "tf32", "bf16")} == {"both named"}
 
 
-# What a CPU makes of the modes
+# Modes on a CPU
 
 
 def capabilities(monkeypatch, **present):
@@ -176,16 +178,16 @@ def test_bf16_without_the_instruction_is_emulated(monkeypatch):
 
 
 def test_cpu_capabilities_are_those_of_torch():
-    found = cpu_capabilities()
-    assert found["avx512_bf16"] == torch.cpu._is_avx512_bf16_supported()
-    assert found["amx_fp16"] == torch.cpu._is_amx_fp16_supported()
+    reported = cpu_capabilities()
+    assert reported["avx512_bf16"] == torch.cpu._is_avx512_bf16_supported()
+    assert reported["amx_fp16"] == torch.cpu._is_amx_fp16_supported()
 
 
 @pytest.mark.parametrize("mode", ["tf32", "fp8"])
-def test_a_mode_that_a_cpu_lacks_is_refused_with_what_it_has(monkeypatch, mode):
+def test_an_unavailable_mode_is_refused_with_a_list_of_those_available(monkeypatch, mode):
     capabilities(monkeypatch, avx512_bf16=True)
-    here = rf"--mixed_precision {mode}: not .*here: fp32, bf16, fp16 \(emulated\), bf16-true"
-    with pytest.raises(InputError, match=here):
+    message = rf"--mixed_precision {mode}: not .*modes: fp32, bf16, fp16 \(emulated\), bf16-true"
+    with pytest.raises(InputError, match=message):
         resolve(mode, CPU)
 
 
@@ -208,13 +210,13 @@ def test_modes_that_store_bfloat16_have_no_autocast_and_no_scaler(monkeypatch):
     assert resolve("bf16", CPU).rounding is None
 
 
-def test_the_survey_answers_every_mode_in_order():
-    entries = survey(CPU)
+def test_every_mode_is_surveyed_in_order():
+    entries = survey_modes(CPU)
     assert tuple(entry.mode for entry in entries) == MODES
     assert all(entry.reason for entry in entries)
 
 
-# What GPUs make of them, without one
+# Modes on GPUs, simulated
 
 
 @pytest.mark.parametrize(
@@ -235,13 +237,13 @@ def test_generations_of_nvidia_gpus(monkeypatch, capability, has_fp8_library, ex
     monkeypatch.setattr(torch.cuda, "device", nullcontext)
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr(precision_module, "find_spec", lambda name: has_fp8_library or None)
-    # Modes that store all in bfloat16 are what bf16 is.
+    # Modes with bfloat16 weights are available where bf16 is.
     stored = (expected[2],) * 3
-    assert tuple(entry.status for entry in survey(CUDA)) == (*expected, *stored)
+    assert tuple(entry.status for entry in survey_modes(CUDA)) == (*expected, *stored)
 
 
-def test_other_accelerators_have_what_autocast_has():
-    modes = {entry.mode: entry.status for entry in survey(torch.device("xpu"))}
+def test_other_accelerators_support_what_autocast_supports():
+    modes = {entry.mode: entry.status for entry in survey_modes(torch.device("xpu"))}
     assert (modes["tf32"], modes["fp8"]) == ("unavailable", "unavailable")
     assert modes["bf16"] == modes["fp16"] == "native"
-    assert {e.status for e in survey(torch.device("meta"))} == {"native", "unavailable"}
+    assert {e.status for e in survey_modes(torch.device("meta"))} == {"native", "unavailable"}

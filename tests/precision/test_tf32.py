@@ -1,4 +1,4 @@
-"""The switch for TF32: set, verified, and told by a number."""
+"""The switch for TF32 is set, verified and measured."""
 
 import pytest
 import torch
@@ -38,7 +38,7 @@ def test_the_policy_pins_every_operator_and_is_verified():
 
 @pytest.mark.usefixtures("float32_settings")
 @pytest.mark.parametrize("operator", [("cuda", "matmul"), ("cuda", "rnn"), ("mkldnn", "conv")])
-def test_a_setting_changed_afterwards_is_found(operator):
+def test_a_setting_changed_afterwards_is_detected(operator):
     precision = resolve("fp32", CPU)
     apply_float32_policy(precision)
     torch._C._set_fp32_precision_setter(*operator, "tf32")
@@ -47,7 +47,7 @@ def test_a_setting_changed_afterwards_is_found(operator):
 
 
 @pytest.mark.usefixtures("float32_settings")
-def test_the_old_interface_is_found_too():
+def test_a_change_by_the_old_interface_is_detected():
     precision = resolve("fp32", CPU)
     apply_float32_policy(precision)
     torch.backends.cuda.matmul.allow_tf32 = True  # what Accelerate does with a compile backend
@@ -70,7 +70,7 @@ def test_a_cpu_keeps_the_bit_under_autocast_too():
 @pytest.mark.gpu
 @pytest.mark.usefixtures("float32_settings")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_the_probe_tells_tf32_on_a_gpu():
+def test_the_probe_detects_tf32_on_a_gpu():
     assert torch.cuda.is_available()
     for mode, loses in (("fp32", False), ("tf32", True), ("fp32", False)):
         precision = resolve(mode, CUDA)

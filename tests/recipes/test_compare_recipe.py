@@ -98,14 +98,14 @@ def test_ctrl_c_ends_the_run_and_says_how_to_go_on(compared):
     assert code == 130
     assert "Traceback" not in stderr
     (message,) = [line for line in stderr.splitlines() if line]
-    assert message.startswith("interrupted: 1 of 9 runs have ended. The same command goes on")
+    assert message.startswith("interrupted: 1 of 9 runs are complete. Repeat the command with")
     assert compared.left == {PLANNED[0]: "finished", PLANNED[1]: "interrupted"}
 
 
 def test_the_same_command_goes_on_with_what_is_missing(compared):
     assert compared.kept[0] == compared.kept[1]
     assert "fp32 was added" in compared.stdout
-    assert "9 runs, one after the other, arms interleaved; 1 done before" in compared.stdout
+    assert "9 runs, one at a time, arms interleaved; 1 already done" in compared.stdout
     runs = [line for line in compared.stdout.splitlines() if line.startswith("run ")]
     assert len(runs) == 8
     assert runs[0].startswith("run 2/9 placebo seed 5: accuracy ")
@@ -143,7 +143,7 @@ def test_what_follows_is_written_and_shown(compared):
     assert comparison["seeds"] == [5, 6, 7]
     assert comparison["yardstick"] is not None
     assert comparison["verdicts"][0].split()[0] in compared.stdout
-    assert "overhead   comparing took" in compared.stdout
+    assert "overhead   the comparison added" in compared.stdout
     assert compared.stderr == ""
 
 
@@ -175,7 +175,7 @@ def test_another_plan_in_the_same_folder_is_refused(compared):
     done = call(*compared.words, "--learning_rate", "1e-3")
     assert done.returncode == 2
     assert done.stdout == ""
-    assert "holds another comparison: --learning_rate was 0.008 there and is 0.001" in done.stderr
+    assert "holds another comparison: --learning_rate was 0.008 and is now 0.001" in done.stderr
 
 
 @pytest.mark.parametrize(

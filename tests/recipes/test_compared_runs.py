@@ -85,11 +85,13 @@ def test_every_validation_is_recorded(plain):
     first, second = plain.record["validations"]
     assert (first["epoch"], first["step"]) == (1, 9)
     assert (second["epoch"], second["step"]) == (2, 18)
-    assert 0 <= first["macro_f1"] <= first["accuracy"] + 0.5
-    assert second["log_loss"] < first["log_loss"]
-    assert f"validation accuracy {second['accuracy']:.3f}" in plain.stdout
+    assert 0 <= first["metrics"]["macro_f1"] <= first["metrics"]["accuracy"] + 0.5
+    assert second["metrics"]["log_loss"] < first["metrics"]["log_loss"]
+    assert f"validation accuracy {second['metrics']['accuracy']:.3f}" in plain.stdout
     best = plain.record["best"]
-    assert plain.record["validations"][best["epoch"] - 1][best["metric"]] == best["value"]
+    assert (
+        plain.record["validations"][best["epoch"] - 1]["metrics"][best["metric"]] == best["value"]
+    )
 
 
 def test_the_speed_stands_beside_what_the_machine_can_do(plain, in_fp16):

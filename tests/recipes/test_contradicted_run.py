@@ -37,7 +37,7 @@ def test_a_precision_that_did_not_run_has_its_own_status(files, tiny_model, tmp_
     assert "Traceback" not in done.stderr
     record = json.loads((folder / "run.json").read_text())
     assert record["status"] == "contradicted"
-    assert "mode bf16 was asked for, but" in record["reason"]
+    assert "mode bf16 was requested, but" in record["reason"]
     assert "float32 x float32" in record["reason"]
     assert record["precision"]["executed"]["rows"]
     shown = call(sys.executable, "-m", "ampft.cli", "report", folder).stdout.splitlines()[-1]

@@ -51,9 +51,8 @@ def test_a_refused_run_leaves_no_folder(words, tmp_path):
 def test_the_next_free_name_is_claimed_and_an_unwritable_place_is_left_to_the_folder(
     tmp_path, monkeypatch
 ):
-    from ampft.runs.setup import _claim_folder
-
     from ampft.arguments import ClassifyArguments
+    from ampft.runs.folder import _claim_folder
 
     monkeypatch.chdir(tmp_path)
     args = ClassifyArguments(dataset_name="digits", seed=3)

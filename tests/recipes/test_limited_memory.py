@@ -48,7 +48,7 @@ def test_a_step_too_large_for_the_memory_is_trained_in_smaller_micro_batches(
 ):
     refused = limited(files, wide_model, tmp_path / "without")
     assert refused.returncode == 3, refused.stdout + refused.stderr
-    assert "memory ran out" in refused.stderr
+    assert "ran out of memory" in refused.stderr
     assert "Add --auto_micro_batch" in refused.stderr
     assert "Traceback" not in refused.stderr
     record = json.loads((tmp_path / "without" / "run.json").read_text())
@@ -107,7 +107,7 @@ def test_a_step_that_is_repeated_is_said_and_recorded(plain_run, tmp_path):
     done = succeeded(call(sys.executable, "-c", PLANTED, CLASSIFY, *words))
     run = Finished(tmp_path / "run", done.stdout, done.stderr)
     assert said(run.stdout, "memory") == (
-        "ran out: epoch 1, step 3 is repeated in 2 micro-batches; later steps are cut likewise"
+        "ran out in epoch 1, step 3: this step and all later ones now use 2 micro-batches"
     )
     assert [row["micro_batches"] for row in run.history] == [1, 1, 2, 2, 2, 2]
     assert run.record["steps"]["micro_batches"] == 2

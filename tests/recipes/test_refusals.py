@@ -92,7 +92,7 @@ CASES = {
     "config with wrong type": Case(
         flags(config="type.json"), ("type.json", "num_train_epochs", "many")
     ),
-    "config that is none": Case(flags(config="list.yaml"), ("list.yaml", "map names of flags")),
+    "config that is none": Case(flags(config="list.yaml"), ("list.yaml", "map flag names")),
     "config absent": Case(flags(config="absent.yaml"), ("absent.yaml", "cannot be read")),
     "class weights of another number": Case(
         flags(class_weights="1,2"), ("--class_weights", "'1,2'", "balanced", "3")

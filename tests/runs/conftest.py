@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from ampft.machine import hardware
-from ampft.tasks.single_label import (Predictions, ClassificationReport, classification_report)
 from ampft.runs.memory import PeakMemory
 from ampft.runs.record import (
     BestPart,
@@ -21,6 +20,7 @@ from ampft.runs.record import (
     TopologyPart,
     precision_part,
 )
+from ampft.tasks.single_label import ClassificationReport, Predictions, classification_report
 
 # What a label or a name may hold (promise 13).
 HOSTILE = (
@@ -54,7 +54,9 @@ class FakePrecision:
     uses_scaler: bool = True
 
 
-def report_of(label_names: tuple[str, ...] = ("no", "yes", "maybe"), n: int = 40) -> Report:
+def report_of(
+    label_names: tuple[str, ...] = ("no", "yes", "maybe"), n: int = 40
+) -> ClassificationReport:
     rng = np.random.default_rng(0)
     classes = len(label_names)
     labels = rng.integers(0, classes, n)
@@ -111,7 +113,7 @@ def hostile() -> tuple[str, ...]:
 
 
 @pytest.fixture
-def make_report() -> Callable[..., Report]:
+def make_report() -> Callable[..., ClassificationReport]:
     return report_of
 
 

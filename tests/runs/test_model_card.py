@@ -111,7 +111,8 @@ def test_ordinary_names_stay_as_they_are():
 
 def test_images_have_their_pipeline(make_record, make_report):
     record = make_record()
-    card = model_card(replace(record, data=replace(record.data, kind="image")), make_report())
+    data = replace(record.data, kind="image")
+    card = model_card(replace(record, task="images", data=data), make_report())
     assert 'pipeline("image-classification"' in card
 
 

@@ -32,6 +32,7 @@ def pair_folder(tiny_bert, tmp_path, monkeypatch) -> Path:
 def trained_on(columns, tiny_bert, tmp_path, monkeypatch) -> Path:
     record = SimpleNamespace(
         status="finished",
+        task="text",
         data=SimpleNamespace(kind="text", input_columns=columns),
         label_names=LABELS,
         arguments={"max_seq_length": 128},
@@ -95,7 +96,7 @@ def test_blanks_around_names_do_not_count(pair_folder, file, capsys):
 def test_a_folder_without_tokenizer_files(folder, file):
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (folder / name).unlink()
-    with pytest.raises(InputError, match=r"--model .*special tokens and no words"):
+    with pytest.raises(InputError, match=r"--model .*only special tokens"):
         predict(folder, file)
 
 
@@ -120,7 +121,7 @@ def spoil(folder: Path, value: float) -> None:
 
 def test_weights_that_are_not_finite(folder, file):
     spoil(folder, float("nan"))
-    with pytest.raises(InputError, match=r"--model .*: its parameter classifier\.bias has values"):
+    with pytest.raises(InputError, match=r"--model .*: its parameter classifier\.bias contains"):
         predict(folder, file)
 
 

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from ampft.errors import InputError
-from ampft.tasks.single_label import Predictions
 from ampft.runs.predictions import read_predictions, write_predictions
+from ampft.tasks.single_label import Predictions
 
 NAMES = ("no", "yes", "a|b")
 

@@ -12,7 +12,7 @@ from ampft.runs.folder import RunFolder
 from ampft.runs.memory import PeakMemory
 from ampft.runs.record import write_record
 from ampft.runs.show import format_run
-from ampft.text.numbers import (duration, size)
+from ampft.text.numbers import byte_size, duration
 
 
 def test_prints_the_plan_the_report_and_the_closing_line(tmp_path: Path, make_record, make_report):
@@ -73,12 +73,12 @@ def test_says_how_an_unfinished_run_ended(tmp_path: Path, make_record, status: s
 def test_a_folder_that_is_no_run(tmp_path: Path, make_record):
     with pytest.raises(InputError, match=r"is no folder; name the --output_dir of a run"):
         format_run(tmp_path / "absent")
-    with pytest.raises(InputError, match=r"it needs run\.json"):
+    with pytest.raises(InputError, match=r"It needs run\.json"):
         format_run(tmp_path)
     with RunFolder(tmp_path) as folder:
         write_record(folder, make_record())
         folder.write_json("report.json", {"accuracy": 1})
-    with pytest.raises(InputError, match="is no report as a run writes it"):
+    with pytest.raises(InputError, match="is not a report as a run writes it"):
         format_run(tmp_path)
 
 
@@ -86,4 +86,4 @@ def test_numbers_for_people():
     assert [duration(s) for s in (9.44, 59.9, 59.96, 125.2, 3599.6, 7620)] == [
         "9.4 s", "59.9 s", "1 min 00 s", "2 min 05 s", "1 h 00 min", "2 h 07 min",
     ]  # fmt: skip
-    assert [size(n) for n in (2**29, 2**31)] == ["512 MiB", "2.00 GiB"]
+    assert [byte_size(n) for n in (2**29, 2**31)] == ["512 MiB", "2.00 GiB"]

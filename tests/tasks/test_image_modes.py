@@ -6,11 +6,10 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from ampft.tasks.pixels import as_rgb
 from PIL import Image
 from transformers import ViTImageProcessorPil
 
-from ampft.tasks.image import ImageExamples
+from ampft.tasks.image import ImageExamples, as_rgb
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.float32])
@@ -54,8 +53,6 @@ def test_a_model_gets_them_so():
     features = datasets.Features({"image": datasets.Image()})
     examples = ImageExamples(
         images=datasets.Dataset.from_dict({"image": [image]}, features=features),
-        labels=np.array([0]),
-        weights=np.ones(1),
         lengths=np.ones(1, dtype=np.int64),
         processor=ViTImageProcessorPil(size={"height": 8, "width": 8}),
     )

@@ -15,13 +15,17 @@ from ampft.errors import InputError
 from ampft.models import minilm
 from ampft.models.minilm import HUB_ID, default_model
 from ampft.models.pretrained import load_pretrained
-from ampft.tasks.task import example_weights, parse_class_weights
+from ampft.tasks.class_weights import parse_class_weights
+from ampft.tasks.single_label import SingleLabel
 
 
 def load(path: Path, label_names: tuple[str, ...]):
     torch.manual_seed(0)
     return load_pretrained(
-        AutoModelForSequenceClassification, str(path), label_names, trust_remote_code=False
+        AutoModelForSequenceClassification,
+        str(path),
+        SingleLabel(label_names).model_arguments(),
+        trust_remote_code=False,
     )
 
 
@@ -50,7 +54,7 @@ def test_an_own_head_for_the_same_labels_is_kept(tiny_bert, checkpoint):
 )
 def test_a_stale_head_is_renewed_and_said(tiny_bert, checkpoint, labels):
     model, notes = load(tiny_bert, labels)
-    assert notes == ("new head: the model's own was trained for ant, bee, cow",)
+    assert notes == ("new head: the old one was trained for ant, bee, cow",)
     assert model.classifier.weight.shape == (len(labels), 32)
     assert not torch.equal(model.classifier.weight[:2], checkpoint.classifier.weight[:2])
     assert model.config.id2label == dict(enumerate(labels))
@@ -117,20 +121,24 @@ def test_balanced_weights_are_those_of_scikit_learn():
     labels = np.array([0] * 6 + [1] * 3 + [2])
     expected = compute_class_weight("balanced", classes=np.arange(3), y=labels)
     weights = parse_class_weights("balanced", np.bincount(labels))
-    assert weights.dtype == torch.float32
-    assert weights.numpy() == pytest.approx(expected)
-    assert example_weights(labels, weights).mean() == pytest.approx(1)
+    assert weights.dtype == np.float32
+    assert weights == pytest.approx(expected)
+    assert SingleLabel(("a", "b", "c"), weights).weights(labels).mean() == pytest.approx(1)
 
 
 def test_weights_by_number():
     weights = parse_class_weights("1, 2.5,0.5", np.array([1, 1, 1]))
     assert weights.tolist() == [1, 2.5, 0.5]
-    assert example_weights(np.array([1, 2, 1]), weights).tolist() == [2.5, 0.5, 2.5]
+    assert SingleLabel(("a", "b", "c"), weights).weights(np.array([1, 2, 1])).tolist() == [
+        2.5,
+        0.5,
+        2.5,
+    ]
 
 
 def test_no_weights():
     assert parse_class_weights(None, np.array([1, 1])) is None
-    assert example_weights(np.array([1, 0]), None).tolist() == [1, 1]
+    assert SingleLabel(("a", "b")).weights(np.array([1, 0])).tolist() == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -169,7 +177,7 @@ def test_the_saved_tokenizer_is_that_of_the_training(tiny_bert, tmp_path):
     task = tiny_task(tiny_bert, train=4)
     task.save_processor(tmp_path)
     text = "w1 w2 w3"
-    assert AutoTokenizer.from_pretrained(tmp_path)(text) == task.tokenizer(text)
+    assert AutoTokenizer.from_pretrained(tmp_path)(text) == task.inputs.tokenizer(text)
 
 
 # The default model
@@ -196,11 +204,11 @@ def test_a_genuine_package_is_taken(monkeypatch, tmp_path):
 
 def test_a_tampered_package_is_refused(monkeypatch, tmp_path):
     monkeypatch.setattr(minilm.importlib.util, "find_spec", package(tmp_path, b"weightz"))
-    with pytest.raises(InputError, match=r"have SHA-256 [0-9a-f]{64}, the published.*not loaded"):
+    with pytest.raises(InputError, match=r"SHA-256 [0-9a-f]{64}, but the published.*not loaded"):
         default_model(None)
 
 
-def test_without_package_and_hub_the_cure_is_named(monkeypatch, tmp_path):
+def test_without_package_and_hub_the_remedy_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr(minilm.importlib.util, "find_spec", lambda name: None)
     # HF_HUB_OFFLINE is set for all tests; an empty cache makes sure that nothing is there.
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))

@@ -1,4 +1,4 @@
-"""The recipe's loop with every step's gradient kept, and the same training in plain torch."""
+"""The recipe's loop, which keeps the gradient of every step, and the same training in torch."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ from torch.optim.lr_scheduler import LambdaLR
 from ampft.data.steps import Examples, MicroBatch, StepBatches, TensorExamples
 from ampft.precision.accelerator import make_accelerator, numerics
 from ampft.precision.resolve import resolve
-from ampft.tasks.task import Task, classification_loss
+from ampft.tasks.loss import summed_cross_entropy
+from ampft.tasks.task import Task
 from ampft.training.step import (
     StepOutcome,
     apply_step,
     backward,
-    casts_kept,
+    shared_autocast_cache,
     synchronized_last,
 )
 
 CPU = torch.device("cpu")
 
-# Of the whole gradient, for any split of the same examples: rounding of sums in another order.
+# Relative error of the whole gradient for any split of the same examples, because sums in another
+# order round differently.
 GRADIENT_TOLERANCE = {"fp32": 1e-6, "fp16": 2e-3}
 
 
@@ -46,7 +48,7 @@ def text_problem(task: Task) -> Problem:
 
 
 def tensor_problem(n: int = 12) -> Problem:
-    """A small network with a layer norm on random vectors of four classes."""
+    """A small network with a layer norm, for random vectors of four classes."""
     generator = torch.Generator().manual_seed(3)
     inputs = torch.randn(n, 8, generator=generator)
     labels = torch.randint(4, (n,), generator=generator)
@@ -54,14 +56,15 @@ def tensor_problem(n: int = 12) -> Problem:
     model = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.Tanh(), nn.Linear(16, 4))
 
     def loss(model: nn.Module, micro_batch: MicroBatch) -> Tensor:
-        return classification_loss(model(micro_batch.inputs["x"]), micro_batch, None, 0.0)
+        total = summed_cross_entropy(model(micro_batch.inputs["x"]), micro_batch.inputs["labels"])
+        return total if micro_batch.counted else total * 0.0
 
     return Problem(model, TensorExamples({"x": inputs, "labels": labels}), loss)
 
 
 @dataclass(frozen=True)
 class Step:
-    """One optimizer step: ids of this process, of all, the unscaled gradient, the outcome."""
+    """One optimizer step: ids of this process and of all, the unscaled gradient, the outcome."""
 
     ids: list[int]
     effective_ids: list[int]
@@ -71,7 +74,7 @@ class Step:
 
 @dataclass
 class Training:
-    """A problem prepared in a mode, as the recipe prepares it; iterate over `steps`."""
+    """A problem prepared in a mode as in the recipe; iterate over `steps` to train."""
 
     mode: str
     problem: Problem
@@ -81,10 +84,10 @@ class Training:
     rate: Callable[[int], float] | None = None
     max_grad_norm: float | None = None
     loss_scale: float | None = None
-    keep_casts: Callable[..., AbstractContextManager[object]] = casts_kept
+    autocast_cache: Callable[..., AbstractContextManager[object]] = shared_autocast_cache
 
     def __post_init__(self) -> None:
-        # The process group stays: another Accelerator is wanted, not another world.
+        # Reset without the process group, which the new Accelerator must share.
         AcceleratorState._reset_state()
         GradientState._reset_state()
         self.precision = resolve(self.mode, CPU)
@@ -110,7 +113,7 @@ class Training:
                 self.model.train()
                 for step_batch in self.batches.epoch(epoch):
                     losses = []
-                    with self.keep_casts(self.accelerator, self.model, step_batch):
+                    with self.autocast_cache(self.accelerator, self.model, step_batch):
                         for micro_batch in step_batch:
                             with synchronized_last(self.accelerator, self.model, micro_batch):
                                 summed = self.problem.loss(self.model, micro_batch)
@@ -141,7 +144,7 @@ def plain_torch(
     loss_function: Callable[[Tensor, Tensor], Tensor],
     forward: Callable[[nn.Module, Any], Tensor],
 ) -> list[Tensor]:
-    """Train on each whole effective batch at once, without ampft or Accelerate around the step."""
+    """Train on each effective batch at once, without ampft's or Accelerate's steps."""
     precision = resolve(mode, CPU)
     optimizer = sgd(problem.model)
     scaler = torch.amp.GradScaler("cpu", enabled=mode == "fp16")
@@ -169,22 +172,22 @@ def sgd(model: nn.Module) -> torch.optim.SGD:
 
 
 def flat_gradient(model: nn.Module) -> Tensor:
-    """Return all gradients in one float64 vector, a copy."""
+    """Return a copy of all gradients as one float64 vector."""
     parts = [parameter.grad.detach().double().flatten() for parameter in model.parameters()]
     return torch.cat(parts)
 
 
 def flat_weights(model: nn.Module) -> Tensor:
-    """Return all parameters in one float64 vector, a copy."""
+    """Return a copy of all parameters as one float64 vector."""
     return torch.cat([p.detach().double().flatten() for p in model.parameters()])
 
 
-def relative_error(found: Tensor, expected: Tensor) -> float:
-    return float((found - expected).norm() / expected.norm())
+def relative_error(actual: Tensor, expected: Tensor) -> float:
+    return float((actual - expected).norm() / expected.norm())
 
 
 def poison(model: nn.Module, value: float, when: Callable[[], bool]) -> None:
-    """Add `value` to one entry of the first parameter's gradient in backward passes `when` so."""
+    """Set one entry of the first parameter's gradient to `value` in passes where `when()` holds."""
 
     def hook(gradient: Tensor) -> Tensor:
         if not when():

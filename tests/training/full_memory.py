@@ -1,4 +1,4 @@
-"""A device on which only so many rows fit, and a small network with dropout and batch norm."""
+"""A simulated device with limited memory, and a small network with dropout and batch norm."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EXAMPLES, EFFECTIVE = 36, 12
 
 
 class Full(nn.Module):
-    """Stands for a device on which only so many rows fit, in the forward or backward pass."""
+    """Raises out-of-memory errors for more than `rows` rows, in the forward or backward pass."""
 
     def __init__(self, rows: int, where: str = "forward") -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""AdamW over bfloat16 weights: against float64, against scalars by hand, and what is lost."""
+"""AdamW for bfloat16 weights, against float64, exact scalars and PyTorch's own AdamW."""
 
 import math
 import struct
@@ -12,8 +12,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ampft.precision.resolve import resolve
-from ampft.training.bfloat16_adamw import KAHAN, STOCHASTIC, BFloat16AdamW
-from ampft.training.bfloat16_sums import add_stochastically, add_with_compensation
+from ampft.training.bfloat16_adamw import (
+    KAHAN,
+    STOCHASTIC,
+    BFloat16AdamW,
+    add_stochastically,
+    add_with_compensation,
+)
 from ampft.training.optimizer import OptimizerSettings, make_optimizer
 
 BF16, CPU = torch.bfloat16, torch.device("cpu")
@@ -25,7 +30,7 @@ def weights(count, *, seed=0):
 
 
 def train(optimizer, parameter, steps=40, *, seed=1):
-    """Step on seeded gradients with a mean of one third."""
+    """Apply steps with seeded random gradients whose mean is one third."""
     generator = torch.Generator().manual_seed(seed)
     for _ in range(steps):
         drawn = torch.randn(parameter.shape, generator=generator) + 1 / 3
@@ -39,7 +44,7 @@ def bfloat16_adamw(initial, rounding, **options):
     return parameter, BFloat16AdamW([parameter], lr=1e-3, rounding=rounding, **options)
 
 
-# Scalars by hand: exact rationals, rounded by integers
+# Exact scalars, by rational arithmetic
 
 
 def nearest(value: Fraction, *, bits: int) -> Fraction:
@@ -54,7 +59,7 @@ def nearest(value: Fraction, *, bits: int) -> Fraction:
     return round(value / unit) * unit
 
 
-def kahan_by_hand(weight, compensation, update):
+def exact_kahan(weight, compensation, update):
     y = nearest(Fraction(update) + Fraction(compensation), bits=24)
     new = nearest(nearest(Fraction(weight) + y, bits=24), bits=8)
     return new, nearest(y - (new - Fraction(weight)), bits=8)
@@ -66,15 +71,15 @@ def finite(low, high):
 
 
 @given(finite(2**-10, 2**10), finite(2**-30, 2**-4), finite(2**-30, 2**2))
-def test_compensated_addition_is_that_by_hand_bit_for_bit(weight, compensation, update):
+def test_compensated_addition_is_exact_bit_for_bit(weight, compensation, update):
     stored = [torch.tensor([value]).to(BF16) for value in (weight, compensation)]
-    expected = kahan_by_hand(stored[0].item(), stored[1].item(), update)
+    expected = exact_kahan(stored[0].item(), stored[1].item(), update)
     add_with_compensation(*stored, torch.tensor([update]))
     assert tuple(Fraction(tensor.item()) for tensor in stored) == expected
 
 
 @given(finite(2**-10, 2**10), finite(2**-30, 2**2), st.integers(0, 2**32 - 1))
-def test_stochastic_addition_is_that_by_hand_bit_for_bit(weight, update, seed):
+def test_stochastic_addition_is_exact_bit_for_bit(weight, update, seed):
     stored = torch.tensor([weight]).to(BF16)
     words = torch.empty(1, dtype=torch.int64).random_(
         -(2**63), None, generator=torch.Generator().manual_seed(seed)
@@ -87,7 +92,7 @@ def test_stochastic_addition_is_that_by_hand_bit_for_bit(weight, update, seed):
     assert stored.item() == expected
 
 
-# Stochastic rounding is right in the mean
+# Stochastic rounding is unbiased
 
 DRAWS = 200_000
 
@@ -101,27 +106,27 @@ def test_stochastic_rounding_is_unbiased(weight, share):
     add_stochastically(stored, update, torch.Generator().manual_seed(0))
     steps = (stored.double() - weight) / gap
     assert set(steps.tolist()) <= {-1.0, 0.0, 1.0}
-    # Five standard errors of a mean of yes and no, and the 2^-16 to which a share is cut.
+    # Five standard errors of a Bernoulli mean, plus 2^-16, to which the share is truncated.
     tolerance = 5 * math.sqrt(share * (1 - share) / DRAWS) + 2**-16
     assert steps.mean().item() == pytest.approx(share, abs=tolerance)
     nearest_steps = ((torch.full((1,), weight) + share * gap).to(BF16).double() - weight) / gap
     assert nearest_steps.item() != pytest.approx(share, abs=tolerance)
 
 
-def test_neighbouring_elements_draw_apart():
+def test_neighbouring_elements_are_independent():
     stored = torch.ones(DRAWS, dtype=BF16)
     update = torch.full((DRAWS,), 2.0**-8)
     add_stochastically(stored, update, torch.Generator().manual_seed(0))
-    went_up = (stored != 1).double() - 0.5
+    rounded_up = (stored != 1).double() - 0.5
     for distance in (1, 2, 3, 4):
-        product = (went_up[distance:] * went_up[:-distance]).mean().item() * 4
+        product = (rounded_up[distance:] * rounded_up[:-distance]).mean().item() * 4
         assert abs(product) < 5 / math.sqrt(DRAWS)
 
 
-def test_the_draws_depend_on_seed_and_step_alone():
+def test_the_draws_depend_only_on_seed_and_step():
     runs = []
     for seed in (3, 3, 4):
-        torch.manual_seed(len(runs))  # torch's own generator has no part in it
+        torch.manual_seed(len(runs))  # torch's global generator must not matter
         state = torch.get_rng_state()
         parameter, optimizer = bfloat16_adamw(weights(500), STOCHASTIC, seed=seed)
         runs.append(train(optimizer, parameter))
@@ -135,8 +140,8 @@ def test_the_draws_depend_on_seed_and_step_alone():
 
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize("decay", [0.0, 0.1])
-def test_the_moments_are_those_of_torch_bit_for_bit(rounding, decay):
-    # More than is float32 at a time, and a remainder.
+def test_the_moments_equal_torchs_bit_for_bit(rounding, decay):
+    # One full chunk and a remainder.
     initial = weights(2**18 + 77)
     plain = nn.Parameter(initial.clone())
     twin = torch.optim.AdamW([plain], lr=1e-3, weight_decay=decay, fused=True)
@@ -154,19 +159,19 @@ def error_of(stored, reference):
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
-def test_kahan_stays_beside_float64_and_plain_rounding_does_not(decay):
-    """The reference starts from the same weights and sees the same bfloat16 gradients."""
+def test_kahan_follows_float64_and_plain_rounding_does_not(decay):
+    """The reference has the same initial weights and the same bfloat16 gradients."""
     initial = weights(4096) + 3
     options = {"lr": 1e-3, "weight_decay": decay}
     exact, plain = nn.Parameter(initial.double()), nn.Parameter(initial.clone())
     generator = torch.Generator().manual_seed(1)
     kahan, compensated = bfloat16_adamw(initial, KAHAN, weight_decay=decay)
-    stochastic, by_chance = bfloat16_adamw(initial, STOCHASTIC, weight_decay=decay)
+    stochastic, randomized = bfloat16_adamw(initial, STOCHASTIC, weight_decay=decay)
     optimizers = (
         torch.optim.AdamW([exact], **options),
         torch.optim.AdamW([plain], fused=True, **options),
         compensated,
-        by_chance,
+        randomized,
     )
     for _ in range(40):
         grad = (torch.randn(4096, generator=generator) + 1 / 3).to(BF16)
@@ -180,17 +185,17 @@ def test_kahan_stays_beside_float64_and_plain_rounding_does_not(decay):
         name: ((parameter.double() - initial.double()).mean() / moved).item()
         for name, parameter in {"plain": plain, "kahan": kahan, "stochastic": stochastic}.items()
     }
-    # The mean way that the weights went, against the reference's: the moments are bfloat16, hence
-    # some percent; rounding to the nearest hardly moves at all.
+    # Mean change of the weights, relative to the reference. The moments are bfloat16, which costs a
+    # few percent; with rounding to nearest the weights hardly change.
     assert shift["kahan"] == pytest.approx(1, abs=0.05)
     assert shift["stochastic"] == pytest.approx(1, abs=0.05)
     assert shift["plain"] < 0.3
-    whole = kahan.double() + compensated.state[kahan]["compensation"].double()
-    assert error_of(whole, reference) < 0.1 * error_of(plain, reference)
+    compensated_weight = kahan.double() + compensated.state[kahan]["compensation"].double()
+    assert error_of(compensated_weight, reference) < 0.1 * error_of(plain, reference)
 
 
-def test_plain_rounding_loses_every_planted_update_and_kahan_none():
-    # Every step moves a weight of 1 by 2^-10 at most, and the gap below 1 is 2^-8.
+def test_plain_rounding_loses_every_small_update_and_kahan_none():
+    # Every step changes a weight of 1 by at most 2^-10, and the gap below 1 is 2^-8.
     initial = torch.ones(64, dtype=BF16)
     ends = {}
     for name in ("nearest", KAHAN):
@@ -209,7 +214,7 @@ def test_plain_rounding_loses_every_planted_update_and_kahan_none():
 
 
 @pytest.mark.parametrize("rounding", ROUNDINGS)
-def test_a_reloaded_optimizer_goes_on_bit_for_bit(rounding):
+def test_a_reloaded_optimizer_continues_bit_for_bit(rounding):
     parameter, optimizer = bfloat16_adamw(weights(300), rounding, seed=5)
     train(optimizer, parameter, steps=7)
     copy, resumed = bfloat16_adamw(parameter.detach(), rounding, seed=5)
@@ -218,7 +223,7 @@ def test_a_reloaded_optimizer_goes_on_bit_for_bit(rounding):
     assert torch.equal(*ends)
 
 
-def test_what_is_not_contiguous_is_stepped_too():
+def test_noncontiguous_parameters_are_updated_too():
     ends = []
     for initial in (weights(600).view(20, 30), weights(600).view(20, 30).t().contiguous().t()):
         parameter, optimizer = bfloat16_adamw(torch.empty(0, dtype=BF16), KAHAN)
@@ -248,5 +253,5 @@ def test_a_mode_has_its_optimizer(mode, kind, rounding):
 
 
 def test_an_unknown_rounding_is_refused():
-    with pytest.raises(ValueError, match="rounding: 'up'; has to be 'kahan' or 'stochastic'"):
+    with pytest.raises(ValueError, match="rounding: received 'up'; use 'kahan' or 'stochastic'"):
         bfloat16_adamw(weights(2), "up")

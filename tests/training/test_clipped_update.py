@@ -1,4 +1,4 @@
-"""The clipped update in emulated fp16 against GradScaler, unscale_ and clip_grad_norm_ by hand."""
+"""The clipped update in emulated fp16, against GradScaler, unscale_ and clip_grad_norm_."""
 
 import pytest
 import torch
@@ -20,8 +20,8 @@ def sgd(model):
     return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
 
-def by_hand(optimizer, ids_per_step, *, unscale=True):
-    """Train the same model with plain torch on the given micro-batches; return it and norms."""
+def plain_training(optimizer, ids_per_step, *, unscale=True):
+    """Train the same model with plain torch on the given micro-batches; return it and its norms."""
     problem, norms = tensor_problem(n=12), []
     updates, scaler = optimizer(problem.model), torch.amp.GradScaler("cpu")
     with Binary16Emulation():
@@ -47,25 +47,25 @@ def by_hand(optimizer, ids_per_step, *, unscale=True):
 
 @pytest.mark.parametrize("optimizer", [sgd, adamw])
 @pytest.mark.parametrize("micro_batches", [1, 2, 3])
-def test_the_clipped_update_is_plain_torchs_bit_for_bit(optimizer, micro_batches):
+def test_the_clipped_update_equals_plain_torchs_bit_for_bit(optimizer, micro_batches):
     problem = tensor_problem(n=12)
     options = {"optimizer": optimizer, "max_grad_norm": LIMIT}
     training = Training("fp16", problem, 6 // micro_batches, micro_batches, **options)
     ids = [[micro.ids for micro in step_batch] for step_batch in training.batches.epoch(0)]
     norms = [step.outcome.grad_norm for step in training.steps()]
-    twin, twin_norms = by_hand(optimizer, ids)
+    twin, twin_norms = plain_training(optimizer, ids)
     assert norms == twin_norms
     assert min(norms) > LIMIT
     for ours, plain in zip(problem.model.parameters(), twin.parameters(), strict=True):
         assert torch.equal(ours, plain)
 
 
-def test_clipping_scaled_gradients_is_another_update():
+def test_clipping_scaled_gradients_is_a_different_update():
     # Negative control: without unscale_ the norm is that of the scaled gradient.
     problem = tensor_problem(n=12)
     training = Training("fp16", problem, 6, optimizer=sgd, max_grad_norm=LIMIT)
     ids = [[micro.ids for micro in step_batch] for step_batch in training.batches.epoch(0)]
     norms = [step.outcome.grad_norm for step in training.steps()]
-    twin, wrong_norms = by_hand(sgd, ids, unscale=False)
+    twin, wrong_norms = plain_training(sgd, ids, unscale=False)
     assert wrong_norms[0] > 60_000 * norms[0]
     assert not torch.equal(problem.model[0].weight, twin[0].weight)

@@ -1,4 +1,4 @@
-"""The recipe on a model whose activations overflow in fp16: stopped, said, marked, not ranked."""
+"""The recipe with a model whose activations overflow in fp16: the run stops and is recorded."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from transformers import AutoModelForSequenceClassification
 
 REPOSITORY = Path(__file__).parents[2]
 
-# 64 features of this size, times weights around 0.2, add up to more than 65504.
+# The sum of 64 features of this size, times weights around 0.2, exceeds 65504.
 LARGE = 60_000.0
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fresh_accelerate")]
@@ -33,9 +33,9 @@ def train_file(tmp_path_factory):
     return path
 
 
-def run(model, train_file, folder, *more):
+def run(model, train_file, folder, *flags):
     words = ["--mixed_precision", "fp16", "--model_name_or_path", model, "--train_file", train_file,
-             "--output_dir", folder, "--per_device_train_batch_size", "2", *more]  # fmt: skip
+             "--output_dir", folder, "--per_device_train_batch_size", "2", *flags]  # fmt: skip
     environment = {k: v for k, v in os.environ.items() if not k.startswith("ACCELERATE_")}
     return subprocess.run(
         [sys.executable, "recipes/classify.py", *map(str, words)],
@@ -49,18 +49,18 @@ def run(model, train_file, folder, *more):
 
 
 @pytest.mark.parametrize(
-    ("more", "reason", "skipped"),
+    ("flags", "reason", "skipped"),
     [
         ([], "fp16 overflows at every loss scale", 17),
-        # Too few steps for the scale to reach its floor.
+        # Too few steps for the scale to reach its minimum.
         (["--max_train_steps", "3"], "have a probability that is not finite", 3),
     ],
 )
 def test_an_overflowing_model_ends_the_run_as_diverged(
-    overflowing, train_file, tmp_path, more, reason, skipped
+    overflowing, train_file, tmp_path, flags, reason, skipped
 ):
     folder = tmp_path / "run"
-    done = run(overflowing, train_file, folder, *more)
+    done = run(overflowing, train_file, folder, *flags)
     assert done.returncode == 3, done.stderr
     assert "Traceback" not in done.stderr
     assert done.stderr.startswith("error: ")
@@ -82,7 +82,7 @@ def test_an_overflowing_model_ends_the_run_as_diverged(
 
 
 def test_the_same_model_is_finite_in_float32(overflowing):
-    # Negative control: it is the precision that overflows, not the model.
+    # Negative control: the precision causes the overflow, not the model.
     model = AutoModelForSequenceClassification.from_pretrained(overflowing, dtype=torch.float32)
     with torch.no_grad():
         assert model(torch.arange(5, 15)[None]).logits.isfinite().all()
@@ -100,4 +100,4 @@ def test_the_step_that_stops_a_run_is_in_its_history(train_file, tmp_path):
     assert rows[-1]["grad_norm"] == "nan"
     assert [row["skipped"] for row in rows] == [False] * (len(rows) - 1) + [True]
     assert record["steps"]["applied"] == len(rows) - 1
-    assert len(rows) < 27, "the run came to its end"
+    assert len(rows) < 27, "the run did not stop early"

@@ -1,4 +1,4 @@
-"""The gradient of a large embedding table: the same bits, in memory that is kept."""
+"""The gradient of a large embedding table, bit for bit the same in reused memory."""
 
 import copy
 import gc
@@ -16,10 +16,10 @@ from tiny_text import tiny_task
 from torch import nn
 
 from ampft.models import embedding_gradient as embeddings
-from ampft.models.embedding_gradient import MAPPED_BYTES, keep_gradient_memory
+from ampft.models.embedding_gradient import MMAP_THRESHOLD, reuse_gradient_memory
 
 WIDTH = 64
-WORDS = MAPPED_BYTES // 4 // WIDTH + 1
+WORDS = MMAP_THRESHOLD // 4 // WIDTH + 1
 
 
 def table(**options):
@@ -28,7 +28,7 @@ def table(**options):
 
 
 def words(count=500):
-    # Word frequencies are skewed: many occurrences of one word add up in one row.
+    # Word frequencies are skewed, so that many occurrences of a word are summed in one row.
     return (torch.rand(4, count) ** 4 * WORDS).long()
 
 
@@ -38,26 +38,26 @@ def train(layer, ids, scale=1.0):
     return layer.weight.grad
 
 
-def kept_address(layer):
+def reused_address(layer):
     return layer.gradient_memory._block.ctypes.data
 
 
 @pytest.fixture
 def lookups(monkeypatch):
-    """The tables, by their id, whose gradient came from kept memory."""
-    seen, apply = [], embeddings._Lookup.apply
+    """Ids of the tables whose lookup used reused memory."""
+    table_ids, apply = [], embeddings._Lookup.apply
     monkeypatch.setattr(
         embeddings._Lookup,
         "apply",
-        lambda weight, *rest: seen.append(id(weight)) or apply(weight, *rest),
+        lambda weight, *rest: table_ids.append(id(weight)) or apply(weight, *rest),
     )
-    return seen
+    return table_ids
 
 
-def assert_left_alone(layer, lookups):
-    """That torch's own lookup ran, with its result, where a table that is changed takes ours."""
+def assert_uses_torchs_lookup(layer, lookups):
+    """Check that `layer` uses torch's own lookup, and a changed table of the same kind does not."""
     control = table()
-    keep_gradient_memory(control)
+    reuse_gradient_memory(control)
     ids = torch.tensor([1, 2])
     control(ids)
     assert torch.equal(layer(ids), nn.functional.embedding(ids, layer.weight))
@@ -65,71 +65,73 @@ def assert_left_alone(layer, lookups):
 
 
 @pytest.mark.parametrize("padding_idx", [None, 0, 7])
-def test_outputs_and_gradients_are_those_of_torch(padding_idx):
-    plain, kept = table(padding_idx=padding_idx), table(padding_idx=padding_idx)
-    keep_gradient_memory(kept)
-    for _ in range(3):  # the second step finds the first one's memory
+def test_outputs_and_gradients_equal_torchs(padding_idx):
+    plain, reusing = table(padding_idx=padding_idx), table(padding_idx=padding_idx)
+    reuse_gradient_memory(reusing)
+    for _ in range(3):  # the second step reuses the memory of the first
         ids = words()
         ids[:, -20:] = 7
-        assert torch.equal(kept(ids), plain(ids))
-        assert torch.equal(train(kept, ids), train(plain, ids))
+        assert torch.equal(reusing(ids), plain(ids))
+        assert torch.equal(train(reusing, ids), train(plain, ids))
         plain.zero_grad()
-        kept.zero_grad()
+        reusing.zero_grad()
 
 
 def test_the_memory_is_the_same_in_every_step():
     layer = table()
-    keep_gradient_memory(layer)
+    reuse_gradient_memory(layer)
     addresses = set()
     for _ in range(4):
         addresses.add(train(layer, words()).data_ptr())
         layer.zero_grad()
-    assert addresses == {kept_address(layer)}
+    assert addresses == {reused_address(layer)}
 
 
-def test_gradients_add_up_over_micro_batches_in_the_kept_memory():
-    plain, kept = table(), table()
-    keep_gradient_memory(kept)
+def test_gradients_accumulate_over_micro_batches_in_the_reused_memory():
+    plain, reusing = table(), table()
+    reuse_gradient_memory(reusing)
     addresses = set()
     for _ in range(3):
         for _ in range(3):
             ids = words()
             train(plain, ids)
-            addresses.add(train(kept, ids).data_ptr())
-        assert torch.equal(kept.weight.grad, plain.weight.grad)
+            addresses.add(train(reusing, ids).data_ptr())
+        assert torch.equal(reusing.weight.grad, plain.weight.grad)
         plain.zero_grad()
-        kept.zero_grad()
-    assert addresses == {kept_address(kept)}
+        reusing.zero_grad()
+    assert addresses == {reused_address(reusing)}
 
 
 @pytest.mark.parametrize(
     "view", [lambda g: g, lambda g: g.detach(), lambda g: g[5:].view(-1), lambda g: g.numpy()]
 )
-def test_a_gradient_that_somebody_holds_is_not_written_to(view):
+def test_a_gradient_that_is_still_referenced_is_not_overwritten(view):
     layer = table()
-    keep_gradient_memory(layer)
+    reuse_gradient_memory(layer)
     held = []
     for _ in range(4):
         gradient = train(layer, words())
         held.append((view(gradient), torch.as_tensor(view(gradient)).clone()))
         del gradient
         layer.zero_grad()
-    for found, expected in held:
-        assert torch.equal(torch.as_tensor(found), expected)
+    for actual, expected in held:
+        assert torch.equal(torch.as_tensor(actual), expected)
 
 
-def test_what_was_not_finite_does_not_stay():
+def test_nan_values_of_earlier_steps_are_cleared():
     layer = table()
-    keep_gradient_memory(layer)
-    train(layer, words(), scale=float("inf")).mul_(0)  # as clipping leaves it: NaN in touched rows
+    reuse_gradient_memory(layer)
+    train(layer, words(), scale=float("inf")).mul_(
+        0
+    )  # NaN in the rows of the words, as after clipping
     layer.weight.grad.fill_(float("nan"))
     layer.zero_grad()
     assert train(layer, words()).isfinite().all()
 
 
-def test_a_copy_has_gradients_of_its_own():
+def test_a_copy_has_its_own_gradients():
     model = nn.Sequential(table())
-    keep_gradient_memory(model)
+    reuse_gradient_memory(model)
     for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         train(twin[0], words())
         assert model[0].weight.grad is None
@@ -151,37 +153,37 @@ def test_a_copy_has_gradients_of_its_own():
     ],
     ids=["bfloat16", "sparse", "scaled", "max_norm", "frozen", "small"],
 )
-def test_other_tables_stay_as_they_are(change, lookups):
+def test_unsupported_tables_use_torchs_lookup(change, lookups):
     layer = table()
-    keep_gradient_memory(layer)
+    reuse_gradient_memory(layer)
     change(layer)
-    assert_left_alone(layer, lookups)
+    assert_uses_torchs_lookup(layer, lookups)
 
 
 def test_a_gradient_can_be_differentiated():
-    plain, kept = table(), table()
-    keep_gradient_memory(kept)
-    found = []
-    for layer in (plain, kept):
+    plain, reusing = table(), table()
+    reuse_gradient_memory(reusing)
+    gradients = []
+    for layer in (plain, reusing):
         ids = torch.tensor([[3, 5, 3]])
         (gradient,) = torch.autograd.grad(layer(ids).pow(3).sum(), layer.weight, create_graph=True)
         gradient.pow(2).sum().backward()
-        found.append(layer.weight.grad)
-    assert torch.equal(*found)
+        gradients.append(layer.weight.grad)
+    assert torch.equal(*gradients)
 
 
-def test_it_can_be_undone(lookups):
+def test_the_change_can_be_reverted(lookups):
     layer = table()
-    undo = keep_gradient_memory(layer)
+    undo = reuse_gradient_memory(layer)
     undo()
     assert type(layer) is nn.Embedding
     assert not hasattr(layer, "gradient_memory")
-    assert_left_alone(layer, lookups)
+    assert_uses_torchs_lookup(layer, lookups)
 
 
-def test_a_table_of_another_size_takes_its_place():
+def test_a_table_can_be_replaced_by_one_of_another_size():
     layer = table()
-    keep_gradient_memory(layer)
+    reuse_gradient_memory(layer)
     train(layer, words())
     layer.weight = nn.Parameter(torch.zeros(WORDS + 10, WIDTH))
     assert train(layer, words() + 10).shape == (WORDS + 10, WIDTH)
@@ -192,15 +194,15 @@ def test_a_table_of_another_size_takes_its_place():
 @pytest.mark.parametrize("micro_batches", [1, 3])
 def test_training_is_the_same_bit_for_bit(tiny_bert, mode, micro_batches, monkeypatch):
     ends, addresses = [], []
-    for smallest in (math.inf, 0):
-        monkeypatch.setattr(embeddings, "MAPPED_BYTES", smallest)
+    for threshold in (math.inf, 0):
+        monkeypatch.setattr(embeddings, "MMAP_THRESHOLD", threshold)
         subject = Training(
             mode,
             text_problem(tiny_task(tiny_bert, train=24)),
             batch_size=12 // micro_batches,
             micro_batches=micro_batches,
         )
-        gradients = [] if smallest else addresses
+        gradients = [] if threshold else addresses
         weight = subject.model.get_input_embeddings().weight
         weight.register_post_accumulate_grad_hook(
             lambda w, to=gradients: to.append(w.grad.data_ptr())
@@ -208,23 +210,23 @@ def test_training_is_the_same_bit_for_bit(tiny_bert, mode, micro_batches, monkey
         assert len(list(subject.steps(epochs=2))) == 4
         ends.append(flat_weights(subject.model))
     assert torch.equal(*ends)
-    assert set(addresses) == {kept_address(subject.model.get_input_embeddings())}
+    assert set(addresses) == {reused_address(subject.model.get_input_embeddings())}
 
 
-def test_two_threads_never_get_the_same_memory(monkeypatch):
-    memory, shape, choosing = embeddings.GradientMemory(), torch.Size((4, 4)), threading.Event()
-    memory.zeros(shape)  # the block is made, and free again
+def test_two_threads_never_receive_the_same_memory(monkeypatch):
+    memory, shape, is_locked = embeddings.GradientMemory(), torch.Size((4, 4)), threading.Event()
+    memory.zeros(shape)  # allocates the block, which is free again
     lent = []
 
     def slow_ref(referent):
-        choosing.set()
+        is_locked.set()
         time.sleep(0.2)
         return weakref.ref(referent)
 
     monkeypatch.setattr(embeddings, "weakref", SimpleNamespace(ref=slow_ref))
     first = threading.Thread(target=lambda: lent.append(memory.zeros(shape)))
     first.start()
-    choosing.wait()
+    is_locked.wait()
     lent.append(memory.zeros(shape))
     first.join()
     assert lent[0].data_ptr() != lent[1].data_ptr()
@@ -233,16 +235,16 @@ def test_two_threads_never_get_the_same_memory(monkeypatch):
 @pytest.mark.parametrize("copied", [copy.copy, lambda layer: layer._replicate_for_data_parallel()])
 def test_a_shallow_copy_looks_up_its_own_weights(copied):
     layer = table()
-    keep_gradient_memory(layer)
+    reuse_gradient_memory(layer)
     twin = copied(layer)
     twin._parameters = {"weight": nn.Parameter(torch.full((WORDS, WIDTH), 5.0))}
     twin.weight = twin._parameters["weight"]
     assert torch.equal(twin(torch.tensor([3])), torch.full((1, WIDTH), 5.0))
 
 
-def test_a_layer_is_freed_when_nothing_refers_to_it():
+def test_an_unreferenced_layer_is_freed():
     layer = table()
-    keep_gradient_memory(layer)
+    reuse_gradient_memory(layer)
     train(layer, words())
     alive = weakref.ref(layer.weight)
     gc.disable()
@@ -253,9 +255,9 @@ def test_a_layer_is_freed_when_nothing_refers_to_it():
         gc.enable()
 
 
-def test_a_pass_without_gradients_gives_the_memory_back():
+def test_a_pass_without_gradients_frees_the_memory():
     layer = table()
-    keep_gradient_memory(layer)
+    reuse_gradient_memory(layer)
     train(layer, words())
     block = weakref.ref(layer.gradient_memory._block)
     layer.zero_grad()
@@ -265,9 +267,9 @@ def test_a_pass_without_gradients_gives_the_memory_back():
     assert block() is None
 
 
-def test_another_default_dtype_changes_nothing():
+def test_another_default_dtype_has_no_effect():
     layer = table()
-    keep_gradient_memory(layer)
+    reuse_gradient_memory(layer)
     torch.set_default_dtype(torch.float64)
     try:
         (layer(words())).sum().backward()
@@ -278,16 +280,11 @@ def test_another_default_dtype_changes_nothing():
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 def test_transformations_of_torch_work_as_before():
-    ids, plain, kept = torch.tensor([3, 5, 3]), table(), table()
-    keep_gradient_memory(kept)
+    ids, plain, reusing = torch.tensor([3, 5, 3]), table(), table()
+    reuse_gradient_memory(reusing)
 
     def loss(weight, layer):
         return torch.func.functional_call(layer, {"weight": weight}, ids).pow(3).sum()
-
-    def batched(layer):
-        out = layer(ids)
-        grads = torch.ones(2, *out.shape)
-        return torch.autograd.grad(out, layer.weight, grads, is_grads_batched=True)[0]
 
     def forward_mode(layer):
         with torch.autograd.forward_ad.dual_level():
@@ -301,7 +298,15 @@ def test_transformations_of_torch_work_as_before():
     def traced(layer):
         return torch.jit.trace(layer, ids)(ids)
 
-    for found in (batched, forward_mode, vmapped, traced):
-        assert torch.equal(found(kept), found(plain)), found
-    gradients = [torch.func.grad(loss)(layer.weight.detach(), layer) for layer in (kept, plain)]
+    for transformed in (forward_mode, vmapped, traced):
+        assert torch.equal(transformed(reusing), transformed(plain)), transformed
+    gradients = [torch.func.grad(loss)(layer.weight.detach(), layer) for layer in (reusing, plain)]
     assert torch.equal(*gradients)
+
+
+def test_batched_gradients_raise_an_error():
+    reusing = table()
+    reuse_gradient_memory(reusing)
+    out = reusing(torch.tensor([3, 5, 3]))
+    with pytest.raises(RuntimeError, match="vmap"):
+        torch.autograd.grad(out, reusing.weight, torch.ones(2, *out.shape), is_grads_batched=True)

@@ -1,4 +1,4 @@
-"""k micro-batches have the gradient of one, whatever the lengths, weights, path and precision."""
+"""k micro-batches have the gradient of one, for all lengths, weights, paths and precisions."""
 
 import math
 
@@ -40,8 +40,10 @@ def test_micro_batches_have_the_gradient_of_the_whole_batch(
     twin_task = tiny_task(tiny_bert, train=EXAMPLES, remove_padding=False)
     assert task.load_model().padding_free == remove_padding
     runs = {k: trained(mode, task, k) for k in (1, 2, 3, 5)}
+    weights = task.problem.class_weights
     loss_function = nn.CrossEntropyLoss(
-        weight=task.class_weights, label_smoothing=settings.get("label_smoothing", 0.0)
+        weight=None if weights is None else torch.from_numpy(weights),
+        label_smoothing=settings.get("label_smoothing", 0.0),
     )
     ids = [step.effective_ids for step in runs[1]]
     assert [len(part) for part in ids] == [30, 11]
@@ -52,8 +54,8 @@ def test_micro_batches_have_the_gradient_of_the_whole_batch(
             assert relative_error(step.gradient, gradient) <= GRADIENT_TOLERANCE[mode], k
 
 
-def test_the_mean_of_means_is_another_gradient(tiny_bert):
-    # Negative control: what heads of transformers do with micro-batches of unequal sizes.
+def test_the_mean_of_means_is_a_different_gradient(tiny_bert):
+    # Negative control: this is what transformers' heads compute for micro-batches of unequal sizes.
     task = tiny_task(tiny_bert, train=EXAMPLES, remove_padding=False)
     problem = text_problem(task)
     training = Training("fp32", problem, batch_size=10, micro_batches=3)
@@ -70,8 +72,8 @@ def test_the_mean_of_means_is_another_gradient(tiny_bert):
 
 
 @pytest.mark.parametrize("mode", ["fp32", "fp16"])
-def test_every_backward_weighs_as_much_as_its_examples(tiny_bert, mode):
-    """The puzzle "the last backward weighs more": it does not, and neither does another."""
+def test_every_backward_pass_is_weighted_by_its_examples(tiny_bert, mode):
+    """No backward pass has a larger weight than another, in particular not the last one."""
     task = tiny_task(tiny_bert, train=EXAMPLES, remove_padding=False)
     problem = text_problem(task)
     training = Training(mode, problem, batch_size=6, micro_batches=5)
@@ -86,13 +88,13 @@ def test_every_backward_weighs_as_much_as_its_examples(tiny_bert, mode):
             contributions.append(so_far - total)
             total = so_far
     scale = 1.0 if training.accelerator.scaler is None else training.accelerator.scaler.get_scale()
-    # A difference of running sums in float32 keeps fewer digits than one gradient.
+    # A difference of running sums in float32 is less accurate than a single gradient.
     tolerance = max(1e-5, GRADIENT_TOLERANCE[mode])
     for micro_batch, contribution in zip(step_batch, contributions, strict=True):
         ids = [micro_batch.ids.tolist()]
         (share,) = plain_torch(mode, text_problem(task), ids, share_of_the_mean, bert_logits)
         assert relative_error(contribution / scale, share) <= tolerance
-        # What the share is multiplied by: one for all, the last included.
+        # The factor of the share must be one for every micro-batch, including the last.
         weight = float(contribution @ share / (share @ share)) / scale
         assert math.isclose(weight, 1.0, rel_tol=tolerance)
 

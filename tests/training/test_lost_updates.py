@@ -1,4 +1,4 @@
-"""The share of weight updates that rounding loses, against counts by hand."""
+"""The share of weight updates that rounding loses, against known counts."""
 
 import math
 
@@ -8,7 +8,7 @@ from torch import nn
 
 from ampft.precision.resolve import resolve
 from ampft.training import lost_updates
-from ampft.training.lost_updates import MEASURED_EVERY, STRIDE, step_measuring_losses
+from ampft.training.lost_updates import MEASURED_EVERY, STRIDE, step_measuring_lost_updates
 from ampft.training.optimizer import OptimizerSettings, make_optimizer
 
 BF16, CPU = torch.bfloat16, torch.device("cpu")
@@ -16,10 +16,10 @@ RATE = 2.0**-9
 
 
 def planted(mode, *, decay=0.0, rate=RATE, dtype=BF16):
-    """Four weights whose first updates are 2^-9 in size: 1 loses it, 2^-6 and 0 do not.
+    """Four weights, of which the first three have updates of 2^-9: 1 loses it, 2^-6 and 0 do not.
 
-    The gap below 1 is 2^-8, and half of it goes back to 1, which is even. The fourth has a gradient
-    of zero.
+    The gap below 1 is 2^-8, and half of it is rounded to 1, which is even. The fourth weight has a
+    gradient of zero.
     """
     model = nn.Linear(4, 1, bias=False).to(BF16).to(dtype)
     with torch.no_grad():
@@ -34,43 +34,43 @@ def planted(mode, *, decay=0.0, rate=RATE, dtype=BF16):
     ("mode", "decay", "expected"),
     [
         ("bf16-true", 0.0, 1 / 3),
-        # The decay takes the first beyond half its gap. The fourth moves by decay alone, by
-        # 2^-9 * 2^-4 * 512: below half its gap of 2.
+        # With decay, the update of the first exceeds half its gap. The fourth has an update only
+        # from decay, 2^-9 * 2^-4 * 512, which is below half its gap of 2.
         ("bf16-true", 2.0**-4, 1 / 4),
         ("bf16-true-kahan", 0.0, 0.0),
         ("bf16-true-kahan", 2.0**-4, 0.0),
     ],
 )
-def test_the_share_is_that_counted_by_hand(mode, decay, expected):
+def test_the_share_is_as_expected(mode, decay, expected):
     _, optimizer = planted(mode, decay=decay)
-    assert step_measuring_losses(optimizer, step=MEASURED_EVERY) == pytest.approx(expected)
+    assert step_measuring_lost_updates(optimizer, step=MEASURED_EVERY) == pytest.approx(expected)
 
 
-def test_stochastic_rounding_keeps_or_loses_each():
+def test_stochastic_rounding_loses_updates_at_random():
     shares = set()
     for seed in range(20):
         _, optimizer = planted("bf16-true-stochastic")
         optimizer._seed = seed
-        shares.add(round(3 * step_measuring_losses(optimizer, step=MEASURED_EVERY)))
+        shares.add(round(3 * step_measuring_lost_updates(optimizer, step=MEASURED_EVERY)))
     assert shares == {0, 1}
 
 
-def test_a_rate_of_zero_moves_nothing_and_loses_nothing():
+def test_a_learning_rate_of_zero_is_not_measured():
     _, optimizer = planted("bf16-true", rate=0.0)
-    assert step_measuring_losses(optimizer, step=MEASURED_EVERY) is None
+    assert step_measuring_lost_updates(optimizer, step=MEASURED_EVERY) is None
 
 
 @pytest.mark.parametrize("step", [1, MEASURED_EVERY - 1, MEASURED_EVERY + 1])
-def test_other_steps_are_not_measured_and_step_all_the_same(step):
+def test_other_steps_are_applied_but_not_measured(step):
     model, optimizer = planted("bf16-true")
     before = model.weight.detach().clone()
-    assert step_measuring_losses(optimizer, step=step) is None
+    assert step_measuring_lost_updates(optimizer, step=step) is None
     assert not torch.equal(model.weight, before)
 
 
 def test_float32_weights_are_not_measured():
     _, optimizer = planted("bf16", dtype=torch.float32)
-    assert step_measuring_losses(optimizer, step=MEASURED_EVERY) is None
+    assert step_measuring_lost_updates(optimizer, step=MEASURED_EVERY) is None
 
 
 @pytest.mark.parametrize("mode", ["bf16-true", "bf16-true-kahan", "bf16-true-stochastic"])
@@ -78,12 +78,12 @@ def test_measuring_changes_no_bit(mode):
     ends = []
     for step in (1, MEASURED_EVERY):
         model, optimizer = planted(mode)
-        step_measuring_losses(optimizer, step=step)
+        step_measuring_lost_updates(optimizer, step=step)
         ends.append(model.weight.detach())
     assert torch.equal(*ends)
 
 
-def test_a_sample_of_a_large_model_tells_the_share_of_all(monkeypatch):
+def test_the_share_in_a_large_model_is_estimated_from_a_sample(monkeypatch):
     shares = []
     for sampled_from in (math.inf, 1000):
         monkeypatch.setattr(lost_updates, "SAMPLED_FROM", sampled_from)
@@ -95,10 +95,10 @@ def test_a_sample_of_a_large_model_tells_the_share_of_all(monkeypatch):
                 parameter.grad = torch.randn(parameter.shape, generator=generator).to(BF16)
         settings = OptimizerSettings(learning_rate=2.0**-9)
         optimizer = make_optimizer(model, settings, resolve("bf16-true", CPU))
-        shares.append(step_measuring_losses(optimizer, step=MEASURED_EVERY))
-    whole, sampled = shares
-    # Five standard errors of a share of so many.
-    deviation = 5 * math.sqrt(whole * (1 - whole) / (384 * 385 / STRIDE))
-    assert 0.1 < whole < 0.9
-    assert whole != sampled
-    assert sampled == pytest.approx(whole, abs=deviation)
+        shares.append(step_measuring_lost_updates(optimizer, step=MEASURED_EVERY))
+    exact, sampled = shares
+    # Five standard errors of the sampled share.
+    deviation = 5 * math.sqrt(exact * (1 - exact) / (384 * 385 / STRIDE))
+    assert 0.1 < exact < 0.9
+    assert exact != sampled
+    assert sampled == pytest.approx(exact, abs=deviation)

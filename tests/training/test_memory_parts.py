@@ -1,4 +1,4 @@
-"""What a step keeps in memory, part by part: exact where it can be counted by hand."""
+"""The memory of a step by part, against known byte counts where possible."""
 
 import gc
 
@@ -12,8 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from ampft.precision.accelerator import make_accelerator, numerics
 from ampft.precision.executed import state_bytes, tensor_bytes
 from ampft.precision.resolve import resolve
-from ampft.training.first_step import FirstStep
-from ampft.training.saved_tensors import SavedBytes
+from ampft.training.first_step import FirstStep, SavedBytes
 from ampft.training.step import backward
 
 CPU = torch.device("cpu")
@@ -32,51 +31,51 @@ def saved_by(model, *batches) -> SavedBytes:
     return saved
 
 
-def test_activations_of_a_network_that_can_be_counted_by_hand():
+def test_activations_of_a_small_network():
     model = network()
-    # The first layer keeps its input; ReLU and the second layer keep one and the same output.
+    # The first layer saves its input; ReLU and the second layer save the same tensor.
     expected = 5 * 4 * FLOAT + 5 * 8 * FLOAT
     saved = saved_by(model, torch.ones(5, 4))
     assert saved.peak == expected
-    assert saved.held == 0
-    # Negative control: without the exclusion, the second layer's weight counts too.
-    with SavedBytes(()) as everything:
+    assert saved.current == 0
+    # Negative control: if parameters are not excluded, the second layer's weight counts too.
+    with SavedBytes(()) as with_parameters:
         model(torch.ones(5, 4)).sum().backward()
-    assert everything.peak == expected + 3 * 8 * FLOAT
+    assert with_parameters.peak == expected + 3 * 8 * FLOAT
 
 
-def test_the_largest_micro_batch_counts_and_not_their_sum():
+def test_the_peak_is_that_of_the_largest_micro_batch():
     model = network()
     sizes = (2, 7, 3)
     saved = saved_by(model, *(torch.ones(size, 4) for size in sizes))
     assert saved.peak == 7 * 12 * FLOAT
 
 
-def test_an_output_that_its_own_node_keeps_is_let_go():
+def test_an_output_saved_by_its_own_node_is_freed():
     gc.disable()
     try:
         values = torch.ones(10, requires_grad=True)
         with SavedBytes([values]) as saved:
             result = values.exp()
-            assert saved.held == 10 * FLOAT
+            assert saved.current == 10 * FLOAT
             del result
-        assert saved.held == 0
+        assert saved.current == 0
     finally:
         gc.enable()
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_checkpointing_keeps_less(reentrant):
+def test_checkpointing_saves_less(reentrant):
     model = network()
     values = torch.ones(5, 4, requires_grad=True)
-    with SavedBytes([*model.parameters(), values]) as whole:
+    with SavedBytes([*model.parameters(), values]) as without:
         model(values).sum().backward()
     with SavedBytes([*model.parameters(), values]) as saved:
         output = checkpoint(model, values, use_reentrant=reentrant)
-        before_backward = saved.held
+        before_backward = saved.current
         output.sum().backward()
-    assert before_backward < whole.peak == 5 * 8 * FLOAT
-    assert saved.held == 0
+    assert before_backward < without.peak == 5 * 8 * FLOAT
+    assert saved.current == 0
 
 
 def test_weights_gradients_and_state_in_bytes():
@@ -92,7 +91,7 @@ def test_weights_gradients_and_state_in_bytes():
 
 
 def one_step(folder, mode, first_step, **settings):
-    """Gradients of a step of two micro-batches, and what was measured of it."""
+    """Return the gradients of a step of two micro-batches, the measured memory and the model."""
     precision = resolve(mode, CPU)
     accelerator = make_accelerator(precision, gradient_accumulation_steps=2)
     task = tiny_task(folder, train=8, **settings)
@@ -128,31 +127,30 @@ def one_step(folder, mode, first_step, **settings):
 @pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16"])
 def test_measuring_changes_no_gradient(tiny_bert, mode, settings):
     precision = resolve(mode, CPU)
-    found, memory, model = one_step(tiny_bert, mode, FirstStep(precision), **settings)
-    later = FirstStep(precision, executed=object())  # every step but the first goes unmeasured
+    gradients, memory, model = one_step(tiny_bert, mode, FirstStep(precision), **settings)
+    later = FirstStep(precision, executed=object())  # only the first step is measured
     plain, none, _ = one_step(tiny_bert, mode, later, **settings)
     assert none is None
-    assert all(torch.equal(one, other) for one, other in zip(found, plain, strict=True))
+    assert all(torch.equal(one, other) for one, other in zip(gradients, plain, strict=True))
     count = sum(p.numel() for p in model.parameters())
     assert memory["weights"] == memory["gradients"] == count * FLOAT
-    # In fp16 the first steps overflow and are skipped, or they are not.
-    assert memory["optimizer_state"] in {0, (2 * count + len(found)) * FLOAT}
+    # In fp16 the first step may overflow and be skipped.
+    assert memory["optimizer_state"] in {0, (2 * count + len(gradients)) * FLOAT}
     assert memory["activations"] > 10_000
 
 
 @pytest.mark.usefixtures("fresh_accelerate")
-def test_what_halves_the_activations_is_seen(tiny_bert):
+def test_checkpointing_halves_the_measured_activations(tiny_bert):
     def activations(mode, **settings):
         first_step = FirstStep(resolve(mode, CPU))
         return one_step(tiny_bert, mode, first_step, remove_padding=False, **settings)[1][
             "activations"
         ]
 
-    whole = activations("fp32")
-    assert activations("fp32", gradient_checkpointing=True) < whole / 2
+    assert activations("fp32", gradient_checkpointing=True) < activations("fp32") / 2
 
 
-def test_a_skipped_first_step_leaves_the_state_to_a_later_one():
+def test_the_state_is_measured_later_if_the_first_step_is_skipped():
     model = network()
     optimizer = torch.optim.AdamW(model.parameters())
 

@@ -19,16 +19,16 @@ PEAK, STEPS = 0.5, 20
 def rates(settings, steps=STEPS):
     optimizer = make_optimizer(nn.Linear(2, 2), OptimizerSettings(learning_rate=PEAK))
     schedule = make_schedule(optimizer, steps, settings)
-    found = []
+    values = []
     for _ in range(steps):
-        found.append(schedule.get_last_lr()[0])
+        values.append(schedule.get_last_lr()[0])
         optimizer.step()
         schedule.step()
-    return found
+    return values
 
 
 def linear(step, warmup, steps=STEPS):
-    """The rate by hand: up to the peak over the warm-up, then down to zero."""
+    """The expected rate: it rises to the peak over the warm-up, then falls to zero."""
     return PEAK * (step / warmup if step < warmup else (steps - step) / (steps - warmup))
 
 
@@ -66,22 +66,22 @@ def test_norms_and_biases_do_not_decay():
     model = block()
     for parameter in model.parameters():
         nn.init.ones_(parameter)
-        parameter.grad = torch.zeros_like(parameter)  # so that decay alone moves a weight
+        parameter.grad = torch.zeros_like(parameter)  # so that only decay changes a weight
     settings = OptimizerSettings(learning_rate=0.1, weight_decay=0.5)
     make_optimizer(model, settings).step()
     decayed = {name for name, p in model.named_parameters() if not torch.equal(p, torch.ones(()))
                and torch.allclose(p, torch.tensor(1 - 0.1 * 0.5))}  # fmt: skip
-    untouched = {n for n, p in model.named_parameters() if torch.equal(p, torch.ones_like(p))}
+    unchanged = {n for n, p in model.named_parameters() if torch.equal(p, torch.ones_like(p))}
     assert decayed == {"0.weight", "2.weight"}
-    assert untouched == {"1.weight", "1.bias", "2.bias"}
+    assert unchanged == {"1.weight", "1.bias", "2.bias"}
 
 
-def test_frozen_parameters_are_left_out():
+def test_frozen_parameters_are_excluded():
     model = block()
     model[0].requires_grad_(False)
     optimizer = make_optimizer(model, OptimizerSettings(learning_rate=0.1, weight_decay=0.5))
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    assert held == {id(p) for p in model.parameters() if p.requires_grad}
+    optimized = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    assert optimized == {id(p) for p in model.parameters() if p.requires_grad}
 
 
 def test_settings_reach_adamw():

@@ -1,4 +1,4 @@
-"""The placebo: every weight one unit in the last place away, and nothing else."""
+"""The perturbation for a placebo run changes every weight by one unit in the last place."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ class Model(nn.Module):
         self.tied.weight = self.first.weight
         self.frozen = nn.Parameter(torch.ones(3), requires_grad=False)
         self.register_buffer("buffer", torch.ones(3))
-        # All powers of two: there the spacing below is half of the spacing above.
+        # Powers of two, at which the spacing below is half of the spacing above.
         self.scales = nn.Parameter(2.0 ** torch.arange(-30, 30))
         with torch.no_grad():
             self.first.weight.copy_(torch.randn(40, 40, generator=generator))
@@ -31,7 +31,7 @@ def perturbed(seed: int) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_every_weight_moves_by_one_unit_in_its_last_place(seed):
+def test_every_weight_changes_by_one_unit_in_the_last_place(seed):
     before, after = {k: v.numpy() for k, v in Model().state_dict().items()}, perturbed(seed)
     for name in ("first.weight", "scales"):
         old, new = before[name], after[name]
@@ -43,20 +43,20 @@ def test_every_weight_moves_by_one_unit_in_its_last_place(seed):
     assert np.array_equal(after["tied.weight"], after["first.weight"])
 
 
-def test_zeros_frozen_weights_and_buffers_stay():
+def test_zeros_frozen_weights_and_buffers_do_not_change():
     after = perturbed(0)
     assert not after["first.bias"].any()
     assert (after["frozen"] == 1).all()
     assert (after["buffer"] == 1).all()
 
 
-def test_the_seed_decides():
-    one, again, other = perturbed(3), perturbed(3), perturbed(4)
-    assert all(np.array_equal(one[name], again[name]) for name in one)
-    assert not np.array_equal(one["first.weight"], other["first.weight"])
+def test_the_change_depends_on_the_seed():
+    first, second, other = perturbed(3), perturbed(3), perturbed(4)
+    assert all(np.array_equal(first[name], second[name]) for name in first)
+    assert not np.array_equal(first["first.weight"], other["first.weight"])
 
 
-def test_the_largest_number_stays_finite_and_dropout_is_untouched():
+def test_the_largest_number_stays_finite_and_the_random_state_does_not_change():
     weight = nn.Linear(50, 1, bias=False)
     with torch.no_grad():
         weight.weight.fill_(torch.finfo(torch.float32).max)

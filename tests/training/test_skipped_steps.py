@@ -1,4 +1,4 @@
-"""A step that overflows changes nothing but the scale; what no scaler can skip stops the run."""
+"""A step that overflows changes only the loss scale; without a scaler it stops the run."""
 
 import itertools
 import json
@@ -6,10 +6,10 @@ import math
 
 import pytest
 import torch
-from ampft.runs.history_writer import History, write_csv
 from exact_step import Training, flat_weights, poison, tensor_problem
 
 from ampft.errors import TrainingStopped
+from ampft.runs.history import History, write_csv
 from ampft.training.optimizer import OptimizerSettings, make_optimizer
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
@@ -27,7 +27,7 @@ def adamw(kind):
 
 
 def state_of(optimizer):
-    """Return every moment and step count, copied."""
+    """Return copies of all moments and step counts."""
     states = [state for _, state in sorted(optimizer.state_dict()["state"].items())]
     return [{name: value.clone() for name, value in state.items()} for state in states]
 
@@ -37,7 +37,7 @@ def falling(step):
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_an_overflow_leaves_all_but_the_scale(kind, tmp_path):
+def test_an_overflow_changes_only_the_scale(kind, tmp_path):
     problem = tensor_problem(n=12)
     training = Training("fp16", problem, 3, optimizer=adamw(kind), rate=falling)
     counter = itertools.count()
@@ -61,7 +61,7 @@ def test_an_overflow_leaves_all_but_the_scale(kind, tmp_path):
     for before, after in zip(states[1], states[2], strict=True):
         assert all(torch.equal(before[name], after[name]) for name in before)
     assert {float(state["step"]) for state in states[3]} == {3.0}
-    # The schedule counts applied steps: the step after the skipped one uses its rate.
+    # The schedule counts applied steps, so that the step after the skipped one uses the same rate.
     rates = [0.01 * falling(count) for count in (0, 1, 2, 2)]
     assert [outcome.learning_rate for outcome in outcomes] == pytest.approx(rates)
     check_history(path, outcomes)
@@ -103,7 +103,7 @@ def test_an_overflow_in_one_micro_batch_skips_the_step():
     assert not next(steps).outcome.skipped
 
 
-def test_a_growing_scale_is_no_skip():
+def test_a_growing_scale_is_not_a_skipped_step():
     problem = tensor_problem(n=6)
     training = Training("fp16", problem, 3, optimizer=adamw("fused"))
     training.accelerator.scaler.set_growth_interval(1)
@@ -114,7 +114,7 @@ def test_a_growing_scale_is_no_skip():
 
 @pytest.mark.parametrize(("kind", "noticed"), [("fused", False), ("foreach", True), ("loop", True)])
 def test_accelerate_does_not_notice_skipped_steps_of_fused_optimizers(kind, noticed):
-    # accelerate#4242, on accelerate 1.15.0: when this fails, `apply_step` can rely on Accelerate.
+    # accelerate#4242, in accelerate 1.15.0. When this fails, `apply_step` can rely on Accelerate.
     problem = tensor_problem()
     training = Training("fp16", problem, 12, optimizer=adamw(kind))
     poison(problem.model, INFINITE, lambda: True)
@@ -122,12 +122,12 @@ def test_accelerate_does_not_notice_skipped_steps_of_fused_optimizers(kind, noti
     assert training.prepared.step_was_skipped is noticed
 
 
-def test_our_optimizer_is_a_fused_one():
+def test_the_default_optimizer_is_fused():
     optimizer = make_optimizer(tensor_problem().model, OptimizerSettings(learning_rate=0.01))
     assert optimizer.defaults["fused"] is True
 
 
-# The floor of the scale
+# The minimum of the loss scale
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
@@ -138,7 +138,7 @@ def test_overflow_at_every_scale_stops_before_the_scale_falls_below_one(kind):
     poison(problem.model, INFINITE, lambda: True)
     steps = training.steps()
     outcomes = [next(steps).outcome for _ in range(16)]
-    with pytest.raises(TrainingStopped, match=r"every loss scale down to 1 .* bf16, or fp32"):
+    with pytest.raises(TrainingStopped, match=r"every loss scale down to 1 .* bf16 or fp32"):
         next(steps)
     scales = [outcome.loss_scale for outcome in outcomes]
     assert scales == [2.0**power for power in range(15, -1, -1)]
@@ -147,8 +147,8 @@ def test_overflow_at_every_scale_stops_before_the_scale_falls_below_one(kind):
     assert training.schedule.get_last_lr() == [0.01]
 
 
-def test_a_bare_scaler_falls_to_zero_and_writes_nan():
-    # Negative control: what the floor prevents.
+def test_without_a_minimum_the_scale_falls_to_zero_and_weights_become_nan():
+    # Negative control: this is what the minimum prevents.
     parameter = torch.nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([parameter], lr=0.1)
     scaler = torch.amp.GradScaler("cpu")
@@ -180,9 +180,7 @@ def test_a_gradient_that_is_not_finite_stops_before_the_update(mode, value, max_
     next(steps)
     assert not next(steps).outcome.skipped
     weights, state = flat_weights(problem.model), state_of(training.prepared)
-    with pytest.raises(
-        TrainingStopped, match=r"gradient is not finite .* weights are as they were"
-    ):
+    with pytest.raises(TrainingStopped, match=r"gradient is not finite .* not applied"):
         next(steps)
     assert torch.equal(flat_weights(problem.model), weights)
     for before, after in zip(state, state_of(training.prepared), strict=True):

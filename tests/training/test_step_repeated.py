@@ -1,4 +1,4 @@
-"""A step that runs out of memory is repeated in smaller micro-batches as if nothing had been."""
+"""A step that runs out of memory is repeated in smaller micro-batches with the same result."""
 
 from __future__ import annotations
 
@@ -7,79 +7,83 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
-from ampft.training.attempts import (
-    Attempts,
-    OutOfMemory,
-    Snapshot,
-    is_out_of_memory,
-    memory_explained,
-)
 from exact_step import GRADIENT_TOLERANCE, flat_gradient, relative_error
 from full_memory import EFFECTIVE, Full, examples, loss, network
 from torch import Tensor, nn
 
-from ampft.data.steps import StepBatches
+from ampft.data.steps import StepBatch, StepBatches
+from ampft.training.out_of_memory import (
+    OutOfMemory,
+    OutOfMemoryRetries,
+    Snapshot,
+    explain_out_of_memory,
+    is_out_of_memory,
+)
 
 
 @dataclass
 class Trained:
-    """What a training left: gradients and cuts per step, buffers, lines for the user."""
+    """Results of a training: gradients and micro-batches per step, printed lines and buffers."""
 
     gradients: list[Tensor] = field(default_factory=list)
-    cuts: list[int] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)
+    micro_batches: list[int] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
     buffers: list[Tensor] = field(default_factory=list)
 
 
 def trained(
     model: nn.Sequential,
     *,
-    before_step: Callable[[int, Attempts], None] = lambda step, attempts: None,
-    repeats: bool = True,
+    before_step: Callable[[int, OutOfMemoryRetries], None] = lambda step, retries: None,
+    can_repeat: bool = True,
 ) -> Trained:
-    """Train two epochs of three steps as the recipe does, with SGD."""
-    found = Trained()
+    """Train two epochs of three steps as in the recipe, with SGD."""
+    result = Trained()
+
+    def compute(step_batch: StepBatch) -> list[Tensor]:
+        losses = []
+        for micro_batch in step_batch:
+            part = loss(model, micro_batch) / step_batch.effective_weight
+            part.backward()
+            losses.append(part.detach())
+        return losses
+
     batches = StepBatches(examples(), EFFECTIVE, seed=5)
-    attempts = Attempts(model, batches, repeats, "Do something.", found.said.append)
+    retries = OutOfMemoryRetries(model, batches, can_repeat, "Do something.", result.lines.append)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     torch.manual_seed(7)
     model.train()
     for epoch in range(2):
-        for step_batch in attempts.step_batches.epoch(epoch):
-            before_step(len(found.cuts), attempts)
-            attempt = attempts.of(step_batch)
-            for micro_batch in attempt:
-                with attempt:
-                    part = loss(model, micro_batch) / step_batch.effective_weight
-                    part.backward()
-                    attempt.losses.append(part.detach())
-            assert len(attempt.losses) == len(attempt.step_batch.micro_batches)
-            assert sorted(attempt.step_batch.ids) == sorted(step_batch.effective_ids)
-            found.gradients.append(flat_gradient(model))
-            found.cuts.append(len(attempt.losses))
+        for step_batch in retries.step_batches.epoch(epoch):
+            before_step(len(result.micro_batches), retries)
+            used, losses = retries.gradient(compute, step_batch)
+            assert len(losses) == len(used.micro_batches)
+            assert sorted(used.ids) == sorted(step_batch.effective_ids)
+            result.gradients.append(flat_gradient(model))
+            result.micro_batches.append(len(losses))
             optimizer.step()
             optimizer.zero_grad()
-    found.buffers = [buffer.clone() for buffer in model.buffers()]
-    return found
+    result.buffers = [buffer.clone() for buffer in model.buffers()]
+    return result
 
 
 def failing_from(step: int, where: str) -> Trained:
     full = Full(EFFECTIVE, where)
 
-    def shrink(now: int, attempts: Attempts) -> None:
+    def shrink(now: int, retries: OutOfMemoryRetries) -> None:
         full.rows = 3 if now >= step else EFFECTIVE
 
     return trained(network(full), before_step=shrink)
 
 
-def cut_from(step: int) -> Trained:
-    """The twin: never out of memory, and cut into four from `step` on."""
+def split_from(step: int) -> Trained:
+    """Train without running out of memory, in four micro-batches from `step` on."""
 
-    def cut(now: int, attempts: Attempts) -> None:
+    def split(now: int, retries: OutOfMemoryRetries) -> None:
         if now == step:
-            attempts.step_batches = replace(attempts.step_batches, micro_batches=4)
+            retries.step_batches = replace(retries.step_batches, micro_batches=4)
 
-    return trained(network(Full(EFFECTIVE)), before_step=cut)
+    return trained(network(Full(EFFECTIVE)), before_step=split)
 
 
 def equal(one: Trained, other: Trained) -> bool:
@@ -88,49 +92,50 @@ def equal(one: Trained, other: Trained) -> bool:
 
 
 @pytest.mark.parametrize("where", ["forward", "backward"])
-def test_the_repeated_step_is_bit_for_bit_that_of_the_same_cut(where):
-    # Dropout and batch norm: random state and running statistics have to be put back.
-    failed, twin = failing_from(1, where), cut_from(1)
-    assert failed.cuts == twin.cuts
-    assert failed.cuts[:2] == [1, 4]
-    assert set(failed.cuts[1:]) == {4}
+def test_a_repeated_step_equals_one_with_as_many_micro_batches_bit_for_bit(where):
+    # Because of dropout and batch norm, random state and running statistics must be restored.
+    failed, twin = failing_from(1, where), split_from(1)
+    assert failed.micro_batches == twin.micro_batches
+    assert failed.micro_batches[:2] == [1, 4]
+    assert set(failed.micro_batches[1:]) == {4}
     assert equal(failed, twin)
-    assert [line[:35] for line in failed.said] == ["memory     ran out: epoch 1, step 2"] * 2
-    assert failed.said[-1].endswith("in 4 micro-batches; later steps are cut likewise")
+    expected = "memory     ran out in epoch 1, step 2: this step"
+    assert [line[: len(expected)] for line in failed.lines] == [expected] * 2
+    assert failed.lines[-1].endswith("all later ones now use 4 micro-batches")
 
 
-@pytest.mark.parametrize("forgotten", ["random", "buffers", "gradients"])
-def test_what_is_not_put_back_would_show(monkeypatch, forgotten):
+@pytest.mark.parametrize("omitted", ["random", "buffers", "gradients"])
+def test_state_that_is_not_restored_changes_the_result(monkeypatch, omitted):
     # Negative control, one part of the state at a time.
-    whole = Snapshot.restore
+    restore = Snapshot.restore
 
-    def partly(snapshot: Snapshot) -> None:
-        if forgotten == "random":
+    def restore_partly(snapshot: Snapshot) -> None:
+        if omitted == "random":
             snapshot._random = torch.get_rng_state()
-        elif forgotten == "buffers":
+        elif omitted == "buffers":
             snapshot._buffers = []
         gradients = [p.grad for p in snapshot._model.parameters()]
-        whole(snapshot)
-        if forgotten == "gradients":
+        restore(snapshot)
+        if omitted == "gradients":
             for parameter, gradient in zip(snapshot._model.parameters(), gradients, strict=True):
                 parameter.grad = gradient
 
-    monkeypatch.setattr(Snapshot, "restore", partly)
-    assert not equal(failing_from(1, "backward"), cut_from(1))
+    monkeypatch.setattr(Snapshot, "restore", restore_partly)
+    assert not equal(failing_from(1, "backward"), split_from(1))
 
 
-def test_without_dropout_the_gradient_is_that_of_the_whole_step():
+def test_without_dropout_the_gradient_equals_that_of_the_unsplit_step():
     failed = trained(network(Full(3), dropout=0.0, norm=False))
-    whole = trained(network(Full(EFFECTIVE), dropout=0.0, norm=False))
-    assert failed.cuts[0] == 4
-    assert whole.cuts == [1] * 6
-    for found, expected in zip(failed.gradients, whole.gradients, strict=True):
-        assert relative_error(found, expected) <= GRADIENT_TOLERANCE["fp32"]
+    unsplit = trained(network(Full(EFFECTIVE), dropout=0.0, norm=False))
+    assert failed.micro_batches[0] == 4
+    assert unsplit.micro_batches == [1] * 6
+    for actual, expected in zip(failed.gradients, unsplit.gradients, strict=True):
+        assert relative_error(actual, expected) <= GRADIENT_TOLERANCE["fp32"]
 
 
-def test_a_step_that_may_not_be_repeated_says_what_to_do():
-    with pytest.raises(OutOfMemory, match=r"ran out: CUDA out of memory\. Do something\."):
-        trained(network(Full(3)), repeats=False)
+def test_the_error_of_a_step_that_may_not_be_repeated_gives_advice():
+    with pytest.raises(OutOfMemory, match=r"of memory: CUDA out of memory\. Do something\."):
+        trained(network(Full(3)), can_repeat=False)
 
 
 def test_a_single_example_that_does_not_fit_ends_the_run():
@@ -138,18 +143,18 @@ def test_a_single_example_that_does_not_fit_ends_the_run():
         trained(network(Full(0), norm=False))
 
 
-def test_other_errors_pass():
-    def wrong(step: int, attempts: Attempts) -> None:
+def test_other_errors_are_not_caught():
+    def fail(step: int, retries: OutOfMemoryRetries) -> None:
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        trained(network(Full(3)), before_step=wrong)
+        trained(network(Full(3)), before_step=fail)
     assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
     assert not is_out_of_memory(ValueError("out of memory"))
 
 
-def test_memory_that_runs_out_elsewhere_has_a_message_too():
-    with pytest.raises(OutOfMemory, match="--per_device_eval_batch_size"), memory_explained():
+def test_out_of_memory_errors_outside_of_steps_have_a_message_too():
+    with pytest.raises(OutOfMemory, match="--per_device_eval_batch_size"), explain_out_of_memory():
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB")
-    with pytest.raises(RuntimeError, match="shapes"), memory_explained():
+    with pytest.raises(RuntimeError, match="shapes"), explain_out_of_memory():
         raise RuntimeError("shapes cannot be multiplied")

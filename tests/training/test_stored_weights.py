@@ -1,4 +1,4 @@
-"""Weights cast to the dtype of their mode, and what is said when they are not."""
+"""Weights are cast to the storage dtype of their mode, and errors name those that are not."""
 
 from types import SimpleNamespace
 
@@ -10,15 +10,15 @@ from transformers import AutoModelForSequenceClassification, ModernBertConfig, M
 
 from ampft.data.steps import MicroBatch
 from ampft.errors import InputError
-from ampft.models.weights import LoadedModel, cast_weights, store_in, weights_hash
+from ampft.models.weights import LoadedModel, cast_in_place, cast_weights, weights_hash
 from ampft.precision.executed import ProductRecorder, check_storage, contradiction
 from ampft.precision.resolve import resolve
 from ampft.training.optimizer import OptimizerSettings, make_optimizer
 
 BF16, CPU = torch.bfloat16, torch.device("cpu")
 ALL_BF16 = ("bf16-true", "bf16-true-kahan", "bf16-true-stochastic")
-# Logits of bfloat16 weights and activations, relative to the largest: 8 significant bits through
-# two layers. Packed and padded sums differ in order alone, before each is rounded.
+# Relative to the largest logit, for bfloat16 weights and activations: 8 significant bits through
+# two layers. Packed and padded sums differ only in their order, before they are rounded.
 BF16_LOGITS_TOLERANCE = 0.05
 
 
@@ -28,7 +28,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.parametrize("mode", ALL_BF16)
-def test_weights_are_cast_and_the_hash_stays_that_of_float32(folder, mode):
+def test_weights_are_cast_and_the_float32_hash_is_kept(folder, mode):
     loaded = tiny_task(folder, train=12).load_model()
     float32_hash = weights_hash(loaded.model)
     cast = cast_weights(loaded, resolve(mode, CPU))
@@ -41,16 +41,18 @@ def test_weights_are_cast_and_the_hash_stays_that_of_float32(folder, mode):
 @pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16"])
 def test_other_modes_keep_float32(mode):
     loaded = LoadedModel(nn.Linear(2, 2), "linear", False, ())
-    assert cast_weights(loaded, resolve(mode, CPU)) is loaded
+    cast = cast_weights(loaded, resolve(mode, CPU))
+    assert cast.model is loaded.model
+    assert cast.float32_sha256 == weights_hash(loaded.model)
     assert loaded.model.weight.dtype == torch.float32
 
 
-def test_what_is_saved_is_cast_and_what_is_computed_is_not():
+def test_saved_tensors_are_cast_and_computed_buffers_are_not():
     model = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 3))
     tied = nn.Linear(3, 3)
     tied.weight = model[1].weight
     model.append(tied)
-    store_in(model, BF16)
+    cast_in_place(model, BF16)
     assert model[0].running_mean.dtype == BF16
     assert model[0].num_batches_tracked.dtype == torch.int64
     assert model[1].weight is model[2].weight
@@ -60,7 +62,7 @@ def test_what_is_saved_is_cast_and_what_is_computed_is_not():
         sep_token_id=2,
     )  # fmt: skip
     rotary = ModernBertModel(config)
-    store_in(rotary, BF16)
+    cast_in_place(rotary, BF16)
     assert {p.dtype for p in rotary.parameters()} == {BF16}
     frequencies = dict(rotary.named_buffers())
     assert frequencies
@@ -69,13 +71,13 @@ def test_what_is_saved_is_cast_and_what_is_computed_is_not():
 
 def test_a_weight_in_another_dtype_is_named():
     model = nn.Sequential(nn.Linear(2, 2).to(BF16), nn.Linear(2, 2))
-    with pytest.raises(InputError, match=r"parameter 1\.weight is float32; .*ampft\.cast_weights"):
+    with pytest.raises(InputError, match=r"parameter 1\.weight is float32, but .*ampft\.cast_w"):
         check_storage(model, BF16)
     with pytest.raises(InputError, match=r"parameter 0\.weight is bfloat16; .*float32"):
         check_storage(model, torch.float32)
 
 
-def whole_batch(task):
+def full_batch(task):
     inputs = task.examples("train").collate(torch.arange(12).numpy())
     return MicroBatch(ids=torch.arange(12).numpy(), inputs=inputs, counted=True, is_last=True)
 
@@ -88,7 +90,7 @@ def test_a_step_runs_and_stores_in_bfloat16_and_the_loss_is_float32(folder, mode
     assert loaded.padding_free
     optimizer = make_optimizer(loaded.model, OptimizerSettings(1e-3), precision)
     with ProductRecorder(precision) as recorder:
-        loss = task.loss(loaded.model, whole_batch(task))
+        loss = task.loss(loaded.model, full_batch(task))
         loss.backward()
         optimizer.step()
     assert loss.dtype == torch.float32
@@ -99,20 +101,20 @@ def test_a_step_runs_and_stores_in_bfloat16_and_the_loss_is_float32(folder, mode
 
 
 def test_float32_weights_under_autocast_contradict_it(folder):
-    # Negative control: what bf16 does is not what bf16-true says.
+    # Negative control: bf16 does not do what bf16-true requires.
     task = tiny_task(folder, train=12)
     loaded = task.load_model()
     optimizer = make_optimizer(loaded.model, OptimizerSettings(1e-3))
     recorder = ProductRecorder(resolve("bf16-true", CPU))
     with recorder:
         with torch.autocast("cpu", dtype=BF16):
-            loss = task.loss(loaded.model, whole_batch(task))
+            loss = task.loss(loaded.model, full_batch(task))
         loss.backward()
         optimizer.step()
     executed = recorder.census(loaded.model, optimizer)
     assert contradiction(resolve("bf16", CPU), executed) is None
-    found = contradiction(resolve("bf16-true", CPU), executed)
-    assert found == "mode bf16-true was asked for, but weights were stored in float32"
+    message = contradiction(resolve("bf16-true", CPU), executed)
+    assert message == "mode bf16-true was requested, but weights were stored in float32"
 
 
 def test_packed_and_padded_logits_agree_in_bfloat16(folder):
@@ -123,13 +125,13 @@ def test_packed_and_padded_logits_agree_in_bfloat16(folder):
         assert loaded.padding_free is remove_padding
         loaded.model.eval()
         with torch.no_grad():
-            logits[name] = task.logits(loaded.model, whole_batch(task).inputs)
+            logits[name] = task.logits(loaded.model, full_batch(task).inputs)
     assert logits["packed"].dtype == torch.float32
     largest = logits["padded"].abs().max()
     assert (logits["packed"] - logits["padded"]).abs().max() < BF16_LOGITS_TOLERANCE * largest
 
 
-def test_pixels_come_in_the_dtype_of_the_weights():
+def test_pixels_are_cast_to_the_dtype_of_the_weights():
     from ampft.tasks.task import forward_logits
 
     class Classifier(nn.Linear):
@@ -143,7 +145,7 @@ def test_pixels_come_in_the_dtype_of_the_weights():
 def test_the_saved_model_is_bfloat16_and_loads(folder, tmp_path):
     loaded = cast_weights(tiny_task(folder, train=12).load_model(), resolve("bf16-true", CPU))
     loaded.model.save_pretrained(tmp_path)
-    again = AutoModelForSequenceClassification.from_pretrained(tmp_path)
-    assert again.dtype == BF16
-    for ours, theirs in zip(loaded.model.parameters(), again.parameters(), strict=True):
-        assert torch.equal(ours, theirs)
+    reloaded = AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    assert reloaded.dtype == BF16
+    for before, after in zip(loaded.model.parameters(), reloaded.parameters(), strict=True):
+        assert torch.equal(before, after)

@@ -1,4 +1,4 @@
-"""How many threads a process gets."""
+"""The number of CPU threads of a process."""
 
 import os
 
@@ -20,7 +20,7 @@ def thread_count():
 
 
 @pytest.mark.usefixtures("thread_count")
-def test_cores_come_back_for_one_process_after_the_launcher(monkeypatch):
+def test_a_single_launched_process_uses_all_cores(monkeypatch):
     monkeypatch.setattr(threads, "usable_cores", lambda: 2)
     launched = LAUNCHED | {"OMP_NUM_THREADS": "1"}
     torch.set_num_threads(1)
@@ -33,14 +33,14 @@ def test_cores_come_back_for_one_process_after_the_launcher(monkeypatch):
 @pytest.mark.usefixtures("thread_count")
 def test_requested_threads_are_set():
     assert restore_cpu_threads(3, {}) == torch.get_num_threads() == 3
-    with pytest.raises(InputError, match="--cpu_threads 0: has to be 1 or more"):
+    with pytest.raises(InputError, match="--cpu_threads 0: must be 1 or more"):
         restore_cpu_threads(0, {})
 
 
 @pytest.mark.parametrize(
     ("quota", "cores"), [("200000 100000", 2), ("50000 100000", 1), ("max 100000", 8), (None, 8)]
 )
-def test_usable_cores_are_bounded_by_the_control_group(monkeypatch, tmp_path, quota, cores):
+def test_usable_cores_are_limited_by_the_control_group(monkeypatch, tmp_path, quota, cores):
     limit = tmp_path / "cpu.max"
     if quota is not None:
         limit.write_text(quota)

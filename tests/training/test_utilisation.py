@@ -1,4 +1,4 @@
-"""Operations per token, counted by hand; the rate of matrix products, measured within a second."""
+"""Operations per token against known counts, and the rate of matrix products."""
 
 import math
 
@@ -10,11 +10,11 @@ from transformers import AutoModelForSequenceClassification
 
 from ampft.precision import matrix_rate
 from ampft.precision.resolve import resolve
-from ampft.training.utilisation import LONGEST_PRODUCT, flops_per_token, measure_utilisation
+from ampft.training.utilisation import MAX_PRODUCT_SECONDS, flops_per_token, measure_utilisation
 
 CPU = torch.device("cpu")
 WIDTH, FEED_FORWARD, LAYERS = 32, 64, 2
-# Queries, keys, values, output; and the two of the feed-forward part.
+# Queries, keys, values and output, and the two matrices of the feed-forward part.
 ENCODER_WEIGHTS = LAYERS * (4 * WIDTH**2 + 2 * WIDTH * FEED_FORWARD)
 
 
@@ -26,12 +26,12 @@ def bert(tmp_path_factory):
 
 def test_six_operations_for_every_weight_of_the_encoder(bert):
     assert flops_per_token(bert) == 6 * ENCODER_WEIGHTS
-    # Negative control: with all that is left out there is more.
+    # Negative control: the excluded parameters are a substantial share.
     assert 6 * sum(p.numel() for p in bert.parameters()) > 1.2 * 6 * ENCODER_WEIGHTS
     assert flops_per_token(nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 3))) == 6 * 12
 
 
-def test_the_operations_are_those_that_torch_counts():
+def test_the_operations_equal_torchs_count():
     from torch.utils.flop_counter import FlopCounterMode
 
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
@@ -42,18 +42,18 @@ def test_the_operations_are_those_that_torch_counts():
 
 
 @pytest.mark.parametrize("mode", ["fp32", "bf16"])
-def test_utilisation_is_what_was_computed_over_what_could_have_been(bert, mode):
+def test_utilisation_is_relative_to_the_matrix_rate(bert, mode):
     precision = resolve(mode, CPU)
     if precision.is_emulated:
         pytest.skip("this CPU has no instructions for bfloat16")
-    found = measure_utilisation(bert, precision, CPU, tokens_per_second=1e5, num_processes=2)
-    assert found.flops_per_token == 6 * ENCODER_WEIGHTS
-    assert found.matrix_rate_gflops > 0.1
-    expected = 1e5 * 6 * ENCODER_WEIGHTS / (2 * 1e9 * found.matrix_rate_gflops)
-    assert math.isclose(found.utilisation, expected)
+    measured = measure_utilisation(bert, precision, CPU, tokens_per_second=1e5, num_processes=2)
+    assert measured.flops_per_token == 6 * ENCODER_WEIGHTS
+    assert measured.matrix_rate_gflops > 0.1
+    expected = 1e5 * 6 * ENCODER_WEIGHTS / (2 * 1e9 * measured.matrix_rate_gflops)
+    assert math.isclose(measured.utilisation, expected)
 
 
-def test_nothing_is_claimed_of_emulated_modes_and_of_images(bert):
+def test_emulated_modes_and_images_have_no_utilisation(bert):
     fp16 = measure_utilisation(
         bert, resolve("fp16", CPU), CPU, tokens_per_second=1e5, num_processes=1
     )
@@ -68,14 +68,16 @@ def test_nothing_is_claimed_of_emulated_modes_and_of_images(bert):
 
 @pytest.mark.parametrize("gflops", [5, 11, 60, 85, 90, 180, 400, 5000])
 def test_the_measurement_takes_less_than_a_second(gflops, monkeypatch):
-    # A CPU of a given speed, on which products take as long as they should.
-    taken = []
+    # Products take as long as on a CPU of the given speed.
+    durations = []
 
     def seconds(operand, device):
-        taken.append(2 * len(operand) ** 3 / gflops / 1e9)
-        return taken[-1]
+        durations.append(2 * len(operand) ** 3 / gflops / 1e9)
+        return durations[-1]
 
     monkeypatch.setattr(matrix_rate, "_seconds", seconds)
-    rate = matrix_rate.measure_matrix_rate(CPU, torch.float32, name="x", longest=LONGEST_PRODUCT)
+    rate = matrix_rate.measure_matrix_rate(
+        CPU, torch.float32, name="x", max_seconds=MAX_PRODUCT_SECONDS
+    )
     assert math.isclose(rate.gflops, gflops)
-    assert sum(taken) < 0.8
+    assert sum(durations) < 0.8

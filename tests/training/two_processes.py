@@ -1,4 +1,4 @@
-"""What each of two processes does; started by torchrun, writes what happened for the test.
+"""The script of each of two processes, started by torchrun; it writes its results for the tests.
 
 torchrun --standalone --nproc_per_node 2 two_processes.py TINY_BERT RESULTS
 """
@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
-from ampft.training.fitting import fitted
 from counted_task import BufferedModel, CountedTask
 from exact_step import (
     Problem,
@@ -30,8 +29,9 @@ from tiny_text import tiny_task
 from ampft.data.steps import MicroBatch
 from ampft.errors import TrainingStopped
 from ampft.evaluation.evaluate import evaluate
+from ampft.training.auto_micro_batch import fit_micro_batches
 
-# Effective batches of 12 leave one example for the last step: one process has none.
+# Effective batches of 12 leave one example for the last step, so that one process has none.
 EXAMPLES, EFFECTIVE = 25, 12
 
 
@@ -41,14 +41,14 @@ def problem_named(name: str, tiny_bert: Path) -> Problem:
 
 
 def trained(mode: str, problem: Problem, *, batch_size: int, micro_batches: int) -> dict[str, Any]:
-    """Train one epoch with SGD; in fp16 with a rate of zero.
+    """Train one epoch with SGD, in fp16 with a learning rate of zero.
 
-    There a difference of weights in the last place flips the rounding of products, so that
-    gradients are equal within their tolerance only where the weights are equal.
+    In fp16, weights that differ in the last place change the rounding of products, so that
+    gradients are equal within their tolerance only if the weights are equal.
     """
     frozen = mode == "fp16"
-    # At 65536 the one example of the last step overflows, as it may: the loss of a process is
-    # multiplied by their number, since DistributedDataParallel takes the mean.
+    # At 65536 the one example of the last step can overflow, because the loss is multiplied by the
+    # number of processes, over which DistributedDataParallel averages.
     training = Training(
         mode,
         problem,
@@ -68,7 +68,7 @@ def trained(mode: str, problem: Problem, *, batch_size: int, micro_batches: int)
 
 
 def overflow(rank: int) -> dict[str, Any]:
-    """Plant an infinity on process 1 in the second of three steps."""
+    """Insert an infinity on process 1 in the second of three steps."""
     problem = tensor_problem(n=12)
     counter = itertools.count()
     poison(problem.model, math.inf, lambda: next(counter) == 1 and rank == 1)
@@ -90,7 +90,7 @@ def adamw(model: torch.nn.Module) -> torch.optim.AdamW:
 
 
 def not_a_number(rank: int, mode: str) -> dict[str, Any]:
-    """Plant a NaN on process 0 in the first step."""
+    """Insert a NaN on process 0 in the first step."""
     problem = tensor_problem(n=12)
     before = flat_weights(problem.model)
     poison(problem.model, math.nan, lambda: rank == 0)
@@ -104,12 +104,12 @@ def not_a_number(rank: int, mode: str) -> dict[str, Any]:
 
 
 def evaluated() -> list[tuple[int, int, list[int], list[list[int]], torch.Tensor]]:
-    """Evaluate 1 to 17 examples by batches of 1 to 5, each time after a training step."""
+    """Evaluate 1 to 17 examples in batches of 1 to 5, each time after a training step."""
     AcceleratorState._reset_state()
     GradientState._reset_state()
     accelerator = Accelerator(cpu=True)
     model = accelerator.prepare(BufferedModel())
-    found = []
+    results = []
     for n, batch_size in itertools.product(range(1, 18), range(1, 6)):
         # A forward pass with gradients makes the next one broadcast the buffers.
         model(torch.ones(1, 4)).sum().backward()
@@ -123,12 +123,12 @@ def evaluated() -> list[tuple[int, int, list[int], list[list[int]], torch.Tensor
         )
         probabilities = torch.from_numpy(predictions.probabilities)
         ids = predictions.example_ids.tolist()
-        found.append((n, batch_size, ids, confusion.tolist(), probabilities))
-    return found
+        results.append((n, batch_size, ids, confusion.tolist(), probabilities))
+    return results
 
 
 def micro_batches_that_fit(rank: int) -> int:
-    """Let six examples fit on process 0 and two on process 1, of six."""
+    """Search with memory for six examples on process 0 and for two on process 1."""
     problem = tensor_problem(n=12)
     training = Training("fp32", problem, 6)
 
@@ -137,29 +137,32 @@ def micro_batches_that_fit(rank: int) -> int:
             raise torch.OutOfMemoryError("planted")
         return problem.loss(model, micro_batch)
 
-    found = fitted(training.accelerator, problem.model, loss, training.batches)
-    training.batches = found
-    next(training.steps())  # nothing of the search disturbs the communication
-    return found.micro_batches
+    step_batches = fit_micro_batches(training.accelerator, problem.model, loss, training.batches)
+    training.batches = step_batches
+    next(training.steps())  # the search must not disturb the communication
+    return step_batches.micro_batches
 
 
-def main(tiny_bert: Path, results: Path) -> None:
+def main(tiny_bert: Path, folder: Path) -> None:
     torch.set_num_threads(1)
     rank = Accelerator(cpu=True).process_index
-    found: dict[str, Any] = {"evaluated": evaluated()}
+    results: dict[str, Any] = {"evaluated": evaluated()}
     for mode, name, micro_batches in itertools.product(
         ("fp32", "fp16"), ("padded", "padding-free"), (1, 2)
     ):
-        found[f"{mode} {name} {micro_batches}"] = trained(
+        results[f"{mode} {name} {micro_batches}"] = trained(
             mode,
             problem_named(name, tiny_bert),
             batch_size=EFFECTIVE // 2 // micro_batches,
             micro_batches=micro_batches,
         )
-    found["overflow"] = overflow(rank)
-    found["nan fp32"], found["nan bf16"] = not_a_number(rank, "fp32"), not_a_number(rank, "bf16")
-    found["micro_batches"] = micro_batches_that_fit(rank)
-    torch.save(found, results / f"rank{rank}.pt")
+    results["overflow"] = overflow(rank)
+    results["nan fp32"], results["nan bf16"] = (
+        not_a_number(rank, "fp32"),
+        not_a_number(rank, "bf16"),
+    )
+    results["micro_batches"] = micro_batches_that_fit(rank)
+    torch.save(results, folder / f"rank{rank}.pt")
     torch.distributed.destroy_process_group()
 
 

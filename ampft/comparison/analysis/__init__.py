@@ -1,1 +1,1 @@
-"""From run folders to what a comparison found."""
+"""Compute the results of a comparison from run folders."""

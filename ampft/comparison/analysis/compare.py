@@ -1,4 +1,4 @@
-"""From the folders of runs to everything that a comparison found."""
+"""Compare the runs in folders."""
 
 from __future__ import annotations
 
@@ -8,24 +8,32 @@ from pathlib import Path
 
 import numpy as np
 
-from ampft.comparison.analysis.answers import (
+from ampft.comparison.analysis.conditions import environment, setup, title
+from ampft.comparison.analysis.cost import is_emulated, memory, speed
+from ampft.comparison.analysis.curves import curve
+from ampft.comparison.analysis.differences import (
+    estimate,
+    metric_values,
+    with_verdicts,
+    without_verdict,
+)
+from ampft.comparison.analysis.loading import RunGroup, find_runs, group_runs
+from ampft.comparison.analysis.predictions import (
+    calibration_bins,
+    class_figures,
+    flips,
+    summed_confusion,
+)
+from ampft.comparison.analysis.run_predictions import (
     PREDICTIONS_FP32_NAME,
     PREDICTIONS_NAME,
-    Answers,
-    Questions,
+    Cases,
+    RunPredictions,
+    cases_of,
     check_metric,
     check_recorded,
-    questions_of,
-    read_answers,
+    read_run_predictions,
 )
-from ampft.comparison.analysis.classes import calibration_bins, class_figures, summed_confusion
-from ampft.comparison.analysis.conditions import environment, setup, title
-from ampft.comparison.analysis.curves import curve
-from ampft.comparison.analysis.differences import decided, estimate, explored, metric_values
-from ampft.comparison.analysis.flips import flips
-from ampft.comparison.analysis.loading import RunGroup, find_runs, group_runs
-from ampft.comparison.analysis.memory import memory
-from ampft.comparison.analysis.speed import is_emulated, speed
 from ampft.comparison.analysis.stamps import all_stamps
 from ampft.comparison.findings import (
     CALIBRATION_ERROR,
@@ -38,7 +46,7 @@ from ampft.comparison.findings import (
 )
 from ampft.comparison.statistics.interim import alpha_per_look
 from ampft.comparison.statistics.interval import FEWEST_SEEDS
-from ampft.comparison.words import verdict_sentences
+from ampft.comparison.verdict_text import verdict_texts
 from ampft.errors import InputError
 from ampft.metrics.sums import Metric
 from ampft.precision.modes import BASELINE
@@ -48,24 +56,29 @@ from ampft.tasks.outcome import Problem
 
 ALPHA = 0.05
 CALIBRATION = MetricInfo(name=CALIBRATION_ERROR, title="calibration error", higher_is_better=False)
-FINAL_SPLITS = ("test", "validation")  # of which a run reports the first that it has
+FINAL_SPLITS = ("test", "validation")  # a run reports on the first of these that it has
 
 
 @dataclass(frozen=True)
-class _Answered:
-    """The answers of an arm by seed; `fp32` of its models in float32, where all runs have them."""
+class _ArmPredictions:
+    """The predictions of an arm by seed.
 
-    own: tuple[Answers, ...]
-    fp32: tuple[Answers, ...] | None
+    Attributes:
+        in_mode: Predictions in the mode of the arm.
+        in_fp32: Predictions of the same models in float32; None unless all runs have them.
+    """
+
+    in_mode: tuple[RunPredictions, ...]
+    in_fp32: tuple[RunPredictions, ...] | None
 
 
 @dataclass(frozen=True)
 class _Evidence:
-    """All that is known of a comparison's arms before it is put into figures."""
+    """Everything that the results of the arms are computed from."""
 
     groups: tuple[RunGroup, ...]
-    questions: Questions
-    answered: dict[str, _Answered]
+    cases: Cases
+    predictions: dict[str, _ArmPredictions]
     differences: dict[str, Difference]
     differences_fp32: dict[str, Difference]
     metric: str
@@ -83,21 +96,22 @@ def compare_folders(
     baseline: str = BASELINE,
     plan: PlanFacts | None = None,
 ) -> Comparison:
-    """Compare runs that differ only in precision; the order of the folders does not matter.
+    """Compare runs that differ only in precision. The order of the folders does not matter.
 
     Args:
-        folders: Output folders of runs, or of comparisons, whose runs are meant.
-        metric: Name of the primary metric; `None` for that of the runs' task.
-        margin: Differences within it count as none; a fraction, 0.01 is one point.
-        baseline: The mode that all others are compared with.
-        plan: What was decided about all runs together; `None` for runs that nobody planned.
+        folders: Output folders of runs, or of comparisons, which stand for their runs.
+        metric: Name of the primary metric; None for that of the runs' task.
+        margin: Equivalence margin as a fraction (0.01 is one point).
+        baseline: Mode that all others are compared with.
+        plan: Facts about all runs together; None for runs without a plan.
 
     Raises:
         InputError: The runs cannot be read or compared, or an argument is out of range.
     """
     if not 0 < margin < 1:
         raise InputError(
-            f"--margin {100 * margin:g}: give points between 0 and 100, such as 1 for one point"
+            f"--margin {100 * margin:g}: the margin must be above 0 and below 100 points. Use a "
+            "value such as 1 for one point."
         )
     plan = plan or PlanFacts()
     groups = group_runs(find_runs(folders), baseline=baseline)
@@ -109,20 +123,20 @@ def compare_folders(
     looks = plan.looks or (len(seeds),)
     alpha = alpha_per_look(looks, ALPHA)
     evidence = _evidence(groups, problem.metrics[metric], margin=margin, alpha=alpha)
-    arms = tuple(_arm(group, evidence) for group in groups)
+    arms = tuple(_arm_result(group, evidence) for group in groups)
     record = (groups[0].finished or groups[0].runs)[0].record
     comparison = Comparison(
         title=title(record),
         metric=metric,
-        metrics=_metric_infos(problem),
+        metrics=metric_infos(problem),
         margin=margin,
         margin_share_of_errors=_share_of_errors(arms[0], problem.metrics[metric], margin),
         alpha=alpha,
         looks=looks,
         seeds=seeds,
-        split=evidence.questions.split,
-        examples=len(evidence.questions.truth),
-        label_names=evidence.questions.label_names,
+        split=evidence.cases.split,
+        examples=len(evidence.cases.truth),
+        label_names=evidence.cases.label_names,
         arms=arms,
         verdicts=(),
         stamps=stamps,
@@ -132,12 +146,12 @@ def compare_folders(
         overhead_share=plan.overhead_share,
         planned=plan.planned,
     )
-    return replace(comparison, verdicts=verdict_sentences(comparison))
+    return replace(comparison, verdicts=verdict_texts(comparison))
 
 
-def _metric_infos(problem: type[Problem]) -> tuple[MetricInfo, ...]:
+def metric_infos(problem: type[Problem]) -> tuple[MetricInfo, ...]:
     """Return all metrics that arms have: those with intervals, then the calibration error."""
-    found = [
+    infos = [
         MetricInfo(
             name=metric.name,
             title=metric.title,
@@ -146,11 +160,11 @@ def _metric_infos(problem: type[Problem]) -> tuple[MetricInfo, ...]:
         )
         for metric in problem.metrics.values()
     ]
-    return (*found, CALIBRATION)
+    return (*infos, CALIBRATION)
 
 
 def _share_of_errors(baseline: ArmResult, metric: Metric, margin: float) -> float | None:
-    """Return the margin over what the baseline lacks of a perfect metric; None if there is none."""
+    """Return the margin over the baseline's distance from a perfect metric; None if undefined."""
     values = baseline.metrics.get(metric.name)
     if values is None or not metric.is_share or values.mean >= 1:
         return None
@@ -160,88 +174,94 @@ def _share_of_errors(baseline: ArmResult, metric: Metric, margin: float) -> floa
 def _evidence(
     groups: tuple[RunGroup, ...], metric: Metric, *, margin: float, alpha: float
 ) -> _Evidence:
-    questions: Questions | None = None
-    answered: dict[str, _Answered] = {}
+    cases: Cases | None = None
+    predictions: dict[str, _ArmPredictions] = {}
     for group in groups:
         if group.status == "complete":
-            answered[group.name], questions = _read(group, questions, metric.name)
-    questions = questions or _unanswered(groups)
-    base = answered.get(groups[0].name)
-    evidence = _Evidence(groups, questions, answered, {}, {}, metric.name)
+            predictions[group.name], cases = _read_arm(group, cases, metric.name)
+    cases = cases or _cases_without_complete_arms(groups)
+    base = predictions.get(groups[0].name)
+    evidence = _Evidence(groups, cases, predictions, {}, {}, metric.name)
     if base is None or len(groups[0].runs) < FEWEST_SEEDS:
         return evidence
-    base_fp32 = base.own if groups[0].mode == BASELINE else base.fp32
-    estimates, in_fp32 = {}, {}
+    base_fp32 = base.in_mode if groups[0].mode == BASELINE else base.in_fp32
+    estimates, estimates_fp32 = {}, {}
     for group in groups[1:]:
-        found = answered.get(group.name)
-        if found is None:
+        arm = predictions.get(group.name)
+        if arm is None:
             continue
-        estimates[group.name] = estimate(found.own, base.own, metric)
-        if found.fp32 and base_fp32:
-            in_fp32[group.name] = estimate(found.fp32, base_fp32, metric)
+        estimates[group.name] = estimate(arm.in_mode, base.in_mode, metric)
+        if arm.in_fp32 and base_fp32:
+            estimates_fp32[group.name] = estimate(arm.in_fp32, base_fp32, metric)
     placebos = {group.name for group in groups if group.is_placebo}
     modes = {name: each for name, each in estimates.items() if name not in placebos}
     return replace(
         evidence,
-        differences=decided(modes, metric, margin=margin, alpha=alpha)
-        | {name: explored(estimates[name], alpha=alpha) for name in placebos & set(estimates)},
-        differences_fp32={name: explored(each, alpha=alpha) for name, each in in_fp32.items()},
+        differences=with_verdicts(modes, metric, margin=margin, alpha=alpha)
+        | {
+            name: without_verdict(estimates[name], alpha=alpha)
+            for name in placebos & set(estimates)
+        },
+        differences_fp32={
+            name: without_verdict(each, alpha=alpha) for name, each in estimates_fp32.items()
+        },
     )
 
 
-def _unanswered(groups: tuple[RunGroup, ...]) -> Questions:
-    """Return the questions where no arm is whole: that modes diverge is a result to report.
+def _cases_without_complete_arms(groups: tuple[RunGroup, ...]) -> Cases:
+    """Return the cases if no arm is complete, because divergence is a result to report.
 
     Raises:
-        InputError: No run diverged: runs are missing, which is no result.
+        InputError: No run diverged, so there is no result, only missing runs.
     """
     if all(group.status != "unstable" for group in groups):
-        words = ", ".join(f"{group.name} {group.status_words()}" for group in groups)
+        listed = ", ".join(f"{group.name} {group.status_words()}" for group in groups)
         raise InputError(
-            f"RUN: no mode has finished runs at every seed ({words}), so there is nothing to "
-            "compare; train what is missing, or leave those seeds away"
+            f"RUN: no mode has finished runs with every seed ({listed}), so there is nothing to "
+            "compare. Train the missing runs, or omit those seeds."
         )
     for group in groups:
         for run in group.finished:
             path = run.folder / PREDICTIONS_NAME
-            return questions_of(path, read_predictions(path))
+            return cases_of(path, read_predictions(path))
     record = groups[0].runs[0].record
     split = next((name for name in FINAL_SPLITS if name in record.data.examples), FINAL_SPLITS[0])
-    # Nobody answered them: their number is shown, and no label is looked at.
-    nothing = np.zeros(record.data.examples.get(split, 0), dtype=np.int64)
+    # Without any predictions, only the number of cases is used, not their labels.
+    labels = np.zeros(record.data.examples.get(split, 0), dtype=np.int64)
     path = groups[0].runs[0].folder / PREDICTIONS_NAME
     names = tuple(record.label_names)
     kind = problem_of(record).name
-    return Questions(path=path, kind=kind, split=split, truth=nothing, label_names=names)
+    return Cases(path=path, kind=kind, split=split, truth=labels, label_names=names)
 
 
-def _read(group: RunGroup, questions: Questions | None, metric: str) -> tuple[_Answered, Questions]:
+def _read_arm(group: RunGroup, cases: Cases | None, metric: str) -> tuple[_ArmPredictions, Cases]:
     """Read the predictions of an arm, one run at a time."""
-    own: list[Answers] = []
-    fp32: list[Answers] = []
+    in_mode: list[RunPredictions] = []
+    in_fp32: list[RunPredictions] = []
     for run in group.runs:
         path = run.folder / PREDICTIONS_NAME
-        answers, questions = read_answers(path, questions, metric)
-        check_recorded(path, answers, run.record.metrics, questions.problem)
-        own.append(answers)
+        predictions, cases = read_run_predictions(path, cases, metric)
+        check_recorded(path, predictions, run.record.metrics, cases.problem)
+        in_mode.append(predictions)
         path = run.folder / PREDICTIONS_FP32_NAME
-        if group.mode != BASELINE and path.exists():  # in fp32 they would be the same again
-            answers, questions = read_answers(path, questions, metric)
-            check_recorded(path, answers, run.record.metrics_fp32, questions.problem)
-            fp32.append(answers)
-    assert questions is not None
-    return _Answered(tuple(own), tuple(fp32) if len(fp32) == len(own) else None), questions
+        if group.mode != BASELINE and path.exists():  # for fp32 they would be the same
+            predictions, cases = read_run_predictions(path, cases, metric)
+            check_recorded(path, predictions, run.record.metrics_fp32, cases.problem)
+            in_fp32.append(predictions)
+    assert cases is not None
+    has_fp32 = len(in_fp32) == len(in_mode)
+    return _ArmPredictions(tuple(in_mode), tuple(in_fp32) if has_fp32 else None), cases
 
 
-def _arm(group: RunGroup, evidence: _Evidence) -> ArmResult:
-    """Put what is known of an arm into figures."""
+def _arm_result(group: RunGroup, evidence: _Evidence) -> ArmResult:
+    """Compute the results of an arm."""
     baseline = evidence.baseline
-    found = evidence.answered.get(group.name)
+    arm = evidence.predictions.get(group.name)
     is_baseline = group is baseline
-    base = None if is_baseline else evidence.answered.get(baseline.name)
+    base = None if is_baseline else evidence.predictions.get(baseline.name)
     tf32 = next((other for other in evidence.groups if other.name == "tf32"), None)
     summaries = [run.record.precision.summary for run in (*group.finished, *group.runs)]
-    own = found.own if found else ()
+    predictions = arm.in_mode if arm else ()
     return ArmResult(
         name=group.name,
         mode=group.mode,
@@ -259,8 +279,8 @@ def _arm(group: RunGroup, evidence: _Evidence) -> ArmResult:
             )
             for run in group.runs
         ),
-        metrics=metric_values(own) if own else {},
-        metrics_fp32=metric_values(found.fp32) if found and found.fp32 else {},
+        metrics=metric_values(predictions) if predictions else {},
+        metrics_fp32=metric_values(arm.in_fp32) if arm and arm.in_fp32 else {},
         difference=evidence.differences.get(group.name),
         difference_fp32=evidence.differences_fp32.get(group.name),
         speed=speed(group, baseline, tf32),
@@ -269,13 +289,20 @@ def _arm(group: RunGroup, evidence: _Evidence) -> ArmResult:
         total_steps=tuple(
             run.record.steps.applied + run.record.steps.skipped for run in group.runs
         ),
-        flips=flips(evidence.questions, own, base.own, baseline.runs[0].folder / PREDICTIONS_NAME)
-        if own and base
+        flips=flips(
+            evidence.cases,
+            predictions,
+            base.in_mode,
+            baseline.runs[0].folder / PREDICTIONS_NAME,
+        )
+        if predictions and base
         else None,
-        classes=class_figures(evidence.questions.label_names, own, base.own if base else None)
-        if own
+        classes=class_figures(
+            evidence.cases.label_names, predictions, base.in_mode if base else None
+        )
+        if predictions
         else (),
-        confusion=summed_confusion(own) if own else (),
-        calibration=calibration_bins(own) if own else (),
+        confusion=summed_confusion(predictions) if predictions else (),
+        calibration=calibration_bins(predictions) if predictions else (),
         curves=tuple(curve(run, evidence.metric) for run in group.runs),
     )

@@ -1,4 +1,4 @@
-"""What the runs of a comparison had in common, and where they ran, for people."""
+"""The setup and environment that the runs of a comparison share, for readers."""
 
 from __future__ import annotations
 
@@ -6,64 +6,64 @@ from collections.abc import Mapping
 from typing import Any
 
 from ampft.runs.record import RunRecord
-from ampft.text.numbers import counted, size
+from ampft.text.numbers import byte_size, counted
 
-# Name in a report, name among the arguments.
+# Name in the report -> name of the argument.
 SETTINGS = {
     "learning rate": "learning_rate",
     "schedule": "lr_scheduler_type",
     "epochs": "num_train_epochs",
     "weight decay": "weight_decay",
-    "gradient norm clipped at": "max_grad_norm",
-    "longest sequence": "max_seq_length",
+    "gradient clipping norm": "max_grad_norm",
+    "maximum sequence length": "max_seq_length",
 }
 PACKAGES = ("ampft", "torch", "transformers", "accelerate", "numpy", "scikit-learn")
 
 
 def title(record: RunRecord) -> str:
-    """Return such as "all-MiniLM-L6-v2 on stdlib (summary)"."""
+    """Return the title, such as "all-MiniLM-L6-v2 on stdlib (summary)"."""
     return f"{record.model.name} on {record.data.name}"
 
 
 def setup(record: RunRecord) -> dict[str, str]:
-    """Return what was trained and how, in the order to be shown."""
+    """Return what was trained and how, in display order."""
     sizes = ", ".join(f"{name} {count:,}" for name, count in record.data.examples.items())
     steps = record.steps
     batch = "unknown" if steps.effective_batch_size is None else f"{steps.effective_batch_size:,}"
-    found = {
+    facts = {
         "model": f"{record.model.name}, {record.model.architecture}, "
         f"{record.model.parameters / 1e6:.1f} M parameters",
         "data": f"{record.data.name}: {sizes}; {counted(len(record.label_names), 'class')}",
         "effective batch": batch,
         "optimizer steps": f"{steps.total:,}",
     }
-    for shown, name in SETTINGS.items():
+    for title_, name in SETTINGS.items():
         value = record.arguments.get(name)
         if value is not None:
-            found[shown] = f"{value:g}" if isinstance(value, float) else str(value)
-    return found
+            facts[title_] = f"{value:g}" if isinstance(value, float) else str(value)
+    return facts
 
 
 def environment(record: RunRecord) -> dict[str, str]:
-    """Return hardware and versions, in the order to be shown."""
+    """Return hardware and versions, in display order."""
     topology, hardware = record.topology, record.hardware
-    found = {
+    facts = {
         "device": f"{topology.device}, {counted(topology.num_processes, 'process')}, "
         f"{counted(topology.cpu_threads, 'CPU thread')}" + " each" * (topology.num_processes > 1),
         **_machine(hardware),
         "Python": record.versions.get("python", "unknown"),
     }
-    return found | {name: record.versions[name] for name in PACKAGES if name in record.versions}
+    return facts | {name: record.versions[name] for name in PACKAGES if name in record.versions}
 
 
 def _machine(hardware: Mapping[str, Any]) -> dict[str, str]:
     gpus = ", ".join(str(gpu) for gpu in hardware.get("gpus") or [])
     memory = hardware.get("memory_bytes")
-    found = {
+    facts = {
         "GPU": gpus,
         "CPU": str(hardware.get("cpu") or ""),
         "cores": str(hardware.get("usable_cores") or ""),
-        "memory": size(memory) if isinstance(memory, int) else "",
+        "memory": byte_size(memory) if isinstance(memory, int) else "",
         "system": str(hardware.get("system") or ""),
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in facts.items() if value}

@@ -1,4 +1,4 @@
-"""Loss, loss scale and validation over the steps of a run, thinned to what a chart can show."""
+"""Loss, loss scale and validation over the steps of a run, thinned out for a chart."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from ampft.runs.history import read_history
 from ampft.text.json_io import JSONValue
 
 HISTORY_NAME = "history.jsonl"
-POINTS = 200
+MAX_POINTS = 200
 
 
 def curve(run: RecordedRun, metric: str) -> Curve:
-    """Return the curve of a run; empty where it left no history.
+    """Return the curve of a run; empty if the run left no history.
 
-    A stretch with a loss that is not finite has no mean: its point is `None`.
+    A segment with a loss that is not finite has no mean, and its point is None.
 
     Args:
-        run: Finished or not.
-        metric: The primary metric.
+        run: The run, finished or not.
+        metric: Name of the primary metric.
 
     Raises:
-        InputError: The history is there and cannot be read.
+        InputError: The history exists and cannot be read.
     """
     path = run.folder / HISTORY_NAME
     rows = read_history(path) if path.exists() else ()
-    stretches, validations = _stretches(rows), _validations(run, metric)
+    segments, validations = _segments(rows), _validations(run, metric)
     has_scale = any(_finite(row.get("loss_scale")) is not None for row in rows)
     return Curve(
         seed=run.seed,
-        steps=tuple(_step(stretch[-1]) for stretch in stretches),
-        loss=tuple(_mean([_finite(row.get("loss")) for row in stretch]) for stretch in stretches),
-        loss_scale=tuple(_finite(stretch[-1].get("loss_scale")) for stretch in stretches)
+        steps=tuple(_step(segment[-1]) for segment in segments),
+        loss=tuple(_mean([_finite(row.get("loss")) for row in segment]) for segment in segments),
+        loss_scale=tuple(_finite(segment[-1].get("loss_scale")) for segment in segments)
         if has_scale
         else None,
         skipped=tuple(_step(row) for row in rows if row.get("skipped")),
@@ -45,15 +45,15 @@ def curve(run: RecordedRun, metric: str) -> Curve:
 
 
 def _validations(run: RecordedRun, metric: str) -> list[tuple[int, float]]:
-    found = [(part.step, part.metrics.get(metric)) for part in run.record.validations]
-    return [(step, v) for step, v in found if v is not None and math.isfinite(v)]
+    values = [(part.step, part.metrics.get(metric)) for part in run.record.validations]
+    return [(step, v) for step, v in values if v is not None and math.isfinite(v)]
 
 
-def _stretches(
+def _segments(
     rows: Sequence[dict[str, JSONValue]],
 ) -> list[Sequence[dict[str, JSONValue]]]:
-    """Cut the rows into at most `POINTS` parts of nearly equal length."""
-    count = min(POINTS, len(rows))
+    """Split the rows into at most `MAX_POINTS` segments of nearly equal length."""
+    count = min(MAX_POINTS, len(rows))
     edges = [len(rows) * k // count for k in range(count + 1)] if count else []
     return [rows[low:high] for low, high in pairwise(edges)]
 
@@ -63,10 +63,10 @@ def _step(row: dict[str, JSONValue]) -> int:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    whole = [value for value in values if value is not None]
-    return math.fsum(whole) / len(whole) if whole and len(whole) == len(values) else None
+    present = [value for value in values if value is not None]
+    return math.fsum(present) / len(present) if present and len(present) == len(values) else None
 
 
 def _finite(value: JSONValue) -> float | None:
-    """Return a number; `None` for what a history writes as a word, such as "nan"."""
+    """Return a finite number; None for any other value, such as the string "nan" in a history."""
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""The primary metric of every arm against the baseline's, as the statistics have it."""
+"""Differences in the primary metric between the arms and the baseline."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ampft.comparison.analysis.answers import Answers
+from ampft.comparison.analysis.run_predictions import RunPredictions
 from ampft.comparison.findings import Difference, MetricValues
 from ampft.comparison.statistics.interval import DifferenceEstimate, estimate_difference
 from ampft.comparison.statistics.jackknife import jackknife_differences
@@ -14,45 +14,48 @@ from ampft.comparison.statistics.verdict import Decision, decide
 from ampft.metrics.sums import Metric
 
 
-def metric_values(answers: Sequence[Answers]) -> dict[str, MetricValues]:
-    """Return mean, deviation and values over the seeds of every metric, by name."""
-    return {name: _values([each.metrics[name] for each in answers]) for name in answers[0].metrics}
+def metric_values(predictions: Sequence[RunPredictions]) -> dict[str, MetricValues]:
+    """Return mean, standard deviation and values over the seeds of every metric, by name."""
+    return {
+        name: _values([each.metrics[name] for each in predictions])
+        for name in predictions[0].metrics
+    }
 
 
 def estimate(
-    answers: Sequence[Answers], baseline: Sequence[Answers], metric: Metric
+    predictions: Sequence[RunPredictions], baseline: Sequence[RunPredictions], metric: Metric
 ) -> DifferenceEstimate:
-    """Return the difference in the primary metric; both sides are in the order of the seeds."""
+    """Return the difference in a metric; both sides are in the order of the seeds."""
     return estimate_difference(
         jackknife_differences(
-            [each.sums for each in answers], [each.sums for each in baseline], metric
+            [each.sums for each in predictions], [each.sums for each in baseline], metric
         )
     )
 
 
-def decided(
+def with_verdicts(
     estimates: Mapping[str, DifferenceEstimate], metric: Metric, *, margin: float, alpha: float
 ) -> dict[str, Difference]:
-    """Return the differences of the modes, each with its verdict, Holm over all of them."""
+    """Return the differences of the modes with their verdicts, after Holm over all modes."""
     decisions = decide(
         estimates, margin=margin, alpha=alpha, higher_is_better=metric.higher_is_better
     )
     return {name: _with_verdict(decision) for name, decision in decisions.items()}
 
 
-def explored(found: DifferenceEstimate, *, alpha: float) -> Difference:
-    """Return a difference with its interval and without verdict: it was no question beforehand."""
+def without_verdict(estimated: DifferenceEstimate, *, alpha: float) -> Difference:
+    """Return an exploratory difference, with an interval but no verdict."""
     return Difference(
-        estimate=found.estimate,
-        per_seed=tuple(found.per_seed.tolist()),
-        interval95=found.interval(1 - alpha),
-        interval90=found.interval(1 - 2 * alpha),
+        estimate=estimated.estimate,
+        per_seed=tuple(estimated.per_seed.tolist()),
+        interval95=estimated.interval(1 - alpha),
+        interval90=estimated.interval(1 - 2 * alpha),
         level95=1 - alpha,
         level90=1 - 2 * alpha,
-        degrees_of_freedom=float(found.degrees_of_freedom),
-        seed_variance=found.seed_variance,
-        jackknife_variance=found.jackknife_variance,
-        jackknife_covariance=found.jackknife_covariance,
+        degrees_of_freedom=float(estimated.degrees_of_freedom),
+        seed_variance=estimated.seed_variance,
+        jackknife_variance=estimated.jackknife_variance,
+        jackknife_covariance=estimated.jackknife_covariance,
         p_difference=None,
         p_equivalence=None,
         p_difference_holm=None,
@@ -65,7 +68,7 @@ def explored(found: DifferenceEstimate, *, alpha: float) -> Difference:
 def _with_verdict(decision: Decision) -> Difference:
     blind = decision.blind
     return replace(
-        explored(decision.estimate, alpha=decision.alpha),
+        without_verdict(decision.estimate, alpha=decision.alpha),
         p_difference=decision.p_difference,
         p_equivalence=decision.p_equivalence,
         p_difference_holm=decision.p_difference_holm,
@@ -83,6 +86,6 @@ def _with_verdict(decision: Decision) -> Difference:
 
 
 def _values(values: Sequence[float]) -> MetricValues:
-    # Exact sums: equal values have a deviation of 0, not of a rounding error.
+    # `statistics` sums exactly, so equal values have a deviation of exactly 0.
     deviation = statistics.stdev(values) if len(values) > 1 else None
     return MetricValues(mean=statistics.fmean(values), sd=deviation, per_seed=tuple(values))

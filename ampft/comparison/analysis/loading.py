@@ -1,4 +1,4 @@
-"""Finding the runs of a comparison, and which of them belong together."""
+"""Find the runs of a comparison, and group them into arms."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ampft.comparison.arms import PLACEBO, place_of
+from ampft.comparison.arms import PLACEBO, arm_sort_key
 from ampft.errors import InputError
-from ampft.precision.modes import BASELINE, is_like_fp32
+from ampft.precision.modes import BASELINE, is_fp32
 from ampft.runs.record import RECORD_NAME, RunRecord, read_record
 
-RUNS_NAME = "runs"  # a comparison's own folder holds its runs under this name
+RUNS_NAME = "runs"  # subfolder of a comparison's folder that holds its runs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,11 +19,11 @@ class RecordedRun:
     """A run's folder and record.
 
     Attributes:
-        folder: Where it is.
-        record: Its run.json.
-        mode: As requested, Accelerate's "no" as "fp32".
-        arm: The mode, or "placebo" when its initial weights were perturbed.
-        seed: Of training.
+        folder: Folder of the run.
+        record: Run record in its run.json.
+        mode: Requested mode, with Accelerate's "no" as "fp32".
+        arm: Mode, or "placebo" if its initial weights were perturbed.
+        seed: Training seed.
     """
 
     folder: Path
@@ -34,84 +34,84 @@ class RecordedRun:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it came to its report."""
+        """Whether the run finished."""
         return self.record.status == "finished"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunGroup:
-    """The runs of an arm, by ascending seed; every group of a comparison has the same seeds."""
+    """The runs of an arm by ascending seed. All groups of a comparison have the same seeds."""
 
     name: str
     runs: tuple[RecordedRun, ...]
 
     @property
     def mode(self) -> str:
-        """The mode of all of them."""
+        """The mode of the runs."""
         return self.runs[0].mode
 
     @property
     def is_placebo(self) -> bool:
-        """Whether their initial weights were perturbed."""
+        """Whether the initial weights were perturbed."""
         return self.name == PLACEBO
 
     @property
     def status(self) -> str:
-        """Return "complete", "unstable" or "failed", as in `Arm`."""
+        """The status "complete", "unstable" or "failed", as in `ArmResult`."""
         if any(run.record.status == "diverged" for run in self.runs):
             return "unstable"
         return "complete" if all(run.is_finished for run in self.runs) else "failed"
 
     @property
     def finished(self) -> tuple[RecordedRun, ...]:
-        """Those that came to their report."""
+        """The finished runs."""
         return tuple(run for run in self.runs if run.is_finished)
 
     def status_words(self) -> str:
-        """Return such as "unstable, 2 of 5"."""
+        """Return the status with the number of runs, such as "unstable, 2 of 5"."""
         total = len(self.runs)
         diverged = sum(run.record.status == "diverged" for run in self.runs)
-        cut_short = total - diverged - len(self.finished)
+        unfinished = total - diverged - len(self.finished)
         if not diverged:
-            return f"failed, {cut_short} of {total}" if cut_short else "complete"
-        rest = f"; {cut_short} did not finish" if cut_short else ""
+            return f"failed, {unfinished} of {total}" if unfinished else "complete"
+        rest = f"; {unfinished} did not finish" if unfinished else ""
         return f"unstable, {diverged} of {total}{rest}"
 
 
 def find_runs(folders: Sequence[Path]) -> tuple[RecordedRun, ...]:
-    """Read the records of runs; the order of the folders is of no consequence.
+    """Read the records of runs. The order of the folders does not matter.
 
     Args:
-        folders: Output folders of runs, or folders of comparisons, whose runs are meant.
+        folders: Output folders of runs, or of comparisons, which stand for their runs.
 
     Raises:
-        InputError: There are none, or a folder holds neither.
+        InputError: There are no runs, or a folder is not the folder of a run or a comparison.
     """
-    found: dict[Path, Path] = {}
+    run_folders: dict[Path, Path] = {}
     for folder in folders:
         for run in _run_folders(folder):
-            found.setdefault(run.resolve(), run)  # named twice, by a pattern for example
-    return tuple(_run(folder) for folder in found.values())
+            run_folders.setdefault(run.resolve(), run)  # a pattern may match a folder twice
+    return tuple(_recorded_run(folder) for folder in run_folders.values())
 
 
 def group_runs(runs: Sequence[RecordedRun], *, baseline: str) -> tuple[RunGroup, ...]:
     """Group runs into arms, the baseline first and the placebo second, and pair them by seed.
 
     Args:
-        runs: As `find_runs` returns them.
-        baseline: The mode that all others are compared with.
+        runs: Runs as returned by `find_runs`.
+        baseline: Mode that all others are compared with.
 
     Raises:
-        InputError: There is no baseline or nothing beside it; two runs have the same mode and
-            seed; a mode lacks a run at a seed that another has.
+        InputError: There is no baseline or no other mode, two runs have the same mode and seed, or
+            a mode lacks a run with a seed that another mode has.
     """
     arms: dict[str, dict[int, RecordedRun]] = {}
-    for run in sorted(runs, key=lambda run: (place_of(run.arm), run.seed, str(run.folder))):
+    for run in sorted(runs, key=lambda run: (arm_sort_key(run.arm), run.seed, str(run.folder))):
         seeds = arms.setdefault(run.arm, {})
         if run.seed in seeds:
             raise InputError(
                 f"RUN: {seeds[run.seed].folder} and {run.folder} are both runs of {run.arm} with "
-                f"seed {run.seed}; name one of them"
+                f"seed {run.seed}. Name only one of them."
             )
         seeds[run.seed] = run
     _check_baseline(arms, baseline)
@@ -126,26 +126,30 @@ def group_runs(runs: Sequence[RecordedRun], *, baseline: str) -> tuple[RunGroup,
 def _run_folders(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise InputError(
-            f"RUN {folder}: is no folder; name the --output_dir of a run, which holds {RECORD_NAME}"
+            f"RUN {folder}: there is no such folder. Name the --output_dir of a run, which holds "
+            f"{RECORD_NAME}."
         )
-    inside = folder / RUNS_NAME
-    if (folder / RECORD_NAME).exists() or not inside.is_dir():
+    runs_folder = folder / RUNS_NAME
+    if (folder / RECORD_NAME).exists() or not runs_folder.is_dir():
         return [folder]
-    found = sorted(path for path in inside.iterdir() if (path / RECORD_NAME).is_file())
-    if not found:
-        raise InputError(f"RUN {folder}: {inside} holds no run yet; each has a {RECORD_NAME}")
-    return found
+    runs = sorted(path for path in runs_folder.iterdir() if (path / RECORD_NAME).is_file())
+    if not runs:
+        raise InputError(
+            f"RUN {folder}: {runs_folder} does not contain any runs, which would have a "
+            f"{RECORD_NAME}. Name the folder of a comparison that has started."
+        )
+    return runs
 
 
-def _run(folder: Path) -> RecordedRun:
+def _recorded_run(folder: Path) -> RecordedRun:
     record = read_record(folder)
     seed = record.arguments.get("seed")
     if not isinstance(seed, int):
         raise InputError(
-            f"RUN {folder}: its {RECORD_NAME} names no seed among the arguments, so it cannot be "
-            "paired with another run; leave it away"
+            f"RUN {folder}: the arguments in its {RECORD_NAME} have no seed, so it cannot be "
+            "paired with another run. Omit this folder."
         )
-    mode = BASELINE if is_like_fp32(record.precision.requested) else record.precision.requested
+    mode = BASELINE if is_fp32(record.precision.requested) else record.precision.requested
     arm = PLACEBO if record.model.perturbed else mode
     return RecordedRun(folder=folder, record=record, mode=mode, arm=arm, seed=seed)
 
@@ -154,19 +158,20 @@ def _check_baseline(arms: Mapping[str, Mapping[int, RecordedRun]], baseline: str
     listed = ", ".join(arms) or "none"
     if baseline not in arms:
         raise InputError(
-            f"--baseline {baseline}: no run of {baseline} among the runs named (there are: "
-            f"{listed}); name its runs too, or another baseline with --baseline MODE"
+            f"--baseline {baseline}: there are only runs of {listed}. Add runs of {baseline}, or "
+            "choose another baseline with --baseline MODE."
         )
     if len(arms) == 1:
         raise InputError(
-            f"RUN: all runs are of {baseline}, so there is nothing to compare; name runs of "
-            "another mode too"
+            f"RUN: all runs are in {baseline}, so there is nothing to compare. Add runs in another "
+            "mode."
         )
     for run in arms.get(PLACEBO, {}).values():
         if run.mode != baseline:
             raise InputError(
-                f"RUN {run.folder}: perturbs the initial weights in {run.mode}, but the placebo is "
-                f"the baseline's twin, in {baseline}; leave it away or pass --baseline {run.mode}"
+                f"RUN {run.folder}: this placebo run is in {run.mode}, but a placebo must be in "
+                f"the mode of the baseline, {baseline}. Omit this folder or use --baseline "
+                f"{run.mode}."
             )
 
 
@@ -179,8 +184,8 @@ def _check_pairs(arms: Mapping[str, Mapping[int, RecordedRun]]) -> None:
         if seed not in runs
     ]
     if missing:
-        shown = "; ".join(missing[:10]) + (" and more" if len(missing) > 10 else "")
+        listed = ", ".join(missing[:10]) + (" and more" if len(missing) > 10 else "")
         raise InputError(
-            f"RUN: runs are compared pair by pair at the same seed, but {shown}. Train what is "
-            "missing, or leave the runs of those seeds away."
+            f"RUN: runs are compared in pairs with the same seed, but some are missing: {listed}. "
+            "Train the missing runs, or omit all runs with those seeds."
         )

@@ -1,1 +1,1 @@
-"""Doing a comparison: the plan, the estimate, the runs as processes of their own, the progress."""
+"""Run a comparison: its plan, its time estimate, its runs as separate processes, its progress."""

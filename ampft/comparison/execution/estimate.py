@@ -1,4 +1,4 @@
-"""How long the runs of a comparison take, from a few measured steps, and what fits a budget."""
+"""Estimate how long the runs of a comparison take, and reduce them to fit a budget."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 
 from ampft.errors import InputError
 from ampft.precision.modes import BASELINE
-from ampft.text.numbers import about, counted
+from ampft.text.numbers import approximate_duration, counted
 
-# A class needs a few examples to be learned at all.
-LEAST_EXAMPLES_OF_A_CLASS = 8
+# A model cannot learn a class from fewer examples.
+MIN_EXAMPLES_PER_CLASS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModeCost:
-    """What a mode takes: seconds per optimizer step, and per example of an evaluation."""
+    """Cost of a mode: seconds per optimizer step, and per example in evaluation."""
 
     step: float
     evaluated_example: float
@@ -27,8 +27,8 @@ class Size:
 
     Attributes:
         epochs: Passes over the training data.
-        train_examples: In the training split.
-        max_steps: Optimizer steps after which to stop; None for whole epochs.
+        train_examples: Number of training examples.
+        max_steps: Number of optimizer steps; None trains for `epochs`.
     """
 
     epochs: int
@@ -38,19 +38,19 @@ class Size:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """What was measured before the first run.
+    """Measurements taken before the first run.
 
     Attributes:
         startup: Seconds from launching a process to its first step.
         modes: Cost by mode.
         executions: "native" or "emulated", by mode.
-        device: Words such as "CPU, 2 threads".
-        size: Of a run as it was asked for.
-        effective_batch_size: Examples of an optimizer step, over all processes.
-        validation_examples: Evaluated after each epoch; 0 for none.
-        final_examples: Of the final report, in its own precision and in fp32.
-        classes: Number of labels.
-        model_bytes: A saved model has.
+        device: Description such as "CPU, 2 threads".
+        size: Requested size of a run.
+        effective_batch_size: Examples per optimizer step, over all processes.
+        validation_examples: Examples evaluated after each epoch; 0 for none.
+        final_examples: Examples of the final report, evaluated in the mode and again in fp32.
+        classes: Number of classes.
+        model_bytes: Size of a saved model in bytes.
     """
 
     startup: float
@@ -65,7 +65,7 @@ class Estimate:
     model_bytes: int
 
     def steps_per_epoch(self, size: Size) -> int:
-        """Return the optimizer steps of an epoch; the last one may be short."""
+        """Return the optimizer steps per epoch, including a short last one."""
         return -(-size.train_examples // self.effective_batch_size)
 
     def total_steps(self, size: Size) -> int:
@@ -73,7 +73,7 @@ class Estimate:
         return size.max_steps or size.epochs * self.steps_per_epoch(size)
 
     def run_seconds(self, mode: str, size: Size) -> float:
-        """Return the seconds of a run in `mode`, from its launch to its end."""
+        """Return the seconds of a run in `mode`, from launch to end."""
         cost = self.modes[mode]
         steps = self.total_steps(size)
         epochs = -(-steps // self.steps_per_epoch(size))
@@ -82,64 +82,70 @@ class Estimate:
         return self.startup + steps * cost.step + evaluated * cost.evaluated_example + in_fp32
 
     def total_seconds(self, modes: Sequence[str], size: Size) -> float:
-        """Return the seconds of one run in each of `modes`; a mode may occur several times."""
+        """Return the total seconds of one run per entry of `modes`, which may repeat a mode."""
         return sum(self.run_seconds(mode, size) for mode in modes)
 
-    def least_examples(self) -> int:
-        """Return the fewest training examples that a budget may leave."""
-        least = max(self.effective_batch_size, LEAST_EXAMPLES_OF_A_CLASS * self.classes)
-        return min(least, self.size.train_examples)
+    def min_examples(self) -> int:
+        """Return the minimum number of training examples that a budget may leave."""
+        needed = max(self.effective_batch_size, MIN_EXAMPLES_PER_CLASS * self.classes)
+        return min(needed, self.size.train_examples)
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A size within a budget: settings of classify.py that make it, and a sentence for each."""
+    """A run size within a budget.
+
+    Attributes:
+        size: The size.
+        overrides: Settings of classify.py that produce it.
+        reductions: One sentence per override.
+    """
 
     size: Size
     overrides: Mapping[str, int]
-    sentences: tuple[str, ...]
+    reductions: tuple[str, ...]
 
 
 def fit(estimate: Estimate, modes: Sequence[str], budget: float | None) -> Fitted:
-    """Reduce epochs (or steps, where they are what ends a run), then training examples.
+    """Reduce the epochs (or the steps, if they limit the run), then the training examples.
 
-    Never seeds, which carry the answer, and never evaluation data, which carry its precision.
+    Seeds and evaluation data are never reduced: the precision of the result depends on them.
 
     Args:
-        estimate: Measured.
-        modes: Of every run of the comparison, a mode as often as it runs.
-        budget: Seconds for all of them; None for as long as it takes.
+        estimate: Measured costs.
+        modes: Mode of every run of the comparison.
+        budget: Seconds for all runs; None for no limit.
 
     Raises:
-        InputError: Even the least takes longer.
+        InputError: Even the minimum size exceeds the budget.
     """
-    asked = estimate.size
-    if budget is None or estimate.total_seconds(modes, asked) <= budget:
-        return Fitted(asked, {}, ())
+    requested = estimate.size
+    if budget is None or estimate.total_seconds(modes, requested) <= budget:
+        return Fitted(requested, {}, ())
 
     def within(size: Size) -> bool:
         return estimate.total_seconds(modes, size) <= budget
 
-    if asked.max_steps:
-        steps = _largest(1, asked.max_steps, lambda n: within(replace(asked, max_steps=n)))
+    if requested.max_steps:
+        steps = _largest(1, requested.max_steps, lambda n: within(replace(requested, max_steps=n)))
         if steps is None:
-            raise _too_little(estimate, modes, replace(asked, max_steps=1), budget)
-        return _fitted(asked, replace(asked, max_steps=steps))
-    epochs = _largest(1, asked.epochs, lambda n: within(replace(asked, epochs=n)))
+            raise _budget_error(estimate, modes, replace(requested, max_steps=1), budget)
+        return _fitted(requested, replace(requested, max_steps=steps))
+    epochs = _largest(1, requested.epochs, lambda n: within(replace(requested, epochs=n)))
     if epochs is not None:
-        return _fitted(asked, replace(asked, epochs=epochs))
-    once = replace(asked, epochs=1)
-    least = estimate.least_examples()
+        return _fitted(requested, replace(requested, epochs=epochs))
+    one_epoch = replace(requested, epochs=1)
+    fewest = estimate.min_examples()
     examples = _largest(
-        least, asked.train_examples, lambda n: within(replace(once, train_examples=n))
+        fewest, requested.train_examples, lambda n: within(replace(one_epoch, train_examples=n))
     )
     if examples is None:
-        raise _too_little(estimate, modes, replace(once, train_examples=least), budget)
-    return _fitted(asked, replace(once, train_examples=examples))
+        raise _budget_error(estimate, modes, replace(one_epoch, train_examples=fewest), budget)
+    return _fitted(requested, replace(one_epoch, train_examples=examples))
 
 
 def _largest(low: int, high: int, fits: Callable[[int], bool]) -> int | None:
-    """Return the largest whole number from `low` to `high` that fits, by bisection."""
+    """Return the largest integer from `low` to `high` that fits; None if none does (bisection)."""
     if not fits(low):
         return None
     while low < high:
@@ -148,25 +154,28 @@ def _largest(low: int, high: int, fits: Callable[[int], bool]) -> int | None:
     return low
 
 
-def _fitted(asked: Size, size: Size) -> Fitted:
+def _fitted(requested: Size, size: Size) -> Fitted:
     changes = {
-        "num_train_epochs": (asked.epochs, size.epochs),
-        "max_train_steps": (asked.max_steps, size.max_steps),
-        "max_train_samples": (asked.train_examples, size.train_examples),
+        "num_train_epochs": (requested.epochs, size.epochs),
+        "max_train_steps": (requested.max_steps, size.max_steps),
+        "max_train_samples": (requested.train_examples, size.train_examples),
     }
-    overrides, sentences = {}, []
+    overrides, reductions = {}, []
     for name, (before, after) in changes.items():
         if before != after and after is not None:
             overrides[name] = after
-            sentences.append(f"--{name} {after} in place of {before}, to fit the budget.")
-    return Fitted(size, overrides, tuple(sentences))
+            reductions.append(f"--{name} reduced from {before} to {after} to fit the budget.")
+    return Fitted(size, overrides, tuple(reductions))
 
 
-def _too_little(estimate: Estimate, modes: Sequence[str], least: Size, budget: float) -> InputError:
-    needed = estimate.total_seconds(modes, least)
-    kept = counted(estimate.total_steps(least), "optimizer step")
+def _budget_error(
+    estimate: Estimate, modes: Sequence[str], minimum: Size, budget: float
+) -> InputError:
+    needed = estimate.total_seconds(modes, minimum)
+    steps = counted(estimate.total_steps(minimum), "optimizer step")
     return InputError(
-        f"--budget: {about(max(budget, 0))} are left for {counted(len(modes), 'run')}, and even "
-        f"with {kept} each they take about {about(needed)}. Give at least that, fewer --modes, "
-        "or leave --budget away: it never takes away seeds or evaluation data."
+        f"--budget: {approximate_duration(max(budget, 0))} are left for "
+        f"{counted(len(modes), 'run')}, but even with {steps} each, they take about "
+        f"{approximate_duration(needed)}. Increase the budget, name fewer "
+        "--modes, or remove --budget. A budget never reduces seeds or evaluation data."
     )

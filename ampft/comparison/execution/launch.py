@@ -1,4 +1,4 @@
-"""Processes of a comparison: launched by Accelerate, waited for, and ended with their children."""
+"""Launch the processes of a comparison, wait for them, and terminate them with their children."""
 
 from __future__ import annotations
 
@@ -18,41 +18,44 @@ from filelock import lock_descriptor, unlock_descriptor
 from ampft.errors import InputError
 
 POLL_SECONDS = 0.5
-# A run that is told to end finishes its step, writes its record and leaves.
-SECONDS_TO_END = 60.0
+# A run that receives SIGTERM finishes its step and writes its record before it exits.
+TERMINATION_SECONDS = 60.0
 
 
-def launch_command(config_file: str | None, *words: str) -> list[str]:
-    """Return the words that start `words`, a script or `-m` and a module, as a run is started.
+def launch_command(config_file: str | None, *argv: str) -> list[str]:
+    """Return the command that starts a script, or a module with `-m`, through `accelerate launch`.
 
-    The precision is the run's own flag. The launcher is told `no`, which counts as unset, so that
-    neither its configuration file nor the environment contradicts the flag.
+    A run sets its precision by its own flag. The launcher gets `no`, which counts as unset, so that
+    neither its configuration file nor the environment conflicts with the flag.
+
+    Args:
+        config_file: Configuration file of Accelerate; None for none.
+        argv: Script, or `-m` and a module, and its arguments.
     """
     config = ("--config_file", config_file) if config_file is not None else ()
     launcher = (sys.executable, "-m", "accelerate.commands.launch")
-    return [*launcher, *config, "--mixed_precision", "no", *words]
+    return [*launcher, *config, "--mixed_precision", "no", *argv]
 
 
-def run_to_end(
+def run_command(
     command: Sequence[str], log: Path, watch: Callable[[], None] | None = None
 ) -> tuple[int, float]:
-    """Run a command with its output in `log`; return its exit code and its seconds.
+    """Run a command with its output in `log`; return its exit code and its duration in seconds.
 
-    However this ends, no process of the command is left: when an exception comes in between, such
-    as Ctrl-C, all are told to end and are waited for.
+    No process of the command outlives this call. After an exception such as Ctrl-C, all of them are
+    terminated first.
 
     Args:
-        command: Its words.
-        log: The file that gets standard output and standard error.
-        watch: Called about twice a second while the command runs.
+        command: Command and arguments.
+        log: File for standard output and standard error.
+        watch: Callback, called about twice a second while the command runs.
 
     Raises:
-        InputError: A process that an earlier comparison started still writes to `log`.
+        InputError: A process of an earlier comparison still writes to `log`.
     """
     started = time.perf_counter()
-    with _held(log) as output:
-        # A session of its own: Ctrl-C at the terminal reaches this process alone, which passes it
-        # on once.
+    with _locked(log) as output:
+        # In a separate session, so that Ctrl-C reaches only this process, which forwards it once.
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -61,99 +64,99 @@ def run_to_end(
             start_new_session=True,
         )
         try:
-            while (code := _ended(process)) is None:
+            while (code := _poll(process)) is None:
                 if watch is not None:
                     watch()
         except BaseException:
-            _end(process)
+            _terminate(process)
             raise
     return code, time.perf_counter() - started
 
 
-def check_ended(logs: Path) -> None:
-    """Check that nothing is left of what a comparison started that was killed.
+def check_no_process_left(logs: Path) -> None:
+    """Check that no process of a killed comparison is still running.
 
     Args:
-        logs: The folder of its logs.
+        logs: Folder of the logs of the comparison.
 
     Raises:
-        InputError: A process still writes to one of them. Nothing was changed.
+        InputError: A process still writes to one of the logs. Nothing was changed.
     """
     for log in sorted(logs.glob("*.log")):
         with log.open("ab") as file:
-            _hold(file, log)
+            _lock(file, log)
             unlock_descriptor(file.fileno())
 
 
 @contextlib.contextmanager
-def _held(log: Path) -> Iterator[BinaryIO]:
-    """Yield the emptied log, locked by this process and by all that inherit it as their output.
+def _locked(log: Path) -> Iterator[BinaryIO]:
+    """Yield the emptied log, locked by this process and by its children, whose output it is.
 
-    So the lock outlives this process only where it is killed, and ends with the last of them.
+    If this process is killed, the lock lasts until the last of its children has ended.
     """
     with log.open("ab") as output:
-        _hold(output, log)
+        _lock(output, log)
         output.truncate(0)
         try:
             yield output
         finally:
-            unlock_descriptor(output.fileno())  # a service that a run leaves behind shares the lock
+            unlock_descriptor(output.fileno())  # a daemon left behind by a run would keep the lock
 
 
-def _hold(file: BinaryIO, log: Path) -> None:
+def _lock(file: BinaryIO, log: Path) -> None:
     if not lock_descriptor(file.fileno(), blocking=False):
         writers = " ".join(map(str, _writers(log)))
-        remedy = f"end it (kill {writers})" if writers else "end it on the machine that it is on"
+        remedy = f"stop it (kill {writers})" if writers else "stop it on the machine it runs on"
         raise InputError(
-            f"--output_dir {log.parent.parent}: what a comparison started that was killed still "
-            f"runs (process {writers or 'unknown'}) and writes to {log}. Two runs at once spoil "
-            f"each other's time. Wait for it, or {remedy}; the same command then goes on."
+            f"--output_dir {log.parent.parent}: a run of a killed comparison is still running "
+            f"(process {writers or 'unknown'}) and writes to {log}. Two runs at once would distort "
+            f"each other's timings. Wait for it or {remedy}, then repeat the command."
         )
 
 
 def _writers(log: Path) -> list[int]:
-    """Return the ids of the other processes that have the log open, as far as they can be seen."""
-    path, found = str(log.resolve()), []
+    """Return the ids of other processes that have the log open, as far as they are visible."""
+    path, ids = str(log.resolve()), []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if process.pid != os.getpid() and path in [f.path for f in process.open_files()]:
-                found.append(process.pid)
-    return found
+                ids.append(process.pid)
+    return ids
 
 
-def _ended(process: subprocess.Popen[bytes]) -> int | None:
+def _poll(process: subprocess.Popen[bytes]) -> int | None:
     try:
         return process.wait(POLL_SECONDS)
     except subprocess.TimeoutExpired:
         return None
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Tell the command and all below it to end, and wait; a second interruption kills them."""
-    family: list[psutil.Process] = []
+def _terminate(process: subprocess.Popen[bytes]) -> None:
+    """Terminate the command and its descendants, and wait; a second interruption kills them."""
+    descendants: list[psutil.Process] = []
     with contextlib.suppress(psutil.NoSuchProcess):
-        # The launcher leaves at once while the run is still writing its record.
-        family = psutil.Process(process.pid).children(recursive=True)
+        # The launcher exits at once while the run is still writing its record.
+        descendants = psutil.Process(process.pid).children(recursive=True)
     _signal(process, kill=False)
-    left = family
+    alive = descendants
     try:
-        process.wait(SECONDS_TO_END)
-        _, left = psutil.wait_procs(family, timeout=SECONDS_TO_END)
+        process.wait(TERMINATION_SECONDS)
+        _, alive = psutil.wait_procs(descendants, timeout=TERMINATION_SECONDS)
     except subprocess.TimeoutExpired:
         pass
     finally:
         _signal(process, kill=True)
-        for member in left:
+        for descendant in alive:
             with contextlib.suppress(psutil.NoSuchProcess):
-                member.kill()
+                descendant.kill()
         process.wait()
 
 
 def _signal(process: subprocess.Popen[bytes], *, kill: bool) -> None:
-    if sys.platform == "win32":  # which has neither groups nor SIGKILL
+    if sys.platform == "win32":  # has neither process groups nor SIGKILL
         process.kill()
         return
-    # Gone already, or its number was given to another user's process since.
+    # It may have ended already, and its id may belong to another user's process by now.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL if kill else signal.SIGTERM)
 
@@ -162,13 +165,14 @@ def _signal(process: subprocess.Popen[bytes], *, kill: bool) -> None:
 def interruptible(how_to_continue: Callable[[], str]) -> Iterator[None]:
     """Turn Ctrl-C, SIGTERM and SIGHUP into one message on standard error and an exit code.
 
-    Processes that run have a session of their own, so nobody else would end them.
+    Runs are in separate sessions, so they receive none of these signals themselves.
 
     Args:
-        how_to_continue: Says what was reached, and what to do.
+        how_to_continue: Returns what has been done so far and how to continue.
 
     Raises:
-        SystemExit: 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP, as shells count.
+        SystemExit: 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP, following the convention
+            of shells.
     """
 
     def stop(number: int, frame: object) -> None:
@@ -176,7 +180,7 @@ def interruptible(how_to_continue: Callable[[], str]) -> Iterator[None]:
 
     # Windows has no SIGHUP.
     known = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    # What is ignored stays so: nohup ignores SIGHUP.
+    # Ignored signals stay ignored, such as SIGHUP under nohup.
     numbers = [number for number in known if signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, stop) for number in numbers}
     try:
@@ -184,10 +188,10 @@ def interruptible(how_to_continue: Callable[[], str]) -> Iterator[None]:
     except KeyboardInterrupt:
         print(f"\ninterrupted: {how_to_continue()}", file=sys.stderr)
         raise SystemExit(128 + signal.SIGINT) from None
-    except SystemExit as ended:
+    except SystemExit as exit_:
         for number in numbers:
-            if ended.code == 128 + number:
-                print(f"\nended by {number.name}: {how_to_continue()}", file=sys.stderr)
+            if exit_.code == 128 + number:
+                print(f"\nterminated by {number.name}: {how_to_continue()}", file=sys.stderr)
         raise
     finally:
         for number, handler in before.items():

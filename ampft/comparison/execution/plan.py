@@ -1,67 +1,70 @@
-"""What a comparison does: its arms, its seeds, which run comes after which."""
+"""The plan of a comparison: its arms, seeds and the order of its runs; plan.json."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
-from ampft.comparison.arms import Arm, arms_of
+from ampft.comparison.arms import Arm, make_arms
 from ampft.comparison.execution.estimate import Estimate, Size
 from ampft.comparison.findings import PlanFacts
+from ampft.errors import InputError
 from ampft.precision.modes import TABLE
-from ampft.text.json_io import JSONValue
+from ampft.text.escaping import inert
+from ampft.text.json_io import JSONValue, check_schema, from_json, read_json_object
 
 SCHEMA = 1
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One training: an arm at a seed."""
+    """One run: an arm with a seed."""
 
     arm: Arm
     seed: int
 
     @property
     def name(self) -> str:
-        """Of its folder and its log."""
+        """The name of its folder and its log."""
         return f"{self.arm.name}-seed{self.seed}"
 
     @property
-    def words(self) -> tuple[str, ...]:
-        """What tells it from the other runs, as flags of classify.py."""
-        words = ["--mixed_precision", self.arm.mode, "--seed", str(self.seed)]
+    def flags(self) -> tuple[str, ...]:
+        """The flags of classify.py that distinguish it from the other runs."""
+        flags = ["--mixed_precision", self.arm.mode, "--seed", str(self.seed)]
         if not TABLE[self.arm.mode].replaces_layers:
-            words.append("--evaluate_fp32")
-        return (*words, *["--perturb_initial_weights"] * self.arm.is_perturbed)
+            flags.append("--evaluate_fp32")
+        return (*flags, *["--perturb_initial_weights"] * self.arm.is_perturbed)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A comparison as it was planned, and as far as it has come; `plan.json`.
+    """The plan of a comparison and its progress; `plan.json`.
 
     Attributes:
-        modes: The baseline first.
-        first_seed: Of the runs; the others follow it.
-        looks: Numbers of seeds at which results are analysed; the last one is all of them.
-        metric: The primary metric.
-        margin: Differences within it count as none, a fraction (0.01 is one point).
-        placebo: Whether the baseline runs once more with perturbed initial weights.
-        arguments: Settings of classify.py as they were parsed; secrets withheld.
-        config_file: Of Accelerate.
-        budget: Seconds; None for as long as it takes.
-        estimate: Measured before the first run.
-        size: Of each run, after the budget.
+        modes: Modes, the baseline first.
+        first_seed: Seed of the first run of each arm; the other seeds follow consecutively.
+        looks: Numbers of seeds at which the results are analysed; the last is the number of seeds.
+        metric: Name of the primary metric.
+        margin: Equivalence margin as a fraction (0.01 is one point).
+        placebo: Whether the baseline is also trained from perturbed initial weights.
+        arguments: Parsed settings of classify.py, with secrets redacted.
+        config_file: Configuration file of Accelerate.
+        budget: Time limit in seconds; None for no limit.
+        estimate: Measurements taken before the first run.
+        size: Size of each run, after reductions to fit the budget.
         overrides: Settings that the budget changes.
-        reductions: A sentence for each of them.
-        notes: What else was decided, such as that fp32 was added.
-        looks_taken: Numbers of seeds that were complete when results were analysed.
-        added_after_look: Whether seeds were added that no plan named, after results were seen.
-        runs_seconds: Time of the runs so far, launch to end.
-        own_seconds: Time of comparing so far: all that is none of the runs, nor the yardstick.
+        reductions: One sentence per override.
+        notes: Notes on other decisions, such as that fp32 was added.
+        looks_taken: Numbers of seeds that were complete when the results were analysed.
+        added_after_look: Whether unplanned seeds were added after results were seen.
+        runs_seconds: Time of the runs so far, from launch to end.
+        own_seconds: Time of the comparison itself so far, without the runs and the yardstick.
         yardstick_seconds: Time of the noise yardstick.
-        written: When the plan was made, ISO 8601, UTC.
+        written: Time at which the plan was made, ISO 8601, UTC.
         schema: Version of this layout.
     """
 
@@ -89,55 +92,128 @@ class Plan:
 
     @property
     def arms(self) -> tuple[Arm, ...]:
-        """The baseline, its placebo, the other modes."""
-        return arms_of(self.modes, placebo=self.placebo)
+        """The baseline, its placebo and the other modes."""
+        return make_arms(self.modes, placebo=self.placebo)
 
     def runs(self, seeds: int | None = None) -> tuple[PlannedRun, ...]:
-        """Return the runs of the first `seeds` seeds in their order; None for all seeds."""
+        """Return the runs of the first `seeds` seeds in execution order; None for all seeds."""
         count = self.looks[-1] if seeds is None else seeds
         return interleaved(self.arms, range(self.first_seed, self.first_seed + count))
 
     def expected_seconds(self, run: PlannedRun) -> float:
-        """Return what a run takes by the estimate."""
+        """Return the estimated seconds of a run."""
         return self.estimate.run_seconds(run.arm.mode, self.size)
 
     @property
     def overhead_share(self) -> float | None:
-        """Time of comparing over the time of the runs; None before the first run has ended."""
+        """Time of the comparison itself over that of its runs; None before the first run ended."""
         return self.own_seconds / self.runs_seconds if self.runs_seconds else None
 
-    def looked(self, seeds: int) -> Plan:
-        """Return the plan after results of `seeds` complete seeds were analysed.
+    def with_analysis(self, seeds: int) -> Plan:
+        """Return the plan after the results of `seeds` complete seeds were analysed.
 
-        To analyse the same results again is no further look.
+        Analysing the same seeds again does not count as another analysis.
         """
         if seeds in self.looks_taken:
             return self
         return replace(self, looks_taken=(*self.looks_taken, seeds))
 
     def facts(
-        self, yardstick: Mapping[str, JSONValue] | None, *, lacking: tuple[str, ...] = ()
+        self, yardstick: Mapping[str, JSONValue] | None, *, omitted_seeds: tuple[str, ...] = ()
     ) -> PlanFacts:
-        """Return what the analysis has to know of the plan; arguments as `PlanFacts` has them."""
+        """Return what the analysis needs from the plan; see `PlanFacts` for the arguments."""
         return PlanFacts(
             planned=True,
             looks=self.looks,
             added_after_look=self.added_after_look,
             reductions=self.reductions,
-            lacking=lacking,
+            omitted_seeds=omitted_seeds,
             overhead_share=self.overhead_share,
             yardstick=yardstick,
         )
 
 
-def interleaved(of: tuple[Arm, ...], seeds: range) -> tuple[PlannedRun, ...]:
-    """Return every arm at every seed, seed by seed.
+def interleaved(arms: tuple[Arm, ...], seeds: range) -> tuple[PlannedRun, ...]:
+    """Return every arm with every seed, seed by seed.
 
-    The order of the arms is rotated from seed to seed, so that a machine's drift hits all alike:
-    over as many seeds as there are arms, each arm stands once at each place.
+    The order of the arms rotates from seed to seed, so that drift of the machine affects all arms
+    alike: over as many seeds as there are arms, each arm takes each position once.
     """
     return tuple(
-        PlannedRun(of[(place + turn) % len(of)], seed)
-        for turn, seed in enumerate(seeds)
-        for place in range(len(of))
+        PlannedRun(arms[(position + rotation) % len(arms)], seed)
+        for rotation, seed in enumerate(seeds)
+        for position in range(len(arms))
     )
+
+
+PLAN_NAME = "plan.json"
+
+# Fields in which a command must match the plan in its folder, besides the classify settings.
+MATCHED_FIELDS = ("modes", "first_seed", "metric", "margin", "placebo", "config_file", "budget")
+FLAG_NAMES = {"first_seed": "seed"}
+
+
+def read_plan(folder: Path) -> Plan | None:
+    """Return the plan in a comparison's folder; None if there is none.
+
+    Raises:
+        InputError: plan.json exists and cannot be read.
+    """
+    path = folder / PLAN_NAME
+    try:
+        values = read_json_object(path)
+        check_schema(path, values, SCHEMA, "Name another --output_dir.")
+        return from_json(Plan, values, "plan")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{path}: the file is not a valid plan ({type(error).__name__}: {error}). Name another "
+            "--output_dir, or delete the file together with its runs."
+        ) from error
+
+
+def plan_difference(plan: Plan, requested: Mapping[str, Any]) -> str | None:
+    """Return the first difference between a command and the plan in its folder; None if none.
+
+    Args:
+        plan: Plan in the folder.
+        requested: Values of `MATCHED_FIELDS`, `looks` and `arguments` by name; None for `modes`
+            stands for the modes of the plan.
+    """
+    for name in MATCHED_FIELDS:
+        if name == "modes" and requested[name] is None:
+            continue
+        if getattr(plan, name) != requested[name]:
+            return _change(FLAG_NAMES.get(name, name), getattr(plan, name), requested[name])
+    arguments: Mapping[str, Any] = requested["arguments"]
+    for name in sorted(set(arguments) & set(plan.arguments)):
+        if plan.arguments[name] != arguments[name]:
+            return _change(name, plan.arguments[name], arguments[name])
+    if not _extends(plan.looks, requested["looks"]):
+        return _change("seeds", plan.looks, requested["looks"])
+    return None
+
+
+def _extends(planned: tuple[int, ...], requested: tuple[int, ...]) -> bool:
+    """Return whether the looks are equal, or new ones only follow those that were planned."""
+    new = [look for look in requested if look not in planned]
+    return requested == planned or (requested[-1] > planned[-1] and min(new) > planned[-1])
+
+
+def _change(name: str, planned: object, requested: object) -> str:
+    return f"--{name} was {_value_text(planned)} and is now {_value_text(requested)}"
+
+
+def _value_text(value: object) -> str:
+    if value is None:
+        return "not set"
+    return inert(",".join(map(str, value)) if isinstance(value, tuple) else str(value))
+
+
+def with_more_seeds(plan: Plan, looks: tuple[int, ...]) -> Plan:
+    """Return the plan with more seeds, marked if results have already been analysed."""
+    if looks == plan.looks:
+        return plan
+    after_look = plan.added_after_look or bool(plan.looks_taken)
+    return replace(plan, looks=looks, added_after_look=after_look)

@@ -1,66 +1,77 @@
-"""From a command line to a plan: a new one, or the one that its folder already has."""
+"""Make the plan of a comparison, or continue the plan in its folder."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
+import tempfile
 import time
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from ampft.arguments.compare import CompareCommand
-from ampft.comparison.arms import arms_of
-from ampft.comparison.execution.estimate import fit
-from ampft.comparison.execution.launch import interruptible
-from ampft.comparison.execution.measure import measure
-from ampft.comparison.execution.plan import Plan, PlannedRun, interleaved
-from ampft.comparison.execution.plan_file import PLAN_NAME, difference, read_plan, with_looks
+from ampft.comparison.arms import make_arms
+from ampft.comparison.execution.estimate import Estimate, ModeCost, Size, fit
+from ampft.comparison.execution.launch import interruptible, launch_command, run_command
+from ampft.comparison.execution.plan import (
+    PLAN_NAME,
+    Plan,
+    PlannedRun,
+    interleaved,
+    plan_difference,
+    read_plan,
+    with_more_seeds,
+)
 from ampft.errors import InputError
 from ampft.files import nearest_existing
 from ampft.runs.folder import LOCK_NAME, check_creatable
-from ampft.runs.redaction import withhold_secrets
+from ampft.runs.record import withhold_secrets
+from ampft.text.escaping import inert
 from ampft.text.json_io import json_values
-from ampft.text.numbers import about, counted
+from ampft.text.numbers import approximate_duration, counted
 from ampft.text.terminal import labelled, print_line
 
 
 def plan_comparison(command: CompareCommand) -> tuple[Path, Plan]:
-    """Return the folder of a comparison and its plan; nothing is written yet.
+    """Return the folder of a comparison and its plan, without writing anything.
 
-    A folder that has a plan goes on with it. For a new one, a few steps are measured.
+    The plan in the folder is continued if there is one. For a new plan, a few steps of each mode
+    are timed.
 
     Raises:
-        InputError: The folder holds something else, the input of the runs is bad, a mode is not
-            available here, or the budget is too small.
+        InputError: The folder holds something else, the input of the runs is invalid, a mode is not
+            available on this device, or the budget is too small.
     """
-    asked = question(command)
-    folder = command.output_dir or _default_folder(command, asked)
-    kept = read_plan(folder)
-    if kept is not None:
-        return folder, _continued(kept, asked, folder)
-    _refuse_contents(folder)
-    print_line("trial      a few steps of each mode, for the plan")
-    with interruptible(lambda: "nothing was written yet."):
-        measured = measure(command.words, command.modes, command.config_file)
-    planned_arms = arms_of(measured.modes, placebo=command.placebo)
+    requested = requested_fields(command)
+    folder = command.output_dir or _default_folder(command, requested)
+    existing = read_plan(folder)
+    if existing is not None:
+        return folder, _continued(existing, requested, folder)
+    _check_new_folder(folder)
+    print_line("trial      timing a few steps of each mode to plan the comparison")
+    with interruptible(lambda: "nothing has been written yet."):
+        trial = run_trial(command.classify_argv, command.modes, command.config_file)
+    planned_arms = make_arms(trial.modes, placebo=command.placebo)
     runs = interleaved(planned_arms, range(command.looks[-1]))
-    left = None if command.budget is None else command.budget - seconds_of_process()
-    fitted = fit(measured.estimate, [run.arm.mode for run in runs], left)
+    budget = None if command.budget is None else command.budget - process_seconds()
+    fitted = fit(trial.estimate, [run.arm.mode for run in runs], budget)
     return folder, Plan(
-        **{**asked, "modes": measured.modes},
-        estimate=measured.estimate,
+        **{**requested, "modes": trial.modes},
+        estimate=trial.estimate,
         size=fitted.size,
         overrides=fitted.overrides,
-        reductions=fitted.sentences,
+        reductions=fitted.reductions,
         notes=command.notes,
     )
 
 
-def question(command: CompareCommand) -> dict[str, Any]:
-    """Return what a command asks, as a plan names it."""
+def requested_fields(command: CompareCommand) -> dict[str, Any]:
+    """Return the fields of a plan that a command determines."""
     return {
         "modes": command.modes,
         "first_seed": command.classify.seed,
@@ -74,52 +85,57 @@ def question(command: CompareCommand) -> dict[str, Any]:
     }
 
 
-def seconds_of_process() -> float:
-    """Return the seconds since this process began, its imports included."""
+def process_seconds() -> float:
+    """Return the seconds since this process started, including its imports."""
     return time.time() - psutil.Process().create_time()
 
 
 def plan_lines(folder: Path, plan: Plan, todo: tuple[PlannedRun, ...]) -> str:
-    """Return the plan for people, with the time and the disk that `todo` take."""
+    """Return a description of the plan, with the time and the disk space that `todo` needs."""
     estimate, runs = plan.estimate, plan.runs()
     size, seeds = plan.size, plan.looks[-1]
-    named = [
-        f"{arm.name}: {arm.mode} again, its initial weights one unit in the last place off"
+    arms = [
+        f"{arm.name} ({arm.mode} with initial weights changed by one unit in the last place)"
         if arm.is_perturbed
         else f"{arm.mode} ({estimate.executions[arm.mode]})"
         for arm in plan.arms
     ]
-    looks = ""
+    analyses = ""
     if len(plan.looks) > 1:
-        looks = f", a look after {' and '.join(map(str, plan.looks))}"
+        analyses = f", analysed after {' and '.join(map(str, plan.looks))} seeds"
     steps, per_epoch = estimate.total_steps(size), estimate.steps_per_epoch(size)
-    each = ", ".join(f"{m} {about(estimate.run_seconds(m, size))}" for m in plan.modes)
+    epochs = steps / per_epoch
+    per_run = ", ".join(
+        f"{m} {approximate_duration(estimate.run_seconds(m, size))}" for m in plan.modes
+    )
     total = sum(map(plan.expected_seconds, todo))
-    space = len(todo) * estimate.model_bytes / 2**30
-    kept = f"; {len(runs) - len(todo)} done before" if len(todo) < len(runs) else ""
+    disk_gib = len(todo) * estimate.model_bytes / 2**30
+    done = f"; {len(runs) - len(todo)} already done" if len(todo) < len(runs) else ""
     lines = [
-        labelled("comparing", f"{', '.join(named)}; on {estimate.device}"),
+        labelled("comparing", f"{', '.join(arms)}; on {estimate.device}"),
         labelled(
             "seeds",
-            f"{plan.first_seed} to {plan.first_seed + seeds - 1}{looks}; "
-            f"{counted(len(runs), 'run')}, one after the other, arms interleaved{kept}",
+            f"{plan.first_seed} to {plan.first_seed + seeds - 1}{analyses}; "
+            f"{counted(len(runs), 'run')}, one at a time, arms interleaved{done}",
         ),
         labelled(
             "each run",
-            f"{counted(steps, 'step')} = {steps / per_epoch:.3g} x {per_epoch} per epoch; "
+            f"{counted(steps, 'step')} = {epochs:.3g} epoch{'s' * (epochs != 1)} x {per_epoch}; "
             f"{counted(size.train_examples, 'training example')}; effective batch "
             f"{estimate.effective_batch_size}",
         ),
     ]
     if todo:
         models = counted(len(todo), "model")
-        lines.append(labelled("time", f"about {about(total)}; a run: {each}"))
-        lines.append(labelled("disk", f"{space:.1f} GiB for {models}{_free(folder, space)}"))
+        lines.append(
+            labelled("time", f"about {approximate_duration(total)} in total; per run: {per_run}")
+        )
+        lines.append(labelled("disk", f"{disk_gib:.1f} GiB for {models}{_free(folder, disk_gib)}"))
     if plan.reductions:
         lines.append(labelled("budget", *plan.reductions))
     if plan.added_after_look:
         lines.append(
-            labelled("note", "seeds are added after a look at results; the report says so")
+            labelled("note", "Seeds are added after results were analysed; the report states this.")
         )
     lines += [labelled("note", note) for note in plan.notes]
     return "\n".join([*lines, labelled("folder", str(folder))])
@@ -127,44 +143,105 @@ def plan_lines(folder: Path, plan: Plan, todo: tuple[PlannedRun, ...]) -> str:
 
 def _free(folder: Path, needed: float) -> str:
     free = shutil.disk_usage(nearest_existing(folder)).free / 2**30
-    return f"; only {free:.1f} GiB are free" if free < needed else ""
+    return f"; only {free:.1f} GiB free" if free < needed else ""
 
 
-def _continued(kept: Plan, asked: dict[str, Any], folder: Path) -> Plan:
-    differs = difference(kept, asked)
-    if differs is not None:
+def _continued(existing: Plan, requested: dict[str, Any], folder: Path) -> Plan:
+    difference = plan_difference(existing, requested)
+    if difference is not None:
         raise InputError(
-            f"--output_dir {folder}: holds another comparison: {differs}. Name another folder, or "
-            "repeat that comparison's settings to go on with it."
+            f"--output_dir {folder}: the folder holds another comparison: {difference}. Name "
+            "another folder, or use the settings of that comparison to continue it."
         )
-    plan = with_looks(kept, asked["looks"])
-    if plan.looks[-1] > kept.looks[-1] and plan.reductions:
-        note = "Seeds were added; the budget was fitted to fewer, and every run keeps its size."
+    plan = with_more_seeds(existing, requested["looks"])
+    if plan.looks[-1] > existing.looks[-1] and plan.reductions:
+        note = "Seeds were added after runs were reduced to fit the budget; runs keep that size."
         return replace(plan, notes=(*plan.notes, note))
     return plan
 
 
-def _refuse_contents(folder: Path) -> None:
-    """Refuse a folder that is none, cannot be made, or has something else in it."""
+def _check_new_folder(folder: Path) -> None:
+    """Reject a path that is not a folder, cannot be created, or is not empty."""
     check_creatable(folder)
-    found = (
+    names = (
         sorted(p.name for p in folder.iterdir() if p.name != LOCK_NAME) if folder.exists() else []
     )
-    if found:
-        shown = ", ".join(found[:3]) + (" and more" if len(found) > 3 else "")
+    if names:
+        listed = ", ".join(names[:3]) + (" and more" if len(names) > 3 else "")
         raise InputError(
-            f"--output_dir {folder}: is not empty ({shown}) and holds no comparison that could go "
-            f"on: there is no {PLAN_NAME}. Name a new or empty folder."
+            f"--output_dir {folder}: the folder is not empty ({listed}) and has no {PLAN_NAME}, so "
+            "there is no comparison to continue. Name a new or empty folder."
         )
 
 
-def _default_folder(command: CompareCommand, asked: dict[str, Any]) -> Path:
-    """Return the first folder under comparisons/ that is new or holds this very comparison."""
+def _default_folder(command: CompareCommand, requested: dict[str, Any]) -> Path:
+    """Return the first folder under comparisons/ that is new or holds this comparison."""
     source = command.classify.dataset_name or command.classify.train_file or "data"
     stem = Path(source).stem
     for number in range(1, sys.maxsize):
         folder = Path("comparisons", stem if number == 1 else f"{stem}-{number}")
-        kept = read_plan(folder) if folder.exists() else None
-        if not folder.exists() or (kept is not None and difference(kept, asked) is None):
+        existing = read_plan(folder) if folder.exists() else None
+        if not folder.exists() or (
+            existing is not None and plan_difference(existing, requested) is None
+        ):
             return folder
-    raise AssertionError("numbers do not end")
+    raise AssertionError("unreachable")
+
+
+TRIAL_MODULE = "ampft.comparison.execution.trial"
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """The result of the trial; `modes` are the requested modes, or the available default modes."""
+
+    estimate: Estimate
+    modes: tuple[str, ...]
+
+
+def run_trial(
+    classify_argv: Sequence[str], modes: Sequence[str] | None, config_file: str | None
+) -> TrialResult:
+    """Time a few steps of each mode.
+
+    Args:
+        classify_argv: Command line arguments of classify.py.
+        modes: Modes to time; None for the default modes that the device supports.
+        config_file: Configuration file of Accelerate.
+
+    Raises:
+        InputError: A run would reject its input, a mode is not available, or the trial failed.
+    """
+    with tempfile.TemporaryDirectory(prefix="ampft-") as name:
+        folder = Path(name)
+        request = {"classify_argv": list(classify_argv), "modes": modes, "launched": time.time()}
+        (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
+        paths = str(folder / "request.json"), str(folder / "result.json")
+        run_command(launch_command(config_file, "-m", TRIAL_MODULE, *paths), folder / "log")
+        try:
+            result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            raise InputError(_trial_error(folder / "log")) from None
+    if "error" in result:
+        raise InputError(result["error"])
+    return _trial_result(result)
+
+
+def _trial_result(result: dict[str, Any]) -> TrialResult:
+    modes, threads = tuple(result.pop("available_modes")), result.pop("threads")
+    if result["device"] == "cpu":
+        result["device"] = f"CPU, {threads} thread{'s' * (threads != 1)}"
+    costs = {mode: ModeCost(**cost) for mode, cost in result["modes"].items()}
+    size = Size(**result["size"])
+    return TrialResult(Estimate(**{**result, "modes": costs, "size": size}), modes)
+
+
+def _trial_error(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    # The launcher prints a traceback of its own after that of the process.
+    errors = [line for line in lines if "Error" in line and not line.startswith(" ")]
+    reason = inert(errors[0]) if errors else "no error message"
+    return (
+        f"The trial of a few steps failed: {reason}. To find the cause, run recipes/classify.py "
+        "with the same settings and each --mixed_precision."
+    )

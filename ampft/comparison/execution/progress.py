@@ -1,4 +1,4 @@
-"""One display for the whole comparison: a line that moves on a terminal, plain lines elsewhere."""
+"""Progress of a comparison: one updated line on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -11,50 +11,51 @@ from types import TracebackType
 from tqdm import tqdm
 
 from ampft.comparison.execution.plan import Plan, PlannedRun
-from ampft.text.numbers import about
+from ampft.text.numbers import approximate_duration
 
-MOST = 0.99  # of a run, before it has ended
+MAX_SHARE = 0.99  # of a run that has not ended yet
 
 
 @dataclass
 class Pace:
-    """How long runs take: as estimated, corrected by those that ended.
+    """Expected duration of runs: the estimate, corrected by the runs that have ended.
 
     Attributes:
-        plan: With the estimate.
-        took: Seconds of the ended runs, by mode.
+        plan: Plan with the estimate.
+        durations: Seconds of the runs that have ended, by mode.
     """
 
     plan: Plan
-    took: dict[str, list[float]] = field(default_factory=dict)
+    durations: dict[str, list[float]] = field(default_factory=dict)
 
-    def ended(self, run: PlannedRun, seconds: float) -> None:
-        """Count a run that ran to its end."""
-        self.took.setdefault(run.arm.mode, []).append(seconds)
+    def add(self, run: PlannedRun, seconds: float) -> None:
+        """Add the duration of a run that finished."""
+        self.durations.setdefault(run.arm.mode, []).append(seconds)
 
     def seconds(self, run: PlannedRun) -> float:
-        """Return what a run will take: its mode's mean, else its estimate times the others' error.
+        """Return the expected seconds of a run.
 
-        The error is the ratio of what ended runs took to what was estimated for them.
+        This is the mean of its mode. Before any run of its mode has ended, it is the estimate times
+        the ratio of actual to estimated seconds of the runs that have ended.
         """
-        own = self.took.get(run.arm.mode)
-        if own:
-            return sum(own) / len(own)
-        real = sum(sum(seconds) for seconds in self.took.values())
+        durations = self.durations.get(run.arm.mode)
+        if durations:
+            return sum(durations) / len(durations)
+        actual = sum(sum(seconds) for seconds in self.durations.values())
         expected = sum(
             len(seconds) * self.plan.estimate.run_seconds(mode, self.plan.size)
-            for mode, seconds in self.took.items()
+            for mode, seconds in self.durations.items()
         )
-        return self.plan.expected_seconds(run) * (real / expected if expected else 1.0)
+        return self.plan.expected_seconds(run) * (actual / expected if expected else 1.0)
 
 
 class HistoryTail:
-    """Counts the optimizer steps of a run that is going on, reading each byte once."""
+    """Counts the optimizer steps of a running run, reading each byte of its history once."""
 
     def __init__(self, path: Path) -> None:
         """Count in `path`, a history.jsonl that need not exist yet.
 
-        What is there already was written by an earlier run, and does not count.
+        Existing lines were written by an earlier run and do not count.
         """
         self._path = path
         self._steps = 0
@@ -76,26 +77,26 @@ class HistoryTail:
         return self._steps
 
     def _stat(self) -> tuple[tuple[int, int], int]:
-        """Return what tells the file from the one before it, and its size in bytes."""
+        """Return the device and inode that identify the file, and its size in bytes."""
         try:
-            found = self._path.stat()
+            stat = self._path.stat()
         except OSError:
             return (0, 0), 0
-        return (found.st_dev, found.st_ino), found.st_size
+        return (stat.st_dev, stat.st_ino), stat.st_size
 
 
 class Progress:
-    """The display; use it as a context."""
+    """The progress display, a context manager."""
 
     def __init__(self, plan: Plan, todo: tuple[PlannedRun, ...]) -> None:
-        """Show `todo`, the runs of the plan that are to come."""
+        """Show `todo`, the remaining runs of the plan."""
         self._plan = plan
         self._pace = Pace(plan)
         self._todo = list(todo)
         self._total = len(plan.runs())
         self._bar = tqdm(total=1, bar_format="{desc}", disable=None, file=sys.stderr, leave=False)
         self._started = time.perf_counter()
-        self._shown = 0.0
+        self._refreshed = 0.0
 
     def __enter__(self) -> Progress:
         return self
@@ -108,45 +109,45 @@ class Progress:
     ) -> None:
         self._bar.close()
 
-    def begin(self, run: PlannedRun, folder: Path) -> None:
-        """A run begins in `folder`."""
+    def start(self, run: PlannedRun, folder: Path) -> None:
+        """Start showing a run whose folder is `folder`."""
         self._run, self._tail = run, HistoryTail(folder / "history.jsonl")
-        self._started, self._shown = time.perf_counter(), 0.0
+        self._started, self._refreshed = time.perf_counter(), 0.0
         self.watch()
 
     def watch(self) -> None:
-        """Show how far the run is, about once a second."""
+        """Show the progress of the run, about once a second."""
         now = time.perf_counter()
-        if self._bar.disable or now - self._shown < 1:
+        if self._bar.disable or now - self._refreshed < 1:
             return
-        self._shown = now
+        self._refreshed = now
         self._bar.set_description_str(self.line(self._tail.steps(), now - self._started))
 
     def line(self, steps: int, seconds: float) -> str:
-        """Return the display of a run after `steps` steps and `seconds` seconds."""
+        """Return the line for a run after `steps` steps and `seconds` seconds."""
         size, estimate = self._plan.size, self._plan.estimate
         total, per_epoch = estimate.total_steps(size), estimate.steps_per_epoch(size)
         epoch, epochs = min(steps, total - 1) // per_epoch + 1, -(-total // per_epoch)
-        here = self._pace.seconds(self._run)
-        done = min(MOST, max(steps / total * MOST, 0.0))
+        expected = self._pace.seconds(self._run)
+        done = min(MAX_SHARE, max(steps / total * MAX_SHARE, 0.0))
         return (
             f"{self._heading()}, epoch {epoch}/{epochs}, {done:.0%}, "
-            f"{about(max(here - seconds, 0.0) + self._later())} left"
+            f"{approximate_duration(max(expected - seconds, 0.0) + self._later())} left"
         ).replace("%", " %")
 
-    def end(self, seconds: float, words: str, *, complete: bool) -> str:
-        """Return the line of the run that ended after `seconds`."""
+    def finish(self, seconds: float, summary: str, *, finished: bool) -> str:
+        """Return the line for the run that ended after `seconds`."""
         heading = self._heading()
         self._todo = [run for run in self._todo if run != self._run]
-        if complete:
-            self._pace.ended(self._run, seconds)
-        later = f"; about {about(self._later())} left" if self._todo else ""
-        return f"{heading}: {words}, {seconds:.0f} s{later}"
+        if finished:
+            self._pace.add(self._run, seconds)
+        left = f"; about {approximate_duration(self._later())} left" if self._todo else ""
+        return f"{heading}: {summary}, {seconds:.0f} s{left}"
 
     def _heading(self) -> str:
         number = self._plan.runs().index(self._run) + 1
         return f"run {number}/{self._total} {self._run.arm.name} seed {self._run.seed}"
 
     def _later(self) -> float:
-        """Return the seconds of the runs after this one."""
+        """Return the expected seconds of the runs after this one."""
         return sum(self._pace.seconds(run) for run in self._todo if run != self._run)

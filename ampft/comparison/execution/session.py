@@ -1,4 +1,4 @@
-"""A comparison that is going on: its folder, its runs, what they came to."""
+"""A running comparison: its folder, its runs and their results."""
 
 from __future__ import annotations
 
@@ -11,15 +11,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ampft.arguments.compare import CompareCommand
-from ampft.comparison.execution.ending import outcome
-from ampft.comparison.execution.launch import check_ended, interruptible, launch_command, run_to_end
-from ampft.comparison.execution.plan import Plan, PlannedRun
-from ampft.comparison.execution.plan_file import PLAN_NAME
-from ampft.comparison.execution.planning import plan_lines, seconds_of_process
+from ampft.comparison.arms import Arm
+from ampft.comparison.execution.folder import (
+    YARDSTICK_NAME,
+    complete_runs,
+    omitted_seeds,
+    read_yardstick,
+    run_ending,
+)
+from ampft.comparison.execution.launch import (
+    check_no_process_left,
+    interruptible,
+    launch_command,
+    run_command,
+)
+from ampft.comparison.execution.plan import PLAN_NAME, Plan, PlannedRun
+from ampft.comparison.execution.planning import plan_lines, process_seconds
 from ampft.comparison.execution.progress import Progress
-from ampft.comparison.execution.resume import YARDSTICK_NAME, left_out, read_yardstick, whole_runs
 from ampft.errors import InputError
-from ampft.files import is_unwritable
+from ampft.files import is_disk_error
 from ampft.precision.modes import TABLE
 from ampft.runs.folder import RunFolder, check_output_folder
 from ampft.text.numbers import counted
@@ -32,15 +42,15 @@ UNDECIDED = "undecided"
 
 
 @dataclass
-class Comparing:
-    """A comparison under way; open it with `open_comparison`.
+class ComparisonSession:
+    """A running comparison; open it with `open_comparison`.
 
     Attributes:
-        command: What the user asked.
-        folder: Held by this process.
-        plan: As far as it has come.
-        progress: The display.
-        recipe: classify.py.
+        command: Command of the user.
+        folder: Folder of the comparison, locked by this process.
+        plan: Plan with its progress so far.
+        progress: Progress display.
+        recipe: Path of classify.py.
     """
 
     command: CompareCommand
@@ -58,9 +68,9 @@ class Comparing:
         self._yardstick_before = self.plan.yardstick_seconds
 
     def missing(self, seeds: int | None = None) -> tuple[PlannedRun, ...]:
-        """Return the runs of the first `seeds` seeds that have no answer yet, in their order."""
+        """Return the runs of the first `seeds` seeds that are not complete, in execution order."""
         return tuple(
-            run for run in self.plan.runs(seeds) if not outcome(self.run_folder(run)).complete
+            run for run in self.plan.runs(seeds) if not run_ending(self.run_folder(run)).is_complete
         )
 
     def run_folder(self, run: PlannedRun) -> Path:
@@ -68,169 +78,180 @@ class Comparing:
         return self.folder.path / "runs" / run.name
 
     def log(self, run: PlannedRun) -> Path:
-        """Return the file with what a run printed."""
+        """Return the log file of a run."""
         return self.folder.path / "logs" / f"{run.name}.log"
 
     def launch(self, run: PlannedRun) -> None:
-        """Run one training in a process of its own; say how it ended.
+        """Run one training in a separate process, and print how it ended.
 
         Raises:
-            InputError: Its input is bad, and no run of its arm has an answer; or another run of
-                this comparison is still going on, as after the comparing process was killed.
+            InputError: The input of the run is invalid and no run of its arm is complete, or
+                another run is still running because an earlier comparison process was killed.
         """
-        check_ended(self.log(run).parent)
+        check_no_process_left(self.log(run).parent)
         for other in self.plan.runs():
             check_output_folder(self.run_folder(other), overwrite=True)
-        self.progress.begin(run, self.run_folder(run))
-        command = launch_command(self.plan.config_file, *self.words(run))
+        self.progress.start(run, self.run_folder(run))
+        command = launch_command(self.plan.config_file, *self.argv(run))
         started = time.perf_counter()
         try:
-            _, seconds = run_to_end(command, self.log(run), self.progress.watch)
+            _, seconds = run_command(command, self.log(run), self.progress.watch)
         finally:
-            self._count(time.perf_counter() - started)
-        ended = outcome(self.run_folder(run), self.log(run))
-        words = ended.words(self.plan.metric)
-        print_line(self.progress.end(seconds, words, complete=ended.status == "finished"))
+            self._add_run_seconds(time.perf_counter() - started)
+        ending = run_ending(self.run_folder(run), self.log(run))
+        summary = ending.summary(self.plan.metric)
+        print_line(self.progress.finish(seconds, summary, finished=ending.status == "finished"))
         self.write_plan()
-        if ended.complaint and not self._has_answer(run):
-            raise InputError(ended.complaint)
+        if ending.input_error and not self._has_complete_run(run.arm):
+            raise InputError(ending.input_error)
 
-    def words(self, run: PlannedRun) -> list[str]:
-        """Return the words that start a run: the recipe, and every setting."""
-        overrides = [w for name, v in self.plan.overrides.items() for w in (f"--{name}", str(v))]
+    def argv(self, run: PlannedRun) -> list[str]:
+        """Return the recipe and all its arguments for a run."""
+        overrides = [a for name, v in self.plan.overrides.items() for a in (f"--{name}", str(v))]
         output = ["--output_dir", str(self.run_folder(run)), "--overwrite_output_dir"]
-        return [str(self.recipe), *self.command.words, *overrides, *run.words, *output]
+        return [str(self.recipe), *self.command.classify_argv, *overrides, *run.flags, *output]
 
     def measure_yardstick(self) -> None:
-        """Measure the noise yardstick in a process of its own, unless the folder has it."""
+        """Measure the noise yardstick in a separate process, unless the folder already has it."""
         if (self.folder / YARDSTICK_NAME).exists():
             return
-        print_line("yardstick  measuring each mode's gradient error against the noise of a batch")
+        print_line(
+            "yardstick  measuring the gradient error of each mode relative to the batch noise"
+        )
         log = self.folder.path / "logs" / "yardstick.log"
-        # Weights that are stored in fewer bits are other weights: their gradient has no reference.
+        # There is no reference gradient for weights that are stored in fewer bits.
         modes = [mode for mode in self.plan.modes if not TABLE[mode].stores_16_bits]
-        words = [sys.executable, "-m", "ampft.diagnosis.yardstick", "--modes", ",".join(modes)]
-        words += ["--output", str(self.folder / YARDSTICK_NAME), "--", *self.command.words]
+        yardstick = [sys.executable, "-m", "ampft.cli", "yardstick", "--modes", ",".join(modes)]
+        yardstick += [
+            "--output",
+            str(self.folder / YARDSTICK_NAME),
+            "--",
+            *self.command.classify_argv,
+        ]
         started = time.perf_counter()
-        run_to_end(words, log)
+        run_command(yardstick, log)
         seconds = self.plan.yardstick_seconds + time.perf_counter() - started
         self.plan = replace(self.plan, yardstick_seconds=seconds)
         if not (self.folder / YARDSTICK_NAME).exists():
-            print_line(labelled("yardstick", f"none: it failed, see {log}"))
+            print_line(labelled("yardstick", f"the measurement failed; see {log}"))
 
     def facts(self, seeds: int | None = None) -> PlanFacts:
-        """Return what the analysis of the first `seeds` seeds has to know; None for all seeds."""
-        self._update()
+        """Return what the analysis of the first `seeds` seeds needs; None for all seeds."""
+        self._update_own_seconds()
         folder, seeds = self.folder.path, self.plan.looks[-1] if seeds is None else seeds
-        lacking = left_out(self.plan, folder, seeds)
-        return self.plan.facts(read_yardstick(folder), lacking=lacking)
+        omitted = omitted_seeds(self.plan, folder, seeds)
+        return self.plan.facts(read_yardstick(folder), omitted_seeds=omitted)
 
     def folders(self, seeds: int) -> list[Path]:
-        """Return the folders of the runs of those of the first `seeds` seeds that are whole.
+        """Return the run folders of the first `seeds` seeds, without incomplete seeds.
 
-        Arms are compared pair by pair: a seed of which a run failed and left no record is left
-        out, in every arm. A stamp and the line at the end name it.
+        Arms are compared seed by seed, so a seed at which any run failed without a record is
+        omitted in every arm. A stamp and the last line of output name these seeds.
 
         Raises:
-            InputError: Too few seeds are left to compare.
+            InputError: Too few seeds remain.
         """
         try:
-            return whole_runs(self.plan, self.folder.path, seeds)
+            return complete_runs(self.plan, self.folder.path, seeds)
         except InputError as error:
-            raise InputError(f"{error} {self._failed(seeds)}") from error
+            raise InputError(f"{error} {self._failed_text(seeds)}") from error
 
-    def looked(self, seeds: int) -> None:
-        """Note that the results of the first `seeds` seeds were analysed and written."""
+    def record_analysis(self, seeds: int) -> None:
+        """Record that the results of the first `seeds` seeds were analysed and written."""
         complete = seeds - len({run.seed for run in self.missing(seeds)})
-        self.plan = self.plan.looked(complete)
+        self.plan = self.plan.with_analysis(complete)
         self.write_plan()
 
     def write_plan(self) -> None:
         """Write plan.json."""
-        self._update()
+        self._update_own_seconds()
         self.folder.write_json(PLAN_NAME, self.plan)
 
     def close(self, seeds: int) -> None:
-        """Print where the results are, which runs failed, and what comparing cost.
+        """Print where the results are, the overhead, and which runs failed.
 
         Raises:
-            SystemExit: With code 1, where a run failed.
+            SystemExit: With code 1 if a run failed.
         """
         self.write_plan()
         names = "comparison.html, comparison.md, comparison.json"
         print_line(labelled("wrote", f"{self.folder.path}: {names}, runs, logs"))
         if self.plan.overhead_share is not None:
             share = f"{self.plan.overhead_share:.1%}".replace("%", " %")
-            print_line(labelled("overhead", f"comparing took {share} of the time of the runs"))
+            print_line(
+                labelled("overhead", f"the comparison added {share} to the time of the runs")
+            )
         if self.missing(seeds):
-            print_line(labelled("failed", self._failed(seeds)))
+            print_line(labelled("failed", self._failed_text(seeds)))
             raise SystemExit(1)
 
     def how_to_continue(self) -> str:
-        """Say what was reached, and how to go on."""
+        """Return how many runs are complete, and how to continue."""
         todo = len(self.missing())
         done = len(self.plan.runs()) - todo
         with contextlib.suppress(OSError):
             self.write_plan()
         return (
-            f"{done} of {counted(len(self.plan.runs()), 'run')} have ended. The same command goes "
-            f"on with the others: --output_dir {self.folder.path}."
+            f"{done} of {counted(len(self.plan.runs()), 'run')} are complete. Repeat the command "
+            f"with --output_dir {self.folder.path} to continue."
         )
 
-    def _failed(self, seeds: int) -> str:
+    def _failed_text(self, seeds: int) -> str:
         failed = self.missing(seeds)
         logs = ", ".join(str(self.log(run)) for run in failed)
-        return f"{counted(len(failed), 'run')} failed, and the same command runs them again: {logs}"
+        return f"{counted(len(failed), 'run')} failed. Repeat the command to retry. Logs: {logs}"
 
-    def _has_answer(self, run: PlannedRun) -> bool:
-        of_arm = [other for other in self.plan.runs() if other.arm == run.arm]
-        return any(outcome(self.run_folder(other)).complete for other in of_arm)
+    def _has_complete_run(self, arm: Arm) -> bool:
+        runs = [run for run in self.plan.runs() if run.arm == arm]
+        return any(run_ending(self.run_folder(run)).is_complete for run in runs)
 
-    def _count(self, seconds: float) -> None:
+    def _add_run_seconds(self, seconds: float) -> None:
         self.plan = replace(self.plan, runs_seconds=self.plan.runs_seconds + seconds)
 
-    def _update(self) -> None:
-        """Set the time of comparing: that of this process less what it waited for."""
+    def _update_own_seconds(self) -> None:
+        """Set the time of the comparison itself: that of this process minus its waiting time."""
         waited = self.plan.runs_seconds - self._runs_before
         waited += self.plan.yardstick_seconds - self._yardstick_before
-        own = self._own_before + seconds_of_process() - waited
-        self.plan = replace(self.plan, own_seconds=own)
+        own_seconds = self._own_before + process_seconds() - waited
+        self.plan = replace(self.plan, own_seconds=own_seconds)
 
 
 @contextlib.contextmanager
 def open_comparison(
     command: CompareCommand, folder: Path, plan: Plan, recipe: Path
-) -> Iterator[Comparing]:
-    """Hold the folder, print and write the plan, and leave nothing running however it ends.
+) -> Iterator[ComparisonSession]:
+    """Lock the folder, print and write the plan, and leave no process running at the end.
 
     Args:
-        command: What the user asked.
-        folder: Of the comparison.
-        plan: From `plan_comparison`.
-        recipe: classify.py, which trains one run.
+        command: Command of the user.
+        folder: Folder of the comparison.
+        plan: Plan from `plan_comparison`.
+        recipe: Path of classify.py, which trains one run.
     """
-    with RunFolder(folder, keep=True) as held:
+    with RunFolder(folder, keep=True) as locked:
         (folder / "logs").mkdir(exist_ok=True)
         (folder / "runs").mkdir(exist_ok=True)
-        todo = tuple(run for run in plan.runs() if not outcome(folder / "runs" / run.name).complete)
+        todo = tuple(
+            run for run in plan.runs() if not run_ending(folder / "runs" / run.name).is_complete
+        )
         with Progress(plan, todo) as progress:
-            comparing = Comparing(command, held, plan, progress, recipe)
-            comparing.write_plan()
+            session = ComparisonSession(command, locked, plan, progress, recipe)
+            session.write_plan()
             print_line(plan_lines(folder, plan, todo))
-            with interruptible(comparing.how_to_continue):
+            with interruptible(session.how_to_continue):
                 try:
-                    yield comparing
+                    yield session
                 except OSError as error:
-                    if is_unwritable(error):
+                    if is_disk_error(error):
                         raise InputError(
-                            f"--output_dir {folder}: cannot be written ({error}). Free space "
-                            "there; the same command goes on."
+                            f"--output_dir {folder}: the folder cannot be written ({error}). Free "
+                            "disk space and repeat the command to continue."
                         ) from error
                     raise
 
 
 def is_decided(comparison: Comparison) -> bool:
-    """Whether more seeds would change nothing: every mode has a verdict or is unstable."""
+    """Return whether every mode has a verdict or is unstable, so that more seeds are not needed."""
     modes = [arm for arm in comparison.arms[1:] if not arm.is_placebo]
     return all(
         arm.status == "unstable"

@@ -1,10 +1,11 @@
-"""A process that measures a few steps of each mode, in the place of a run, and ends.
+"""Time a few steps of each mode in a separate process.
 
     python -m ampft.comparison.execution.trial REQUEST RESULT
 
-It is launched as a run is. REQUEST is a JSON file: `words` for classify.py, `modes` (None for
-those of the default that the device has), `launched` (seconds since the epoch). RESULT is written:
-the fields of an `Estimate`, `threads` and `modes_here`, or `error`, the message of an InputError.
+The process is launched like a run. REQUEST is a JSON file with `classify_argv` (arguments of
+classify.py), `modes` (null for the default modes that the device supports) and `launched` (seconds
+since the epoch). RESULT is the JSON file to write: the fields of an `Estimate`, `threads` and
+`available_modes`, or else `error`, the message of an `InputError`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from ampft.comparison.execution.estimate import Estimate, ModeCost, Size
 from ampft.data.steps import IntArray, StepBatches
 from ampft.errors import InputError, TrainingStopped
 from ampft.precision.accelerator import numerics, separate_accelerators, training_device
-from ampft.precision.resolve import UNAVAILABLE, Precision, resolve, survey
+from ampft.precision.resolve import UNAVAILABLE, Precision, resolve, survey_modes
 from ampft.runs.prepare import Prepared, check_prepared, load_task, prepare_mode, start_clock
 from ampft.text.json_io import json_text
 from ampft.training.step import accumulate_gradient, apply_step
@@ -40,118 +41,118 @@ if TYPE_CHECKING:
 
 DEFAULT_MODES = ("fp32", "bf16", "fp16")
 WARM_UP_STEPS = 2
-# Where in the order of their lengths the timed step batches stand: their mean is near all's.
+# Step batches at these quantiles of length are timed. Their mean is close to the overall mean.
 QUANTILES = (0.25, 0.75)
-# A pause of the machine makes a step longer, and nothing makes it shorter: the least counts.
+# Interruptions only ever lengthen a step, so the minimum of several repeats is used.
 REPEATS = 2
 
 
 def main(request_path: str, result_path: str) -> None:
-    """Measure, and write the result from the main process."""
+    """Run the trial, and write the result from the main process."""
     request = json.loads(Path(request_path).read_text(encoding="utf-8"))
     result: dict[str, Any]
     try:
-        result = measure(request)
+        result = run_trial(request)
     except InputError as error:
         result = {"error": str(error)}
     if os.environ.get("RANK", "0") == "0":
         Path(result_path).write_text(json_text(result), encoding="utf-8")
 
 
-def measure(request: dict[str, Any]) -> dict[str, Any]:
-    """Load data and model as classify.py does, and time a few steps in each mode."""
+def run_trial(request: dict[str, Any]) -> dict[str, Any]:
+    """Load data and model as classify.py does, and time a few steps of each mode."""
     _refuse_sharding()
-    begun = start_clock()
-    args = parse_classify_arguments(request["words"])
+    process_start = start_clock()
+    args = parse_classify_arguments(request["classify_argv"])
     device = training_device(cpu=args.use_cpu)
     precisions = [resolve(mode, device) for mode in _modes(request["modes"], device)]
     if args.with_tracking:
         installed_trackers(args.report_to)
     threads = restore_cpu_threads(args.cpu_threads, num_processes=PartialState().num_processes)
     task = load_task(args)
-    # At a rate of 0 the weights stay, so that nothing can diverge after the first step.
-    args_of_trial = replace(args, learning_rate=0.0)
+    # A learning rate of 0 keeps the weights constant, so that no later step diverges.
+    trial_args = replace(args, learning_rate=0.0)
     costs: dict[str, ModeCost] = {}
-    started = 0.0
+    startup = 0.0
     for precision in precisions:
         with separate_accelerators():
-            prepared = prepare_mode(args_of_trial, precision, task, started=begun)
+            prepared = prepare_mode(trial_args, precision, task, started=process_start)
             check_prepared(prepared)
-            # Once: what comes before the first step is much the same in every mode.
-            started = started or time.time() - request["launched"]
-            costs[precision.mode] = _cost(prepared)
+            # Measured once, because the startup time is about the same in every mode.
+            startup = startup or time.time() - request["launched"]
+            costs[precision.mode] = _mode_cost(prepared)
     return {
-        **asdict(_estimate(prepared, costs, precisions, started)),
+        **asdict(_estimate(prepared, costs, precisions, startup)),
         "threads": threads,
-        "modes_here": [precision.mode for precision in precisions],
+        "available_modes": [precision.mode for precision in precisions],
     }
 
 
-def _modes(wanted: Sequence[str] | None, device: torch.device) -> list[str]:
-    if wanted is not None:
-        return list(wanted)
-    here = {entry.mode for entry in survey(device) if entry.status != UNAVAILABLE}
-    return [mode for mode in DEFAULT_MODES if mode in here]
+def _modes(requested: Sequence[str] | None, device: torch.device) -> list[str]:
+    if requested is not None:
+        return list(requested)
+    available = {entry.mode for entry in survey_modes(device) if entry.status != UNAVAILABLE}
+    return [mode for mode in DEFAULT_MODES if mode in available]
 
 
 def _refuse_sharding() -> None:
-    """Refuse FSDP before anything is loaded, by what the launcher says.
+    """Reject FSDP before anything is loaded, based on the launcher's environment.
 
-    A run is asked for its score in fp32 too, and the placebo for perturbed weights: neither goes
+    Every run is also evaluated in fp32, and the placebo perturbs the weights. Neither is possible
     with weights that are cast and sharded.
     """
     if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true":
         raise InputError(
-            "--config_file: Accelerate's configuration asks for FSDP, which comparisons do not "
-            "support yet. Name one without it, such as accelerate_configs/multi_gpu.yaml."
+            "--config_file: the Accelerate configuration uses FSDP, which comparisons do not "
+            "support. Use one without FSDP, such as accelerate_configs/multi_gpu.yaml."
         )
 
 
-def _cost(prepared: Prepared) -> ModeCost:
-    """Time a few optimizer steps and a batch of an evaluation."""
+def _mode_cost(prepared: Prepared) -> ModeCost:
+    """Time a few optimizer steps and one batch of an evaluation."""
     prepared.model.train()
     with numerics(prepared.precision):
-        longest, chosen = _spread(prepared.step_batches)
+        longest, timed_steps = _steps_to_time(prepared.step_batches)
 
-        def timed(step: int) -> float:
-            return _step(prepared, step)
+        def time_step(step: int) -> float:
+            return _step_seconds(prepared, step)
 
         for _ in range(WARM_UP_STEPS):
-            timed(longest)
-        step = mean_of_least(timed, chosen)
-        evaluated = min(_evaluated_example(prepared) for _ in range(REPEATS))
+            time_step(longest)
+        step = mean_of_minima(time_step, timed_steps)
+        evaluated = min(_evaluated_example_seconds(prepared) for _ in range(REPEATS))
     return ModeCost(step=step, evaluated_example=evaluated)
 
 
-def mean_of_least(timed: Callable[[int], float], steps: Sequence[int]) -> float:
-    """Return the mean over `steps` of the least that each took in seconds.
+def mean_of_minima(time_step: Callable[[int], float], steps: Sequence[int]) -> float:
+    """Return the mean over `steps` of the minimum of their times, in seconds.
 
     Args:
-        timed: Takes a step and returns its seconds.
-        steps: Taken in turn, `REPEATS` times over, so that a pause that lasts for several steps
-            does not meet all times of one.
+        time_step: Runs a step and returns its duration in seconds.
+        steps: Steps to run in turn, `REPEATS` times over, so that an interruption of several steps
+            does not affect all repeats of one step.
     """
-    rounds = [[timed(step) for step in steps] for _ in range(REPEATS)]
+    rounds = [[time_step(step) for step in steps] for _ in range(REPEATS)]
     return float(np.mean(np.min(rounds, axis=0)))
 
 
-def _spread(batches: StepBatches) -> tuple[int, list[int]]:
-    """Return the first epoch's longest step, and some at quantiles of length."""
+def _steps_to_time(batches: StepBatches) -> tuple[int, list[int]]:
+    """Return the longest step of the first epoch, and steps at quantiles of length."""
     lengths = batches.examples.lengths
     sizes = [int(lengths[batches.effective_ids(0, step)].sum()) for step in range(len(batches))]
     by_length = np.argsort(sizes, kind="stable")
-    timed = [int(by_length[int(quantile * len(batches))]) for quantile in QUANTILES]
-    # The longest warms up: a kernel is prepared, and memory fetched, for the largest shapes.
-    return int(by_length[-1]), timed
+    timed_steps = [int(by_length[int(quantile * len(batches))]) for quantile in QUANTILES]
+    # Warming up on the longest step prepares kernels and memory for the largest shapes.
+    return int(by_length[-1]), timed_steps
 
 
-def _step(prepared: Prepared, step: int) -> float:
-    """Return the seconds of one optimizer step, waiting for its data included."""
+def _step_seconds(prepared: Prepared, step: int) -> float:
+    """Return the seconds of one optimizer step, including waiting for its data."""
     accelerator, optimizer = prepared.accelerator, prepared.optimizer
     started = time.perf_counter()
     (step_batch,) = prepared.step_batches.epoch(0, start=step, stop=step + 1)
     losses = accumulate_gradient(accelerator, prepared.model, prepared.task.loss, step_batch)
-    # A run that diverges will say so itself; its steps take as long.
+    # Divergence is reported by the run itself, and does not change the duration of a step.
     with contextlib.suppress(TrainingStopped):
         apply_step(
             accelerator,
@@ -165,8 +166,8 @@ def _step(prepared: Prepared, step: int) -> float:
     return time.perf_counter() - started
 
 
-def _evaluated_example(prepared: Prepared) -> float:
-    """Return the seconds per example and process of one batch, of lengths as in the split."""
+def _evaluated_example_seconds(prepared: Prepared) -> float:
+    """Return the seconds per example and process of one batch with the lengths of the split."""
     model, task = prepared.model, prepared.task
     examples = task.examples(prepared.final_split)
     by_length = np.argsort(examples.lengths, kind="stable")
@@ -183,13 +184,13 @@ def _evaluated_example(prepared: Prepared) -> float:
 
 
 def _estimate(
-    prepared: Prepared, costs: dict[str, ModeCost], precisions: Sequence[Precision], started: float
+    prepared: Prepared, costs: dict[str, ModeCost], precisions: Sequence[Precision], startup: float
 ) -> Estimate:
     args, data = prepared.args, prepared.task.data
     sizes = {name: len(rows) for name, rows in data.splits.items()}
     weights = prepared.loaded.model.state_dict().values()
     return Estimate(
-        startup=started,
+        startup=startup,
         modes=costs,
         executions={precision.mode: precision.execution for precision in precisions},
         device=prepared.accelerator.device.type,

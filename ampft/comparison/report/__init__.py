@@ -1,1 +1,1 @@
-"""A comparison as one HTML file: tables and charts that need no network and no script."""
+"""Reports of a comparison for the terminal, in Markdown and in HTML."""

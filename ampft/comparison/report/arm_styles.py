@@ -1,7 +1,7 @@
-"""How arms are told apart: by colour, by dash, by shape and by name.
+"""Chart styles that distinguish arms by colour, dash pattern, shape and name.
 
-Colours are Okabe and Ito's, darker or lighter per theme until they stand 3 : 1 against the page
-(Okabe, Ito, "Color Universal Design", 2008); the style sheet has them as .a0 to .a9.
+The colours are those of Okabe and Ito ("Color Universal Design", 2008), made darker or lighter per
+theme until their contrast with the page is at least 3:1. In the style sheet they are .a0 to .a9.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from ampft.comparison.findings import ArmResult
-from ampft.comparison.report.drawing import element, picture, shown
+from ampft.comparison.report.drawing import element, one_line, picture
 
 BASELINE, PLACEBO, FIRST_MODE, LAST = 0, 1, 2, 9
 
-# Around (0, 0), some 9 px in height.
+# Paths around (0, 0), about 9 px high.
 _SHAPES = {
     "circle": "M-4.5 0a4.5 4.5 0 1 0 9 0a4.5 4.5 0 1 0-9 0z",
     "square": "M-4-4h8v8h-8z",
@@ -30,12 +30,12 @@ _SHAPE_OF = ("circle", "circle", "circle", "square", "diamond", "up", "down", "p
 
 
 @dataclass(frozen=True)
-class Look:
-    """One arm as charts show it.
+class ArmStyle:
+    """The style of one arm in charts.
 
     Attributes:
-        name: Shown inertly.
-        number: Of the style sheet: .a0 is the baseline, .a1 the placebo, .a2 the first mode.
+        name: Name of the arm, safe to display.
+        number: Number in the style sheet: .a0 is the baseline, .a1 the placebo, .a2 the first mode.
     """
 
     name: str
@@ -43,29 +43,29 @@ class Look:
 
     @property
     def colour(self) -> str:
-        """The class that sets stroke and fill."""
+        """CSS class for stroke and fill."""
         return f"a{self.number}"
 
     def mark(self, x: str, y: str | float, *, class_: str = "") -> Markup:
-        """Return the arm's shape at a position; the placebo's is hollow."""
+        """Return the shape of the arm at a position. The shape of the placebo is hollow."""
         shape = element("path", d=_SHAPES[_SHAPE_OF[self.number]])
         classes = f"mark {self.colour} {class_}".strip()
         return element("svg", shape, x=x, y=y, class_=classes)
 
     def key(self) -> Markup:
-        """Return the line and shape that stand beside the name in a legend."""
+        """Return the line and shape next to the name in a legend."""
         stroke = element("line", x1="0", x2="100%", y1=8, y2=8, class_=f"mean {self.colour}")
-        return picture(stroke, self.mark("50%", 8), height=16, says="", class_="key", hidden=True)
+        return picture(stroke, self.mark("50%", 8), height=16, alt="", class_="key", hidden=True)
 
 
-def looks(arms: Sequence[ArmResult]) -> tuple[Look, ...]:
-    """Return the look of each arm; more modes than colours begin again."""
-    found: list[Look] = []
+def arm_styles(arms: Sequence[ArmResult]) -> tuple[ArmStyle, ...]:
+    """Return the style of each arm. Colours repeat if there are more modes than colours."""
+    styles: list[ArmStyle] = []
     modes = 0
     for index, arm in enumerate(arms):
         number = BASELINE
         if index:
             number = PLACEBO if arm.is_placebo else FIRST_MODE + modes % (LAST - FIRST_MODE + 1)
             modes += not arm.is_placebo
-        found.append(Look(shown(arm.name), number))
-    return tuple(found)
+        styles.append(ArmStyle(one_line(arm.name), number))
+    return tuple(styles)

@@ -1,4 +1,4 @@
-"""How often predictions of a confidence are right."""
+"""Calibration charts: accuracy of the predictions by confidence."""
 
 from __future__ import annotations
 
@@ -8,63 +8,73 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from ampft.comparison.findings import CALIBRATION_ERROR, ArmResult, CalibrationBin
-from ampft.comparison.report.arm_styles import Look
-from ampft.comparison.report.drawing import Axis, curve, element, line, picture, plot_area, text
-from ampft.comparison.report.formats import fraction
+from ampft.comparison.report.arm_styles import ArmStyle
+from ampft.comparison.report.drawing import (
+    Axis,
+    curve,
+    element,
+    fraction,
+    line,
+    picture,
+    plot_area,
+    text,
+)
 from ampft.text.numbers import percent
 
-LEFT, RIGHT = 13.0, 96.0  # per cent
+LEFT, RIGHT = 13.0, 96.0  # percent
 TOP, HEIGHT = 8.0, 190.0  # pixels
-COUNTS = 34.0  # pixels, for the bars of how many predictions a bin holds
-FEW = 20  # predictions; the accuracy of fewer says little, and its mark is small
+COUNT_HEIGHT = 34.0  # pixels, for the bars with the number of predictions per bin
+MIN_COUNT = 20  # predictions; bins with fewer get a small mark, because their accuracy is noisy
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One arm's curve over the baseline's."""
+    """The calibration curve of one arm, with that of the baseline."""
 
-    look: Look
+    style: ArmStyle
     error: float | None
     svg: Markup
 
 
-def calibration_panels(arms: Sequence[ArmResult], looks: Sequence[Look]) -> tuple[Panel, ...]:
-    """Return a panel for each arm that has predictions; the baseline's line in each."""
+def calibration_panels(arms: Sequence[ArmResult], styles: Sequence[ArmStyle]) -> tuple[Panel, ...]:
+    """Return a panel for each arm with predictions, which also shows the baseline."""
     base = arms[0]
     return tuple(
-        Panel(look, _error(arm), _panel(arm, look, base, looks[0]))
-        for arm, look in zip(arms, looks, strict=True)
-        if any(found.count for found in arm.calibration)
+        Panel(style, _error(arm), _panel(arm, style, base, styles[0]))
+        for arm, style in zip(arms, styles, strict=True)
+        if any(bin_.count for bin_ in arm.calibration)
     )
 
 
 def _error(arm: ArmResult) -> float | None:
-    found = arm.metrics.get(CALIBRATION_ERROR)
-    return found.mean if found else None
+    values = arm.metrics.get(CALIBRATION_ERROR)
+    return values.mean if values else None
 
 
-def _panel(arm: ArmResult, look: Look, base: ArmResult, base_look: Look) -> Markup:
+def _panel(arm: ArmResult, style: ArmStyle, base: ArmResult, base_style: ArmStyle) -> Markup:
     across, up = Axis(0, 1, LEFT, RIGHT), Axis(0, 1, HEIGHT, TOP)
     lines = [element("path", d="M0 1000L1000 0", class_="margin")]
     if arm is not base:
-        lines.append(curve(_pairs(base.calibration), across, up, f"seed lone {base_look.colour}"))
-    lines.append(curve(_pairs(arm.calibration), across, up, f"mean {look.colour}"))
+        lines.append(curve(_pairs(base.calibration), across, up, f"seed lone {base_style.colour}"))
+    lines.append(curve(_pairs(arm.calibration), across, up, f"mean {style.colour}"))
     parts = [*_grid(across, up), plot_area(across, up, lines)]
-    for one in arm.calibration:
-        if one.confidence is not None and one.accuracy is not None:
-            small = "small" if one.count < FEW else ""
-            x, y = across.percent(one.confidence), up.at(one.accuracy)
-            parts.append(look.mark(x, y, class_=small))
+    for bin_ in arm.calibration:
+        if bin_.confidence is not None and bin_.accuracy is not None:
+            small = "small" if bin_.count < MIN_COUNT else ""
+            x, y = across.percent(bin_.confidence), up.at(bin_.accuracy)
+            parts.append(style.mark(x, y, class_=small))
     parts += _bars(arm.calibration, across)
-    return picture(*parts, height=HEIGHT + COUNTS + 38, says=_says(arm, look), class_="chart")
+    return picture(
+        *parts, height=HEIGHT + COUNT_HEIGHT + 38, alt=_alt_text(arm, style), class_="chart"
+    )
 
 
 def _pairs(bins: Sequence[CalibrationBin]) -> list[tuple[float, float]]:
-    """Where the curve runs: through the bins that hold enough to be believed."""
+    """Return the points of the curve: bins with at least `MIN_COUNT` predictions."""
     return [
-        (one.confidence, one.accuracy)
-        for one in bins
-        if one.confidence is not None and one.accuracy is not None and one.count >= FEW
+        (bin_.confidence, bin_.accuracy)
+        for bin_ in bins
+        if bin_.confidence is not None and bin_.accuracy is not None and bin_.count >= MIN_COUNT
     ]
 
 
@@ -75,31 +85,31 @@ def _grid(across: Axis, up: Axis) -> list[Markup]:
         parts.append(line(f"{LEFT}%", y, f"{RIGHT}%", y, "grid"))
         if value in (0.0, 0.5, 1.0):
             parts.append(text(fraction(value), f"{LEFT - 2}%", y + 4, "tick end"))
-            parts.append(text(fraction(value), x, HEIGHT + COUNTS + 18, "tick middle"))
-    parts.append(text("confidence", f"{RIGHT}%", HEIGHT + COUNTS + 34, "tick end"))
+            parts.append(text(fraction(value), x, HEIGHT + COUNT_HEIGHT + 18, "tick middle"))
+    parts.append(text("confidence", f"{RIGHT}%", HEIGHT + COUNT_HEIGHT + 34, "tick end"))
     return parts
 
 
 def _bars(bins: Sequence[CalibrationBin], across: Axis) -> list[Markup]:
-    most = max((one.count for one in bins), default=0)
+    max_count = max((bin_.count for bin_ in bins), default=0)
     parts: list[Markup] = []
-    for one in bins:
-        if one.count:
-            height = max(1.0, (COUNTS - 6) * one.count / most)
-            left, right = across.at(one.low), across.at(one.high)
+    for bin_ in bins:
+        if bin_.count:
+            height = max(1.0, (COUNT_HEIGHT - 6) * bin_.count / max_count)
+            left, right = across.at(bin_.low), across.at(bin_.high)
             bar = {"x": f"{left:.2f}%", "width": f"{right - left:.2f}%", "class_": "count"}
-            parts.append(element("rect", y=HEIGHT + COUNTS - height, height=height, **bar))
-    below = HEIGHT + COUNTS
+            parts.append(element("rect", y=HEIGHT + COUNT_HEIGHT - height, height=height, **bar))
+    below = HEIGHT + COUNT_HEIGHT
     parts.append(line(f"{LEFT}%", below, f"{RIGHT}%", below, "rule"))
     return parts
 
 
-def _says(arm: ArmResult, look: Look) -> str:
+def _alt_text(arm: ArmResult, style: ArmStyle) -> str:
     error = _error(arm)
-    words = f", calibration error {percent(error, 1)}" if error is not None else ""
-    said = ", ".join(
-        f"{percent(one.accuracy)} right at confidence {fraction(one.confidence)}"
-        for one in arm.calibration
-        if one.confidence is not None and one.accuracy is not None and one.count >= FEW
+    error_text = f", calibration error {percent(error, 1)}" if error is not None else ""
+    points = ", ".join(
+        f"{percent(bin_.accuracy)} correct at confidence {fraction(bin_.confidence)}"
+        for bin_ in arm.calibration
+        if bin_.confidence is not None and bin_.accuracy is not None and bin_.count >= MIN_COUNT
     )
-    return f"Calibration of {look.name}{words}. {said}"
+    return f"Calibration of {style.name}{error_text}. {points}"

@@ -1,4 +1,4 @@
-"""One arm's figures as the cells of a table, the same in every report."""
+"""Table cells with the results of an arm, shared by all reports."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from ampft.text.numbers import (
 MIB = 2**20
 
 
-def without_survivors(comparison: Comparison) -> Comparison:
-    """Return a comparison without speed and memory that are medians over runs that survived.
+def without_incomplete_medians(comparison: Comparison) -> Comparison:
+    """Return a comparison without medians of speed and memory over only part of an arm's runs.
 
-    An arm that is not complete keeps neither; beside a baseline that is not, no arm keeps a ratio.
+    An incomplete arm keeps neither speed nor memory. If the baseline is incomplete, no arm keeps a
+    ratio.
     """
-    whole = comparison.baseline.status == "complete"
-    return replace(comparison, arms=tuple(_complete(arm, whole) for arm in comparison.arms))
+    is_ranked = comparison.baseline.status == "complete"
+    return replace(comparison, arms=tuple(_displayed(arm, is_ranked) for arm in comparison.arms))
 
 
-def _complete(arm: ArmResult, is_ranked: bool) -> ArmResult:
+def _displayed(arm: ArmResult, is_ranked: bool) -> ArmResult:
     if arm.status != "complete":
         return replace(arm, speed=None, memory=None)
     if is_ranked:
         return arm
-    # The reason is one for the ratio.
+    # The reason explains the ratio.
     return replace(
         arm,
         speed=arm.speed and replace(arm.speed, ratio=None, ratio_spread=None, reason=None),
@@ -39,7 +40,7 @@ def _complete(arm: ArmResult, is_ranked: bool) -> ArmResult:
 
 
 def metric_cell(comparison: Comparison, arm: ArmResult) -> str:
-    """Return the primary metric as "84.6 ± 0.5"; "-" where there is no mean."""
+    """Return the primary metric as "84.6 ± 0.5"; "-" if there is no mean."""
     values = arm.metrics.get(comparison.metric)
     if values is None:
         return NOT_MEASURED
@@ -54,17 +55,17 @@ def difference_cell(comparison: Comparison, arm: ArmResult) -> str:
     if arm.difference is not None:
         ends = units.interval(arm.difference.interval95)
         return f"{units.difference(arm.difference.estimate)} ({ends})"
-    own = arm.metrics.get(comparison.metric)
+    values = arm.metrics.get(comparison.metric)
     base = comparison.baseline.metrics.get(comparison.metric)
     if arm is comparison.baseline:
         return ""
-    if own is None or base is None:
+    if values is None or base is None:
         return NOT_MEASURED
-    return f"{units.difference(own.mean - base.mean)} (no interval)"
+    return f"{units.difference(values.mean - base.mean)} (no CI)"
 
 
 def ratio_cell(comparison: Comparison, arm: ArmResult) -> str:
-    """Return how many times as fast as the baseline; "-" without ranking, empty for itself."""
+    """Return the speed-up over the baseline; "-" if not ranked, empty for the baseline."""
     if arm is comparison.baseline:
         return ""
     if arm.speed is None or arm.speed.ratio is None:
@@ -73,24 +74,24 @@ def ratio_cell(comparison: Comparison, arm: ArmResult) -> str:
 
 
 def step_cell(arm: ArmResult) -> str:
-    """Return the median of the runs' median steps, milliseconds."""
+    """Return the median of the median step times of the runs, in milliseconds."""
     if arm.speed is None or not arm.speed.step_seconds:
         return NOT_MEASURED
     return milliseconds(statistics.median(arm.speed.step_seconds))
 
 
 def peak_cell(arm: ArmResult) -> str:
-    """Return the peak memory, MiB."""
+    """Return the peak memory in MiB."""
     return mebibytes(arm.memory.peak if arm.memory else None)
 
 
 def flips_cell(comparison: Comparison, arm: ArmResult) -> str:
-    """Return the mean number of predictions that differ; empty for the baseline."""
+    """Return the mean number of changed predictions; empty for the baseline."""
     if arm.flips is not None:
         return mean_count(arm.flips.mean)
     return "" if arm is comparison.baseline else NOT_MEASURED
 
 
 def mebibytes(size: int | None) -> str:
-    """Return bytes in MiB, without the unit; "-" where they were not measured."""
+    """Return bytes in MiB without the unit; "-" if not measured."""
     return NOT_MEASURED if size is None else f"{size / MIB:,.0f}"

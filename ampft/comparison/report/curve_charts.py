@@ -1,4 +1,4 @@
-"""What happened during training: loss, validation and loss scale over the optimizer steps."""
+"""Training charts: loss, validation metric and loss scale over the optimizer steps."""
 
 from __future__ import annotations
 
@@ -11,74 +11,82 @@ from dataclasses import dataclass, replace
 from markupsafe import Markup
 
 from ampft.comparison.findings import ArmResult, Comparison, Curve
-from ampft.comparison.report.arm_styles import Look
-from ampft.comparison.report.drawing import Axis, curve, element, line, picture, plot_area, text
-from ampft.comparison.report.formats import exponent, fraction, metric
+from ampft.comparison.report.arm_styles import ArmStyle
+from ampft.comparison.report.drawing import (
+    Axis,
+    curve,
+    element,
+    exponent,
+    fraction,
+    line,
+    metric,
+    picture,
+    plot_area,
+    text,
+)
 
-LEFT, RIGHT = 9.0, 84.0  # per cent; names of the arms stand to the right
+LEFT, RIGHT = 9.0, 84.0  # percent; the names of the arms are to the right
 TOP, HEIGHT = 14.0, 250.0  # pixels
-MANY = 40  # runs; thin lines of more would hide the means
-LABEL_GAP = 15.0  # pixels between the baselines of two names
-RUG_ROW, RUG = 5.0, 150.0  # pixels: of a seed, and at most of all
+MANY_RUNS = 40  # the thin lines of more runs would hide the means
+LABEL_GAP = 15.0  # pixels between the baselines of two labels
+RUG_ROW_HEIGHT, MAX_RUG_HEIGHT = 5.0, 150.0  # pixels
 
 Points = Mapping[int, float]
 
 
 @dataclass(frozen=True)
 class Lines:
-    """The runs of one arm in one chart: thin lines, and their mean where the arm has one."""
+    """The runs of one arm in one chart: thin lines, and their mean if the arm has one."""
 
-    look: Look
+    style: ArmStyle
     runs: tuple[Points, ...]
     mean: Points | None
 
     @property
     def end(self) -> float:
-        """Where the name stands: at the last value of the mean, else of the longest run."""
+        """Value at the label: the last one of the mean, or of the longest run without a mean."""
         points = self.mean or max(self.runs, key=lambda run: max(run, default=-1))
         return points[max(points)]
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart and what its caption has to add."""
+    """A chart with facts for its caption."""
 
     svg: Markup
-    looks: tuple[Look, ...]
+    styles: tuple[ArmStyle, ...]
     is_cut: bool
 
 
-def loss_chart(comparison: Comparison, looks: Sequence[Look]) -> Chart | None:
-    """Return training loss over steps; None without any."""
-    lines = _lines(comparison.arms, looks, lambda c: _points(c.steps, c.loss))
+def loss_chart(comparison: Comparison, styles: Sequence[ArmStyle]) -> Chart | None:
+    """Return the chart of the training loss; None without data."""
+    lines = _lines(comparison.arms, styles, lambda c: _points(c.steps, c.loss))
     if not lines:
         return None
     tops = [max(run.values()) for one in lines for run in one.runs]
-    # A run that diverges would press all others flat.
+    # The loss of a diverging run would flatten all other lines.
     high = min(max(tops), 1.5 * statistics.median(tops))
     low = min(value for one in lines for run in one.runs for value in run.values())
     up = _up(0.0 if 0 <= low < 0.4 * high else low, high)
-    last = ", ".join(f"{one.look.name} {metric(one.end)}" for one in lines)
-    return _chart(
-        lines, up, fraction, says=f"Training loss over optimizer steps; at the end {last}"
-    )
+    last = ", ".join(f"{one.style.name} {metric(one.end)}" for one in lines)
+    return _chart(lines, up, fraction, alt=f"Training loss over optimizer steps; at the end {last}")
 
 
-def validation_chart(comparison: Comparison, looks: Sequence[Look]) -> Chart | None:
-    """Return the primary metric on validation over steps; None without any."""
+def validation_chart(comparison: Comparison, styles: Sequence[ArmStyle]) -> Chart | None:
+    """Return the chart of the primary metric on validation; None without data."""
     lines = _lines(
-        comparison.arms, looks, lambda c: _points(c.validation_steps, c.validation_metric)
+        comparison.arms, styles, lambda c: _points(c.validation_steps, c.validation_metric)
     )
     if not lines:
         return None
     values = [value for one in lines for run in one.runs for value in run.values()]
-    last = ", ".join(f"{one.look.name} {metric(one.end)}" for one in lines)
-    says = f"Validation metric over optimizer steps; at the end {last}"
-    return _chart(lines, _up(min(values), max(values)), fraction, says=says)
+    last = ", ".join(f"{one.style.name} {metric(one.end)}" for one in lines)
+    alt = f"Validation metric over optimizer steps; at the end {last}"
+    return _chart(lines, _up(min(values), max(values)), fraction, alt=alt)
 
 
-def scale_chart(comparison: Comparison, looks: Sequence[Look]) -> Chart | None:
-    """Return the base-2 logarithm of the loss scale, skipped steps below; None without a scaler."""
+def scale_chart(comparison: Comparison, styles: Sequence[ArmStyle]) -> Chart | None:
+    """Return the chart of log2 of the loss scale, with skipped steps; None without a scaler."""
 
     def logarithms(one: Curve) -> Points:
         scales = one.loss_scale or ()
@@ -88,22 +96,22 @@ def scale_chart(comparison: Comparison, looks: Sequence[Look]) -> Chart | None:
             if scale is not None and math.isfinite(scale) and scale > 0
         }
 
-    # A scale is one of few values: a mean over seeds would be none of them.
-    lines = [replace(one, mean=None) for one in _lines(comparison.arms, looks, logarithms)]
+    # The scale takes few discrete values, so a mean over seeds would not be a scale.
+    lines = [replace(one, mean=None) for one in _lines(comparison.arms, styles, logarithms)]
     if not lines:
         return None
     values = [value for one in lines for run in one.runs for value in run.values()]
     up = _up(math.floor(min(values)) - 0.5, math.ceil(max(values)) + 0.5)
     rugs = [
-        (look, [c.skipped for c in arm.curves if c.loss_scale is not None])
-        for arm, look in zip(comparison.arms, looks, strict=True)
+        (style, [c.skipped for c in arm.curves if c.loss_scale is not None])
+        for arm, style in zip(comparison.arms, styles, strict=True)
         if any(c.loss_scale is not None for c in arm.curves)
     ]
-    says = "Loss scale over optimizer steps, powers of two; " + "; ".join(
-        f"{look.name} skipped {', '.join(str(len(s)) for s in seeds)} steps, seed by seed"
-        for look, seeds in rugs
+    alt = "Loss scale over optimizer steps, as powers of two; " + "; ".join(
+        f"{style.name} skipped {', '.join(str(len(s)) for s in seeds)} steps per seed"
+        for style, seeds in rugs
     )
-    return _chart(lines, up, exponent, says=says, rugs=rugs, in_stairs=True)
+    return _chart(lines, up, exponent, alt=alt, rugs=rugs, is_stepped=True)
 
 
 def _points(steps: Sequence[int], values: Sequence[float | None]) -> Points:
@@ -112,18 +120,18 @@ def _points(steps: Sequence[int], values: Sequence[float | None]) -> Points:
 
 
 def _lines(
-    arms: Sequence[ArmResult], looks: Sequence[Look], of: Callable[[Curve], Points]
+    arms: Sequence[ArmResult], styles: Sequence[ArmStyle], of: Callable[[Curve], Points]
 ) -> list[Lines]:
-    found: list[Lines] = []
-    for arm, look in zip(arms, looks, strict=True):
+    lines: list[Lines] = []
+    for arm, style in zip(arms, styles, strict=True):
         runs = tuple(run for run in map(of, arm.curves) if run)
         if not runs:
             continue
         shared = sorted(set.intersection(*(set(run) for run in runs)))
         has_mean = arm.status == "complete" and len(runs) > 1 and shared
         mean = {step: statistics.fmean(run[step] for run in runs) for step in shared}
-        found.append(Lines(look, runs, mean if has_mean else None))
-    return found
+        lines.append(Lines(style, runs, mean if has_mean else None))
+    return lines
 
 
 def _up(low: float, high: float) -> Axis:
@@ -136,62 +144,62 @@ def _chart(
     up: Axis,
     label: Callable[[float], str],
     *,
-    says: str,
-    rugs: Sequence[tuple[Look, Sequence[Sequence[int]]]] = (),
-    in_stairs: bool = False,
+    alt: str,
+    rugs: Sequence[tuple[ArmStyle, Sequence[Sequence[int]]]] = (),
+    is_stepped: bool = False,
 ) -> Chart:
     last = max(step for one in lines for run in one.runs for step in run)
     across = Axis(0.0, float(max(last, 1)), LEFT, RIGHT)
-    drawn: list[Markup] = []
-    crowd = " many" if sum(len(one.runs) for one in lines) > MANY else ""
+    curves: list[Markup] = []
+    many = " many" if sum(len(one.runs) for one in lines) > MANY_RUNS else ""
     for one in lines:
-        thin = f"seed{crowd}" if one.mean else "seed lone"
-        drawn += [
-            _curve(run, across, up, f"{thin} {one.look.colour}", in_stairs) for run in one.runs
+        thin = f"seed{many}" if one.mean else "seed lone"
+        curves += [
+            _curve(run, across, up, f"{thin} {one.style.colour}", is_stepped) for run in one.runs
         ]
-    drawn += [_curve(o.mean, across, up, f"mean {o.look.colour}", False) for o in lines if o.mean]
-    rows = [(look, skipped) for look, seeds in rugs for skipped in seeds]
-    rug = min(RUG_ROW * len(rows), RUG)
+    curves += [_curve(o.mean, across, up, f"mean {o.style.colour}", False) for o in lines if o.mean]
+    rows = [(style, skipped) for style, seeds in rugs for skipped in seeds]
+    rug = min(RUG_ROW_HEIGHT * len(rows), MAX_RUG_HEIGHT)
     parts = [
-        *_grid(across, up, label, below=HEIGHT + rug, whole=in_stairs),
-        plot_area(across, up, drawn),
+        *_grid(across, up, label, below=HEIGHT + rug, integers_only=is_stepped),
+        plot_area(across, up, curves),
         *_single_points(lines, across, up),
-        *_names(lines, up),
+        *_labels(lines, up),
     ]
     if rows:
         parts.append(_rug(rows, across, rug))
         parts.append(text("skipped", f"{RIGHT + 2.5}%", HEIGHT + rug / 2 + 4, "tick"))
     height = HEIGHT + rug + 36
     is_cut = any(v > up.high for one in lines for run in one.runs for v in run.values())
-    svg = picture(*parts, height=height, says=says, class_="chart")
-    return Chart(svg, tuple(one.look for one in lines), is_cut)
+    svg = picture(*parts, height=height, alt=alt, class_="chart")
+    return Chart(svg, tuple(one.style for one in lines), is_cut)
 
 
-def _curve(points: Points, across: Axis, up: Axis, class_: str, in_stairs: bool) -> Markup:
+def _curve(points: Points, across: Axis, up: Axis, class_: str, is_stepped: bool) -> Markup:
     ordered = [(float(step), points[step]) for step in sorted(points)]
-    if in_stairs:
+    if is_stepped:
         corners = [(b[0], a[1]) for a, b in itertools.pairwise(ordered)]
         ordered = [p for pair in itertools.zip_longest(ordered, corners) for p in pair if p]
     return curve(ordered, across, up, class_)
 
 
 def _single_points(lines: Sequence[Lines], across: Axis, up: Axis) -> list[Markup]:
-    """Marks of what was measured once: a line through one point is not to be seen."""
+    """Return marks of runs with a single point, whose line would be invisible."""
     single = [(one, points) for one in lines if len(points := one.mean or one.runs[0]) == 1]
     return [
-        one.look.mark(across.percent(step), up.at(value))
+        one.style.mark(across.percent(step), up.at(value))
         for one, points in single
         for step, value in points.items()
     ]
 
 
 def _grid(
-    across: Axis, up: Axis, label: Callable[[float], str], *, below: float, whole: bool
+    across: Axis, up: Axis, label: Callable[[float], str], *, below: float, integers_only: bool
 ) -> list[Markup]:
     left, right = f"{LEFT}%", f"{RIGHT}%"
     parts: list[Markup] = []
     for value in up.ticks(5):
-        if whole and value != round(value):
+        if integers_only and value != round(value):
             continue
         y = up.at(value)
         parts.append(line(left, y, right, y, "grid"))
@@ -205,14 +213,14 @@ def _grid(
     return parts
 
 
-def _names(lines: Sequence[Lines], up: Axis) -> list[Markup]:
-    """Names at the ends of their lines, pushed apart where they would touch."""
+def _labels(lines: Sequence[Lines], up: Axis) -> list[Markup]:
+    """Return labels at the ends of the lines, moved apart where they would overlap."""
     ordered = sorted(lines, key=lambda one: up.at(one.end))
     places: list[float] = []
     for one in ordered:
         at = up.at(one.end)
         places.append(max(at, places[-1] + LABEL_GAP) if places else at)
-    # Pushed beyond the bottom, all move up.
+    # If labels are moved beyond the bottom, all of them move up.
     excess = max(0.0, places[-1] - HEIGHT) if places else 0.0
     parts: list[Markup] = []
     for index in reversed(range(len(places))):
@@ -220,8 +228,8 @@ def _names(lines: Sequence[Lines], up: Axis) -> list[Markup]:
         places[index] = min(places[index], limit) if excess else places[index]
     for one, place in zip(ordered, places, strict=True):
         start, end = f"{RIGHT}%", f"{RIGHT + 2}%"
-        leader = line(start, up.at(one.end), end, place, f"leader {one.look.colour}")
-        parts += [leader, text(_short(one.look.name), f"{RIGHT + 2.5}%", place + 4, "name")]
+        leader = line(start, up.at(one.end), end, place, f"leader {one.style.colour}")
+        parts += [leader, text(_short(one.style.name), f"{RIGHT + 2.5}%", place + 4, "name")]
     return parts
 
 
@@ -229,8 +237,8 @@ def _short(name: str) -> str:
     return name if len(name) <= 10 else f"{name[:9]}…"
 
 
-def _rug(rows: Sequence[tuple[Look, Sequence[int]]], across: Axis, height: float) -> Markup:
-    """A row of ticks per seed under the plot, one tick per skipped step."""
+def _rug(rows: Sequence[tuple[ArmStyle, Sequence[int]]], across: Axis, height: float) -> Markup:
+    """Return a row per seed below the plot, with one tick per skipped step."""
     ticks = [
         element(
             "path",
@@ -239,9 +247,9 @@ def _rug(rows: Sequence[tuple[Look, Sequence[int]]], across: Axis, height: float
                 f"v{round(800 / len(rows))}"
                 for step in skipped
             ),
-            class_=f"skip {look.colour}",
+            class_=f"skip {style.colour}",
         )
-        for index, (look, skipped) in enumerate(rows)
+        for index, (style, skipped) in enumerate(rows)
         if skipped
     ]
     return plot_area(across, Axis(0, 1, HEIGHT + height, HEIGHT), ticks)

@@ -1,8 +1,8 @@
-"""Inline SVG from escaped parts, with widths in per cent so that text keeps its size everywhere.
+"""Inline SVG from escaped parts, with widths in percent so that text keeps its size.
 
-A picture has no viewBox: it is as wide as its place, and horizontal positions are percentages of
-that, while vertical ones are pixels. A phone and a wide screen then show the same characters at
-the same size. Lines of many points lie in a nested viewBox of 1000 x 1000 that is stretched.
+A picture has no viewBox. It fills the width of its container. Horizontal positions are percentages
+of that width, and vertical positions are pixels, so that text has the same size on a phone and on a
+wide screen. Lines of many points are in a nested viewBox of 1000 x 1000 that is stretched.
 """
 
 from __future__ import annotations
@@ -15,23 +15,25 @@ from dataclasses import dataclass
 from markupsafe import Markup, escape
 
 from ampft.text.escaping import inert
+from ampft.text.numbers import MINUS
 
 _BREAKS = re.compile(r"[ \t\r\n\f\v]+")
 INNER = 1000  # side of the stretched viewBox of a plot area
 
 
-def shown(text: str) -> str:
-    """Return foreign text on one line, without characters that move, hide or reverse others."""
+def one_line(text: str) -> str:
+    """Return untrusted text on one line, without characters that move, hide or reverse others."""
     return inert(_BREAKS.sub(" ", text).strip())
 
 
 def element(tag: str, *children: str, **attributes: str | float | None) -> Markup:
-    """Return an element; children and values are escaped unless they are Markup.
+    """Return an element. Children and attribute values are escaped unless they are Markup.
 
     Args:
-        tag: Its name, ours.
+        tag: Trusted tag name.
         children: Text or elements.
-        attributes: `class_` is class, and an underscore a hyphen elsewhere; None is left out.
+        attributes: Attributes. `class_` stands for class, other underscores become hyphens, and
+            None omits the attribute.
     """
     values = "".join(
         f' {name.rstrip("_").replace("_", "-")}="{escape(_value(value))}"'
@@ -39,38 +41,38 @@ def element(tag: str, *children: str, **attributes: str | float | None) -> Marku
         if value is not None
     )
     inside = "".join(escape(child) for child in children)
-    # Every part is escaped.
+    # Every part has been escaped.
     return Markup(f"<{tag}{values}>{inside}</{tag}>")
 
 
 def joined(parts: Iterable[str]) -> Markup:
-    """Return the parts one after another, escaped unless they are Markup."""
+    """Return the concatenated parts, escaped unless they are Markup."""
     return Markup("").join(parts)
 
 
 def picture(
-    *children: str, height: float | None, says: str, class_: str, hidden: bool = False
+    *children: str, height: float | None, alt: str, class_: str, hidden: bool = False
 ) -> Markup:
-    """Return an SVG that is as wide as its place.
+    """Return an SVG that fills the width of its container.
 
     Args:
         children: Elements.
-        height: Pixels; None where the style sheet stretches it.
-        says: What a reader sees in it, in words; the text alternative.
-        class_: Of the style sheet.
-        hidden: Whether it repeats what stands beside it, so that nobody needs it read out.
+        height: Height in pixels; None if the style sheet sets it.
+        alt: Text alternative, which describes what the picture shows.
+        class_: CSS class.
+        hidden: Whether screen readers skip it, because adjacent text has the same content.
     """
     if hidden:
         return element("svg", *children, class_=class_, height=height, aria_hidden="true")
-    title = element("title", says)
+    title = element("title", alt)
     return element(
-        "svg", title, *children, class_=class_, height=height, role="img", aria_label=says
+        "svg", title, *children, class_=class_, height=height, role="img", aria_label=alt
     )
 
 
-def text(words: str, x: str, y: float | str, class_: str = "", **attributes: str) -> Markup:
+def text(content: str, x: str, y: float | str, class_: str = "", **attributes: str) -> Markup:
     """Return a label at `x` (a percentage) and `y` (pixels or a percentage)."""
-    return element("text", words, x=x, y=y, class_=class_ or None, **attributes)
+    return element("text", content, x=x, y=y, class_=class_ or None, **attributes)
 
 
 def line(x1: str, y1: float | str, x2: str, y2: float | str, class_: str) -> Markup:
@@ -80,10 +82,10 @@ def line(x1: str, y1: float | str, x2: str, y2: float | str, class_: str) -> Mar
 
 @dataclass(frozen=True)
 class Axis:
-    """Values from `low` to `high` on positions from `start` to `end`.
+    """A linear map of values from `low` to `high` to positions from `start` to `end`.
 
-    Positions are per cent of the width or pixels of the height, as the axis is used; `end` may be
-    less than `start`. Values beyond the ends lie on the ends.
+    Positions are percentages of the width or pixels of the height, and `end` may be less than
+    `start`. Values beyond the ends map to the ends.
     """
 
     low: float
@@ -101,19 +103,19 @@ class Axis:
         return f"{_value(self.at(value))}%"
 
     def inner(self, value: float) -> float:
-        """Return the position in the stretched viewBox, whole numbers."""
+        """Return the position in the stretched viewBox, rounded to an integer."""
         return round((self.at(value) - self.start) / (self.end - self.start) * INNER)
 
     def holds(self, value: float) -> bool:
-        """Return whether the value is finite and not beyond the ends."""
+        """Return whether the value is finite and within the ends."""
         return math.isfinite(value) and self.low <= value <= self.high
 
-    def ticks(self, wanted: int) -> tuple[float, ...]:
-        """Return some `wanted` round values between the ends: steps of 1, 2 or 5."""
+    def ticks(self, count: int) -> tuple[float, ...]:
+        """Return about `count` round values between the ends, in steps of 1, 2 or 5."""
         span = self.high - self.low
         if not (span > 0 and math.isfinite(span)):
             return (self.low,)
-        raw = span / wanted
+        raw = span / count
         size = 10.0 ** math.floor(math.log10(raw))
         step = size * next(factor for factor in (1, 2, 5, 10) if factor * size >= raw * 0.999)
         first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
@@ -121,7 +123,7 @@ class Axis:
 
 
 def plot_area(across: Axis, up: Axis, lines: Sequence[Markup]) -> Markup:
-    """Return the stretched area that holds the lines, as wide and high as the two axes."""
+    """Return a stretched area that contains the lines and spans the two axes."""
     top, bottom = min(up.start, up.end), max(up.start, up.end)
     return element(
         "svg",
@@ -139,7 +141,7 @@ def plot_area(across: Axis, up: Axis, lines: Sequence[Markup]) -> Markup:
 def curve(
     points: Sequence[tuple[float, float] | None], across: Axis, up: Axis, class_: str
 ) -> Markup:
-    """Return a line through the points, broken where one is None."""
+    """Return a line through the points, with gaps at None."""
     parts, pen = [], "M"
     for point in points:
         if point is None:
@@ -148,7 +150,7 @@ def curve(
         x = across.inner(point[0])
         parts.append(f"{pen}{x} {INNER - up.inner(point[1])}")
         pen = "L"
-    # A single point has no length: round caps show it as a dot.
+    # A line of length 0 with round caps shows a single point as a dot.
     return element("path", d="".join(parts) + ("h0" if len(parts) == 1 else ""), class_=class_)
 
 
@@ -157,3 +159,21 @@ def _value(value: str | float) -> str:
         return value
     short = f"{value:.2f}".rstrip("0").rstrip(".")
     return "0" if short in ("-0", "") else short
+
+
+def fraction(value: float) -> str:
+    """Return a tick label without trailing zeros."""
+    return f"{value:.4g}".replace("-", MINUS)
+
+
+def exponent(value: float) -> Markup:
+    """Return a tick label for a base-2 logarithm, as a power of two."""
+    power = element("tspan", f"{round(value)}".replace("-", MINUS), dy=-4, class_="power")
+    return Markup("2{}").format(power)
+
+
+def metric(value: float, decimals: int = 4) -> str:
+    """Return a metric with a fixed number of decimals."""
+    if not math.isfinite(value):
+        return "not finite"
+    return f"{value:,.{decimals}f}".replace("-", MINUS)

@@ -1,12 +1,12 @@
-"""A comparison in Markdown, fit for a pull request: verdict and table first, the rest folded."""
+"""A comparison as Markdown for a pull request: verdicts and table first, the rest folded."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
 from ampft.comparison.findings import ArmResult, Comparison
-from ampft.comparison.report import markdown_predictions as predictions
-from ampft.comparison.report import markdown_runs as of_runs
+from ampft.comparison.report import markdown_predictions as prediction_sections
+from ampft.comparison.report import markdown_runs as run_sections
 from ampft.comparison.report.cells import (
     difference_cell,
     flips_cell,
@@ -14,10 +14,10 @@ from ampft.comparison.report.cells import (
     peak_cell,
     ratio_cell,
     step_cell,
-    without_survivors,
+    without_incomplete_medians,
 )
 from ampft.comparison.report.method import SOURCES, method_paragraphs
-from ampft.comparison.words import verdict_sentences
+from ampft.comparison.verdict_text import verdict_texts
 from ampft.text.markdown import code, prose, table
 from ampft.text.numbers import (
     NOT_MEASURED,
@@ -25,33 +25,35 @@ from ampft.text.numbers import (
     count_range,
     level,
     p_value,
-    seed_words,
+    seed_list,
 )
 
 
 def markdown_text(comparison: Comparison) -> str:
-    """Return the comparison as Markdown with a newline at its end.
+    """Return the comparison as Markdown with a trailing newline.
 
-    The verdicts, the stamps and the table of modes stand on top; everything else is in `<details>`,
-    the only elements of HTML in it. Names, labels and texts are inert.
+    The verdicts, the stamps and the table of modes come first. All other sections are in
+    `<details>`, the only HTML elements. Names, labels and texts are inert.
 
     Args:
-        comparison: Where its `verdicts` are empty they are made here.
+        comparison: Comparison; empty `verdicts` are computed.
     """
-    verdicts = comparison.verdicts or verdict_sentences(comparison)
-    comparison = without_survivors(comparison)
+    verdicts = comparison.verdicts or verdict_texts(comparison)
+    comparison = without_incomplete_medians(comparison)
     sections = {
-        "Seed by seed": _seeds(comparison),
-        "Predictions that changed": predictions.changed(comparison),
-        "Evaluated in fp32 and in its own precision": _evaluated_in_fp32(comparison),
-        "Speed": of_runs.speed(comparison),
-        "Memory": of_runs.memory(comparison),
-        "Classes (exploratory)": predictions.classes(comparison),
-        "Other metrics and calibration (exploratory)": predictions.calibration(comparison),
-        "Gradient error beside the noise of the batches": of_runs.yardstick(comparison.yardstick),
-        "Runs": of_runs.runs(comparison),
-        "How it was measured": _method(comparison),
-        "What all runs had in common, and where they ran": _setup(comparison),
+        "Results per seed": _seeds(comparison),
+        "Changed predictions": prediction_sections.changed(comparison),
+        "Predictions in fp32 (exploratory)": _evaluated_in_fp32(comparison),
+        "Speed": run_sections.speed(comparison),
+        "Memory": run_sections.memory(comparison),
+        "Classes (exploratory)": prediction_sections.classes(comparison),
+        "Other metrics and calibration (exploratory)": prediction_sections.calibration(comparison),
+        "Gradient error relative to batch noise (exploratory)": run_sections.yardstick(
+            comparison.yardstick
+        ),
+        "Runs": run_sections.runs(comparison),
+        "Method": _method(comparison),
+        "Setup and environment": _setup(comparison),
     }
     folded = (_details(summary, body) for summary, body in sections.items() if body)
     return "\n\n".join([*_top(comparison, verdicts), *folded]) + "\n"
@@ -59,12 +61,12 @@ def markdown_text(comparison: Comparison) -> str:
 
 def _top(comparison: Comparison, verdicts: Iterable[str]) -> list[str]:
     parts = [
-        f"## Precisions compared: {prose(comparison.title)}",
+        f"## Precision comparison: {prose(comparison.title)}",
         "\n".join(f"- {prose(verdict)}" for verdict in verdicts),
         "\n".join(f"> **Note:** {prose(stamp)}\\" for stamp in comparison.stamps).rstrip("\\"),
         _modes(comparison),
-        f"{comparison.units.sentence()} on {code(comparison.split)}, {comparison.examples:,} "
-        f"examples, {seed_words(comparison.seeds)}. {_legend(comparison)}",
+        f"{comparison.units.capitalized()} on {code(comparison.split)}, {comparison.examples:,} "
+        f"examples, {seed_list(comparison.seeds)}. {_legend(comparison)}",
         _executed(comparison),
     ]
     return [part for part in parts if part]
@@ -77,10 +79,10 @@ def _modes(comparison: Comparison) -> str:
         "execution",
         "verdict",
         comparison.units.heading,
-        f"difference{comparison.units.of_differences}"
-        + (f" ({level(levels[0])} interval)" if levels else ""),
-        f"predictions changed, of {comparison.examples:,}",
-        "times as fast",
+        f"difference{comparison.units.difference_suffix}"
+        + (f" ({level(levels[0])} CI)" if levels else ""),
+        f"changed predictions, of {comparison.examples:,}",
+        "speed-up",
         "step, ms",
         "peak memory, MiB",
         "skipped steps",
@@ -89,13 +91,13 @@ def _modes(comparison: Comparison) -> str:
 
 
 def _executed(comparison: Comparison) -> str:
-    """Return what ran, measured in the first step; arms that ran the same share a line."""
+    """Return the precision measured in the first step; arms with the same one share a line."""
     names: dict[str, list[str]] = {}
     for arm in comparison.arms:
         if arm.executed:
             names.setdefault(arm.executed, []).append(code(arm.name))
-    lines = (f"- {', '.join(arms)}: {prose(words)}" for words, arms in names.items())
-    return "Executed, measured in the first step:\n\n" + "\n".join(lines) if names else ""
+    lines = (f"- {', '.join(arms)}: {prose(executed)}" for executed, arms in names.items())
+    return "Precision measured in the first step:\n\n" + "\n".join(lines) if names else ""
 
 
 def _mode(comparison: Comparison, arm: ArmResult) -> tuple[str, ...]:
@@ -117,19 +119,24 @@ def _mode(comparison: Comparison, arm: ArmResult) -> tuple[str, ...]:
 
 
 def _legend(comparison: Comparison) -> str:
-    words = f"{PLUS_MINUS} is the standard deviation over seeds."
+    base = code(comparison.baseline.name)
+    text = (
+        f"{PLUS_MINUS} is the standard deviation over seeds. Changed predictions and speed-up are "
+        f"relative to {base}."
+    )
     if any(arm.is_placebo for arm in comparison.arms):
-        base = code(comparison.baseline.name)
-        words += f" The placebo is {base} again, from initial weights one unit in the last place "
-        words += "off."
-    return words
+        text += (
+            f" The placebo is {base} trained again from initial weights changed by one unit in the "
+            "last place."
+        )
+    return text
 
 
 def _seeds(comparison: Comparison) -> str:
-    """Return the metric and the difference at each seed, and what the interval is made of."""
+    """Return the metric and the difference per seed, and the components of the interval."""
     units = comparison.units
-    header = ("", *(f"seed {seed}" for seed in comparison.seeds), "mean", "deviation")
-    own = [
+    header = ("", *(f"seed {seed}" for seed in comparison.seeds), "mean", "standard deviation")
+    metrics = [
         (
             code(arm.name),
             *_by_seed(comparison, arm, [units.value(x, 1) for x in values.per_seed]),
@@ -140,35 +147,35 @@ def _seeds(comparison: Comparison) -> str:
         for values in [arm.metrics.get(comparison.metric)]
         if values is not None
     ]
-    apart = [
+    differences = [
         (
             code(arm.name),
-            *_by_seed(comparison, arm, [units.difference(x, 1) for x in found.per_seed]),
-            units.difference(found.estimate, 1),
-            units.interval(found.interval95, 1),
-            units.interval(found.interval90, 1),
+            *_by_seed(comparison, arm, [units.difference(x, 1) for x in difference.per_seed]),
+            units.difference(difference.estimate, 1),
+            units.interval(difference.interval95, 1),
+            units.interval(difference.interval90, 1),
         )
         for arm in comparison.arms
-        for found in [arm.difference]
-        if found is not None
+        for difference in [arm.difference]
+        if difference is not None
     ]
-    if not apart:
-        return f"{_sentence(units.heading)}:\n\n{table(header, own)}"
-    ends = next(arm.difference for arm in comparison.arms if arm.difference is not None)
-    wide = (*header[:-1], f"{level(ends.level95)} interval", f"{level(ends.level90)} interval")
+    if not differences:
+        return f"{_capitalised(units.heading)}:\n\n{table(header, metrics)}"
+    first = next(arm.difference for arm in comparison.arms if arm.difference is not None)
+    intervals = (f"{level(first.level95)} CI", f"{level(first.level90)} CI")
     return (
-        f"{_sentence(units.heading)}:\n\n{table(header, own)}\n\n"
-        f"Difference to {code(comparison.baseline.name)}{units.of_differences}:\n\n"
-        f"{table(wide, apart)}\n\n"
-        f"What the intervals are made of (roots of the variances{units.of_differences}) and "
-        f"p-values:\n\n{_variances(comparison)}"
+        f"{_capitalised(units.heading)}:\n\n{table(header, metrics)}\n\n"
+        f"Difference to {code(comparison.baseline.name)}{units.difference_suffix}:\n\n"
+        f"{table((*header[:-1], *intervals), differences)}\n\n"
+        f"Components of the confidence intervals (square roots of the variances"
+        f"{units.difference_suffix}) and p-values:\n\n{_variances(comparison)}"
     )
 
 
 def _variances(comparison: Comparison) -> str:
     header = (
         *("", "s, over seeds", "√J, over examples", "√C, between seeds", "degrees of freedom"),
-        *("p, difference", "after Holm", "p, equivalence", "after Holm"),
+        *("p (difference)", "after Holm", "p (equivalence)", "after Holm"),
     )
     rows = [
         (
@@ -176,26 +183,26 @@ def _variances(comparison: Comparison) -> str:
             *(
                 comparison.units.value(variance**0.5, 1)
                 for variance in (
-                    found.seed_variance,
-                    found.jackknife_variance,
-                    found.jackknife_covariance,
+                    difference.seed_variance,
+                    difference.jackknife_variance,
+                    difference.jackknife_covariance,
                 )
             ),
-            f"{found.degrees_of_freedom:.1f}",
-            *map(p_value, (found.p_difference, found.p_difference_holm)),
-            *map(p_value, (found.p_equivalence, found.p_equivalence_holm)),
+            f"{difference.degrees_of_freedom:.1f}",
+            *map(p_value, (difference.p_difference, difference.p_difference_holm)),
+            *map(p_value, (difference.p_equivalence, difference.p_equivalence_holm)),
         )
         for arm in comparison.arms
-        for found in [arm.difference]
-        if found is not None
+        for difference in [arm.difference]
+        if difference is not None
     ]
     return table(header, rows)
 
 
 def _by_seed(comparison: Comparison, arm: ArmResult, cells: Iterable[str]) -> list[str]:
-    """Return one cell for each seed of the comparison; "-" where the arm has no run."""
-    found = dict(zip((run.seed for run in arm.runs), cells, strict=False))
-    return [found.get(seed, NOT_MEASURED) for seed in comparison.seeds]
+    """Return one cell per seed of the comparison; "-" if the arm has no run."""
+    cell_of = dict(zip((run.seed for run in arm.runs), cells, strict=False))
+    return [cell_of.get(seed, NOT_MEASURED) for seed in comparison.seeds]
 
 
 def _evaluated_in_fp32(comparison: Comparison) -> str:
@@ -207,28 +214,29 @@ def _evaluated_in_fp32(comparison: Comparison) -> str:
             units.value(arm.metrics_fp32[comparison.metric].mean),
             difference_cell(comparison, arm),
             NOT_MEASURED
-            if found is None
-            else f"{units.difference(found.estimate)} ({units.interval(found.interval95)})",
+            if in_fp32 is None
+            else f"{units.difference(in_fp32.estimate)} ({units.interval(in_fp32.interval95)})",
         )
         for arm in comparison.arms
-        for found in [arm.difference_fp32]
+        for in_fp32 in [arm.difference_fp32]
         if comparison.metric in arm.metrics_fp32
     ]
     if not rows:
         return ""
     header = (
-        *("", f"{units.title} in its own precision", f"{units.title} in fp32"),
-        *("difference in its own precision", "difference in fp32"),
+        *("", f"{units.title} in own precision", f"{units.title} in fp32"),
+        *("difference in own precision", "difference in fp32"),
     )
-    said = (
-        "The same trained models, predicting in fp32: what remains of a difference comes from "
-        "training, what goes away from predicting. Exploratory."
+    explanation = (
+        "The same trained models predict in their own precision and in fp32. A difference that "
+        "remains in fp32 comes from training in the precision; the rest comes from predicting in "
+        "it."
     )
-    return f"{said}\n\n{table(header, rows)}"
+    return f"{explanation}\n\n{table(header, rows)}"
 
 
 def _method(comparison: Comparison) -> str:
-    paragraphs = "\n\n".join(prose(words) for words in method_paragraphs(comparison))
+    paragraphs = "\n\n".join(prose(paragraph) for paragraph in method_paragraphs(comparison))
     sources = "\n".join(f"- {prose(source)}" for source in SOURCES)
     return f"{paragraphs}\n\nSources:\n\n{sources}"
 
@@ -247,5 +255,5 @@ def _details(summary: str, body: str) -> str:
     return f"<details>\n<summary>{summary}</summary>\n\n{body}\n\n</details>"
 
 
-def _sentence(words: str) -> str:
-    return words[0].upper() + words[1:]
+def _capitalised(text: str) -> str:
+    return text[0].upper() + text[1:]

@@ -1,4 +1,4 @@
-"""What the arms of a comparison predict, in Markdown: changes, classes, calibration."""
+"""Changed predictions, classes and calibration of a comparison as Markdown."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from ampft.text.numbers import (
     points,
 )
 
-MOST_CLASSES = 50  # a comment on GitHub holds 65,536 characters
-MOST_CONFUSIONS = 12
+MAX_CLASSES = 50  # keeps the report below the 65,536 characters of a GitHub comment
+MAX_CONFUSIONS = 12
 
 
 def changed(comparison: Comparison) -> str:
-    """Return how many predictions each arm changes, McNemar's tests, and a few examples."""
+    """Return the numbers of changed predictions, McNemar's tests and a few examples."""
     arms = [(arm, arm.flips) for arm in comparison.arms if arm.flips is not None]
     if not arms:
         return ""
     base = code(comparison.baseline.name)
     seeds = [f"seed {seed}" for seed in comparison.seeds]
-    header = ("", *seeds, "mean", "only this one right", "only the baseline right")
+    header = ("", *seeds, "mean", "only this mode correct", "only the baseline correct")
     rows = [
         (
             code(arm.name),
@@ -46,11 +46,11 @@ def changed(comparison: Comparison) -> str:
         for arm, flips in arms
     ]
     parts = [
-        f"Predictions that differ from those of {base} at the same seed, of "
+        f"Predictions that differ from those of {base} with the same seed, out of "
         f"{comparison.examples:,}:",
         table(header, rows),
-        "McNemar's test at each seed (mid-p), about these two checkpoints alone; it says nothing "
-        "about training again, and is exploratory:",
+        "McNemar's test per seed (mid-p, exploratory). It compares only the two checkpoints of a "
+        "seed and does not cover the variation of training:",
         table(("", *seeds), tests),
         *(_examples(comparison, arm) for arm, flips in arms if flips.examples),
     ]
@@ -59,12 +59,12 @@ def changed(comparison: Comparison) -> str:
 
 def _examples(comparison: Comparison, arm: ArmResult) -> str:
     base = code(comparison.baseline.name)
-    header = ("example", "class", base, code(arm.name), "text", "seeds")
+    header = ("example", "label", base, code(arm.name), "text", "seeds")
     examples = arm.flips.examples if arm.flips is not None else ()
     rows = [_example(example) for example in examples]
     return (
-        f"Examples that {code(arm.name)} changes in most seeds, with the confidence at the first "
-        f"of them:\n\n{table(header, rows, left=5)}"
+        f"Examples that {code(arm.name)} changes for the largest number of seeds, with predictions "
+        f"and confidence at the first of these seeds:\n\n{table(header, rows, left=5)}"
     )
 
 
@@ -80,16 +80,16 @@ def _example(example: FlippedExample) -> tuple[str, ...]:
 
 
 def classes(comparison: Comparison) -> str:
-    """Return the F1 of each class and its differences, then the most frequent confusions."""
+    """Return the F1 of each class with its differences, and the most frequent confusions."""
     base = comparison.baseline
     arms = [arm for arm in comparison.arms if arm is not base and arm.classes]
     if not base.classes:
         return ""
-    apart = [max((abs(_f1_difference(a, i)) for a in arms), default=0.0) for i in _indices(base)]
-    shown = sorted(_indices(base), key=lambda index: (-apart[index], index))[:MOST_CLASSES]
+    largest = [max((abs(_f1_difference(a, i)) for a in arms), default=0.0) for i in _indices(base)]
+    selected = sorted(_indices(base), key=lambda index: (-largest[index], index))[:MAX_CLASSES]
     header = (
         *("class", "examples", f"F1 of {code(base.name)}, %"),
-        *(f"{code(arm.name)}, points" for arm in arms),
+        *(f"difference of {code(arm.name)}, points" for arm in arms),
     )
     rows = [
         (
@@ -98,15 +98,15 @@ def classes(comparison: Comparison) -> str:
             number(100 * base.classes[index].f1, 1),
             *(points(_f1_difference(arm, index)) for arm in arms),
         )
-        for index in sorted(shown)
+        for index in sorted(selected)
     ]
-    hidden = len(base.classes) - len(shown)
-    more = f"\n\n{hidden:,} classes that differ less are left out." if hidden else ""
+    omitted = len(base.classes) - len(selected)
+    more = f"\n\n{omitted:,} classes with smaller differences are omitted." if omitted else ""
     return f"{table(header, rows)}{more}\n\n{_confusions(comparison)}"
 
 
 def _confusions(comparison: Comparison) -> str:
-    """Return the pairs of classes that are taken for each other most, summed over the seeds."""
+    """Return the most frequent confusions, summed over the seeds."""
     arms = [arm for arm in comparison.arms if arm.confusion]
     names = comparison.label_names
     totals = {
@@ -115,23 +115,20 @@ def _confusions(comparison: Comparison) -> str:
         for column in range(len(names))
         if row != column
     }
-    most = sorted(totals, key=lambda pair: (-totals[pair], pair))[:MOST_CONFUSIONS]
+    largest = sorted(totals, key=lambda pair: (-totals[pair], pair))[:MAX_CONFUSIONS]
     rows = [
         (code(names[row]), code(names[column]), *(f"{a.confusion[row][column]:,}" for a in arms))
-        for row, column in most
+        for row, column in largest
         if totals[row, column]
     ]
     if not rows:
-        return "No class was taken for another."
-    header = ("class", "taken for", *(code(arm.name) for arm in arms))
-    return (
-        f"Classes taken for each other most, summed over the seeds:\n\n"
-        f"{table(header, rows, left=2)}"
-    )
+        return "There are no confusions."
+    header = ("label", "predicted as", *(code(arm.name) for arm in arms))
+    return f"Most frequent confusions, summed over the seeds:\n\n{table(header, rows, left=2)}"
 
 
 def calibration(comparison: Comparison) -> str:
-    """Return all metrics of each arm, then how often it is right at each confidence."""
+    """Return all metrics of each arm, and its accuracy by confidence."""
     arms = [arm for arm in comparison.arms if arm.metrics]
     if not arms:
         return ""
@@ -144,11 +141,12 @@ def calibration(comparison: Comparison) -> str:
         for info in comparison.metrics
         if any(info.name in arm.metrics for arm in arms)
     ]
-    said = (
-        f"Means {PLUS_MINUS} deviations over seeds. The calibration error (15 bins of equal width) "
-        "is biased upwards, the more the fewer examples there are, and has no interval."
+    explanation = (
+        f"Means {PLUS_MINUS} standard deviations over seeds. The calibration error (15 bins of "
+        "equal width) is biased upwards, more so with fewer examples, and has no confidence "
+        "interval."
     )
-    return f"{said}\n\n{table(header, rows)}\n\n{_bins(comparison)}".rstrip()
+    return f"{explanation}\n\n{table(header, rows)}\n\n{_bins(comparison)}".rstrip()
 
 
 def _bins(comparison: Comparison) -> str:
@@ -168,7 +166,7 @@ def _bins(comparison: Comparison) -> str:
         for index, bin_ in enumerate(arms[0].calibration)
     ]
     header = ("confidence", *(code(arm.name) for arm in arms))
-    return f"Mean confidence, share that is right (predictions):\n\n{table(header, rows)}"
+    return f"Mean confidence, accuracy (number of predictions):\n\n{table(header, rows)}"
 
 
 def _metric_cell(info: MetricInfo, values: MetricValues | None) -> str:

@@ -1,4 +1,4 @@
-"""How the runs of a comparison went, in Markdown: speed, memory, steps, gradient errors."""
+"""Speed, memory, runs and gradient errors of a comparison as Markdown."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ampft.text.numbers import NOT_MEASURED, duration, percent
 
 
 def speed(comparison: Comparison) -> str:
-    """Return the clock's figures of each arm, and why a mode is no faster."""
-    with_tf32 = any(arm.speed and arm.speed.ratio_to_tf32 is not None for arm in comparison.arms)
+    """Return the timings of each arm, and reasons why modes are not faster."""
+    has_tf32 = any(arm.speed and arm.speed.ratio_to_tf32 is not None for arm in comparison.arms)
     header = (
-        *("", "step, ms", "times as fast", "least to most over seeds"),
-        *(["times tf32's speed"] * with_tf32),
-        *("tokens/s", "waiting for data", "of the measured product rate", "training", "in all"),
+        *("", "step, ms", "speed-up", "range over seeds"),
+        *(["speed-up over tf32"] * has_tf32),
+        *("tokens/s", "waiting for data", "utilisation", "training time", "total time"),
     )
     rows = [
-        _speed_row(comparison, arm, arm.speed, with_tf32=with_tf32)
+        _speed_row(comparison, arm, arm.speed, has_tf32=has_tf32)
         for arm in comparison.arms
         if arm.speed is not None
     ]
@@ -32,42 +32,46 @@ def speed(comparison: Comparison) -> str:
         for arm in comparison.arms
         if arm.speed is not None and arm.speed.reason
     ]
-    return table(header, rows) + ("\n\n" + "\n".join(reasons) if reasons else "")
+    explanation = (
+        "Waiting for data is a share of the step time. Utilisation is a share of the matrix "
+        "product rate measured in the same process."
+    )
+    return "\n\n".join(filter(None, [table(header, rows), explanation, "\n".join(reasons)]))
 
 
 def _speed_row(
-    comparison: Comparison, arm: ArmResult, found: Speed, *, with_tf32: bool
+    comparison: Comparison, arm: ArmResult, speed_: Speed, *, has_tf32: bool
 ) -> tuple[str, ...]:
-    spread = found.ratio_spread
+    spread = speed_.ratio_spread
     return (
         code(arm.name),
         step_cell(arm),
         ratio_cell(comparison, arm),
         "" if spread is None else f"{spread[0]:.2f} to {spread[1]:.2f}",
-        *([_or_dash(found.ratio_to_tf32, "{:.2f}")] * with_tf32),
-        _or_dash(found.tokens_per_second, "{:,.0f}"),
-        NOT_MEASURED if found.waiting_share is None else percent(found.waiting_share, 1),
-        NOT_MEASURED if found.utilisation is None else percent(found.utilisation),
+        *([_or_dash(speed_.ratio_to_tf32, "{:.2f}")] * has_tf32),
+        _or_dash(speed_.tokens_per_second, "{:,.0f}"),
+        NOT_MEASURED if speed_.waiting_share is None else percent(speed_.waiting_share, 1),
+        NOT_MEASURED if speed_.utilisation is None else percent(speed_.utilisation),
         *(
             NOT_MEASURED if seconds is None else duration(seconds)
-            for seconds in (found.training_seconds, found.total_seconds)
+            for seconds in (speed_.training_seconds, speed_.total_seconds)
         ),
     )
 
 
 def memory(comparison: Comparison) -> str:
-    """Return the peak of each arm and its parts, MiB."""
-    found = [(arm, arm.memory) for arm in comparison.arms if arm.memory is not None]
-    if not found:
+    """Return the peak memory of each arm and its parts in MiB."""
+    measured = [(arm, arm.memory) for arm in comparison.arms if arm.memory is not None]
+    if not measured:
         return ""
     header = (
-        *("MiB", "peak", "of the baseline's", "weights", "gradients", "optimizer state"),
-        *("activations", "rest", "before the model"),
+        *("MiB", "peak", "relative to baseline", "weights", "gradients", "optimizer state"),
+        *("activations", "rest", "before loading the model"),
     )
-    rows = [(code(arm.name), *_memory_cells(sizes)) for arm, sizes in found]
-    protocols = dict.fromkeys(sizes.protocol for _, sizes in found if sizes.protocol)
-    said = "\n\n".join(prose(protocol) for protocol in protocols)
-    return f"{table(header, rows)}\n\n{said}".rstrip()
+    rows = [(code(arm.name), *_memory_cells(sizes)) for arm, sizes in measured]
+    protocols = dict.fromkeys(sizes.protocol for _, sizes in measured if sizes.protocol)
+    explanation = "\n\n".join(prose(protocol) for protocol in protocols)
+    return f"{table(header, rows)}\n\n{explanation}".rstrip()
 
 
 def _memory_cells(sizes: Memory) -> tuple[str, ...]:
@@ -81,48 +85,48 @@ def _memory_cells(sizes: Memory) -> tuple[str, ...]:
 
 
 def runs(comparison: Comparison) -> str:
-    """Return one line per run: how it ended, its steps, its folder."""
+    """Return one row per run: its folder, how it ended, and its steps."""
     rows = []
     for arm in comparison.arms:
         skipped = dict(enumerate(arm.skipped_steps))
         total = dict(enumerate(arm.total_steps))
         for index, run in enumerate(arm.runs):
-            ended = run.status + (f": {run.reason}" if run.reason else "")
+            ending = run.status + (f": {run.reason}" if run.reason else "")
             rows.append(
                 (
                     code(arm.name),
                     code(run.folder),
-                    prose(ended),
+                    prose(ending),
                     f"{run.seed}",
                     _or_dash(total.get(index), "{:,}"),
                     _or_dash(skipped.get(index), "{:,}"),
                 )
             )
-    return table(("mode", "run", "ended", "seed", "steps", "skipped"), rows, left=3)
+    return table(("mode", "folder", "status", "seed", "steps", "skipped steps"), rows, left=3)
 
 
-def yardstick(found: Mapping[str, JSONValue] | None) -> str:
-    """Return the gradient errors beside the noise of the batches, as the yardstick wrote them.
+def yardstick(values: Mapping[str, JSONValue] | None) -> str:
+    """Return the gradient errors of the modes relative to batch noise.
 
     Args:
-        found: `Yardstick.as_dict()`; what has another layout is passed over. None for none.
+        values: `Yardstick.as_dict()`; None if not measured. Parts with another layout are skipped.
     """
-    rows = noise_rows(found)
+    rows = noise_rows(values)
     if not rows:
         return ""
-    protocol = noise_protocol(found)
-    said = (
-        f"Error of each mode's gradient against float64, as a share of the noise of one batch's "
-        f"gradient{f': {protocol}' if protocol else ''}, before and after training where "
-        "checkpoints were given. A bias of z above 2 stands out from chance."
+    protocol = noise_protocol(values)
+    explanation = (
+        "Error of each mode's gradient relative to float64, divided by the noise of the gradient "
+        f"of a batch{f' ({protocol})' if protocol else ''}. The bias is the part of the error that "
+        "all batches share. A z above 2 indicates a bias beyond chance."
     )
     header = (
-        *("weights", "mode", "error over noise", "bias over noise", "z of the bias"),
-        *("entries that became 0", "overflowed batches", "failed batches"),
+        *("weights", "mode", "error / noise", "bias / noise", "z of the bias"),
+        *("underflowed entries", "overflowed batches", "failed batches"),
     )
     cells = [
         (
-            code(row.at),
+            code(row.weights),
             code(row.mode),
             *(NOT_MEASURED if value is None else share(value) for value in (row.error, row.bias)),
             _or_dash(row.bias_z, "{:.1f}"),
@@ -133,14 +137,14 @@ def yardstick(found: Mapping[str, JSONValue] | None) -> str:
         for row in rows
     ]
     modules = [
-        f"- {code(row.at)}, {code(row.mode)}: "
+        f"- {code(row.weights)}, {code(row.mode)}: "
         + ", ".join(f"{code(name)} {share(value)}" for name, value in row.modules)
         for row in rows
         if row.modules
     ]
-    parts = [said, table(header, cells, left=2)]
+    parts = [explanation, table(header, cells, left=2)]
     if modules:
-        parts += ["Error over noise of the largest modules:", "\n".join(modules)]
+        parts += ["Modules with the largest error / noise:", "\n".join(modules)]
     return "\n\n".join(parts)
 
 

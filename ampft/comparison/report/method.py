@@ -1,39 +1,40 @@
-"""How a comparison was measured, in words for its reader; every source is named."""
+"""The method of a comparison as text for its readers, with sources."""
 
 from __future__ import annotations
 
 from ampft.comparison.findings import Comparison
-from ampft.text.numbers import level, percent, seed_words
+from ampft.text.numbers import level, percent, seed_list
 
 FORMULAS = (
     "Seeds are treated as readers and examples as cases (Obuchowski and Rockette 1995). The "
-    "difference is the mean over the S seeds. Its variance is s²/S + C: s² is the variance of the "
-    "differences over seeds, at least J less C; J is the mean jackknife variance over examples, C "
-    "the mean jackknife covariance between seeds, at least 0. The interval is the difference plus "
-    "and minus t times the root of that variance. The variance is at least the square of what one "
-    "example is worth, so that equal answers do not pass for certainty. One over the degrees of "
-    "freedom is w/(S - 1) + (1 - w)/(n - 1), where w is the share of s²/S in the variance and n "
-    "the number of examples (after Cochran and Cox 1957); Hillis' degrees of freedom (2007) are "
-    "more, and alarmed too often in simulations of few seeds (benchmarks/interval_calibration.py)."
+    "difference is the mean over the S seeds. Its variance is s²/S + C, where s² is the variance "
+    "of the differences over seeds (at least J - C), J is the mean jackknife variance over "
+    "examples, and C is the mean jackknife covariance between seeds (at least 0). The confidence "
+    "interval (CI) is the difference plus or minus t times the square root of the variance. The "
+    "variance is at least the square of the effect of a single example, so that identical "
+    "predictions are not mistaken for certainty. The inverse of the degrees of freedom is w/(S - "
+    "1) + (1 - w)/(n - 1), where w is the share of s²/S in the variance and n is the number of "
+    "examples (after Cochran and Cox 1957). Hillis' degrees of freedom (2007) are larger and gave "
+    "too many false alarms in simulations with few seeds (benchmarks/interval_calibration.py)."
 )
 HOLM = (
-    "With several modes the p-values are corrected by Holm's method (1979), for difference, for "
-    "difference beyond the margin and for equivalence, each a family of its own; intervals are "
-    "those of each mode alone."
+    "With several modes, the p-values are corrected by Holm's method (1979), separately for "
+    "difference, for difference beyond the margin and for equivalence. The intervals are not "
+    "corrected for the number of modes."
 )
 EXPLORATORY = (
-    "Everything else (predictions in fp32, classes, calibration, flips, McNemar's tests) is "
-    "exploratory: it may suggest a question and does not answer one."
+    "All other results (predictions in fp32, classes, calibration, changed predictions, McNemar's "
+    "tests) are exploratory: they may suggest a question, but they do not answer one."
 )
-IN_TURN = "Each run is its own process, one at a time, the modes in turn."
+INTERLEAVED = "The runs were separate processes, trained one at a time with the modes interleaved."
 AT_DIFFERENT_TIMES = (
-    "No plan ordered the runs: their speeds were measured at different times, perhaps with other "
-    "work beside them."
+    "No plan ordered the runs, so their speeds were measured at different times and possibly while "
+    "other work was running."
 )
 SPEED = (
-    "Speed is the median optimizer "
-    "step after the warm-up, the baseline's over the mode's, seed by seed; memory is the peak of "
-    "the process or of the device's allocator. Emulated modes get no speed ranking."
+    "Speed-up is the baseline's median optimizer step time after warm-up divided by that of the "
+    "mode, seed by seed. Memory is the peak of the process or of the device's allocator. Emulated "
+    "modes are not ranked by speed."
 )
 SOURCES = (
     "Obuchowski and Rockette, Hypothesis testing of diagnostic accuracy for multiple readers and "
@@ -48,60 +49,60 @@ SOURCES = (
 
 
 def method_paragraphs(comparison: Comparison) -> tuple[str, ...]:
-    """Return how the comparison was measured, one paragraph each: estimand, formulas, verdicts.
+    """Return the paragraphs on estimand, formulas, verdicts, placebo, speed and overhead.
 
     Args:
-        comparison: The split's name stands in a paragraph as it is: whoever shows it makes it
-            inert.
+        comparison: Comparison. The name of its split is quoted verbatim, so the caller must escape
+            the paragraphs for display.
     """
     base = comparison.baseline.name
     estimand = (
-        f"Estimated is the expected difference in {comparison.units.title}, mode less "
-        f"{base}, over training seeds (head, order of the examples, dropout) and over test "
-        "examples, with training set, model and hyperparameters fixed. It comes from "
-        f"{comparison.examples:,} examples of {comparison.split} and "
-        f"{seed_words(comparison.seeds)}. {_named(comparison)}"
+        f"The estimate is the expected difference in {comparison.units.title} (mode minus {base}) "
+        "over training seeds (classification head, data order, dropout) and test examples, for a "
+        "fixed training set, model and hyperparameters. It is based on "
+        f"{comparison.examples:,} examples of the split {comparison.split} and "
+        f"{seed_list(comparison.seeds)}. {_planning(comparison)}"
     )
-    parts = [estimand, FORMULAS, _verdicts(comparison), HOLM]
+    parts = [estimand, FORMULAS, _verdict_rules(comparison), HOLM]
     if any(arm.is_placebo for arm in comparison.arms):
         parts.append(
-            f"The placebo is {base} once more, with initial weights one unit in the last place "
-            "off. Where training is chaotic, even this changes predictions (Summers and Dinneen "
-            "2021); where it is not, the twin stays close. What the placebo changes is the "
-            "yardstick for what a mode changes."
+            f"The placebo is {base} trained again from initial weights changed by one unit in the "
+            "last place. If training is chaotic, even this changes predictions (Summers and "
+            f"Dinneen 2021); otherwise, the placebo stays close to {base}. Judge the changes "
+            "caused by a mode against those caused by the placebo."
         )
-    order = IN_TURN if comparison.planned else AT_DIFFERENT_TIMES
+    order = INTERLEAVED if comparison.planned else AT_DIFFERENT_TIMES
     parts += [f"{order} {SPEED}", EXPLORATORY]
     if comparison.overhead_share is not None:
         parts.append(
-            f"Comparing took {percent(comparison.overhead_share, 1)} of the time of the runs."
+            f"The comparison added {percent(comparison.overhead_share, 1)} to the time of the runs."
         )
     return tuple(parts)
 
 
-def _named(comparison: Comparison) -> str:
-    metric, margin = comparison.units.sentence(), comparison.units.margin_words
+def _planning(comparison: Comparison) -> str:
+    margin = comparison.units.margin_with_unit
     if comparison.planned:
-        return f"{metric} and the margin of {margin} were named beforehand."
+        return f"The metric and the margin of {margin} were fixed before the first run."
     return (
-        f"{metric}, the margin of {margin} and the number of seeds may have been chosen after "
-        "looking at results: no plan named them."
+        f"No plan preceded the runs, so the metric, the margin of {margin} and the number of seeds "
+        "may have been chosen after results were seen."
     )
 
 
-def _verdicts(comparison: Comparison) -> str:
+def _verdict_rules(comparison: Comparison) -> str:
     wide, narrow = level(1 - comparison.alpha), level(1 - 2 * comparison.alpha)
-    margin = comparison.units.margin_words
-    words = (
-        f"A mode is equivalent when its {narrow} interval lies within {margin} on either side of "
-        f"0; worse beyond the margin when its {wide} interval lies wholly below that; worse, size "
-        "uncertain, when that interval lies below 0 and neither of those holds; better likewise; "
-        "else undecided."
+    margin = comparison.units.margin_with_unit
+    rules = (
+        f"A mode is equivalent if its {narrow} CI lies within {margin} on either side of 0. It is "
+        f"worse beyond the margin if its {wide} CI lies entirely below that range, and worse, size "
+        f"uncertain, if its {wide} CI lies below 0 and neither of the above holds. The same "
+        "applies to better. Otherwise, the mode is undecided."
     )
     if len(comparison.looks) < 2:
-        return words
+        return rules
     numbers = ", then at ".join(f"{seeds}" for seeds in comparison.looks)
     return (
-        f"{words} Looks were planned at {numbers} seeds, and share the error of 5 % equally among "
-        "them, which is why the intervals are wider."
+        f"{rules} Analyses were planned at {numbers} seeds. They share the error rate of 5 % "
+        "equally, so their intervals are wider."
     )

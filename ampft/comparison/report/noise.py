@@ -1,4 +1,4 @@
-"""The noise yardstick as rows of a table, from whatever of it was written."""
+"""The rows of the noise yardstick table."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from dataclasses import dataclass
 from ampft.text.json_io import JSONValue
 from ampft.text.numbers import number
 
-LARGEST = 5  # modules that are named
+MAX_MODULES = 5  # modules listed per row
 
 
 @dataclass(frozen=True)
-class Noise:
-    """Gradient error of one mode beside the noise of the batches, at one set of weights.
+class NoiseRow:
+    """Gradient error of one mode relative to batch noise, for one set of weights.
 
     Attributes:
-        at: The initial weights, or a checkpoint.
-        mode: Such as "bf16".
-        error: Over the noise, whole gradient.
-        bias: The part that all batches share, over the noise.
-        bias_z: How far the bias stands out from chance.
+        weights: Name of the weights: the initial weights or a checkpoint.
+        mode: Mode such as "bf16".
+        error: Error of the whole gradient, divided by the noise.
+        bias: Error that all batches share, divided by the noise.
+        bias_z: z-score of the bias.
         underflow: Share of the entries that became 0.
-        overflowed: Batches whose gradient was not finite at first.
-        failed: Batches without a finite gradient at any scale.
-        modules: Those with the largest error over noise.
+        overflowed: Number of batches whose gradient was not finite at the initial loss scale.
+        failed: Number of batches without a finite gradient at any scale.
+        modules: Modules with the largest error divided by noise, and that ratio.
     """
 
-    at: str
+    weights: str
     mode: str
     error: float | None
     bias: float | None
@@ -38,17 +38,17 @@ class Noise:
     modules: tuple[tuple[str, float], ...]
 
 
-def noise_rows(yardstick: Mapping[str, JSONValue] | None) -> tuple[Noise, ...]:
-    """Return a row for each set of weights and mode; what has another layout is passed over."""
+def noise_rows(yardstick: Mapping[str, JSONValue] | None) -> tuple[NoiseRow, ...]:
+    """Return a row for each set of weights and mode; parts with another layout are skipped."""
     return tuple(
-        _row(str(point.get("name", "")), mode)
-        for point in _mappings((yardstick or {}).get("checkpoints"))
-        for mode in _mappings(point.get("modes"))
+        _row(str(checkpoint.get("name", "")), mode)
+        for checkpoint in _mappings((yardstick or {}).get("checkpoints"))
+        for mode in _mappings(checkpoint.get("modes"))
     )
 
 
 def noise_protocol(yardstick: Mapping[str, JSONValue] | None) -> str:
-    """Return on how many batches it was measured, in words; empty when that was not written."""
+    """Return the number and size of the measured batches; empty if unknown."""
     settings = _mapping((yardstick or {}).get("settings"))
     batches, size = settings.get("batches"), settings.get("effective_batch_size")
     if not isinstance(batches, int):
@@ -57,12 +57,12 @@ def noise_protocol(yardstick: Mapping[str, JSONValue] | None) -> str:
 
 
 def share(value: float) -> str:
-    """Return a share with two digits, however small: "0.41 %", "3e-05 %"."""
-    shown = 100 * value
-    return f"{number(shown, 2)} %" if shown >= 0.01 or not shown else f"{shown:.0e} %"
+    """Return a share in percent, such as "0.41 %" or "3e-05 %"."""
+    percent = 100 * value
+    return f"{number(percent, 2)} %" if percent >= 0.01 or not percent else f"{percent:.0e} %"
 
 
-def _row(at: str, figures: Mapping[str, JSONValue]) -> Noise:
+def _row(weights: str, figures: Mapping[str, JSONValue]) -> NoiseRow:
     whole = _mapping(figures.get("whole"))
     modules = [
         (str(module.get("name", "")), value)
@@ -70,8 +70,8 @@ def _row(at: str, figures: Mapping[str, JSONValue]) -> Noise:
         if (value := _number(module.get("error_over_noise"))) is not None
     ]
     modules.sort(key=lambda pair: (-pair[1], pair[0]))
-    return Noise(
-        at=at,
+    return NoiseRow(
+        weights=weights,
         mode=str(figures.get("mode", "")),
         error=_number(whole.get("error_over_noise")),
         bias=_number(whole.get("bias_over_noise")),
@@ -79,7 +79,7 @@ def _row(at: str, figures: Mapping[str, JSONValue]) -> Noise:
         underflow=_number(whole.get("underflow")),
         overflowed=_number(figures.get("overflowed_batches")),
         failed=_number(figures.get("failed_batches")),
-        modules=tuple(modules[:LARGEST]),
+        modules=tuple(modules[:MAX_MODULES]),
     )
 
 

@@ -1,4 +1,4 @@
-"""A comparison on a terminal: a table of modes, what to know before the verdict, the verdicts."""
+"""A comparison as text for a terminal: the table of modes, the stamps and the verdicts."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from ampft.comparison.report.cells import (
     peak_cell,
     ratio_cell,
     step_cell,
-    without_survivors,
+    without_incomplete_medians,
 )
-from ampft.comparison.words import verdict_sentences
+from ampft.comparison.verdict_text import verdict_texts
 from ampft.text.escaping import display_width, inert
 from ampft.text.numbers import (
     PLUS_MINUS,
     count_range,
     level,
-    seed_words,
+    seed_list,
 )
 
-WIDTH = 96  # columns; a window of 100 holds it
+WIDTH = 96  # columns; fits into a window of 100
 
 
 def terminal_text(comparison: Comparison) -> str:
     """Return the table of modes, the stamps and the verdicts, at most `WIDTH` columns wide.
 
-    A long title, a stamp or a word of a foreign name wraps; the table is wider than `WIDTH` only
-    where a mode's own name is. Control and direction characters are shown as escapes.
+    Long text wraps. The table exceeds `WIDTH` only if the name of a mode does. Control and
+    direction characters are shown as escapes.
 
     Args:
-        comparison: Where its `verdicts` are empty they are made here.
+        comparison: Comparison; empty `verdicts` are computed.
 
     Returns:
-        Lines with a newline at the end of each.
+        Lines, each with a trailing newline.
     """
-    verdicts = comparison.verdicts or verdict_sentences(comparison)
-    comparison = without_survivors(comparison)
+    verdicts = comparison.verdicts or verdict_texts(comparison)
+    comparison = without_incomplete_medians(comparison)
     parts = [
         _wrapped(heading(comparison)),
         mode_table(comparison),
@@ -51,25 +51,25 @@ def terminal_text(comparison: Comparison) -> str:
 
 
 def heading(comparison: Comparison) -> str:
-    """Return what was compared, on which examples and seeds, in one line."""
+    """Return title, metric, split, number of examples and seeds in one line."""
     return (
         f"{comparison.title}: {comparison.units.title} on {comparison.split}, "
-        f"{comparison.examples:,} examples, {seed_words(comparison.seeds)}"
+        f"{comparison.examples:,} examples, {seed_list(comparison.seeds)}"
     )
 
 
 def mode_table(comparison: Comparison) -> str:
-    """Return one line per arm under two lines of headings, right-aligned but for first and last."""
+    """Return one row per arm below two header rows; the inner columns are right-aligned."""
     levels = [arm.difference.level95 for arm in comparison.arms if arm.difference is not None]
     header = [
         ("", "mode"),
         (comparison.units.title, "%" if comparison.units.is_share else ""),
         (
-            f"difference{comparison.units.of_differences}",
-            f"({level(levels[0])} interval)" if levels else "",
+            f"difference{comparison.units.difference_suffix}",
+            f"({level(levels[0])} CI)" if levels else "",
         ),
-        ("flips", f"of {comparison.examples:,}"),
-        ("times", "as fast"),
+        ("changed", f"of {comparison.examples:,}"),
+        ("speed-", "up"),
         ("step", "ms"),
         ("peak", "MiB"),
         ("skipped", "steps"),
@@ -81,12 +81,16 @@ def mode_table(comparison: Comparison) -> str:
 
 
 def legend(comparison: Comparison) -> str:
-    """Return what the signs of the table mean, and why a mode is no faster."""
+    """Return explanations of the columns, and reasons why modes are not faster."""
     base = comparison.baseline.name
-    parts = [f"{PLUS_MINUS} is the standard deviation over seeds."]
+    parts = [
+        f"{PLUS_MINUS} is the standard deviation over seeds. Changed predictions and speed-up are "
+        f"relative to {base}."
+    ]
     if any(arm.is_placebo for arm in comparison.arms):
         parts.append(
-            f"The placebo is {base} again, from initial weights one unit in the last place off."
+            f"The placebo is {base} trained again from initial weights changed by one unit in the "
+            "last place."
         )
     parts += [
         f"{arm.name}: {arm.speed.reason.rstrip('.')}."
@@ -125,7 +129,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _wrapped(text: str, mark: str = "") -> str:
-    """Wrap at spaces, by columns; a word that is wider than a line is broken."""
+    """Wrap at spaces by display columns, breaking words that are wider than a line."""
     lines, line = [], mark
     margin = " " * len(mark)
     for word in inert(text).split():

@@ -17,8 +17,9 @@ from typing import Protocol
 import pyarrow as pa
 from datasets import Dataset
 
-from ampft.data.columns import label_column, require, text_columns
+from ampft.data.columns import label_columns, require, text_columns
 from ampft.data.intake import Intake, LabelledRows, places
+from ampft.data.label_cells import LabelCells
 from ampft.data.request import DataRequest
 from ampft.data.sources.delimited import read_csv, read_tsv
 from ampft.data.sources.json_rows import read_json
@@ -52,7 +53,7 @@ class FileColumns:
     """The columns that were named or found in the training file."""
 
     inputs: tuple[str, ...]
-    label: str
+    labels: LabelCells
 
 
 def open_table(path: Path, *, flag: str, encoding: str) -> Table:
@@ -111,29 +112,31 @@ def choose_columns(table: Table, request: DataRequest) -> tuple[FileColumns, lis
     def describe() -> str:
         return described_columns(table)
 
-    label = label_column(
-        table.columns, request.label_column_name, origin=table.origin, describe=describe
+    labels = label_columns(
+        table.columns, request.label_column_names, origin=table.origin, describe=describe
     )
     inputs = text_columns(
         table.columns,
         request.text_column_names,
-        label=label,
+        labels=labels,
         origin=table.origin,
         describe=describe,
     )
     notes = []
-    if request.label_column_name is None or request.text_column_names is None:
+    if request.label_column_names is None or request.text_column_names is None:
         notes.append(
-            f"Texts are read from {' and '.join(map(repr, inputs))}, labels from {label!r}."
+            f"Texts are read from {' and '.join(map(repr, inputs))}, labels from "
+            f"{', '.join(map(repr, labels))}."
         )
-    return FileColumns(inputs=inputs, label=label), notes
+    cells = LabelCells(labels, request.several_labels, request.label_separator)
+    return FileColumns(inputs=inputs, labels=cells), notes
 
 
 def refuse_other_columns(table: Table, columns: FileColumns) -> None:
     """Raise InputError when a file lacks a column that the training file has."""
     for names, flag in (
         (columns.inputs, "--text_column_names"),
-        ((columns.label,), "--label_column_name"),
+        (columns.labels.columns, "--label_column_name"),
     ):
         require(
             names,
@@ -146,11 +149,13 @@ def refuse_other_columns(table: Table, columns: FileColumns) -> None:
 
 def read_rows(table: Table, columns: FileColumns, request: DataRequest) -> LabelledRows:
     """Read the rows of one file into an Arrow file, checking each."""
-    names = (*columns.inputs, columns.label)
+    count = len(columns.inputs)
+    names = (*columns.inputs, *columns.labels.columns)
     intake = Intake(
         origin=table.origin,
         unit=table.unit,
-        columns=names,
+        inputs=columns.inputs,
+        labels=columns.labels.columns,
         drop_missing_text=request.drop_missing_text,
         ignore_labels=request.ignore_labels,
     )
@@ -158,11 +163,11 @@ def read_rows(table: Table, columns: FileColumns, request: DataRequest) -> Label
     def kept() -> Iterator[Sequence[str | None]]:
         for number, values in table.read(names):
             place = f"{table.origin}, {table.unit} {number}"
-            *inputs, label = (as_text(value, place) for value in values)
-            if intake.take(number, inputs, label):
+            inputs = [as_text(value, place) for value in values[:count]]
+            if intake.take(number, inputs, columns.labels.read(values[count:], place)):
                 yield inputs
 
-    return intake.finish(on_disk(kept(), columns.inputs))
+    return intake.finish(on_disk(kept(), columns.inputs), declared=columns.labels.classes)
 
 
 def load_texts(

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, Value, load_from_disk
 from datasets import load_dataset as read_dataset
 
-from ampft.data.columns import Describe, label_column, require, text_columns
+from ampft.data.columns import Describe, label_columns, require, text_columns
 from ampft.data.dataset import batches
 from ampft.data.intake import Intake, LabelledRows
+from ampft.data.label_cells import LabelCells
 from ampft.data.request import DataRequest
 from ampft.data.sources.table import as_text
 from ampft.errors import InputError
@@ -31,7 +32,7 @@ class HubColumns:
     """The columns that were named or found, and what kind of inputs they hold."""
 
     inputs: tuple[str, ...]
-    label: str
+    labels: LabelCells
     kind: str
 
 
@@ -52,12 +53,12 @@ def load_hub(request: DataRequest) -> tuple[dict[str, LabelledRows], HubColumns,
     columns = choose_columns(splits["train"].features, request)
     notes.append(
         f"{columns.kind.capitalize()}s are read from {' and '.join(map(repr, columns.inputs))},"
-        f" labels from {columns.label!r}."
+        f" labels from {', '.join(map(repr, columns.labels.columns))}."
     )
     rows = {}
     for split, part in splits.items():
         refuse_other_columns(part, split, columns, str(request.dataset_name))
-        if split != "train" and labels_withheld(part, columns.label):
+        if split != "train" and labels_withheld(part, columns.labels.columns[0]):
             notes.append(f"The {split} split has no labels and is left out.")
             continue
         rows[split] = read_rows(part, split, columns, request)
@@ -115,32 +116,37 @@ def choose_columns(features: Features, request: DataRequest) -> HubColumns:
 
     images = [name for name, feature in features.items() if isinstance(feature, Image)]
     named_image = request.image_column_name
-    label = hub_label_column(features, request.label_column_name, origin, describe)
+    names = hub_label_columns(features, request.label_column_names, origin, describe)
+    labels = LabelCells(
+        names, request.several_labels, request.label_separator, label_names(features[names[0]])
+    )
     if named_image is None and (request.text_column_names or not images):
         texts = [n for n, f in features.items() if isinstance(f, Value) and "string" in f.dtype]
         inputs = text_columns(
-            [*texts, label],
+            [*texts, *(name for name in names if name not in texts)],
             request.text_column_names,
-            label=label,
+            labels=names,
             origin=origin,
             describe=describe,
         )
-        return HubColumns(inputs=inputs, label=label, kind="text")
+        return HubColumns(inputs=inputs, labels=labels, kind="text")
     if named_image is not None:
         require((named_image,), images, "--image_column_name", origin=origin, describe=describe)
     elif len(images) > 1:
         raise InputError(
             f"--image_column_name: {origin} has several: {', '.join(images)}. Say which."
         )
-    return HubColumns(inputs=(named_image or images[0],), label=label, kind="image")
+    return HubColumns(inputs=(named_image or images[0],), labels=labels, kind="image")
 
 
-def hub_label_column(features: Features, named: str | None, origin: str, describe: Describe) -> str:
-    """Return the label's column; beyond the usual names, the only `ClassLabel` is taken."""
-    classes = [name for name, feature in features.items() if isinstance(feature, ClassLabel)]
+def hub_label_columns(
+    features: Features, named: tuple[str, ...] | None, origin: str, describe: Describe
+) -> tuple[str, ...]:
+    """Return the columns of the labels; beyond the usual names, the only classes are taken."""
+    classes = [name for name, feature in features.items() if label_names(feature)]
     if named is None and "label" not in features and len(classes) == 1:
-        return classes[0]
-    return label_column(list(features), named, origin=origin, describe=describe)
+        return (classes[0],)
+    return label_columns(list(features), named, origin=origin, describe=describe)
 
 
 def kind_of(feature: object) -> str:
@@ -152,7 +158,7 @@ def refuse_other_columns(part: Dataset, split: str, columns: HubColumns, name: s
     """Raise InputError when a split lacks a column that training has."""
     for names, flag in (
         (columns.inputs, f"--{columns.kind}_column_name{'s' * (columns.kind == 'text')}"),
-        ((columns.label,), "--label_column_name"),
+        (columns.labels.columns, "--label_column_name"),
     ):
         require(
             names,
@@ -163,58 +169,57 @@ def refuse_other_columns(part: Dataset, split: str, columns: HubColumns, name: s
         )
 
 
-def label_names(part: Dataset, column: str) -> tuple[str, ...] | None:
-    """Return the classes that a `ClassLabel` declares, or None."""
-    feature = part.features[column]
+def label_names(feature: object) -> tuple[str, ...] | None:
+    """Return the classes that a `ClassLabel`, or a list of them, declares, or None."""
+    feature = getattr(feature, "feature", feature)
     return tuple(feature.names) if isinstance(feature, ClassLabel) else None
 
 
 def labels_withheld(part: Dataset, column: str) -> bool:
     """Return whether no row has a label, as in the test splits of benchmarks."""
-    withheld = {None, UNLABELLED} if label_names(part, column) else {None}
+    withheld = (None, UNLABELLED) if label_names(part.features[column]) else (None,)
     labels = part.select_columns([column])
-    return len(part) > 0 and all(withheld.issuperset(batch[column]) for batch in batches(labels))
+    return len(part) > 0 and all(
+        label in withheld for batch in batches(labels) for label in batch[column]
+    )
 
 
 def read_rows(part: Dataset, split: str, columns: HubColumns, request: DataRequest) -> LabelledRows:
     """Check the rows of one split and keep those that can be used."""
     origin = f"{request.dataset_name}, split {split}"
-    names = (*columns.inputs, columns.label)
     intake = Intake(
         origin=origin,
         unit="row",
-        columns=names,
+        inputs=columns.inputs,
+        labels=columns.labels.columns,
         drop_missing_text=request.drop_missing_text,
         ignore_labels=request.ignore_labels,
     )
-    declared = label_names(part, columns.label)
+    # A split can declare its classes in another order than training does.
+    labels = replace(columns.labels, declared=label_names(part.features[columns.labels.columns[0]]))
     kept = array("q")
-    for number, inputs, label in numbered_rows(part, columns, origin):
-        if intake.take(number, inputs, spelled(label, declared, f"{origin}, row {number}")):
+    for number, inputs, cells in numbered_rows(part, columns, origin):
+        if intake.take(number, inputs, labels.read(cells, f"{origin}, row {number}")):
             kept.append(number - 1)
     used = part.select_columns(list(columns.inputs))
-    return intake.finish(used if len(kept) == len(part) else used.select(kept), declared=declared)
+    used = used if len(kept) == len(part) else used.select(kept)
+    return intake.finish(used, declared=labels.classes)
 
 
 def numbered_rows(
     part: Dataset, columns: HubColumns, origin: str
-) -> Iterator[tuple[int, list[object], object]]:
-    """Yield (row from 1, inputs with None for a missing one, label), no image decoded."""
-    names = [*columns.inputs, columns.label]
+) -> Iterator[tuple[int, list[object], list[object]]]:
+    """Yield (row from 1, inputs with None for a missing one, label cells), no image decoded."""
+    count = len(columns.inputs)
+    names = [*columns.inputs, *columns.labels.columns]
     plain = part.select_columns(names)
     if columns.kind == "image":
         plain = plain.cast_column(columns.inputs[0], Image(decode=False))
     number = 0
     for batch in batches(plain):
-        for *inputs, label in zip(*(batch[name] for name in names), strict=True):
+        for values in zip(*(batch[name] for name in names), strict=True):
             number += 1
+            inputs = list(values[:count])
             if columns.kind == "text":
                 inputs = [as_text(value, f"{origin}, row {number}") for value in inputs]
-            yield number, inputs, label
-
-
-def spelled(label: object, declared: tuple[str, ...] | None, place: str) -> str | None:
-    """Return a label as a string; a class's index becomes its name, a withheld label stays -1."""
-    if declared is not None and isinstance(label, int) and label >= 0:
-        return declared[label]
-    return as_text(label, place)
+            yield number, inputs, list(values[count:])

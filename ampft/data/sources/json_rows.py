@@ -14,7 +14,6 @@ from ampft.errors import InputError
 
 CHARACTERS_AT_A_TIME = 2**20
 BLANKS = " \t\r\n"
-BETWEEN_ITEMS = BLANKS + ","
 WANTED = "Wanted is one object per line, or one array of objects."
 Numbered = tuple[int, dict[str, Any]]
 
@@ -92,31 +91,16 @@ def lines(file: TextIO, path: Path) -> Iterator[Numbered]:
 
 
 def array_items(file: TextIO, path: Path) -> Iterator[Numbered]:
-    """Yield (row, object) of a JSON array without holding all of it.
-
-    An item is decoded when all of it is in the buffer; until then decoding fails and more is read.
-    """
-    buffer = file.read(CHARACTERS_AT_A_TIME).lstrip(BLANKS)
-    at, number = 1, 1  # after the bracket
-    while True:
-        while buffer[at : at + 1] and buffer[at] in BETWEEN_ITEMS:
-            at += 1
-        if buffer[at : at + 1] == "]":
-            return
-        place = f"{path}, row {number}"
-        try:
-            item, at = DECODER.raw_decode(buffer, at)
-        except json.JSONDecodeError as error:
-            # An item longer than the buffer is not broken yet; doubling keeps this linear
-            more = file.read(max(CHARACTERS_AT_A_TIME, len(buffer) - at))
-            if not more:
-                raise InputError(f"{place}: not JSON ({error.msg}). {WANTED}") from None
-            buffer, at = buffer[at:] + more, 0
-            continue
-        except KeyError as error:
-            raise InputError(f"{place}: a key stands twice: {error.args[0]}.") from None
-        yield number, as_object(item, place)
-        number += 1
+    """Yield (row, object) of the JSON array that makes up the whole file."""
+    try:
+        items = DECODER.decode(file.read())
+    except json.JSONDecodeError as error:
+        where = f"{path}, line {error.lineno}"
+        raise InputError(f"{where}: not JSON ({error.msg}). {WANTED}") from None
+    except KeyError as error:
+        raise InputError(f"{path}: a key stands twice in one object: {error.args[0]}.") from None
+    for number, item in enumerate(items, start=1):
+        yield number, as_object(item, f"{path}, row {number}")
 
 
 def as_object(item: object, place: str) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def as_text(value: object, place: str) -> str | None:
     `None`, `NA` and `null` as texts are texts. Numbers and booleans are spelled as Python does.
 
     Raises:
-        InputError: For a list or an object, which is neither a text nor a class.
+        InputError: For a list or an object, which is neither a text nor a label.
     """
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
@@ -65,7 +65,7 @@ def as_text(value: object, place: str) -> str | None:
         return str(value)
     raise InputError(
         f"{place}: a text or a single value is wanted, found {type(value).__name__}"
-        f" {shown(str(value))}. More than one label per example is not supported."
+        f" {shown(str(value))}."
     )
 
 

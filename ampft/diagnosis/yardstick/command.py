@@ -1,4 +1,4 @@
-"""The command `ampft yardstick`: its flags, and what it prints and writes."""
+"""The command `ampft yardstick`."""
 
 from __future__ import annotations
 
@@ -6,33 +6,26 @@ import argparse
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from ampft.arguments import ClassifyArguments, parse_classify_arguments
+from ampft.arguments.flags import ArgumentParser
 from ampft.errors import InputError
 
 DEFAULT_MODES = "fp32,bf16,fp16"
 DEFAULT_BATCHES = 32
-SUMMARY = "how large each precision's gradient error is beside the noise of the batches"
-
-
-class _Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors are `InputError`s."""
-
-    def error(self, message: str) -> NoReturn:
-        raise InputError(f"{message}. See {self.prog} --help.")
+SUMMARY = "measure the gradient error of each precision relative to batch noise"
 
 
 def main(argv: Sequence[str]) -> None:
-    """Measure, print, and write where that was asked for.
+    """Measure the yardstick, print it, and write it if requested.
 
     Args:
-        argv: The words after the command; what follows `--` are arguments of classify.py.
+        argv: Arguments of the command, followed after `--` by arguments of classify.py.
 
     Raises:
-        InputError: As `measure_yardstick` does, and for flags that are wrong.
+        InputError: A flag is invalid, or `measure_yardstick` fails.
     """
-    args, classify = _parsed(argv)
+    args, classify = _parse(argv)
     if args.output is not None:
         _check_output(Path(args.output))
     from ampft.diagnosis.yardstick.measure import measure_yardstick
@@ -53,27 +46,26 @@ def main(argv: Sequence[str]) -> None:
         print_line(labelled("wrote", args.output))
 
 
-def _parsed(argv: Sequence[str]) -> tuple[argparse.Namespace, ClassifyArguments]:
-    words = list(argv)
-    split = words.index("--") if "--" in words else len(words)
-    args = _parser().parse_args(words[:split])
-    classify = parse_classify_arguments(words[split + 1 :])
+def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, ClassifyArguments]:
+    arguments = list(argv)
+    separator = arguments.index("--") if "--" in arguments else len(arguments)
+    args = _parser().parse_args(arguments[:separator])
+    classify = parse_classify_arguments(arguments[separator + 1 :])
     if classify.mixed_precision is not None:
         raise InputError(
-            f"--mixed_precision {classify.mixed_precision} after --: here --modes names the "
-            "precisions. Leave it away."
+            f"--mixed_precision {classify.mixed_precision} after ` -- `: --modes names the "
+            "precisions of the yardstick. Remove the flag."
         )
     return args, dataclasses.replace(classify, output_dir=None)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
         prog="ampft yardstick",
         usage="ampft yardstick [--modes a,b] [--batches N] [--checkpoints RUN ...]\n"
         "                       [--output FILE] [-- arguments of classify.py]",
-        description="Say, without any training, how large each precision's gradient error is "
-        "beside the noise of the batches themselves, over all weights and per block of the model.",
-        allow_abbrev=False,
+        description="Measure, without training, the gradient error of each precision relative to "
+        "the noise between batches, over all weights and per block of the model.",
     )
     parser.add_argument(
         "--modes",
@@ -86,14 +78,14 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         default=DEFAULT_BATCHES,
         metavar="N",
-        help=f"step batches of the training split, 2 or more (default: {DEFAULT_BATCHES})",
+        help=f"number of training step batches, at least 2 (default: {DEFAULT_BATCHES})",
     )
     parser.add_argument(
         "--checkpoints",
         nargs="+",
         default=[],
         metavar="RUN",
-        help="output folders of runs, to measure at their weights too",
+        help="output folders of runs, whose weights are also measured",
     )
     parser.add_argument("--output", metavar="FILE", help="JSON file to write (default: none)")
     return parser
@@ -101,6 +93,6 @@ def _parser() -> argparse.ArgumentParser:
 
 def _check_output(output: Path) -> None:
     if output.is_dir():
-        raise InputError(f"--output {output}: is a folder. Name a file.")
+        raise InputError(f"--output {output}: this is a folder. Name a file.")
     if not output.parent.is_dir():
-        raise InputError(f"--output {output}: its folder does not exist. Make it first.")
+        raise InputError(f"--output {output}: the parent folder does not exist. Create it first.")

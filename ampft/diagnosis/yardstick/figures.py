@@ -1,4 +1,4 @@
-"""What the yardstick found, as data: `Yardstick` and its parts."""
+"""The results of the yardstick: `Yardstick` and its parts."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ampft.machine import versions
+from ampft.text.json_io import from_json
 
 SCHEMA = 1
-WHOLE = "whole gradient"
-INITIAL = "initial weights"
-FOUND_Z = 2.0  # 2.3 % of modes without a bias exceed it, by the normal distribution
+WHOLE_GRADIENT = "whole gradient"
+INITIAL_WEIGHTS = "initial weights"
+MIN_BIAS_Z = 2.0  # exceeded by 2.3 % of modes without a bias, by the normal distribution
 
 
 @dataclass(frozen=True, kw_only=True)
 class GradientNoise:
-    """The float64 gradients of the step batches, all entries or those of a module.
+    """The float64 gradients of the step batches, over all entries or those of a module.
 
     Attributes:
-        name: `WHOLE` or the module's.
-        parameters: Trainable entries.
+        name: `WHOLE_GRADIENT` or the name of the module.
+        parameters: Number of trainable entries.
         gradient_norm: Norm of the mean over the batches.
-        signal: Estimated norm of the expected gradient; 0 where the noise hides it.
-        noise: Root of the trace of the covariance of one batch's gradient.
+        signal: Estimated norm of the expected gradient; 0 if the noise hides it.
+        noise: Square root of the trace of the covariance of a batch's gradient.
     """
 
     name: str
@@ -36,14 +37,14 @@ class GradientNoise:
 
 @dataclass(frozen=True, kw_only=True)
 class GradientError:
-    """A mode's errors beside that noise; see `ampft.diagnosis.yardstick` for the formulas.
+    """The errors of a mode relative to the noise; see `ampft.diagnosis.yardstick` for formulas.
 
     Attributes:
-        name: As in `GradientNoise`.
-        error_over_noise: Root mean square error of a batch's gradient; None where there is no
-            noise, or the mode has no finite gradient.
-        bias_over_noise: The part that all batches share; None likewise.
-        bias_z: How far that part stands out from chance; None likewise.
+        name: Name as in `GradientNoise`.
+        error_over_noise: Root mean square error of a batch's gradient divided by the noise; None
+            if there is no noise, or the mode has no finite gradient.
+        bias_over_noise: Error that all batches share, divided by the noise; None likewise.
+        bias_z: z-score of the bias; None likewise.
         underflow: Share of the entries that became zero, 0 to 1; None likewise.
     """
 
@@ -54,25 +55,25 @@ class GradientError:
     underflow: float | None
 
     @property
-    def bias_is_found(self) -> bool:
-        """Whether the bias stands out from chance."""
-        return self.bias_z is not None and self.bias_z > FOUND_Z
+    def has_significant_bias(self) -> bool:
+        """Whether the bias exceeds what chance explains."""
+        return self.bias_z is not None and self.bias_z > MIN_BIAS_Z
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModeFigures:
-    """What a mode made of the gradients.
+    """The results of one mode.
 
     Attributes:
         mode: One of `ampft.MODES`.
         execution: `native` or `emulated`.
-        executed: What its products were measured to be, in one clause.
-        initial_scale: Scale of the loss that every batch began with; None without a scaler.
-        lowest_scale: The lowest that a finite gradient needed.
-        overflowed_batches: Batches whose gradient was not finite at first.
-        failed_batches: Batches without a finite gradient at any scale.
-        whole: Over all entries.
-        modules: By module, in the model's order.
+        executed: Measured dtypes of its products, in one clause.
+        initial_scale: Loss scale at which every batch started; None without a scaler.
+        lowest_scale: Lowest loss scale that a finite gradient needed.
+        overflowed_batches: Number of batches whose gradient overflowed at the initial scale.
+        failed_batches: Number of batches without a finite gradient at any scale.
+        whole: Errors over all entries.
+        modules: Errors by module, in the order of the model.
     """
 
     mode: str
@@ -88,13 +89,13 @@ class ModeFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointFigures:
-    """The yardstick at one set of weights.
+    """The yardstick for one set of weights.
 
     Attributes:
-        name: `INITIAL`, or the folder of the run as it was given.
-        whole: The noise over all entries.
-        modules: By module.
-        modes: In the order asked for.
+        name: `INITIAL_WEIGHTS`, or the folder of the run as the user named it.
+        whole: Noise over all entries.
+        modules: Noise by module.
+        modes: Results by mode, in the requested order.
     """
 
     name: str
@@ -105,19 +106,19 @@ class CheckpointFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class YardstickSettings:
-    """What was measured, and on what.
+    """The settings of the measurement.
 
     Attributes:
-        modes: Asked for, in order.
-        batches: Step batches, n.
-        effective_batch_size: Examples of each.
-        micro_batches: Parts that a mode computes one in.
+        modes: Requested modes, in order.
+        batches: Number n of step batches.
+        effective_batch_size: Examples per step batch.
+        micro_batches: Micro-batches per step batch.
         model: Name of the model.
         data: Name of the data.
-        seed: Of head and order.
-        device: Type, such as `cpu`.
-        cpu_threads: Of this process.
-        padding_free: Whether the modes ran on real tokens alone.
+        seed: Seed of classification head and data order.
+        device: Device type, such as `cpu`.
+        cpu_threads: CPU threads of the process.
+        padding_free: Whether the modes ran without padding.
     """
 
     modes: Sequence[str]
@@ -134,13 +135,13 @@ class YardstickSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Yardstick:
-    """The errors of modes beside the noise of batches, at one or more sets of weights.
+    """The gradient errors of modes relative to batch noise, for one or more sets of weights.
 
     Attributes:
-        settings: What was measured.
-        checkpoints: The initial weights first.
-        versions: Of the packages.
-        started: ISO 8601, UTC.
+        settings: Settings of the measurement.
+        checkpoints: Results by set of weights, the initial weights first.
+        versions: Package versions.
+        started: Start time, ISO 8601, UTC.
         schema: Version of this layout.
     """
 
@@ -151,41 +152,17 @@ class Yardstick:
     schema: int = SCHEMA
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the same as dictionaries, lists, strings and numbers, for JSON."""
+        """Return dictionaries, lists, strings and numbers that JSON can represent."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Yardstick:
-        """Return what `as_dict` gave, read back from JSON.
+        """Return the yardstick from the result of `as_dict`.
 
         Raises:
-            ValueError: The layout is another version's.
-            KeyError: A part is missing.
-            TypeError: A part is of another kind.
+            ValueError: The layout is that of another version, or a value is missing or has another
+                type.
         """
-        if values["schema"] != SCHEMA:
-            raise ValueError(f"layout {values['schema']}, this ampft reads {SCHEMA}")
-        settings = values["settings"]
-        return cls(
-            settings=YardstickSettings(**{**settings, "modes": tuple(settings["modes"])}),
-            checkpoints=tuple(_checkpoint(part) for part in values["checkpoints"]),
-            versions=dict(values["versions"]),
-            started=values["started"],
-        )
-
-
-def _checkpoint(values: Mapping[str, Any]) -> CheckpointFigures:
-    return CheckpointFigures(
-        name=values["name"],
-        whole=GradientNoise(**values["whole"]),
-        modules=tuple(GradientNoise(**part) for part in values["modules"]),
-        modes=tuple(_mode(part) for part in values["modes"]),
-    )
-
-
-def _mode(values: Mapping[str, Any]) -> ModeFigures:
-    parts = {
-        "whole": GradientError(**values["whole"]),
-        "modules": tuple(GradientError(**part) for part in values["modules"]),
-    }
-    return ModeFigures(**{**values, **parts})
+        if values.get("schema") != SCHEMA:
+            raise ValueError(f"layout {values.get('schema')}, this version of ampft reads {SCHEMA}")
+        return from_json(cls, values, "yardstick")

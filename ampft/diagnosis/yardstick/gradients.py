@@ -1,4 +1,4 @@
-"""Gradients of step batches: in float64, and as training in a mode computes them."""
+"""Gradients of step batches, in float64 and as computed by training in a mode."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ import torch
 from torch import Tensor, nn
 
 from ampft.data.steps import MicroBatch, StepBatch
-from ampft.diagnosis.yardstick.sums import Found
+from ampft.diagnosis.yardstick.sums import StepGradient
 from ampft.errors import InputError
 from ampft.precision.accelerator import numerics, verify_prepared
 from ampft.precision.executed import ProductRecorder, check_trainable_float32, contradiction
 from ampft.precision.tf32 import apply_float32_policy
 from ampft.runs.prepare import Prepared
 from ampft.tasks.task import Task
-from ampft.training.step import LOWEST_LOSS_SCALE, accumulate_gradient
+from ampft.training.step import MIN_LOSS_SCALE, accumulate_gradient
 
 
-class Source(Protocol):
-    """Something that computes the gradient of a step batch."""
+class GradientSource(Protocol):
+    """A callable that computes the gradient of a step batch."""
 
-    def __call__(self, step_batch: StepBatch) -> Found:
+    def __call__(self, step_batch: StepBatch) -> StepGradient:
         """Return the gradient of the mean loss of `step_batch`."""
         ...
 
 
 class ModeGradients:
-    """The gradient as `recipes/classify.py` computes it in one mode; dropout is off.
+    """Computes gradients as `recipes/classify.py` does in one mode, without dropout.
 
     Args:
-        prepared: A training in that mode, from `prepare_mode`. It never steps: its optimizer only
-            lets the scaler unscale the gradients.
+        prepared: Training in that mode, from `prepare_mode`. It is never stepped; the scaler needs
+            its optimizer to unscale the gradients.
     """
 
     def __init__(self, prepared: Prepared) -> None:
@@ -50,32 +50,32 @@ class ModeGradients:
             None if self._scaler is None else self._scaler.get_scale()
         )
 
-    def __call__(self, step_batch: StepBatch) -> Found:
-        """Return the gradient of `step_batch`; the first one is watched for its dtypes.
+    def __call__(self, step_batch: StepBatch) -> StepGradient:
+        """Return the gradient of `step_batch`. The first call records the dtypes of the products.
 
         Raises:
-            InputError: The products ran in another precision than was asked for.
+            InputError: The products did not run in the requested precision.
         """
         apply_float32_policy(self.precision)  # another mode may have set it since
         with numerics(self.precision):
             if self.executed is None:
-                self.executed = self._watched(step_batch)
+                self.executed = self._differentiate_recorded(step_batch)
             else:
                 self._differentiate(step_batch)
-            return self._finite(step_batch)
+            return self._finite_gradient(step_batch)
 
-    def _watched(self, step_batch: StepBatch) -> str:
+    def _differentiate_recorded(self, step_batch: StepBatch) -> str:
         recorder = ProductRecorder(self.precision)
         with recorder:
             self._differentiate(step_batch)
         executed = recorder.census(self.model)
-        wrong = contradiction(self.precision, executed)
-        if wrong is not None:
-            raise InputError(f"--modes {self.precision.mode}: {wrong}.")
+        mismatch = contradiction(self.precision, executed)
+        if mismatch is not None:
+            raise InputError(f"--modes {self.precision.mode}: {mismatch}.")
         return executed.summary()
 
-    def _finite(self, step_batch: StepBatch) -> Found:
-        """Return the gradient just computed, or that at half the scale while it overflows."""
+    def _finite_gradient(self, step_batch: StepBatch) -> StepGradient:
+        """Return the computed gradient, halving the loss scale until it does not overflow."""
         scaler = self._scaler
         scale, overflowed = self.initial_scale, False
         while True:
@@ -88,14 +88,14 @@ class ModeGradients:
             overflowed = True
             scaler.update()
             scale = scaler.get_scale()
-            if scale < LOWEST_LOSS_SCALE:
+            if scale < MIN_LOSS_SCALE:
                 break
             self._differentiate(step_batch)
         if scaler is not None:
-            # Every batch begins like the first, so that its error depends on itself alone.
+            # Every batch starts at the initial scale, so that its error does not depend on others.
             scaler.update(self.initial_scale)
         self.model.zero_grad()
-        return Found(gradient if finite else None, overflowed or not finite, scale)
+        return StepGradient(gradient if finite else None, overflowed or not finite, scale)
 
     def _differentiate(self, step_batch: StepBatch) -> None:
         self.model.zero_grad()
@@ -105,32 +105,32 @@ class ModeGradients:
 
 
 class Float64Gradients:
-    """The reference: plain torch in float64.
+    """Computes reference gradients with plain torch in float64.
 
     Args:
-        task: Its loss keeps the dtype of float64 logits.
-        model: Padded; becomes float64. Not prepared.
-        device: Where to compute.
+        task: Task whose loss keeps the dtype of float64 logits.
+        model: Padded model, not prepared; it is converted to float64.
+        device: Device to compute on.
     """
 
     def __init__(self, task: Task, model: nn.Module, device: torch.device) -> None:
         self.model = model.to(device).double().eval()
         self._task = task
 
-    def __call__(self, step_batch: StepBatch) -> Found:
+    def __call__(self, step_batch: StepBatch) -> StepGradient:
         """Return the float64 gradient of `step_batch`."""
         self.model.zero_grad()
         for micro_batch in step_batch:
             loss = self._task.loss(self.model, _in_float64(micro_batch))
-            assert loss.dtype == torch.float64, "the task rounds its loss to fewer bits"
+            assert loss.dtype == torch.float64, "the loss of the task is not float64"
             (loss / step_batch.effective_weight).backward()
         gradient = gradients_of(self.model)
         self.model.zero_grad()
-        return Found(gradient)
+        return StepGradient(gradient)
 
 
 def gradients_of(model: nn.Module) -> dict[str, Tensor]:
-    """Return the gradient of every trainable parameter; zeros where the loss does not reach."""
+    """Return the gradient of every trainable parameter; zeros if the loss does not depend on it."""
     return {
         name: torch.zeros_like(p) if p.grad is None else p.grad
         for name, p in model.named_parameters()

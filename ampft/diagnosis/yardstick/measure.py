@@ -1,4 +1,4 @@
-"""Measure the yardstick: `measure_yardstick`."""
+"""Measure the yardstick."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from tqdm import tqdm
 
 from ampft.arguments import ClassifyArguments
 from ampft.data.steps import StepBatch, StepBatches
-from ampft.diagnosis.yardstick.checkpoints import check_model, check_record, load_weights
 from ampft.diagnosis.yardstick.figures import (
-    INITIAL,
+    INITIAL_WEIGHTS,
     CheckpointFigures,
     GradientNoise,
     ModeFigures,
@@ -27,23 +26,25 @@ from ampft.diagnosis.yardstick.figures import (
 )
 from ampft.diagnosis.yardstick.gradients import (
     Float64Gradients,
+    GradientSource,
     ModeGradients,
-    Source,
 )
-from ampft.diagnosis.yardstick.modules import Blocks, blocks_of
-from ampft.diagnosis.yardstick.sums import ErrorSums, NoiseSums
+from ampft.diagnosis.yardstick.sums import Blocks, ErrorSums, NoiseSums, blocks_of
 from ampft.errors import InputError
+from ampft.models.pretrained import CHECKPOINTS_FLAG, load_saved
 from ampft.models.weights import LoadedModel
 from ampft.precision.accelerator import separate_accelerators, training_device
 from ampft.precision.modes import canonical_mode
 from ampft.precision.resolve import Precision, resolve
 from ampft.runs.history import BAR
 from ampft.runs.prepare import load_task, prepare_mode, start_clock
+from ampft.runs.record import RunRecord, read_record
 from ampft.tasks.task import Task
+from ampft.text.escaping import inert
 from ampft.training.threads import restore_cpu_threads
 
-# Of a micro-batch of the reference: sorted by length, so few examples have little padding.
-REFERENCE_EXAMPLES = 4
+# Examples are sorted by length, so micro-batches of few examples have little padding.
+REFERENCE_MICRO_BATCH_SIZE = 4
 Pairs = Iterable[tuple[StepBatch, StepBatch]]
 
 
@@ -54,28 +55,31 @@ def measure_yardstick(
     batches: int = 32,
     checkpoints: Sequence[str | os.PathLike[str]] = (),
 ) -> Yardstick:
-    """Measure the gradient error of `modes` beside the noise of the step batches.
+    """Measure the gradient error of `modes` relative to the noise of the step batches.
 
-    Meant for a process of its own, like a run: it seeds, and sets threads and the TF32 policy.
+    Call this in a separate process, because it sets seeds, threads and the TF32 policy.
 
     Args:
-        args: Of `recipes/classify.py`; the mode that they name is not used.
-        modes: Of `ampft.MODES`.
-        batches: Step batches, at least 2: the first ones of epoch 0 (then of epoch 1, ...), short
-            ones left out. The same for all modes and weights.
+        args: Settings of `recipes/classify.py`; their mode is not used.
+        modes: Modes out of `ampft.MODES`.
+        batches: Number of step batches, at least 2. They are the first full ones of epoch 0, then
+            of epoch 1, and so on, the same for all modes and weights.
         checkpoints: Folders of finished runs with the same architecture and labels.
 
     Raises:
-        InputError: A mode is unknown, named twice or not available; `batches` is below 2; a folder
-            is no finished run, or of another model; the data have fewer than two step batches.
+        InputError: A mode is unknown, repeated or not available; `batches` is below 2; a folder is
+            not that of a finished run of the same model; or there are fewer than two step batches.
     """
     started = start_clock()
     if batches < 2:
-        raise InputError(f"--batches {batches}: has to be 2 or more; noise shows between batches.")
-    names = _distinct(modes)
+        raise InputError(f"--batches {batches}: measuring noise needs at least 2 batches.")
+    names = _canonical_modes(modes)
     device = training_device(cpu=args.use_cpu)
     if PartialState().num_processes > 1:
-        raise InputError("the yardstick computes in one process. Start it without a launcher.")
+        raise InputError(
+            "ampft yardstick runs in a single process. Start it without accelerate launch or "
+            "torchrun."
+        )
     precisions = [resolve(name, device) for name in names]
     _refuse_16_bit_weights(precisions)
     folders = [Path(folder) for folder in checkpoints]
@@ -96,10 +100,10 @@ def measure_yardstick(
         steps = sources[names[0]].prepared.step_batches
         _check_steps(steps)
         reference = _reference(task, sources[names[0]].model, device)
-        found = [_measured(INITIAL, reference, sources, steps, batches)]
+        results = [_measure_weights(INITIAL_WEIGHTS, reference, sources, steps, batches)]
         for folder in folders:
             load_weights(folder, [reference.model, *(source.model for source in sources.values())])
-            found.append(_measured(str(folder), reference, sources, steps, batches))
+            results.append(_measure_weights(str(folder), reference, sources, steps, batches))
     return Yardstick(
         settings=YardstickSettings(
             modes=names,
@@ -113,7 +117,7 @@ def measure_yardstick(
             cpu_threads=threads,
             padding_free=first.padding_free,
         ),
-        checkpoints=tuple(found),
+        checkpoints=tuple(results),
     )
 
 
@@ -121,66 +125,66 @@ def _refuse_16_bit_weights(precisions: Sequence[Precision]) -> None:
     for precision in precisions:
         if precision.rounding is not None:
             raise InputError(
-                f"--modes {precision.mode}: stores rounded weights, and the yardstick compares "
-                "gradients at the same weights. Take bf16, whose products are the same."
+                f"--modes {precision.mode}: this mode stores rounded weights, but the yardstick "
+                "compares gradients at the same weights. Use bf16, which has the same products."
             )
 
 
 def accumulate(
-    pairs: Pairs, reference: Source, modes: Mapping[str, Source], blocks: Blocks
+    pairs: Pairs, reference: GradientSource, modes: Mapping[str, GradientSource], blocks: Blocks
 ) -> tuple[NoiseSums, dict[str, ErrorSums]]:
-    """Compute every gradient of every step batch once, and keep sums alone.
+    """Compute every gradient of every step batch once, keeping only sums.
 
     Args:
-        pairs: A step batch, and its examples as the reference shall cut them.
-        reference: Gives float64 gradients.
-        modes: Name -> what computes its gradients.
-        blocks: Of the model.
+        pairs: Step batches, each with the same examples in micro-batches for the reference.
+        reference: Source of float64 gradients.
+        modes: Mode -> source of its gradients.
+        blocks: Blocks of the model.
 
     Returns:
         The noise, and the errors by mode.
     """
     noise = NoiseSums(blocks)
     errors = {name: ErrorSums(blocks) for name in modes}
-    for step_batch, same in pairs:
-        exact = reference(same).gradient
+    for step_batch, reference_batch in pairs:
+        exact = reference(reference_batch).gradient
         assert exact is not None
         noise.add(exact)
         for name, source in modes.items():
             errors[name].add(source(step_batch), exact)
-        del exact  # before the next one is computed beside it
+        del exact  # frees memory before the next one is computed
     return noise, errors
 
 
-def _distinct(modes: Sequence[str]) -> tuple[str, ...]:
+def _canonical_modes(modes: Sequence[str]) -> tuple[str, ...]:
     names = tuple(canonical_mode(mode) for mode in modes)
     if not names:
-        raise InputError("--modes: names no mode. Write --modes fp32,bf16.")
+        raise InputError("--modes: no mode was named. Use a value such as --modes fp32,bf16.")
     if len(set(names)) < len(names):
-        raise InputError(f"--modes {','.join(modes)}: names a mode twice.")
+        raise InputError(f"--modes {','.join(modes)}: a mode appears twice.")
     return names
 
 
 def _load(task: Task, seed: int, first: LoadedModel | None) -> LoadedModel:
-    """Return a model as a run with this seed begins with; its weights are those of `first`."""
+    """Return the initial model of a run with this seed, sharing the weights of `first` if given."""
     set_seed(seed)
     loaded = task.load_model()
     if first is not None:
-        # One copy in memory for all modes: each trains in float32, and none is trained here.
-        theirs = first.model.parameters()
-        for parameter, same in zip(loaded.model.parameters(), theirs, strict=True):
-            parameter.data = same.data
+        # All modes share one float32 copy in memory, because none of them is trained here.
+        shared_parameters = first.model.parameters()
+        for parameter, shared in zip(loaded.model.parameters(), shared_parameters, strict=True):
+            parameter.data = shared.data
     return loaded
 
 
-def _reference(task: Task, like: nn.Module, device: torch.device) -> Float64Gradients:
-    """Return the padded model with the weights of `like`, in float64."""
+def _reference(task: Task, source: nn.Module, device: torch.device) -> Float64Gradients:
+    """Return the padded model in float64 with the weights of `source`."""
     settings = replace(task.settings, remove_padding=False, gradient_checkpointing=False)
     model = replace(task, settings=settings).load_model().model
     # Apple's GPUs have no float64.
-    place = torch.device("cpu") if device.type == "mps" else device
-    reference = Float64Gradients(task, model, place)
-    reference.model.load_state_dict(like.state_dict())
+    reference_device = torch.device("cpu") if device.type == "mps" else device
+    reference = Float64Gradients(task, model, reference_device)
+    reference.model.load_state_dict(source.state_dict())
     return reference
 
 
@@ -189,21 +193,24 @@ def _check_steps(steps: StepBatches) -> None:
     if examples < 2 * size:
         raise InputError(
             f"--per_device_train_batch_size: a step batch has {size} of the {examples} training "
-            "examples, so that there are no two to tell their noise by. Make it smaller."
+            "examples, but measuring noise needs at least two step batches. Use a smaller batch "
+            "size."
         )
 
 
 def _pairs(steps: StepBatches, batches: int) -> Iterator[tuple[StepBatch, StepBatch]]:
-    """Yield full step batches, as the modes take them and as the reference does."""
-    parts = -(-steps.effective_batch_size // REFERENCE_EXAMPLES)
-    same = replace(steps, micro_batches=parts, padded=True)
+    """Yield full step batches, each in micro-batches for the modes and for the reference."""
+    parts = -(-steps.effective_batch_size // REFERENCE_MICRO_BATCH_SIZE)
+    reference_steps = replace(steps, micro_batches=parts, padded=True)
     per_epoch = len(steps.examples.weights) // steps.effective_batch_size
     for start in range(0, batches, per_epoch):
         epoch, stop = start // per_epoch, min(per_epoch, batches - start)
-        yield from zip(steps.epoch(epoch, stop=stop), same.epoch(epoch, stop=stop), strict=True)
+        yield from zip(
+            steps.epoch(epoch, stop=stop), reference_steps.epoch(epoch, stop=stop), strict=True
+        )
 
 
-def _measured(
+def _measure_weights(
     name: str,
     reference: Float64Gradients,
     sources: Mapping[str, ModeGradients],
@@ -213,8 +220,8 @@ def _measured(
     pairs = tqdm(
         _pairs(steps, batches),
         total=batches,
-        desc=f"yardstick, {name}" if name == INITIAL else f"yardstick, {Path(name).name!a}",
-        disable=None,  # shown on a terminal alone
+        desc=f"yardstick, {name}" if name == INITIAL_WEIGHTS else f"yardstick, {Path(name).name!a}",
+        disable=None,  # shown only on a terminal
         file=sys.stderr,
         dynamic_ncols=True,
         bar_format=BAR.replace("{postfix}", ""),
@@ -226,11 +233,13 @@ def _measured(
         name=name,
         whole=whole,
         modules=modules,
-        modes=tuple(_mode(sources[mode], sums, whole, modules) for mode, sums in errors.items()),
+        modes=tuple(
+            _mode_figures(sources[mode], sums, whole, modules) for mode, sums in errors.items()
+        ),
     )
 
 
-def _mode(
+def _mode_figures(
     source: ModeGradients,
     sums: ErrorSums,
     whole: GradientNoise,
@@ -248,3 +257,69 @@ def _mode(
         whole=all_entries,
         modules=by_module,
     )
+
+
+def check_record(folder: Path) -> RunRecord:
+    """Return the record of a finished run.
+
+    Raises:
+        InputError: The folder is not that of a finished run.
+    """
+    if not folder.is_dir():
+        raise InputError(
+            f"{CHECKPOINTS_FLAG} {folder}: there is no such folder. Name the --output_dir of a run."
+        )
+    record = read_record(folder)
+    if record.status != "finished":
+        raise InputError(
+            f"{CHECKPOINTS_FLAG} {folder}: the status of the run is {record.status}, so it has no "
+            "final model. Name a finished run."
+        )
+    return record
+
+
+def check_model(
+    folder: Path, record: RunRecord, model: nn.Module, label_names: tuple[str, ...]
+) -> None:
+    """Check that a run trained this architecture on these labels.
+
+    Raises:
+        InputError: It did not.
+    """
+    architecture = type(model).__name__
+    if record.model.architecture != architecture:
+        raise InputError(
+            f"{CHECKPOINTS_FLAG} {folder}: the model of the run is a "
+            f"{inert(record.model.architecture)}, but the arguments after ` -- ` specify a "
+            f"{architecture}. Pass the arguments of that run."
+        )
+    if tuple(record.label_names) != label_names:
+        run_labels, data_labels = (
+            inert(", ".join(names)) for names in (record.label_names, label_names)
+        )
+        raise InputError(
+            f"{CHECKPOINTS_FLAG} {folder}: the run has the labels {run_labels}, but the data has "
+            f"{data_labels}. Pass the arguments of that run."
+        )
+
+
+def load_weights(folder: Path, models: Iterable[nn.Module]) -> None:
+    """Copy the weights of a run into `models`, converted to their dtypes.
+
+    Raises:
+        InputError: They cannot be loaded, are not finite, or have other shapes.
+    """
+    for model in models:
+        saved = load_saved(type(model), str(folder), flag=CHECKPOINTS_FLAG).state_dict()
+        current = model.state_dict()
+        mismatched = sorted(
+            name
+            for name in current.keys() | saved.keys()
+            if name not in current or name not in saved or current[name].shape != saved[name].shape
+        )
+        if mismatched:
+            raise InputError(
+                f"{CHECKPOINTS_FLAG} {folder}: the parameter {inert(mismatched[0])} does not match "
+                "the model that the arguments after ` -- ` specify. Pass the arguments of that run."
+            )
+        model.load_state_dict(saved)

@@ -1,7 +1,7 @@
-"""Running sums over step batches, so that no gradient is kept: Welford's for the noise.
+"""Running sums over step batches, so that no gradients are kept; Welford's algorithm for the noise.
 
-Sums are float64. Beside the gradients themselves, the noise keeps one vector as long as the
-gradient, and so does each mode, in float32: rounding these changes no figure by more than 1e-6.
+Sums are float64. Besides the current gradients, the noise and each mode keep one float32 vector of
+the length of the gradient. Rounding these vectors changes no figure by more than 1e-6.
 """
 
 from __future__ import annotations
@@ -11,25 +11,24 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ampft.diagnosis.yardstick.figures import WHOLE, GradientError, GradientNoise
-from ampft.diagnosis.yardstick.modules import Blocks
+from ampft.diagnosis.yardstick.figures import WHOLE_GRADIENT, GradientError, GradientNoise
 
 Gradient = Mapping[str, Tensor]
-# Noise below this share of the gradient is that of the mean's float32.
-ROUNDING = 1e-6
-ENTRIES_AT_ONCE = 2**20  # a few copies of so many entries stay in a processor's cache, or nearly
+# Noise below this share of the gradient is only rounding of the float32 mean.
+MIN_RELATIVE_NOISE = 1e-6
+CHUNK_SIZE = 2**20  # entries; a few chunks nearly fit into a processor's cache
 
 
 @dataclass(frozen=True)
-class Found:
-    """A gradient as the optimizer would see it.
+class StepGradient:
+    """The gradient of a step batch, as the optimizer would receive it.
 
     Attributes:
-        gradient: Parameter -> float32 tensor, unscaled; None when not finite at any scale.
-        overflowed: Whether it was not finite at first.
-        scale: Scale of the loss that made it finite; None without a scaler.
+        gradient: Parameter -> float32 tensor, unscaled; None if not finite at any loss scale.
+        overflowed: Whether it overflowed at the initial loss scale.
+        scale: Loss scale at which it was finite; None without a scaler.
     """
 
     gradient: Gradient | None
@@ -38,10 +37,10 @@ class Found:
 
 
 class NoiseSums:
-    """The float64 gradients of the batches so far.
+    """Sums of the float64 gradients of the batches so far.
 
     Args:
-        blocks: Of the model.
+        blocks: Blocks of the model.
     """
 
     def __init__(self, blocks: Blocks) -> None:
@@ -61,7 +60,7 @@ class NoiseSums:
             if name not in self._mean:
                 self._mean[name] = torch.zeros(exact[name].shape, device=exact[name].device)
             total = torch.zeros((), dtype=torch.float64, device=exact[name].device)
-            for gradient, mean in _pieces(exact[name], self._mean[name]):
+            for gradient, mean in _chunks(exact[name], self._mean[name]):
                 change = gradient - mean
                 total += change @ change
                 mean += (change / self.batches).float()
@@ -72,11 +71,11 @@ class NoiseSums:
         squared_means = [0.0] * len(self._blocks.names)
         for name, block in self._blocks.of_parameter.items():
             squared_means[block] += sum(
-                float(part.double().square().sum()) for (part,) in _pieces(self._mean[name])
+                float(chunk.double().square().sum()) for (chunk,) in _chunks(self._mean[name])
             )
         parts = list(zip(self._blocks.sizes, squared_means, self._squares, strict=True))
         sizes, means, squares = (sum(column) for column in zip(*parts, strict=True))
-        whole = self._figures(WHOLE, int(sizes), means, squares)
+        whole = self._figures(WHOLE_GRADIENT, int(sizes), means, squares)
         named = zip(self._blocks.names, parts, strict=True)
         return whole, tuple(self._figures(name, *part) for name, part in named)
 
@@ -92,10 +91,10 @@ class NoiseSums:
 
 
 class ErrorSums:
-    """A mode's errors in the batches so far.
+    """Sums of the errors of a mode in the batches so far.
 
     Args:
-        blocks: Of the model.
+        blocks: Blocks of the model.
     """
 
     def __init__(self, blocks: Blocks) -> None:
@@ -105,29 +104,30 @@ class ErrorSums:
         self.lowest_scale: float | None = None
         self._blocks = blocks
         self._sum: dict[str, Tensor] = {}
-        # Per block and, last, over all: |e|^2, h, h^2, entries lost, entries not zero.
+        # Per block, with all blocks last: |e|^2, h, h^2, underflowed entries, nonzero entries.
         self._totals = torch.zeros(len(blocks.names) + 1, 5, dtype=torch.float64)
 
-    def add(self, found: Found, exact: Gradient) -> None:
+    def add(self, step_gradient: StepGradient, exact: Gradient) -> None:
         """Add a batch.
 
         Args:
-            found: The mode's gradient.
+            step_gradient: Gradient in the mode.
             exact: Parameter -> float64 gradient.
         """
         self.batches += 1
-        self.overflowed += found.overflowed
-        if found.gradient is None:
+        self.overflowed += step_gradient.overflowed
+        if step_gradient.gradient is None:
             self.failed += 1
             return
-        if found.scale is not None:
-            self.lowest_scale = min(found.scale, self.lowest_scale or found.scale)
+        scale = step_gradient.scale
+        if scale is not None:
+            self.lowest_scale = min(scale, self.lowest_scale or scale)
         batch = torch.zeros_like(self._totals)
         for name, block in self._blocks.of_parameter.items():
-            gradient = found.gradient[name].to(exact[name].device)
+            gradient = step_gradient.gradient[name].to(exact[name].device)
             if name not in self._sum:
                 self._sum[name] = torch.zeros(gradient.shape, device=gradient.device)
-            batch[block] += _compared(gradient, exact[name], self._sum[name]).cpu()
+            batch[block] += _error_totals(gradient, exact[name], self._sum[name]).cpu()
         batch[-1] = batch[:-1].sum(dim=0)
         batch[:, 2] = batch[:, 1].square()
         self._totals += batch
@@ -135,16 +135,18 @@ class ErrorSums:
     def figures(
         self, whole: GradientNoise, modules: tuple[GradientNoise, ...]
     ) -> tuple[GradientError, tuple[GradientError, ...]]:
-        """Return the errors beside the noise that `NoiseSums.figures` gave."""
+        """Return the errors relative to the noise from `NoiseSums.figures`."""
         rows = self._totals.tolist()
         named = zip(modules, rows[:-1], strict=True)
         return self._figures(whole, rows[-1]), tuple(self._figures(n, row) for n, row in named)
 
     def _figures(self, noise: GradientNoise, row: list[float]) -> GradientError:
-        squares, products, squared_products, lost, present = row
-        if self.failed or noise.noise <= ROUNDING * noise.gradient_norm:
-            nothing = dict.fromkeys(("error_over_noise", "bias_over_noise", "bias_z", "underflow"))
-            return GradientError(name=noise.name, **nothing)
+        squares, products, squared_products, underflowed, nonzero = row
+        if self.failed or noise.noise <= MIN_RELATIVE_NOISE * noise.gradient_norm:
+            undefined = dict.fromkeys(
+                ("error_over_noise", "bias_over_noise", "bias_z", "underflow")
+            )
+            return GradientError(name=noise.name, **undefined)
         n = self.batches
         bias = math.sqrt(max(0.0, 2 * products / (n * (n - 1))))
         return GradientError(
@@ -152,25 +154,91 @@ class ErrorSums:
             error_over_noise=math.sqrt(squares / n) / noise.noise,
             bias_over_noise=bias / noise.noise,
             bias_z=products / math.sqrt(squared_products) if squared_products else 0.0,
-            underflow=lost / present if present else 0.0,
+            underflow=underflowed / nonzero if nonzero else 0.0,
         )
 
 
-def _compared(found: Tensor, exact: Tensor, summed: Tensor) -> Tensor:
-    """Return (5,) sums of one parameter, and add its error to `summed`."""
+def _error_totals(computed: Tensor, exact: Tensor, error_sum: Tensor) -> Tensor:
+    """Return the (5,) totals of one parameter, and add its error to `error_sum`."""
     totals = torch.zeros(5, dtype=torch.float64, device=exact.device)
-    for gradient, reference, before in _pieces(found, exact, summed):
+    for gradient, reference, previous in _chunks(computed, exact, error_sum):
         error = gradient.double() - reference
-        present = reference != 0
+        nonzero = reference != 0
         totals[0] += error @ error
-        totals[1] += error @ before.double()
-        totals[3] += (present & (gradient == 0)).sum()
-        totals[4] += present.sum()
-        before += error.float()
+        totals[1] += error @ previous.double()
+        totals[3] += (nonzero & (gradient == 0)).sum()
+        totals[4] += nonzero.sum()
+        previous += error.float()
     return totals
 
 
-def _pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Yield the tensors' entries side by side; what is contiguous can be written to."""
-    flat = [tensor.reshape(-1).split(ENTRIES_AT_ONCE) for tensor in tensors]
+def _chunks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Yield corresponding chunks of the tensors, writable views if they are contiguous."""
+    flat = [tensor.reshape(-1).split(CHUNK_SIZE) for tensor in tensors]
     yield from zip(*flat, strict=True)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The trainable parameters of a model, grouped into blocks.
+
+    Attributes:
+        names: Block names in the order of the model: `embeddings`, `encoder.layer.0`, ...,
+            `classifier`.
+        of_parameter: Parameter name -> index of its block.
+        sizes: Number of entries of each block.
+    """
+
+    names: tuple[str, ...]
+    of_parameter: Mapping[str, int]
+    sizes: tuple[int, ...]
+
+
+def blocks_of(model: nn.Module) -> Blocks:
+    """Return the blocks of `model`: the items of its lists of layers, and its other modules.
+
+    Args:
+        model: Any module. Submodules are split up as long as they contain a list of layers. The
+            prefix of the transformers base model, such as `bert.`, is omitted from the names.
+    """
+    prefix = str(getattr(model, "base_model_prefix", "") or "")
+    paths = _paths(model, "")
+    sizes: dict[str, int] = {}
+    block_of: dict[str, str] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            block = _block_name(_longest_prefix(paths, name), prefix)
+            block_of[name] = block
+            sizes[block] = sizes.get(block, 0) + parameter.numel()
+    names = tuple(sizes)
+    return Blocks(
+        names=names,
+        of_parameter={name: names.index(block) for name, block in block_of.items()},
+        sizes=tuple(sizes.values()),
+    )
+
+
+def _paths(module: nn.Module, path: str) -> list[str]:
+    """Return the paths of the blocks below `module`, and of every module that was split up."""
+    paths = []
+    for name, child in module.named_children():
+        child_path = f"{path}.{name}" if path else name
+        paths.append(child_path)
+        if any(isinstance(part, nn.ModuleList) for part in child.modules()):
+            is_list = isinstance(child, nn.ModuleList)
+            paths += (
+                [f"{child_path}.{item}" for item, _ in child.named_children()] if is_list else []
+            )
+            paths += [] if is_list else _paths(child, child_path)
+    return paths
+
+
+def _longest_prefix(paths: list[str], parameter: str) -> str:
+    prefixes = [path for path in paths if parameter.startswith(f"{path}.")]
+    return max(prefixes, key=len, default="")
+
+
+def _block_name(path: str, prefix: str) -> str:
+    if path == prefix or not path:
+        return path or "top-level parameters"
+    return path.removeprefix(f"{prefix}.") if prefix else path

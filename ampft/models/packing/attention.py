@@ -1,4 +1,4 @@
-"""Attention over a packed row: every sequence sees itself alone."""
+"""Attention over a packed row, in which every token attends only to its own sequence."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from transformers.masking_utils import sdpa_mask
 from ampft.models.packing.dropout import keep_mask, realised_probability
 from ampft.models.packing.grouped import attention_plan, dropout_attention
 from ampft.models.packing.kernels import nested_attention, varlen_attention
-from ampft.models.packing.layout import GroupIndex, PackedLayout, SequenceGroup
-from ampft.models.packing.options import AttentionOptions
+from ampft.models.packing.layout import AttentionOptions, GroupIndex, PackedLayout, SequenceGroup
 from ampft.precision.emulation.attention import attention as emulated_attention
 
 ATTENTION_NAME = "ampft_packed"
 
 
 def register_packed_attention() -> None:
-    """Make `ATTENTION_NAME` known to transformers; harmless when it already is."""
+    """Register `ATTENTION_NAME` with transformers; repeated calls have no effect."""
     AttentionInterface.register(ATTENTION_NAME, packed_attention_forward)
     AttentionMaskInterface.register(ATTENTION_NAME, sdpa_mask)
 
@@ -39,22 +38,23 @@ def packed_attention_forward(
     sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention as transformers calls it; without `packing` exactly its `sdpa`.
+    """Compute attention for transformers; without `packing` this is exactly its `sdpa`.
 
     Args:
         module: The attention module.
         query: (1, heads, N, d) of the packed row; (B, heads, T, d) without `packing`.
-        key: As `query`.
-        value: As `query`.
-        attention_mask: Used without `packing` alone.
+        key: Same shape as `query`.
+        value: Same shape as `query`.
+        attention_mask: Mask, used only without `packing`.
         dropout: Probability that an attention weight is dropped; 0 outside training.
-        scaling: Factor of the scores; d ** -0.5 when absent.
-        packing: Where sequences begin and end.
-        sliding_window: Tokens at most `sliding_window - 1` apart see each other.
-        **kwargs: Handed on without `packing`, else ignored.
+        scaling: Factor of the scores; None means d ** -0.5.
+        packing: Layout of the sequences in the packed row.
+        sliding_window: Tokens at most `sliding_window - 1` apart attend to each other; None for no
+            limit.
+        **kwargs: Arguments of `sdpa`, used only without `packing`.
 
     Returns:
-        The output, (1, N, heads, d), and no attention weights.
+        The output, (1, N, heads, d), and None in place of the attention weights.
     """
     if packing is None:
         return sdpa_attention_forward(
@@ -91,17 +91,17 @@ class AttentionKernel(Protocol):
 
 
 def choose_kernel(rows: Sequence[torch.Tensor], options: AttentionOptions) -> AttentionKernel:
-    """Choose what computes attention.
+    """Choose the attention kernel for the device, dtype and options.
 
-    On a CPU, float16 in training goes through its emulation, with the dropout masks that other
-    precisions draw; without dropout it goes through torch's `scaled_dot_product_attention`, where
-    its emulation is too, and so does evaluation, whose fused kernel keeps scores in float32. On a
-    GPU the variable-length kernel of `torch.nn.attention.varlen` has no dropout and wants 16 bits;
-    nested tensors have both, but no sliding window.
+    On a CPU, float16 with dropout is emulated with the same dropout masks as other precisions.
+    float16 without dropout uses torch's `scaled_dot_product_attention`, which the emulation
+    replaces. Evaluation uses it too, because torch's fused kernel computes scores in float32. On a
+    GPU, the variable-length kernel of `torch.nn.attention.varlen` requires 16 bits and has no
+    dropout; nested tensors support float32 and dropout, but no sliding window.
 
     Args:
         rows: Query, key and value.
-        options: What they are to compute.
+        options: Options of the attention.
     """
     dropout = options.dropout
     dtype, device = rows[0].dtype, rows[0].device.type
@@ -125,14 +125,14 @@ def grouped_attention(
     packing: PackedLayout,
     options: AttentionOptions,
 ) -> torch.Tensor:
-    """Attention in groups of similar length, through torch's `scaled_dot_product_attention`.
+    """Compute attention in groups of similar length, by torch's `scaled_dot_product_attention`.
 
     Args:
         query: (N, heads, d).
         key: (N, heads, d).
         value: (N, heads, d).
-        packing: The sequences of the row.
-        options: All are known.
+        packing: Layout of the sequences in the row.
+        options: Any options.
 
     Returns:
         (N, heads, d).
@@ -147,7 +147,7 @@ def grouped_attention(
             queries, keys, values, attn_mask=mask, dropout_p=options.dropout, scale=options.scale
         )
 
-    return _by_group(attend, (query, key, value), packing)
+    return _attend_by_group(attend, (query, key, value), packing)
 
 
 def binary16_attention(
@@ -157,13 +157,13 @@ def binary16_attention(
     packing: PackedLayout,
     options: AttentionOptions,
 ) -> torch.Tensor:
-    """Attention in emulated binary16 whose dropout keeps what `dropout_attention` would keep.
+    """Compute attention in emulated binary16, with the dropout mask of `dropout_attention`.
 
-    So runs that differ in precision alone draw the same masks, here and in every layer after.
-    Arguments and result are those of `dropout_attention`, float16 and with dropout above 0.
+    Runs that differ only in precision therefore draw the same masks, here and in later layers.
+    Arguments and result are those of `dropout_attention`, in float16 and with dropout above 0.
     """
     plan = attention_plan(packing, query.shape[1], options.sliding_window)
-    keep = keep_mask(plan.pairs, options.dropout, query.dtype).view(torch.int16) != 0
+    is_kept = keep_mask(plan.score_count, options.dropout, query.dtype).view(torch.int16) != 0
 
     def attend(
         number: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
@@ -174,18 +174,18 @@ def binary16_attention(
             keys,
             values,
             mask=group_mask(group, index, options.sliding_window, query.device),
-            keep=plan.spans[number].square(keep),
+            keep_mask=plan.spans[number].score_matrices(is_kept),
             dropout_p=realised_probability(options.dropout),
             scale=options.scale,
         )
 
-    return _by_group(attend, (query, key, value), packing)
+    return _attend_by_group(attend, (query, key, value), packing)
 
 
-def _by_group(
+def _attend_by_group(
     attend: Callable[..., torch.Tensor], rows: Sequence[torch.Tensor], packing: PackedLayout
 ) -> torch.Tensor:
-    """Return (N, heads, d) from what `attend` makes of the number and the cells of each group."""
+    """Call `attend` with the number and the cells of each group; return (N, heads, d)."""
     parts = []
     for number, (group, index) in enumerate(
         zip(packing.groups, packing.group_indices, strict=True)
@@ -211,7 +211,7 @@ def group_mask(
     sliding_window: int | None,
     device: torch.device,
 ) -> torch.Tensor | None:
-    """Return what a query may see, broadcastable to (c, 1, L, L); `None` when that is all."""
+    """Return the mask of visible keys, broadcastable to (c, 1, L, L); `None` if all are visible."""
     visible = None if index is None else index.visible
     if sliding_window is None or group.longest <= sliding_window:
         return visible

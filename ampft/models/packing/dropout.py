@@ -1,8 +1,8 @@
-"""Dropout whose masks cost little to draw on a CPU.
+"""Dropout with masks that are fast to draw on a CPU.
 
-torch draws one Bernoulli variable per element there, at four nanoseconds each; together the masks
-took 13 % of an unpadded training step of MiniLM. Here one 64-bit draw of torch's own generator
-decides about four elements.
+On a CPU torch draws one Bernoulli variable per element, at four nanoseconds each. Together the
+masks took 13 % of a training step of MiniLM without padding. Here one 64-bit draw of torch's own
+generator decides about four elements.
 """
 
 from __future__ import annotations
@@ -16,45 +16,47 @@ from torch import nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.nn import functional
 
-# 16 random bits per element: the probability is rounded to a multiple of 2**-16, and the scale is
-# that of the rounded probability, so that the expectation is kept.
+# 16 random bits per element: the probability is rounded to a multiple of 2**-16. The scale is
+# computed from the rounded probability, which preserves the expectation.
 _LEVELS = 2**16
 # Bit patterns of 1.0, which turn an integer 0 or 1 into a mask without a conversion.
 _ONE_BITS = {torch.float16: 0x3C00, torch.bfloat16: 0x3F80}
 
 
 def realised_probability(p: float) -> float:
-    """Return the probability that `keep_mask` drops an element: `p` to the nearest 2**-16."""
+    """Return the probability that `keep_mask` drops an element: `p` rounded to 2**-16."""
     return round(p * _LEVELS) / _LEVELS
 
 
 def keep_mask(count: int, p: float, dtype: torch.dtype) -> torch.Tensor:
-    """Draw which elements are kept, from torch's default CPU generator.
+    """Draw the mask of the elements that are kept, from torch's default CPU generator.
 
     Args:
-        count: Elements.
+        count: Number of elements.
         p: Probability that an element is dropped, in [0, 1).
-        dtype: Of what will be multiplied.
+        dtype: Dtype of the tensor to be multiplied by the mask.
 
     Returns:
-        (count,) zeros and ones; float16 for float16, else bfloat16, which every product promotes.
+        (count,) zeros and ones: float16 for float16, and otherwise bfloat16, which multiplication
+        promotes.
     """
-    kind = torch.float16 if dtype == torch.float16 else torch.bfloat16
+    mask_dtype = torch.float16 if dtype == torch.float16 else torch.bfloat16
     words = torch.empty(math.ceil(count / 4), dtype=torch.int64).random_(-(2**63), None)
     bits = words.view(torch.int16)[:count]
-    return bits.ge_(round(p * _LEVELS) - _LEVELS // 2).mul_(_ONE_BITS[kind]).view(kind)
+    is_kept = bits.ge_(round(p * _LEVELS) - _LEVELS // 2)
+    return is_kept.mul_(_ONE_BITS[mask_dtype]).view(mask_dtype)
 
 
 def dropout(inputs: torch.Tensor, p: float) -> torch.Tensor:
     """Zero each element with probability `p` and scale the rest by 1 / (1 - p).
 
     Args:
-        inputs: Any shape, floating point.
+        inputs: Floating-point tensor of any shape.
         p: Probability in [0, 1], rounded to a multiple of 2**-16.
 
     Returns:
-        As `inputs`. Infinities and NaN that are dropped become NaN, as in torch: a mask must not
-        hide them.
+        A tensor with the shape and dtype of `inputs`. Dropped infinities and NaN become NaN, as in
+        torch, so that dropout does not hide them.
     """
     quick = inputs.device.type == "cpu" and inputs.dtype in _QUICK_DTYPES and 0 < p < 1
     if not quick or realised_probability(p) in (0, 1):
@@ -82,13 +84,14 @@ class _Dropout(torch.autograd.Function):
 
 
 def install_quick_dropout(module: nn.Module) -> Callable[[], None]:
-    """Let every `nn.Dropout` below `module` draw its masks quickly.
+    """Make every `nn.Dropout` in `module` draw its masks quickly.
 
     Args:
-        module: Its dropout layers keep class, probability and training state.
+        module: Module whose dropout layers change; their class, probability and training state do
+            not.
 
     Returns:
-        A function that undoes it.
+        A function that reverts the change.
     """
     changed = [layer for layer in module.modules() if type(layer) is nn.Dropout]
     for layer in changed:

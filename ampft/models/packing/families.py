@@ -1,4 +1,4 @@
-"""What differs between the encoder families that run without padding."""
+"""The encoder families that can run without padding, and the reasons why others cannot."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from ampft.models.packing.attention import ATTENTION_NAME
 from ampft.models.packing.layout import PackedLayout
 
 
@@ -24,10 +25,10 @@ def positions_in_sequence(
 def positions_after_padding_id(
     base: nn.Module, input_ids: torch.Tensor, layout: PackedLayout
 ) -> torch.Tensor:
-    """Return (1, N) position ids as RoBERTa counts them: from the padding id on, over its ids.
+    """Return (1, N) position ids of RoBERTa, which count real tokens from after the padding id.
 
-    A padding id within the text keeps the padding position, so the model's own rule is applied to
-    the padded batch (integers alone) rather than derived from the lengths.
+    A padding id within the text has the padding position. The model's own rule is therefore applied
+    to the padded batch of ids, instead of deriving the positions from the lengths.
     """
     embeddings: Any = base.embeddings
     padded = embeddings.create_position_ids_from_input_ids(input_ids, embeddings.padding_idx)
@@ -36,14 +37,14 @@ def positions_after_padding_id(
 
 @dataclass(frozen=True)
 class Trim:
-    """Where the last layer can go on with the first token of each sequence alone.
+    """Where the last layer can be trimmed to the first token of each sequence.
 
     Attributes:
-        layers: Path, below the base model, of the list of layers.
-        attention: Path, below a layer, of the module that is handed the keyword arguments.
-        cut: Path, below a layer, of the first module after attention that works token by token on
-            everything the layer still needs; its inputs are cut.
-        heads: Names of the model classes whose head reads the first token and nothing else.
+        layers: Path of the list of layers, relative to the base model.
+        attention: Path of the module that receives the keyword arguments, relative to a layer.
+        cut: Path of the module whose inputs are trimmed, relative to a layer: the first one after
+            attention that processes each token separately and receives all that the layer needs.
+        heads: Names of the model classes whose head reads only the first token.
     """
 
     layers: str
@@ -54,15 +55,15 @@ class Trim:
 
 @dataclass(frozen=True)
 class Family:
-    """How one family of encoders is entered and left.
+    """How to pack the inputs and unpack the outputs of one family of encoders.
 
     Attributes:
-        encoder: Path, below the base model, of the module whose output is scattered back; the base
-            model itself when empty.
-        positions: Gives the position ids of the packed row.
-        mask_kinds: Kinds of attention mask that the base model wants to be handed; it makes its own
-            when there are none.
-        trim: How the last layer is cut down to first tokens; `None` where it cannot be.
+        encoder: Path of the module whose output is scattered back, relative to the base model;
+            empty for the base model itself.
+        positions: Function that returns the position ids of the packed row.
+        mask_kinds: Kinds of attention mask that must be passed to the base model; empty if it
+            creates its own.
+        trim: How to trim the last layer to first tokens; `None` if that is not possible.
     """
 
     encoder: str
@@ -97,7 +98,7 @@ FAMILIES: dict[str, Family] = {
             heads=frozenset({"DistilBertForSequenceClassification"}),
         ),
     ),
-    # A layer of ModernBERT adds its residuals between its modules, where no hook can cut.
+    # A layer of ModernBERT adds its residuals between its modules, where no hook can trim them.
     "modernbert": Family(
         encoder="",
         positions=positions_in_sequence,
@@ -107,5 +108,51 @@ FAMILIES: dict[str, Family] = {
 
 
 def family_of(model: PreTrainedModel) -> Family | None:
-    """Return the family of `model`, or `None` when the padding-free path does not know it."""
+    """Return the family of `model`, or `None` if it cannot run without padding."""
     return FAMILIES.get(getattr(model.config, "model_type", ""))
+
+
+@dataclass(frozen=True)
+class PackingSupport:
+    """Whether a model's encoder can run without padding.
+
+    Attributes:
+        supported: Whether it can.
+        reason: Reason, as one clause.
+    """
+
+    supported: bool
+    reason: str
+
+
+def packing_support(model: PreTrainedModel) -> PackingSupport:
+    """Return whether `model` can run without padding.
+
+    Args:
+        model: A model of transformers, with or without a head.
+
+    Returns:
+        The answer and its reason. `verify_packing` confirms it with a batch.
+    """
+    reason = _unsupported_reason(model)
+    if reason is not None:
+        return PackingSupport(supported=False, reason=reason)
+    kind = model.config.model_type
+    return PackingSupport(supported=True, reason=f"the {kind} encoder runs only on real tokens")
+
+
+def _unsupported_reason(model: PreTrainedModel) -> str | None:
+    config = model.config
+    kind = getattr(config, "model_type", "")
+    family = family_of(model)
+    if family is None:
+        known = ", ".join(sorted(FAMILIES))
+        return f"the model family {kind!r} is not supported (supported: {known})"
+    if getattr(config, "is_decoder", False) or getattr(config, "add_cross_attention", False):
+        return "causal and cross attention of decoders are not supported"
+    implementation = config._attn_implementation
+    if implementation not in ("sdpa", ATTENTION_NAME):
+        return f"the model was loaded with attn_implementation={implementation!r}, not 'sdpa'"
+    if getattr(config, "chunk_size_feed_forward", 0):
+        return "chunk_size_feed_forward splits the sequence, which a packed row does not allow"
+    return None

@@ -1,7 +1,7 @@
-"""Attention with its own backward pass, for sequences in groups of similar length on a CPU.
+"""Attention with its own backward pass, for groups of sequences of similar length on a CPU.
 
-torch's fused CPU kernel has no dropout, and what it falls back to multiplies in float32 and draws
-dropout masks one by one. Here the products run in the dtype of the operands, through `bmm`.
+torch's fused CPU kernel has no dropout. Its fallback multiplies in float32 and draws dropout masks
+one element at a time. Here the products run in the dtype of the operands, through `bmm`.
 """
 
 from __future__ import annotations
@@ -14,62 +14,62 @@ import torch
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from ampft.models.packing.dropout import keep_mask, realised_probability
-from ampft.models.packing.layout import PackedLayout, SequenceGroup
-from ampft.models.packing.options import AttentionOptions
+from ampft.models.packing.layout import AttentionOptions, PackedLayout, SequenceGroup
 
 
 @dataclass(frozen=True, eq=False)
 class GroupSpan:
-    """Where one group lies in the buffers of `AttentionPlan`.
+    """Position of one group in the buffers of `AttentionPlan`.
 
     Attributes:
         sequences: Sequences times heads, b.
         longest: Cells of each sequence, L.
-        rows: First row of the group among the cells.
-        pairs: First element of the group among the scores.
-        hidden: (c, 1, 1 or L, columns) bool, keys that must not be seen, for the last columns of
-            the scores: those before are visible to all. `None` when all are.
+        first_cell: Index of the group's first cell.
+        first_score: Index of the group's first score.
+        masked: (c, 1, 1 or L, columns) bool, the masked keys in the last columns of the scores;
+            earlier columns are not masked. `None` if no key is masked.
     """
 
     sequences: int
     longest: int
-    rows: int
-    pairs: int
-    hidden: torch.Tensor | None
+    first_cell: int
+    first_score: int
+    masked: torch.Tensor | None
 
     def cells(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the (b, L, d) view of the group in a (cells * heads, d) buffer."""
         count = self.sequences * self.longest
-        return rows.narrow(0, self.rows, count).view(self.sequences, self.longest, -1)
+        return rows.narrow(0, self.first_cell, count).view(self.sequences, self.longest, -1)
 
-    def square(self, flat: torch.Tensor) -> torch.Tensor:
+    def score_matrices(self, flat: torch.Tensor) -> torch.Tensor:
         """Return the (b, L, L) view of the group in a flat buffer of scores."""
         count = self.sequences * self.longest**2
-        return flat.narrow(0, self.pairs, count).view(self.sequences, self.longest, -1)
+        return flat.narrow(0, self.first_score, count).view(self.sequences, self.longest, -1)
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionPlan:
-    """How a row of tokens is laid out for grouped attention; the same in every layer.
+    """How a row of tokens is laid out for grouped attention, for all layers.
 
     Attributes:
-        gather: (cells * heads,) int64, row of the (N * heads, d) operands for each cell of the
-            (group, sequence, head, column) order; a cell of padding repeats its first token.
-        scatter: (N * heads,) int64, the way back.
-        padding: (cells * heads - N * heads,) int64, rows among the cells that are padding.
-        spans: The groups.
-        pairs: Elements of the scores of all groups.
+        gather: (cells * heads,) int64, row of the (N * heads, d) operands for each cell, in
+            (group, sequence, head, column) order; a padding cell repeats the first token of its
+            sequence.
+        scatter: (N * heads,) int64, inverse of `gather`.
+        padding: (cells * heads - N * heads,) int64, indices of the padding cells.
+        spans: Position of each group.
+        score_count: Number of scores in all groups.
     """
 
     gather: torch.Tensor
     scatter: torch.Tensor
     padding: torch.Tensor
     spans: tuple[GroupSpan, ...]
-    pairs: int
+    score_count: int
 
 
 def attention_plan(layout: PackedLayout, heads: int, window: int | None) -> AttentionPlan:
-    """Return the plan of `layout`, made once for each number of heads and window."""
+    """Return the plan of `layout`, which is cached for each number of heads and window."""
     key = (heads, window)
     if key not in layout.plans:
         layout.plans[key] = _make_plan(layout, heads, window)
@@ -81,22 +81,22 @@ def attention_plan(layout: PackedLayout, heads: int, window: int | None) -> Atte
 def _make_plan(layout: PackedLayout, heads: int, window: int | None) -> AttentionPlan:
     head = torch.arange(heads)[:, None]
     spans, gathers, reals = [], [], []
-    rows = pairs = 0
+    cell_count = score_count = 0
     for group in layout.groups:
         cells, real = _cells(group)
         gathers.append((cells[:, None, :] * heads + head).flatten())
         reals.append(real[:, None, :].expand(-1, heads, -1).flatten())
         sequences = len(group.lengths) * heads
-        hidden = _hidden(group, real, window)
-        spans.append(GroupSpan(sequences, group.longest, rows, pairs, hidden))
-        rows += sequences * group.longest
-        pairs += sequences * group.longest**2
+        masked = _masked_keys(group, real, window)
+        spans.append(GroupSpan(sequences, group.longest, cell_count, score_count, masked))
+        cell_count += sequences * group.longest
+        score_count += sequences * group.longest**2
     gather, real = torch.cat(gathers), torch.cat(reals)
-    rows_of_tokens = real.nonzero().squeeze(1)
+    token_cells = real.nonzero().squeeze(1)
     scatter = torch.empty(layout.total * heads, dtype=torch.int64)
-    scatter[gather[rows_of_tokens]] = rows_of_tokens
+    scatter[gather[token_cells]] = token_cells
     padding = (~real).nonzero().squeeze(1)
-    return AttentionPlan(gather, scatter, padding, tuple(spans), pairs)
+    return AttentionPlan(gather, scatter, padding, tuple(spans), score_count)
 
 
 def _cells(group: SequenceGroup) -> tuple[torch.Tensor, torch.Tensor]:
@@ -107,13 +107,15 @@ def _cells(group: SequenceGroup) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.where(real, starts + columns, starts), real
 
 
-def _hidden(group: SequenceGroup, real: torch.Tensor, window: int | None) -> torch.Tensor | None:
+def _masked_keys(
+    group: SequenceGroup, real: torch.Tensor, window: int | None
+) -> torch.Tensor | None:
     if window is None or group.longest <= window:
         shortest = group.lengths[0]
         return None if group.is_even else ~real[:, None, None, shortest:]
     position = torch.arange(group.longest)
     near = (position[:, None] - position).abs() < window
-    # A padded query sees everything: softmax over nothing would be NaN.
+    # Padded queries attend to all keys, because softmax over no keys would be NaN.
     return ~((near & real[:, None, :]) | ~real[:, :, None])[:, None]
 
 
@@ -124,18 +126,18 @@ def dropout_attention(
     packing: PackedLayout,
     options: AttentionOptions,
 ) -> torch.Tensor:
-    """Attention of each sequence over itself, differentiable once.
+    """Compute attention within each sequence; differentiable once.
 
-    Scores and probabilities are rounded to the dtype of the operands, the sums within softmax are
-    float32, as in transformers' `eager` attention under autocast. The scale is applied to the
-    queries and that of dropout to the values: the smaller operands.
+    Scores and probabilities are rounded to the dtype of the operands, and softmax sums in float32,
+    as in transformers' `eager` attention under autocast. The factor of the scores is applied to the
+    queries, and that of dropout to the values, because these operands are smaller.
 
     Args:
         query: (N, heads, d), float32 or bfloat16, on the CPU.
-        key: As `query`.
-        value: As `query`.
-        packing: The sequences of the row.
-        options: All are known.
+        key: Same shape and dtype as `query`.
+        value: Same shape and dtype as `query`.
+        packing: Layout of the sequences in the row.
+        options: Any options.
 
     Returns:
         (N, heads, d), dtype of the operands.
@@ -166,18 +168,18 @@ class _GroupedAttention(torch.autograd.Function):
         ctx.value_scale = 1 / (1 - realised_probability(options.dropout))
         queries, keys, values = (_to_cells(tensor, plan) for tensor in (query, key, value))
         queries.mul_(options.scale)
-        scores = queries.new_empty(plan.pairs)
+        scores = queries.new_empty(plan.score_count)
         probabilities = torch.empty_like(scores)
         for span in plan.spans:
             _softmax_scores(span, queries, keys, scores, probabilities)
-        mask, kept = None, probabilities
+        mask, weights = None, probabilities
         if options.dropout > 0:
             values.mul_(ctx.value_scale)
-            mask = keep_mask(plan.pairs, options.dropout, scores.dtype)
-            kept = torch.mul(probabilities, mask, out=scores)
+            mask = keep_mask(plan.score_count, options.dropout, scores.dtype)
+            weights = torch.mul(probabilities, mask, out=scores)
         attended = torch.empty_like(queries)
         for span in plan.spans:
-            torch.bmm(span.square(kept), span.cells(values), out=span.cells(attended))
+            torch.bmm(span.score_matrices(weights), span.cells(values), out=span.cells(attended))
         saved = (queries, keys, values, probabilities)
         ctx.save_for_backward(*saved, *(() if mask is None else (mask,)))
         return attended.index_select(0, plan.scatter).view(query.shape)
@@ -187,19 +189,19 @@ class _GroupedAttention(torch.autograd.Function):
     def backward(ctx: _Context, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         queries, keys, values, probabilities, *masks = ctx.saved_tensors
         plan = ctx.plan
-        # A padded query must not send gradients to the keys and values of its sequence.
+        # Padded queries must not contribute to the gradients of the keys and values.
         grad_cells = _to_cells(grad, plan).index_fill_(0, plan.padding, 0)
-        kept = torch.mul(probabilities, masks[0]) if masks else probabilities
+        weights = torch.mul(probabilities, masks[0]) if masks else probabilities
         grad_queries, grad_keys, grad_values = (torch.empty_like(queries) for _ in range(3))
-        grad_kept = torch.empty_like(probabilities)
+        grad_weights = torch.empty_like(probabilities)
         for span in plan.spans:
             grads = span.cells(grad_cells)
-            torch.bmm(span.square(kept).mT, grads, out=span.cells(grad_values))
-            torch.bmm(grads, span.cells(values).mT, out=span.square(grad_kept))
+            torch.bmm(span.score_matrices(weights).mT, grads, out=span.cells(grad_values))
+            torch.bmm(grads, span.cells(values).mT, out=span.score_matrices(grad_weights))
         if masks:
-            grad_kept.mul_(masks[0])
+            grad_weights.mul_(masks[0])
             grad_values.mul_(ctx.value_scale)
-        for span, grad_scores in _score_gradients(plan, grad_kept, probabilities):
+        for span, grad_scores in _score_gradients(plan, grad_weights, probabilities):
             torch.bmm(grad_scores, span.cells(keys), out=span.cells(grad_queries))
             torch.bmm(grad_scores.mT, span.cells(queries), out=span.cells(grad_keys))
         grad_queries.mul_(ctx.query_scale)
@@ -219,17 +221,17 @@ def _softmax_scores(
     scores: torch.Tensor,
     probabilities: torch.Tensor,
 ) -> None:
-    square, result = span.square(scores), span.square(probabilities)
-    torch.bmm(span.cells(queries), span.cells(keys).mT, out=square)
-    if span.hidden is not None:
-        by_sequence = square.unflatten(0, (span.hidden.shape[0], -1))
-        by_sequence[..., -span.hidden.shape[-1] :].masked_fill_(span.hidden, -math.inf)
-    torch.softmax(square, -1, out=result)
+    group_scores = span.score_matrices(scores)
+    torch.bmm(span.cells(queries), span.cells(keys).mT, out=group_scores)
+    if span.masked is not None:
+        by_sequence = group_scores.unflatten(0, (span.masked.shape[0], -1))
+        by_sequence[..., -span.masked.shape[-1] :].masked_fill_(span.masked, -math.inf)
+    torch.softmax(group_scores, -1, out=span.score_matrices(probabilities))
 
 
 def _score_gradients(
-    plan: AttentionPlan, grad_kept: torch.Tensor, probabilities: torch.Tensor
+    plan: AttentionPlan, grad_weights: torch.Tensor, probabilities: torch.Tensor
 ) -> Iterator[tuple[GroupSpan, torch.Tensor]]:
     for span in plan.spans:
-        result = span.square(probabilities)
-        yield span, torch._softmax_backward_data(span.square(grad_kept), result, -1, result.dtype)
+        result, grad = span.score_matrices(probabilities), span.score_matrices(grad_weights)
+        yield span, torch._softmax_backward_data(grad, result, -1, result.dtype)

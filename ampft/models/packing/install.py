@@ -1,9 +1,10 @@
-"""Hooks that let a model's encoder run on the real tokens of a padded batch."""
+"""Hooks that make an encoder run on the real tokens of a padded batch, and their verification."""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, TypeAlias
 
 import torch
@@ -14,9 +15,8 @@ from transformers.modeling_outputs import BaseModelOutput
 from ampft.errors import InputError
 from ampft.models.packing.attention import ATTENTION_NAME, register_packed_attention
 from ampft.models.packing.dropout import install_quick_dropout
-from ampft.models.packing.families import Family, Trim, family_of
+from ampft.models.packing.families import Family, Trim, family_of, packing_support
 from ampft.models.packing.layout import PackedLayout, pack_layout
-from ampft.models.packing.support import packing_support
 
 Kwargs = dict[str, Any]
 Output: TypeAlias = tuple[torch.Tensor, ...] | BaseModelOutput
@@ -25,11 +25,11 @@ _UNPACKED_OPTIONS = ("output_attentions", "output_hidden_states", "past_key_valu
 
 
 class PackedModel:
-    """Handle of a model whose encoder runs without padding; `remove` undoes it.
+    """Handle of a model whose encoder runs without padding; `remove` restores the model.
 
     Attributes:
-        model: The model that was given.
-        paths: How many calls went which way: "packed", or "padded: " and the reason.
+        model: The model.
+        paths: Number of calls by path: "packed", or "padded: " and the reason.
     """
 
     def __init__(self, model: PreTrainedModel, family: Family, *, trim: bool) -> None:
@@ -37,31 +37,31 @@ class PackedModel:
         self.paths: Counter[str] = Counter()
         self._family = family
         self._trim = family.trim if trim else None
-        self._cutting: PackedLayout | None = None
-        self._former_attention = model.config._attn_implementation
+        self._layout_to_trim: PackedLayout | None = None
+        self._original_attention = model.config._attn_implementation
         self._undo: list[Callable[[], None]] = []
 
     def remove(self) -> None:
-        """Take the hooks away and give the model its attention back."""
+        """Remove the hooks and restore the model's attention implementation."""
         while self._undo:
             self._undo.pop()()
         if self.model.config._attn_implementation == ATTENTION_NAME:
-            self.model.config._attn_implementation = self._former_attention
+            self.model.config._attn_implementation = self._original_attention
 
     def attach(self, *, quick_dropout: bool) -> None:
         """Register the hooks; called once, by `install_packing`."""
         register_packed_attention()
         base = self.model.base_model
         encoder = base.get_submodule(self._family.encoder)
-        enter = base.register_forward_pre_hook(self._enter, with_kwargs=True)
-        leave = encoder.register_forward_hook(self._leave, with_kwargs=True)
-        self._undo += [enter.remove, leave.remove]
+        pack = base.register_forward_pre_hook(self._pack, with_kwargs=True)
+        unpack = encoder.register_forward_hook(self._unpack, with_kwargs=True)
+        self._undo += [pack.remove, unpack.remove]
         if quick_dropout:
             self._undo.append(install_quick_dropout(base))
         if self._trim is not None:
             self._attach_trim(base, self._trim)
-        # The name stays for as long as the hooks do, not for one call: gradient checkpointing runs
-        # the layers again in the backward pass. Without a layout it means `sdpa`.
+        # Set for as long as the hooks are installed, not per call, because gradient checkpointing
+        # runs the layers again in the backward pass. Without a layout it means `sdpa`.
         self.model.config._attn_implementation = ATTENTION_NAME
 
     def _attach_trim(self, base: nn.Module, trim: Trim) -> None:
@@ -69,50 +69,53 @@ class PackedModel:
         assert isinstance(layers, nn.ModuleList)
         attention, cut = (layers[-1].get_submodule(path) for path in (trim.attention, trim.cut))
         hooks = (
-            attention.register_forward_pre_hook(self._remember, with_kwargs=True),
-            cut.register_forward_pre_hook(self._cut),
+            attention.register_forward_pre_hook(self._remember_layout, with_kwargs=True),
+            cut.register_forward_pre_hook(self._trim_inputs),
         )
         self._undo += [hook.remove for hook in hooks]
 
-    def _remember(self, module: nn.Module, args: tuple[Any, ...], kwargs: Kwargs) -> None:
-        # The module to be cut runs right after this one and is handed no keyword arguments.
+    def _remember_layout(self, module: nn.Module, args: tuple[Any, ...], kwargs: Kwargs) -> None:
+        # The module to be trimmed runs right after this one and receives no keyword arguments.
         del module, args
-        self._cutting = kwargs.get("packing")
+        self._layout_to_trim = kwargs.get("packing")
 
-    def _cut(self, module: nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    def _trim_inputs(
+        self, module: nn.Module, args: tuple[torch.Tensor, ...]
+    ) -> tuple[torch.Tensor, ...]:
         del module
-        layout, self._cutting = self._cutting, None
+        layout, self._layout_to_trim = self._layout_to_trim, None
         return args if layout is None else tuple(layout.first_tokens(hidden) for hidden in args)
 
-    def _enter(
+    def _pack(
         self, base: nn.Module, args: tuple[Any, ...], kwargs: Kwargs
     ) -> tuple[tuple[Any, ...], Kwargs] | None:
         layout, kwargs = kwargs.get("packing"), {k: v for k, v in kwargs.items() if k != "packing"}
-        obstacle = self._obstacle(args, kwargs)
-        if obstacle is None and layout is None:
+        reason = self._unsupported_reason(args, kwargs)
+        if reason is None and layout is None:
             layout = _layout_of(args, kwargs)
-            obstacle = "the batch is not right-padded" if layout is None else None
-        if obstacle is not None or layout is None:
-            self.paths[f"padded: {obstacle}"] += 1
+            reason = "the batch is not right-padded" if layout is None else None
+        if reason is not None or layout is None:
+            self.paths[f"padded: {reason}"] += 1
             return args, kwargs
         self.paths["packed"] += 1
         return (), self._packed_kwargs(base, args, kwargs, layout)
 
-    def _obstacle(self, args: tuple[Any, ...], kwargs: Kwargs) -> str | None:
+    def _unsupported_reason(self, args: tuple[Any, ...], kwargs: Kwargs) -> str | None:
         if len(args) > 1:
-            return "arguments after input_ids were given by position"
-        given = [
+            return "arguments after input_ids were passed by position"
+        unsupported = [
             name
             for name, value in kwargs.items()
             if (isinstance(value, torch.Tensor) and name not in _PACKED_TENSORS)
             or (name in _UNPACKED_OPTIONS and value is not None and value is not False)
         ]
         config = self.model.config
-        given += [n for n in ("output_attentions", "output_hidden_states") if getattr(config, n)]
-        if given:
-            return f"{given[0]} was given"
+        options = ("output_attentions", "output_hidden_states")
+        unsupported += [name for name in options if getattr(config, name)]
+        if unsupported:
+            return f"{unsupported[0]} is not supported"
         if config._attn_implementation != ATTENTION_NAME:
-            return f"attn_implementation became {config._attn_implementation!r} after installation"
+            return f"attn_implementation was changed to {config._attn_implementation!r}"
         ids, mask = _ids_of(args, kwargs), kwargs.get("attention_mask")
         if ids is None or ids.dim() != 2:
             return "input_ids are not a (batch, tokens) tensor"
@@ -134,7 +137,7 @@ class PackedModel:
         packed["packing"] = layout
         return packed
 
-    def _leave(
+    def _unpack(
         self, encoder: nn.Module, args: tuple[Any, ...], kwargs: Kwargs, output: Output
     ) -> Output | None:
         del encoder, args
@@ -148,27 +151,29 @@ class PackedModel:
         return output
 
     def _padded(self, packed: torch.Tensor, layout: PackedLayout) -> torch.Tensor:
-        # After a cut there is one token left of each sequence: (1, B, H) becomes (B, 1, H).
+        # After trimming, each sequence has one token: (1, B, H) becomes (B, 1, H).
         return layout.scatter(packed) if self._trim is None else packed.transpose(0, 1)
 
 
 def install_packing(
     model: PreTrainedModel, *, trim_last_layer: bool = True, quick_dropout: bool = True
 ) -> PackedModel:
-    """Let `model` run its encoder on the real tokens of each batch.
+    """Make `model` run its encoder on the real tokens of each batch.
 
-    The call stays `model(input_ids=..., attention_mask=...)` with a right-padded batch, and so do
-    its results. A batch that cannot be packed takes the padded path; the handle's `paths` say why.
-    Weights, their names and the saved configuration are untouched.
+    The model is still called as `model(input_ids=..., attention_mask=...)` with a right-padded
+    batch, and returns the same results. A batch that cannot be packed takes the padded path; the
+    handle's `paths` give the reason. Weights, their names and the saved configuration stay as they
+    are.
 
     Args:
         model: A model of a supported family, whose attention implementation is `sdpa`.
-        trim_last_layer: Where the head reads the first token alone, let the last layer's
-            feed-forward part work on first tokens alone: same logits, same gradients, less work.
-        quick_dropout: Draw the masks of `nn.Dropout` as `packing.dropout` does, on a CPU.
+        trim_last_layer: Whether to run the feed-forward part of the last layer only on first tokens
+            if the head reads only those: same logits, same gradients, less work.
+        quick_dropout: Whether to draw the masks of `nn.Dropout` as `packing.dropout` does, on a
+            CPU.
 
     Returns:
-        The handle, whose `remove` undoes the installation.
+        A handle, whose `remove` restores the model.
 
     Raises:
         InputError: The model is not supported, or already packed.
@@ -178,10 +183,10 @@ def install_packing(
     if not support.supported or family is None:
         raise InputError(
             f"model: {type(model).__name__} cannot run without padding ({support.reason}). "
-            "Ask packing_support(model) first and keep the padded path."
+            "Check packing_support(model) first, and use the padded model if it is not supported."
         )
-    readers = frozenset() if family.trim is None else family.trim.heads
-    handle = PackedModel(model, family, trim=trim_last_layer and type(model).__name__ in readers)
+    heads = frozenset() if family.trim is None else family.trim.heads
+    handle = PackedModel(model, family, trim=trim_last_layer and type(model).__name__ in heads)
     handle.attach(quick_dropout=quick_dropout)
     return handle
 
@@ -195,3 +200,50 @@ def _layout_of(args: tuple[Any, ...], kwargs: Kwargs) -> PackedLayout | None:
     ids, mask = _ids_of(args, kwargs), kwargs.get("attention_mask")
     assert ids is not None
     return pack_layout(torch.ones(ids.shape) if mask is None else mask, device=ids.device)
+
+
+def verify_packing(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> float:
+    """Return the difference between packed and padded logits, without dropout.
+
+    Args:
+        model: A supported model without packing installed; it is not changed.
+        batch: Arguments of the model: `input_ids` (B, T), `attention_mask` and so on.
+
+    Returns:
+        The largest absolute difference of the first output (logits, or hidden states at real
+        tokens), divided by the largest absolute padded value; infinity if the batch was not packed.
+    """
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            padded = model(**batch)[0]
+            handle = install_packing(model)
+            try:
+                packed = model(**batch)[0]
+            finally:
+                handle.remove()
+    finally:
+        model.train(was_training)
+    if handle.paths["packed"] != 1:
+        return float("inf")
+    if padded.shape[:2] == batch["input_ids"].shape:
+        real = batch["attention_mask"] != 0
+        padded, packed = padded[real], packed[real]
+    return float((padded - packed).abs().max() / padded.abs().max())
+
+
+# Without padding nearly every step multiplies matrices of new shapes. In bfloat16 on a CPU oneDNN
+# compiles a kernel of about 0.3 MB for each shape and caches 1024 of them (its documentation,
+# "Primitive cache"); ideep, between torch and oneDNN, caches another 1024. The kernels of one step
+# are enough.
+KERNEL_CACHE_CAPACITIES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "16"}
+
+
+def limit_kernel_caches(environ: MutableMapping[str, str] = os.environ) -> None:
+    """Make oneDNN and ideep cache fewer kernels, unless the user has set their capacities.
+
+    Both read their environment variable on first use; later changes have no effect.
+    """
+    for name, capacity in KERNEL_CACHE_CAPACITIES.items():
+        environ.setdefault(name, capacity)

@@ -1,4 +1,4 @@
-"""Variable-length attention kernels of PyTorch for a GPU."""
+"""PyTorch's variable-length attention kernels for GPUs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import warnings
 import torch
 from torch.nn import functional
 
-from ampft.models.packing.layout import PackedLayout
-from ampft.models.packing.options import AttentionOptions
+from ampft.models.packing.layout import AttentionOptions, PackedLayout
 
 
 def varlen_attention(
@@ -18,24 +17,24 @@ def varlen_attention(
     packing: PackedLayout,
     options: AttentionOptions,
 ) -> torch.Tensor:
-    """Attention through `torch.nn.attention.varlen` (flash attention); it knows no dropout.
+    """Compute attention by `torch.nn.attention.varlen` (flash attention), which has no dropout.
 
     Args:
         query: (N, heads, d), float16 or bfloat16, on a CUDA device.
-        key: As `query`.
-        value: As `query`.
-        packing: The sequences of the row.
-        options: Without dropout.
+        key: Same shape and dtype as `query`.
+        value: Same shape and dtype as `query`.
+        packing: Layout of the sequences in the row.
+        options: Options without dropout.
 
     Returns:
         (N, heads, d).
     """
-    # Imported here: it registers custom operators, which a CPU never needs.
+    # Imported here because it registers custom operators, which are not needed on a CPU.
     from torch.nn.attention.varlen import varlen_attn
 
-    assert options.dropout == 0, "varlen_attn drops no attention weights"
+    assert options.dropout == 0, "varlen_attn does not support dropout"
     window = options.sliding_window
-    reach = -1 if window is None else window - 1
+    max_distance = -1 if window is None else window - 1
     longest = packing.lengths[-1]
     attended = varlen_attn(
         query.contiguous(),
@@ -46,7 +45,7 @@ def varlen_attention(
         longest,
         longest,
         scale=options.scale,
-        window_size=(reach, reach),
+        window_size=(max_distance, max_distance),
     )
     assert isinstance(attended, torch.Tensor)
     return attended
@@ -59,21 +58,21 @@ def nested_attention(
     packing: PackedLayout,
     options: AttentionOptions,
 ) -> torch.Tensor:
-    """Attention through jagged nested tensors: dropout and float32, but no sliding window.
+    """Compute attention by jagged nested tensors, with dropout but without a sliding window.
 
     Args:
-        query: (N, heads, d).
-        key: As `query`.
-        value: As `query`.
-        packing: The sequences of the row.
-        options: Without a sliding window.
+        query: (N, heads, d), any floating dtype.
+        key: Same shape and dtype as `query`.
+        value: Same shape and dtype as `query`.
+        packing: Layout of the sequences in the row.
+        options: Options without a sliding window.
 
     Returns:
         (N, heads, d).
     """
-    assert options.sliding_window is None, "nested tensors have no sliding window"
+    assert options.sliding_window is None, "nested tensors do not support a sliding window"
     with warnings.catch_warnings():
-        # torch makes a strided nested tensor for its own bookkeeping and warns of that kind.
+        # torch internally creates a strided nested tensor, and warns that these are a prototype.
         warnings.filterwarnings("ignore", message="The PyTorch API of nested tensors")
         attended = functional.scaled_dot_product_attention(
             _nested(query, packing),

@@ -1,4 +1,4 @@
-"""Where the real tokens of a padded batch lie, and how its sequences are grouped for attention."""
+"""Positions of the real tokens of a padded batch, and groups of its sequences for attention."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from functools import cached_property
 
 import torch
 
-# A group may hold sequences of different lengths as long as its padding stays below this share of
-# its token pairs: each group costs a fixed number of kernel launches, each padded pair a little
-# arithmetic. Chosen by measurement, see benchmarks/packing_speed.py.
+# A group may contain sequences of different lengths as long as padding is less than this share of
+# its token pairs. Each group costs a fixed number of kernel launches, and each padded pair some
+# arithmetic. Chosen by measurement; see benchmarks/packing_speed.py.
 GROUP_PADDING = 0.2
 
 
 @dataclass(frozen=True)
 class SequenceGroup:
-    """Sequences that attention handles at once: neighbours in the packed row.
+    """Adjacent sequences of the packed row that attention processes together.
 
     Attributes:
-        start: Position in the packed row of the first token of the group.
-        lengths: Tokens of each sequence, ascending.
+        start: Position of the group's first token in the packed row.
+        lengths: Number of tokens of each sequence, ascending.
     """
 
     start: int
@@ -28,36 +28,36 @@ class SequenceGroup:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest sequence."""
+        """Number of tokens of the longest sequence."""
         return self.lengths[-1]
 
     @property
     def tokens(self) -> int:
-        """Real tokens of the group."""
+        """Number of real tokens in the group."""
         return sum(self.lengths)
 
     @property
     def is_even(self) -> bool:
-        """Whether all sequences are equally long, so that no padding is needed."""
+        """Whether all sequences have the same length, so that no padding is needed."""
         return self.lengths[0] == self.longest
 
 
 @dataclass(frozen=True, eq=False)
 class PackedLayout:
-    """How a right-padded batch maps onto one row that holds its real tokens alone.
+    """How a right-padded batch maps to one row that contains only its real tokens.
 
-    Sequences lie in the row in ascending order of length (stable), so that those of equal length
-    are neighbours and a group of them is a slice of the row.
+    The sequences are in ascending order of length (stable), so that sequences of equal length are
+    adjacent, and a group of them is a slice of the row.
 
     Attributes:
-        batch_size: Sequences in the batch, B.
-        width: Columns of the padded batch, T.
-        lengths: Tokens of each sequence, in the order of the row.
-        tokens: (N,) int64, index into the flattened (B * T) batch of each token of the row.
-        columns: (N,) int64, position of each token within its sequence.
-        first: (B,) int64, position in the row of the first token of each sequence, in the order
-            of the batch.
-        groups: Groups of neighbours of similar length, which cover the row.
+        batch_size: Number of sequences in the batch, B.
+        width: Number of columns of the padded batch, T.
+        lengths: Number of tokens of each sequence, in the order of the row.
+        tokens: (N,) int64, index of each token of the row in the flattened (B * T) batch.
+        columns: (N,) int64, position of each token in its sequence.
+        first: (B,) int64, position of each sequence's first token in the row, in the order of the
+            batch.
+        groups: Groups of adjacent sequences of similar length, which cover the row.
     """
 
     batch_size: int
@@ -70,12 +70,12 @@ class PackedLayout:
 
     @property
     def total(self) -> int:
-        """Real tokens in the batch, N."""
+        """Number of real tokens in the batch, N."""
         return self.tokens.shape[0]
 
     @cached_property
     def plans(self) -> dict[tuple[int, int | None], object]:
-        """Plans of grouped attention, kept here because all layers share them."""
+        """Plans of grouped attention, cached here because all layers share them."""
         return {}
 
     @cached_property
@@ -86,34 +86,34 @@ class PackedLayout:
 
     @cached_property
     def group_indices(self) -> tuple[GroupIndex | None, ...]:
-        """What pads and masks each group; `None` for a group that needs no padding."""
+        """Indices that pad and mask each group; `None` for a group that needs no padding."""
         device = self.tokens.device
         return tuple(None if g.is_even else group_index(g, device) for g in self.groups)
 
     def gather(self, padded: torch.Tensor) -> torch.Tensor:
-        """Return (1, N, ...) real tokens of a (B, T, ...) tensor."""
+        """Return the real tokens of a (B, T, ...) tensor, (1, N, ...)."""
         return padded.flatten(0, 1).index_select(0, self.tokens).unsqueeze(0)
 
     def scatter(self, packed: torch.Tensor) -> torch.Tensor:
-        """Return (B, T, ...) with the (1, N, ...) tokens in place and zeros where padding was."""
+        """Return (B, T, ...) with the (1, N, ...) tokens in their places and zeros as padding."""
         row = packed.squeeze(0)
         padded = row.new_zeros((self.batch_size * self.width, *row.shape[1:]))
         return padded.index_copy(0, self.tokens, row).unflatten(0, (self.batch_size, self.width))
 
     def first_tokens(self, packed: torch.Tensor) -> torch.Tensor:
-        """Return (1, B, ...) the first token of each sequence of a (1, N, ...) tensor."""
+        """Return the first token of each sequence of a (1, N, ...) tensor, (1, B, ...)."""
         return packed.index_select(1, self.first)
 
 
 @dataclass(frozen=True, eq=False)
 class GroupIndex:
-    """How a group of unequal sequences is padded and cut back.
+    """Indices that pad a group of sequences of different lengths and remove the padding again.
 
     Attributes:
-        padded: (c * L,) int64, position in the row for each cell; a cell of padding repeats the
-            first token of its sequence.
-        real: (n,) int64, cells that hold real tokens, in the order of the row.
-        visible: (c, 1, 1, L) bool, true where a key may be seen.
+        padded: (c * L,) int64, position in the row for each cell; a padding cell repeats the first
+            token of its sequence.
+        real: (n,) int64, indices of the cells with real tokens, in the order of the row.
+        visible: (c, 1, 1, L) bool, True where a key is not masked.
     """
 
     padded: torch.Tensor
@@ -122,7 +122,7 @@ class GroupIndex:
 
 
 def group_index(group: SequenceGroup, device: torch.device) -> GroupIndex:
-    """Return the padding of `group`; all tensors on `device`."""
+    """Return the indices for the padding of `group`, with all tensors on `device`."""
     lengths = torch.tensor(group.lengths)
     starts = group.start + lengths.cumsum(0) - lengths
     columns = torch.arange(group.longest)
@@ -141,18 +141,18 @@ def pack_layout(
     device: torch.device | None = None,
     group_padding: float = GROUP_PADDING,
 ) -> PackedLayout | None:
-    """Return the layout of a right-padded batch, or `None` when it is not one.
+    """Return the layout of a right-padded batch, or `None` if it is not right-padded.
 
-    Reading a mask that lies on an accelerator waits for it. Who builds the layout from a mask on
-    the CPU and hands it to the model as `packing=layout` spares that wait.
+    Reading a mask on an accelerator synchronises with it. To avoid this, build the layout from a
+    mask on the CPU and pass it to the model as `packing=layout`.
 
     Args:
         attention_mask: (B, T) integers or booleans, non-zero for real tokens.
-        device: Where the batch lies; the mask's device when absent.
+        device: Device of the batch; None means the mask's device.
         group_padding: Largest share of padded token pairs in a group of similar length.
 
     Returns:
-        The layout; `None` when a row has no token, or padding before or between tokens.
+        The layout; `None` if a row has no tokens, or padding before or between its tokens.
     """
     device = attention_mask.device if device is None else device
     real = attention_mask.detach().to("cpu") != 0
@@ -181,21 +181,38 @@ def pack_layout(
 
 
 def similar_lengths(lengths: Sequence[int], group_padding: float) -> tuple[SequenceGroup, ...]:
-    """Cut ascending `lengths` into groups whose share of padded token pairs is bounded.
+    """Split ascending `lengths` into groups whose share of padded token pairs is limited.
 
     Args:
-        lengths: Tokens of each sequence, ascending.
-        group_padding: Bound of 1 - sum(l^2) / (c * L^2), in [0, 1); 0 groups equal lengths alone.
+        lengths: Number of tokens of each sequence, ascending.
+        group_padding: Upper bound of 1 - sum(l^2) / (c * L^2), in [0, 1); with 0, only equal
+            lengths form a group.
     """
     groups: list[SequenceGroup] = []
     start, members, pairs = 0, list[int](), 0
     for length in lengths:
-        grown = pairs + length * length
-        if members and grown < (1 - group_padding) * (len(members) + 1) * length * length:
+        new_pairs = pairs + length * length
+        if members and new_pairs < (1 - group_padding) * (len(members) + 1) * length * length:
             groups.append(SequenceGroup(start=start, lengths=tuple(members)))
             start += sum(members)
-            members, grown = [], length * length
+            members, new_pairs = [], length * length
         members.append(length)
-        pairs = grown
+        pairs = new_pairs
     groups.append(SequenceGroup(start=start, lengths=tuple(members)))
     return tuple(groups)
+
+
+@dataclass(frozen=True)
+class AttentionOptions:
+    """Options of every attention kernel.
+
+    Attributes:
+        dropout: Probability that an attention weight is dropped, in [0, 1).
+        scale: Factor of the scores.
+        sliding_window: Tokens at most `sliding_window - 1` apart attend to each other; None for no
+            limit.
+    """
+
+    dropout: float
+    scale: float
+    sliding_window: int | None = None

@@ -1,11 +1,11 @@
 """Scaled dot product attention as a GPU computes it in binary16, forward and backward.
 
-Query, key and value are binary16. Scores are added up in float32, scaled and masked there, and the
-softmax is float32. Probabilities (after dropout) are rounded to binary16 before the product with
-the values, and the output is rounded once. Backward, the gradients of the scores are rounded to
-binary16 before the products with keys and queries. Source: the forward and backward passes of
-FlashAttention-2 (Dao, 2023, arXiv:2307.08691, algorithms 1 and 2) with float16 operands. As there,
-probabilities are computed again in the backward pass instead of being kept.
+Query, key and value are binary16. Scores are summed, scaled and masked in float32, and softmax is
+computed in float32. Probabilities (after dropout) are rounded to binary16 before the product with
+the values, and the output is rounded once. In the backward pass, the gradients of the scores are
+rounded to binary16 before the products with keys and queries. Source: the forward and backward
+passes of FlashAttention-2 (Dao, 2023, arXiv:2307.08691, algorithms 1 and 2) with float16 operands.
+As there, the backward pass recomputes the probabilities instead of storing them.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Observer = Callable[[str, torch.dtype, torch.dtype, torch.dtype, str], None]
 """Called with kind, operand dtype, output dtype, accumulator dtype, `forward` or `backward`."""
 
 Context = Any
-"""What autograd keeps between forward and backward: anything may be set on it."""
+"""Autograd's context object; any attribute may be set on it."""
 
 observers: list[Observer] = []
-"""Told of every product inside emulated attention; a `TorchDispatchMode` sees none of them."""
+"""Called for every product inside emulated attention, which a `TorchDispatchMode` cannot see."""
 
 
 def _observe(direction: str, *output_dtypes: torch.dtype) -> None:
@@ -38,14 +38,14 @@ def _observe(direction: str, *output_dtypes: torch.dtype) -> None:
 
 
 def _matrices(tensor: Tensor) -> Tensor:
-    """Return (..., L, D) float16 as contiguous (B, L, D) float32, in one pass."""
+    """Return (..., L, D) float16 as contiguous (B, L, D) float32, with a single copy."""
     return tensor.to(torch.float32, memory_format=torch.contiguous_format).flatten(0, -3)
 
 
 def _rounded(matrices: Tensor, like: Tensor) -> Tensor:
-    """Round (B, L, D) float32 to float16 in the shape of `like`, (..., H, L, D), once.
+    """Round (B, L, D) float32 once, to float16 in the shape of `like`, (..., H, L, D).
 
-    Heads lie next to each other in memory, as GPU kernels leave them: what follows merges them.
+    Heads are adjacent in memory, as GPU kernels leave them, because the next operation merges them.
     """
     shaped = matrices.view(*like.shape[:-1], matrices.shape[-1])
     if shaped.dim() < 4:
@@ -54,32 +54,32 @@ def _rounded(matrices: Tensor, like: Tensor) -> Tensor:
     return swapped.to(torch.float16, memory_format=torch.contiguous_format).transpose(-3, -2)
 
 
-def _binary16_values(tensor: Tensor) -> Tensor:
-    """Round float32 to the nearest binary16 values, kept as float32 for the product."""
+def _round_to_binary16(tensor: Tensor) -> Tensor:
+    """Round float32 to the nearest binary16 values, stored as float32 for the product."""
     return tensor.half().float()
 
 
 def _probabilities(
     query: Tensor, key: Tensor, mask: Tensor | None, leading: torch.Size, scale: float
 ) -> Tensor:
-    """Return softmax(scale * query @ key^T + mask), (B, L, S) float32; zero in a masked-out row.
+    """Return softmax(scale * query @ key^T + mask), (B, L, S) float32; zero in fully masked rows.
 
     Args:
         query: (B, L, D) float32.
         key: (B, S, D) float32.
         mask: Float32, broadcastable to (*leading, L, S), or None.
-        leading: The dimensions that B was made of.
+        leading: Dimensions that were flattened into B.
         scale: Factor of the scores.
     """
     scores = torch.baddbmm(query.new_empty(()), query, key.mT, beta=0, alpha=scale)
     if mask is None:
         return torch.softmax(scores, -1)
     scores = scores.view(*leading, *scores.shape[-2:]).add_(mask)
-    hidden = (mask == -math.inf).all(-1, keepdim=True)
-    if not hidden.any():
+    fully_masked = (mask == -math.inf).all(-1, keepdim=True)
+    if not fully_masked.any():
         return torch.softmax(scores, -1).flatten(0, -3)
-    scores = scores.masked_fill(hidden, 0.0)
-    return torch.softmax(scores, -1).masked_fill(hidden, 0.0).flatten(0, -3)
+    scores = scores.masked_fill(fully_masked, 0.0)
+    return torch.softmax(scores, -1).masked_fill(fully_masked, 0.0).flatten(0, -3)
 
 
 def _forward(
@@ -87,22 +87,22 @@ def _forward(
     key: Tensor,
     value: Tensor,
     mask: Tensor | None,
-    keep: Tensor | None,
+    keep_mask: Tensor | None,
     dropout_p: float,
     scale: float,
 ) -> tuple[Tensor, Tensor]:
-    """Return the output, float16, and which probabilities dropout kept, where it drew them."""
+    """Return the output, float16, and the dropout mask, which is empty unless drawn here."""
     _observe("forward", torch.float32, torch.float16)
     with autocast_excluded():
         leading = query.shape[:-2]
         weights = _probabilities(_matrices(query), _matrices(key), mask, leading, scale)
-        kept = weights.new_empty(0, dtype=torch.bool)
-        if dropout_p > 0 and keep is not None:
-            weights = weights * (keep / (1 - dropout_p))
+        drawn_mask = weights.new_empty(0, dtype=torch.bool)
+        if dropout_p > 0 and keep_mask is not None:
+            weights = weights * (keep_mask / (1 - dropout_p))
         elif dropout_p > 0:
-            weights, kept = torch.native_dropout(weights, dropout_p, True)
-        output = torch.bmm(_binary16_values(weights), _matrices(value))
-        return _rounded(output, query), kept
+            weights, drawn_mask = torch.native_dropout(weights, dropout_p, True)
+        output = torch.bmm(_round_to_binary16(weights), _matrices(value))
+        return _rounded(output, query), drawn_mask
 
 
 def _gradients(
@@ -111,26 +111,26 @@ def _gradients(
     key: Tensor,
     value: Tensor,
     mask: Tensor | None,
-    kept: Tensor,
+    keep_mask: Tensor,
     dropout_p: float,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of query, key, value (float16) and scores ((B, L, S) float32).
 
-    Written in operations that autograd knows, so that the double backward can use it too.
+    Only differentiable operations are used, so that the double backward can use it too.
     """
     q, k, grad = _matrices(query), _matrices(key), _matrices(grad_output)
     probabilities = _probabilities(q, k, mask, query.shape[:-2], scale)
     weights, grad_weights = probabilities, torch.bmm(grad, _matrices(value).mT)
     if dropout_p > 0:
-        factors = kept * (0.0 if dropout_p == 1 else 1 / (1 - dropout_p))
+        factors = keep_mask * (0.0 if dropout_p == 1 else 1 / (1 - dropout_p))
         weights, grad_weights = weights * factors, grad_weights * factors
-    grad_value = torch.bmm(_binary16_values(weights).mT, grad)
+    grad_value = torch.bmm(_round_to_binary16(weights).mT, grad)
     grad_scores = torch._softmax_backward_data(grad_weights, probabilities, -1, torch.float32)
-    rounded_scores = _binary16_values(grad_scores)
-    start = query.new_empty((), dtype=torch.float32)
-    grad_query = torch.baddbmm(start, rounded_scores, k, beta=0, alpha=scale)
-    grad_key = torch.baddbmm(start, rounded_scores.mT, q, beta=0, alpha=scale)
+    rounded = _round_to_binary16(grad_scores)
+    ignored = query.new_empty((), dtype=torch.float32)  # because beta is 0
+    grad_query = torch.baddbmm(ignored, rounded, k, beta=0, alpha=scale)
+    grad_key = torch.baddbmm(ignored, rounded.mT, q, beta=0, alpha=scale)
     return (
         _rounded(grad_query, query),
         _rounded(grad_key, key),
@@ -145,16 +145,16 @@ def _backward(
     key: Tensor,
     value: Tensor,
     mask: Tensor | None,
-    kept: Tensor,
+    keep_mask: Tensor,
     dropout_p: float,
     scale: float,
     mask_needs_grad: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients of query, key, value and mask (empty when not wanted)."""
+    """Return the gradients of query, key, value and mask (empty unless `mask_needs_grad`)."""
     _observe("backward", torch.float32, torch.float16, torch.float32, *[torch.float16] * 2)
     with autocast_excluded():
         grad_query, grad_key, grad_value, grad_scores = _gradients(
-            grad_output, query, key, value, mask, kept, dropout_p, scale
+            grad_output, query, key, value, mask, keep_mask, dropout_p, scale
         )
         grad_mask = grad_scores.new_empty(0)
         if mask is not None and mask_needs_grad:
@@ -163,21 +163,21 @@ def _backward(
         return grad_query, grad_key, grad_value, grad_mask
 
 
-def _keep_inputs(ctx: Context, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    query, key, value, mask, keep, ctx.dropout_p, ctx.scale = inputs
-    ctx.save_for_backward(query, key, value, mask, output[1] if keep is None else keep)
+def _save_inputs(ctx: Context, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    query, key, value, mask, keep_mask, ctx.dropout_p, ctx.scale = inputs
+    ctx.save_for_backward(query, key, value, mask, output[1] if keep_mask is None else keep_mask)
     ctx.mark_non_differentiable(output[1])
 
 
 def _differentiate(ctx: Context, grad_output: Tensor, _: object) -> tuple[Tensor | None, ...]:
-    needed = ctx.needs_input_grad[3]
+    mask_needs_grad = ctx.needs_input_grad[3]
     *gradients, grad_mask = torch.ops.ampft.attention_backward(
-        grad_output, *ctx.saved_tensors, ctx.dropout_p, ctx.scale, needed
+        grad_output, *ctx.saved_tensors, ctx.dropout_p, ctx.scale, mask_needs_grad
     )
-    return *gradients, grad_mask if needed else None, None, None, None
+    return *gradients, grad_mask if mask_needs_grad else None, None, None, None
 
 
-def _keep_backward_inputs(ctx: Context, inputs: tuple[Any, ...], output: object) -> None:
+def _save_backward_inputs(ctx: Context, inputs: tuple[Any, ...], output: object) -> None:
     *tensors, ctx.dropout_p, ctx.scale, ctx.mask_needs_grad = inputs
     ctx.save_for_backward(*tensors)
 
@@ -185,46 +185,47 @@ def _keep_backward_inputs(ctx: Context, inputs: tuple[Any, ...], output: object)
 def _differentiate_twice(ctx: Context, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
     if ctx.mask_needs_grad:
         raise NotImplementedError(
-            "emulated attention has no second derivative with an attention mask that trains; "
-            "detach the mask or compute the gradient penalty without attention"
+            "emulated attention has no second derivative if the attention mask requires a "
+            "gradient. Detach the mask, or compute the gradient penalty without attention."
         )
-    *inputs, mask, kept = ctx.saved_tensors
+    *inputs, mask, keep_mask = ctx.saved_tensors
     with torch.enable_grad(), autocast_excluded():
         leaves = grad, query, key, value = [tensor.detach().requires_grad_() for tensor in inputs]
-        outputs = _gradients(grad, query, key, value, mask, kept, ctx.dropout_p, ctx.scale)
+        outputs = _gradients(grad, query, key, value, mask, keep_mask, ctx.dropout_p, ctx.scale)
     pairs = [(o, g) for o, g in zip(outputs[:3], grads[:3], strict=True) if g is not None]
-    found = torch.autograd.grad(
+    gradients = torch.autograd.grad(
         [output for output, _ in pairs], leaves, [grad for _, grad in pairs], allow_unused=True
     )
-    return *found, None, None, None, None, None
+    return *gradients, None, None, None, None, None
 
 
 @cache
 def _operators() -> Library:
-    """Define `ampft::attention` and its backward once, when attention is first emulated."""
+    """Define `ampft::attention` and its backward operator, on first use."""
     library = Library("ampft", "FRAGMENT")
     operands = "Tensor query, Tensor key, Tensor value, Tensor? mask"
     library.define(
-        f"attention({operands}, Tensor? keep, float dropout_p, float scale) -> (Tensor, Tensor)"
+        f"attention({operands}, Tensor? keep_mask, float dropout_p, float scale) "
+        "-> (Tensor, Tensor)"
     )
     library.define(
-        f"attention_backward(Tensor grad_output, {operands}, Tensor kept, float dropout_p, "
+        f"attention_backward(Tensor grad_output, {operands}, Tensor keep_mask, float dropout_p, "
         "float scale, bool mask_needs_grad) -> (Tensor, Tensor, Tensor, Tensor)"
     )
     library.impl("attention", _forward, "CPU")
     library.impl("attention_backward", _backward, "CPU")
-    register_autograd("ampft::attention", _differentiate, setup_context=_keep_inputs, lib=library)
+    register_autograd("ampft::attention", _differentiate, setup_context=_save_inputs, lib=library)
     register_autograd(
         "ampft::attention_backward",
         _differentiate_twice,
-        setup_context=_keep_backward_inputs,
+        setup_context=_save_backward_inputs,
         lib=library,
     )
     return library
 
 
 def _additive(mask: Tensor) -> Tensor:
-    """Return a mask as float32 summands of the scores: 0 or -inf where it was boolean."""
+    """Return a mask to be added to the scores, in float32: 0 or -inf if it was boolean."""
     if mask.dtype is not torch.bool:
         return mask.float()
     return torch.zeros(mask.shape).masked_fill_(~mask, -math.inf)
@@ -236,23 +237,23 @@ def attention(
     value: Tensor,
     *,
     mask: Tensor | None = None,
-    keep: Tensor | None = None,
+    keep_mask: Tensor | None = None,
     dropout_p: float = 0.0,
     scale: float | None = None,
 ) -> Tensor:
     """Compute softmax(scale * query @ key^T + mask) @ value as a GPU does in binary16.
 
-    Works inside and outside `Binary16Emulation` and autocast, forward and twice backward.
+    It works inside and outside `Binary16Emulation` and autocast, and is twice differentiable.
 
     Args:
         query: (..., L, D) on a CPU, any floating dtype; rounded to float16 first.
-        key: (..., S, D), leading dimensions broadcastable to those of `query`.
-        value: (..., S, V), likewise.
-        mask: Broadcastable to (..., L, S). Boolean (True takes part) or added to the scores in
-            float32. A row that is masked out whole gives zeros.
-        keep: (B, L, S) bool, the leading dimensions in one: attention weights that dropout keeps,
-            drawn with probability 1 - `dropout_p`; None draws them here.
-        dropout_p: Probability with which an attention weight is dropped; 0 in evaluation.
+        key: (..., S, D), with leading dimensions broadcastable to those of `query`.
+        value: (..., S, V), with leading dimensions broadcastable to those of `query`.
+        mask: Tensor broadcastable to (..., L, S): boolean, True where a key takes part, or
+            floating, added to the scores in float32. A fully masked row has an output of zero.
+        keep_mask: (B, L, S) bool, with the leading dimensions flattened into B: the attention
+            weights that dropout keeps, each with probability 1 - `dropout_p`. None draws it here.
+        dropout_p: Probability that an attention weight is dropped; 0 in evaluation.
         scale: Factor of the scores; None means D ** -0.5.
 
     Returns:
@@ -261,14 +262,16 @@ def attention(
     _operators()
     if query.dim() < 3:
         query = query.unsqueeze(0)
-        options = {"mask": mask, "keep": keep}
+        options = {"mask": mask, "keep_mask": keep_mask}
         return attention(query, key, value, **options, dropout_p=dropout_p, scale=scale)[0]
     leading = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
     operands = [
         tensor.half().expand(*leading, *tensor.shape[-2:]) for tensor in (query, key, value)
     ]
-    summand = None if mask is None else _additive(mask)
+    additive_mask = None if mask is None else _additive(mask)
     factor = query.shape[-1] ** -0.5 if scale is None else scale
     with autocast_excluded():
-        output, _ = torch.ops.ampft.attention(*operands, summand, keep, dropout_p, factor)
+        output, _ = torch.ops.ampft.attention(
+            *operands, additive_mask, keep_mask, dropout_p, factor
+        )
     return output

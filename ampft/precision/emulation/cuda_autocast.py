@@ -1,11 +1,11 @@
 """CUDA's autocast table on the CPU's autocast key, while the autocast dtype is float16.
 
-The CPU's own table leaves softmax, layer_norm, exp, pow, sum and others in float16, where CUDA's
-sends them to float32. With another autocast dtype nothing changes.
+The CPU's own table leaves softmax, layer_norm, exp, pow, sum and others in float16, whereas CUDA's
+table casts them to float32. Other autocast dtypes are not affected.
 
-What the CPU's table sends to float32 and CUDA's does not mention runs in its input type on a GPU:
-it is computed in float32 and rounded once. Where CUDA has no float16 kernel (linear algebra,
-quantile, ctc_loss, some FFT lengths) and raises, the CPU's float32 stays.
+An operator that the CPU's table casts to float32 and CUDA's table does not list runs in its input
+dtype on a GPU. Here it is computed in float32 and rounded once. Where CUDA has no float16 kernel
+and raises (linear algebra, quantile, ctc_loss, some FFT lengths), the CPU's float32 is used.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Policy = Callable[..., Any]
 
 
 def _is_eligible(value: object) -> TypeGuard[Tensor]:
-    """Say whether autocast may cast a value: a floating CPU tensor that is not float64."""
+    """Return whether autocast may cast a value: a floating CPU tensor that is not float64."""
     return (
         isinstance(value, Tensor)
         and value.is_floating_point()
@@ -56,7 +56,7 @@ def _eligible(values: Iterable[object]) -> Iterator[Tensor]:
 
 
 def _widest(values: Iterable[object]) -> torch.dtype:
-    """Return float32 if any eligible tensor is float32, else float16."""
+    """Return float32 if any eligible tensor is float32, and float16 otherwise."""
     is_wide = any(tensor.dtype is torch.float32 for tensor in _eligible(values))
     return torch.float32 if is_wide else torch.float16
 
@@ -75,9 +75,9 @@ def _position_of_dtype(operator: OpOverload) -> int:
 
 
 def _call_with_output(operator: OpOverload, *args: object, **kwargs: object) -> object:
-    # softmax takes its dtype by position, sum by keyword.
-    named = kwargs.get("dtype") or args[_position_of_dtype(operator) :]
-    if _is_eligible(args[0]) and not named:
+    # softmax receives its dtype by position, sum by keyword.
+    dtype_passed = kwargs.get("dtype") or args[_position_of_dtype(operator) :]
+    if _is_eligible(args[0]) and not dtype_passed:
         kwargs["dtype"] = torch.float32
     return operator(*args, **kwargs)
 
@@ -89,7 +89,7 @@ def _call_norm(
     dim: list[int] | None = None,
     keepdim: bool = False,
 ) -> object:
-    """Stand in for both overloads of `norm` that take no dtype."""
+    """Replace both overloads of `norm` that have no dtype argument."""
     dtype = torch.float32 if _is_eligible(tensor) else tensor.dtype
     if dim is None:
         return torch.ops.aten.norm.ScalarOpt_dtype(tensor, p, dtype=dtype)
@@ -101,15 +101,15 @@ def _call_in_widest(operator: Kernel, *args: object, **kwargs: object) -> object
 
 
 def _call_in_same_type(operator: Kernel, *args: object, **kwargs: object) -> object:
-    """Compute in float32 and round the results to the type of the inputs."""
+    """Compute in float32 and round the results to the dtype of the inputs."""
     results = _call_in(torch.float32)(operator, *args, **kwargs)
     return _cast(results, _widest([*args, *kwargs.values()]))
 
 
 def _ban(operator: Kernel, *args: object, **kwargs: object) -> object:
     raise RuntimeError(
-        "binary_cross_entropy is unsafe under float16 autocast and raises on a GPU: use "
-        "binary_cross_entropy_with_logits (BCEWithLogitsLoss) on what goes into the sigmoid"
+        "binary_cross_entropy is unsafe under float16 autocast, and raises on a GPU too. Remove "
+        "the sigmoid and use binary_cross_entropy_with_logits (BCEWithLogitsLoss)."
     )
 
 
@@ -126,7 +126,7 @@ POLICIES: tuple[tuple[tuple[str, ...], Policy], ...] = (
 
 def _autocast_kernel(name: str, policy: Policy) -> Kernel:
     operator = operator_overload(name)
-    below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.AutocastCPU)
+    lower_keys = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.AutocastCPU)
     key = "AutocastCPU"
     registered = torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", key)
     native = native_kernel(name, key) if registered else None
@@ -137,11 +137,11 @@ def _autocast_kernel(name: str, policy: Policy) -> Kernel:
                 return policy(operator, *args, **kwargs)
         if native is not None:
             return native(*args, **kwargs)
-        return operator.redispatch(keyset & below, *args, **kwargs)
+        return operator.redispatch(keyset & lower_keys, *args, **kwargs)
 
     return kernel
 
 
 def autocast_kernels() -> dict[str, Kernel]:
-    """Return operator to kernel for `AutocastCPU`; each kernel takes the key set first."""
+    """Return the `AutocastCPU` kernel of each operator; its first argument is the key set."""
     return {name: _autocast_kernel(name, policy) for names, policy in POLICIES for name in names}

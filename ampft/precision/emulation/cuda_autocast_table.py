@@ -1,14 +1,14 @@
-"""CUDA's autocast table, as far as it differs from the CPU's or has to be held to.
+"""The part of CUDA's autocast table that the emulation enforces on a CPU.
 
 Source: torch 2.13, `ATen/autocast_mode.h` (AT_FORALL_*) and `aten/src/ATen/autocast_mode.cpp`;
 documented in "Automatic Mixed Precision package - torch.amp", "CUDA Op-Specific Behavior".
-Operators are named as the dispatcher names them, overloads behind a dot.
+Operators have the dispatcher's names, with the overload after a dot.
 """
 
 from __future__ import annotations
 
 AUTOCAST_TABLE = "CUDA (torch 2.13, ATen/autocast_mode.h), emulated on the CPU"
-"""The name of this table for the run record."""
+"""Name of this table in the run record."""
 
 FLOAT16: tuple[str, ...] = (
     "_convolution",
@@ -24,7 +24,7 @@ FLOAT16: tuple[str, ...] = (
     "rnn_tanh_cell",
     "rnn_relu_cell",
 )
-"""Run in float16 by CUDA's table and absent from the CPU's."""
+"""Operators that CUDA's table runs in float16 and the CPU's table does not list."""
 
 FLOAT32: tuple[str, ...] = (
     "acos",
@@ -87,7 +87,7 @@ FLOAT32: tuple[str, ...] = (
     "upsample_bicubic2d",
     "_upsample_bicubic2d_aa",
 )
-"""All tensors cast to float32."""
+"""Operators whose tensors are all cast to float32."""
 
 FLOAT32_OUTPUT: tuple[str, ...] = (
     "prod",
@@ -102,10 +102,10 @@ FLOAT32_OUTPUT: tuple[str, ...] = (
     "sum",
     "sum.dim_IntList",
 )
-"""`dtype=float32` unless the caller names a dtype."""
+"""Operators called with `dtype=float32` unless the caller passes a dtype."""
 
 NORM: tuple[str, ...] = ("norm.Scalar", "norm.ScalarOpt_dim")
-"""Redirected to the overload that takes a dtype, with float32."""
+"""Operators redirected to the overload with a dtype argument, with float32."""
 
 WIDEST: tuple[str, ...] = (
     "addcdiv",
@@ -120,7 +120,7 @@ WIDEST: tuple[str, ...] = (
     "tensordot",
     "scatter_add",
 )
-"""All tensors cast to the widest type among them."""
+"""Operators whose tensors are all cast to the widest dtype among them."""
 
 SAME_TYPE: tuple[str, ...] = (
     "avg_pool3d",
@@ -140,7 +140,7 @@ SAME_TYPE: tuple[str, ...] = (
     "grid_sampler_3d",
     "trace",
 )
-"""Float32 by the CPU's table, the type of the input on a GPU."""
+"""Operators that the CPU's table runs in float32, and a GPU in the dtype of the input."""
 
 BANNED = ("binary_cross_entropy",)
-"""Refused under CUDA's autocast."""
+"""Operators that raise under CUDA's autocast."""

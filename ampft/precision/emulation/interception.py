@@ -1,8 +1,8 @@
-"""Put other kernels behind an operator for a while, and the native ones back afterwards.
+"""Replaces the kernels of operators temporarily.
 
-C++ composites, autograd formulas and `inference_mode` all reach a kernel through torch's
-dispatcher. A kernel replaced there is therefore replaced everywhere, and every `TorchDispatchMode`
-still sees the operator with the operands and the result that it has on a GPU.
+C++ composites, autograd formulas and `inference_mode` all call kernels through torch's dispatcher.
+A kernel replaced there is therefore replaced everywhere, and every `TorchDispatchMode` still sees
+the operator with the operands and the result that it has on a GPU.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from torch._ops import OpOverload
 from torch.library import Library, get_kernel
 
 Kernel = Callable[..., Any]
-"""What the dispatcher calls: an operator's arguments in, its results out."""
+"""Called by the dispatcher with an operator's arguments; returns its results."""
 Replacement = Callable[..., Any]
-"""Called as `replacement(native, *args, **kwargs)`; `native` is the kernel that it stands for."""
+"""Called as `replacement(native, *args, **kwargs)`; `native` is the kernel that it replaces."""
 
 
 def autocast_excluded() -> AbstractContextManager[None]:
-    """Return a context in which CPU autocast is off, so that float32 inside a kernel stays so."""
+    """Return a context in which CPU autocast is off, so that kernels can compute in float32."""
     keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
     return torch._C._ExcludeDispatchKeyGuard(keys)
 
 
 def is_binary16(args: tuple[object, ...]) -> bool:
-    """Say whether all floating tensors are float16 (mixed ones keep torch's own error)."""
+    """Return whether all floating tensors are float16; for mixed dtypes torch raises its error."""
     dtypes = {arg.dtype for arg in args if isinstance(arg, Tensor) and arg.dtype.is_floating_point}
     return dtypes == {torch.float16}
 
 
 def binary16_kernel(replacement: Replacement, native: Kernel) -> Kernel:
-    """Make the kernel that calls `replacement` for float16 tensors and `native` for all others."""
+    """Return a kernel that calls `replacement` for float16 tensors and `native` for all others."""
 
     def kernel(*args: object, **kwargs: object) -> object:
         if not is_binary16(args):
@@ -49,33 +49,33 @@ def binary16_kernel(replacement: Replacement, native: Kernel) -> Kernel:
 
 
 def native_kernel(operator: str, dispatch_key: str) -> Kernel:
-    """Return the kernel that the dispatcher has now for an operator, such as `mm` on `CPU`."""
+    """Return the kernel currently registered for an operator, such as `mm` on `CPU`."""
     keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, dispatch_key))
     return partial(get_kernel(f"aten::{operator}", dispatch_key).call_boxed, keys)
 
 
 def operator_overload(operator: str) -> OpOverload:
     """Return torch's object for an operator written as `pow.Tensor_Scalar` or `mm`."""
-    name, _, overload = operator.partition(".")
-    found: OpOverload = getattr(getattr(torch.ops.aten, name), overload or "default")
-    return found
+    name, _, overload_name = operator.partition(".")
+    overload: OpOverload = getattr(getattr(torch.ops.aten, name), overload_name or "default")
+    return overload
 
 
 @contextmanager
 def kernels_replaced(
     kernels: Mapping[str, Kernel], dispatch_key: str, *, with_keyset: bool = False
 ) -> Iterator[None]:
-    """Register `kernels` for one dispatch key, for all threads, until the context is left.
+    """Register `kernels` for one dispatch key, in all threads, until the context exits.
 
     Args:
-        kernels: Operator, such as `mm` or `pow.Tensor_Scalar`, to its kernel.
+        kernels: Kernel by operator, such as `mm` or `pow.Tensor_Scalar`.
         dispatch_key: `CPU`, `AutogradCPU` or `AutocastCPU`.
-        with_keyset: Whether a kernel wants the dispatcher's key set as its first argument.
+        with_keyset: Whether the kernels take the dispatcher's key set as their first argument.
     """
     library = Library("aten", "IMPL")
     try:
         with warnings.catch_warnings():
-            # torch says once per process that a kernel is overridden, which is the intention.
+            # torch warns once per process that a kernel is overridden, which is intended here.
             warnings.filterwarnings("ignore", message="Warning only once for all operators")
             for operator, kernel in kernels.items():
                 library.impl(operator, kernel, dispatch_key, with_keyset=with_keyset)

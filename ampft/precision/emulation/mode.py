@@ -1,4 +1,4 @@
-"""The context in which float16 on a CPU computes as on a GPU."""
+"""The context in which float16 on a CPU is computed as on a GPU."""
 
 from __future__ import annotations
 
@@ -38,10 +38,12 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Stand in for `torch.nn.functional.scaled_dot_product_attention`."""
+    """Replace `torch.nn.functional.scaled_dot_product_attention`."""
     if is_causal:
         if attn_mask is not None:
-            raise RuntimeError("scaled_dot_product_attention: attn_mask excludes is_causal=True")
+            raise RuntimeError(
+                "scaled_dot_product_attention: attn_mask and is_causal=True exclude each other"
+            )
         attn_mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool).tril()
     if enable_gqa:
         key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
@@ -51,36 +53,36 @@ def _attention(
 
 @contextmanager
 def _fast_path_disabled() -> Iterator[None]:
-    """Keep `nn.TransformerEncoder` off its fused kernel, as CUDA's autocast does."""
-    enabled = torch.backends.mha.get_fastpath_enabled()
+    """Keep `nn.TransformerEncoder` from using its fused kernel, as CUDA's autocast does."""
+    previously_enabled = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(enabled)
+        torch.backends.mha.set_fastpath_enabled(previously_enabled)
 
 
 @contextmanager
 def _exact_float32_products() -> Iterator[None]:
-    """Keep oneDNN from rounding float32 operands to TF32 or bfloat16, whatever was set before."""
+    """Keep oneDNN from rounding float32 operands to TF32 or bfloat16, whatever its settings."""
     operators = ("matmul", "conv")
-    before = [torch._C._get_fp32_precision_getter("mkldnn", name) for name in operators]
+    previous = [torch._C._get_fp32_precision_getter("mkldnn", name) for name in operators]
     for name in operators:
         torch._C._set_fp32_precision_setter("mkldnn", name, "ieee")
     try:
         yield
     finally:
-        for name, value in zip(operators, before, strict=True):
+        for name, value in zip(operators, previous, strict=True):
             torch._C._set_fp32_precision_setter("mkldnn", name, value)
 
 
-def _all_replaced() -> ExitStack:
+def _replace_all_kernels() -> ExitStack:
     with ExitStack() as contexts:
         contexts.enter_context(_fast_path_disabled())
         contexts.enter_context(_exact_float32_products())
         contexts.enter_context(kernels_replaced(product_kernels(), "CPU"))
-        # One native kernel, the composite, for both keys: it has to be taken before the first
-        # replacement, which turns the other key's into a fallback without gradients.
+        # Both keys share one native kernel, the composite. It must be read before the first
+        # replacement, which turns the other key's kernel into a fallback without gradients.
         kernel = binary16_kernel(_attention, native_kernel(ATTENTION, "CPU"))
         for key in ("CPU", "AutogradCPU"):
             contexts.enter_context(kernels_replaced({ATTENTION: kernel}, key))
@@ -90,14 +92,14 @@ def _all_replaced() -> ExitStack:
 
 
 class Binary16Emulation:
-    """Inside, float16 on a CPU computes as on a GPU, forward and backward.
+    """Context in which float16 on a CPU is computed as on a GPU, forward and backward.
 
-    Matrix products, convolutions and attention of float16 tensors take exact products, add in
-    float32 and round once; `torch.autocast("cpu", dtype=torch.float16)` follows CUDA's operator
-    table; a float16 product that is not emulated raises `ampft.errors.InputError`. Other dtypes
-    are untouched. Enter it around a whole training run, the backward passes and the evaluation
-    included. Kernels are replaced for the whole process, other threads too; entering it again
-    inside changes nothing.
+    Matrix products, convolutions and attention of float16 tensors use exact products, sum them in
+    float32 and round once. `torch.autocast("cpu", dtype=torch.float16)` follows CUDA's operator
+    table. A float16 product that is not emulated raises `ampft.errors.InputError`. Other dtypes
+    are not affected. Enter it around a whole training run, including backward passes and
+    evaluation. Kernels are replaced for the whole process, including other threads. Entering it
+    again inside has no effect.
     """
 
     _depth: ClassVar[int] = 0
@@ -105,7 +107,7 @@ class Binary16Emulation:
 
     def __enter__(self) -> Binary16Emulation:
         if Binary16Emulation._depth == 0:
-            Binary16Emulation._contexts = _all_replaced()
+            Binary16Emulation._contexts = _replace_all_kernels()
         Binary16Emulation._depth += 1
         return self
 
@@ -122,9 +124,9 @@ class Binary16Emulation:
 
 @contextmanager
 def emulation_suspended() -> Iterator[None]:
-    """Give torch its own kernels and settings back for a while, inside or outside an emulation.
+    """Restore torch's own kernels and settings temporarily, inside or outside an emulation.
 
-    For the whole process, as the emulation is. Inside, float16 computes as on any CPU.
+    This affects the whole process, as the emulation does. Inside, float16 uses the CPU's kernels.
     """
     depth, Binary16Emulation._depth = Binary16Emulation._depth, 0
     if depth:
@@ -133,10 +135,10 @@ def emulation_suspended() -> Iterator[None]:
         yield
     finally:
         if depth:
-            Binary16Emulation._contexts = _all_replaced()
+            Binary16Emulation._contexts = _replace_all_kernels()
         Binary16Emulation._depth = depth
 
 
 def inside_emulation() -> bool:
-    """Say whether a `Binary16Emulation` is entered in this process."""
+    """Return whether a `Binary16Emulation` is active in this process."""
     return Binary16Emulation._depth > 0

@@ -1,9 +1,9 @@
 """Matrix products and convolutions of binary16 operands, computed as a tensor core does.
 
-A binary16 significand has 11 bits, so a product of two is exact in float32's 24. Products are
-added in float32 and the sum is rounded to binary16 once, to nearest even (`Tensor.half`). Biases
-and added matrices enter in float32 before that rounding, as in the epilogue of cuBLAS; cuDNN adds
-the bias of a convolution to the rounded result and rounds again, which is not imitated.
+A binary16 significand has 11 bits, so the product of two is exact in float32's 24. Products are
+summed in float32, and the sum is rounded to binary16 once, to nearest even (`Tensor.half`). Biases
+and added matrices are added in float32 before that rounding, as in the epilogue of cuBLAS. cuDNN
+adds the bias of a convolution to the rounded result and rounds again, which is not emulated.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _convolution(
 def _convolution_backward(
     native: Kernel, grad_output: Tensor, input: Tensor, weight: Tensor, *geometry: object
 ) -> tuple[Tensor | None, ...]:
-    """Emulate the gradients of input, weight and bias, each where the caller asks for it."""
+    """Emulate the gradients of input, weight and bias, those that the caller requests."""
     gradients = native(grad_output.float(), input.float(), weight.float(), *geometry)
     return tuple(None if gradient is None else gradient.half() for gradient in gradients)
 
@@ -67,7 +67,7 @@ EMULATED: Mapping[str, Replacement] = MappingProxyType(
 
 _MATRIX = "write it as a product of two matrices, for example (x @ v[:, None])[:, 0]"
 _OUT_OF_PLACE = "use the form that returns a new tensor"
-_CELLS = "run this layer inside torch.autocast('cpu', enabled=False)"
+_DISABLE_AUTOCAST = "run this layer inside torch.autocast('cpu', enabled=False)"
 _SDPA = "call torch.nn.functional.scaled_dot_product_attention"
 _FAST_PATH = "call torch.backends.mha.set_fastpath_enabled(False)"
 
@@ -79,24 +79,24 @@ REFUSED: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(("addbmm", "addbmm_", "addbmm.out"), "use baddbmm and a sum"),
         "_addmm_activation": "use addmm and the activation",
         "conv_tbc": "use conv1d",
-        "mkldnn_rnn_layer": _CELLS,
-        "mkldnn_rnn_layer_backward": _CELLS,
+        "mkldnn_rnn_layer": _DISABLE_AUTOCAST,
+        "mkldnn_rnn_layer_backward": _DISABLE_AUTOCAST,
         "_scaled_dot_product_flash_attention_for_cpu": _SDPA,
         "_scaled_dot_product_flash_attention_for_cpu_backward": _SDPA,
         "_native_multi_head_attention": _FAST_PATH,
         "_transformer_encoder_layer_fwd": _FAST_PATH,
     }
 )
-"""Operator that multiplies float16 on a CPU and is not emulated, to what a user can do."""
+"""Remedy by operator, for operators that multiply float16 on a CPU and are not emulated."""
 
 
 def refusal(operator: str, remedy: str) -> InputError:
     """Return the error for a float16 product that is not emulated."""
     return InputError(
-        f"--mixed_precision fp16 on a CPU is emulated, and the emulation has no {operator}. "
-        f"Emulated are {', '.join(EMULATED)} and scaled_dot_product_attention; torch's own "
-        f"float16 kernel would be slow and round otherwise than a GPU. What helps: {remedy}, "
-        "or choose --mixed_precision bf16 or fp32."
+        f"--mixed_precision fp16 on a CPU is emulated, and the emulation does not support "
+        f"{operator}. It supports {', '.join(EMULATED)} and scaled_dot_product_attention. torch's "
+        f"own float16 kernel would be slow and would round differently from a GPU. To fix this, "
+        f"{remedy}, or choose --mixed_precision bf16 or fp32."
     )
 
 
@@ -113,7 +113,7 @@ def _refusing(operator: str, remedy: str) -> Kernel:
 
 
 def product_kernels() -> dict[str, Kernel]:
-    """Return the CPU kernels of all emulated and refused operators, over the native ones."""
+    """Return the CPU kernels of all emulated and refused operators, by operator."""
     kernels = {
         name: binary16_kernel(replacement, native_kernel(name, "CPU"))
         for name, replacement in EMULATED.items()

@@ -1,0 +1,199 @@
+"""Check that runs differ only in precision.
+
+Runs with other data, other classes, another split or another model cannot be compared and are
+rejected. Any other difference becomes a stamp, a sentence above the verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ampft.comparison.analysis.loading import RecordedRun, RunGroup
+from ampft.errors import InputError
+from ampft.runs.record import RunRecord
+from ampft.text.escaping import inert
+
+# Settings that the comparison varies, whose effect is compared by another field of the record, or
+# that do not affect the results.
+IGNORED_ARGUMENTS = frozenset(
+    {
+        *("mixed_precision", "seed", "perturb_initial_weights", "evaluate_fp32"),
+        *("output_dir", "overwrite_output_dir", "history_csv", "with_tracking", "report_to"),
+        *("baseline", "fail_on_leak", "trust_remote_code", "use_cpu", "cpu_threads"),
+        *("model_name_or_path", "dataset_name", "train_file", "validation_file", "test_file"),
+    }
+)
+PACKAGES = ("torch", "transformers", "accelerate", "ampft")
+MAX_VALUE_LENGTH = 60
+
+
+@dataclass(frozen=True)
+class _Condition:
+    """A property that must be equal in runs.
+
+    Attributes:
+        name: Name in messages.
+        value: Function that returns the property.
+        by_seed: Whether to compare only runs with the same seed.
+        across_seeds: Whether to compare only runs with different seeds.
+        finished_only: Whether to compare only finished runs.
+    """
+
+    name: str
+    value: Callable[[RunRecord], Any]
+    by_seed: bool = False
+    across_seeds: bool = False
+    finished_only: bool = False
+
+
+def _version(name: str) -> Callable[[RunRecord], Any]:
+    return lambda record: record.versions.get(name)
+
+
+_REQUIRED = (
+    _Condition("class names", lambda r: list(r.label_names)),
+    _Condition("data fingerprints", lambda r: dict(r.data.fingerprints)),
+    _Condition("model", lambda r: (r.model.architecture, r.model.parameters)),
+    _Condition("reported split", lambda r: r.metrics.get("split"), finished_only=True),
+)
+_EXPECTED = (
+    _Condition("initial weights", lambda r: r.model.initial_weights_sha256, by_seed=True),
+    _Condition(
+        # A run that diverged took fewer steps, so its hash differs.
+        "example ids per step",
+        lambda r: r.example_ids_sha256,
+        by_seed=True,
+        finished_only=True,
+    ),
+    _Condition("dropout masks", lambda r: r.random_state_sha256, by_seed=True),
+    # With the same seed, another name is an error unless the weights are the same.
+    _Condition("pretrained model", lambda r: r.model.name, across_seeds=True),
+    _Condition("effective batch", lambda r: r.steps.effective_batch_size),
+    # A run that ended early may not have reached the step that did not fit into memory.
+    _Condition("micro-batches", lambda r: r.steps.micro_batches, finished_only=True),
+    _Condition("optimizer steps planned", lambda r: r.steps.total),
+    _Condition("CPU threads", lambda r: r.topology.cpu_threads),
+    _Condition("processes", lambda r: r.topology.num_processes),
+    _Condition("device", lambda r: r.topology.device),
+    _Condition("CPU", lambda r: r.hardware.get("cpu")),
+    _Condition("GPUs", lambda r: r.hardware.get("gpus")),
+    *(_Condition(f"version of {name}", _version(name)) for name in PACKAGES),
+)
+
+
+def difference_stamps(groups: Sequence[RunGroup]) -> tuple[str, ...]:
+    """Compare the conditions of each run with those of the baseline.
+
+    Args:
+        groups: Runs of each arm, the baseline first.
+
+    Returns:
+        One sentence per difference with which the comparison is still meaningful.
+
+    Raises:
+        InputError: The runs differ so that a comparison would be meaningless.
+    """
+    pairs = tuple(_pairs(groups))
+    for condition in _REQUIRED:
+        for run, reference in _differing(condition, pairs):
+            _raise_difference(condition.name, condition.value, run, reference)
+    for run, reference in pairs:
+        model, other = run.record.model, reference.record.model
+        # A model may have been copied to another folder, so the same weights are accepted.
+        same_weights = model.initial_weights_sha256 == other.initial_weights_sha256
+        if run.seed == reference.seed and model.name != other.name and not same_weights:
+            _raise_difference("model", lambda record: record.model.name, run, reference)
+    return tuple(_stamps((*_EXPECTED, *_arguments(pairs)), pairs, groups))
+
+
+def _pairs(groups: Sequence[RunGroup]) -> Iterator[tuple[RecordedRun, RecordedRun]]:
+    """Yield each run with the baseline run of its seed; baseline runs with the first of them."""
+    baseline = groups[0].runs
+    for group in groups:
+        others = (baseline[0],) * len(baseline) if group is groups[0] else baseline
+        yield from zip(group.runs, others, strict=True)
+
+
+def _differing(
+    condition: _Condition, pairs: Iterable[tuple[RecordedRun, RecordedRun]]
+) -> Iterator[tuple[RecordedRun, RecordedRun]]:
+    for run, reference in pairs:
+        if condition.by_seed and run.seed != reference.seed:
+            continue
+        if condition.across_seeds and run.seed == reference.seed:
+            continue
+        if condition.finished_only and not (run.is_finished and reference.is_finished):
+            continue
+        if condition.value(run.record) != condition.value(reference.record):
+            yield run, reference
+
+
+def _raise_difference(
+    name: str, value: Callable[[RunRecord], Any], run: RecordedRun, reference: RecordedRun
+) -> None:
+    run_value, reference_value = _distinct(value(run.record), value(reference.record))
+    raise InputError(
+        f"RUN: {reference.folder} and {run.folder} cannot be compared because they differ in "
+        f"{name}: {reference_value} and {run_value}. Name runs that differ only in precision."
+    )
+
+
+def _stamps(
+    conditions: Iterable[_Condition],
+    pairs: Sequence[tuple[RecordedRun, RecordedRun]],
+    groups: Sequence[RunGroup],
+) -> Iterator[str]:
+    for condition in conditions:
+        differing = list(_differing(condition, pairs))
+        if differing:
+            yield _stamp(condition, *differing[0], len(differing) - 1)
+    for group in groups:
+        executions = [run.record.precision.resolved.get("execution") for run in group.runs]
+        if len(set(executions)) > 1:
+            yield (
+                f"not like for like: {inert(group.name)} was native in some runs and emulated in "
+                "others"
+            )
+
+
+def _stamp(condition: _Condition, run: RecordedRun, reference: RecordedRun, more: int) -> str:
+    run_value, reference_value = _distinct(
+        condition.value(run.record), condition.value(reference.record)
+    )
+    rest = f"; {more} more run{'s' * (more > 1)} differ{'s' * (more == 1)}" if more else ""
+    return (
+        f"not like for like: {condition.name} ({reference_value} in "
+        f"{inert(reference.folder.name)}, {run_value} in {inert(run.folder.name)}{rest})"
+    )
+
+
+def _arguments(pairs: Iterable[tuple[RecordedRun, RecordedRun]]) -> list[_Condition]:
+    """Return a condition per setting that all runs have. Versions may differ in their settings."""
+    records = [run.record for run, _ in pairs]
+    shared = set.intersection(*(set(record.arguments) for record in records)) - IGNORED_ARGUMENTS
+    return [_Condition(f"--{inert(name)}", _argument(name)) for name in sorted(shared)]
+
+
+def _argument(name: str) -> Callable[[RunRecord], Any]:
+    return lambda record: record.arguments[name]
+
+
+def _distinct(one: object, other: object) -> tuple[str, str]:
+    """Return two different values as text, truncated so that they still differ."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        key = min(k for k in {*one, *other} if one.get(k) != other.get(k))
+        left, right = _distinct(one.get(key), other.get(key))
+        return f"{inert(str(key))} {left}", f"{inert(str(key))} {right}"
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        return _distinct(*next((a, b) for a, b in zip(one, other, strict=True) if a != b))
+    left, right = str(one), str(other)
+    if max(len(left), len(right)) > MAX_VALUE_LENGTH:
+        first = next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), 0)
+        start = max(0, first - 10)
+        left, right = (
+            "…" * (start > 0) + text[start : start + MAX_VALUE_LENGTH // 3]
+            for text in (left, right)
+        )
+    return inert(left), inert(right)

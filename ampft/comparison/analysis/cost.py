@@ -1,0 +1,176 @@
+"""The speed and memory of the arms, and why a mode is hardly faster than the baseline."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ampft.comparison.analysis.loading import RecordedRun, RunGroup
+from ampft.comparison.findings import Memory, Speed
+from ampft.text.numbers import percent
+
+MIN_SPEEDUP = 1.2  # below it, a reason is given
+MAX_WAITING = 0.2  # share of the step time
+MIN_UTILISATION = 0.35  # of the rate of large products; below it, the device is not filled
+MIN_SHARE_OF_AMDAHL = 0.9
+NOT_MEASURED = "unknown, because these runs recorded no utilisation"
+
+
+def speed(group: RunGroup, baseline: RunGroup, tf32: RunGroup | None) -> Speed | None:
+    """Return the speed of an arm; None if none of its runs finished.
+
+    Args:
+        group: Runs of the arm.
+        baseline: Runs of the baseline, possibly the same.
+        tf32: Runs of the tf32 arm; None if there is none.
+    """
+    if not group.finished:
+        return None
+    ratios, to_tf32 = _ratios(group, baseline), _ratios(group, tf32)
+    ratio = statistics.median(ratios) if ratios else None
+    return Speed(
+        step_seconds=tuple(_figures(group.finished, "step_seconds_median")),
+        ratio=ratio,
+        ratio_spread=(min(ratios), max(ratios)) if ratios else None,
+        ratio_to_tf32=statistics.median(to_tf32) if to_tf32 else None,
+        tokens_per_second=_median(group, "tokens_per_second"),
+        waiting_share=_median(group, "waiting_share"),
+        utilisation=_median(group, "utilisation"),
+        training_seconds=_median(group, "training_seconds"),
+        total_seconds=_median(group, "total_seconds"),
+        reason=_reason(group, baseline, ratio)
+        if ratio is not None and ratio < MIN_SPEEDUP and not group.is_placebo
+        else None,
+    )
+
+
+def is_emulated(group: RunGroup) -> bool:
+    """Return whether any run emulated its precision, so that its speed is not that of hardware."""
+    return any(_execution(run) == "emulated" for run in group.runs)
+
+
+def _execution(run: RecordedRun) -> object:
+    return run.record.precision.resolved.get("execution")
+
+
+def _ratios(group: RunGroup, other: RunGroup | None) -> list[float]:
+    """Return step time of `other` / step time of the arm for each seed at which both finished."""
+    is_itself = other is None or group.name == other.name
+    if other is None or is_itself or is_emulated(group) or is_emulated(other):
+        return []
+    pairs = (
+        (_number(run.record.timings, name), _number(other_run.record.timings, name))
+        for run, other_run in zip(group.runs, other.runs, strict=True)
+        if run.is_finished and other_run.is_finished
+        for name in ("step_seconds_median",)
+    )
+    return [other_step / step for step, other_step in pairs if step and other_step]
+
+
+def _reason(group: RunGroup, baseline: RunGroup, ratio: float) -> str:
+    """Return one sentence on why a native mode is not clearly faster, from measurements."""
+    waiting = _median(group, "waiting_share")
+    if waiting is not None and waiting > MAX_WAITING:
+        return (
+            f"waits for data in {percent(waiting)} of its step time, which does not depend on the "
+            "precision; try --dataloader_num_workers"
+        )
+    busy = _median(baseline, "utilisation")
+    if busy is not None and busy < MIN_UTILISATION:
+        return (
+            f"matrix products are too small: at the rate of large products they would take "
+            f"{percent(busy)} of {baseline.name}'s step time, and the rest is overhead; try larger "
+            "batches"
+        )
+    if _has_unaligned_padding(group):
+        return (
+            "padded lengths are not multiples of 8, which slows 16-bit products on a GPU; try "
+            "--pad_to_multiple_of 8"
+        )
+    return _amdahl_reason(group, baseline, ratio, busy)
+
+
+def _amdahl_reason(group: RunGroup, baseline: RunGroup, ratio: float, busy: float | None) -> str:
+    """Compare with the speed-up that is possible if only the products are faster (Amdahl, 1967)."""
+    rates = [_median(side, "matrix_rate_gflops") for side in (group, baseline)]
+    if busy is None or not rates[0] or not rates[1]:
+        return NOT_MEASURED
+    gain = rates[0] / rates[1]
+    possible = 1 / (1 - busy + busy / gain)
+    limit = (
+        f"at the measured rates, matrix products take {percent(busy)} of {baseline.name}'s step "
+        f"time and are {gain:.2g}x faster in {group.name}, which allows a speed-up of "
+        f"{possible:.2f}x"
+    )
+    if ratio < MIN_SHARE_OF_AMDAHL * possible:
+        return f"{limit}; casts and memory traffic account for the difference"
+    return f"{limit}; the rest of the step does not become faster"
+
+
+def _has_unaligned_padding(group: RunGroup) -> bool:
+    record = group.finished[0].record
+    length = record.arguments.get("pad_to_multiple_of")
+    padded = bool(record.arguments.get("padding")) or length is not None
+    return record.topology.device == "cuda" and padded and (length is None or length % 8 != 0)
+
+
+def _median(group: RunGroup, name: str) -> float | None:
+    values = list(_figures(group.finished, name))
+    return statistics.median(values) if values else None
+
+
+def _figures(runs: Sequence[RecordedRun], name: str) -> Iterable[float]:
+    values = (_number(run.record.timings, name) for run in runs)
+    return (value for value in values if value is not None)
+
+
+def _number(timings: Mapping[str, Any], name: str) -> float | None:
+    """Return a timing; None if it is missing or not finite."""
+    value = timings.get(name)
+    return float(value) if isinstance(value, int | float) else None
+
+
+def memory(group: RunGroup, baseline: RunGroup) -> Memory | None:
+    """Return medians over the finished runs; None if there are none or they measured no memory.
+
+    Each part is a separate median, so the parts add up to the peak only approximately.
+
+    Args:
+        group: Runs of the arm.
+        baseline: Runs of the baseline, possibly the same.
+    """
+    measured = [part for run in group.finished if (part := run.record.memory) is not None]
+    if not measured:
+        return None
+    ratios = [
+        peak / base_peak
+        for run, base_run in zip(group.runs, baseline.runs, strict=True)
+        if run.is_finished and base_run.is_finished
+        for peak, base_peak in [(_peak(run), _peak(base_run))]
+        if peak and base_peak
+    ]
+
+    def part_median(name: str) -> int | None:
+        return _median_size([getattr(part, name) for part in measured])
+
+    return Memory(
+        peak=part_median("peak"),
+        ratio=statistics.median(ratios) if ratios and group.name != baseline.name else None,
+        weights=part_median("weights"),
+        gradients=part_median("gradients"),
+        optimizer_state=part_median("optimizer_state"),
+        activations=part_median("activations"),
+        rest=part_median("rest"),
+        baseline=part_median("baseline"),
+        protocol=measured[0].protocol,
+    )
+
+
+def _peak(run: RecordedRun) -> int | None:
+    return None if run.record.memory is None else run.record.memory.peak
+
+
+def _median_size(values: Sequence[int | None]) -> int | None:
+    sizes = [value for value in values if value is not None]
+    return round(statistics.median(sizes)) if sizes else None

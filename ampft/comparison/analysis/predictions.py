@@ -1,0 +1,198 @@
+"""Changed predictions, figures per class, confusion matrices and calibration of the arms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ampft.comparison.analysis.run_predictions import BINS, Cases, RunPredictions
+from ampft.comparison.findings import CalibrationBin, ClassFigures, FlippedExample, Flips
+from ampft.comparison.statistics.mcnemar import mcnemar_mid_p
+from ampft.errors import InputError
+from ampft.runs.predictions import OWN_COLUMNS
+
+MAX_EXAMPLES = 12
+MAX_TEXT_LENGTH = 200  # characters
+
+
+def flips(
+    cases: Cases,
+    predictions: Sequence[RunPredictions],
+    baseline: Sequence[RunPredictions],
+    texts: Path,
+) -> Flips:
+    """Count changed predictions seed by seed, and choose a few examples.
+
+    Args:
+        cases: Cases that are predicted.
+        predictions: Predictions of the arm, by seed.
+        baseline: Predictions of the baseline with the same seeds.
+        texts: A predictions.parquet with the inputs of the examples.
+    """
+    pairs = list(zip(predictions, baseline, strict=True))
+    flipped = np.stack([_differ(arm.choices, base.choices) for arm, base in pairs])
+    gained = [int((arm.correct & ~base.correct).sum()) for arm, base in pairs]
+    lost = [int((base.correct & ~arm.correct).sum()) for arm, base in pairs]
+    per_seed = flipped.sum(axis=1).tolist()
+    return Flips(
+        per_seed=tuple(per_seed),
+        mean=float(np.mean(per_seed)),
+        gained=float(np.mean(gained)),
+        lost=float(np.mean(lost)),
+        mcnemar_mid_p=tuple(mcnemar_mid_p(g, k) for g, k in zip(gained, lost, strict=True)),
+        examples=_examples(cases, predictions, baseline, flipped, texts),
+    )
+
+
+def _differ(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Return (n,) whether the rows of two (n, ...) arrays differ."""
+    differ: npt.NDArray[np.bool_] = (one != other).reshape(len(one), -1).any(axis=1)
+    return differ
+
+
+def _examples(
+    cases: Cases,
+    predictions: Sequence[RunPredictions],
+    baseline: Sequence[RunPredictions],
+    flipped: npt.NDArray[np.bool_],
+    texts: Path,
+) -> tuple[FlippedExample, ...]:
+    """Return the examples that flip for the most seeds; ties by confidence, then by id."""
+    times = flipped.sum(axis=0)
+    candidates = np.flatnonzero((times > 0) & (times >= _min_flips(times)))
+    first = flipped[:, candidates].argmax(axis=0)
+    confidence, base_confidence = (
+        np.stack([each.confidence[candidates] for each in side])[first, np.arange(len(first))]
+        for side in (predictions, baseline)
+    )
+    by_confidence = -np.minimum(confidence, base_confidence)
+    order = np.lexsort((candidates, by_confidence, -times[candidates]))[:MAX_EXAMPLES]
+    text_of = read_texts(texts, candidates[order].tolist())
+    problem = cases.problem
+    names = cases.label_names
+    return tuple(
+        FlippedExample(
+            example_id=(example := int(candidates[k])),
+            text=text_of[example],
+            label=problem.truth_text(cases.truth[example], names),
+            seeds=int(times[example]),
+            baseline=problem.choice_text(baseline[first[k]].choices[example], names),
+            baseline_confidence=float(base_confidence[k]),
+            arm=problem.choice_text(predictions[first[k]].choices[example], names),
+            arm_confidence=float(confidence[k]),
+        )
+        for k in order
+    )
+
+
+def _min_flips(times: npt.NDArray[np.integer]) -> int:
+    """Return the minimum number of flips of an example that can be among the chosen ones."""
+    flipped = times[times > 0]
+    if len(flipped) <= MAX_EXAMPLES:
+        return 1
+    return int(np.partition(flipped, -MAX_EXAMPLES)[-MAX_EXAMPLES])
+
+
+def read_texts(path: Path, rows: Sequence[int]) -> dict[int, str]:
+    """Read only the inputs of a few rows of a predictions.parquet.
+
+    Args:
+        path: File whose rows are the examples 0..n-1 in order.
+        rows: Example ids.
+
+    Returns:
+        Example id -> inputs, joined and truncated; empty if the file has no inputs.
+
+    Raises:
+        InputError: The inputs are damaged.
+    """
+    try:
+        return _read_texts(pq.ParquetFile(path), rows)
+    except (OSError, pa.ArrowException, ValueError) as error:  # such as text that is not UTF-8
+        raise InputError(
+            f"{path}: the texts in this file cannot be read ({error}). Copy the file again, or "
+            "repeat the run."
+        ) from error
+
+
+def _read_texts(file: pq.ParquetFile, rows: Sequence[int]) -> dict[int, str]:
+    columns = [name for name in file.schema_arrow.names if name not in OWN_COLUMNS]
+    text_of = dict.fromkeys(rows, "")
+    start = 0
+    for group in range(file.num_row_groups):
+        stop = start + file.metadata.row_group(group).num_rows
+        inside = [row for row in text_of if start <= row < stop]
+        if inside and columns:
+            table = file.read_row_group(group, columns=columns)
+            for row in inside:
+                values = (table[name][row - start].as_py() for name in columns)
+                text_of[row] = _truncated(" | ".join(str(value) for value in values))
+        start = stop
+    return text_of
+
+
+def _truncated(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= MAX_TEXT_LENGTH else f"{text[: MAX_TEXT_LENGTH - 1]}…"
+
+
+def class_figures(
+    label_names: Sequence[str],
+    predictions: Sequence[RunPredictions],
+    baseline: Sequence[RunPredictions] | None,
+) -> tuple[ClassFigures, ...]:
+    """Return the figures of each class, as means over the seeds.
+
+    Args:
+        label_names: Names of the C classes.
+        predictions: Predictions of the arm, by seed.
+        baseline: Predictions of the baseline; None for the baseline itself.
+    """
+    figures = []
+    for index, name in enumerate(label_names):
+        rows = [each.scores[index] for each in predictions]
+        f1 = float(np.mean([row.f1 for row in rows]))
+        base_f1 = None if baseline is None else [each.scores[index].f1 for each in baseline]
+        figures.append(
+            ClassFigures(
+                name=name,
+                support=rows[0].support,
+                precision=float(np.mean([row.precision for row in rows])),
+                recall=float(np.mean([row.recall for row in rows])),
+                f1=f1,
+                f1_difference=None if base_f1 is None else f1 - float(np.mean(base_f1)),
+            )
+        )
+    return tuple(figures)
+
+
+def summed_confusion(predictions: Sequence[RunPredictions]) -> tuple[tuple[int, ...], ...]:
+    """Return the sum of the confusion matrices of all seeds, with labels as rows."""
+    matrices = [each.confusion for each in predictions if each.confusion is not None]
+    if not matrices:
+        return ()
+    return tuple(tuple(row) for row in np.sum(matrices, axis=0).tolist())
+
+
+def calibration_bins(predictions: Sequence[RunPredictions]) -> tuple[CalibrationBin, ...]:
+    """Return bins of equal width over the predictions of all seeds."""
+    binned = [each.bins for each in predictions if each.bins is not None]
+    if not binned:
+        return ()
+    counts, confidences, correct = np.sum(binned, axis=0)
+    return tuple(
+        CalibrationBin(
+            low=index / BINS,
+            high=(index + 1) / BINS,
+            count=int(count),
+            confidence=float(confidences[index] / count) if count else None,
+            accuracy=float(correct[index] / count) if count else None,
+        )
+        for index, count in enumerate(counts)
+    )

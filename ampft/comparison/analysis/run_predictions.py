@@ -1,0 +1,193 @@
+"""The predictions of a run on the compared split, reduced to what a comparison needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ampft.errors import InputError, nearest
+from ampft.metrics.scores import Scores
+from ampft.metrics.sums import CaseSums
+from ampft.runs.predictions import read_predictions
+from ampft.tasks import problem_types
+from ampft.tasks.outcome import FloatArray, IntArray, Outcome, Problem
+from ampft.text.escaping import inert
+
+PREDICTIONS_NAME = "predictions.parquet"
+PREDICTIONS_FP32_NAME = "predictions_fp32.parquet"
+METRIC_TOLERANCE = 1e-9  # relative; metrics are functions of counts and so nearly exact
+BINS = 10  # of the calibration chart; the calibration error uses the 15 bins of the run's report
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cases:
+    """The cases that every run of a comparison predicts.
+
+    Attributes:
+        path: Predictions file that they were read from.
+        kind: Name of the problem.
+        split: Name of the split.
+        truth: (n, ...) labels.
+        label_names: Class names in the order of the logits.
+    """
+
+    path: Path
+    kind: str
+    split: str
+    truth: npt.NDArray[Any]
+    label_names: tuple[str, ...]
+
+    @property
+    def problem(self) -> type[Problem]:
+        """The problem that the runs solve."""
+        return problem_types()[self.kind]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPredictions:
+    """The predictions of one run.
+
+    The probabilities of all classes are not kept, because twenty runs would need GiBs.
+
+    Attributes:
+        choices: (n, ...) predictions in compact form.
+        correct: (n,) whether each case is correct as a whole.
+        confidence: (n,) float32.
+        metrics: Metrics by name.
+        sums: Contributions of each case to the sums of the primary metric.
+        scores: Scores per class.
+        confusion: (K, K) int64, labels as rows; None if the problem has no such matrix.
+        bins: (3, BINS) float64: count, sum of confidences, number correct; None likewise.
+    """
+
+    choices: npt.NDArray[Any]
+    correct: npt.NDArray[np.bool_]
+    confidence: FloatArray
+    metrics: Mapping[str, float]
+    sums: CaseSums
+    scores: tuple[Scores, ...]
+    confusion: IntArray | None
+    bins: npt.NDArray[np.float64] | None
+
+
+def read_run_predictions(
+    path: Path, cases: Cases | None, metric: str
+) -> tuple[RunPredictions, Cases]:
+    """Read the predictions of one run.
+
+    Args:
+        path: File written by `write_predictions`.
+        cases: Cases of the previous runs; None for the first run, which defines them.
+        metric: Name of the primary metric.
+
+    Returns:
+        The predictions, and the cases that all runs share.
+
+    Raises:
+        InputError: The file cannot be read, has other cases, or lacks the metric.
+    """
+    outcome = read_predictions(path)
+    if cases is None:
+        cases = cases_of(path, outcome)
+    else:
+        _check_same_cases(path, outcome, cases)
+    check_metric(metric, cases.problem)
+    return _reduced(outcome, metric), cases
+
+
+def cases_of(path: Path, outcome: Outcome) -> Cases:
+    """Return the cases of an outcome."""
+    return Cases(
+        path=path,
+        kind=outcome.kind,
+        split=outcome.split,
+        truth=outcome.truth,
+        label_names=outcome.label_names,
+    )
+
+
+def check_metric(metric: str, problem: type[Problem]) -> None:
+    """Check that a problem has a metric.
+
+    Raises:
+        InputError: The problem has no such metric.
+    """
+    if metric not in problem.metrics:
+        raise InputError(
+            f"--metric {metric}: the runs have the metrics {', '.join(problem.metrics)}."
+            f"{nearest(metric, problem.metrics)}"
+        )
+
+
+def check_recorded(
+    path: Path,
+    predictions: RunPredictions,
+    recorded: Mapping[str, Any] | None,
+    problem: type[Problem],
+) -> None:
+    """Check that the predictions match the metrics in the run record.
+
+    Args:
+        path: Predictions file.
+        predictions: Predictions read from it.
+        recorded: Metrics in run.json; None skips the check.
+        problem: Problem whose first printed metric is checked.
+
+    Raises:
+        InputError: The metric has another value.
+    """
+    name = problem.printed[0]
+    expected, actual = (recorded or {}).get(name), predictions.metrics[name]
+    if expected is None:
+        return
+    if not isinstance(expected, int | float) or not math.isclose(
+        actual, expected, rel_tol=METRIC_TOLERANCE
+    ):
+        title = problem.metrics[name].title
+        raise InputError(
+            f"RUN: {path} has {title} {actual:.9g}, but the run.json beside it has "
+            f"{inert(str(expected))}. One of the two files belongs to another run or was modified. "
+            "Copy the folder of the run again, or repeat the run."
+        )
+
+
+def _check_same_cases(path: Path, outcome: Outcome, cases: Cases) -> None:
+    properties = {
+        "kinds of labels": (cases.kind, outcome.kind),
+        "splits": (cases.split, outcome.split),
+        "label names": (cases.label_names, outcome.label_names),
+        "numbers of examples": (len(cases.truth), len(outcome)),
+    }
+    for name, (expected, received) in properties.items():
+        if expected != received:
+            raise InputError(
+                f"RUN: {cases.path} and {path} have different {name}: {inert(str(expected))} and "
+                f"{inert(str(received))}. Compare runs that report on the same examples."
+            )
+    # The outcome checks that the ids are 0..n-1 in every file.
+    differs = (cases.truth != outcome.truth).reshape(len(outcome), -1).any(axis=1)
+    if differs.any():
+        raise InputError(
+            f"RUN: {cases.path} and {path} have different labels. The number of such examples is "
+            f"{int(differs.sum())}, and the first is example {int(differs.argmax())}. Compare runs "
+            "that report on the same examples."
+        )
+
+
+def _reduced(outcome: Outcome, metric: str) -> RunPredictions:
+    return RunPredictions(
+        choices=outcome.choices,
+        correct=outcome.right,
+        confidence=outcome.confidence,
+        metrics=outcome.metrics(),
+        sums=outcome.sums(metric),
+        scores=outcome.scores(),
+        confusion=outcome.confusion(),
+        bins=outcome.calibration(BINS),
+    )

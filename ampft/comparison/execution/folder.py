@@ -1,0 +1,210 @@
+"""The folder of a comparison: its runs, how they ended, and comparing them as planned."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ampft.arguments.compare import MIN_SEEDS
+from ampft.comparison.execution.plan import PLAN_NAME, Plan, PlannedRun
+from ampft.errors import InputError
+from ampft.runs.record import RunRecord, read_record
+from ampft.text.escaping import inert
+from ampft.text.json_io import JSONValue
+
+if TYPE_CHECKING:
+    from ampft.comparison.findings import Comparison
+
+COMPLETE = ("finished", "diverged")
+_ERROR = "error: "
+_TAIL = 2**16  # bytes read from the end of a log
+
+
+@dataclass(frozen=True)
+class RunEnding:
+    """How a run ended.
+
+    Attributes:
+        status: "finished", "diverged", or "failed" for anything else.
+        record: Run record; None if there is none.
+        input_error: Message of an `InputError`; None if there is none.
+    """
+
+    status: str
+    record: RunRecord | None = None
+    input_error: str | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the run has a result. That it diverged is a result, too."""
+        return self.status in COMPLETE
+
+    def summary(self, metric: str) -> str:
+        """Return the ending in a clause for readers."""
+        if self.status == "finished" and self.record is not None:
+            return f"{metric} {self.record.metrics.get(metric, float('nan')):.4f}"
+        reason = self.record.reason if self.record is not None else None
+        reason = self.input_error or reason
+        return f"{self.status} ({inert(reason)})" if reason else self.status
+
+
+def run_ending(folder: Path, log: Path | None = None) -> RunEnding:
+    """Return how the run in `folder` ended.
+
+    Args:
+        folder: Folder of the run, which need not exist.
+        log: Output of the run, to be searched for the message of an `InputError`.
+    """
+    try:
+        record = read_record(folder)
+    except InputError:
+        record = None
+    if record is not None and record.status in COMPLETE:
+        return RunEnding(record.status, record)
+    return RunEnding("failed", record, None if log is None else _input_error(log))
+
+
+def _input_error(log: Path) -> str | None:
+    """Return the last `InputError` message in a log. The launcher hides the exit code 2."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _TAIL))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return None
+    errors = [line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR)]
+    return errors[-1] if errors else None
+
+
+RUNS_NAME = "runs"
+LOGS_NAME = "logs"
+YARDSTICK_NAME = "yardstick.json"
+
+
+def compare_planned_runs(
+    folder: Path,
+    plan: Plan,
+    *,
+    metric: str | None = None,
+    margin: float | None = None,
+    baseline: str | None = None,
+) -> Comparison:
+    """Compare the runs of a folder according to its plan, at the last analysis it has reached.
+
+    Args:
+        folder: Folder of the comparison.
+        plan: Plan from its plan.json.
+        metric: Metric that the user requested; None if not set.
+        margin: Margin that the user requested, in points; None if not set.
+        baseline: Baseline mode that the user requested; None if not set.
+
+    Raises:
+        InputError: The request differs from the plan, the comparison has not reached its first
+            analysis, or the runs cannot be compared.
+    """
+    from ampft.comparison.analysis.compare import compare_folders
+
+    planned = {
+        "metric": plan.metric,
+        "margin": f"{100 * plan.margin:g}",
+        "baseline": plan.modes[0],
+    }
+    margin_text = None if margin is None else f"{margin:g}"
+    requested = {"metric": metric, "margin": margin_text, "baseline": baseline}
+    for name, value in requested.items():
+        if value is not None and value != planned[name]:
+            raise InputError(
+                f"--{name} {value}: the plan in {folder / PLAN_NAME} specifies {planned[name]}, "
+                f"and its verdicts hold only for that. Remove the flag, or {_without_plan(folder)}."
+            )
+    seeds = _seeds_at_last_analysis(plan, folder)
+    return compare_folders(
+        complete_runs(plan, folder, seeds),
+        metric=plan.metric,
+        margin=plan.margin,
+        baseline=plan.modes[0],
+        plan=plan.facts(read_yardstick(folder), omitted_seeds=omitted_seeds(plan, folder, seeds)),
+    )
+
+
+def run_folder(folder: Path, run: PlannedRun) -> Path:
+    """Return the folder of a run."""
+    return folder / RUNS_NAME / run.name
+
+
+def log_file(folder: Path, run: PlannedRun) -> Path:
+    """Return the log file of a run."""
+    return folder / LOGS_NAME / f"{run.name}.log"
+
+
+def complete_runs(plan: Plan, folder: Path, seeds: int) -> list[Path]:
+    """Return the run folders of the first `seeds` seeds, without incomplete seeds.
+
+    Arms are compared seed by seed, so a seed at which any run left no record is omitted in every
+    arm.
+
+    Raises:
+        InputError: Too few seeds remain.
+    """
+    missing = _arms_without_record(plan, folder, seeds)
+    if seeds - len(missing) < MIN_SEEDS:
+        raise InputError(
+            f"{folder}: {len(missing)} of {seeds} seeds lack a run, but at least {MIN_SEEDS} "
+            "complete seeds are needed. Repeat the command of the comparison to train the missing "
+            "runs."
+        )
+    position = plan.arms.index
+    runs = sorted(plan.runs(seeds), key=lambda run: (run.seed, position(run.arm)))
+    return [run_folder(folder, run) for run in runs if run.seed not in missing]
+
+
+def omitted_seeds(plan: Plan, folder: Path, seeds: int) -> tuple[str, ...]:
+    """Return a sentence for each of the first `seeds` seeds that `complete_runs` omits."""
+    return tuple(
+        f"seed {seed} is omitted because {' and '.join(arms)} left no run record"
+        for seed, arms in _arms_without_record(plan, folder, seeds).items()
+    )
+
+
+def read_yardstick(folder: Path) -> Mapping[str, JSONValue] | None:
+    """Return the noise yardstick in a comparison's folder; None if there is none."""
+    try:
+        yardstick = json.loads((folder / YARDSTICK_NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return yardstick if isinstance(yardstick, dict) else None
+
+
+def _arms_without_record(plan: Plan, folder: Path, seeds: int) -> dict[int, list[str]]:
+    """Return the names of the arms without a run record, by ascending seed."""
+    arms: dict[int, list[str]] = {}
+    position = plan.arms.index
+    for run in sorted(plan.runs(seeds), key=lambda run: (run.seed, position(run.arm))):
+        if run_ending(run_folder(folder, run)).record is None:
+            arms.setdefault(run.seed, []).append(run.arm.name)
+    return arms
+
+
+def _seeds_at_last_analysis(plan: Plan, folder: Path) -> int:
+    """Return the number of seeds of the last planned analysis whose runs were all started."""
+    reached = [
+        look
+        for look in plan.looks
+        if all(
+            log_file(folder, run).exists() or run_ending(run_folder(folder, run)).record is not None
+            for run in plan.runs(look)
+        )
+    ]
+    if not reached:
+        raise InputError(
+            f"RUN {folder}: the comparison has not reached its first planned analysis, at "
+            f"{plan.looks[0]} seeds. Repeat its command to continue, or {_without_plan(folder)}."
+        )
+    return max(reached)
+
+
+def _without_plan(folder: Path) -> str:
+    return f"pass the runs themselves ({folder / RUNS_NAME}/*) for a comparison without a plan"

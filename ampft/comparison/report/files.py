@@ -1,0 +1,86 @@
+"""Write and read comparison.json, comparison.md and comparison.html."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ampft.comparison.findings import COMPARISON_NAME, SCHEMA, Comparison
+from ampft.comparison.report.markdown import markdown_text
+from ampft.errors import InputError
+from ampft.files import write_text
+from ampft.text.json_io import check_schema, from_json, json_text, read_json_object
+
+MARKDOWN_NAME = "comparison.md"
+HTML_NAME = "comparison.html"
+
+
+def write_comparison(comparison: Comparison, output_dir: Path) -> None:
+    """Write the three files, each atomically, replacing existing ones.
+
+    The bytes depend only on the comparison, not on the process, its locale or its time zone.
+
+    Args:
+        comparison: Comparison to write.
+        output_dir: Folder, created with its parents if it does not exist.
+
+    Raises:
+        InputError: The folder or a file cannot be written.
+    """
+    from ampft.comparison.report.html import html_text
+
+    # All files are rendered before any is written, so that a bug leaves no mix of old and new.
+    texts = {
+        COMPARISON_NAME: json_text(comparison),
+        MARKDOWN_NAME: markdown_text(comparison),
+        HTML_NAME: html_text(comparison),
+    }
+    path = output_dir
+    try:
+        output_dir.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            path = output_dir / name
+            write_text(path, text)
+    except OSError as error:
+        raise InputError(
+            f"--output_dir {output_dir}: {path.name} cannot be written ({error.strerror}). Free "
+            "disk space or name another folder."
+        ) from error
+
+
+def read_comparison(path: Path) -> Comparison:
+    """Read a comparison. It equals the written one, except that non-finite numbers become NaN.
+
+    Args:
+        path: File, or folder that contains it.
+
+    Raises:
+        InputError: The file is missing, is not a comparison, or has the layout of another version.
+    """
+    file = path / COMPARISON_NAME if path.is_dir() else path
+    try:
+        values = read_json_object(file)
+    except OSError as error:
+        raise InputError(
+            f"COMPARISON {file}: the file cannot be read ({error.strerror}). Name the --output_dir "
+            f"of a comparison, which contains {COMPARISON_NAME}."
+        ) from error
+    except ValueError as error:
+        raise InputError(
+            f"COMPARISON {file}: the file is not JSON ({error}). Repeat the comparison."
+        ) from error
+    check_schema(file, values, SCHEMA, "Repeat the comparison.")
+    try:
+        comparison = from_json(Comparison, values, "comparison")
+    except (ValueError, OverflowError) as error:
+        raise InputError(
+            f"COMPARISON {file}: the file is not a valid comparison ({error}). Repeat the "
+            "comparison."
+        ) from error
+    if not comparison.arms:
+        raise InputError(f"COMPARISON {file}: the comparison has no arms. Repeat the comparison.")
+    if not 0 < comparison.margin < 1:
+        raise InputError(
+            f"COMPARISON {file}: the margin is {comparison.margin:g}, but must be between 0 and 1. "
+            "Repeat the comparison."
+        )
+    return comparison

@@ -1,0 +1,296 @@
+"""The verdict on each mode in sentences: speed, memory, metric and uncertainty."""
+
+from __future__ import annotations
+
+from ampft.comparison.findings import ArmResult, Comparison, Difference
+from ampft.text.numbers import (
+    level,
+    mean_count,
+    percent,
+    ratio_range,
+    ratio_text,
+    seed_list,
+)
+
+# Two runs of the same mode differ in speed and memory by up to about this much.
+SPEED_TOLERANCE = 1.05  # ratio
+MEMORY_TOLERANCE = 0.01  # relative
+MIN_SEEDS_FOR_INTERVAL = 3
+MAX_SEEDS = 1000  # the search for a number of seeds ends here
+
+
+def verdict_texts(comparison: Comparison) -> tuple[str, ...]:
+    """Return the verdict on each mode, in the order of the arms.
+
+    Args:
+        comparison: Comparison; its `verdicts` may be empty.
+
+    Returns:
+        A few sentences for each arm except the baseline and the placebo.
+    """
+    return tuple(verdict_text(comparison, arm) for arm in comparison.arms[1:] if not arm.is_placebo)
+
+
+def verdict_text(comparison: Comparison, arm: ArmResult) -> str:
+    """Return the verdict on one mode: its speed and memory, then the metric.
+
+    Args:
+        comparison: Comparison with the baseline and the placebo.
+        arm: Neither the baseline nor the placebo. A reason that one of its runs recorded is quoted
+            verbatim, so the caller must escape the text for display.
+    """
+    if arm.status != "complete":
+        return incomplete_text(arm)
+    if arm.difference is None:
+        metric = without_interval(comparison, arm)
+    else:
+        difference = difference_text(comparison, arm.difference)
+        metric = f"{difference}: {decision_text(comparison, arm.difference)}"
+    changed = changed_predictions(comparison, arm)
+    sentences = [
+        cost_text(arm, comparison.baseline),
+        f"{metric}.",
+        f"{changed}." if changed else "",
+        margin_text(comparison, arm.difference),
+    ]
+    return " ".join(filter(None, sentences))
+
+
+def incomplete_text(arm: ArmResult) -> str:
+    """Return which runs of a mode diverged or did not finish, and why."""
+    is_unstable = arm.status == "unstable"
+    broken = [run for run in arm.runs if run.status == "diverged" or not is_unstable]
+    broken = [run for run in broken if run.status != "finished"]
+    reasons = list(dict.fromkeys(run.reason.rstrip(".") for run in broken if run.reason))
+    reason = f": {reasons[0]}" if reasons else ""
+    name = f"{arm.name} (emulated)" if arm.execution == "emulated" else arm.name
+    runs = f"{len(broken)} of {len(arm.runs)} runs"
+    seeds = f" ({seed_list([run.seed for run in broken])})" if broken else ""
+    if is_unstable:
+        return (
+            f"{name} is unstable because {runs} diverged{seeds}{reason}. "
+            "No mean over the remaining runs is reported."
+        )
+    return f"{name} failed because {runs} did not finish{seeds}{reason}."
+
+
+def cost_text(arm: ArmResult, baseline: ArmResult) -> str:
+    """Return one sentence on the speed and memory of a mode."""
+    if arm.execution == "emulated":
+        return f"{arm.name} is emulated, so its speed says nothing about its speed on a GPU."
+    memory = _memory_words(arm) if baseline.status == "complete" else None
+    if arm.speed is None or arm.speed.ratio is None or baseline.status != "complete":
+        return _unranked(arm, baseline, memory)
+    direction, speed = _speed_words(arm, arm.speed.ratio, arm.speed.ratio_spread, baseline.name)
+    if memory is None:
+        return f"{arm.name} is {speed}."
+    link = "but" if direction * memory[0] < 0 else "and"
+    return f"{arm.name} is {speed} {link} needs {memory[1]}."
+
+
+def _speed_words(
+    arm: ArmResult, ratio: float, spread: tuple[float, float] | None, baseline: str
+) -> tuple[int, str]:
+    """Return 1 for faster, -1 for slower or 0, and the text with the range over the seeds."""
+    low, high = spread or (ratio, ratio)
+    excludes_1 = low > 1 or high < 1
+    is_single = len(arm.runs) == 1
+    if not excludes_1 or 1 / SPEED_TOLERANCE < ratio < SPEED_TOLERANCE:
+        speedup = f"speed-up {ratio_text(ratio)}x"
+        details = f"{speedup} with one seed" if is_single else f"{speedup}, {_range(low, high)}"
+        return 0, f"about as fast as {baseline}" + (f" ({details})" if spread else "")
+    direction, word = (1, "faster") if ratio > 1 else (-1, "slower")
+    if direction < 0:
+        ratio, low, high = 1 / ratio, 1 / high, 1 / low
+    details = "one seed" if is_single else _range(low, high)
+    text = f"{ratio_text(ratio)}x {word} than {baseline}" + (f" ({details})" if spread else "")
+    return direction, text
+
+
+def _range(low: float, high: float) -> str:
+    return f"range {ratio_range(low, high)} over the seeds"
+
+
+def _unranked(arm: ArmResult, baseline: ArmResult, memory: tuple[int, str, str] | None) -> str:
+    """Return why a mode is not ranked against the baseline."""
+    is_timed = arm.speed is not None and bool(arm.speed.step_seconds)
+    if baseline.status != "complete" and (is_timed or arm.memory is not None):
+        return (
+            f"Speed and memory of {arm.name} are not ranked because {baseline.name} has diverged "
+            "or unfinished runs."
+        )
+    why = "was not measured"
+    if is_timed and baseline.execution == "emulated":
+        why = f"is not ranked because {baseline.name} is emulated"
+    if memory is not None:
+        return f"{arm.name} needs {memory[1]} {memory[2]} {baseline.name}; its speed {why}."
+    if is_timed:
+        return f"The speed of {arm.name} {why}."
+    return f"Speed and memory of {arm.name} were not measured."
+
+
+def _memory_words(arm: ArmResult) -> tuple[int, str, str] | None:
+    """Return 1 for less, -1 for more or 0; the text; and the word that links it to the baseline."""
+    ratio = arm.memory.ratio if arm.memory else None
+    if ratio is None:
+        return None
+    if abs(ratio - 1) < MEMORY_TOLERANCE:
+        return 0, "as much memory", "as"
+    if ratio < 1:
+        return 1, f"{percent(1 - ratio)} less memory", "than"
+    return -1, f"{percent(ratio - 1)} more memory", "than"
+
+
+def difference_text(comparison: Comparison, difference: Difference) -> str:
+    """Return such as "Accuracy difference +0.1 points (95 % CI ..., 5 seeds)"."""
+    units = comparison.units
+    seeds = len(difference.per_seed)
+    analysis = ""
+    if len(comparison.looks) > 1 and seeds in comparison.looks:
+        number, total = comparison.looks.index(seeds) + 1, len(comparison.looks)
+        analysis = f", planned analysis {number} of {total}"
+    return (
+        f"{units.capitalized()} difference {units.difference_with_unit(difference.estimate)} "
+        f"({level(difference.level95)} CI {units.interval(difference.interval95)}, "
+        f"{seeds} seeds{analysis})"
+    )
+
+
+def decision_text(comparison: Comparison, difference: Difference) -> str:
+    """Return the verdict with the margin it refers to."""
+    margin = comparison.units.margin_with_unit
+    verdict = difference.verdict or "undecided"
+    if verdict == "equivalent":
+        within = comparison.units.interval(difference.interval90)
+        return f"equivalent at a margin of {margin} ({level(difference.level90)} CI {within})"
+    if verdict.endswith("beyond the margin"):
+        return f"{verdict} of {margin}"
+    lost_to_holm = _lost_to_holm(comparison, difference)
+    if verdict == "undecided":
+        return f"undecided at a margin of {margin}{f' ({lost_to_holm})' if lost_to_holm else ''}"
+    return f"{verdict} (margin {margin}{f'; {lost_to_holm}' if lost_to_holm else ''})"
+
+
+def _lost_to_holm(comparison: Comparison, difference: Difference) -> str:
+    """Return why a verdict is weaker than its confidence interval suggests, or an empty string."""
+    p_values = {
+        f"its {level(difference.level95)} CI lies beyond the margin": (
+            difference.p_beyond,
+            difference.p_beyond_holm,
+        ),
+        f"its {level(difference.level95)} CI excludes 0": (
+            difference.p_difference,
+            difference.p_difference_holm,
+        ),
+        f"its {level(difference.level90)} CI lies within the margin": (
+            difference.p_equivalence,
+            difference.p_equivalence_holm,
+        ),
+    }
+    for claim, (raw, adjusted) in p_values.items():
+        if raw is not None and adjusted is not None and raw <= comparison.alpha < adjusted:
+            modes = [arm for arm in comparison.arms if arm.difference and not arm.is_placebo]
+            return f"{claim}, but not after Holm's correction for {len(modes)} modes"
+    return ""
+
+
+def without_interval(comparison: Comparison, arm: ArmResult) -> str:
+    """Return the difference of means if there are too few seeds for a confidence interval."""
+    units = comparison.units
+    name = f"{units.capitalized()} difference"
+    values = arm.metrics.get(comparison.metric)
+    base = comparison.baseline.metrics.get(comparison.metric)
+    if values is None or base is None:
+        return f"{name} unknown because {comparison.baseline.name} has diverged or unfinished runs"
+    seeds = len(values.per_seed)
+    text = f"{name} {units.difference_with_unit(values.mean - base.mean)}"
+    if seeds >= MIN_SEEDS_FOR_INTERVAL:
+        return f"{text} over {seeds} seeds, without a confidence interval and therefore no verdict"
+    differences = [a - b for a, b in zip(values.per_seed, base.per_seed, strict=True)]
+    listed = f" ({' and '.join(map(units.difference, differences))})" if seeds > 1 else ""
+    return (
+        f"{text} over {seeds} {'seeds' if seeds > 1 else 'seed'}{listed}: no verdict, because a "
+        f"confidence interval needs at least {MIN_SEEDS_FOR_INTERVAL} seeds"
+    )
+
+
+def changed_predictions(comparison: Comparison, arm: ArmResult) -> str:
+    """Return how many predictions a mode changes, and how many the placebo changes."""
+    if arm.flips is None:
+        return ""
+    text = f"{arm.name} changes {_changes(arm.flips.mean)} of {comparison.examples:,} predictions"
+    placebos = [other.flips for other in comparison.arms if other.is_placebo and other.flips]
+    if not placebos:
+        return text
+    return f"{text}; the placebo changes {_changes(placebos[0].mean)}"
+
+
+def margin_text(comparison: Comparison, difference: Difference | None) -> str:
+    """Return the size of the margin, and what equivalence leaves open or a decision would need."""
+    parts = []
+    if comparison.margin_share_of_errors is not None:
+        share = percent(comparison.margin_share_of_errors)
+        reference = f"{comparison.baseline.name}'s errors"
+        if comparison.metric != "accuracy":
+            title = comparison.units.title
+            reference = f"the gap between {comparison.baseline.name} and a perfect {title}"
+        parts.append(f"a margin of {comparison.units.margin_with_unit} is {share} of {reference}")
+    if difference is not None and difference.verdict == "equivalent":
+        parts += _not_excluded(comparison, difference)
+    if difference is not None and difference.verdict == "undecided":
+        has_too_few_cases = difference.cases_needed is not None
+        parts.append(
+            (_cases_needed if has_too_few_cases else _seeds_needed)(comparison, difference)
+        )
+    text = "; ".join(parts)
+    return f"{text[0].upper()}{text[1:]}." if text else ""
+
+
+def _not_excluded(comparison: Comparison, difference: Difference) -> list[str]:
+    """Return how large a failure could be that neither the examples nor the seeds show."""
+    parts = []
+    if difference.unseen_share is not None:
+        share = f"{100 * difference.unseen_share:.2g} %"
+        parts.append(
+            f"a subgroup of up to {share} of examples could fail at every seed without being among "
+            f"these {comparison.examples:,} (probability 5 %)"
+        )
+    if difference.failure_rate is not None:
+        parts.append(
+            f"{len(difference.per_seed)} seeds without a failure exclude only failure rates above "
+            f"{percent(difference.failure_rate)}"
+        )
+    return parts
+
+
+def _cases_needed(comparison: Comparison, difference: Difference) -> str:
+    """Return why a difference within the margin is not called equivalent."""
+    loss = f"a loss of {comparison.units.margin_with_unit}"
+    if difference.rarest_class is None:
+        return (
+            f"{loss} could come from rare examples that are not in this test set: excluding it "
+            f"takes at least {difference.cases_needed:,} examples, and there are "
+            f"{comparison.examples:,}"
+        )
+    return (
+        f"{loss} could come from class {comparison.label_names[difference.rarest_class]!r} only: "
+        f"excluding it takes at least {difference.cases_needed:,} examples of that class, and "
+        f"there are {difference.rarest_cases:,}"
+    )
+
+
+def _seeds_needed(comparison: Comparison, difference: Difference) -> str:
+    if difference.seeds_to_decide is None:
+        return (
+            "more seeds are unlikely to allow a decision, because "
+            f"{comparison.examples:,} examples are too few"
+        )
+    low, high = difference.seeds_to_decide
+    if high >= MAX_SEEDS:
+        return f"a decision is unlikely with fewer than {low:,} seeds, and not certain with more"
+    number = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    return f"a decision would probably need about {number} seeds"
+
+
+def _changes(mean: float) -> str:
+    return mean_count(mean) if mean else "none"

@@ -1,0 +1,72 @@
+"""The labels of rows: one each, or any number of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class RowLabels:
+    """The labels of n rows.
+
+    Attributes:
+        codes: (m,) int64 indices into the label names, row after row.
+        rows: (m,) int64 row of each code, ascending.
+        count: Number of rows, n; a row can have no label.
+    """
+
+    codes: IntArray
+    rows: IntArray
+    count: int
+
+    @classmethod
+    def from_counts(
+        cls, codes: Sequence[int] | IntArray, counts: Sequence[int] | IntArray
+    ) -> RowLabels:
+        """Return the labels of rows, of which row i has the next `counts[i]` codes."""
+        per_row = np.asarray(counts, dtype=np.int64)
+        rows = np.repeat(np.arange(len(per_row)), per_row)
+        return cls(np.asarray(codes, dtype=np.int64), rows, len(per_row))
+
+    def __len__(self) -> int:
+        """Number of rows, n."""
+        return self.count
+
+    @property
+    def counts(self) -> IntArray:
+        """(n,) number of labels of each row."""
+        return np.bincount(self.rows, minlength=self.count).astype(np.int64)
+
+    def having(self, codes: Sequence[int]) -> IntArray:
+        """Return the rows that have any of `codes`, ascending."""
+        return np.unique(self.rows[np.isin(self.codes, codes)])
+
+    def of_row(self, row: int) -> frozenset[int]:
+        """Return the codes of one row."""
+        start, stop = np.searchsorted(self.rows, [row, row + 1])
+        return frozenset(self.codes[start:stop].tolist())
+
+    def strata(self) -> IntArray:
+        """Return (n,) the class by which each row is stratified: its rarest label.
+
+        Of equally rare labels the lowest code is taken. Rows without a label are a stratum of their
+        own, -1.
+        """
+        found = np.full(self.count, -1, dtype=np.int64)
+        rarity = np.bincount(self.codes)[self.codes]
+        # Written from the most frequent to the rarest, so that the rarest stays.
+        order = np.lexsort((-self.codes, -rarity))
+        found[self.rows[order]] = self.codes[order]
+        return found
+
+    def matrix(self, labels: int) -> npt.NDArray[np.bool_]:
+        """Return (n, labels) booleans: whether a row has a label."""
+        has = np.zeros((self.count, labels), dtype=bool)
+        has[self.rows, self.codes] = True
+        return has

@@ -1,0 +1,332 @@
+"""Everything that a training needs before its first step, built in one place."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from accelerate.utils import DistributedType, set_seed
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
+
+from ampft.arguments import ClassifyArguments
+from ampft.data.load import load_data
+from ampft.data.steps import StepBatches
+from ampft.errors import InputError
+from ampft.evaluation.baseline import check_baseline
+from ampft.evaluation.float32 import check_float32_possible
+from ampft.machine import resident_peak
+from ampft.metrics.sums import Metric
+from ampft.models.weights import LoadedModel, cast_weights
+from ampft.precision.accelerator import (
+    check_world_size,
+    forget_accelerator,
+    make_accelerator,
+    refuse_compiled_packing,
+    training_device,
+    verify_prepared,
+)
+from ampft.precision.executed import check_storage, dtype_name
+from ampft.precision.resolve import Precision, requested_mode, resolve
+from ampft.runs.folder import choose_folder
+from ampft.tasks.task import Task, make_task
+from ampft.text.numbers import counted
+from ampft.text.terminal import labelled, quiet_libraries
+from ampft.training.auto_micro_batch import fit_micro_batches
+from ampft.training.optimizer import make_optimizer, make_schedule
+from ampft.training.threads import restore_cpu_threads
+from ampft.training.trackers import installed_trackers
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+
+@dataclass(frozen=True)
+class Started:
+    """The state of the process after the imports and before data and model.
+
+    Attributes:
+        seconds: `time.perf_counter()`.
+        memory: Peak resident set in bytes; None where it cannot be read.
+    """
+
+    seconds: float
+    memory: int | None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a training is made of; build it with `prepare`.
+
+    Attributes:
+        started: When the program started, and its memory then.
+        args: What the user set.
+        output_dir: Folder of the results; None where nothing is written.
+        precision: Resolved for this device.
+        accelerator: Built for `precision`.
+        task: Examples, loss and outcome.
+        loaded: The model as it was loaded, before `accelerator.prepare`.
+        model: The model, prepared.
+        optimizer: AdamW, prepared.
+        schedule: The learning rate's schedule; not prepared, because Accelerate would step it once
+            per process.
+        step_batches: Of the training split; not prepared, because Accelerate would shard them a
+            second time.
+        total_steps: Optimizer steps of the whole training.
+    """
+
+    started: Started
+    args: ClassifyArguments
+    output_dir: Path | None
+    precision: Precision
+    accelerator: Accelerator
+    task: Task
+    loaded: LoadedModel
+    model: nn.Module
+    optimizer: Any
+    schedule: LRScheduler
+    step_batches: StepBatches
+    total_steps: int
+
+    @property
+    def final_split(self) -> str:
+        """The split of the final report: test, or validation where there is no test."""
+        return "test" if "test" in self.task.data.splits else "validation"
+
+    @property
+    def selects_epoch(self) -> bool:
+        """Whether the epoch with the best validation is the one that is kept."""
+        return "validation" in self.task.data.splits and self.args.load_best_model_at_end
+
+    @property
+    def best_metric(self) -> Metric:
+        """The metric of the validation split by which an epoch is best."""
+        metrics = self.task.problem.metrics
+        return metrics[self.args.metric_for_best_model or next(iter(metrics))]
+
+
+def prepare(args: ClassifyArguments) -> Prepared:
+    """Build accelerator, data, task, model, batches, optimizer and schedule from the arguments.
+
+    Args:
+        args: Settings of a run.
+
+    Raises:
+        InputError: The device lacks the precision, or the data, the model, the output folder or a
+            combination of settings must be changed by the user. Nothing was written.
+    """
+    started = start_clock()
+    device = training_device(cpu=args.use_cpu)
+    precision = resolve(requested_mode(args.mixed_precision, os.environ), device)
+    output_dir = choose_folder(args, precision.mode)
+    accelerator = make_accelerator(
+        precision,
+        gradient_accumulation_steps=args.gradient_accumulation_steps,
+        log_with=installed_trackers(args.report_to) if args.with_tracking else None,
+        project_dir=output_dir,
+    )
+    check_world_size(accelerator)
+    restore_cpu_threads(args.cpu_threads, num_processes=accelerator.num_processes)
+    with accelerator.main_process_first():  # one process downloads, the others find the files
+        task = load_task(args)
+    prepared = prepare_training(
+        args, precision, accelerator, task, started=started, output_dir=output_dir
+    )
+    check_prepared(prepared)
+    return prepared
+
+
+def start_clock() -> Started:
+    """Silence third-party libraries, and note time and memory."""
+    quiet_libraries()
+    return Started(time.perf_counter(), resident_peak())
+
+
+def load_task(args: ClassifyArguments) -> Task:
+    """Load the data, check it, and prepare its examples for the model.
+
+    Raises:
+        InputError: The data or the model must be changed by the user.
+    """
+    return make_task(load_data(args.data_request()), args.task_settings())
+
+
+def prepare_training(
+    args: ClassifyArguments,
+    precision: Precision,
+    accelerator: Accelerator,
+    task: Task,
+    *,
+    started: Started,
+    output_dir: Path | None = None,
+    loaded: LoadedModel | None = None,
+) -> Prepared:
+    """Build model, batches, optimizer and schedule, and prepare them for a precision.
+
+    Args:
+        args: Settings of a run.
+        precision: Resolved for this device.
+        accelerator: Built for `precision`.
+        task: Examples, loss and outcome.
+        started: When the program started.
+        output_dir: Folder of the results; None where nothing is written.
+        loaded: The model, if it was loaded before; None loads it.
+    """
+    set_seed(args.seed)
+    loaded = cast_weights(loaded or task.load_model(), precision)
+    step_batches = StepBatches.for_process(
+        accelerator,
+        task.examples("train"),
+        batch_size=args.per_device_train_batch_size,
+        seed=args.seed,
+        padded=not loaded.padding_free,
+        num_workers=args.dataloader_num_workers,
+    )
+    total_steps = args.max_train_steps or args.num_train_epochs * len(step_batches)
+    optimizer = make_optimizer(loaded.model, args.optimizer_settings(), precision)
+    schedule = make_schedule(optimizer, total_steps, args.schedule_settings())
+    model, optimizer = accelerator.prepare(loaded.model, optimizer)
+    return Prepared(
+        started=started,
+        args=args,
+        output_dir=output_dir,
+        precision=precision,
+        accelerator=accelerator,
+        task=task,
+        loaded=loaded,
+        model=model,
+        optimizer=optimizer,
+        schedule=schedule,
+        step_batches=step_batches,
+        total_steps=total_steps,
+    )
+
+
+def prepare_mode(
+    args: ClassifyArguments,
+    precision: Precision,
+    task: Task,
+    *,
+    started: Started,
+    loaded: LoadedModel | None = None,
+) -> Prepared:
+    """Prepare a training in one of several precisions; call it inside `separate_accelerators`.
+
+    Args:
+        args: Settings of a run; its precision and its output folder are not used.
+        precision: Resolved for this device.
+        task: Examples, loss and outcome.
+        started: When the program started.
+        loaded: The model, if it was loaded before; None loads it.
+    """
+    forget_accelerator()
+    accelerator = make_accelerator(
+        precision, gradient_accumulation_steps=args.gradient_accumulation_steps
+    )
+    check_world_size(accelerator)
+    return prepare_training(args, precision, accelerator, task, started=started, loaded=loaded)
+
+
+def check_prepared(prepared: Prepared) -> None:
+    """Refuse settings that the data or the model cannot serve, before anything is written.
+
+    Raises:
+        InputError: There is nothing to report on, to stop early by, or to count words in; the
+            weights are in another dtype than the mode stores them in; or a setting does not go
+            with the way in which the model runs.
+    """
+    args, data, accelerator = prepared.args, prepared.task.data, prepared.accelerator
+    verify_prepared(accelerator, prepared.precision)
+    check_storage(prepared.loaded.model, prepared.precision.storage_dtype)
+    if prepared.loaded.padding_free:
+        refuse_compiled_packing(accelerator)
+    if not {"validation", "test"} & set(data.splits):
+        raise InputError(
+            "--validation_fraction 0 and --test_fraction 0 leave nothing to report on. Give one of "
+            "them a share above 0, or name a --validation_file or a --test_file."
+        )
+    if args.early_stopping_patience and "validation" not in data.splits:
+        raise InputError(
+            f"--early_stopping_patience {args.early_stopping_patience}: there is no validation "
+            "split to stop by. Give --validation_fraction a share above 0."
+        )
+    _check_metric(args.metric_for_best_model, prepared.task)
+    if args.baseline:
+        check_baseline(data)
+    if args.evaluate_fp32:
+        check_float32_possible(accelerator, prepared.precision)
+    if args.perturb_initial_weights and accelerator.distributed_type == DistributedType.FSDP:
+        raise InputError(
+            "--perturb_initial_weights: FSDP shards the weights, and each process would perturb "
+            "only its own part. Compare without FSDP."
+        )
+
+
+def _check_metric(name: str | None, task: Task) -> None:
+    metrics = task.problem.metrics
+    if name is not None and name not in metrics:
+        raise InputError(
+            f"--metric_for_best_model {name}: the task {task.name} has "
+            f"{', '.join(metrics)}. Choose one of these."
+        )
+
+
+def with_fitting_micro_batches(prepared: Prepared) -> Prepared:
+    """Return the largest micro-batches that fit into memory, if `--auto_micro_batch` asks for it.
+
+    The effective batch size stays.
+    """
+    if not prepared.args.auto_micro_batch:
+        return prepared
+    step_batches = fit_micro_batches(
+        prepared.accelerator, prepared.loaded.model, prepared.task.loss, prepared.step_batches
+    )
+    return replace(prepared, step_batches=step_batches)
+
+
+def plan_lines(prepared: Prepared) -> list[str]:
+    """Return what was resolved, line by line: device, precision, model, data, steps."""
+    precision, task, loaded = prepared.precision, prepared.task, prepared.loaded
+    weights = sum(parameter.numel() for parameter in loaded.model.parameters()) / 1e6
+    sizes = ", ".join(f"{name} {len(rows)}" for name, rows in task.data.splits.items())
+    batches, steps = prepared.step_batches, prepared.total_steps
+    epochs = steps / len(batches)
+    processes = counted(batches.world_size, "process")
+    micro_batches = counted(batches.micro_batches, "micro-batch")
+    micro = batches.effective_batch_size // (batches.world_size * batches.micro_batches)
+    found = ", the largest that fit" if prepared.args.auto_micro_batch else ""
+    return [
+        labelled("device", _device(prepared.accelerator)),
+        labelled("precision", f"{precision.mode}, {precision.execution}: {precision.reason}"),
+        labelled(
+            "model",
+            f"{loaded.name}, {weights:.{1 if weights >= 1 else 3}f} M "
+            f"{dtype_name(precision.storage_dtype)} weights",
+            *loaded.notes,
+        ),
+        labelled(
+            "data",
+            f"{task.data.name}: {sizes}; {counted(len(task.label_names), 'class')}",
+            *task.data.notes,
+            *task.notes,
+        ),
+        labelled(
+            "steps",
+            f"{steps} = {epochs:.3g} epoch{'s' * (epochs != 1)} x {len(batches)}; effective batch "
+            f"{batches.effective_batch_size} = {processes} x {micro_batches} x {micro}{found}",
+        ),
+    ]
+
+
+def _device(accelerator: Accelerator) -> str:
+    device = accelerator.device
+    if device.type == "cuda":
+        return f"{torch.cuda.get_device_name(device)} x {accelerator.num_processes}"
+    if device.type == "cpu":
+        processes = f", {accelerator.num_processes} processes" * (accelerator.num_processes > 1)
+        return f"CPU, {counted(torch.get_num_threads(), 'thread')}{processes}"
+    return f"{device.type} x {accelerator.num_processes}"

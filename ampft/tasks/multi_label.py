@@ -1,0 +1,488 @@
+"""Any number of labels per example: sigmoid, binary cross entropy, and the report over labels.
+
+Nothing here imports torch until a loss is computed or logits are decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ampft.errors import InputError
+from ampft.metrics.calibration import calibration_sums, expected_calibration_error
+from ampft.metrics.scores import Average, Scores, case_decision_losses, case_f1, label_scores
+from ampft.metrics.sums import (
+    MACRO_F1,
+    MICRO_F1,
+    WEIGHTED_F1,
+    CaseSums,
+    class_count_sums,
+    mean_metric,
+    mean_sums,
+)
+from ampft.tasks.class_weights import parse_class_weights
+from ampft.tasks.outcome import FloatArray, HubMetric, IntArray, check_names, check_shapes
+from ampft.text.json_io import from_json
+from ampft.text.tables import Cell, Name, Table, terminal_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from torch import Tensor
+
+    from ampft.tasks.task import TaskSettings
+
+BoolArray = npt.NDArray[np.bool_]
+
+SUBSET_ACCURACY = mean_metric(
+    "subset_accuracy", "subset accuracy", higher_is_better=True, is_share=True
+)
+SAMPLES_F1 = mean_metric("samples_f1", "samples F1", higher_is_better=True, is_share=True)
+HAMMING_LOSS = mean_metric("hamming_loss", "Hamming loss", is_share=True)
+LOG_LOSS = mean_metric("log_loss", "log loss")
+AVERAGES: tuple[Average, ...] = ("micro", "macro", "weighted", "samples")
+MEANS = (SUBSET_ACCURACY, SAMPLES_F1, HAMMING_LOSS, LOG_LOSS)
+METRICS = {metric.name: metric for metric in (MICRO_F1, MACRO_F1, WEIGHTED_F1, *MEANS)}
+
+
+@dataclass(frozen=True)
+class MultiLabelPredictions:
+    """Label probabilities of a model for every example of a split.
+
+    Attributes:
+        labels: Shape (n, K), bool: whether an example has a label.
+        probabilities: Shape (n, K), float32: sigmoid in float32.
+        label_names: The K label names, distinct.
+        split: Name of the split, such as "test".
+        threshold: Probability from which a label is predicted.
+
+    Raises:
+        ValueError: A shape, a dtype or a value is wrong. The message names the first example that
+            is wrong.
+    """
+
+    labels: BoolArray
+    probabilities: FloatArray
+    label_names: tuple[str, ...]
+    split: str
+    threshold: float = 0.5
+
+    kind: ClassVar[str] = "multi_label"
+
+    def __post_init__(self) -> None:
+        shape = (len(self.labels), len(self.label_names))
+        check_shapes(
+            {
+                "labels": (self.labels, shape, np.bool_),
+                "probabilities": (self.probabilities, shape, np.float32),
+            }
+        )
+        if len(self) == 0:
+            raise ValueError(f"the split {self.split!r} has no examples to report on")
+        check_names(self.label_names)
+        wrong = ~((self.probabilities >= 0) & (self.probabilities <= 1)).all(axis=1)
+        if wrong.any():
+            raise ValueError(
+                f"the probabilities of {int(wrong.sum())} of {len(self)} examples lie outside "
+                f"[0, 1] or are not finite; the first is example {int(wrong.argmax())}"
+            )
+
+    @property
+    def predicted(self) -> BoolArray:
+        """Whether a label is predicted, shape (n, K)."""
+        return self.probabilities >= np.float32(self.threshold)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def truth(self) -> BoolArray:
+        """The labels, shape (n, K)."""
+        return self.labels
+
+    @property
+    def choices(self) -> npt.NDArray[np.uint8]:
+        """The predicted labels, eight to a byte, shape (n, ceil(K / 8))."""
+        return np.packbits(self.predicted, axis=1)
+
+    @property
+    def right(self) -> BoolArray:
+        """Whether exactly the labels of an example are predicted, shape (n,)."""
+        right: BoolArray = (self.predicted == self.labels).all(axis=1)
+        return right
+
+    @property
+    def decision_confidence(self) -> FloatArray:
+        """The probability of each decision for or against a label, shape (n, K), float32."""
+        return np.where(self.predicted, self.probabilities, 1 - self.probabilities)
+
+    @property
+    def confidence(self) -> FloatArray:
+        """The probability of all decisions of an example if they are independent, shape (n,)."""
+        return self.decision_confidence.prod(axis=1, dtype=np.float64).astype(np.float32)
+
+    def report(self) -> MultiLabelReport:
+        """Return every metric of the split."""
+        return multi_label_report(self)
+
+    def metrics(self) -> dict[str, float]:
+        """Return the metrics as functions of sums, and the calibration error."""
+        totals = self.sums(MICRO_F1.name).totals()
+        means = {metric.name for metric in MEANS}
+        return {
+            **{name: float(m.of(totals)) for name, m in METRICS.items() if name not in means},
+            **{metric.name: metric.value(self.sums(metric.name)) for metric in MEANS},
+            "expected_calibration_error": self.calibration_error(),
+        }
+
+    def calibration_error(self) -> float:
+        """Return the expected calibration error over all n * K decisions, 15 bins."""
+        right = self.predicted == self.labels
+        return expected_calibration_error(self.decision_confidence.ravel(), right.ravel())
+
+    def sums(self, metric: str) -> CaseSums:
+        """Return what each example adds to the sums that `metric` is a function of."""
+        if metric in {mean.name for mean in MEANS}:
+            return mean_sums(self.case_values(metric))
+        return class_count_sums(self.labels, self.predicted)
+
+    def case_values(self, metric: str) -> npt.NDArray[np.float64]:
+        """Return the value of each example, shape (n,), of a metric that is their mean."""
+        if metric == SUBSET_ACCURACY.name:
+            return self.right.astype(np.float64)
+        if metric == HAMMING_LOSS.name:
+            return (self.predicted != self.labels).mean(axis=1)
+        if metric == LOG_LOSS.name:
+            return case_decision_losses(self.labels, self.probabilities)
+        return case_f1(self.labels, self.predicted)
+
+    def scores(self) -> tuple[Scores, ...]:
+        """Return precision, recall, F1 and support of each label."""
+        return label_scores(self.labels, self.predicted, average=None)
+
+    def confusion(self) -> None:
+        """Return None: a confusion matrix needs one label per example."""
+
+    def calibration(self, bins: int) -> npt.NDArray[np.float64]:
+        """Return (3, bins) sums over all n * K decisions: count, confidence, number right."""
+        right = self.predicted == self.labels
+        return calibration_sums(self.decision_confidence.ravel(), right.ravel(), bins=bins)
+
+    def columns(self, rows: slice) -> Mapping[str, pa.Array]:
+        """Return labels and predictions (lists of names and of indices), and probabilities."""
+        import pyarrow as pa
+
+        probabilities = self.probabilities[rows]
+        count, labels = probabilities.shape
+        offsets = np.arange(0, count * labels + 1, labels, dtype=np.int32)
+        truth, predicted = self.labels[rows], self.predicted[rows]
+        return {
+            "label": _lists(truth, self.label_names),
+            "prediction": _lists(predicted, self.label_names),
+            "label_id": _lists(truth),
+            "prediction_id": _lists(predicted),
+            "confidence": pa.array(self.confidence[rows]),
+            "probabilities": pa.ListArray.from_arrays(offsets, pa.array(probabilities.ravel())),
+        }
+
+    def metadata(self) -> dict[str, Any]:
+        """Return the split, the label names and the threshold."""
+        names = list(self.label_names)
+        return {"split": self.split, "label_names": names, "threshold": self.threshold}
+
+    @classmethod
+    def from_table(cls, table: pa.Table, metadata: Mapping[str, Any]) -> MultiLabelPredictions:
+        """Return the predictions that `columns` and `metadata` were made of."""
+        names = metadata["label_names"]
+        shape = (table.num_rows, len(names))
+        flat = table["probabilities"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+        ids = table["label_id"].combine_chunks()
+        labels = np.zeros(shape, dtype=bool)
+        labels[ids.value_parent_indices().to_numpy(), ids.flatten().to_numpy()] = True
+        return cls(
+            labels=labels,
+            probabilities=flat.astype(np.float32, copy=False).reshape(shape),
+            label_names=tuple(names),
+            split=metadata["split"],
+            threshold=float(metadata["threshold"]),
+        )
+
+
+@dataclass(frozen=True)
+class MultiLabelReport:
+    """Every metric of one split whose examples have any number of labels.
+
+    Attributes:
+        split: Name of the split.
+        examples: Number of examples.
+        label_names: The K label names; the rows of `per_label`.
+        threshold: Probability from which a label is predicted.
+        per_label: Scores of each label; a label absent from the split has support 0.
+        per_label_average_precision: Average precision of each label, None for one without support.
+        averages: Scores by way of averaging: `micro` (all labels of all examples together), `macro`
+            (mean over the labels), `weighted` (by support), `samples` (mean over the examples).
+        average_precision: Area under the precision-recall curve, `micro`, and `macro` over the
+            labels that the split has; None where it has none.
+        means: Subset accuracy, Hamming loss and log loss (nats), per decision or example.
+        expected_calibration_error: Over the n * K decisions, 15 bins of equal width, in [0, 1].
+    """
+
+    split: str
+    examples: int
+    label_names: tuple[str, ...]
+    threshold: float
+    per_label: tuple[Scores, ...]
+    per_label_average_precision: tuple[float | None, ...]
+    averages: Mapping[str, Scores]
+    average_precision: Mapping[str, float | None]
+    means: Mapping[str, float]
+    expected_calibration_error: float
+
+    def metrics(self) -> dict[str, float | None]:
+        """Return the scalar metrics by name."""
+        return {
+            **{
+                f"{name}_{part}": getattr(scores, part)
+                for name, scores in self.averages.items()
+                for part in ("precision", "recall", "f1")
+            },
+            **self.means,
+            **{f"{name}_average_precision": v for name, v in self.average_precision.items()},
+            "expected_calibration_error": self.expected_calibration_error,
+        }
+
+    def text(self) -> str:
+        """Return precision, recall, F1, average precision and support of each label, averages."""
+        (table,) = self.tables()
+        return f"{terminal_table(table)}\n\n{table.note}"
+
+    def tables(self) -> tuple[Table, ...]:
+        """Return the scores of the labels, with the other metrics in the note."""
+        precisions = self.per_label_average_precision
+        rows: list[tuple[Cell, ...]] = [
+            (Name(name), *_cells(scores, precision))
+            for name, scores, precision in zip(
+                self.label_names, self.per_label, precisions, strict=True
+            )
+        ]
+        rows += [
+            (f"{name} average", *_cells(scores, self.average_precision.get(name)))
+            for name, scores in self.averages.items()
+        ]
+        means = (
+            f"{METRICS[name].title} {value:.4f}"
+            for name, value in self.means.items()
+            if name != SAMPLES_F1.name
+        )
+        return (
+            Table(
+                header=("label", "precision", "recall", "F1", "average precision", "support"),
+                rows=rows,
+                note=f"Also: {', '.join(means)}, expected calibration error "
+                f"{self.expected_calibration_error:.4f} (15 bins). A label is predicted from a "
+                f"probability of {self.threshold:g}.",
+            ),
+        )
+
+    def hub_metrics(self) -> tuple[HubMetric, ...]:
+        """Return micro and macro F1."""
+        return tuple(
+            HubMetric("f1", f"{name.capitalize()} F1", self.averages[name].f1, {"average": name})
+            for name in ("micro", "macro")
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report as JSON values; `from_dict` is the inverse."""
+        return {**asdict(self), **self.metrics()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> MultiLabelReport:
+        """Return the report that `as_dict` was made of.
+
+        Raises:
+            ValueError: A field is missing or of another type.
+        """
+        names = cls.__dataclass_fields__
+        return from_json(cls, {k: v for k, v in values.items() if k in names}, "report")
+
+
+def multi_label_report(predictions: MultiLabelPredictions) -> MultiLabelReport:
+    """Compute every metric of the report.
+
+    Args:
+        predictions: One split; labels of its label map may be absent from it.
+    """
+    from sklearn.metrics import average_precision_score
+
+    labels, probabilities = predictions.labels, predictions.probabilities
+    precisions = [
+        float(average_precision_score(has, score)) if has.any() else None
+        for has, score in zip(labels.T, probabilities.T, strict=True)
+    ]
+    known = [value for value in precisions if value is not None]
+    micro = average_precision_score(labels, probabilities, average="micro") if known else None
+    return MultiLabelReport(
+        split=predictions.split,
+        examples=len(predictions),
+        label_names=predictions.label_names,
+        threshold=predictions.threshold,
+        per_label=predictions.scores(),
+        per_label_average_precision=tuple(precisions),
+        averages={
+            name: label_scores(labels, predictions.predicted, average=name)[0] for name in AVERAGES
+        },
+        average_precision={
+            "micro": None if micro is None else float(micro),
+            "macro": float(np.mean(known)) if known else None,
+        },
+        means={metric.name: float(predictions.case_values(metric.name).mean()) for metric in MEANS},
+        expected_calibration_error=predictions.calibration_error(),
+    )
+
+
+@dataclass(frozen=True)
+class MultiLabel:
+    """Classification in which each example has any number of labels.
+
+    Attributes:
+        label_names: Names of the K labels, in the order of the logits.
+        positive_weights: (K,) float32 weights in the loss of the examples that have a label, as
+            `pos_weight` of `torch.nn.BCEWithLogitsLoss`; None weighs each as one.
+        label_smoothing: Share of each target that is moved to one half, 0 to 1.
+        threshold: Probability from which a label is predicted.
+        separator: What stands between the labels of a prediction in print.
+    """
+
+    label_names: tuple[str, ...]
+    positive_weights: npt.NDArray[np.float32] | None = None
+    label_smoothing: float = 0.0
+    threshold: float = 0.5
+    separator: str = ","
+
+    name: ClassVar[str] = "multi_label"
+    metrics: ClassVar = METRICS
+    printed: ClassVar[tuple[str, ...]] = ("micro_f1", "macro_f1", "subset_accuracy")
+    outcome_type: ClassVar = MultiLabelPredictions
+    report_type: ClassVar = MultiLabelReport
+
+    @classmethod
+    def from_settings(
+        cls, label_names: tuple[str, ...], targets: BoolArray, settings: TaskSettings
+    ) -> MultiLabel:
+        """Return the problem for the labels of the data.
+
+        Args:
+            label_names: Names of the K labels.
+            targets: (n, K) whether an example of the training split has a label.
+            settings: What the user chose.
+
+        Raises:
+            InputError: `--class_weights` does not fit the labels.
+        """
+        counts = targets.sum(axis=0)
+        if settings.class_weights != "balanced":
+            weights = parse_class_weights(settings.class_weights, counts)
+        elif ((counts == 0) | (counts == len(targets))).any():
+            raise InputError(
+                "--class_weights balanced: a label is on no training example or on all of them. "
+                "Write the weights as numbers."
+            )
+        else:
+            weights = ((len(targets) - counts) / counts).astype(np.float32)
+        return cls(label_names, weights, settings.label_smoothing, settings.threshold)
+
+    @classmethod
+    def from_arguments(
+        cls, label_names: tuple[str, ...], arguments: Mapping[str, Any]
+    ) -> MultiLabel:
+        """Return the problem that a saved model solves, with the threshold of its training."""
+        threshold, separator = float(arguments["threshold"]), str(arguments["label_separator"])
+        return cls(label_names, threshold=threshold, separator=separator)
+
+    def model_arguments(self) -> dict[str, Any]:
+        """Return the labels as configurations of transformers take them."""
+        return {
+            "problem_type": "multi_label_classification",
+            "num_labels": len(self.label_names),
+            "id2label": dict(enumerate(self.label_names)),
+            "label2id": {name: index for index, name in enumerate(self.label_names)},
+        }
+
+    def weights(self, targets: BoolArray) -> npt.NDArray[np.float64]:
+        """Return the (n,) weight of each example in the loss: its K decisions."""
+        return np.full(len(targets), float(len(self.label_names)))
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the summed binary cross entropy, a float32 scalar.
+
+        Divided by m * K it equals `torch.nn.BCEWithLogitsLoss` with the same `pos_weight`.
+
+        Args:
+            logits: (m, K) float32.
+            targets: (m, K) bool.
+        """
+        import torch
+        from torch.nn import functional
+
+        weights = None
+        if self.positive_weights is not None:
+            weights = torch.from_numpy(self.positive_weights).to(logits.device, logits.dtype)
+        smoothed = targets.to(logits.dtype).lerp(torch.full_like(logits, 0.5), self.label_smoothing)
+        with torch.autocast(logits.device.type, enabled=False):
+            return functional.binary_cross_entropy_with_logits(
+                logits, smoothed, pos_weight=weights, reduction="sum"
+            )
+
+    def decode(self, logits: Tensor) -> dict[str, Tensor]:
+        """Return the (m, K) sigmoid probabilities of float32 logits."""
+        return {"probabilities": logits.sigmoid()}
+
+    def outcome(
+        self, split: str, targets: BoolArray, kept: Mapping[str, npt.NDArray[Any]]
+    ) -> MultiLabelPredictions:
+        """Return the predictions of a split."""
+        return MultiLabelPredictions(
+            targets, kept["probabilities"], self.label_names, split, self.threshold
+        )
+
+    def predicted(self, kept: Mapping[str, npt.NDArray[Any]]) -> list[tuple[str, float]]:
+        """Return the predicted labels of each example, separated, and their joint probability."""
+        labels = np.zeros(kept["probabilities"].shape, dtype=bool)  # not known
+        found = self.outcome("prediction", labels, kept)
+        names = np.asarray(self.label_names, dtype=object)
+        return [
+            (self.separator.join(names[row]), float(sure))
+            for row, sure in zip(found.predicted, found.confidence, strict=True)
+        ]
+
+    @staticmethod
+    def choice_text(choice: Any, label_names: Sequence[str]) -> str:
+        """Return the names of the predicted labels."""
+        return MultiLabel.truth_text(np.unpackbits(choice)[: len(label_names)], label_names)
+
+    @staticmethod
+    def truth_text(truth: Any, label_names: Sequence[str]) -> str:
+        """Return the names of the labels."""
+        names = [name for name, has in zip(label_names, truth, strict=True) if has]
+        return ", ".join(names) or "(none)"
+
+
+def _lists(has: BoolArray, names: Sequence[str] | None = None) -> pa.Array:
+    """Return a list per row of the names, or the indices, of the labels that it has."""
+    import pyarrow as pa
+
+    rows, ids = np.nonzero(has)
+    offsets = np.searchsorted(rows, np.arange(len(has) + 1)).astype(np.int32)
+    if names is None:
+        return pa.ListArray.from_arrays(offsets, pa.array(ids.astype(np.int64)))
+    values: IntArray = np.asarray(names, dtype=object)[ids]
+    return pa.ListArray.from_arrays(offsets, pa.array(values, pa.string()))
+
+
+def _cells(scores: Scores, average_precision: float | None) -> tuple[str, ...]:
+    values = (f"{value:.3f}" for value in (scores.precision, scores.recall, scores.f1))
+    shown = "" if average_precision is None else f"{average_precision:.3f}"
+    return (*values, shown, f"{scores.support:,}")

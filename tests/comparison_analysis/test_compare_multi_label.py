@@ -1,0 +1,92 @@
+"""Runs with any number of labels per example, compared with intervals like any other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from run_folders import record_of
+
+from ampft.comparison.analysis.compare import compare_folders
+from ampft.comparison.findings import Comparison
+from ampft.comparison.report.files import read_comparison, write_comparison
+from ampft.comparison.report.terminal import terminal_text
+from ampft.runs.folder import RunFolder
+from ampft.runs.predictions import write_predictions
+from ampft.runs.record import write_record
+from ampft.tasks.multi_label import METRICS, MultiLabelPredictions
+
+NAMES = ("joy", "fear", "love", "pride")
+SEEDS = (42, 43, 44)
+N = 150
+
+
+def outcome(seed: int, wrong: float) -> MultiLabelPredictions:
+    """Return predictions of which a share `wrong` of the decisions is wrong."""
+    labels = np.random.default_rng(0).random((N, len(NAMES))) < (0.5, 0.3, 0.2, 0.05)
+    errs = np.random.default_rng(seed).random(labels.shape) < wrong
+    return MultiLabelPredictions(
+        labels, np.where(labels ^ errs, 0.8, 0.3).astype(np.float32), NAMES, "test"
+    )
+
+
+@pytest.fixture
+def outcomes():
+    return {
+        "fp32": [outcome(seed, 0.1) for seed in SEEDS],
+        "bf16": [outcome(seed + 100, 0.1) for seed in SEEDS],
+    }
+
+
+@pytest.fixture
+def folders(outcomes, tmp_path):
+    found = []
+    for arm, each in outcomes.items():
+        for seed, predictions in zip(SEEDS, each, strict=True):
+            path = tmp_path / f"{arm}-{seed}"
+            metrics = {**predictions.report().metrics(), "split": "test", "selected": False}
+            record = record_of(
+                arm, seed, task="multi-label", label_names=NAMES, validations=(), metrics=metrics
+            )
+            with RunFolder(path) as folder:
+                write_predictions(
+                    folder / "predictions.parquet",
+                    predictions,
+                    lambda rows: {"text": [f"text {i}" for i in range(rows.start, rows.stop)]},
+                )
+                write_record(folder, record)
+            found.append(path)
+    return found
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_every_metric_has_an_interval(folders, outcomes, metric):
+    comparison = compare_folders(folders, metric=metric)
+    arm = comparison.arm("bf16")
+    own, base = ([each.metrics()[metric] for each in outcomes[name]] for name in ("bf16", "fp32"))
+    assert arm.metrics[metric].per_seed == pytest.approx(own, abs=1e-12)
+    assert arm.difference is not None
+    assert arm.difference.estimate == pytest.approx(np.mean(own) - np.mean(base), abs=1e-12)
+    low, high = arm.difference.interval95
+    assert low < arm.difference.estimate < high
+
+
+def test_the_report_shows_labels_and_no_confusion(folders, tmp_path):
+    comparison = compare_folders(folders)
+    assert comparison.metric == "micro_f1"
+    arm = comparison.arm("bf16")
+    assert arm.confusion == ()
+    assert [row.name for row in arm.classes] == list(NAMES)
+    assert arm.calibration
+    assert arm.flips is not None
+    shown = {name for example in arm.flips.examples for name in example.label.split(", ")}
+    assert shown <= {*NAMES, "(none)"}
+    assert "micro F1" in terminal_text(comparison)
+    target = tmp_path / "report"
+    write_comparison(comparison, target)
+    again = read_comparison(target)
+    assert isinstance(again, Comparison)
+    assert again.arm("bf16").difference == arm.difference
+    for name in ("comparison.html", "comparison.md"):
+        text = (target / name).read_text(encoding="utf-8")
+        assert "micro F1" in text
+        assert "pride" in text

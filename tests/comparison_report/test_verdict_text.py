@@ -1,0 +1,340 @@
+"""The verdict sentences of a comparison, and the numbers in them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from example_comparison import broken, realistic
+
+from ampft.comparison.findings import ArmResult, Comparison
+from ampft.comparison.verdict_text import cost_text, verdict_text, verdict_texts
+from ampft.text import numbers
+
+MINUS = "\N{MINUS SIGN}"
+
+
+def of_issue(**changes: Any) -> tuple[Comparison, ArmResult]:
+    """The example of the issue and its arm bf16, whose difference gets `changes`."""
+    comparison = realistic()
+    base, placebo, bf16, fp16 = comparison.arms
+    assert bf16.difference is not None
+    assert bf16.flips is not None
+    assert placebo.flips is not None
+    values = {
+        "estimate": -0.001,
+        "interval95": (-0.011, 0.009),
+        "interval90": (-0.009, 0.007),
+        "p_difference": 0.8,
+        "p_equivalence": 0.06,
+        "p_difference_holm": 0.9,
+        "p_equivalence_holm": 0.12,
+        "verdict": "undecided",
+        "seeds_to_decide": (9, 21),
+    }
+    bf16 = replace(
+        bf16,
+        difference=replace(bf16.difference, **values | changes),
+        flips=replace(bf16.flips, mean=31.0),
+    )
+    placebo = replace(placebo, flips=replace(placebo.flips, mean=29.0))
+    comparison = replace(comparison, arms=(base, placebo, bf16, fp16), margin_share_of_errors=0.06)
+    return comparison, bf16
+
+
+def verdict(**changes: Any) -> str:
+    return verdict_text(*of_issue(**changes))
+
+
+def test_the_verdict_of_the_issue():
+    assert verdict() == (
+        "bf16 is 2.4x faster than fp32 (range 2.38 to 2.48 over the seeds) and needs 11 % less "
+        f"memory. Accuracy difference {MINUS}0.1 points (95 % CI {MINUS}1.1 to +0.9, 5 seeds): "
+        "undecided at a margin of 1 point. bf16 changes 31 of 754 predictions; the placebo changes "
+        "29. A margin of 1 point is 6 % of fp32's errors; a decision would probably need "
+        "about 9 to 21 seeds."
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "equivalent",
+            f": equivalent at a margin of 1 point (90 % CI {MINUS}0.9 to +0.7). bf16",
+        ),
+        ("worse beyond the margin", ": worse beyond the margin of 1 point. bf16"),
+        ("worse, size uncertain", ": worse, size uncertain (margin 1 point). bf16"),
+        ("better beyond the margin", ": better beyond the margin of 1 point. bf16"),
+        ("better, size uncertain", ": better, size uncertain (margin 1 point). bf16"),
+    ],
+)
+def test_a_decided_mode_needs_no_more_seeds(name, words):
+    text = verdict(verdict=name, seeds_to_decide=None)
+    assert words in text
+    assert text.endswith(" A margin of 1 point is 6 % of fp32's errors.")
+
+
+@pytest.mark.parametrize(
+    ("seeds", "words"),
+    [
+        ((9, 9), "; a decision would probably need about 9 seeds."),
+        (
+            (40, 1000),
+            "; a decision is unlikely with fewer than 40 seeds, and not certain with more.",
+        ),
+        (
+            None,
+            "; more seeds are unlikely to allow a decision, because 754 examples are too few.",
+        ),
+    ],
+)
+def test_how_many_seeds_would_decide(seeds, words):
+    assert verdict(seeds_to_decide=seeds).endswith(words)
+
+
+def test_what_equivalence_does_not_exclude():
+    text = verdict(
+        verdict="equivalent", seeds_to_decide=None, unseen_share=0.003965, failure_rate=0.4507
+    )
+    assert text.endswith(
+        "; a subgroup of up to 0.4 % of examples could fail at every seed without being among "
+        "these 754 (probability 5 %); 5 seeds without a failure exclude only "
+        "failure rates above 45 %."
+    )
+
+
+def test_why_a_small_difference_is_not_called_equivalent():
+    text = verdict(seeds_to_decide=(9, 21), cases_needed=299)
+    assert text.endswith(
+        "; a loss of 1 point could come from rare examples that are not in this test set: "
+        "excluding it takes at least 299 examples, and there are 754."
+    )
+    comparison, arm = of_issue(cases_needed=60, rarest_class=0, rarest_cases=3)
+    name = comparison.label_names[0]
+    assert verdict_text(comparison, arm).endswith(
+        f"; a loss of 1 point could come from class {name!r} only: excluding it takes at least "
+        "60 examples of that class, and there are 3."
+    )
+
+
+def test_a_verdict_that_is_undecided_only_after_holm():
+    text = verdict(p_difference=0.03, p_difference_holm=0.06)
+    assert "(its 95 % CI excludes 0, but not after Holm's correction for 2 modes)" in text
+    text = verdict(p_equivalence=0.03, p_equivalence_holm=0.06)
+    assert "(its 90 % CI lies within the margin, but not after Holm's" in text
+    assert "Holm" not in verdict()
+
+
+@pytest.mark.parametrize("name", ["worse, size uncertain", "better, size uncertain"])
+def test_a_difference_whose_size_is_uncertain_only_after_holm(name):
+    text = verdict(verdict=name, p_beyond=0.03, p_beyond_holm=0.06)
+    assert (
+        f": {name} (margin 1 point; its 95 % CI lies beyond the margin, but not after Holm's "
+        "correction for 2 modes). bf16" in text
+    )
+    for p_beyond, p_beyond_holm in ((0.06, 0.12), (None, None)):
+        text = verdict(verdict=name, p_beyond=p_beyond, p_beyond_holm=p_beyond_holm)
+        assert f": {name} (margin 1 point). bf16" in text
+
+
+def test_interim_analyses_and_their_level():
+    comparison, arm = of_issue(level95=0.975, level90=0.95)
+    text = verdict_text(replace(comparison, looks=(5, 10), alpha=0.025), arm)
+    assert f"(97.5 % CI {MINUS}1.1 to +0.9, 5 seeds, planned analysis 1 of 2)" in text
+
+
+def test_macro_f1_has_no_share_of_errors():
+    comparison, arm = of_issue()
+    text = verdict_text(replace(comparison, metric="macro_f1"), arm)
+    assert "Macro F1 difference " in text
+    assert "A margin of 1 point is 6 % of the gap between fp32 and a perfect macro F1;" in text
+
+
+@pytest.mark.parametrize(
+    ("speed", "spread", "words"),
+    [
+        (2.4, (2.3, 2.51), "is 2.4x faster than fp32 (range 2.30 to 2.51 over the seeds)"),
+        (12.34, (11.9, 12.6), "is 12x faster than fp32 (range 11.9 to 12.6 over the seeds)"),
+        (1.3, (1.1, 1.37), "is 1.3x faster than fp32 (range 1.10 to 1.37 over the seeds)"),
+        (1.06, (1.04, 1.08), "is 1.06x faster than fp32 (range 1.04 to 1.08 over the seeds)"),
+        (0.5, (0.4, 0.8), "is 2.0x slower than fp32 (range 1.25 to 2.50 over the seeds)"),
+        # faster at one seed and slower at another
+        (
+            1.06,
+            (0.97, 1.1),
+            "is about as fast as fp32 (speed-up 1.06x, range 0.97 to 1.10 over the seeds)",
+        ),
+        (
+            1.3,
+            (0.9, 1.4),
+            "is about as fast as fp32 (speed-up 1.3x, range 0.90 to 1.40 over the seeds)",
+        ),
+        (
+            0.9,
+            (0.85, 1.0),
+            "is about as fast as fp32 (speed-up 0.90x, range 0.85 to 1.00 over the seeds)",
+        ),
+        # within the tolerance of the clock
+        (
+            1.02,
+            (1.01, 1.03),
+            "is about as fast as fp32 (speed-up 1.02x, range 1.01 to 1.03 over the seeds)",
+        ),
+    ],
+)
+def test_speed_and_its_spread(speed, spread, words):
+    assert costs(speed=speed, spread=spread, memory=None) == f"bf16 {words}."
+
+
+def test_one_seed_has_no_spread():
+    arm = realistic().arms[2]
+    changed = replace(arm, runs=arm.runs[:1])
+    text = costs(changed, speed=1.5, spread=(1.5, 1.5), memory=None)
+    assert text == "bf16 is 1.5x faster than fp32 (one seed)."
+    text = costs(changed, speed=1.01, spread=(1.01, 1.01), memory=None)
+    assert text == "bf16 is about as fast as fp32 (speed-up 1.01x with one seed)."
+
+
+@pytest.mark.parametrize(
+    ("speed", "memory", "words"),
+    [
+        (2.4, 0.89, "is 2.4x faster than fp32 and needs 11 % less memory."),
+        (12.34, None, "is 12x faster than fp32."),
+        (1.5, 1.08, "is 1.5x faster than fp32 but needs 8 % more memory."),
+        (1 / 1.1, 0.5, "is 1.10x slower than fp32 but needs 50 % less memory."),
+        (1 / 1.1, 1.5, "is 1.10x slower than fp32 and needs 50 % more memory."),
+        (1.02, 0.89, "is about as fast as fp32 and needs 11 % less memory."),
+        (0.97, 1.004, "is about as fast as fp32 and needs as much memory."),
+        (None, 0.89, "needs 11 % less memory than fp32; its speed was not measured."),
+        (None, 1.0, "needs as much memory as fp32; its speed was not measured."),
+    ],
+)
+def test_speed_and_memory(speed, memory, words):
+    assert costs(speed=speed, spread=None, memory=memory, steps=()) == f"bf16 {words}"
+
+
+@pytest.mark.parametrize(
+    ("memory", "words"),
+    [
+        (0.89, "bf16 needs 11 % less memory than fp32; its speed is not ranked because"),
+        (None, "The speed of bf16 is not ranked because"),
+    ],
+)
+def test_an_unranked_speed_has_a_reason(memory, words):
+    base = realistic().arms[0]
+    emulated = replace(base, execution="emulated")
+    text = costs(base=emulated, speed=None, spread=None, memory=memory)
+    assert text == f"{words} fp32 is emulated."
+    unstable = replace(base, status="unstable")
+    text = costs(base=unstable, speed=2.4, spread=(2.3, 2.5), memory=memory)
+    assert (
+        text
+        == "Speed and memory of bf16 are not ranked because fp32 has diverged or unfinished runs."
+    )
+    # without a measurement, the baseline does not matter
+    assert "not ranked" not in costs(
+        base=emulated, speed=None, spread=None, memory=memory, steps=()
+    )
+
+
+def costs(arm=None, *, base=None, speed, spread, memory, steps=(0.1,)) -> str:
+    """The sentence on the speed and memory of the example's bf16 with these ratios."""
+    arm = arm or realistic().arms[2]
+    changed = replace(
+        arm,
+        speed=replace(arm.speed, ratio=speed, ratio_spread=spread, step_seconds=steps),
+        memory=replace(arm.memory, ratio=memory),
+    )
+    return cost_text(changed, base or realistic().arms[0])
+
+
+def test_the_speed_of_an_emulated_mode_is_not_reported():
+    base, arm = realistic().arms[0], realistic().arms[3]
+    assert (
+        cost_text(arm, base)
+        == "fp16 is emulated, so its speed says nothing about its speed on a GPU."
+    )
+    # even if a ratio is set
+    assert arm.speed is not None
+    assert "faster" not in cost_text(replace(arm, speed=replace(arm.speed, ratio=3.0)), base)
+
+
+def test_incomplete_arms():
+    bf16, fp16, fp8 = verdict_texts(broken())
+    assert bf16.startswith("Speed and memory of bf16 were not measured. Accuracy difference ")
+    assert (
+        ": no verdict, because a confidence interval needs at least 3 seeds. bf16 changes" in bf16
+    )
+    assert fp16 == (
+        "fp16 (emulated) is unstable because 1 of 2 runs diverged (seed 2): the loss was not "
+        "finite at step 181 in 8 steps in a row. No mean over the remaining runs is reported."
+    )
+    assert (
+        fp8
+        == "fp8 failed because 2 of 2 runs did not finish (seeds 1 and 2): no fp8 on this device."
+    )
+
+
+def test_an_incomplete_baseline_leaves_no_difference():
+    comparison = broken()
+    base = replace(comparison.arms[0], metrics={}, status="failed", status_words="failed, 1 of 2")
+    text = verdict_texts(replace(comparison, arms=(base, *comparison.arms[1:])))[0]
+    assert "Accuracy difference unknown because fp32 has diverged or unfinished runs" in text
+
+
+def test_existing_verdicts_are_ignored():
+    assert verdict_texts(replace(realistic(), verdicts=("wrong",))) == realistic().verdicts
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0.0, "0.0"), (-0.0004, "0.0"), (0.0004, "0.0"), (-0.001, f"{MINUS}0.1"), (0.012, "+1.2")],
+)
+def test_signs(value, shown):
+    assert numbers.points(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0.0, "0.0 points"),
+        (0.01, "+1.0 point"),
+        (-0.002, f"{MINUS}0.2 points"),
+        (0.011, "+1.1 points"),
+    ],
+)
+def test_only_one_point_is_singular(value, shown):
+    assert numbers.Units("accuracy", 0.01).difference_with_unit(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("margin", "decimals"), [(0.05, 1), (0.01, 1), (0.005, 2), (0.001, 2), (0.0005, 3)]
+)
+def test_a_small_margin_has_more_decimals(margin, decimals):
+    assert numbers.decimals_for_margin(margin) == decimals
+
+
+@pytest.mark.parametrize(
+    ("seeds", "shown"),
+    [
+        ((1, 2, 3), "seeds 1 to 3"),
+        ((3, 7, 12), "seeds 3, 7 and 12"),
+        ((1, 2), "seeds 1 and 2"),
+        ((7,), "seed 7"),
+    ],
+)
+def test_seeds_in_words(seeds, shown):
+    assert numbers.seed_list(seeds) == shown
+
+
+def test_p_values_are_never_zero():
+    shown = [numbers.p_value(p) for p in (None, 0.0, 1e-9, 0.0123, 0.34, 1.0)]
+    assert shown == ["-", "< 0.001", "< 0.001", "0.012", "0.34", "1.00"]
+
+
+def test_times_have_three_significant_digits():
+    assert [numbers.milliseconds(s) for s in (0.00123, 0.0123, 0.241, 12.3)] == [
+        *("1.23", "12.3", "241", "12300"),
+    ]

@@ -1,0 +1,171 @@
+"""Rows with any number of labels: three ways to write them, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
+from tiny_files import WHOLE, load, write
+
+from ampft.data.load import load_data
+from ampft.data.request import DataRequest
+from ampft.data.row_labels import RowLabels
+from ampft.errors import InputError
+
+ROWS = [("one", ("b", "a")), ("two", ("a",)), ("three", ()), ("four", ("c", "a"))]
+SEVERAL = {"several_labels": True}
+
+
+def sets_of(data, split="train"):
+    part, names = data.splits[split], data.label_names
+    labels = [frozenset(names[code] for code in codes) for codes in part["label"]]
+    return list(zip(part["text"][:], labels, strict=True))
+
+
+EXPECTED = [(text, frozenset(labels)) for text, labels in ROWS]
+
+
+def files():
+    separated = [f'{text},"{",".join(labels)}"' for text, labels in ROWS]
+    spaced = [f"{text},{' | '.join(labels)}" for text, labels in ROWS]
+    columns = [f"{text},{','.join(str(int(n in labels)) for n in 'abc')}" for text, labels in ROWS]
+    lines = [json.dumps({"text": text, "label": labels}) for text, labels in ROWS]
+    return {
+        "separated": ("train.csv", "\n".join(["text,label", *separated]), {}),
+        "another separator": (
+            "train.csv", "\n".join(["text,label", *spaced]), {"label_separator": "|"},
+        ),
+        "list": ("train.jsonl", "\n".join(lines), {}),
+        "columns": (
+            "train.csv", "\n".join(["text,a,b,c", *columns]),
+            {"label_column_names": ("a", "b", "c")},
+        ),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("form", files())
+def test_every_form_gives_the_same_data(tmp_path, form):
+    name, content, options = files()[form]
+    data = load(tmp_path, content + "\n", name, **SEVERAL, **options)
+    assert data.label_names == ("a", "b", "c")
+    assert sets_of(data) == EXPECTED
+    assert data.labels("train").tolist() == [
+        [True, True, False], [True, False, False], [False] * 3, [True, False, True],
+    ]  # fmt: skip
+    assert "1.25 labels per training row; 1 of 4 rows have none." in data.notes
+    other = load(tmp_path, files()["list"][1] + "\n", "other.jsonl", **SEVERAL)
+    assert data.fingerprints == other.fingerprints
+
+
+def test_lists_in_parquet(tmp_path):
+    table = pa.table({"text": [t for t, _ in ROWS], "label": [list(labels) for _, labels in ROWS]})
+    pq.write_table(table, tmp_path / "train.parquet")
+    request = DataRequest(train_file=tmp_path / "train.parquet", **SEVERAL, **WHOLE)
+    assert sets_of(load_data(request)) == EXPECTED
+
+
+def test_lists_of_declared_classes_keep_their_order(tmp_path):
+    classes = ClassLabel(names=["c", "b", "a", "never"])
+    features = Features({"text": Value("string"), "emotions": List(classes)})
+    rows = {"text": [t for t, _ in ROWS], "emotions": [list(labels) for _, labels in ROWS]}
+    DatasetDict({"train": Dataset.from_dict(rows, features=features)}).save_to_disk(tmp_path / "d")
+    data = load_data(DataRequest(dataset_name=str(tmp_path / "d"), **SEVERAL, **WHOLE))
+    assert data.label_names == ("c", "b", "a", "never")
+    assert sets_of(data) == EXPECTED
+
+
+REFUSED = {
+    "neither 0 nor 1": (
+        "text,a,b\nx,1,0\ny,2,1\n", {"label_column_names": ("a", "b")},
+        r"line 3: column 'a' must be 0 or 1, and is '2'",
+    ),
+    "an empty cell of 0 and 1": (
+        "text,a,b\nx,1,0\ny,,1\n", {"label_column_names": ("a", "b")}, r"line 3: column 'a'",
+    ),
+    "a column that is not there": (
+        "text,a,b\nx,1,0\n", {"label_column_names": ("a", "d")}, r"no column 'd'",
+    ),
+    "no label at all": ("text,label\nx,\ny,\n", {}, r"none of 2 rows has a label"),
+    "one label only": ("text,label\nx,a\ny,a\n", {}, r"all 2 rows have the label 'a'"),
+    "a label that says there is none": ("text,label\nx,a\ny,\"b,-1\"\n", {}, r"line 3: the label"),
+    "the text is a label": (
+        "text,a,b\nx,1,0\n",
+        {"label_column_names": ("a", "b"), "text_column_names": ("a",)},
+        r"neither may be a column of labels \(a, b\)",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_refused(tmp_path, case):
+    content, options, message = REFUSED[case]
+    with pytest.raises(InputError, match=message):
+        load(tmp_path, content, **SEVERAL, **options)
+
+
+def test_a_list_where_one_label_is_expected_names_the_task(tmp_path):
+    content = '{"text": "x", "label": ["a", "b"]}\n'
+    with pytest.raises(InputError, match=r"line 1: found several labels.*Add --task multi-label"):
+        load(tmp_path, content, "train.jsonl")
+
+
+def test_built_in_data_have_one_label():
+    with pytest.raises(InputError, match="the built-in stdlib has one label per example"):
+        load_data(DataRequest(**SEVERAL))
+
+
+def test_labels_that_training_lacks_are_named(tmp_path):
+    write(tmp_path, 'text,label\nx,a\ny,"a,z"\n', "validation.csv")
+    with pytest.raises(InputError, match=r"validation\.csv, line 3: .*'z'"):
+        load(
+            tmp_path, 'text,label\nx,"a,b"\ny,b\n', **SEVERAL,
+            validation_file=tmp_path / "validation.csv",
+        )  # fmt: skip
+
+
+def test_ignored_labels_take_their_rows_with_them(tmp_path):
+    content = 'text,label\nx,"a,b"\ny,"skip,a"\nz,b\n'
+    data = load(tmp_path, content, **SEVERAL, ignore_labels=("skip",))
+    assert sets_of(data) == [("x", frozenset("ab")), ("z", frozenset("b"))]
+
+
+def test_rows_are_stratified_by_their_rarest_label():
+    labels = RowLabels.from_counts([0, 1, 0, 0, 2, 1, 0], [2, 1, 0, 2, 2])
+    assert labels.strata().tolist() == [1, 0, -1, 2, 1]
+    assert labels.of_row(3) == {0, 2}
+    assert labels.of_row(2) == frozenset()
+    assert labels.having([1, 2]).tolist() == [0, 3, 4]
+
+
+def test_one_label_each_is_its_own_stratum():
+    codes = np.random.default_rng(0).integers(0, 5, 100)
+    assert (RowLabels(codes, np.arange(100), 100).strata() == codes).all()
+
+
+def test_a_rare_label_is_in_every_split_that_is_made(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = [
+        f'text {i},"common{",rare" * (i % 20 == 0)}{",other" * (rng.random() < 0.4)}"'
+        for i in range(400)
+    ]
+    content = "\n".join(["text,label", *rows]) + "\n"
+    fractions = {"validation_fraction": 0.1, "test_fraction": 0.2}
+    data = load(tmp_path, content, **SEVERAL, **fractions)
+    counts = {
+        split: int(data.labels(split)[:, data.label_names.index("rare")].sum())
+        for split in data.splits
+    }
+    assert counts == {"train": 14, "validation": 2, "test": 4}
+
+
+def test_shared_rows_with_other_labels_are_counted(tmp_path):
+    write(tmp_path, 'text,label\nx,"b,a"\ny,"a"\n', "validation.csv")
+    data = load(
+        tmp_path, 'text,label\nx,"a,b"\ny,b\nz,"a,b"\n', **SEVERAL,
+        validation_file=tmp_path / "validation.csv",
+    )  # fmt: skip
+    assert any("2 of 2 validation rows" in n and "1 of them with another" in n for n in data.notes)

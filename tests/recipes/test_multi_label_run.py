@@ -1,0 +1,83 @@
+"""Any number of labels per text: from the file to the report, `ampft predict` and a pipeline."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pyarrow.parquet as pq
+import pytest
+from running import BIN, CLASSIFY, WORDS, Finished, call, rows, succeeded, text_settings, write_csv
+from test_saved_model import FLOAT32_TOLERANCE
+
+pytestmark = pytest.mark.slow
+
+
+def labelled(count: int, seed: int) -> list[tuple[str, str]]:
+    """Return texts with the words of none, one or two classes, and those classes."""
+    names = list(WORDS)
+    table = []
+    for index, (text, label) in enumerate(rows(count, seed)):
+        labels = [label] if index % 3 else [label, names[(names.index(label) + 1) % len(names)]]
+        words = " ".join(WORDS[name][index % len(WORDS[name])] for name in labels[1:])
+        table.append((f"{text} {words}".strip(), "|".join(labels)))
+    return table
+
+
+@pytest.fixture(scope="module")
+def run(tiny_model, tmp_path_factory) -> Finished:
+    files = tmp_path_factory.mktemp("files")
+    for seed, (name, count) in enumerate({"train": 140, "validation": 30, "test": 45}.items()):
+        write_csv(files / f"{name}.csv", labelled(count, seed), ("text", "labels"))
+    folder = tmp_path_factory.mktemp("runs") / "multi-label"
+    done = succeeded(
+        call(
+            BIN / "accelerate", "launch", CLASSIFY, "--task", "multi-label",
+            "--label_separator", "|", "--threshold", 0.4, "--class_weights", "balanced",
+            "--baseline", *text_settings(files, tiny_model, folder),
+        )
+    )  # fmt: skip
+    return Finished(folder, done.stdout, done.stderr)
+
+
+@pytest.fixture(scope="module")
+def predictions(run):
+    return pq.read_table(run.folder / "predictions.parquet").to_pydict()
+
+
+def test_it_learns_and_reports(run):
+    report = run.report
+    assert report["micro_f1"] > 0.85
+    for name in ("macro_f1", "samples_f1", "subset_accuracy", "hamming_loss"):
+        assert 0 <= report[name] <= 1
+    assert f"micro F1 {report['micro_f1']:.4f}" in run.stdout.splitlines()[-1]
+    assert "baseline   TF-IDF with logistic regression: micro F1 " in run.stdout
+    assert run.record["metrics"]["macro_average_precision"] > 0.9
+    assert run.record["best"]["metric"] == "micro_f1"
+
+
+def test_the_card_calls_the_pipeline_for_all_labels(run):
+    card = (run.folder / "README.md").read_text(encoding="utf-8")
+    assert 'classify("a text", top_k=None)' in card
+    assert "micro average" in card
+
+
+def test_a_pipeline_of_transformers_gives_the_same_probabilities(run, predictions):
+    from transformers import pipeline
+
+    classify = pipeline("text-classification", model=str(run.folder), device="cpu")
+    found = classify(predictions["text"], top_k=None)
+    names = run.record["label_names"]
+    for scores, expected in zip(found, predictions["probabilities"], strict=True):
+        by_name = {score["label"]: score["score"] for score in scores}
+        own = [by_name[name] for name in names]
+        assert own == pytest.approx(expected, abs=FLOAT32_TOLERANCE)
+
+
+def test_predict_writes_labels_as_the_training_file_has_them(run, predictions, tmp_path):
+    texts = write_csv(tmp_path / "new.csv", [(text,) for text in predictions["text"]], ["text"])
+    done = succeeded(call(BIN / "ampft", "predict", "--model", run.folder, texts))
+    table = list(csv.DictReader(io.StringIO(done.stdout)))
+    assert [row["prediction"] for row in table] == [
+        "|".join(names) for names in predictions["prediction"]
+    ]

@@ -1,0 +1,159 @@
+"""What CONTRIBUTING says of adding a task, a precision, a metric, a flag and a data source is true:
+each test adds one in the places that are listed there, and in no others."""
+
+from __future__ import annotations
+
+import dataclasses
+import runpy
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from accelerate.state import AcceleratorState
+from tiny_text import LABELS
+
+from ampft.arguments import ClassifyArguments
+from ampft.arguments.flags import flag, parse_flags
+from ampft.comparison.analysis.compare import compare_folders
+from ampft.data.load import load_data
+from ampft.data.request import DataRequest
+from ampft.data.sources.files import READERS
+from ampft.data.sources.table import Table
+from ampft.errors import InputError
+from ampft.metrics.sums import Metric, class_counts, one_of_all
+from ampft.precision.modes import TABLE, Mode
+from ampft.precision.resolve import _PROBES, resolve
+from ampft.runs.record import read_record
+from ampft.runs.show import read_report
+from ampft.tasks import TASKS, TaskKind
+from ampft.tasks.single_label import METRICS, SingleLabel
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def train():
+    """The `train` function of the recipe."""
+    return runpy.run_path(str(REPOSITORY / "recipes" / "classify.py"))["train"]
+
+
+@pytest.fixture
+def arguments(tmp_path, tiny_bert):
+    lines = [f"w{i % 7} w{i % 5},{LABELS[i % 3]}" for i in range(60)]
+    (tmp_path / "train.csv").write_text("\n".join(["text,label", *lines]) + "\n")
+    return ClassifyArguments(
+        model_name_or_path=str(tiny_bert),
+        train_file=str(tmp_path / "train.csv"),
+        max_train_steps=2,
+        use_cpu=True,
+        cpu_threads=1,
+        output_dir=str(tmp_path / "run"),
+    )
+
+
+def trained(train, arguments) -> list[Path]:
+    """Train in fp32 and in bf16; return the two folders."""
+    folders = []
+    for mode in ("fp32", "bf16"):
+        folders.append(Path(arguments.output_dir).with_name(mode))
+        AcceleratorState._reset_state(reset_partial_state=True)
+        run = {"mixed_precision": mode, "output_dir": str(folders[-1])}
+        train(dataclasses.replace(arguments, **run))
+    return folders
+
+
+@dataclasses.dataclass(frozen=True)
+class SquaredError(SingleLabel):
+    """One label per example, learned with the squared error of the probabilities."""
+
+    name = "squared_error"
+
+    def loss(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Return the summed Brier score."""
+        one_hot = torch.nn.functional.one_hot(targets, logits.shape[-1])
+        return (logits.softmax(dim=-1) - one_hot).square().sum()
+
+
+@pytest.mark.usefixtures("fresh_accelerate")
+def test_a_task(monkeypatch, arguments, train):
+    module = types.ModuleType("ampft.tasks.squared_error")
+    module.SquaredError = SquaredError
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    row = dataclasses.replace(TASKS["text"], problem="squared_error:SquaredError")
+    assert isinstance(row, TaskKind)
+    monkeypatch.setitem(TASKS, "squared-error", row)
+    folders = trained(train, dataclasses.replace(arguments, task="squared-error"))
+    records = [read_record(folder) for folder in folders]
+    for folder, record in zip(folders, records, strict=True):
+        assert (record.task, record.status) == ("squared-error", "finished")
+        assert read_report(folder, record).metrics()["accuracy"] == record.metrics["accuracy"]
+    found = [arm.metrics["accuracy"].mean for arm in compare_folders(folders).arms]
+    assert found == [record.metrics["accuracy"] for record in records]
+
+
+@pytest.mark.usefixtures("fresh_accelerate")
+def test_a_precision(monkeypatch, arguments, train):
+    row = Mode("bf16-by-hand", "bf16", "float32", "bfloat16", "by_hand")
+    monkeypatch.setitem(TABLE, row.name, row)
+    monkeypatch.setitem(_PROBES, "by_hand", lambda device: ("native", f"asked {device.type}"))
+    assert resolve("bf16-by-hand", torch.device("cpu")).reason == "asked cpu"
+    train(dataclasses.replace(arguments, mixed_precision="bf16-by-hand"))
+    record = read_record(Path(arguments.output_dir))
+    assert record.precision.resolved["mode"] == "bf16-by-hand"
+    assert "bfloat16 x bfloat16" in record.precision.summary
+
+
+@pytest.mark.usefixtures("fresh_accelerate")
+def test_a_metric(monkeypatch, arguments, train):
+    def error_rate(sums: np.ndarray) -> np.ndarray:
+        counts = class_counts(sums)
+        return 1 - counts.right.sum(axis=-1) / counts.cases
+
+    metric = Metric("error_rate", "error rate", error_rate, one_of_all, higher_is_better=False)
+    monkeypatch.setitem(METRICS, metric.name, metric)
+    chosen = dataclasses.replace(arguments, metric_for_best_model="error_rate")
+    folders = trained(train, chosen)
+    comparison = compare_folders(folders, metric="error_rate")
+    for arm in comparison.arms:
+        assert arm.metrics["error_rate"].mean == pytest.approx(1 - arm.metrics["accuracy"].mean)
+    assert read_record(folders[0]).best.metric == "error_rate"
+
+
+def test_a_flag(capsys):
+    @dataclasses.dataclass(frozen=True)
+    class Arguments(ClassifyArguments):
+        momentum: float = flag(0.9, "momentum of SGD", group="optimizer", at_least=0, below=1)
+
+    more = {"program": "classify.py", "description": "Train."}
+    arguments, given = parse_flags(Arguments, ["--momentum", "0.5"], **more)
+    assert (arguments.momentum, set(given)) == (0.5, {"momentum"})
+    with pytest.raises(InputError, match=r"--momentum.* 1"):
+        parse_flags(Arguments, ["--momentum", "1"], **more)
+    with pytest.raises(SystemExit):
+        parse_flags(Arguments, ["--help"], **more)
+    assert "momentum of SGD" in capsys.readouterr().out
+
+
+def test_a_data_source(monkeypatch, tmp_path):
+    def read_fasttext(path: Path, *, encoding: str) -> Table:
+        """Read lines such as `__label__good a text`."""
+
+        def read(names):
+            for number, line in enumerate(path.read_text(encoding=encoding).splitlines(), start=1):
+                label, text = line.removeprefix("__label__").split(" ", maxsplit=1)
+                cells = {"text": text, "label": label}
+                yield number, [cells[name] for name in names]
+
+        return Table(columns=("text", "label"), read=read, unit="line", origin=str(path))
+
+    monkeypatch.setitem(READERS, ".fasttext", read_fasttext)
+    path = tmp_path / "train.fasttext"
+    path.write_text("".join(f"__label__{'ab'[i % 2]} text {i}\n" for i in range(40)))
+    data = load_data(DataRequest(train_file=path))
+    assert data.label_names == ("a", "b")
+    assert {split: len(part) for split, part in data.splits.items()} == {
+        "train": 28, "validation": 4, "test": 8,
+    }  # fmt: skip
