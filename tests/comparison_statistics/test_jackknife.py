@@ -328,3 +328,50 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     seconds, extra_kib = map(float, done.stdout.split())
     assert seconds < 30
     assert extra_kib < 300 * 1024
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_leaving_a_group_out_leaves_its_examples_out(name):
+    generator = np.random.default_rng(3)
+    labels, arm, baseline = generator.integers(0, 3, (3, 40))
+    groups = np.concatenate([np.arange(12), generator.integers(0, 12, 28)])
+    losses = generator.random((2, 40))
+
+    def sums(predicted, values, rows):
+        if METRICS[name].of is METRICS["log_loss"].of:
+            return mean_sums(values[rows])
+        return single_label_sums(labels[rows], predicted[rows], 3)
+
+    def difference(rows):
+        pairs = ((arm, losses[0]), (baseline, losses[1]))
+        values = [METRICS[name].value(sums(*pair, rows)) for pair in pairs]
+        return values[0] - values[1]
+
+    everything = np.arange(40)
+    jackknife = jackknife_differences(
+        [sums(arm, losses[0], everything).grouped(groups)],
+        [sums(baseline, losses[1], everything).grouped(groups)],
+        METRICS[name],
+    )
+    left_out = np.array([difference(np.flatnonzero(groups != group)) for group in range(12)])
+    assert jackknife.cases == 12
+    np.testing.assert_allclose(jackknife.per_seed, difference(everything), atol=SAME)
+    assert jackknife.variance == pytest.approx(11 / 12 * ((left_out - left_out.mean()) ** 2).sum())
+
+
+def test_groups_of_one_example_each_change_nothing():
+    generator = np.random.default_rng(4)
+    labels, *predicted = generator.integers(0, 4, (5, 50))
+    order = generator.permutation(50)
+    arm, baseline = (
+        [single_label_sums(labels, row, 4) for row in rows]
+        for rows in (predicted[:2], predicted[2:])
+    )
+    alone = jackknife_differences(arm, baseline, MACRO_F1)
+    grouped = jackknife_differences(
+        [each.grouped(order) for each in arm], [each.grouped(order) for each in baseline], MACRO_F1
+    )
+    assert grouped.covariance == pytest.approx(alone.covariance, abs=SAME)
+    assert grouped.variance == pytest.approx(alone.variance)
+    assert grouped.costliest.worth == pytest.approx(alone.costliest.worth)
+    np.testing.assert_allclose(grouped.by_case[order], alone.by_case, atol=SAME)
