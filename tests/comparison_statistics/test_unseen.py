@@ -88,3 +88,22 @@ def test_too_few_cases_are_not_called_equivalent(n, verdict):
         needed=299 if verdict is Verdict.UNDECIDED else None,
         costliest=CostliestCase(pytest.approx(1 / n), None, n),
     )
+
+
+def test_with_several_modes_the_reason_is_given_at_the_level_of_holm():
+    """320 cases exclude a loss of one point at 5 %, which one mode needs, but not at 2.5 %."""
+    clean = agreeing((160, 160), ACCURACY)
+    assert decide({"a": clean}, margin=MARGIN)["a"].verdict is Verdict.EQUIVALENT
+    for decision in decide({"a": clean, "b": clean}, margin=MARGIN).values():
+        assert decision.verdict is Verdict.UNDECIDED
+        assert decision.p_equivalence <= 0.05 < decision.p_equivalence_holm
+        assert decision.blind.needed == 368
+        assert 0.99**368 <= 0.025 < 0.99**367
+
+
+def test_after_an_equivalent_mode_the_others_are_tested_at_a_higher_level():
+    modes = {"a": agreeing((300, 300), ACCURACY), "b": agreeing((140, 140), ACCURACY)}
+    decisions = decide(modes, margin=MARGIN)
+    assert decisions["a"].verdict is Verdict.EQUIVALENT
+    assert decisions["a"].blind.needed is None
+    assert decisions["b"].blind.needed == 299

@@ -121,6 +121,7 @@ def decide(
     equivalence = {name: each.p_equivalence(margin) for name, each in estimates.items()}
     beyond = {name: each.p_beyond(margin) for name, each in estimates.items()}
     adjusted = [holm(family) for family in (difference, equivalence, beyond)]
+    established = sum(p_value <= alpha for p_value in adjusted[1].values())
     decisions: dict[str, Decision] = {}
     for name, each in estimates.items():
         p_difference, p_equivalence, p_beyond = (family[name] for family in adjusted)
@@ -149,15 +150,25 @@ def decide(
             seeds_to_decide=(
                 seeds_to_decide(each, margin=margin, alpha=first_step) if undecided else None
             ),
-            blind=_blind_spot(each, margin=margin, alpha=alpha),
+            blind=_blind_spot(
+                each,
+                margin=margin,
+                alpha=None if p_equivalence <= alpha else alpha / (len(estimates) - established),
+            ),
         )
     return decisions
 
 
-def _blind_spot(each: DifferenceEstimate, *, margin: float, alpha: float) -> BlindSpot:
+def _blind_spot(each: DifferenceEstimate, *, margin: float, alpha: float | None) -> BlindSpot:
+    """Return what the comparison cannot see.
+
+    Args:
+        each: Estimate of a mode.
+        margin: In the metric's unit.
+        alpha: Level at which Holm's procedure refused equivalence; None where it did not.
+    """
     needed = None
-    is_refused = each.p_equivalence_by_t(margin) <= alpha < each.p_equivalence(margin)
-    if is_refused and each.costliest and each.cases:
+    if alpha and each.costliest and each.cases and each.p_equivalence_by_t(margin) <= alpha:
         needed = support_needed(each.costliest, each.cases, margin=margin, alpha=alpha)
     return BlindSpot(
         share_of_cases=rate_not_excluded(each.cases) if each.cases else None,
