@@ -70,7 +70,7 @@ def joined_texts(data: ClassificationData, split: str) -> list[str]:
     return ["\n".join(texts) for texts in zip(*columns, strict=True)]
 
 
-def baseline_sentence(task: Task, split: str) -> str:
+def baseline_summary(task: Task, split: str) -> str:
     """Return what TF-IDF with logistic regression reaches on `split`, or why there is no result."""
     started = time.perf_counter()
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from huggingface_hub import EvalResult, ModelCardData
 
 from ampft.runs.record import RunRecord
-from ampft.runs.show import precision_words, problem_of, steps_words
+from ampft.runs.show import describe_precision, describe_steps, problem_of
 from ampft.tasks import TASKS
 from ampft.tasks.outcome import Report, headline
 from ampft.text.markdown import code, metadata_text, prose
@@ -97,7 +97,7 @@ def _precision(record: RunRecord) -> str:
     stored = record.precision.resolved.get("storage_dtype") or "float32"
     measured = f"\n\nMeasured in the first step: {prose(executed)}." if executed else ""
     return (
-        f"## Precision\n\nTrained in {prose(precision_words(record))}.{measured}\n\n"
+        f"## Precision\n\nTrained in {prose(describe_precision(record))}.{measured}\n\n"
         f"The saved weights are {prose(str(stored))}; the model runs in any precision."
     )
 
@@ -132,7 +132,7 @@ def _training(record: RunRecord) -> str:
     if record.best is not None:
         best = f" Kept: epoch {record.best.epoch}, the best by {code(record.best.metric)}."
     return (
-        f"## Training\n\nOptimizer steps: {steps_words(record)}{time} on {prose(machine)}.{best} "
+        f"## Training\n\nOptimizer steps: {describe_steps(record)}{time} on {prose(machine)}.{best} "
         "Every setting stands in `run.json`, every step in `history.jsonl`."
     )
 

@@ -23,12 +23,12 @@ OUTCOME_KEY = b"ampft.outcome"
 # The key of files from before there was more than one kind of outcome.
 LABEL_NAMES_KEY = b"ampft.label_names"
 ROWS_PER_GROUP = 8192
-OWN_COLUMNS = (
+RESERVED_COLUMNS = (
     *("example_id", "split", "label", "prediction", "label_id", "prediction_id"),
     *("confidence", "probabilities"),
 )
 # What a column that is missing, of another type or of other values leads to.
-NOT_OF_A_RUN = (AttributeError, LookupError, TypeError, ValueError)
+FORMAT_ERRORS = (AttributeError, LookupError, TypeError, ValueError)
 
 
 def write_predictions(
@@ -75,7 +75,7 @@ def read_predictions(path: Path) -> Outcome:
     """
     try:
         return _read(pq.ParquetFile(path))
-    except (OSError, pa.ArrowException, *NOT_OF_A_RUN) as error:
+    except (OSError, pa.ArrowException, *FORMAT_ERRORS) as error:
         raise InputError(f"{path}: not the predictions.parquet of a run ({error})") from error
 
 
@@ -83,7 +83,7 @@ def _read(file: pq.ParquetFile) -> Outcome:
     metadata = _metadata(file)
     outcome_type = problem_types()[metadata["kind"]].outcome_type
     names = file.schema_arrow.names
-    table = file.read(columns=[name for name in OWN_COLUMNS if name in names])
+    table = file.read(columns=[name for name in RESERVED_COLUMNS if name in names])
     return outcome_type.from_table(table, metadata)
 
 
@@ -114,4 +114,4 @@ def _table(outcome: Outcome, rows: slice, inputs: Mapping[str, Sequence[str]]) -
 
 
 def _free_name(name: str) -> str:
-    return f"input_{name}" if name in OWN_COLUMNS else name
+    return f"input_{name}" if name in RESERVED_COLUMNS else name

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Started:
+class ProcessStart:
     """The state of the process after the imports and before data and model.
 
     Attributes:
@@ -79,7 +79,7 @@ class Prepared:
         total_steps: Optimizer steps of the whole training.
     """
 
-    started: Started
+    started: ProcessStart
     args: ClassifyArguments
     output_dir: Path | None
     precision: Precision
@@ -140,10 +140,10 @@ def prepare(args: ClassifyArguments) -> Prepared:
     return prepared
 
 
-def start_clock() -> Started:
+def start_clock() -> ProcessStart:
     """Silence third-party libraries, and note time and memory."""
     quiet_libraries()
-    return Started(time.perf_counter(), resident_peak())
+    return ProcessStart(time.perf_counter(), resident_peak())
 
 
 def load_task(args: ClassifyArguments) -> Task:
@@ -161,7 +161,7 @@ def prepare_training(
     accelerator: Accelerator,
     task: Task,
     *,
-    started: Started,
+    started: ProcessStart,
     output_dir: Path | None = None,
     loaded: LoadedModel | None = None,
 ) -> Prepared:
@@ -211,7 +211,7 @@ def prepare_mode(
     precision: Precision,
     task: Task,
     *,
-    started: Started,
+    started: ProcessStart,
     loaded: LoadedModel | None = None,
 ) -> Prepared:
     """Prepare a training in one of several precisions; call it inside `separate_accelerators`.

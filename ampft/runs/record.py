@@ -181,8 +181,8 @@ class RunRecord:
         if self.status not in STATUSES:
             raise ValueError(f"status must be one of {STATUSES}, got {self.status!r}")
         # A record is written more than once; what is withheld stays so.
-        object.__setattr__(self, "arguments", withhold_secrets(self.arguments))
-        object.__setattr__(self, "command", command_words(self.command))
+        object.__setattr__(self, "arguments", redact_secrets(self.arguments))
+        object.__setattr__(self, "command", redact_command(self.command))
 
 
 def first_record(prepared: Prepared) -> RunRecord:
@@ -333,7 +333,7 @@ class StepIdsHash:
         return self._hash.hexdigest()
 
 
-WITHHELD = "(not recorded)"
+REDACTED = "(not recorded)"
 
 _SECRET_NAME = re.compile(
     r"(^|[_-])(token|secret|password|passwd|api[_-]?key|auth)$", re.IGNORECASE
@@ -341,15 +341,15 @@ _SECRET_NAME = re.compile(
 _USER_IN_ADDRESS = re.compile(r"(?<=://)[^/\s@]+@")
 
 
-def withhold_secrets(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def redact_secrets(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments without values whose name or form says that they are secret."""
     return {
-        name: WITHHELD if value is not None and _SECRET_NAME.search(name) else _no_user(value)
+        name: REDACTED if value is not None and _SECRET_NAME.search(name) else _no_user(value)
         for name, value in arguments.items()
     }
 
 
-def command_words(words: Sequence[str]) -> list[str]:
+def redact_command(words: Sequence[str]) -> list[str]:
     """Return a command line fit for a record: no folder of the program, no secret values."""
     program = PurePath(words[0]) if words else None
     # Under a home folder, an absolute path names its owner.
@@ -357,9 +357,9 @@ def command_words(words: Sequence[str]) -> list[str]:
     for previous, word in pairwise(words):
         name, equals, _ = word.partition("=")
         if previous.startswith("-") and "=" not in previous and _SECRET_NAME.search(previous):
-            kept.append(WITHHELD)
+            kept.append(REDACTED)
         elif word.startswith("-") and equals and _SECRET_NAME.search(name):
-            kept.append(f"{name}={WITHHELD}")
+            kept.append(f"{name}={REDACTED}")
         else:
             kept.append(_no_user(word))
     return kept

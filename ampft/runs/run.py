@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ampft.data.steps import StepBatch
 from ampft.errors import InputError, PrecisionContradicted, TrainingStopped
-from ampft.evaluation.baseline import baseline_sentence
+from ampft.evaluation.baseline import baseline_summary
 from ampft.evaluation.evaluate import evaluate
 from ampft.evaluation.float32 import in_float32
 from ampft.files import is_disk_error
@@ -36,7 +36,7 @@ from ampft.runs.record import (
     precision_part,
     write_record,
 )
-from ampft.runs.show import headed_report, result_line
+from ampft.runs.show import report_with_heading, result_line
 from ampft.tasks.outcome import Outcome, Report
 from ampft.text.terminal import labelled, print_line
 from ampft.training.best import BestModel
@@ -162,7 +162,7 @@ class Run:
         self._save(model)
         baseline = None
         if prepared.args.baseline:
-            baseline = baseline_sentence(prepared.task, split)
+            baseline = baseline_summary(prepared.task, split)
         report = outcome.report()
         metrics = self._metrics(outcome)
         metrics_fp32 = metrics if prepared.args.evaluate_fp32 else None
@@ -182,7 +182,7 @@ class Run:
         write_results(self.folder, record, report, outcome, references, outcome_fp32=outcome_fp32)
         self.finished = True
         self.history.close()
-        print_line(f"\n{headed_report(report, selected=self._is_selected(split))}")
+        print_line(f"\n{report_with_heading(report, selected=self._is_selected(split))}")
         if baseline:
             print_line(labelled("baseline", baseline))
         print_line(
@@ -364,7 +364,7 @@ def write_results(
         The record as it was written.
     """
     selected = bool(record.metrics.get("selected"))
-    folder.write_text("report.txt", headed_report(report, selected=selected))
+    folder.write_text("report.txt", report_with_heading(report, selected=selected))
     folder.write_json("report.json", {**report.as_dict(), "selected": selected})
     write_predictions(folder / "predictions.parquet", outcome, references)
     if outcome_fp32 is not None:

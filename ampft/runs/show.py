@@ -36,7 +36,7 @@ def format_run(folder: str | os.PathLike[str]) -> str:
     record = read_record(path)
     report = read_report(path, record)
     selected = bool(record.metrics.get("selected"))
-    table = "" if report is None else f"{headed_report(report, selected=selected)}\n"
+    table = "" if report is None else f"{report_with_heading(report, selected=selected)}\n"
     return f"{heading(record)}\n\n{table}{closing_line(record, report)}"
 
 
@@ -65,16 +65,16 @@ def heading(record: RunRecord) -> str:
         "started": record.started,
         "device": f"{topology.device}, {counted(topology.num_processes, 'process')}, "
         f"{counted(topology.cpu_threads, 'CPU thread')}" + " each" * (topology.num_processes > 1),
-        "precision": precision_words(record),
-        "executed": f"{record.precision.summary or 'not measured'}{lost_updates_words(record)}",
+        "precision": describe_precision(record),
+        "executed": f"{record.precision.summary or 'not measured'}{describe_lost_updates(record)}",
         "model": f"{inert(record.model.name)}, {record.model.architecture}, "
         f"{record.model.parameters / 1e6:.1f} M parameters"
         + ", each weight one unit in its last place off (placebo)"
         * record.model.perturbed,
         "data": f"{inert(record.data.name)}: {sizes}; {counted(len(record.label_names), 'class')}",
-        "steps": steps_words(record),
+        "steps": describe_steps(record),
     }
-    memory = memory_words(record.memory)
+    memory = describe_memory(record.memory)
     if memory is not None:
         lines["memory"] = memory
     if record.best is not None:
@@ -83,7 +83,7 @@ def heading(record: RunRecord) -> str:
     return "\n".join(f"{name:<10} {text}" for name, text in lines.items())
 
 
-def headed_report(report: Report, *, selected: bool) -> str:
+def report_with_heading(report: Report, *, selected: bool) -> str:
     """Return the report under a line that says which split it is of.
 
     Args:
@@ -119,7 +119,7 @@ def result_line(record: RunRecord) -> str:
         f"result     {headline(problem_of(record), record.metrics)}, "
         f"{record.timings['total_seconds']:.0f} s, peak memory {memory}, "
         f"{counted(record.steps.skipped, 'step')} skipped, "
-        f"{resolved['mode']} {resolved['execution']}{lost_updates_words(record)}"
+        f"{resolved['mode']} {resolved['execution']}{describe_lost_updates(record)}"
     )
 
 
@@ -146,7 +146,7 @@ def closing_line(record: RunRecord, report: Report | None) -> str:
     return f"{figures}\n{ending}{reason}" if figures else f"{ending}{reason}"
 
 
-def precision_words(record: RunRecord) -> str:
+def describe_precision(record: RunRecord) -> str:
     """Return requested and resolved precision: "fp16, emulated: this CPU has no ..."."""
     part = record.precision
     mode, execution = part.resolved.get("mode"), part.resolved.get("execution")
@@ -158,7 +158,7 @@ def precision_words(record: RunRecord) -> str:
     return words if asked == mode else f"{part.requested} was asked for, {words}"
 
 
-def memory_words(memory: PeakMemory | None) -> str | None:
+def describe_memory(memory: PeakMemory | None) -> str | None:
     """Return the peak with its parts: "512 MiB peak: weights 87 MiB, ..."; None without parts."""
     if memory is None or memory.peak is None or memory.weights is None:
         return None
@@ -168,13 +168,13 @@ def memory_words(memory: PeakMemory | None) -> str | None:
     return f"{byte_size(memory.peak)} peak: {shown}"
 
 
-def lost_updates_words(record: RunRecord) -> str:
+def describe_lost_updates(record: RunRecord) -> str:
     """Return ", 85.7% of weight updates changed nothing", or nothing where it was not measured."""
     lost = record.precision.lost_updates
     return "" if lost is None else f", {lost:.1%} of weight updates changed nothing"
 
 
-def steps_words(record: RunRecord) -> str:
+def describe_steps(record: RunRecord) -> str:
     """Return how many optimizer steps were applied and skipped."""
     steps = record.steps
     words = f"{steps.applied:,} of {steps.total:,} applied"

@@ -8,7 +8,7 @@ from ampft.data.dataset import ClassificationData
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
 from ampft.errors import InputError
-from ampft.evaluation.baseline import bag_of_words_baseline, baseline_sentence, check_baseline
+from ampft.evaluation.baseline import bag_of_words_baseline, baseline_summary, check_baseline
 from ampft.tasks.task import TaskSettings, make_task
 
 
@@ -33,7 +33,7 @@ def test_it_is_scikit_learns_pipeline():
     assert found["accuracy"] == twin.score(test["text"][:], test["label"][:])
     assert 0.3 < found["macro_f1"] < 0.9
     expected = f"accuracy {found['accuracy']:.4f}, macro F1 {found['macro_f1']:.4f}"
-    assert expected in baseline_sentence(task, "test")
+    assert expected in baseline_summary(task, "test")
 
 
 def test_both_texts_of_a_pair_count():

@@ -19,13 +19,13 @@ from ampft.runs.folder import RunFolder
 from ampft.runs.history import read_history
 from ampft.runs.memory import PeakMemory, device_memory, process_memory
 from ampft.runs.record import (
+    REDACTED,
     STATUSES,
-    WITHHELD,
     RunRecord,
     StepIdsHash,
     ValidationPart,
-    command_words,
     read_record,
+    redact_command,
     write_record,
 )
 from ampft.runs.show import format_run
@@ -121,15 +121,15 @@ def test_secrets_in_arguments_are_withheld(make_record):
         ],
     )
     assert record.arguments == {
-        "hub_token": WITHHELD,
-        "api_key": WITHHELD,
+        "hub_token": REDACTED,
+        "api_key": REDACTED,
         "tokenizer_name": "kept",
         "max_tokens": 5,
         "hub_password": None,
         "train_file": "https://host.example/a.csv",
     }
-    assert record.command == ["classify.py", "--hub_token", WITHHELD, f"--api-key={WITHHELD}"]
-    assert command_words([]) == []
+    assert record.command == ["classify.py", "--hub_token", REDACTED, f"--api-key={REDACTED}"]
+    assert redact_command([]) == []
 
 
 def test_no_canary_of_the_environment_reaches_the_folder(
