@@ -62,7 +62,7 @@ def test_the_best_epoch_is_reported_and_saved(fp32_run):
 
 def test_one_split_for_both_is_said(fp32_run):
     heading = (
-        "\nclassification report, validation, 30 examples; the epoch was chosen on this split too"
+        "\nclassification report, validation, 30 examples; the epoch was also chosen on this split"
     )
     assert heading in fp32_run.stdout
     assert "No test split: validation chooses and is reported on." in fp32_run.stdout

@@ -86,7 +86,7 @@ def test_a_full_disk_is_one_message_that_names_the_folder(files, tiny_model, tmp
     )
     _, stderr = process.communicate(timeout=120)
     assert process.returncode == 2, stderr
-    assert f"error: --output_dir {folder}: cannot be written" in stderr
+    assert f"error: --output_dir {folder}: the folder cannot be written" in stderr
     assert "Traceback" not in stderr
     assert record_of(folder)["status"] in {"interrupted", "running"}
 
@@ -131,7 +131,7 @@ def test_one_split_for_both_ends_is_said_in_every_report(files, tiny_model, tmp_
     words = text_settings(files, tiny_model, folder)
     del words[words.index("--test_file") : words.index("--test_file") + 2]
     succeeded(call(sys.executable, CLASSIFY, *words, "--test_fraction", 0, "--max_train_steps", 2))
-    said = "the epoch was chosen on this split too"
+    said = "the epoch was also chosen on this split"
     assert said in (folder / "report.txt").read_text()
     assert json.loads((folder / "report.json").read_text())["selected"] is True
     shown = succeeded(call(sys.executable, "-m", "ampft.cli", "report", folder))

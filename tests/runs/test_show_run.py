@@ -50,19 +50,21 @@ def test_a_placebo_is_called_one(tmp_path: Path, make_record):
         write_record(folder, record)
         assert "placebo" not in format_run(tmp_path)
         write_record(folder, replace(record, model=replace(record.model, perturbed=True)))
-    assert "each weight one unit in its last place off (placebo)" in format_run(tmp_path)
+    assert "placebo: each initial weight changed by one unit in the last place" in format_run(
+        tmp_path
+    )
 
 
 @pytest.mark.parametrize(
     ("status", "words"),
     [
-        ("diverged", "diverged: its weights and figures are no result (loss is NaN)"),
-        ("contradicted", "stopped: its first step did not compute in the precision asked for"),
-        ("interrupted", "interrupted before its end"),
+        ("diverged", "diverged: its weights and figures are not results (loss is NaN)"),
+        ("contradicted", "stopped: its first step did not compute in the requested precision"),
+        ("interrupted", "interrupted"),
         ("running", "running, or killed"),
     ],
 )
-def test_says_how_an_unfinished_run_ended(tmp_path: Path, make_record, status: str, words: str):
+def test_shows_how_an_unfinished_run_ended(tmp_path: Path, make_record, status: str, words: str):
     with RunFolder(tmp_path) as folder:
         reason = "loss is NaN" if status == "diverged" else None
         record = make_record(status=status, reason=reason, best=None, memory=None, timings={})
@@ -70,15 +72,15 @@ def test_says_how_an_unfinished_run_ended(tmp_path: Path, make_record, status: s
     assert format_run(str(tmp_path)).splitlines()[-1].startswith(words)
 
 
-def test_a_folder_that_is_no_run(tmp_path: Path, make_record):
-    with pytest.raises(InputError, match=r"is no folder; name the --output_dir of a run"):
+def test_a_folder_without_a_run_is_refused(tmp_path: Path, make_record):
+    with pytest.raises(InputError, match=r"is not a folder. Name the --output_dir of a run"):
         format_run(tmp_path / "absent")
-    with pytest.raises(InputError, match=r"It needs run\.json"):
+    with pytest.raises(InputError, match=r"run\.json is missing"):
         format_run(tmp_path)
     with RunFolder(tmp_path) as folder:
         write_record(folder, make_record())
         folder.write_json("report.json", {"accuracy": 1})
-    with pytest.raises(InputError, match="is not a report as a run writes it"):
+    with pytest.raises(InputError, match="is not the report of a run"):
         format_run(tmp_path)
 
 
