@@ -92,7 +92,7 @@ def test_one_column_for_a_model_of_pairs(pair_folder, file):
         predict(pair_folder, file, columns="text")
 
 
-def test_blanks_around_names_do_not_count(pair_folder, file, capsys):
+def test_spaces_around_column_names_are_ignored(pair_folder, file, capsys):
     predict(pair_folder, file, columns=" a , b")
     assert capsys.readouterr().out.startswith("a,b,prediction,confidence\n")
 

@@ -132,7 +132,7 @@ def test_secrets_in_arguments_are_redacted(make_record):
     assert redact_command([]) == []
 
 
-def test_no_canary_of_the_environment_reaches_the_folder(
+def test_no_secret_of_the_environment_reaches_the_folder(
     tmp_path: Path, make_record, make_report, monkeypatch: pytest.MonkeyPatch
 ):
     canary = "canary-7f3a9c"
@@ -151,7 +151,7 @@ def test_no_canary_of_the_environment_reaches_the_folder(
     assert os.environ["HF_TOKEN"] == canary
 
 
-def test_ids_count_by_step_in_any_order_within_it():
+def test_the_hash_of_ids_ignores_only_their_order_within_a_step():
     def digest(*steps: list[int]) -> str:
         ids = StepIdsHash()
         for step in steps:
@@ -163,7 +163,7 @@ def test_ids_count_by_step_in_any_order_within_it():
     assert len(set(different)) == 4
 
 
-def test_history_leaves_out_a_torn_last_line(tmp_path: Path):
+def test_history_ignores_an_incomplete_last_line(tmp_path: Path):
     path = tmp_path / "history.jsonl"
     path.write_text('{"step": 1}\n{"step": 2}\n{"st')
     assert read_history(path) == ({"step": 1}, {"step": 2})
@@ -197,7 +197,7 @@ def test_peak_memory_is_that_of_a_fresh_process():
     done = subprocess.run(
         [sys.executable, "-c", GROW], capture_output=True, text=True, check=True, timeout=60
     )
-    # 64 MiB and the interpreter's own change; the ballast of the parent is not in it.
+    # 64 MiB and a little for the interpreter, without the ballast of the parent.
     assert 60 * 2**20 < int(done.stdout) < 90 * 2**20
 
 
@@ -228,7 +228,7 @@ def test_the_parts_of_the_peak_add_up():
     assert PeakMemory(None, None, None, "not measured").split(**parts).rest is None
 
 
-def test_record_holds_no_nan(tmp_path: Path, make_record):
+def test_the_record_contains_no_nan(tmp_path: Path, make_record):
     with RunFolder(tmp_path) as folder:
         path = write_record(folder, make_record(metrics={"cohen_kappa": float("nan")}))
     assert json.loads(path.read_text(), parse_constant=pytest.fail)["metrics"] == {

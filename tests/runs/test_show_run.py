@@ -1,4 +1,4 @@
-"""`ampft report` prints a run again, however it ended."""
+"""`ampft report` prints a run, however it ended."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_prints_the_parts_of_the_peak(tmp_path: Path, make_record):
     ) in format_run(tmp_path)
 
 
-def test_a_placebo_is_called_one(tmp_path: Path, make_record):
+def test_a_placebo_is_named(tmp_path: Path, make_record):
     record = make_record()
     with RunFolder(tmp_path) as folder:
         write_record(folder, record)
@@ -84,7 +84,7 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path, make_record):
         format_run(tmp_path)
 
 
-def test_numbers_for_people():
+def test_durations_and_sizes_are_readable():
     assert [duration(s) for s in (9.44, 59.9, 59.96, 125.2, 3599.6, 7620)] == [
         "9.4 s", "59.9 s", "1 min 00 s", "2 min 05 s", "1 h 00 min", "2 h 07 min",
     ]  # fmt: skip
