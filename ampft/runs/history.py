@@ -99,7 +99,7 @@ class History:
         duration = now - self._started
         self._started = now
         self.seconds.append(duration)
-        self.waited.append(min(step_batch.waited, duration))
+        self.waited.append(min(step_batch.wait_seconds, duration))
         self.examples += len(step_batch.effective_ids)
         self.lengths.append(step_batch.effective_length)
         self.skipped += outcome.skipped

@@ -104,7 +104,7 @@ def test_columns_are_listed_with_their_types(tmp_path):
         InputError, match=r"'words' \(string\), 'more' \(string\), 'stars' \(int64\)"
     ):
         load(name)
-    data = load(name, label_column_name="stars", text_column_names=("words", "more"))
+    data = load(name, label_column_names=("stars",), text_column_names=("words", "more"))
     assert data.input_columns == ("words", "more")
 
 

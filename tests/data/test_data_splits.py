@@ -96,10 +96,10 @@ def test_limits_keep_all_classes_of_a_sorted_file(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_train_samples": 0}, r"--max_train_samples: got 0"),
-        ({"validation_fraction": 1.0}, r"--validation_fraction: got 1\.0"),
-        ({"test_fraction": -0.1}, r"--test_fraction: got -0\.1"),
-        ({"validation_fraction": 0.5, "test_fraction": 0.5}, r"nothing is left for training"),
+        ({"max_train_samples": 0}, r"--max_train_samples: received 0"),
+        ({"validation_fraction": 1.0}, r"--validation_fraction: received 1\.0"),
+        ({"test_fraction": -0.1}, r"--test_fraction: received -0\.1"),
+        ({"validation_fraction": 0.5, "test_fraction": 0.5}, r"leaves nothing for training"),
         ({"validation_fraction": 0.001}, r"--validation_fraction: 100 training rows are too few"),
     ],
 )

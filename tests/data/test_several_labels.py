@@ -81,7 +81,7 @@ def test_lists_of_declared_classes_keep_their_order(tmp_path):
 REFUSED = {
     "neither 0 nor 1": (
         "text,a,b\nx,1,0\ny,2,1\n", {"label_column_names": ("a", "b")},
-        r"line 3: column 'a' must be 0 or 1, and is '2'",
+        r"line 3: column 'a' must be 0 or 1, received '2'",
     ),
     "an empty cell of 0 and 1": (
         "text,a,b\nx,1,0\ny,,1\n", {"label_column_names": ("a", "b")}, r"line 3: column 'a'",
@@ -89,13 +89,13 @@ REFUSED = {
     "a column that is not there": (
         "text,a,b\nx,1,0\n", {"label_column_names": ("a", "d")}, r"no column 'd'",
     ),
-    "no label at all": ("text,label\nx,\ny,\n", {}, r"none of 2 rows has a label"),
+    "no label at all": ("text,label\nx,\ny,\n", {}, r"none of the 2 rows has a label"),
     "one label only": ("text,label\nx,a\ny,a\n", {}, r"all 2 rows have the label 'a'"),
     "a label that says there is none": ("text,label\nx,a\ny,\"b,-1\"\n", {}, r"line 3: the label"),
     "the text is a label": (
         "text,a,b\nx,1,0\n",
         {"label_column_names": ("a", "b"), "text_column_names": ("a",)},
-        r"neither may be a column of labels \(a, b\)",
+        r"Neither may be a label column \(a, b\)",
     ),
 }  # fmt: skip
 
@@ -109,7 +109,7 @@ def test_what_is_refused(tmp_path, case):
 
 def test_a_list_where_one_label_is_expected_names_the_task(tmp_path):
     content = '{"text": "x", "label": ["a", "b"]}\n'
-    with pytest.raises(InputError, match=r"line 1: found several labels.*Add --task multi-label"):
+    with pytest.raises(InputError, match=r"line 1: several labels.*Add --task multi-label"):
         load(tmp_path, content, "train.jsonl")
 
 

@@ -34,7 +34,7 @@ def effective_batches(batches, epoch=0):
 
 
 def contents(step_batch):
-    """Everything that a step does depend on; `waited` is a measurement."""
+    """Everything that a step does depend on; `wait_seconds` is a measurement."""
     micro_batches = [
         (m.ids.tolist(), m.counted, m.is_last, m.inputs["labels"].tolist()) for m in step_batch
     ]
