@@ -18,7 +18,7 @@ from ampft.comparison.statistics.jackknife import (
     one_example,
 )
 from ampft.errors import InputError
-from ampft.metrics.scores import flat_scores
+from ampft.metrics.scores import scalar_scores
 
 SAME = 1e-12  # float64 sums of at most 60 values near 1
 
@@ -88,7 +88,7 @@ def test_the_difference_is_that_of_the_report(metric):
     predicted, baseline = generator.integers(0, 4, (2, 3, 40))
     found = jackknife_differences(labels, predicted, baseline, metric=metric, classes=4)
     wanted = [
-        flat_scores(labels, mode, 4)[metric] - flat_scores(labels, base, 4)[metric]
+        scalar_scores(labels, mode, 4)[metric] - scalar_scores(labels, base, 4)[metric]
         for mode, base in zip(predicted, baseline, strict=True)
     ]
     np.testing.assert_allclose(found.per_seed, wanted, rtol=0, atol=SAME)

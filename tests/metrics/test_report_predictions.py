@@ -53,7 +53,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "infinite": ({"probabilities": rows((1, 0), (1, 0), (np.inf, 0))}, "are not finite"),
     "logits": ({"probabilities": rows((1, 0), (0, 1), (0.5, 0.9))}, "are they logits"),
     "negative": ({"probabilities": rows((1, 0), (0, 1), (1.5, -0.5))}, r"outside \[0, 1\]"),
-    "one class": ({"label_names": ("a", "a")}, "two or more distinct"),
+    "one class": ({"label_names": ("a", "a")}, "at least two distinct"),
     "no examples": (
         {
             "example_ids": np.arange(0),

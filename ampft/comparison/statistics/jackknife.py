@@ -31,14 +31,14 @@ class JackknifeDifferences:
         covariance: C, the jackknife covariance of the differences at two seeds, mean over the
             pairs of seeds; may be negative. 0 with one seed.
         cases: n.
-        one_case: What one changed case is worth, see `Metric.one_case`.
+        case_effect: Effect of one changed case, see `Metric.case_effect`.
     """
 
     per_seed: FloatArray
     variance: float
     covariance: float
     cases: int
-    one_case: float
+    case_effect: float
 
 
 def jackknife_differences(
@@ -83,7 +83,7 @@ def jackknife_differences(
         variance=diagonal / seeds,
         covariance=(float(covariances.sum()) - diagonal) / pairs if pairs else 0.0,
         cases=cases,
-        one_case=max(metric.one_case(sums.totals()) for sums in baseline),
+        case_effect=max(metric.case_effect(sums.totals()) for sums in baseline),
     )
 
 
