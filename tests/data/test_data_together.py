@@ -1,4 +1,4 @@
-"""Files and columns that have to go together: splits, pairs, labels."""
+"""Files and columns that must fit together: splits, pairs, labels."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -73,8 +73,8 @@ def test_splits_without_shared_rows_pass(tmp_path):
 
 def test_pairs(tmp_path):
     content = "premise,hypothesis,label\np1,h1,x\np2,h2,y\n"
-    found = load(tmp_path, content)
-    assert found.input_columns == ("premise", "hypothesis")
+    unnamed = load(tmp_path, content)
+    assert unnamed.input_columns == ("premise", "hypothesis")
     named = load(tmp_path, content, text_column_names=("hypothesis", "premise"))
     assert rows_of(named) == [("h1", "p1", "x"), ("h2", "p2", "y")]
 
@@ -97,7 +97,7 @@ def test_pairs(tmp_path):
         ),
     ],
 )
-def test_files_that_do_not_go_together(options, message):
+def test_files_that_do_not_fit_together(options, message):
     with pytest.raises(InputError, match=message):
         load_data(DataRequest(**options))
 

@@ -66,7 +66,7 @@ def test_without_labels_the_classes_are_those_that_occur(metric: evaluate.Metric
 
 @pytest.mark.slow  # builds and loads a model
 def test_the_evaluator_takes_it(metric: evaluate.Metric, tmp_path: Path):
-    """`evaluate.evaluator` wants a model's path: it refuses pipelines of transformers 5."""
+    """`evaluate.evaluator` needs a model's path: it refuses pipelines of transformers 5."""
     words = ["good", "bad", "film", "book"]
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *words]))
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Runs the classification recipe in an address space that leaves so many MiB after the imports.
+"""Runs the classification recipe in an address space with so many MiB left after the imports.
 
 limited_memory.py CLASSIFY MIB [FLAGS ...]
 """
@@ -25,7 +25,7 @@ def main(path: str, mib: str, *words: str) -> int:
     opened = ampft.open_run
 
     def limited(*args):
-        # After model and data: what is left is for the training alone.
+        # After loading model and data, so that the rest is only for the training.
         used = status_bytes("VmSize")
         assert used is not None
         resource.setrlimit(resource.RLIMIT_AS, (used + int(mib) * 2**20, resource.RLIM_INFINITY))

@@ -25,7 +25,7 @@ WORDS = {
 }
 FILLERS = ("the", "a", "of", "is", "and", "with", "very", "old", "new", "here")
 
-# A name of its own, so that it can be looked for in everything that a run leaves.
+# A unique name, so that tests can search for it in everything that a run writes.
 CANARIES = {
     "HF_TOKEN": "hf_canary0123456789abcdefghijklmnop",
     "WANDB_API_KEY": "canary0123456789abcdef0123456789abcdef01",
@@ -34,7 +34,7 @@ CANARIES = {
 
 
 def rows(count: int, seed: int) -> list[tuple[str, str]]:
-    """Texts of 3 to 9 words, of which two give their class away."""
+    """Texts of 3 to 9 words, two of which reveal the class."""
     chance = random.Random(seed)
     made = []
     for index in range(count):
@@ -54,7 +54,7 @@ def write_csv(path: Path, table: Iterable[tuple[str, str]], header: Sequence[str
 
 
 def clean_environment(**more: str) -> dict[str, str]:
-    """This environment without what a launcher or an earlier test left there."""
+    """This environment without variables of launchers and earlier tests."""
     prefixes = (
         "ACCELERATE_",
         "MASTER_",
@@ -64,9 +64,9 @@ def clean_environment(**more: str) -> dict[str, str]:
         "FSDP_",
         "TORCHELASTIC",
     )
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
     offline = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
-    return {**kept, **offline, **more}
+    return {**inherited, **offline, **more}
 
 
 def call(
@@ -83,8 +83,8 @@ def succeeded(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedPro
     return done
 
 
-def said(text: str, name: str) -> str:
-    """What a run printed under `name`, its hanging lines joined to one."""
+def printed(text: str, name: str) -> str:
+    """Return what a run printed under `name`, its lines joined."""
     lines = text.splitlines()
     (first,) = [index for index, line in enumerate(lines) if line.startswith(f"{name} ")]
     hanging = takewhile(lambda line: line.startswith(" " * 11), lines[first + 1 :])
@@ -115,7 +115,7 @@ def text_settings(files: Path, model: Path, output_dir: Path) -> list[str]:
 
 @dataclass(frozen=True)
 class Finished:
-    """A run that ended well: its folder and what it printed."""
+    """A finished run: its folder and its output."""
 
     folder: Path
     stdout: str

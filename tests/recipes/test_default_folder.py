@@ -1,4 +1,4 @@
-"""Runs that name no folder: each has its own, and one that is refused has none."""
+"""Runs without --output_dir: each creates a folder, and a refused run creates none."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def words(files, tiny_model, tmp_path) -> list[str]:
     return [str(REPOSITORY / CLASSIFY), *settings, "--max_train_steps", "2"]
 
 
-def test_runs_that_begin_at_once_have_a_folder_each(words, tmp_path):
+def test_runs_that_start_together_have_different_folders(words, tmp_path):
     started = [
         subprocess.Popen(
             [sys.executable, *words, "--with_tracking"], cwd=tmp_path, env=clean_environment(),
@@ -39,7 +39,7 @@ def test_runs_that_begin_at_once_have_a_folder_each(words, tmp_path):
 
 
 def test_a_refused_run_leaves_no_folder(words, tmp_path):
-    # Refused when the model is there already, right before the run begins.
+    # Refused after the model is loaded, just before training starts.
     at = words.index("--validation_file")
     more = ["--validation_fraction", "0", "--early_stopping_patience", "1"]
     done = call(sys.executable, *words[:at], *words[at + 2 :], *more, cwd=tmp_path)
@@ -48,7 +48,7 @@ def test_a_refused_run_leaves_no_folder(words, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_next_free_name_is_claimed_and_an_unwritable_place_is_left_to_the_folder(
+def test_the_next_free_name_is_claimed_and_an_unwritable_folder_is_left_to_the_run(
     tmp_path, monkeypatch
 ):
     from ampft.arguments import ClassifyArguments

@@ -131,8 +131,8 @@ def test_one_split_for_both_ends_is_said_in_every_report(files, tiny_model, tmp_
     words = text_settings(files, tiny_model, folder)
     del words[words.index("--test_file") : words.index("--test_file") + 2]
     succeeded(call(sys.executable, CLASSIFY, *words, "--test_fraction", 0, "--max_train_steps", 2))
-    said = "the epoch was chosen on this split too"
-    assert said in (folder / "report.txt").read_text()
+    notice = "the epoch was chosen on this split too"
+    assert notice in (folder / "report.txt").read_text()
     assert json.loads((folder / "report.json").read_text())["selected"] is True
     shown = succeeded(call(sys.executable, "-m", "ampft.cli", "report", folder))
-    assert said in shown.stdout
+    assert notice in shown.stdout

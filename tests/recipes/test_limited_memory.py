@@ -1,4 +1,4 @@
-"""--auto_micro_batch in whole runs: nothing changes where all fits, and little memory suffices."""
+"""--auto_micro_batch in runs: it changes nothing if memory suffices, and saves runs if not."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from running import CLASSIFY, REPOSITORY, Finished, call, said, succeeded
+from running import CLASSIFY, REPOSITORY, Finished, call, printed, succeeded
 
 LIMITED = REPOSITORY / "tests/recipes/limited_memory.py"
-# Of the step batch of 128 texts in one piece, the feed-forward layers below keep some 1000 MiB.
+# For a step batch of 128 texts in one piece, the feed-forward layers keep about 1000 MiB.
 ENOUGH_FOR_PARTS = 700
 
 
 @pytest.fixture(scope="module")
 def wide_model(tmp_path_factory) -> Path:
-    """A BERT whose activations are large and whose weights are few."""
+    """A BERT with large activations and few weights."""
     import torch
     from transformers import BertConfig, BertModel
     from word_tokenizer import save_tokenizer
@@ -61,7 +61,7 @@ def test_a_step_too_large_for_the_memory_is_trained_in_smaller_micro_batches(
     assert run.record["steps"]["effective_batch_size"] == 128
     assert [row["examples"] for row in run.history] == [128, 12]
     assert [row["micro_batches"] for row in run.history] == [micro_batches, min(micro_batches, 12)]
-    assert "the largest that fit" in said(run.stdout, "steps")
+    assert "the largest that fit" in printed(run.stdout, "steps")
 
 
 DIGITS = (
@@ -106,7 +106,7 @@ def test_a_step_that_is_repeated_is_said_and_recorded(plain_run, tmp_path):
     words = (*DIGITS, "--output_dir", tmp_path / "run", "--auto_micro_batch")
     done = succeeded(call(sys.executable, "-c", PLANTED, CLASSIFY, *words))
     run = Finished(tmp_path / "run", done.stdout, done.stderr)
-    assert said(run.stdout, "memory") == (
+    assert printed(run.stdout, "memory") == (
         "ran out in epoch 1, step 3: this step and all later ones now use 2 micro-batches"
     )
     assert [row["micro_batches"] for row in run.history] == [1, 1, 2, 2, 2, 2]

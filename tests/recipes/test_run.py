@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from running import CANARIES, WORDS, said
+from running import CANARIES, WORDS, printed
 from sklearn.metrics import accuracy_score, classification_report, confusion_matrix
 
 pytestmark = pytest.mark.slow
@@ -24,17 +24,17 @@ SHA256 = re.compile(r"[0-9a-f]{64}")
 
 def test_the_plan_says_what_was_resolved(fp16_run):
     out = fp16_run.stdout
-    assert said(out, "device") == "CPU, 1 thread"
-    assert said(out, "precision").startswith("fp16, emulated: ")
-    assert re.search(r"tiny-bert\d*, 0\.\d+ M float32 weights", said(out, "model"))
-    assert "train 140, validation 30, test 45; 3 classes" in said(out, "data")
-    assert said(out, "steps") == (
+    assert printed(out, "device") == "CPU, 1 thread"
+    assert printed(out, "precision").startswith("fp16, emulated: ")
+    assert re.search(r"tiny-bert\d*, 0\.\d+ M float32 weights", printed(out, "model"))
+    assert "train 140, validation 30, test 45; 3 classes" in printed(out, "data")
+    assert printed(out, "steps") == (
         "36 = 4 epochs x 9; effective batch 16 = 1 process x 2 micro-batches x 8"
     )
 
 
 def test_the_executed_dtypes_are_printed(fp16_run):
-    ran = said(fp16_run.stdout, "ran")
+    ran = printed(fp16_run.stdout, "ran")
     assert "projections float16 x float16 -> float16 (float32 sums)" in ran
     assert "attention float16 x float16 -> float16 (float32 sums)" in ran
     assert ran.endswith("emulated; weights, gradients, optimizer state float32")
@@ -58,10 +58,10 @@ def test_the_closing_line(fp16_run):
         r"\d+ steps? skipped, fp16 emulated",
         last,
     )
-    assert said(fp16_run.stdout, "baseline").startswith(
+    assert printed(fp16_run.stdout, "baseline").startswith(
         "TF-IDF with logistic regression: accuracy "
     )
-    assert str(fp16_run.folder) in said(fp16_run.stdout, "wrote")
+    assert str(fp16_run.folder) in printed(fp16_run.stdout, "wrote")
 
 
 def test_a_file_that_takes_the_output_has_no_bars_and_no_tracebacks(fp16_run):
@@ -70,13 +70,13 @@ def test_a_file_that_takes_the_output_has_no_bars_and_no_tracebacks(fp16_run):
         assert "it/s" not in text
         assert "Traceback" not in text
         assert "Warning" not in text
-    # Accelerate's own advice is all that may stand on stderr.
-    own = [
+    # Only Accelerate's advice may be on stderr.
+    lines = [
         line
         for line in fp16_run.stderr.splitlines()
         if not re.match(r"\t`--|The following values were not passed|To avoid this warning", line)
     ]
-    assert own == []
+    assert lines == []
 
 
 # What is written
@@ -124,7 +124,7 @@ def test_predictions_have_the_texts_of_the_file_in_its_order(fp16_run, files):
 
 
 def test_the_model_learned(fp16_run):
-    # The classes are told by their words alone, so anything else is a broken pipeline.
+    # The words determine the classes, so a lower score means a broken pipeline.
     assert fp16_run.report["accuracy"] > 0.8
 
 
@@ -183,7 +183,7 @@ def test_the_precision_that_was_reported_ran(fp16_run):
     assert precision["resolved"]["execution"] == "emulated"
     assert precision["resolved"]["compute_dtype"] == "float16"
     assert precision["resolved"]["storage_dtype"] == "float32"
-    assert precision["summary"] in said(fp16_run.stdout, "ran")
+    assert precision["summary"] in printed(fp16_run.stdout, "ran")
     rows = precision["executed"]["rows"]
     assert {row["kind"] for row in rows} == {"projection", "attention"}
     assert {row["direction"] for row in rows} == {"forward", "backward"}
