@@ -5,7 +5,7 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tiny_files import GOOD, ROWS, NO_SPLITS, csv_of, load, rows_of
+from tiny_files import GOOD, NO_SPLITS, ROWS, csv_of, load, rows_of
 
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
