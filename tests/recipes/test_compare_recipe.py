@@ -179,18 +179,18 @@ def test_another_plan_in_the_same_folder_is_refused(compared):
 
 
 @pytest.mark.parametrize(
-    ("settings", "more", "message"),
+    ("own", "more", "message"),
     [
         (("--modes", "fp8"), (), "--mixed_precision fp8: not available on this device"),
         (("--budget", "9s"), ("--max_train_steps", "5"), "--budget: "),
     ],
 )
 def test_input_that_runs_would_refuse_is_refused_before_anything_is_written(
-    files, tiny_model, tmp_path, own, more, says
+    files, tiny_model, tmp_path, own, more, message
 ):
     folder = tmp_path / "cmp"
     done = call(
-        sys.executable, COMPARE, "--output_dir", folder, *settings, "--",
+        sys.executable, COMPARE, "--output_dir", folder, *own, "--",
         *settings(files, tiny_model), *more,
     )  # fmt: skip
     assert done.returncode == 2
