@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from ampft.comparison.findings import ArmResult, Comparison, Difference
+from ampft.comparison.statistics.interval import MIN_SEEDS
+from ampft.comparison.statistics.power import MAX_SEEDS
 from ampft.text.numbers import (
     level,
     mean_count,
@@ -15,8 +17,6 @@ from ampft.text.numbers import (
 # Two runs of the same mode differ in speed and memory by up to about this much.
 SPEED_TOLERANCE = 1.05  # ratio
 MEMORY_TOLERANCE = 0.01  # relative
-MIN_SEEDS_FOR_INTERVAL = 3
-MAX_SEEDS = 1000  # the search for a number of seeds ends here
 
 
 def verdict_texts(comparison: Comparison) -> tuple[str, ...]:
@@ -204,13 +204,13 @@ def without_interval(comparison: Comparison, arm: ArmResult) -> str:
         return f"{name} unknown because {comparison.baseline.name} has diverged or unfinished runs"
     seeds = len(values.per_seed)
     text = f"{name} {units.difference_with_unit(values.mean - base.mean)}"
-    if seeds >= MIN_SEEDS_FOR_INTERVAL:
+    if seeds >= MIN_SEEDS:
         return f"{text} over {seeds} seeds, without a confidence interval and therefore no verdict"
     differences = [a - b for a, b in zip(values.per_seed, base.per_seed, strict=True)]
     listed = f" ({' and '.join(map(units.difference, differences))})" if seeds > 1 else ""
     return (
         f"{text} over {seeds} {'seeds' if seeds > 1 else 'seed'}{listed}: no verdict, because a "
-        f"confidence interval needs at least {MIN_SEEDS_FOR_INTERVAL} seeds"
+        f"confidence interval needs at least {MIN_SEEDS} seeds"
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from ampft.comparison.analysis.comparability import difference_stamps
 from ampft.comparison.analysis.loading import RunGroup
 from ampft.comparison.findings import PlanFacts
-from ampft.comparison.statistics.interval import FEWEST_SEEDS
+from ampft.comparison.statistics.interval import MIN_SEEDS
 from ampft.text.escaping import inert
 
 UNPLANNED = (
@@ -36,10 +36,10 @@ def _seed_stamps(groups: Sequence[RunGroup]) -> Iterator[str]:
     seeds = len(baseline.runs)
     if baseline.status != "complete":
         yield f"no baseline: {inert(baseline.name)} is {baseline.status_words()}"
-    if seeds < FEWEST_SEEDS:
+    if seeds < MIN_SEEDS:
         yield (
             f"only {seeds} seed{'s' * (seeds > 1)}: error bars and verdicts need at least "
-            f"{FEWEST_SEEDS}"
+            f"{MIN_SEEDS}"
         )
     elif seeds <= MAX_SCREENING_SEEDS:
         yield f"screening: {seeds} seeds are usually too few to establish equivalence"
