@@ -34,7 +34,7 @@ from ampft.comparison.analysis.run_predictions import (
     check_recorded,
     read_run_predictions,
 )
-from ampft.comparison.analysis.stamps import all_stamps
+from ampft.comparison.analysis.stamps import all_stamps, group_stamps
 from ampft.comparison.findings import (
     CALIBRATION_ERROR,
     ArmResult,
@@ -136,10 +136,11 @@ def compare_folders(
         seeds=seeds,
         split=evidence.cases.split,
         examples=len(evidence.cases.truth),
+        groups=len(evidence.cases.groups) if evidence.cases.groups else None,
         label_names=evidence.cases.label_names,
         arms=arms,
         verdicts=(),
-        stamps=stamps,
+        stamps=(*stamps, *group_stamps(evidence.cases)),
         setup=setup(record),
         environment=environment(record),
         yardstick=plan.yardstick,

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from ampft.comparison.analysis.comparability import difference_stamps
 from ampft.comparison.analysis.loading import RunGroup
+from ampft.comparison.analysis.run_predictions import Cases
 from ampft.comparison.findings import PlanFacts
 from ampft.comparison.statistics.interval import MIN_SEEDS
 from ampft.text.escaping import inert
@@ -29,6 +30,24 @@ def all_stamps(groups: Sequence[RunGroup], plan: PlanFacts) -> tuple[str, ...]:
     """
     differences = difference_stamps(groups)
     return (*_seed_stamps(groups), *_selection_stamps(groups), *differences, *_plan_stamps(plan))
+
+
+def group_stamps(cases: Cases) -> tuple[str, ...]:
+    """Return the stamp of examples that are not independent, if there are any."""
+    if cases.groups is None:
+        return ()
+    examples, groups = len(cases.truth), len(cases.groups)
+    if cases.groups.column is not None:
+        column = inert(cases.groups.column)
+        return (
+            f"grouped: the {examples:,} examples belong to {groups:,} groups (--group_column "
+            f"{column}), which are the cases of the error bars",
+        )
+    return (
+        f"duplicates: {examples - groups:,} of {examples:,} examples repeat another one (apart "
+        f"from case, punctuation and white space), so the {groups:,} distinct ones are the cases "
+        "of the error bars",
+    )
 
 
 def _seed_stamps(groups: Sequence[RunGroup]) -> Iterator[str]:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from datasets import Dataset
 
 from ampft.data.columns import DataColumns, label_columns, require, text_columns
+from ampft.data.groups import GROUP_COLUMN
 from ampft.data.label_parser import LabelParser
 from ampft.data.request import DataRequest
 from ampft.data.row_collector import LabelledRows, RowCollector, location
@@ -105,8 +106,9 @@ def choose_columns(table: Table, request: DataRequest) -> tuple[DataColumns, lis
     labels = label_columns(
         table.columns, request.label_column_names, origin=table.origin, describe=describe
     )
+    named_texts = request.text_column_names is not None
     inputs = text_columns(
-        table.columns,
+        [name for name in table.columns if named_texts or name != request.group_column],
         request.text_column_names,
         labels=labels,
         origin=table.origin,
@@ -119,22 +121,26 @@ def choose_columns(table: Table, request: DataRequest) -> tuple[DataColumns, lis
             f"{', '.join(map(repr, labels))}."
         )
     parser = LabelParser(labels, request.several_labels, request.label_separator)
-    return DataColumns(inputs, parser), notes
+    return DataColumns(inputs, parser, group=request.group_column), notes
 
 
 def read_rows(table: Table, columns: DataColumns, request: DataRequest) -> LabelledRows:
     """Check the rows of one file, and write the usable ones to an Arrow file."""
     count = len(columns.inputs)
+    group = (columns.group,) if columns.group else ()
     collector = RowCollector(origin=table.origin, unit=table.unit, columns=columns, request=request)
 
     def usable() -> Iterator[Sequence[str | None]]:
-        for number, values in table.read((*columns.inputs, *columns.labels.columns)):
+        names = (*columns.inputs, *group, *columns.labels.columns)
+        for number, values in table.read(names):
             row = f"{table.origin}, {table.unit} {number}"
-            inputs = [as_text(value, row) for value in values[:count]]
-            if collector.add(number, inputs, columns.labels.parse(values[count:], row)):
-                yield inputs
+            texts = [as_text(value, row) for value in values[: count + len(group)]]
+            labels = columns.labels.parse(values[len(texts) :], row)
+            if collector.add(number, texts[:count], labels):
+                yield texts
 
-    return collector.finish(write_arrow(usable(), columns.inputs), declared=columns.labels.classes)
+    written = write_arrow(usable(), (*columns.inputs, *([GROUP_COLUMN] if group else [])))
+    return collector.finish(written, declared=columns.labels.classes)
 
 
 def load_texts(
