@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 
 from ampft.errors import InputError
 from ampft.precision.emulation import inside_emulation
@@ -162,6 +162,10 @@ class ProductRecorder(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Run the operator, and count it when it multiplies matrices."""
+        if any(map(is_traceable_wrapper_subclass_type, types)):
+            # The operators on the tensors inside say what is multiplied: a tensor of torchao hides
+            # an fp8 product behind bfloat16.
+            return NotImplemented
         result = func(*args, **(kwargs or {}))
         product = _product_of(func, args)
         if product is not None:
@@ -244,6 +248,8 @@ def _accumulator(operand: torch.Tensor, precision: Precision) -> str:
         return dtype_name(operand.dtype)
     if operand.dtype == torch.float16 and precision.is_emulated:
         return "float32"
+    if operand.dtype.itemsize == 1:  # cuBLAS may sum 8-bit products with fewer bits than float32
+        return "unknown"
     if operand.device.type == "cpu":
         return "float32" if operand.dtype == torch.bfloat16 else "unknown"
     if operand.device.type == "cuda":

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from ampft.errors import InputError
@@ -148,6 +149,30 @@ def test_composites_are_seen_under_inference_mode():
     executed = recorder.census()
     kinds = {row.kind: row.count for row in executed.rows}
     assert kinds == {"projection": 1, "convolution": 1, "attention": 1}
+
+
+def test_the_products_inside_a_wrapped_tensor_are_counted():
+    wrapped = TwoTensor(torch.randn(4, 4), torch.randn(4, 4))
+    with ProductRecorder(resolve("fp32", CPU)) as recorder:
+        assert isinstance(wrapped @ wrapped, TwoTensor)
+    assert counts(recorder.census(), "projection") == {"forward": 2}
+
+
+@pytest.mark.filterwarnings("ignore")  # of torchao's import
+def test_fp8_products_of_torchao_are_counted():
+    float8 = pytest.importorskip("torchao.float8", reason="needs torchao (pip install torchao)")
+    layer = float8.convert_to_float8_training(nn.Sequential(nn.Linear(32, 64)))
+    precision = dataclasses.replace(on_gpu("fp8"), device_type="cpu")
+    with ProductRecorder(precision) as recorder:
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = layer(torch.randn(16, 32)).float().sum()
+        loss.backward()
+    executed = recorder.census()
+    inputs = {(row.direction, row.inputs) for row in executed.rows}
+    assert ("forward", ("float8_e4m3fn", "float8_e4m3fn")) in inputs
+    assert ("backward", ("float8_e5m2", "float8_e4m3fn")) in inputs
+    assert {row.accumulator for row in executed.rows} == {"unknown"}
+    assert contradiction(precision, executed) is None
 
 
 def test_emulated_fp16_is_recorded_only_inside_numerics():
