@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +25,13 @@ Kept = dict[str, npt.NDArray[Any]]
 
 
 def evaluate(
-    accelerator: Accelerator, model: nn.Module, task: Task, split: str, *, batch_size: int
+    accelerator: Accelerator,
+    model: nn.Module,
+    task: Task,
+    split: str,
+    *,
+    batch_size: int,
+    first_batch: AbstractContextManager[None] | None = None,
 ) -> Outcome:
     """Return what the predictions of a split amount to, the same in any number of processes.
 
@@ -34,6 +41,7 @@ def evaluate(
         task: Decodes the logits and makes the outcome.
         split: Name of the split, such as "validation".
         batch_size: Examples per forward pass and process.
+        first_batch: Context of the first forward pass, which may measure it.
 
     Raises:
         TrainingStopped: A prediction is not finite.
@@ -43,7 +51,7 @@ def evaluate(
     ids = longest_first[accelerator.process_index :: accelerator.num_processes]
     was_training = model.training
     model.eval()
-    kept = _predict(accelerator, model, task, examples, ids, batch_size, split)
+    kept = _predict(accelerator, model, task, examples, ids, batch_size, split, first_batch)
     model.train(was_training)
     # Ids travel with their rows, so that nothing depends on the order in which they arrive.
     gathered = gather_object([(ids, kept)])
@@ -64,6 +72,7 @@ def _predict(
     ids: IntArray,
     batch_size: int,
     split: str,
+    first_batch: AbstractContextManager[None] | None,
 ) -> Kept:
     """Return what is kept of the examples `ids`; it leaves the device batch by batch."""
     # Every process goes through the model equally often: DistributedDataParallel broadcasts the
@@ -83,7 +92,9 @@ def _predict(
         for start in range(0, largest_share, batch_size):
             batch = ids[start : start + batch_size]
             dummy = np.zeros(1, dtype=np.int64)
-            kept = task.decode(model, examples.collate(batch if len(batch) else dummy))
+            inputs = examples.collate(batch if len(batch) else dummy)
+            with first_batch if first_batch is not None and start == 0 else nullcontext():
+                kept = task.decode(model, inputs)
             # Nothing is kept of a dummy's one row.
             parts.append({name: rows[: len(batch)].cpu().numpy() for name, rows in kept.items()})
             bar.update(len(batch))

@@ -224,6 +224,7 @@ class Run:
             self.prepared.task,
             split,
             batch_size=self.prepared.args.per_device_eval_batch_size,
+            first_batch=self.first_step.checked(f"the evaluation on {split}"),
         )
 
     def _predict_fp32(self, model: nn.Module, split: str) -> Outcome | None:

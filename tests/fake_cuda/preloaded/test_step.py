@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 from fake_cuda import CUDA, cuda_autocast, fake_mode, to_cuda
-from tiny_encoders import ENCODERS, right_padded, tiny
+from tiny_encoders import ENCODERS, right_padded, tiny, without_dropout
 from torch._subclasses.fake_tensor import FakeTensorDeviceMismatchError as DeviceMismatch
 
 import ampft.precision.executed as executed_module
@@ -27,10 +27,10 @@ def precision_of(mode):
     return Precision(mode, "cuda", storage, compute, row.needs_scaler, "native", "fake")
 
 
-def take_step(name, mode):
+def take_step(name, mode, *, dropout=True):
     """Return the recorded step of a packed model, its logits and its loss scale."""
     precision = precision_of(mode)
-    model = tiny(name)
+    model = tiny(name) if dropout else without_dropout(tiny(name))
     batch = right_padded(model, [5, 17, 1, 17])
     layout = pack_layout(batch["attention_mask"])
     with fake_mode():
@@ -54,16 +54,27 @@ def take_step(name, mode):
     return precision, executed
 
 
-@pytest.mark.usefixtures("capability")
+@pytest.fixture
+def _no_probe(monkeypatch):
+    """Without the probe of TF32, which reads a result that a fake device does not have."""
+    monkeypatch.setattr(executed_module, "float32_product_loses_bits", lambda device: None)
+
+
+@pytest.mark.usefixtures("capability", "_no_probe")
 @pytest.mark.parametrize("mode", [m for m in MODES if m not in UNTESTED])
 @pytest.mark.parametrize("name", sorted(ENCODERS))
-def test_every_family_steps_in_every_mode(monkeypatch, name, mode):
-    # The probe of TF32 reads a result, which a fake device does not have.
-    has_tf32 = TABLE[mode].allows_tf32
-    monkeypatch.setattr(executed_module, "float32_product_loses_bits", lambda device: has_tf32)
+def test_every_family_steps_in_every_mode(name, mode):
     precision, executed = take_step(name, mode)
     assert executed.rows
     assert contradiction(precision, executed) is None
+
+
+@pytest.mark.usefixtures("capability", "_no_probe")
+@pytest.mark.parametrize("name", ["bert", "modernbert, mean"])
+def test_flash_attention_is_recorded(name):
+    _, executed = take_step(name, "bf16", dropout=False)
+    attention = {row.inputs[0] for row in executed.rows if row.kind == "attention"}
+    assert attention == {"bfloat16"}
 
 
 def test_a_tensor_left_on_the_cpu_is_refused():
