@@ -15,17 +15,19 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ampft.arguments import ClassifyArguments
 from ampft.data.load import load_data
-from ampft.data.steps import StepBatches
+from ampft.data.steps import StepBatches, varied_ids
 from ampft.errors import InputError
 from ampft.evaluation.baseline import check_baseline
 from ampft.evaluation.float32 import check_float32_possible
 from ampft.machine import resident_peak
 from ampft.metrics.sums import Metric
+from ampft.models.packing.install import check_packing
 from ampft.models.weights import LoadedModel, cast_weights
 from ampft.precision.accelerator import (
     check_world_size,
     forget_accelerator,
     make_accelerator,
+    numerics,
     refuse_compiled_packing,
     training_device,
     verify_prepared,
@@ -244,6 +246,7 @@ def check_prepared(prepared: Prepared) -> None:
     check_storage(prepared.loaded.model, prepared.precision.storage_dtype)
     if prepared.loaded.padding_free:
         refuse_compiled_packing(accelerator)
+        _check_packing(prepared)
     if not {"validation", "test"} & set(data.splits):
         raise InputError(
             "--validation_fraction 0 and --test_fraction 0 leave nothing to report on. Give one of "
@@ -264,6 +267,18 @@ def check_prepared(prepared: Prepared) -> None:
             "--perturb_initial_weights: FSDP shards the weights, and each process would perturb "
             "only its own part. Compare without FSDP."
         )
+
+
+def _check_packing(prepared: Prepared) -> None:
+    """Check packing where its kernels are not those of loading: float32 on a CPU."""
+    accelerator, precision = prepared.accelerator, prepared.precision
+    if accelerator.device.type == "cpu" and precision.compute_dtype == torch.float32:
+        return
+    examples = prepared.task.examples("train")
+    batch = examples.collate(varied_ids(examples.lengths))
+    inputs = {k: v.to(accelerator.device) for k, v in batch.items() if k != "labels"}
+    with numerics(precision):
+        check_packing(prepared.model, accelerator.unwrap_model(prepared.model), inputs)
 
 
 def _check_metric(name: str | None, task: Task) -> None:

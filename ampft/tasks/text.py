@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import DataCollatorWithPadding
 
 from ampft.data.dataset import ClassificationData
-from ampft.data.steps import IntArray
+from ampft.data.steps import IntArray, varied_ids
 from ampft.models.embedding_gradient import reuse_gradient_memory
 from ampft.models.minilm import default_model
 from ampft.models.packing.families import packing_support
@@ -96,18 +96,12 @@ class TextInputs:
         if not support.supported:
             return False, f"padded path: {support.reason}; micro-batches sorted by length"
         limit_kernel_caches()  # before the first product
-        difference = verify_packing(model, self._varied_lengths())
+        examples = self.tokens["train"]
+        difference = verify_packing(model, examples.collate(varied_ids(examples.lengths)))
         if not difference <= PACKED_LOGITS_TOLERANCE:
             return False, f"padded path: logits without padding differ by {difference:.1e}"
         install_packing(model)
         return True, f"padding-free path: {support.reason} (logits equal within {difference:.0e})"
-
-    def _varied_lengths(self) -> Mapping[str, Tensor]:
-        """Return a batch of a few training examples from the shortest to the longest."""
-        examples = self.tokens["train"]
-        by_length = np.argsort(examples.lengths, kind="stable")
-        ids = by_length[np.linspace(0, len(by_length) - 1, num=4).astype(np.int64)]
-        return examples.collate(np.unique(ids))
 
     def references(self, split: str, rows: slice) -> Mapping[str, Sequence[str]]:
         """Return the texts of the examples `rows`, one column per input column."""
