@@ -15,21 +15,20 @@ def fresh_accelerate(monkeypatch):
     import torch
     from accelerate.state import AcceleratorState, GradientState
 
+    from ampft.precision.tf32 import float32_settings_restored
+
     for name in [name for name in os.environ if name.startswith("ACCELERATE_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
-    operators = [(b, o) for b in ("cuda", "mkldnn") for o in ("matmul", "conv", "rnn")]
-    before = {key: torch._C._get_fp32_precision_getter(*key) for key in operators}
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
-    yield
+    with float32_settings_restored():
+        yield
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
     torch.set_num_threads(threads)
-    for key, value in before.items():
-        torch._C._set_fp32_precision_setter(*key, value)
 
 
 @pytest.fixture(scope="session")
