@@ -14,8 +14,8 @@ from ampft.precision.tf32 import (
     PROBE,
     apply_float32_policy,
     float32_policy,
-    float32_settings_restored,
     float32_product_loses_bits,
+    float32_settings_restored,
     verify_float32_policy,
 )
 
