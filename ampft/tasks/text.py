@@ -19,6 +19,7 @@ from ampft.models.embedding_gradient import reuse_gradient_memory
 from ampft.models.minilm import default_model
 from ampft.models.packing.families import packing_support
 from ampft.models.packing.install import install_packing, limit_kernel_caches, verify_packing
+from ampft.models.padding import padding_difference
 from ampft.models.pretrained import (
     enable_gradient_checkpointing,
     load_config,
@@ -87,7 +88,22 @@ class TextInputs:
             enable_gradient_checkpointing(model)
         reuse_gradient_memory(model)
         padding_free, reason = self._remove_padding(model, wanted=settings.remove_padding)
+        if not padding_free:
+            notes = (*notes, *self._notes_on_padding(model))
         return LoadedModel(model, self.model_name, padding_free, (*notes, reason))
+
+    def _notes_on_padding(self, model: Any) -> tuple[str, ...]:
+        """Return a warning if the model's results depend on padding."""
+        examples = self.tokens["train"]
+        difference = padding_difference(model, examples.collate(varied_ids(examples.lengths)))
+        if difference <= PACKED_LOGITS_TOLERANCE:
+            return ()
+        return (
+            f"its results depend on padding: logits of a padded batch differ by {difference:.1%} "
+            "from those of each text alone, so that gradients and predictions depend on how texts "
+            "are batched. With --per_device_train_batch_size 1 and --per_device_eval_batch_size 1 "
+            "they do not",
+        )
 
     def _remove_padding(self, model: Any, *, wanted: bool) -> tuple[bool, str]:
         if not wanted:
