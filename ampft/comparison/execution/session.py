@@ -215,7 +215,7 @@ def open_comparison(
         plan: Plan from `plan_comparison`.
         recipe: Path of classify.py, which trains one run.
     """
-    with RunFolder(folder, keep=True) as locked:
+    with RunFolder(folder, keep_files=True) as locked:
         for name in (LOGS_NAME, RUNS_NAME):
             (folder / name).mkdir(exist_ok=True)
         todo = incomplete_runs(plan, folder)
