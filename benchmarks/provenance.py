@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ampft.machine import hardware, versions
-from ampft.runs.record import command_words
+from ampft.runs.record import redact_command
 
 
 def provenance() -> dict[str, object]:
@@ -23,7 +23,7 @@ def provenance() -> dict[str, object]:
         "commit": git("rev-parse", "HEAD"),
         "changed_files": git("status", "--porcelain", "--untracked-files=no").splitlines(),
         "date": datetime.now(UTC).date().isoformat(),
-        "command": command_words(sys.argv),
+        "command": redact_command(sys.argv),
         "versions": versions(),
         "hardware": hardware(),
     }

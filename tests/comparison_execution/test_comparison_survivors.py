@@ -86,7 +86,9 @@ def test_no_run_starts_beside_one_of_another_process(tmp_path):
     with (
         opened(tmp_path / "cmp") as session,
         RunFolder(session.run_folder(session.missing()[-1])),
-        pytest.raises(InputError, match=rf"another run is writing to it \(process {os.getpid()}\)"),
+        pytest.raises(
+            InputError, match=rf"another run is writing to this folder \(process {os.getpid()}\)"
+        ),
     ):
         session.launch(session.missing()[0])
     assert not (tmp_path / "ran").exists()

@@ -1,4 +1,4 @@
-"""The loop of one's own: every precision that a CPU has, and one that it has not."""
+"""plain_loop.py in every precision that a CPU supports, and in one that it does not."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def test_it_learns_digits(mode, execution):
     assert done.stderr == ""
 
 
-def test_it_refuses_what_a_cpu_has_not():
+def test_it_refuses_a_mode_that_a_cpu_does_not_support():
     done = call(sys.executable, PLAIN_LOOP, "fp8", CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 2
     assert done.stdout == ""
     assert re.fullmatch(r"error: .*fp8.*\n", done.stderr)
 
 
-def test_it_refuses_what_belongs_to_adamw():
+def test_it_refuses_a_mode_that_needs_adamw():
     done = call(sys.executable, PLAIN_LOOP, "bf16-true-kahan", CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 2
     assert done.stderr == (

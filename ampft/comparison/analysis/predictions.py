@@ -15,7 +15,7 @@ from ampft.comparison.analysis.run_predictions import BINS, Cases, RunPrediction
 from ampft.comparison.findings import CalibrationBin, ClassFigures, FlippedExample, Flips
 from ampft.comparison.statistics.mcnemar import mcnemar_mid_p
 from ampft.errors import InputError
-from ampft.runs.predictions import OWN_COLUMNS
+from ampft.runs.predictions import RESERVED_COLUMNS
 
 MAX_EXAMPLES = 12
 MAX_TEXT_LENGTH = 200  # characters
@@ -122,7 +122,7 @@ def read_texts(path: Path, rows: Sequence[int]) -> dict[int, str]:
 
 
 def _read_texts(file: pq.ParquetFile, rows: Sequence[int]) -> dict[int, str]:
-    columns = [name for name in file.schema_arrow.names if name not in OWN_COLUMNS]
+    columns = [name for name in file.schema_arrow.names if name not in RESERVED_COLUMNS]
     text_of = dict.fromkeys(rows, "")
     start = 0
     for group in range(file.num_row_groups):

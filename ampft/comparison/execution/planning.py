@@ -30,7 +30,7 @@ from ampft.comparison.execution.plan import (
 from ampft.errors import InputError
 from ampft.files import nearest_existing
 from ampft.runs.folder import LOCK_NAME, check_creatable
-from ampft.runs.record import withhold_secrets
+from ampft.runs.record import redact_secrets
 from ampft.text.escaping import inert
 from ampft.text.json_io import json_values
 from ampft.text.numbers import approximate_duration, counted
@@ -79,7 +79,7 @@ def requested_fields(command: CompareCommand) -> dict[str, Any]:
         "metric": command.metric,
         "margin": command.margin,
         "placebo": command.placebo,
-        "arguments": json_values(withhold_secrets(asdict(command.classify))),
+        "arguments": json_values(redact_secrets(asdict(command.classify))),
         "config_file": command.config_file,
         "budget": command.budget,
     }

@@ -228,7 +228,7 @@ def open_comparison(
         plan: Plan from `plan_comparison`.
         recipe: Path of classify.py, which trains one run.
     """
-    with RunFolder(folder, keep=True) as locked:
+    with RunFolder(folder, keep_files=True) as locked:
         (folder / "logs").mkdir(exist_ok=True)
         (folder / "runs").mkdir(exist_ok=True)
         todo = tuple(
