@@ -1,7 +1,7 @@
 """Whether a training was worth anything: rules that say when it was not.
 
-The rules look at the result beside the class shares: the model that gives every example the shares
-that the classes have in `train`, and so predicts the same for all.
+The rules look at the result beside that of a constant model, which gives every example the
+frequencies of the classes in `train` (scikit-learn's `DummyClassifier(strategy="prior")`).
 """
 
 from __future__ import annotations
@@ -19,41 +19,42 @@ from ampft.tasks.task import Task
 EXPLODED = "exploded"
 NEAR_CHANCE = "near_chance"
 ONE_PREDICTION = "one_prediction"
-NOT_BETTER = "not_better_than_class_shares"
+NOT_BETTER = "not_better_than_chance"
 NEVER_MOVED = "validation_never_moved"
 
 # A loss that rests at chance differs from it by a few percent over some hundred examples; a model
 # that has lost its weights is far above it (1.8 to 15,000 times in `benchmarks/LOG.md`).
 EXPLODED_ABOVE = 1.5
 NEAR_CHANCE_ABOVE = 0.9
-STANDARD_ERRORS = 2.0  # by which a model must be better than the class shares
-LAST_STEPS = 5  # at least so many, and a tenth of all, are the end of a training
+STANDARD_ERRORS = 2.0  # by which a model must be better than the constant one
+LAST_STEPS = 5  # the end of a training is a tenth of its steps, and at least these
 EXAMPLES_FOR_CHANCE = 2048
 
 
-def class_shares(task: Task, split: str) -> Outcome:
-    """Return the outcome of predicting, for every example of `split`, the shares in `train`."""
-    rows = len(task.labels[split])
-    shares = _shares(task).astype(np.float32)
-    return task.outcome(split, {"probabilities": np.tile(shares, (rows, 1))})
+def constant_outcome(task: Task, split: str) -> Outcome:
+    """Return the outcome of predicting the class frequencies of `train` for each example."""
+    probabilities = np.tile(_frequencies(task).astype(np.float32), (len(task.labels[split]), 1))
+    return task.outcome(split, {"probabilities": probabilities})
 
 
-def class_shares_sentence(task: Task, shares: Outcome) -> str:
-    """Return what the class shares reach: "accuracy 0.1312, macro F1 0.0193, always 'email'"."""
-    always = task.problem.choice_text(shares.choices[0], task.label_names)
-    return f"{headline(task.problem, shares.metrics())}, always {always!r}"
+def constant_summary(task: Task, constant: Outcome) -> str:
+    """Return such as "accuracy 0.1312, macro F1 0.0193, always 'email'"."""
+    always = task.problem.choice_text(constant.choices[0], task.label_names)
+    return f"{headline(task.problem, constant.metrics())}, always {always!r}"
 
 
 def chance_loss(task: Task) -> float:
-    """Return the training loss per unit of weight of the class shares, as training computes it."""
+    """Return the training loss of the constant model, per unit of weight, as training computes it.
+
+    It is that of at most `EXAMPLES_FOR_CHANCE` random examples.
+    """
     targets = task.labels["train"]
     if len(targets) > EXAMPLES_FOR_CHANCE:
         chosen = np.random.default_rng(0).choice(len(targets), EXAMPLES_FOR_CHANCE, replace=False)
         targets = targets[chosen]
-    shares = np.clip(_shares(task), 1e-6, 1 - 1e-6)
-    several = targets.ndim == 2
-    logits = torch.from_numpy(np.log(shares / (1 - shares) if several else shares)).float()
-    loss = task.problem.loss(logits.expand(len(targets), -1), torch.from_numpy(targets))
+    shares = np.clip(_frequencies(task), 1e-6, 1 - 1e-6)
+    logits = torch.from_numpy(np.log(shares / (1 - shares) if targets.ndim == 2 else shares))
+    loss = task.problem.loss(logits.float().expand(len(targets), -1), torch.from_numpy(targets))
     return float(loss) / float(task.problem.weights(targets).sum())
 
 
@@ -62,7 +63,7 @@ def loss_warnings(losses: Sequence[float], chance: float) -> dict[str, str]:
 
     Args:
         losses: Loss of each applied step, per unit of weight.
-        chance: As `chance_loss` returns it.
+        chance: Loss of the constant model, from `chance_loss`.
     """
     if not losses:
         return {}
@@ -70,35 +71,37 @@ def loss_warnings(losses: Sequence[float], chance: float) -> dict[str, str]:
     start = float(losses[0])
     if end > EXPLODED_ABOVE * max(start, chance):
         return {
-            EXPLODED: f"the training loss rose from {start:.4g} to {end:.4g}, where the class "
-            f"shares alone give {chance:.4g}: training destroyed the model. Lower --learning_rate."
+            EXPLODED: f"the training loss rose from {start:.4g} to {end:.4g}, and the class "
+            f"frequencies alone give {chance:.4g}: training destroyed the model. Lower "
+            "--learning_rate."
         }
     if end > NEAR_CHANCE_ABOVE * chance and end > NEAR_CHANCE_ABOVE * start:
         return {
-            NEAR_CHANCE: f"the training loss ended at {end:.4g}, where the class shares alone give "
-            f"{chance:.4g}: next to nothing was learned. Train longer, or change --learning_rate."
+            NEAR_CHANCE: f"the training loss ended at {end:.4g}, and the class frequencies alone "
+            f"give {chance:.4g}: next to nothing was learned. Train longer, or change "
+            "--learning_rate."
         }
     return {}
 
 
-def outcome_warnings(outcome: Outcome, shares: Outcome, task: Task) -> dict[str, str]:
+def outcome_warnings(outcome: Outcome, constant: Outcome, task: Task) -> dict[str, str]:
     """Return what is wrong with the final predictions, by the name of the rule.
 
     Args:
-        outcome: Of the trained model.
-        shares: Of the class shares, on the same split.
-        task: The task of both.
+        outcome: Outcome of the trained model.
+        constant: Outcome of the constant model on the same split.
+        task: Task of both.
     """
     found = {}
     labels, names = outcome.truth, task.label_names
     if len(np.unique(outcome.choices, axis=0)) == 1 < len(np.unique(labels, axis=0)):
         always = task.problem.choice_text(outcome.choices[0], names)
         found[ONE_PREDICTION] = f"the model predicts {always!r} for every example."
-    gains = _values(shares, "log_loss") - _values(outcome, "log_loss")
+    gains = _values(constant, "log_loss") - _values(outcome, "log_loss")
     if not (_is_positive(gains) or _is_positive(informedness(outcome))):
         found[NOT_BETTER] = (
-            f"on {len(outcome)} examples the predictions are not better than the class shares, "
-            f"neither in log loss nor in informedness, by {STANDARD_ERRORS:g} standard errors."
+            f"on {len(outcome)} examples the predictions are not better than chance: neither log "
+            f"loss nor informedness (Youden's J) exceeds it by {STANDARD_ERRORS:g} standard errors."
         )
     return found
 
@@ -132,7 +135,7 @@ def informedness(outcome: Outcome) -> npt.NDArray[np.float64]:
     return values
 
 
-def _shares(task: Task) -> npt.NDArray[np.float64]:
+def _frequencies(task: Task) -> npt.NDArray[np.float64]:
     targets = task.labels["train"]
     if targets.ndim == 2:
         return np.asarray(targets.mean(axis=0), dtype=np.float64)

@@ -17,8 +17,8 @@ from ampft.evaluation.sanity import (
     NOT_BETTER,
     ONE_PREDICTION,
     chance_loss,
-    class_shares,
-    class_shares_sentence,
+    constant_outcome,
+    constant_summary,
     informedness,
     loss_warnings,
     outcome_warnings,
@@ -57,22 +57,22 @@ def predicted(task, choices, sure=0.8):
 
 
 def rules(task, choices, **settings):
-    shares = class_shares(task, "test")
-    return set(outcome_warnings(predicted(task, choices, **settings), shares, task))
+    constant = constant_outcome(task, "test")
+    return set(outcome_warnings(predicted(task, choices, **settings), constant, task))
 
 
 LABELS = [0] * 60 + [1] * 30 + [2] * 10
 
 
-def test_the_class_shares_are_the_majority_class_with_the_entropy_of_the_labels():
+def test_the_constant_outcome_are_the_majority_class_with_the_entropy_of_the_labels():
     task = made(LABELS)
-    shares = class_shares(task, "test")
+    constant = constant_outcome(task, "test")
     entropy = -sum(p * math.log(p) for p in (0.6, 0.3, 0.1))
-    assert shares.metrics()["accuracy"] == 0.6
-    assert shares.metrics()["log_loss"] == pytest.approx(entropy)
+    assert constant.metrics()["accuracy"] == 0.6
+    assert constant.metrics()["log_loss"] == pytest.approx(entropy)
     assert chance_loss(task) == pytest.approx(entropy)
-    assert class_shares_sentence(task, shares).startswith("accuracy 0.6000, macro F1 0.2500, ")
-    assert class_shares_sentence(task, shares).endswith("always 'common'")
+    assert constant_summary(task, constant).startswith("accuracy 0.6000, macro F1 0.2500, ")
+    assert constant_summary(task, constant).endswith("always 'common'")
 
 
 def test_chance_of_several_labels_is_the_entropy_of_each():
@@ -145,8 +145,8 @@ def test_several_labels():
     right = task.labels["test"].astype(int)
     assert rules(task, right) == set()
     assert rules(task, np.zeros_like(right)) == {ONE_PREDICTION, NOT_BETTER}
-    shares = class_shares(task, "test")
-    assert class_shares_sentence(task, shares).endswith("always 'common'")
+    constant = constant_outcome(task, "test")
+    assert constant_summary(task, constant).endswith("always 'common'")
 
 
 def test_validations_that_never_moved():
