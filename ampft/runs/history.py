@@ -111,7 +111,7 @@ class History:
         duration = now - self._started
         self._started = now
         self.step_seconds.append(duration)
-        self.waiting_seconds.append(min(step_batch.waited, duration))
+        self.waiting_seconds.append(min(step_batch.wait_seconds, duration))
         self.examples += len(step_batch.effective_ids)
         self.lengths.append(step_batch.effective_length)
         self.skipped += outcome.skipped

@@ -65,9 +65,9 @@ def clean_environment(**more: str) -> dict[str, str]:
         "FSDP_",
         "TORCHELASTIC",
     )
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
     offline = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
-    return {**kept, **offline, **more}
+    return {**inherited, **offline, **more}
 
 
 def call(

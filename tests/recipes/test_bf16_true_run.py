@@ -45,7 +45,7 @@ def test_storage_dtypes_are_printed_and_recorded(runs):
         assert "The saved weights are bfloat16" in (run.folder / "README.md").read_text()
 
 
-def test_it_is_like_for_like_with_float32(runs, fp16_run):
+def test_it_is_comparable_to_float32(runs, fp16_run):
     for run in runs.values():
         ours, theirs = run.record, fp16_run.record
         assert ours["example_ids_sha256"] == theirs["example_ids_sha256"]
@@ -56,12 +56,12 @@ def test_lost_updates_are_in_the_history_the_record_and_the_last_line(runs, fp16
     shares = {}
     for mode, run in runs.items():
         measured = [row["lost_updates"] for row in run.history]
-        kept = [value for value in measured if value is not None]
+        known = [value for value in measured if value is not None]
         assert [index for index, value in enumerate(measured, 1) if value is not None] == [
             10, 20, 30,
         ]  # fmt: skip
         shares[mode] = run.record["precision"]["lost_updates"]
-        assert shares[mode] == pytest.approx(statistics.median(kept))
+        assert shares[mode] == pytest.approx(statistics.median(known))
         words = f"{shares[mode]:.1%} of weight updates changed nothing"
         assert run.stdout.splitlines()[-1].endswith(words)
         shown = succeeded(call(BIN / "ampft", "report", run.folder)).stdout

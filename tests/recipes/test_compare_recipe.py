@@ -42,7 +42,7 @@ class Compared:
     folder: Path
     interrupted: tuple[int, str]
     left: dict[str, str]
-    kept: tuple[float, float]
+    written: tuple[float, float]
     stdout: str
     stderr: str
 
@@ -87,9 +87,9 @@ def compared(files, tiny_model, tmp_path_factory) -> Compared:
     left, first = statuses(folder), folder / "runs" / PLANNED[0] / "run.json"
     before = first.stat().st_mtime
     done = succeeded(call(*words, timeout=600))
-    kept = before, first.stat().st_mtime
+    written = before, first.stat().st_mtime
     return Compared(
-        words, folder, (process.returncode, stderr), left, kept, done.stdout, done.stderr
+        words, folder, (process.returncode, stderr), left, written, done.stdout, done.stderr
     )
 
 
@@ -113,7 +113,7 @@ def test_the_same_command_continues_with_the_missing_runs(compared):
     assert statuses(compared.folder) == dict.fromkeys(PLANNED, "finished")
 
 
-def test_runs_went_one_after_the_other_in_the_planned_order(compared):
+def test_runs_finish_one_after_the_other_in_the_planned_order(compared):
     logs = [compared.folder / "logs" / f"{name}.log" for name in PLANNED]
     ended = [log.stat().st_mtime for log in logs]
     assert ended == sorted(ended)
@@ -179,14 +179,14 @@ def test_another_plan_in_the_same_folder_is_refused(compared):
 
 
 @pytest.mark.parametrize(
-    ("own", "more", "says"),
+    ("own", "more", "message"),
     [
         (("--modes", "fp8"), (), "--mixed_precision fp8: not available on this device"),
         (("--budget", "9s"), ("--max_train_steps", "5"), "--budget: "),
     ],
 )
 def test_input_that_runs_would_refuse_is_refused_before_anything_is_written(
-    files, tiny_model, tmp_path, own, more, says
+    files, tiny_model, tmp_path, own, more, message
 ):
     folder = tmp_path / "cmp"
     done = call(
@@ -195,5 +195,5 @@ def test_input_that_runs_would_refuse_is_refused_before_anything_is_written(
     )  # fmt: skip
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"error: {says}")
+    assert line.startswith(f"error: {message}")
     assert not folder.exists()

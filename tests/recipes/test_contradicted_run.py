@@ -10,7 +10,7 @@ from running import call, text_settings
 
 pytestmark = pytest.mark.slow
 
-# As a model with code of its own might: its feed-forward layers turn autocast off.
+# A model with custom code can do this: its feed-forward layers turn autocast off.
 STRAYING = """
 import runpy, sys
 import torch

@@ -213,8 +213,8 @@ def test_nothing_was_written(refused, folder):
 # In separate processes
 
 
-def test_a_refusal_is_the_exit_code_of_the_recipe(folder, tiny_model):
-    output = folder / "alone"
+def test_the_recipe_exits_with_code_2(folder, tiny_model):
+    output = folder / "separate"
     done = call(
         sys.executable, CLASSIFY, *text_settings(folder, tiny_model, output),
         "--mixed_precision", "fp8",

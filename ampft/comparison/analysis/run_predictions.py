@@ -183,7 +183,7 @@ def _check_same_cases(path: Path, outcome: Outcome, cases: Cases) -> None:
 def _reduced(outcome: Outcome, metric: str) -> RunPredictions:
     return RunPredictions(
         choices=outcome.choices,
-        correct=outcome.right,
+        correct=outcome.correct,
         confidence=outcome.confidence,
         metrics=outcome.metrics(),
         sums=outcome.sums(metric),
