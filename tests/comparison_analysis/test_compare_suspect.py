@@ -28,7 +28,7 @@ def test_models_that_learned_are_judged(tmp_path):
     comparison = compared(tmp_path)
     assert "x faster than fp32" in comparison.verdicts[0]
     assert "undecided at a margin" in comparison.verdicts[0]
-    assert not any("trained" in stamp or "speeds" in stamp for stamp in comparison.stamps)
+    assert not any(s.startswith(("not trained", "speeds are")) for s in comparison.stamps)
 
 
 @pytest.mark.parametrize("arm", ["fp32", "bf16"])
