@@ -1,4 +1,4 @@
-"""Runs the classification recipe on many command lines in one process; prints what each did.
+"""Runs the classification recipe with many command lines in one process; prints their results.
 
 Reads from stdin a JSON list of [words, environment]; writes a JSON list of exit code, stdout and
 stderr. Used by test_refusals.py: a process for each case would take minutes.

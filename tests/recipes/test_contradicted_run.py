@@ -10,7 +10,7 @@ from running import call, text_settings
 
 pytestmark = pytest.mark.slow
 
-# As a model with code of its own might: its feed-forward layers turn autocast off.
+# A model with custom code can do this: its feed-forward layers turn autocast off.
 STRAYING = """
 import runpy, sys
 import torch
@@ -29,7 +29,7 @@ runpy.run_path("recipes/classify.py", run_name="__main__")
 """
 
 
-def test_a_precision_that_did_not_run_has_its_own_status(files, tiny_model, tmp_path):
+def test_a_contradicted_precision_has_its_own_status(files, tiny_model, tmp_path):
     folder = tmp_path / "run"
     words = [*text_settings(files, tiny_model, folder), "--mixed_precision", "bf16"]
     done = call(sys.executable, "-c", STRAYING, *words)
@@ -41,4 +41,4 @@ def test_a_precision_that_did_not_run_has_its_own_status(files, tiny_model, tmp_
     assert "float32 x float32" in record["reason"]
     assert record["precision"]["executed"]["rows"]
     shown = call(sys.executable, "-m", "ampft.cli", "report", folder).stdout.splitlines()[-1]
-    assert shown.startswith("stopped: its first step did not compute in the precision asked for")
+    assert shown.startswith("stopped: its first step did not compute in the requested precision")

@@ -1,4 +1,4 @@
-"""The loop of one's own: every precision that a CPU has, and one that it has not."""
+"""plain_loop.py in every precision that a CPU supports, and in one that it does not."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ PLAIN_LOOP = "recipes/plain_loop.py"
 def test_it_learns_digits(mode, execution):
     done = succeeded(call(sys.executable, PLAIN_LOOP, mode, CUDA_VISIBLE_DEVICES=""))
     *report, last = done.stdout.splitlines()
-    assert re.fullmatch(rf"{mode}, ({execution}); \d+ steps skipped", last)
+    assert re.fullmatch(rf"{mode}, ({execution})", last)
     (accuracy,) = [line.split() for line in report if line.strip().startswith("accuracy")]
     assert float(accuracy[1]) > 0.85
     assert int(accuracy[2]) == 400
     assert done.stderr == ""
 
 
-def test_it_refuses_what_a_cpu_has_not():
+def test_it_refuses_a_mode_that_a_cpu_does_not_support():
     done = call(sys.executable, PLAIN_LOOP, "fp8", CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 2
     assert done.stdout == ""
     assert re.fullmatch(r"error: .*fp8.*\n", done.stderr)
 
 
-def test_it_refuses_what_belongs_to_adamw():
+def test_it_refuses_a_mode_that_needs_adamw():
     done = call(sys.executable, PLAIN_LOOP, "bf16-true-kahan", CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 2
     assert done.stderr == (
-        "error: bf16-true-kahan: belongs to AdamW, and this loop has SGD. Take bf16-true.\n"
+        "error: bf16-true-kahan: needs AdamW, but this loop uses SGD. Use bf16-true.\n"
     )

@@ -1,4 +1,4 @@
-"""What is refused: exit code 2, one message that names the cure, no traceback, nothing written."""
+"""Bad input: exit code 2, one message with a remedy, no traceback, nothing written."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ GOOD = [("apple pear", "fruit"), ("iron tin", "metal"), ("nile rhine", "river")]
 
 @dataclass(frozen=True)
 class Case:
-    """A command line that has to be refused.
+    """A command line that must be refused.
 
     Attributes:
-        words: Added to a command line that works.
-        says: What the message has to contain, each.
-        environment: Added to the environment.
-        without: Settings taken out of the command line that works.
-        output: Where the run is told to write; None takes a folder that does not exist.
+        words: Words added to a valid command line.
+        message_parts: Texts that the message must contain.
+        environment: Variables added to the environment.
+        without: Settings removed from the valid command line.
+        output: Output folder; None for a folder that does not exist.
     """
 
     words: tuple[str, ...]
-    says: tuple[str, ...]
+    message_parts: tuple[str, ...]
     environment: dict[str, str] = field(default_factory=dict)
     without: tuple[str, ...] = ()
     output: str | None = None
@@ -92,12 +92,12 @@ CASES = {
     "config with wrong type": Case(
         flags(config="type.json"), ("type.json", "num_train_epochs", "many")
     ),
-    "config that is none": Case(flags(config="list.yaml"), ("list.yaml", "map flag names")),
+    "config that is a list": Case(flags(config="list.yaml"), ("list.yaml", "map flag names")),
     "config absent": Case(flags(config="absent.yaml"), ("absent.yaml", "cannot be read")),
-    "class weights of another number": Case(
+    "wrong number of class weights": Case(
         flags(class_weights="1,2"), ("--class_weights", "'1,2'", "balanced", "3")
     ),
-    "class weights that are no numbers": Case(
+    "class weights that are not numbers": Case(
         flags(class_weights="1,2,x"), ("--class_weights", "'1,2,x'", "3 positive")
     ),
     "model folder absent": Case(
@@ -119,7 +119,7 @@ CASES = {
     "tracker that is not installed": Case(
         ("--with_tracking", *flags(report_to="swanlab")), ("--report_to", "swanlab", "tensorboard")
     ),
-    "nothing to report on": Case(
+    "no split for the report": Case(
         flags(validation_fraction=0, test_fraction=0),
         ("--validation_fraction 0", "--test_fraction 0"),
         without=("validation_file", "test_file"),
@@ -173,7 +173,7 @@ def command_line(case: Case, folder: Path, model: Path, name: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def refused(folder, tiny_model) -> dict[str, dict[str, str | int]]:
-    """What each case did; all run in one process."""
+    """The exit code and output of each case; all run in one process."""
     assert CASES
     lines = [
         (command_line(case, folder, tiny_model, name.replace(" ", "-")), case.environment)
@@ -196,25 +196,25 @@ def test_refused_with_one_message(name, refused, folder):
     lines = found["stderr"].splitlines()
     assert len(lines) == 1, lines
     assert lines[0].startswith("error: ")
-    for part in CASES[name].says:
+    for part in CASES[name].message_parts:
         assert part in lines[0]
     assert found["stdout"] == ""
 
 
 def test_nothing_was_written(refused, folder):
-    given = {
+    before = {
         "train.csv", "validation.csv", "test.csv", "no_label.csv", "no_text.csv", "unseen.csv",
         "one_class.csv", "header.csv", "empty.csv", "notes.txt", "unknown.yaml", "type.json",
         "list.yaml", "used", "used/notes",
     }  # fmt: skip
-    assert {str(path.relative_to(folder)) for path in folder.rglob("*")} == given
+    assert {str(path.relative_to(folder)) for path in folder.rglob("*")} == before
 
 
-# As processes of their own
+# In separate processes
 
 
-def test_a_refusal_is_the_exit_code_of_the_recipe(folder, tiny_model):
-    output = folder / "alone"
+def test_the_recipe_exits_with_code_2(folder, tiny_model):
+    output = folder / "separate"
     done = call(
         sys.executable, CLASSIFY, *text_settings(folder, tiny_model, output),
         "--mixed_precision", "fp8",
