@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 
 import numpy as np
 import pytest
-from running import CLASSIFY, Finished, call, succeeded, text_settings
+from running import CLASSIFY, Finished, call_here, succeeded, text_settings
 
 from ampft.runs.predictions import read_predictions
 from ampft.runs.show import format_run
@@ -22,7 +21,7 @@ def short_run(files, tiny_model, tmp_path_factory):
     def start(mode, *more) -> Finished:
         folder = tmp_path_factory.mktemp("compared") / mode
         words = [*text_settings(files, tiny_model, folder), "--num_train_epochs", 2, *more]
-        done = succeeded(call(sys.executable, CLASSIFY, "--mixed_precision", mode, *words))
+        done = succeeded(call_here(CLASSIFY, "--mixed_precision", mode, *words))
         return Finished(folder, done.stdout, done.stderr)
 
     return start
