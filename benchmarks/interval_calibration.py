@@ -2,26 +2,30 @@
 
 Run: `python benchmarks/interval_calibration.py --out benchmarks/results/interval-calibration.json`.
 
-Each cell of the grid draws comparisons from a latent Gaussian model and passes their predictions
-to the code that compares real runs. Example i is right at seed s where
+Each setting draws comparisons whose true differences are known, and passes them to the code that
+compares real runs. The families of settings (`simulated_grid.py`):
+- latent: everything normal on a latent scale; mode x seed, mode x example, residual; accuracy near
+  84 %, and macro F1 with five classes of 40, 30, 15, 10 and 5 %;
+- logit: bimodal and heavy-tailed difficulties, both sides coupled from 0 to 0.99, accuracies from
+  0.55 to 0.999, 50 to 5,000 examples;
+- subgroup: a share of cases that is lost at every seed, or at most seeds, with flips and mode x
+  seed beside it;
+- rare classes: macro F1 and balanced accuracy, classes of 3 to 40 examples that lose 10 or 30 %;
+- duplicates, grouped: copies of cases, the copies of a case being one group.
+Not held to a level: duplicates without groups; bad seeds (one in ten loses 10 points); offset
+subgroup (lost at every seed, with as much gained in passing); rare classes of which most is lost.
 
-    baseline   c0 + a_i + b_s + e_si + r0_si > 0
-    mode       c1 + a_i + b_s + e_si + r1_si + g_i + h_s > 0
-
-with a difficulty of examples (sd 1), b level of seeds (0.05), e seed x example (0.3), all shared
-by both sides; r residual of each side (how many predictions flip), g mode x example, h mode x seed.
-The accuracy of a side over seeds and examples is Phi(c / sd of its sum), so the true difference is
-set by construction. For macro F1 there are five classes of 40, 30, 15, 10 and 5 % and a wrong
-prediction falls on another class at random (the same one on both sides); the true value is that of
-the expected confusion matrix, averaged over seeds.
-
-Per cell, with the limits that three standard errors of the simulation allow:
-- false alarms, true difference 0: p of the difference <= 5 %;
-- false equivalence, true difference at the margin (1 point, and 4 points, which is within reach);
+Per setting, beside the limits that three standard errors of the simulation allow:
+- false difference, true difference 0: p of the difference <= 5 %;
+- false equivalence, margin at the true difference: p of equivalence <= 5 %;
 - coverage of the 95 % interval at every true difference, and its mean width;
-- power for a loss of two points, beside what `power` predicts from the cell's mean s^2, J and C.
-Controls that must fail somewhere: McNemar's test over all seeds' examples pooled, the examples
-alone (the limit of a bootstrap over examples), the seeds alone (paired t test).
+- power: a loss of two points found, beside what `power` predicts; equality called equivalent.
+"Before" is the same without `rare_losses` and without a tolerance for ties: the method of the
+first calibration. Controls that must fail somewhere: McNemar's test over all seeds' examples
+pooled, the examples alone (the limit of a bootstrap over examples), the seeds alone (paired t).
+
+A second part (`forecasts`) asks whether `seeds_to_decide` says too much: the share of undecided
+comparisons that fewer seeds than its first number decide, and that its second does not decide.
 """
 
 from __future__ import annotations
@@ -30,135 +34,225 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array
 from scipy.special import ndtri, stdtr
-from simulated_seeds import (
-    CLASS_SHARES,
-    LOSSES,
-    Cell,
-    Drawn,
-    draw,
-    grid,
-    thresholds,
-)
+from simulated_grid import LIMITS, grid
+from simulated_seeds import BoolArray, Drawn, Latent, Setting
 
 from ampft.comparison.statistics.interval import DifferenceEstimate, estimate_difference
 from ampft.comparison.statistics.jackknife import JackknifeDifferences, jackknife_differences
 from ampft.comparison.statistics.mcnemar import mcnemar_mid_p
-from ampft.comparison.statistics.power import power
-from ampft.metrics.sums import single_label_sums
+from ampft.comparison.statistics.power import MOST_SEEDS, power, seeds_to_decide
+from ampft.metrics.sums import CaseSums, CostliestCase, single_label_sums
 from ampft.tasks.single_label import METRICS
 
 ALPHA = 0.05
-MARGINS = (0.01, 0.04)
-PLANTED = 0.02
+PLANTED = -0.02
+MARGIN = 0.01
 STANDARD_ERRORS = 3.0
+WIDTHS = 50  # comparisons whose intervals are computed for their width
+SEEDS_DRAWN = 200  # most seeds at which a forecast is checked
 
 
-def one_comparison(
-    cell: Cell, drawn: Drawn, first: float, second: float
-) -> tuple[JackknifeDifferences, tuple[int, int]]:
-    """Return the differences, and the pooled counts of examples that one side alone got right."""
-    baseline_right, mode_right = drawn.baseline + first > 0, drawn.mode + second > 0
-    baseline, mode = (
-        np.where(right, drawn.labels, drawn.wrong) for right in (baseline_right, mode_right)
+# One comparison
+
+
+def all_differences(setting: Setting, drawn: Drawn) -> list[JackknifeDifferences]:
+    """Return the differences of each arm."""
+    if setting.metric == "accuracy" and drawn.groups is None:
+        return [accuracy_differences(arm, drawn.baseline) for arm in drawn.arms]
+    baseline, *arms = (
+        [sums_of(setting, drawn, right) for right in rows] for rows in (drawn.baseline, *drawn.arms)
     )
-    classes = len(CLASS_SHARES[cell.metric])
-    mode_sums, baseline_sums = (
-        [single_label_sums(drawn.labels, row, classes) for row in rows] for rows in (mode, baseline)
-    )
-    jackknife = jackknife_differences(mode_sums, baseline_sums, METRICS[cell.metric])
-    return jackknife, (
-        int((mode_right & ~baseline_right).sum()),
-        int((baseline_right & ~mode_right).sum()),
+    return [jackknife_differences(arm, baseline, METRICS[setting.metric]) for arm in arms]
+
+
+def sums_of(setting: Setting, drawn: Drawn, right: BoolArray) -> CaseSums:
+    """Return the sums of one side at one seed; a group is a case."""
+    predicted = np.where(right, drawn.labels, drawn.wrong)
+    sums = single_label_sums(drawn.labels, predicted, setting.classes)
+    if drawn.groups is None:
+        return sums
+    added = np.zeros((int(drawn.groups.max()) + 1, sums.patterns.shape[1]))
+    np.add.at(added, drawn.groups, sums.patterns.toarray()[sums.pattern_of])
+    return CaseSums(csr_array(added), np.arange(len(added)))
+
+
+def accuracy_differences(arm: BoolArray, baseline: BoolArray) -> JackknifeDifferences:
+    """Return what `jackknife_differences` returns for accuracy, ten times as fast."""
+    seeds, cases = arm.shape
+    each = arm.astype(np.float64) - baseline
+    per_seed = each.mean(axis=1)
+    centred = each - per_seed[:, None]
+    covariances = centred @ centred.T / (cases * (cases - 1))
+    diagonal = float(np.trace(covariances))
+    return JackknifeDifferences(
+        per_seed=per_seed,
+        variance=diagonal / seeds,
+        covariance=(float(covariances.sum()) - diagonal) / (seeds * (seeds - 1)),
+        cases=cases,
+        one_case=1 / cases,
+        by_case=each.mean(axis=0),
+        costliest=CostliestCase(1 / cases, None, cases),
     )
 
 
-def control_alarms(jackknife: JackknifeDifferences, only: tuple[int, int]) -> tuple[bool, ...]:
+def before(estimate: DifferenceEstimate) -> DifferenceEstimate:
+    """Return the estimate as it was without rare losses and without a tolerance for ties."""
+    seeds, cases = len(estimate.per_seed), estimate.cases
+    assert cases is not None
+    own = estimate.seed_variance / seeds
+    total = own + estimate.jackknife_covariance
+    degrees = float(seeds - 1)
+    if total > estimate.smallest_variance:
+        degrees = 1 / (own / total / (seeds - 1) + (1 - own / total) / (cases - 1))
+    return replace(estimate, by_case=None, degrees_of_freedom=degrees)
+
+
+def covers(estimate: DifferenceEstimate, truth: float) -> bool:
+    """Return whether the 95 % interval holds the truth, without looking for its ends."""
+    by_case, noise = estimate.by_case, estimate.seed_noise
+    low, high = replace(estimate, by_case=None).interval(1 - ALPHA)
+    if low <= truth <= high:
+        return True
+    if by_case is None:
+        return False
+    if truth < low:
+        return low <= 0 and by_case.p_above(truth, noise=noise) > ALPHA / 2
+    return high >= 0 and by_case.p_below(truth, noise=noise) > ALPHA / 2
+
+
+def is_equivalent(estimate: DifferenceEstimate, margin: float) -> bool:
+    """Return whether equivalence is established; rare losses are looked at last."""
+    by_t = replace(estimate, by_case=None).p_equivalence(margin) <= ALPHA
+    return by_t and estimate.p_equivalence(margin) <= ALPHA
+
+
+def controls(drawn: Drawn, jackknife: JackknifeDifferences) -> tuple[bool, ...]:
     """Return whether each negative control finds a difference: see `CONTROLS`."""
+    arm, baseline = drawn.arms[0], drawn.baseline
     differences = jackknife.per_seed
     seeds, mean = len(differences), abs(float(differences.mean()))
     examples = (jackknife.variance + (seeds - 1) * jackknife.covariance) / seeds
     spread = float(differences.std(ddof=1)) / np.sqrt(seeds)
     return (
-        mcnemar_mid_p(*only) <= ALPHA,
+        mcnemar_mid_p(int((arm & ~baseline).sum()), int((baseline & ~arm).sum())) <= ALPHA,
         bool(mean > -ndtri(ALPHA / 2) * np.sqrt(max(examples, 0.0))),
         bool(2 * stdtr(seeds - 1, -mean / spread) <= ALPHA) if spread else mean > 0,
     )
 
 
 CONTROLS = ("pooled_mcnemar", "examples_alone", "seeds_alone")
+METHODS = ("before", "after")
 
 
-def run_cell(cell: Cell, *, comparisons: int, seed: int) -> dict[str, object]:
-    """Simulate one cell and return its rates; shares, and points for widths.
+# One setting
+
+
+@dataclass
+class Found:
+    """What the comparisons of a setting found, by method and true difference."""
+
+    false_difference: dict[str, list[bool]] = field(default_factory=dict)
+    false_equivalence: dict[str, list[bool]] = field(default_factory=dict)
+    coverage: dict[str, list[bool]] = field(default_factory=dict)
+    beyond: dict[str, list[bool]] = field(default_factory=dict)
+    equivalent_at_0: list[bool] = field(default_factory=list)
+    found_planted: list[bool] = field(default_factory=list)
+    widths: list[float] = field(default_factory=list)
+
+    def add(self, estimate: DifferenceEstimate, truth: float) -> None:
+        """Add one comparison."""
+        name = f"{truth:.4g}"
+        self.coverage.setdefault(name, []).append(covers(estimate, truth))
+        differs = estimate.p_difference() <= ALPHA
+        if truth:
+            equivalent = is_equivalent(estimate, -truth)
+            self.false_equivalence.setdefault(name, []).append(equivalent)
+            is_beyond = estimate.estimate < 0 and estimate.p_beyond(MARGIN) <= ALPHA
+            self.beyond.setdefault(name, []).append(is_beyond)
+            if truth == PLANTED:
+                self.found_planted.append(differs and estimate.estimate < 0)
+            return
+        self.false_difference.setdefault("0", []).append(differs)
+        self.equivalent_at_0.append(is_equivalent(estimate, MARGIN))
+        if len(self.widths) < WIDTHS:
+            low, high = estimate.interval(1 - ALPHA)
+            self.widths.append(100 * (high - low))
+
+    def rates(self) -> dict[str, object]:
+        """Return the shares, and points for the width."""
+        rates: dict[str, object] = {
+            "false_difference": shares(self.false_difference)["0"],
+            "false_equivalence": shares(self.false_equivalence),
+            "coverage": shares(self.coverage),
+            "beyond_one_point": shares(self.beyond),
+            "mean_width_points": float(np.mean(self.widths)),
+            "equivalent_at_0": share(self.equivalent_at_0),
+        }
+        return rates | ({"power": share(self.found_planted)} if self.found_planted else {})
+
+
+def run_setting(setting: Setting, *, comparisons: int, seed: int) -> dict[str, Any]:
+    """Simulate one setting and return its rates before and after.
 
     Args:
-        cell: The point of the grid.
-        comparisons: At each true difference; the draws are shared between these.
+        setting: The point of the grid.
+        comparisons: At each true difference; the draws are shared between these. Half as many for
+            metrics over classes, which take ten times as long.
         seed: Of the whole simulation.
     """
-    scale = [round(1000 * value) for value in (cell.mode_seed, cell.mode_example, cell.residual)]
-    key = [seed, cell.seeds, cell.examples, len(cell.metric), *scale]
-    generator = np.random.default_rng(key)
-    first, seconds = thresholds(cell)
-    found: dict[float, list[DifferenceEstimate]] = {loss: [] for loss in LOSSES}
-    alarms = []
+    if setting.metric != "accuracy":
+        comparisons //= 2
+    generator = np.random.default_rng([seed, *repr(setting).encode()])
+    found = {method: Found() for method in METHODS}
+    planted, null, alarms = [], [], []
     for _ in range(comparisons):
-        drawn = draw(cell, generator)
-        for loss, second in zip(LOSSES, seconds, strict=True):
-            jackknife, only = one_comparison(cell, drawn, first, second)
-            found[loss].append(estimate_difference(jackknife))
-            if not loss:
-                alarms.append(control_alarms(jackknife, only))
-    control = np.mean(alarms, axis=0)
-    return asdict(cell) | summary(found) | dict(zip(CONTROLS, map(float, control), strict=True))
-
-
-def summary(found: dict[float, list[DifferenceEstimate]]) -> dict[str, object]:
-    """Return the rates of one cell."""
-    coverage = {loss: covered(estimates, -loss) for loss, estimates in found.items()}
-    null, planted = found[0.0], found[PLANTED]
-    width = np.mean([high - low for low, high in (each.interval(1 - ALPHA) for each in null)])
-    variance = np.mean([each.standard_error**2 for each in null])
+        drawn = setting.draw(generator)
+        compared = all_differences(setting, drawn)
+        for truth, jackknife in zip(setting.differences(), compared, strict=True):
+            estimate = estimate_difference(jackknife)
+            found["before"].add(before(estimate), truth)
+            found["after"].add(estimate, truth)
+            if truth == PLANTED:
+                planted.append(estimate)
+            if not truth:
+                null.append((estimate.estimate, estimate.standard_error**2))
+                alarms.append(controls(drawn, jackknife))
+    estimates, variances = np.transpose(null)
+    true_variance = float(np.var(estimates))
     return {
-        "false_alarms": share(each.p_difference() <= ALPHA for each in null),
-        "false_equivalence": {
-            f"{margin:g}": share(each.p_equivalence(margin) <= ALPHA for each in found[margin])
-            for margin in MARGINS
-        },
-        "coverage": {f"{-loss:g}": value for loss, value in coverage.items()},
-        "mean_width_points": 100 * float(width),
-        "variance_over_true": float(variance / np.var([each.estimate for each in null])),
-        "bias_points": 100 * float(np.mean([each.estimate for each in null])),
-        "power": share(each.p_difference() <= ALPHA and each.estimate < 0 for each in planted),
-        "power_predicted": power(
-            PLANTED,
-            seeds=len(planted[0].per_seed),
-            seed_variance=float(np.mean([each.per_seed.var(ddof=1) for each in planted])),
-            covariance=float(np.mean([each.jackknife_covariance for each in planted])),
-            jackknife_variance=float(np.mean([each.jackknife_variance for each in planted])),
-            cases=planted[0].cases,
-            alpha=ALPHA,
-        ),
-        "equivalent_at_0": {
-            f"{margin:g}": share(each.p_equivalence(margin) <= ALPHA for each in null)
-            for margin in MARGINS
-        },
+        "family": setting.family,
+        "setting": asdict(setting),  # type: ignore[call-overload]
+        "comparisons": comparisons,
+        **{method: each.rates() for method, each in found.items()},
+        "variance_over_true": float(np.mean(variances)) / true_variance if true_variance else None,
+        "bias_points": 100 * float(np.mean(estimates)),
+        "power_predicted": predicted_power(planted) if planted else None,
+        **dict(zip(CONTROLS, map(float, np.mean(alarms, axis=0)), strict=True)),
     }
 
 
-def covered(estimates: Iterable[DifferenceEstimate], truth: float) -> float:
-    """Return the share of 95 % intervals that hold the truth."""
-    intervals = [each.interval(1 - ALPHA) for each in estimates]
-    return share(low <= truth <= high for low, high in intervals)
+def predicted_power(planted: Sequence[DifferenceEstimate]) -> float:
+    """Return what `power` says of a loss of two points, given the setting's mean variances."""
+    return power(
+        PLANTED,
+        seeds=len(planted[0].per_seed),
+        seed_variance=float(np.mean([each.per_seed.var(ddof=1) for each in planted])),
+        covariance=float(np.mean([each.jackknife_covariance for each in planted])),
+        jackknife_variance=float(np.mean([each.jackknife_variance for each in planted])),
+        smallest_variance=planted[0].smallest_variance,
+        cases=planted[0].cases,
+        alpha=ALPHA,
+    )
 
 
 def share(hits: Iterable[bool]) -> float:
@@ -166,66 +260,190 @@ def share(hits: Iterable[bool]) -> float:
     return float(np.mean(list(hits)))
 
 
+def shares(hits: dict[str, list[bool]]) -> dict[str, float]:
+    """Return the share of true values of each."""
+    return {name: share(each) for name, each in hits.items()}
+
+
+# The grid as a whole
+
+
 def limit(rate: float, comparisons: int) -> float:
     """Return the largest share that a true rate explains, within `STANDARD_ERRORS`."""
     return rate + STANDARD_ERRORS * float(np.sqrt(rate * (1 - rate) / comparisons))
 
 
-def outcome(cells: list[dict[str, Any]], comparisons: int) -> dict[str, object]:
-    """Return what the grid shows as a whole: worst rates and the cells outside the limits."""
-    most = limit(ALPHA, comparisons)
-    alarms = [cell["false_alarms"] for cell in cells]
-    equivalences = [max(cell["false_equivalence"].values()) for cell in cells]
-    coverages = [min(cell["coverage"].values()) for cell in cells]
-    off = [cell["power"] - cell["power_predicted"] for cell in cells]
+def outcome(cells: list[dict[str, Any]]) -> dict[str, object]:
+    """Return worst rates and the number of settings outside the limits, by family and in all."""
+    held = [cell for cell in cells if cell["family"] not in LIMITS]
+    families = dict.fromkeys(cell["family"] for cell in cells)
+    off = [
+        cell["after"]["power"] - cell["power_predicted"]
+        for cell in held
+        if cell["power_predicted"] is not None
+    ]
     return {
-        "cells": len(cells),
-        "limit": most,
-        "worst_false_alarms": max(alarms),
-        "worst_false_equivalence": max(equivalences),
-        "worst_coverage": min(coverages),
-        "mean_false_alarms": float(np.mean(alarms)),
-        "cells_over_false_alarms": int(sum(value > most for value in alarms)),
-        "cells_over_false_equivalence": int(sum(value > most for value in equivalences)),
-        "cells_under_coverage": int(sum(value < 1 - most for value in coverages)),
-        "power_minus_predicted": [min(off), max(off)],
+        "settings": len(held),
+        "limits": sorted({limit(ALPHA, cell["comparisons"]) for cell in held}),
+        **{method: worst(held, method) for method in METHODS},
+        "families": {
+            name: {
+                method: worst([c for c in cells if c["family"] == name], method)
+                for method in METHODS
+            }
+            for name in families
+        },
+        "not_held_to_a_level": list(LIMITS),
+        "power_minus_predicted": [min(off), max(off)] if off else None,
         "controls": {
             name: {
-                "worst_false_alarms": max(cell[name] for cell in cells),
-                "cells_over": int(sum(cell[name] > most for cell in cells)),
+                "worst_false_difference": max(cell[name] for cell in held),
+                "settings_over": sum(
+                    cell[name] > limit(ALPHA, cell["comparisons"]) for cell in held
+                ),
             }
             for name in CONTROLS
         },
     }
 
 
+def worst(cells: list[dict[str, Any]], method: str) -> dict[str, object]:
+    """Return the worst rates of one method, the settings outside the limits, and mean gains."""
+    rates = [cell[method] for cell in cells]
+    differences = [rate["false_difference"] for rate in rates]
+    equivalences = [max(rate["false_equivalence"].values(), default=0.0) for rate in rates]
+    coverages = [min(rate["coverage"].values()) for rate in rates]
+    limits = [limit(ALPHA, cell["comparisons"]) for cell in cells]
+
+    def over(values: list[float]) -> int:
+        return sum(value > most for value, most in zip(values, limits, strict=True))
+
+    return {
+        "settings": len(cells),
+        "worst_false_difference": max(differences),
+        "worst_false_equivalence": max(equivalences),
+        "worst_coverage": min(coverages),
+        "over_false_difference": over(differences),
+        "over_false_equivalence": over(equivalences),
+        "under_coverage": over([1 - value for value in coverages]),
+        "mean_width_points": float(np.mean([rate["mean_width_points"] for rate in rates])),
+        "mean_equivalent_at_0": float(np.mean([rate["equivalent_at_0"] for rate in rates])),
+        "mean_power": mean_of(rate["power"] for rate in rates if "power" in rate),
+    }
+
+
+def mean_of(values: Iterable[float]) -> float | None:
+    """Return the mean, or None of nothing."""
+    found = list(values)
+    return float(np.mean(found)) if found else None
+
+
+# Forecasts
+
+
+def forecast_settings() -> list[Latent]:
+    """Return settings in which comparisons are often undecided."""
+    return [
+        Latent(seeds, examples, "accuracy", mode_seed, mode_example, 0.1)
+        for seeds in (3, 5, 10)
+        for examples in (500, 2000)
+        for mode_seed in (0.0, 0.03, 0.1)
+        for mode_example in (0.0, 0.15)
+    ]
+
+
+def run_forecast(setting: Latent, *, comparisons: int, seed: int) -> dict[str, Any]:
+    """Return how often `seeds_to_decide` is wrong, at each true difference.
+
+    Args:
+        setting: Its seeds are those that are there.
+        comparisons: Whose forecasts are checked with up to `SEEDS_DRAWN` seeds.
+        seed: Of the whole simulation.
+    """
+    generator = np.random.default_rng([seed, 1, *repr(setting).encode()])
+    more = replace(setting, seeds=SEEDS_DRAWN)
+    wrong: dict[float, list[tuple[bool, bool]]] = {truth: [] for truth in setting.differences()}
+    ranges: list[tuple[int, int]] = []
+    for _ in range(comparisons):
+        drawn = more.draw(generator)
+        for truth, arm in zip(setting.differences(), drawn.arms, strict=True):
+
+            def at(seeds: int, rows: BoolArray = arm, base: BoolArray = drawn.baseline) -> Any:
+                return estimate_difference(accuracy_differences(rows[:seeds], base[:seeds]))
+
+            estimate = at(setting.seeds)
+            if not is_decided(estimate):
+                found = seeds_to_decide(estimate, margin=MARGIN, alpha=ALPHA)
+                first, last = found or (MOST_SEEDS, MOST_SEEDS)
+                ranges.append((first, last))
+                sooner = min(first - 1, SEEDS_DRAWN)
+                wrong[truth].append(
+                    (
+                        sooner > setting.seeds and is_decided(at(sooner)),
+                        last <= SEEDS_DRAWN and not is_decided(at(last)),
+                    )
+                )
+    return {
+        "setting": asdict(setting),
+        "undecided": {f"{truth:g}": len(each) for truth, each in wrong.items()},
+        "median_range": np.median(ranges, axis=0).tolist() if ranges else None,
+        "without_range": share(first == MOST_SEEDS for first, _ in ranges) if ranges else None,
+        "without_end": share(last == MOST_SEEDS for _, last in ranges) if ranges else None,
+        **{
+            name: {
+                f"{truth:g}": float(np.mean([pair[index] for pair in each]))
+                for truth, each in wrong.items()
+                if len(each) >= comparisons / 4
+            }
+            for index, name in enumerate(("decided_sooner", "undecided_later"))
+        },
+    }
+
+
+def is_decided(estimate: DifferenceEstimate) -> bool:
+    """Return whether there is a verdict at the margin."""
+    return estimate.p_difference() <= ALPHA or is_equivalent(estimate, MARGIN)
+
+
 def main() -> None:
-    """Parse the options, simulate every cell, write the results and print the outcome."""
+    """Parse the options, simulate every setting, write the results and print the outcome."""
     from provenance import provenance
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
-    parser.add_argument("--comparisons", type=int, default=1000, help="per cell and difference")
+    parser.add_argument("--comparisons", type=int, default=1000, help="per setting and difference")
+    parser.add_argument("--forecasts", type=int, default=100, help="per setting and difference")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--seed", type=int, default=0, help="of the whole simulation")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the whole simulation")
     options = parser.parse_args()
     start = time.perf_counter()
-    work = partial(run_cell, comparisons=options.comparisons, seed=options.seed)
+    work = partial(run_setting, comparisons=options.comparisons, seed=options.seed)
+    check = partial(run_forecast, comparisons=options.forecasts, seed=options.seed)
     with ProcessPoolExecutor(options.jobs) as pool:
-        cells = []
-        for cell in pool.map(work, grid()):
-            cells.append(cell)
-            print(json.dumps(cell), file=sys.stderr, flush=True)
+        cells = list(shown(pool.map(work, grid())))
+        forecasts = list(shown(pool.map(check, forecast_settings())))
     result = {
-        "outcome": outcome(cells, options.comparisons),
+        "outcome": outcome(cells),
+        "worst_forecasts": {
+            name: max(max(cell[name].values(), default=0.0) for cell in forecasts)
+            for name in ("decided_sooner", "undecided_later")
+        },
         "comparisons": options.comparisons,
         "seconds": round(time.perf_counter() - start),
         "jobs": options.jobs,
-        "cells": cells,
+        "settings": cells,
+        "forecasts": forecasts,
         "provenance": provenance(),
     }
     options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(result["outcome"], indent=1))
+
+
+def shown(found: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
+    """Pass results on, and write each to the standard error as it comes."""
+    for each in found:
+        print(json.dumps(each), file=sys.stderr, flush=True)
+        yield each
 
 
 if __name__ == "__main__":

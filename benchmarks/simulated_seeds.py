@@ -1,25 +1,93 @@
-"""Comparisons drawn from the latent Gaussian model that `interval_calibration.py` describes."""
+"""Comparisons whose true difference is known, from the models that `interval_calibration.py` names.
+
+Each setting draws the predictions of a baseline, and of one arm for each of several true
+differences. Everything random but the losses is shared between these arms.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import product
+from functools import cache
+from typing import ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtr, ndtri, roots_hermitenorm
+from scipy.special import expit, logit, ndtr, ndtri, roots_hermitenorm
 
-BASELINE_ACCURACY = 0.84
 LOSSES = (0.0, 0.01, 0.02, 0.04)
-EXAMPLE_SD, SEED_SD, SHARED_SD = 1.0, 0.05, 0.3
+NUMBERS = (3, 5, 10)
 CLASS_SHARES = {"accuracy": (0.5, 0.5), "macro_f1": (0.4, 0.3, 0.15, 0.1, 0.05)}
 
-IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.integer]
+BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One point of the grid; standard deviations on the latent scale."""
+class Drawn:
+    """One comparison, for each true difference.
+
+    Attributes:
+        labels: (n,) classes.
+        wrong: (n,) the class that an example gets where it is wrong.
+        baseline: (S, n) whether the baseline is right.
+        arms: (S, n) whether the arm is right, for each true difference.
+        groups: (n,) index of each example's group; None where each is its own.
+    """
+
+    labels: IntArray
+    wrong: IntArray
+    baseline: BoolArray
+    arms: tuple[BoolArray, ...]
+    groups: IntArray | None = None
+
+
+class Setting(Protocol):
+    """A point of the grid."""
+
+    family: ClassVar[str]
+
+    @property
+    def seeds(self) -> int:
+        """Number of seeds, S."""
+
+    @property
+    def metric(self) -> str:
+        """Name of the metric."""
+
+    @property
+    def classes(self) -> int:
+        """Number of classes, K."""
+
+    def differences(self) -> tuple[float, ...]:
+        """Return the true differences arm - baseline."""
+
+    def draw(self, generator: np.random.Generator) -> Drawn:
+        """Draw one comparison."""
+
+
+def threshold_for(value: Callable[[float], float], target: float) -> float:
+    """Return where an increasing function has the value `target`, by bisection."""
+    low, high = -40.0, 40.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if value(middle) < target else (low, middle)
+    return (low + high) / 2
+
+
+def two_classes(n: int, generator: np.random.Generator) -> tuple[IntArray, IntArray]:
+    """Return (n,) labels and the other class of each."""
+    labels = generator.integers(0, 2, n)
+    return labels, 1 - labels
+
+
+# Latent Gaussian
+
+
+@dataclass(frozen=True)
+class Latent:
+    """Everything normal on a latent scale, with its standard deviations; accuracy near 84 %."""
 
     seeds: int
     examples: int
@@ -28,19 +96,59 @@ class Cell:
     mode_example: float
     residual: float
 
+    family: ClassVar[str] = "latent"
+    accuracy: ClassVar[float] = 0.84
+    example_sd: ClassVar[float] = 1.0
+    seed_sd: ClassVar[float] = 0.05
+    shared_sd: ClassVar[float] = 0.3
 
-def grid() -> list[Cell]:
-    """Return the full grid for accuracy at 500 examples, and slices beside it."""
-    numbers = (3, 5, 10)
-    full = product(numbers, (500,), ("accuracy",), (0.0, 0.03, 0.1), (0.0, 0.15, 0.4), (0.1, 0.4))
-    macro = product(numbers, (500,), ("macro_f1",), (0.0, 0.1), (0.0, 0.4), (0.1, 0.4))
-    small = product(numbers, (100,), ("accuracy",), (0.0, 0.1), (0.0, 0.4), (0.4,))
-    rare = product(numbers, (500,), ("accuracy",), (0.0,), (0.0, 0.03), (0.01, 0.03))
-    large = product(numbers, (4000,), ("accuracy",), (0.03,), (0.15,), (0.1,))
-    return [Cell(*point) for part in (full, macro, small, rare, large) for point in part]
+    @property
+    def classes(self) -> int:
+        """Two, and five of 40, 30, 15, 10 and 5 % for macro F1."""
+        return len(CLASS_SHARES[self.metric])
+
+    def differences(self) -> tuple[float, ...]:
+        """Return zero and losses of 1, 2 and 4 points."""
+        return tuple(0.0 - loss for loss in LOSSES)
+
+    def draw(self, generator: np.random.Generator) -> Drawn:
+        """Draw one comparison."""
+        shares = CLASS_SHARES[self.metric]
+        seeds, n = self.seeds, self.examples
+        labels = generator.choice(len(shares), size=n, p=shares)
+        wrong = (labels + generator.integers(1, len(shares), n)) % len(shares)
+        normal = generator.standard_normal
+        shared = self.example_sd * normal(n) + self.seed_sd * normal((seeds, 1))
+        shared = shared + self.shared_sd * normal((seeds, n))
+        own = self.mode_example * normal(n) + self.mode_seed * normal((seeds, 1))
+        residual = self.residual * normal((2, seeds, n))
+        first, seconds = latent_thresholds(self)
+        mode = shared + own + residual[1]
+        arms = tuple(mode + second > 0 for second in seconds)
+        return Drawn(labels, wrong, shared + residual[0] + first > 0, arms)
 
 
-def population_value(accuracy: npt.NDArray[np.float64], metric: str) -> npt.NDArray[np.float64]:
+@cache
+def latent_thresholds(cell: Latent) -> tuple[float, tuple[float, ...]]:
+    """Return the baseline's threshold, and the mode's at each of `LOSSES`."""
+    rest = np.sqrt(cell.example_sd**2 + cell.shared_sd**2 + cell.residual**2)
+    first = float(ndtri(cell.accuracy) * np.hypot(rest, cell.seed_sd))
+    level = latent_value(first, cell.seed_sd, rest, cell.metric)
+    seed_sd, rest_sd = np.hypot(cell.seed_sd, cell.mode_seed), np.hypot(rest, cell.mode_example)
+    return first, tuple(
+        threshold_for(lambda at: latent_value(at, seed_sd, rest_sd, cell.metric), level - loss)
+        for loss in LOSSES
+    )
+
+
+def latent_value(threshold: float, seed_sd: float, rest_sd: float, metric: str) -> float:
+    """Return the metric over seeds (level ~ N(0, seed_sd^2)) and examples (sd `rest_sd`)."""
+    nodes, weights = roots_hermitenorm(40)
+    accuracy = ndtr((threshold + seed_sd * nodes) / rest_sd)
+    return float(population_value(accuracy, metric) @ weights / weights.sum())
+
+
+def population_value(accuracy: FloatArray, metric: str) -> FloatArray:
     """Return the metric of the expected confusion matrix at each accuracy."""
     if metric == "accuracy":
         return accuracy
@@ -49,50 +157,77 @@ def population_value(accuracy: npt.NDArray[np.float64], metric: str) -> npt.NDAr
     return (2 * shares * accuracy / (shares + shares * accuracy + others)).mean(axis=0)
 
 
-def expected_value(threshold: float, seed_sd: float, rest_sd: float, metric: str) -> float:
-    """Return the metric over seeds (level ~ N(0, seed_sd^2)) and examples (sd `rest_sd`)."""
-    nodes, weights = roots_hermitenorm(40)
-    accuracy = ndtr((threshold + seed_sd * nodes) / rest_sd)
-    return float(population_value(accuracy, metric) @ weights / weights.sum())
-
-
-def threshold_for(target: float, seed_sd: float, rest_sd: float, metric: str) -> float:
-    """Return the threshold at which `expected_value` is `target`, by bisection."""
-    low, high = -6.0, 6.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        below = expected_value(middle, seed_sd, rest_sd, metric) < target
-        low, high = (middle, high) if below else (low, middle)
-    return (low + high) / 2
+# Logit
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """One comparison: labels and wrong classes (n,), latent values (S, n) without thresholds."""
+class Logit:
+    """Logistic noise on difficulties that are bimodal or heavy-tailed, coupled between the arms.
 
-    labels: IntArray
-    wrong: IntArray
-    baseline: npt.NDArray[np.float64]
-    mode: npt.NDArray[np.float64]
+    Attributes:
+        seeds: S.
+        examples: n.
+        accuracy: Of the baseline.
+        difficulty: "bimodal" (four fifths easy, a fifth hard, 6 apart) or "heavy" (t with 2
+            degrees of freedom).
+        coupling: Correlation of the noise of both sides at the same seed and example.
+        mode_seed: Standard deviation of mode x seed.
+        mode_example: Standard deviation of mode x example.
+    """
+
+    seeds: int
+    examples: int
+    accuracy: float
+    difficulty: str
+    coupling: float
+    mode_seed: float
+    mode_example: float
+
+    family: ClassVar[str] = "logit"
+    metric: ClassVar[str] = "accuracy"
+    classes: ClassVar[int] = 2
+    seed_sd: ClassVar[float] = 0.1
+
+    def differences(self) -> tuple[float, ...]:
+        """Return zero and losses of 1, 2 and 4 points."""
+        return tuple(0.0 - loss for loss in LOSSES)
+
+    def draw(self, generator: np.random.Generator) -> Drawn:
+        """Draw one comparison."""
+        seeds, n = self.seeds, self.examples
+        normal = generator.standard_normal
+        level = self.quantile(generator.random(n)) + self.seed_sd * normal((seeds, 1))
+        noise = normal((2, seeds, n))
+        noise[1] = self.coupling * noise[0] + np.sqrt(1 - self.coupling**2) * noise[1]
+        baseline, mode = level + logit(ndtr(noise))
+        mode += self.mode_example * normal(n) + self.mode_seed * normal((seeds, 1))
+        first, seconds = logit_thresholds(self)
+        arms = tuple(mode + second > 0 for second in seconds)
+        return Drawn(*two_classes(n, generator), baseline + first > 0, arms)
+
+    def quantile(self, share: FloatArray) -> FloatArray:
+        """Return the difficulties with these shares below them."""
+        if self.difficulty == "bimodal":
+            return np.where(share < 0.2, -3.0, 3.0)
+        return (2 * share - 1) / np.sqrt(2 * share * (1 - share))  # t with 2 degrees of freedom
 
 
-def draw(cell: Cell, generator: np.random.Generator) -> Drawn:
-    """Draw one comparison."""
-    shares = CLASS_SHARES[cell.metric]
-    seeds, n = cell.seeds, cell.examples
-    labels = generator.choice(len(shares), size=n, p=shares)
-    wrong = (labels + generator.integers(1, len(shares), n)) % len(shares)
-    normal = generator.standard_normal
-    shared = EXAMPLE_SD * normal(n) + SEED_SD * normal((seeds, 1)) + SHARED_SD * normal((seeds, n))
-    own = cell.mode_example * normal(n) + cell.mode_seed * normal((seeds, 1))
-    residual = cell.residual * normal((2, seeds, n))
-    return Drawn(labels, wrong, shared + residual[0], shared + own + residual[1])
-
-
-def thresholds(cell: Cell) -> tuple[float, list[float]]:
+@cache
+def logit_thresholds(cell: Logit) -> tuple[float, tuple[float, ...]]:
     """Return the baseline's threshold, and the mode's at each of `LOSSES`."""
-    rest = np.sqrt(EXAMPLE_SD**2 + SHARED_SD**2 + cell.residual**2)
-    first = float(ndtri(BASELINE_ACCURACY) * np.hypot(rest, SEED_SD))
-    level = expected_value(first, SEED_SD, rest, cell.metric)
-    seed_sd, rest_sd = np.hypot(SEED_SD, cell.mode_seed), np.hypot(rest, cell.mode_example)
-    return first, [threshold_for(level - loss, seed_sd, rest_sd, cell.metric) for loss in LOSSES]
+    points = cell.quantile((np.arange(2000) + 0.5) / 2000)[:, None]
+    nodes, weights = roots_hermitenorm(20)
+
+    def accuracy(threshold: float, deviation: float) -> float:
+        return float(expit(threshold + points + deviation * nodes).mean(axis=0) @ weights)
+
+    def threshold(target: float, deviation: float) -> float:
+        return threshold_for(
+            lambda at: accuracy(at, deviation) / float(weights.sum()),
+            target,
+        )
+
+    own = float(np.sqrt(cell.seed_sd**2 + cell.mode_seed**2 + cell.mode_example**2))
+    return threshold(cell.accuracy, cell.seed_sd), tuple(
+        threshold(cell.accuracy - loss, own) for loss in LOSSES
+    )

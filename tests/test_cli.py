@@ -56,6 +56,17 @@ def test_the_check_detects_a_heavy_import():
     assert heavy_imports("import numpy")[0] == {"numpy"}
 
 
+def test_import_beside_a_checkout_named_ampft(tmp_path):
+    """A folder `ampft` without `__init__.py` must not be taken for the package."""
+    (tmp_path / "ampft").symlink_to(REPOSITORY)
+    environment = {name: os.environ[name] for name in os.environ if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-c", "import ampft; print('resolve' in dir(ampft))"],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.stdout == "True\n", done.stderr
+
+
 @pytest.mark.slow
 def test_env_writes_json():
     done = subprocess.run(

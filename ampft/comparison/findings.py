@@ -87,8 +87,17 @@ class Difference:
             files of earlier versions.
         p_beyond_holm: `p_beyond` after Holm over the modes; None likewise.
         verdict: Verdict such as "equivalent" or "undecided"; None for a placebo, which gets none.
-        seeds_to_decide: Minimum and maximum of the number of seeds that would decide; None when
-            decided, or when no number of seeds would be enough.
+        seeds_to_decide: Number of seeds below which a decision is unlikely, and number from which
+            it is likely; None when decided, or when more seeds are unlikely to be enough.
+        unseen_share: Largest share of cases that could fail at every seed although the test set
+            contains none of them (probability 5 %); None without a verdict.
+        failure_rate: Largest share of training runs that could fail although none of these seeds
+            did (probability 5 %); None without a verdict.
+        cases_needed: Minimum number of cases for equivalence, of the class `rarest_class` if that
+            is not None; None unless equivalence fails only because rare losses are not excluded.
+        rarest_class: Index of the label whose cases weigh most in the metric; None if all cases
+            weigh about the same.
+        rarest_cases: Number of cases of `rarest_class`, otherwise of all cases.
     """
 
     estimate: float
@@ -109,6 +118,11 @@ class Difference:
     seeds_to_decide: tuple[int, int] | None
     p_beyond: float | None = None
     p_beyond_holm: float | None = None
+    unseen_share: float | None = None
+    failure_rate: float | None = None
+    cases_needed: int | None = None
+    rarest_class: int | None = None
+    rarest_cases: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

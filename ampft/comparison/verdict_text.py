@@ -226,7 +226,7 @@ def changed_predictions(comparison: Comparison, arm: ArmResult) -> str:
 
 
 def margin_text(comparison: Comparison, difference: Difference | None) -> str:
-    """Return the size of the margin and, if undecided, how many seeds would be needed."""
+    """Return the size of the margin, and what equivalence leaves open or a decision would need."""
     parts = []
     if comparison.margin_share_of_errors is not None:
         share = percent(comparison.margin_share_of_errors)
@@ -235,23 +235,61 @@ def margin_text(comparison: Comparison, difference: Difference | None) -> str:
             title = comparison.units.title
             reference = f"the gap between {comparison.baseline.name} and a perfect {title}"
         parts.append(f"a margin of {comparison.units.margin_with_unit} is {share} of {reference}")
+    if difference is not None and difference.verdict == "equivalent":
+        parts += _not_excluded(comparison, difference)
     if difference is not None and difference.verdict == "undecided":
-        parts.append(_seeds_needed(comparison, difference))
+        has_too_few_cases = difference.cases_needed is not None
+        parts.append(
+            (_cases_needed if has_too_few_cases else _seeds_needed)(comparison, difference)
+        )
     text = "; ".join(parts)
     return f"{text[0].upper()}{text[1:]}." if text else ""
+
+
+def _not_excluded(comparison: Comparison, difference: Difference) -> list[str]:
+    """Return how large a failure could be that neither the examples nor the seeds show."""
+    parts = []
+    if difference.unseen_share is not None:
+        share = f"{100 * difference.unseen_share:.2g} %"
+        parts.append(
+            f"a subgroup of up to {share} of examples could fail at every seed without being among "
+            f"these {comparison.examples:,} (probability 5 %)"
+        )
+    if difference.failure_rate is not None:
+        parts.append(
+            f"{len(difference.per_seed)} seeds without a failure exclude only failure rates above "
+            f"{percent(difference.failure_rate)}"
+        )
+    return parts
+
+
+def _cases_needed(comparison: Comparison, difference: Difference) -> str:
+    """Return why a difference within the margin is not called equivalent."""
+    loss = f"a loss of {comparison.units.margin_with_unit}"
+    if difference.rarest_class is None:
+        return (
+            f"{loss} could come from rare examples that are not in this test set: excluding it "
+            f"takes at least {difference.cases_needed:,} examples, and there are "
+            f"{comparison.examples:,}"
+        )
+    return (
+        f"{loss} could come from class {comparison.label_names[difference.rarest_class]!r} only: "
+        f"excluding it takes at least {difference.cases_needed:,} examples of that class, and "
+        f"there are {difference.rarest_cases:,}"
+    )
 
 
 def _seeds_needed(comparison: Comparison, difference: Difference) -> str:
     if difference.seeds_to_decide is None:
         return (
-            f"no number of seeds would allow a decision, because {comparison.examples:,} examples "
-            "are too few"
+            "more seeds are unlikely to allow a decision, because "
+            f"{comparison.examples:,} examples are too few"
         )
     low, high = difference.seeds_to_decide
     if high >= MAX_SEEDS:
-        return f"a decision would need about {low:,} seeds, perhaps {MAX_SEEDS:,} or more"
+        return f"a decision is unlikely with fewer than {low:,} seeds, and not certain with more"
     number = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-    return f"a decision would need about {number} seeds"
+    return f"a decision would probably need about {number} seeds"
 
 
 def _changes(mean: float) -> str:

@@ -12,7 +12,8 @@ sum of the values, the sum of their squares, and the number of cases.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -23,6 +24,8 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.integer]
 BoolArray = npt.NDArray[np.bool_]
 
+UNSEEN = 0.05  # probability at which a share of a class that is lost has no loss among its cases
+ABOUT_THE_SAME = 1.1  # classes whose labels differ less in worth are not told apart
 PATTERNS_AT_ONCE = 1 << 22  # entries of the leave-one-out sums that are in memory together
 
 
@@ -50,6 +53,22 @@ class CaseSums:
 
 
 @dataclass(frozen=True)
+class CostliestCase:
+    """The kind of case whose loss costs a metric most.
+
+    Attributes:
+        worth: Change of the metric when one such case is lost, in the metric's unit.
+        label: Index of the class whose cases these are; `None` where all cases weigh about the
+            same, or are not of one class.
+        support: Number of such cases.
+    """
+
+    worth: float
+    label: int | None
+    support: int
+
+
+@dataclass(frozen=True)
 class Metric:
     """A metric that is a function of sums over cases.
 
@@ -59,6 +78,8 @@ class Metric:
         of: Maps sums (..., D) to values (...).
         one_case: Maps the (D,) sums of a split to the change of the metric that one changed case is
             worth, root mean square over the cases.
+        costliest: Maps the metric's `of`, and the sums of a split at several seeds, to the case
+            that is worth most.
         higher_is_better: Direction.
         is_share: Whether differences are given in points (hundredths).
     """
@@ -67,12 +88,23 @@ class Metric:
     title: str
     of: Callable[[FloatArray], FloatArray]
     one_case: Callable[[FloatArray], float]
+    costliest: Callable[[Callable[[FloatArray], FloatArray], Sequence[CaseSums]], CostliestCase]
     higher_is_better: bool = True
     is_share: bool = True
 
     def value(self, sums: CaseSums) -> float:
         """Return the metric over all cases."""
         return float(self.of(sums.totals()))
+
+    def changed_case(self, sums: CaseSums) -> float:
+        """Return what one changed case is worth; `one_case` for cases of one unit each."""
+        counts = np.bincount(sums.pattern_of, minlength=sums.patterns.shape[0])
+        sizes = _column(sums.patterns, -1)
+        return self.one_case(sums.totals()) * math.sqrt(counts @ sizes**2 / len(sums))
+
+    def costliest_case(self, seeds: Sequence[CaseSums]) -> CostliestCase:
+        """Return the kind of case whose loss would cost most, in the mean over seeds."""
+        return self.costliest(self.of, seeds)
 
     def without_each(self, sums: CaseSums) -> FloatArray:
         """Return the (U,) values of the metric without one case of each pattern."""
@@ -276,25 +308,121 @@ def one_of_mean(sums: FloatArray) -> float:
     return float(np.sqrt(sums[1] / sums[2]) / sums[2])
 
 
+# The case that is worth most
+
+
+def costliest_of_classes(
+    of: Callable[[FloatArray], FloatArray], seeds: Sequence[CaseSums]
+) -> CostliestCase:
+    """Return the costliest kind of case of a metric of class counts.
+
+    A class with L labels can lose the share r = 1 - 0.05^(1/L) without one loss among L labels, at
+    the rule of three's 5 %. A label of the class is worth the change of the metric per label when
+    that share of its right predictions is lost, or of its wrong ones gained, whichever is more. The
+    worth of a case with several labels is that of all of them, in the mean over labels.
+
+    Args:
+        of: The metric.
+        seeds: Sums of class counts at each seed, over the same cases.
+    """
+    sums = seeds[0]
+    totals = np.mean([each.totals() for each in seeds], axis=0)
+    worth = _worth_of_label(of, totals)
+    counts = np.bincount(sums.pattern_of, minlength=sums.patterns.shape[0])
+    classes = len(totals) // 3
+    labelled = sums.patterns[:, classes : 2 * classes]
+    support = np.asarray((labelled > 0).T @ counts).astype(np.int64)
+    labels = totals[classes : 2 * classes]
+    at_once = _ratio(np.asarray(labelled.power(2).T @ counts), labels)
+    of_class = worth * at_once
+    of_case = np.asarray(labelled @ worth)
+    whole = float(counts @ of_case**2 / max(float(counts @ of_case), np.finfo(float).tiny))
+    rarest = int(of_class.argmax())
+    if of_class[rarest] <= whole * ABOUT_THE_SAME:
+        return CostliestCase(max(whole, float(of_class[rarest])), None, len(sums))
+    return CostliestCase(float(of_class[rarest]), rarest, int(support[rarest]))
+
+
+def _worth_of_label(of: Callable[[FloatArray], FloatArray], totals: FloatArray) -> FloatArray:
+    """Return (K,) the change of the metric per label of a class, lost or gained."""
+    counts = class_counts(totals)
+    classes, value = len(counts.labelled), float(of(totals))
+    ranked = np.argsort(counts.predicted)
+    other = np.where(np.arange(classes) == ranked[-1], ranked[max(classes - 2, 0)], ranked[-1])
+    worth = np.zeros(classes)
+    for label in np.flatnonzero(counts.labelled):
+        share = 1 - UNSEEN ** (1 / counts.labelled[label])
+        right = counts.right[label]
+        for moved in (-share * right, share * (counts.labelled[label] - right)):
+            if moved:
+                then = totals.copy()
+                then[[label, 2 * classes + label]] += moved
+                then[2 * classes + other[label]] -= moved
+                change = abs(float(of(then)) - value) / abs(moved)
+                worth[label] = np.fmax(worth[label], change)
+    return worth
+
+
+def costliest_of_mean(
+    of: Callable[[FloatArray], FloatArray], seeds: Sequence[CaseSums]
+) -> CostliestCase:
+    """Return what a typical bad case is worth in a mean.
+
+    That is sum |v|^3 / sum v^2, the mean where a value v weighs by its square, as it does in the
+    variance. Values such as the log loss have no bound: a case may be lost by more than that.
+
+    Args:
+        of: The metric.
+        seeds: Sums of a mean at each seed, over the same cases.
+    """
+    squares = cubes = 0.0
+    for sums in seeds:
+        counts = np.bincount(sums.pattern_of, minlength=sums.patterns.shape[0])
+        values = np.abs(_column(sums.patterns, 0))
+        squares += float(counts @ values**2)
+        cubes += float(counts @ values**3)
+    typical = cubes / squares if squares else 0.0
+    return CostliestCase(typical / float(seeds[0].totals()[-1]), None, len(seeds[0]))
+
+
+def _column(patterns: Any, index: int) -> FloatArray:
+    column: FloatArray = patterns[:, [index]].toarray()[:, 0]
+    return column
+
+
 def _ratio(numerator: FloatArray, denominator: FloatArray) -> FloatArray:
     """Divide; 0 where the denominator is not positive."""
     filled = denominator > 0
     return np.where(filled, numerator, 0.0) / np.where(filled, denominator, 1.0)
 
 
-ACCURACY = Metric("accuracy", "accuracy", accuracy, one_of_all)
-MACRO_F1 = Metric("macro_f1", "macro F1", macro_f1, one_of_class)
-WEIGHTED_F1 = Metric("weighted_f1", "weighted F1", weighted_f1, one_of_all)
-MICRO_F1 = Metric("micro_f1", "micro F1", micro_f1, one_of_labels)
+ACCURACY = Metric("accuracy", "accuracy", accuracy, one_of_all, costliest_of_classes)
+MACRO_F1 = Metric("macro_f1", "macro F1", macro_f1, one_of_class, costliest_of_classes)
+WEIGHTED_F1 = Metric("weighted_f1", "weighted F1", weighted_f1, one_of_all, costliest_of_classes)
+MICRO_F1 = Metric("micro_f1", "micro F1", micro_f1, one_of_labels, costliest_of_classes)
 BALANCED_ACCURACY = Metric(
-    "balanced_accuracy", "balanced accuracy", balanced_accuracy, one_of_class
+    "balanced_accuracy", "balanced accuracy", balanced_accuracy, one_of_class, costliest_of_classes
 )
-COHEN_KAPPA = Metric("cohen_kappa", "Cohen's kappa", cohen_kappa, one_beyond_chance, is_share=False)
-MATTHEWS = Metric("matthews", "Matthews correlation", matthews, one_beyond_chance, is_share=False)
+COHEN_KAPPA = Metric(
+    "cohen_kappa",
+    "Cohen's kappa",
+    cohen_kappa,
+    one_beyond_chance,
+    costliest_of_classes,
+    is_share=False,
+)
+MATTHEWS = Metric(
+    "matthews",
+    "Matthews correlation",
+    matthews,
+    one_beyond_chance,
+    costliest_of_classes,
+    is_share=False,
+)
 
 
 def mean_metric(
     name: str, title: str, *, higher_is_better: bool = False, is_share: bool = False
 ) -> Metric:
     """Return the metric that is the mean of a value per case, such as the log loss."""
-    return Metric(name, title, mean, one_of_mean, higher_is_better, is_share)
+    return Metric(name, title, mean, one_of_mean, costliest_of_mean, higher_is_better, is_share)

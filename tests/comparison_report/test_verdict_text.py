@@ -52,8 +52,8 @@ def test_the_verdict_of_the_issue():
         "bf16 is 2.4x faster than fp32 (range 2.38 to 2.48 over the seeds) and needs 11 % less "
         f"memory. Accuracy difference {MINUS}0.1 points (95 % CI {MINUS}1.1 to +0.9, 5 seeds): "
         "undecided at a margin of 1 point. bf16 changes 31 of 754 predictions; the placebo changes "
-        "29. A margin of 1 point is 6 % of fp32's errors; a decision would need about 9 to 21 "
-        "seeds."
+        "29. A margin of 1 point is 6 % of fp32's errors; a decision would probably need "
+        "about 9 to 21 seeds."
     )
 
 
@@ -79,16 +79,44 @@ def test_a_decided_mode_needs_no_more_seeds(name, words):
 @pytest.mark.parametrize(
     ("seeds", "words"),
     [
-        ((9, 9), "; a decision would need about 9 seeds."),
-        ((40, 1000), "; a decision would need about 40 seeds, perhaps 1,000 or more."),
+        ((9, 9), "; a decision would probably need about 9 seeds."),
+        (
+            (40, 1000),
+            "; a decision is unlikely with fewer than 40 seeds, and not certain with more.",
+        ),
         (
             None,
-            "; no number of seeds would allow a decision, because 754 examples are too few.",
+            "; more seeds are unlikely to allow a decision, because 754 examples are too few.",
         ),
     ],
 )
 def test_how_many_seeds_would_decide(seeds, words):
     assert verdict(seeds_to_decide=seeds).endswith(words)
+
+
+def test_what_equivalence_does_not_exclude():
+    text = verdict(
+        verdict="equivalent", seeds_to_decide=None, unseen_share=0.003965, failure_rate=0.4507
+    )
+    assert text.endswith(
+        "; a subgroup of up to 0.4 % of examples could fail at every seed without being among "
+        "these 754 (probability 5 %); 5 seeds without a failure exclude only "
+        "failure rates above 45 %."
+    )
+
+
+def test_why_a_small_difference_is_not_called_equivalent():
+    text = verdict(seeds_to_decide=(9, 21), cases_needed=299)
+    assert text.endswith(
+        "; a loss of 1 point could come from rare examples that are not in this test set: "
+        "excluding it takes at least 299 examples, and there are 754."
+    )
+    comparison, arm = of_issue(cases_needed=60, rarest_class=0, rarest_cases=3)
+    name = comparison.label_names[0]
+    assert verdict_text(comparison, arm).endswith(
+        f"; a loss of 1 point could come from class {name!r} only: excluding it takes at least "
+        "60 examples of that class, and there are 3."
+    )
 
 
 def test_a_verdict_that_is_undecided_only_after_holm():

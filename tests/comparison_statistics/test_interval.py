@@ -15,6 +15,8 @@ from ampft.comparison.statistics.interval import (
 )
 from ampft.comparison.statistics.jackknife import jackknife_differences
 from ampft.errors import InputError
+from ampft.metrics.sums import ACCURACY, single_label_sums
+from ampft.tasks.single_label import METRICS
 
 # Van Dyke et al., spin-echo against cine MRI, 5 readers, 114 cases, trapezoidal AUC, jackknife: the
 # output of OR-DBM MRMC 2.5 (Schartz, Hillis, Pesce, Berbaum; University of Iowa), as published in
@@ -31,6 +33,11 @@ FRANKEN = {
     "second": [0.84961556, 0.84350972, 0.84011759, 0.81433740],
     "error": 0.00152578, "cov1": 0.00079168, "cov2": 0.00048364, "cov3": 0.00051251,
 }  # fmt: skip
+
+
+def from_predictions(labels, arm, baseline, metric=ACCURACY, classes=2) -> DifferenceEstimate:
+    sides = ([single_label_sums(labels, row, classes) for row in rows] for rows in (arm, baseline))
+    return estimate_difference(jackknife_differences(*sides, metric))
 
 
 def published(study: dict) -> DifferenceEstimate:
@@ -119,8 +126,7 @@ def test_predictions_that_agree_on_few_examples_do_not_show_equivalence(metric, 
     labels = np.arange(n) % 2
     rows = np.tile(labels, (5, 1))
     rows[:, : n // 10] = 0
-    jackknife = jackknife_differences(labels, rows, rows, metric=metric, classes=2)
-    each = estimate_difference(jackknife)
+    each = from_predictions(labels, rows, rows, METRICS[metric])
     assert each.standard_error == pytest.approx(1 / n)
     assert each.degrees_of_freedom == 4
     assert (each.p_equivalence(0.01) <= 0.05) == equivalent
@@ -128,13 +134,10 @@ def test_predictions_that_agree_on_few_examples_do_not_show_equivalence(metric, 
 
 def test_one_side_always_right_and_the_other_never_is_finite():
     labels = np.zeros(10, dtype=int)
-    jackknife = jackknife_differences(
-        labels, np.zeros((3, 10), int), np.ones((3, 10), int), metric="accuracy", classes=2
-    )
-    each = estimate_difference(jackknife)
+    each = from_predictions(labels, np.zeros((3, 10), int), np.ones((3, 10), int))
     assert each.estimate == 1
     low, high = each.interval(0.95)
-    assert 0.5 < low < high < 1.5
+    assert 0.3 < low < high < 1.5
     assert each.p_difference() < 0.05
 
 
@@ -143,9 +146,7 @@ def test_degrees_of_freedom_never_exceed_the_examples():
     labels = np.zeros(40, dtype=int)
     mode = np.zeros((3, 40), int)
     mode[:, :6] = 1
-    each = estimate_difference(
-        jackknife_differences(labels, mode, np.zeros((3, 40), int), metric="accuracy", classes=2)
-    )
+    each = from_predictions(labels, mode, np.zeros((3, 40), int))
     assert each.degrees_of_freedom == pytest.approx(39)
     assert all(map(math.isfinite, each.interval(0.95)))
 
@@ -158,10 +159,22 @@ def test_two_seeds_are_refused(seeds):
 
 def test_with_examples_known_the_degrees_of_freedom_are_fewer_than_the_published():
     """Cochran and Cox's weighted critical value, of which they are the first order."""
-    each = obuchowski_rockette(np.array([0.0, 0.01, 0.03, 0.01, 0.02]), 1e-5, 2e-5, examples=500)
+    each = obuchowski_rockette(np.array([0.0, 0.01, 0.03, 0.01, 0.02]), 1e-5, 2e-5, cases=500)
     free = obuchowski_rockette(each.per_seed, 1e-5, 2e-5)
     assert each.standard_error == free.standard_error
     assert 4 < each.degrees_of_freedom < free.degrees_of_freedom
     share = each.seed_variance / 5 / each.standard_error**2
     weighted = share * stats.t.ppf(0.975, 4) + (1 - share) * stats.t.ppf(0.975, 499)
     assert stats.t.ppf(0.975, each.degrees_of_freedom) == pytest.approx(weighted, rel=0.04)
+
+
+@pytest.mark.parametrize("n", [300, 500, 648, 1000])
+@pytest.mark.parametrize("seeds", [3, 5, 10])
+def test_one_example_flipped_at_every_seed_is_the_floor(n, seeds):
+    """V is then 1/n^2 exactly, which rounding puts above or below the least V."""
+    labels = np.zeros(n, dtype=int)
+    mode = np.zeros((seeds, n), int)
+    mode[:, 0] = 1
+    each = from_predictions(labels, mode, np.zeros((seeds, n), int))
+    assert each.standard_error == pytest.approx(1 / n)
+    assert each.degrees_of_freedom == seeds - 1

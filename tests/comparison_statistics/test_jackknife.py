@@ -1,4 +1,4 @@
-"""The jackknife against leaving out every example by hand, with scikit-learn's metrics."""
+"""The jackknife against leaving out every case by hand, with scikit-learn's metrics."""
 
 from __future__ import annotations
 
@@ -9,98 +9,176 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import accuracy_score, f1_score
-
-from ampft.comparison.statistics.jackknife import (
-    METRICS,
-    JackknifeDifferences,
-    jackknife_differences,
-    one_example,
+from scipy.sparse import csr_array
+from sklearn.metrics import (
+    accuracy_score,
+    cohen_kappa_score,
+    confusion_matrix,
+    f1_score,
+    matthews_corrcoef,
 )
+
+from ampft.comparison.statistics.jackknife import jackknife_differences
 from ampft.errors import InputError
 from ampft.metrics.scores import flat_scores
+from ampft.metrics.sums import (
+    ACCURACY,
+    BALANCED_ACCURACY,
+    COHEN_KAPPA,
+    MACRO_F1,
+    MICRO_F1,
+    CaseSums,
+    mean_sums,
+    single_label_sums,
+)
+from ampft.tasks.single_label import METRICS
 
-SAME = 1e-12  # float64 sums of at most 60 values near 1
+SAME = 1e-11  # float64: sums of 40 values near 1, and their differences times n - 1
 
 
-def measured(labels, predicted, metric: str, classes: int) -> float:
-    if metric == "accuracy":
-        return accuracy_score(labels, predicted)
-    return f1_score(labels, predicted, labels=np.arange(classes), average="macro", zero_division=0)
+def balanced_by_hand(labels, predicted, classes: int) -> float:
+    """scikit-learn's own warns of predictions whose class no label has."""
+    counts = confusion_matrix(labels, predicted, labels=np.arange(classes))
+    present = counts.sum(axis=1) > 0
+    return float((np.diag(counts)[present] / counts.sum(axis=1)[present]).mean())
 
 
-def by_hand(labels, predicted, baseline, metric: str, classes: int) -> JackknifeDifferences:
-    n, seeds = len(labels), len(predicted)
+def kappa_by_hand(labels, predicted, classes: int) -> float:
+    return cohen_kappa_score(labels, predicted, labels=np.arange(classes))
 
-    def difference(seed: int, kept) -> float:
-        mode, base = (
-            measured(labels[kept], rows[seed, kept], metric, classes)
-            for rows in (predicted, baseline)
+
+def f1_by_hand(average: str):
+    def value(labels, predicted, classes: int) -> float:
+        return f1_score(
+            labels, predicted, labels=np.arange(classes), average=average, zero_division=0
         )
-        return mode - base
 
-    everything = np.arange(n)
-    left_out = np.array(
-        [[difference(seed, np.delete(everything, i)) for i in everything] for seed in range(seeds)]
-    )
+    return value
+
+
+BY_HAND = {
+    "accuracy": lambda labels, predicted, _: accuracy_score(labels, predicted),
+    "macro_f1": f1_by_hand("macro"),
+    "weighted_f1": f1_by_hand("weighted"),
+    "balanced_accuracy": balanced_by_hand,
+    "matthews": lambda labels, predicted, _: matthews_corrcoef(labels, predicted),
+    "cohen_kappa": kappa_by_hand,
+}
+OF_CLASSES = [metric for name, metric in METRICS.items() if name in BY_HAND]
+OF_VALUES = [metric for name, metric in METRICS.items() if name not in BY_HAND]
+
+
+def sums_of(labels, rows, classes: int) -> list[CaseSums]:
+    return [single_label_sums(labels, row, classes) for row in rows]
+
+
+def left_out_by_hand(metric: str, labels, rows, classes: int):
+    """The metric of each seed over all cases, (S,), and without each case, (S, n)."""
+    value, everything = BY_HAND[metric], np.arange(len(labels))
+    whole = [value(labels, row, classes) for row in rows]
+    without = [
+        [value(np.delete(labels, i), np.delete(row, i), classes) for i in everything]
+        for row in rows
+    ]
+    return np.array(whole), np.array(without)
+
+
+def assert_is_jackknife(found, arm, baseline) -> None:
+    """Compare with the formulas, from the values by hand of both sides."""
+    per_seed, left_out = arm[0] - baseline[0], arm[1] - baseline[1]
+    seeds, cases = left_out.shape
     centred = left_out - left_out.mean(axis=1, keepdims=True)
-    covariances = (n - 1) / n * centred @ centred.T
+    covariances = (cases - 1) / cases * centred @ centred.T
     off = covariances[~np.eye(seeds, dtype=bool)]
-    return JackknifeDifferences(
-        per_seed=np.array([difference(seed, everything) for seed in range(seeds)]),
-        variance=float(np.trace(covariances) / seeds),
-        covariance=float(off.mean()) if off.size else 0.0,
-        examples=n,
-        one_example=0.0,
-    )
+    np.testing.assert_allclose(found.per_seed, per_seed, rtol=0, atol=SAME)
+    assert found.variance == pytest.approx(np.trace(covariances) / seeds, rel=1e-9, abs=SAME)
+    assert found.covariance == pytest.approx(off.mean() if off.size else 0, rel=1e-9, abs=SAME)
+    assert found.cases == cases
+    wanted = per_seed.mean() - (cases - 1) * centred.mean(axis=0)
+    np.testing.assert_allclose(found.by_case, wanted, rtol=0, atol=SAME)
 
 
-def assert_same(found: JackknifeDifferences, wanted: JackknifeDifferences) -> None:
-    np.testing.assert_allclose(found.per_seed, wanted.per_seed, rtol=0, atol=SAME)
-    assert found.variance == pytest.approx(wanted.variance, rel=1e-9, abs=SAME)
-    assert found.covariance == pytest.approx(wanted.covariance, rel=1e-9, abs=SAME)
-    assert found.examples == wanted.examples
+def test_every_metric_is_looked_at():
+    assert {metric.name for metric in OF_CLASSES} == set(BY_HAND)
+    assert {metric.name for metric in OF_VALUES} == {"log_loss", "brier"}
 
 
-@pytest.mark.parametrize("metric", list(METRICS))
+@pytest.mark.parametrize("metric", OF_CLASSES, ids=lambda metric: metric.name)
 @settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     seeds=st.integers(1, 3),
-    n=st.integers(2, 12),
-    # Three classes in twelve examples: absent classes and classes never predicted occur often.
-    classes=st.integers(1, 4),
+    n=st.integers(4, 12),
+    # Four classes in twelve cases: absent classes and classes never predicted occur often.
+    classes=st.integers(2, 4),
     agreement=st.sampled_from([0.0, 0.5, 0.9, 1.0]),
 )
 def test_it_equals_leaving_out_by_hand(metric, seed, seeds, n, classes, agreement):
     generator = np.random.default_rng(seed)
-    labels = generator.integers(0, classes, n)
+    # Two of each of two classes: no metric is undefined without one case.
+    labels = np.concatenate([[0, 0, 1, 1], generator.integers(0, classes, n - 4)])
     baseline, other = generator.integers(0, classes, (2, seeds, n))
     predicted = np.where(generator.random((seeds, n)) < agreement, baseline, other)
-    found = jackknife_differences(labels, predicted, baseline, metric=metric, classes=classes)
-    assert_same(found, by_hand(labels, predicted, baseline, metric, classes))
+    found = jackknife_differences(
+        sums_of(labels, predicted, classes), sums_of(labels, baseline, classes), metric
+    )
+    assert_is_jackknife(
+        found,
+        left_out_by_hand(metric.name, labels, predicted, classes),
+        left_out_by_hand(metric.name, labels, baseline, classes),
+    )
 
 
-@pytest.mark.parametrize("metric", list(METRICS))
+@pytest.mark.parametrize("metric", OF_VALUES, ids=lambda metric: metric.name)
+def test_means_equal_leaving_out_by_hand(metric):
+    generator = np.random.default_rng(0)
+    arm, baseline = generator.exponential(1.0, (2, 3, 20))
+
+    def by_hand(rows):
+        return rows.mean(axis=1), np.array(
+            [[np.delete(row, i).mean() for i in range(20)] for row in rows]
+        )
+
+    found = jackknife_differences(
+        [mean_sums(row) for row in arm], [mean_sums(row) for row in baseline], metric
+    )
+    assert_is_jackknife(found, by_hand(arm), by_hand(baseline))
+    np.testing.assert_allclose(found.by_case, (arm - baseline).mean(axis=0), rtol=0, atol=SAME)
+
+
+def test_of_accuracy_the_differences_of_cases_are_means_over_seeds():
+    generator = np.random.default_rng(1)
+    labels = generator.integers(0, 2, 50)
+    predicted, baseline = generator.integers(0, 2, (2, 5, 50))
+    found = jackknife_differences(
+        sums_of(labels, predicted, 2), sums_of(labels, baseline, 2), ACCURACY
+    )
+    wanted = ((predicted == labels).astype(float) - (baseline == labels)).mean(axis=0)
+    np.testing.assert_allclose(found.by_case, wanted, rtol=0, atol=SAME)
+
+
+@pytest.mark.parametrize("metric", OF_CLASSES, ids=lambda metric: metric.name)
 def test_the_difference_is_that_of_the_report(metric):
     generator = np.random.default_rng(1)
     labels = generator.integers(0, 3, 40)  # class 3 of the label map is absent
     predicted, baseline = generator.integers(0, 4, (2, 3, 40))
-    found = jackknife_differences(labels, predicted, baseline, metric=metric, classes=4)
+    found = jackknife_differences(
+        sums_of(labels, predicted, 4), sums_of(labels, baseline, 4), metric
+    )
     wanted = [
-        flat_scores(labels, mode, 4)[metric] - flat_scores(labels, base, 4)[metric]
+        flat_scores(labels, mode, 4)[metric.name] - flat_scores(labels, base, 4)[metric.name]
         for mode, base in zip(predicted, baseline, strict=True)
     ]
     np.testing.assert_allclose(found.per_seed, wanted, rtol=0, atol=SAME)
 
 
 def test_a_wrong_pairing_is_seen():
-    """Negative control: with one side's examples reversed, J grows and no difference moves."""
+    """Negative control: with one side's cases reversed, J grows and no difference moves."""
     generator = np.random.default_rng(2)
     labels = np.zeros(60, dtype=int)
     baseline = (generator.random((3, 60)) < 0.2).astype(int)
     right, wrong = (
-        jackknife_differences(labels, rows, baseline, metric="accuracy", classes=2)
+        jackknife_differences(sums_of(labels, rows, 2), sums_of(labels, baseline, 2), ACCURACY)
         for rows in (baseline, baseline[:, ::-1])
     )
     np.testing.assert_array_equal(wrong.per_seed, right.per_seed)
@@ -111,64 +189,136 @@ def test_a_wrong_pairing_is_seen():
 def test_chunks_make_no_difference(monkeypatch):
     generator = np.random.default_rng(3)
     labels = generator.integers(0, 5, 1000)
-    predicted, baseline = generator.integers(0, 5, (2, 4, 1000))
-    whole, parts = (
-        (
-            monkeypatch.setattr("ampft.comparison.statistics.jackknife.CHUNK", chunk),
-            jackknife_differences(labels, predicted, baseline, metric="macro_f1", classes=5),
-        )[1]
-        for chunk in (1 << 16, 7)
-    )
-    assert_same(parts, whole)
+    arm, baseline = (sums_of(labels, rows, 5) for rows in generator.integers(0, 5, (2, 4, 1000)))
+    whole = jackknife_differences(arm, baseline, MACRO_F1)
+    monkeypatch.setattr("ampft.comparison.statistics.jackknife.CHUNK", 7)
+    parts = jackknife_differences(arm, baseline, MACRO_F1)
+    assert parts.variance == pytest.approx(whole.variance, rel=1e-12)
+    assert parts.covariance == pytest.approx(whole.covariance, rel=1e-9)
+    np.testing.assert_array_equal(parts.by_case, whole.by_case)
 
 
-def test_one_example_of_accuracy_and_of_balanced_macro_f1_is_one_in_n():
-    assert one_example(np.array([3, 1]), "accuracy") == 1 / 4
-    assert one_example(np.array([5, 5, 5]), "macro_f1") == pytest.approx(1 / 15)
-    assert one_example(np.array([98, 1, 1]), "macro_f1") > 4 / 100
+# What one case is worth
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        ({"metric": "macro_f2"}, InputError, "allowed are accuracy, macro_f1. Did you mean 'mac"),
-        ({"classes": 1}, ValueError, "labels holds classes 0 to 1, outside 0..0"),
-        ({"predicted": np.zeros((2, 3), int)}, ValueError, r"are not \(n,\), \(S, n\)"),
-        ({"labels": np.zeros((2, 2), int)}, ValueError, r"must be \(n,\)"),
-        (
-            {"labels": np.zeros(1, int), "predicted": np.zeros((2, 1), int),
-             "baseline": np.zeros((2, 1), int)},
-            InputError, "at least 2 test examples, got 1",
-        ),
-    ],
-)  # fmt: skip
-def test_bad_input_is_named(change, error, message):
-    given = {
-        "labels": np.array([0, 1]), "predicted": np.zeros((2, 2), int),
-        "baseline": np.zeros((2, 2), int), "metric": "accuracy", "classes": 2,
-    } | change  # fmt: skip
-    with pytest.raises(error, match=message):
-        jackknife_differences(**given)
+def sums_of_groups(sums: CaseSums, groups) -> CaseSums:
+    """One row for each group of cases, as `--group_column` makes them."""
+    rows = sums.patterns[sums.pattern_of].toarray()
+    added = np.zeros((groups.max() + 1, rows.shape[1]))
+    np.add.at(added, groups, rows)
+    return CaseSums(csr_array(added), np.arange(len(added)))
+
+
+def perfect(*counts: int) -> CaseSums:
+    labels = np.repeat(np.arange(len(counts)), counts)
+    return single_label_sums(labels, labels, len(counts))
+
+
+def test_one_case_of_accuracy_and_of_balanced_macro_f1_is_one_in_n():
+    assert ACCURACY.changed_case(perfect(3, 1)) == pytest.approx(1 / 4)
+    assert MACRO_F1.changed_case(perfect(5, 5, 5)) == pytest.approx(1 / 15)
+    assert MACRO_F1.changed_case(perfect(98, 1, 1)) > 4 / 100
+
+
+def test_the_costliest_case_of_accuracy_is_any_case():
+    found = ACCURACY.costliest_case([perfect(98, 1, 1)])
+    assert found.worth == pytest.approx(1 / 100)
+    assert (found.label, found.support) == (None, 100)
+
+
+def test_the_costliest_case_of_balanced_accuracy_is_of_the_rarest_class():
+    found = BALANCED_ACCURACY.costliest_case([perfect(250, 150, 97, 3)])
+    assert found.worth == pytest.approx(1 / (4 * 3))
+    assert (found.label, found.support) == (3, 3)
+
+
+def test_a_lost_case_of_macro_f1_costs_what_the_largest_unseen_loss_costs_per_case():
+    """By hand: of 3 labels the share 1 - 0.05^(1/3) can be lost unseen, and falls to class 0."""
+    found = MACRO_F1.costliest_case([perfect(250, 150, 97, 3)])
+    lost = 3 * (1 - 0.05 ** (1 / 3))
+    own = 1 - 2 * (3 - lost) / (2 * 3 - lost)
+    other = 1 - 2 * 250 / (2 * 250 + lost)
+    assert found.worth == pytest.approx((own + other) / 4 / lost)
+    assert (found.label, found.support) == (3, 3)
+
+
+def test_a_mean_counts_a_typical_bad_case():
+    values = np.array([0.0, 0.1, 0.1, 4.0])
+    found = METRICS["log_loss"].costliest_case([mean_sums(values)])
+    assert found.worth == pytest.approx(64.002 / 16.02 / 4)
+    assert found.support == 4
+
+
+def test_a_group_is_worth_its_examples():
+    """Ten examples in groups of 1 and 4: in the mean over examples, a group has 3.4 of them."""
+    labels = np.arange(10) % 2
+    sums = single_label_sums(labels, labels, 2)
+    grouped = sums_of_groups(sums, np.array([0, 1, 2, 2, 2, 2, 3, 3, 3, 3]))
+    assert len(grouped) == 4
+    assert ACCURACY.changed_case(grouped) == pytest.approx(np.sqrt((1 + 1 + 16 + 16) / 4) / 10)
+    assert ACCURACY.costliest_case([grouped]).worth == pytest.approx(3.4 / 10)
+    assert ACCURACY.costliest_case([sums]).worth == pytest.approx(1 / 10)
+
+
+def test_groups_of_one_example_are_the_examples():
+    generator = np.random.default_rng(4)
+    labels = generator.integers(0, 3, 40)
+    arm, baseline = (sums_of(labels, rows, 3) for rows in generator.integers(0, 3, (2, 3, 40)))
+    each = np.arange(40)
+    for metric in (*OF_CLASSES, MICRO_F1):
+        examples = jackknife_differences(arm, baseline, metric)
+        groups = jackknife_differences(
+            [sums_of_groups(sums, each) for sums in arm],
+            [sums_of_groups(sums, each) for sums in baseline],
+            metric,
+        )
+        assert groups.variance == pytest.approx(examples.variance, rel=1e-12)
+        assert groups.one_case == pytest.approx(examples.one_case, rel=1e-12)
+        assert groups.costliest == examples.costliest
+        np.testing.assert_allclose(groups.by_case, examples.by_case, rtol=0, atol=SAME)
+
+
+# Bad input, and size
+
+
+def test_bad_input_is_named():
+    one, two = perfect(1, 0), perfect(1, 1)
+    with pytest.raises(InputError, match="at least 2 test examples, got 1"):
+        jackknife_differences([one], [one], ACCURACY)
+    with pytest.raises(ValueError, match="the same seeds and the same cases"):
+        jackknife_differences([two], [two, two], ACCURACY)
+    with pytest.raises(ValueError, match="the same seeds and the same cases"):
+        jackknife_differences([two], [perfect(2, 1)], ACCURACY)
+    same = perfect(3, 0)
+    with pytest.raises(InputError, match="--metric cohen_kappa: is undefined"):
+        jackknife_differences([same], [same], COHEN_KAPPA)
 
 
 @pytest.mark.slow
-def test_twenty_seeds_of_a_million_examples_fit_in_memory_and_seconds():
+def test_twenty_seeds_of_a_million_cases_fit_in_memory_and_seconds():
     script = """
 import resource, time
 import numpy as np
+from ampft.comparison.statistics.interval import estimate_difference
 from ampft.comparison.statistics.jackknife import jackknife_differences
+from ampft.metrics.sums import MACRO_F1, single_label_sums
 generator = np.random.default_rng(0)
 n, seeds, classes = 1_000_000, 20, 20
 labels = generator.integers(0, classes, n, dtype=np.int32)
 def side():
-    rows = np.empty((seeds, n), np.int32)
-    for row in rows:
-        row[:] = np.where(generator.random(n) < 0.9, labels, generator.integers(0, classes, n))
-    return rows
-predicted, baseline = side(), side()
+    return [
+        single_label_sums(
+            labels,
+            np.where(generator.random(n) < 0.9, labels, generator.integers(0, classes, n)),
+            classes,
+        )
+        for _ in range(seeds)
+    ]
+arm, baseline = side(), side()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 start = time.process_time()
-jackknife_differences(labels, predicted, baseline, metric="macro_f1", classes=classes)
+found = estimate_difference(jackknife_differences(arm, baseline, MACRO_F1))
+found.interval(0.95), found.p_equivalence(0.01)
 print(time.process_time() - start)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """

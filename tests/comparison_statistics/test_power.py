@@ -11,37 +11,64 @@ from scipy import stats
 from ampft.comparison.statistics.interval import obuchowski_rockette
 from ampft.comparison.statistics.mcnemar import mcnemar_mid_p
 from ampft.comparison.statistics.power import MOST_SEEDS, power, seeds_to_decide
+from ampft.errors import InputError
 
 MARGIN = 0.01
 SEEDS = np.array([-0.012, 0.008, 0.004, -0.006, 0.010])  # mean 0.0008, sd 0.0094
 
 
 def test_more_seeds_decide_where_seeds_are_the_noise():
-    each = obuchowski_rockette(SEEDS, 1e-5, 1e-6)
-    found = seeds_to_decide(each, margin=MARGIN)
+    found = seeds_to_decide(obuchowski_rockette(SEEDS, 1e-5, 1e-6), margin=MARGIN)
     assert found is not None
     low, high = found
-    assert 5 < low < high < 50
-    # By hand at the upper end of s^2: the 90 % interval enters the margin between these two.
-    spread = float(np.var(SEEDS, ddof=1)) * 4 / stats.chi2.ppf(0.1, 4)
-    for seeds, decided in ((high, True), (high - 1, False)):
-        variance = spread / seeds + 1e-6
-        degrees = (seeds - 1) * (variance / (spread / seeds)) ** 2
-        reach = float(SEEDS.mean()) + stats.t.ppf(0.95, degrees) * math.sqrt(variance)
-        assert (reach <= MARGIN) == decided
+    assert 5 < low < high < 100
 
 
 def test_no_seeds_decide_where_the_examples_are_the_noise():
-    each = obuchowski_rockette(SEEDS, 2e-4, 1e-4)  # sqrt(C) is a margin
-    assert seeds_to_decide(each, margin=MARGIN) is None
-    assert seeds_to_decide(each, margin=5 * MARGIN) is not None
+    """sqrt(C) is a margin, and the difference is next to none."""
+    noisy = obuchowski_rockette(SEEDS / 10, 2e-4, 1e-4)
+    assert seeds_to_decide(noisy, margin=MARGIN) is None
+    assert seeds_to_decide(noisy, margin=5 * MARGIN) is not None
 
 
 def test_an_end_that_is_out_of_reach_is_said():
-    each = obuchowski_rockette(SEEDS - SEEDS.mean() + 0.0095, 1e-6, 0.0)
+    """The difference is the margin: nobody knows on which side of it more seeds would be."""
+    each = obuchowski_rockette(SEEDS - SEEDS.mean() + MARGIN, 2e-5, 1e-5)
     found = seeds_to_decide(each, margin=MARGIN)
     assert found is not None
-    assert 5 < found[0] <= found[1] <= MOST_SEEDS
+    assert 5 < found[0] < found[1] == MOST_SEEDS
+
+
+def test_a_forecast_is_the_same_twice():
+    each = obuchowski_rockette(SEEDS, 1e-5, 1e-6)
+    assert seeds_to_decide(each, margin=MARGIN) == seeds_to_decide(each, margin=MARGIN)
+
+
+@pytest.mark.parametrize(("truth", "deviation"), [(0.0, 0.02), (0.005, 0.02), (0.015, 0.02)])
+def test_the_range_of_seeds_is_rarely_wrong(truth, deviation):
+    """Seeds are normal and the cases are known: a fifth of the ranges may be wrong at each end."""
+    generator = np.random.default_rng(0)
+    sooner, later, stated = [], [], 0
+    for _ in range(100):
+        seeds = generator.normal(truth, deviation, MOST_SEEDS)
+
+        def at(number: int, seeds=seeds):
+            return obuchowski_rockette(seeds[:number], 1e-5, 1e-6, cases=1000)
+
+        if not is_decided(at(5)):
+            found = seeds_to_decide(at(5), margin=MARGIN)
+            low, high = found or (MOST_SEEDS, MOST_SEEDS)
+            sooner.append(low > 6 and is_decided(at(low - 1)))
+            later.append(high < MOST_SEEDS and not is_decided(at(high)))
+            stated += high < MOST_SEEDS
+    assert len(sooner) > 30
+    assert stated > 20  # a range that never ends would always be right
+    assert np.mean(sooner) <= 0.2
+    assert np.mean(later) <= 0.2
+
+
+def is_decided(each) -> bool:
+    return min(each.p_difference(), each.p_equivalence(MARGIN)) <= 0.05
 
 
 def test_power_is_the_level_without_a_loss_and_grows():
@@ -64,11 +91,9 @@ def test_power_is_that_of_the_paired_t_test_without_covariance():
     )
 
 
-def level(seeds: int, covariance: float, examples: int | None) -> float:
+def level(seeds: int, covariance: float, cases: int | None) -> float:
     """The level under normality: s^2/S is 1 and `covariance` is in its units."""
-    return 2 * power(
-        0.0, seeds=seeds, seed_variance=seeds, covariance=covariance, examples=examples
-    )
+    return 2 * power(0.0, seeds=seeds, seed_variance=seeds, covariance=covariance, cases=cases)
 
 
 @pytest.mark.parametrize("covariance", [0.0, 0.1, 0.3, 1.0, 3.0, 10.0])
@@ -83,6 +108,26 @@ def test_the_published_degrees_of_freedom_do_not_hold_it():
     """Negative control, and the reason for others: Hillis' ddf at few seeds and many examples."""
     assert level(3, 0.1, None) > 0.075
     assert level(5, 0.2, None) > 0.058
+
+
+def test_power_uses_the_floor_of_the_interval():
+    """By hand: at the floor the half-width is t(0.975; S - 1) cases, whatever the losses vary."""
+    one_case = 1 / 300
+    reach = stats.t.ppf(0.975, 4) * one_case
+    arguments = {"seeds": 5, "seed_variance": 0.0, "covariance": 1e-12, "cases": 300}
+    for loss, wanted in ((0.9 * reach, 0.0), (1.1 * reach, 1.0)):
+        found = power(loss, **arguments, smallest_variance=one_case**2)
+        assert found == pytest.approx(wanted, abs=1e-6)
+    assert power(0.9 * reach, **arguments) == pytest.approx(1)
+    nothing = arguments | {"covariance": 0.0}
+    assert power(0.9 * reach, **nothing, smallest_variance=one_case**2) == 0
+    assert power(1.1 * reach, **nothing, smallest_variance=one_case**2) == 1
+
+
+@pytest.mark.parametrize("seeds", [0, 1, 2])
+def test_power_of_too_few_seeds_is_refused(seeds):
+    with pytest.raises(InputError, match=f"seeds {seeds}: an interval needs at least 3 seeds"):
+        power(0.02, seeds=seeds, seed_variance=1e-4, covariance=0.0)
 
 
 def test_the_floor_takes_power_at_three_seeds():

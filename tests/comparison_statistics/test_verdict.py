@@ -106,8 +106,8 @@ def test_holm_by_hand():
 def test_planned_looks_share_alpha():
     assert alpha_per_look((5,)) == 0.05
     assert alpha_per_look((5, 10)) == 0.025
-    for looks in ((), (5, 5), (10, 5)):
-        with pytest.raises(InputError, match="give numbers of seeds that increase"):
+    for looks in ((), (5, 5), (10, 5), (0,), (-1, 5)):
+        with pytest.raises(InputError, match="give positive numbers of seeds that increase"):
             alpha_per_look(looks)
 
 

@@ -17,11 +17,12 @@ def alpha_per_look(looks: tuple[int, ...], alpha: float = 0.05) -> float:
         alpha: Level of the whole comparison.
 
     Raises:
-        InputError: There is no look, or the numbers do not increase.
+        InputError: There is no look, a number is not positive, or the numbers do not increase.
     """
-    if not looks or any(later <= sooner for sooner, later in pairwise(looks)):
+    if not looks or looks[0] < 1 or any(later <= sooner for sooner, later in pairwise(looks)):
         shown = ",".join(map(str, looks)) or "nothing"
         raise InputError(
-            f"looks at the seeds: got {shown}; give numbers of seeds that increase, such as 5,10"
+            f"looks at the seeds: got {shown}; give positive numbers of seeds that increase, "
+            "such as 5,10"
         )
     return alpha / len(looks)

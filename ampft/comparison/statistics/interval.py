@@ -22,19 +22,26 @@ With the number of examples known, the default is therefore
 
 the weighted critical value of Cochran and Cox ("Experimental Designs", 1957, section 4.14) to first
 order in 1/df. It alarms in at most 5.8 % at S = 3 and 5 % at S >= 5, and s^2 alone gives S - 1.
+
+Where few cases differ, the t distribution is wrong however many seeds there are: by t, a subgroup
+of 1 % that is lost at every seed is called equivalent at 1 point in up to 25 % of comparisons. So
+equivalence and the interval also ask what rare cases could do, which the test set may lack: see
+`rare_losses`.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ampft.comparison.statistics.jackknife import FloatArray, JackknifeDifferences
+from ampft.comparison.statistics.rare_losses import CaseDifferences, case_differences
 from ampft.errors import InputError
+from ampft.metrics.sums import CostliestCase
 
 FEWEST_SEEDS = 3
+TIE = 1e-9  # relative: one example flipped at every seed gives the least V, but for rounding
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,10 @@ class DifferenceEstimate:
         degrees_of_freedom: Of t; may be infinite where the number of examples is unknown.
         smallest_variance: V is at least this: the square of what one example is worth.
         cases: n, or None where it is unknown.
+        by_case: The differences of the cases; None where they are unknown, and then rare losses
+            are not allowed for.
+        seed_noise: What seeds add to V beyond what the cases explain, (s^2 - (J - C)) / S.
+        costliest: The kind of case whose loss would cost most, or None.
     """
 
     estimate: float
@@ -65,9 +76,17 @@ class DifferenceEstimate:
     degrees_of_freedom: float
     smallest_variance: float = 0.0
     cases: int | None = None
+    by_case: CaseDifferences | None = None
+    seed_noise: float = 0.0
+    costliest: CostliestCase | None = None
 
     def interval(self, level: float) -> tuple[float, float]:
-        """Return the two-sided interval: estimate -+ t((1 + level)/2; df) sqrt(V).
+        """Return the two-sided interval.
+
+        It is estimate -+ t((1 + level)/2; df) sqrt(V), widened to every difference that would not
+        surprise if rare cases, which the test set may lack, were lost or gained (`rare_losses`).
+        Only a limit between 0 and the estimate is not moved, so that the interval excludes 0
+        exactly when `p_difference` is at most 1 - level.
 
         Args:
             level: Between 0 and 1, such as 0.95.
@@ -75,7 +94,15 @@ class DifferenceEstimate:
         from scipy.special import stdtrit
 
         half = float(stdtrit(self.degrees_of_freedom, (1 + level) / 2)) * self.standard_error
-        return self.estimate - half, self.estimate + half
+        low, high = self.estimate - half, self.estimate + half
+        if self.by_case is None:
+            return low, high
+        one_sided = (1 + level) / 2
+        if low <= 0:
+            low = min(low, self.by_case.lowest(one_sided, noise=self.seed_noise))
+        if high >= 0:
+            high = max(high, self.by_case.highest(one_sided, noise=self.seed_noise))
+        return low, high
 
     def p_difference(self) -> float:
         """Return the two-sided p value of "there is no difference"."""
@@ -84,9 +111,20 @@ class DifferenceEstimate:
     def p_equivalence(self, margin: float) -> float:
         """Return the p value of "the difference is not inside +-margin".
 
-        Two one-sided tests (Schuirmann 1987): the larger p value. At most alpha exactly when the
-        interval of level 1 - 2 alpha lies inside +-margin.
+        Two one-sided tests (Schuirmann 1987), each both by t and allowing for rare losses: the
+        largest p value, an intersection-union test (Berger, Technometrics 24, 1982). Where it is
+        at most alpha, the interval of level 1 - 2 alpha lies inside +-margin.
         """
+        p_values = [self.p_equivalence_by_t(margin)]
+        if self.by_case is not None:
+            p_values += [
+                self.by_case.p_above(-margin, noise=self.seed_noise),
+                self.by_case.p_below(margin, noise=self.seed_noise),
+            ]
+        return max(p_values)
+
+    def p_equivalence_by_t(self, margin: float) -> float:
+        """Return the p value of only the two t tests, which do not allow for rare losses."""
         return max(self._above(self.estimate, -margin), self._above(-self.estimate, -margin))
 
     def p_beyond(self, margin: float) -> float:
@@ -120,13 +158,20 @@ def estimate_difference(jackknife: JackknifeDifferences) -> DifferenceEstimate:
     Raises:
         InputError: There are fewer than three seeds.
     """
-    return obuchowski_rockette(
+    found = obuchowski_rockette(
         jackknife.per_seed,
         jackknife.variance,
         jackknife.covariance,
         smallest_variance=jackknife.one_case**2,
         cases=jackknife.cases,
+        by_case=_by_case(jackknife),
     )
+    return replace(found, costliest=jackknife.costliest)
+
+
+def _by_case(jackknife: JackknifeDifferences) -> CaseDifferences | None:
+    lost = jackknife.costliest.worth * jackknife.cases
+    return case_differences(jackknife.by_case, lost, len(jackknife.per_seed)) if lost else None
 
 
 def obuchowski_rockette(
@@ -136,6 +181,7 @@ def obuchowski_rockette(
     *,
     smallest_variance: float = 0.0,
     cases: int | None = None,
+    by_case: CaseDifferences | None = None,
 ) -> DifferenceEstimate:
     """Return the estimate from the differences and their jackknife variance and covariance.
 
@@ -150,6 +196,7 @@ def obuchowski_rockette(
         covariance: C, of any sign.
         smallest_variance: Least V.
         cases: n; without it the degrees of freedom are those of Hillis (2007).
+        by_case: The differences of the cases; without them rare losses are not allowed for.
 
     Raises:
         InputError: There are fewer than three seeds.
@@ -163,8 +210,8 @@ def obuchowski_rockette(
         )
     shared = max(covariance, 0.0)
     spread = max(float(np.var(differences, ddof=1)), variance - shared, 0.0)
-    error, degrees = error_of_mean(
-        spread,
+    errors, degrees = errors_of_mean(
+        np.array([spread]),
         shared,
         seeds,
         smallest_variance=smallest_variance,
@@ -176,37 +223,40 @@ def obuchowski_rockette(
         seed_variance=spread,
         jackknife_variance=variance,
         jackknife_covariance=shared,
-        standard_error=error,
-        degrees_of_freedom=degrees,
+        standard_error=float(errors[0]),
+        degrees_of_freedom=float(degrees[0]),
         smallest_variance=smallest_variance,
         cases=cases,
+        by_case=by_case,
+        seed_noise=(spread - max(variance - shared, 0.0)) / seeds,
     )
 
 
-def error_of_mean(
-    seed_variance: float,
+def errors_of_mean(
+    seed_variances: FloatArray,
     covariance: float,
     seeds: int,
     *,
     smallest_variance: float = 0.0,
     cases: int | None = None,
-) -> tuple[float, float]:
-    """Return the standard error of the mean over `seeds` seeds and its degrees of freedom.
+) -> tuple[FloatArray, FloatArray]:
+    """Return the standard errors of means over `seeds` seeds and their degrees of freedom.
 
     Args:
-        seed_variance: s^2.
+        seed_variances: (m,) values of s^2.
         covariance: C >= 0.
         seeds: S >= 2.
         smallest_variance: Least V; where it binds, df = S - 1.
         cases: n; without it the degrees of freedom are those of Hillis (2007).
     """
-    own = seed_variance / seeds
+    own = seed_variances / seeds
     total = own + covariance
-    error = math.sqrt(max(total, smallest_variance))
-    if total <= smallest_variance:
-        return error, float(seeds - 1)
-    if cases is not None:
-        share = own / total
-        return error, 1 / (share / (seeds - 1) + (1 - share) / (cases - 1))
-    ratio = total / own if own > 0 else math.inf
-    return error, (seeds - 1) * ratio * ratio  # inf, where ** would raise OverflowError
+    errors = np.sqrt(np.maximum(total, smallest_variance))
+    binds = total <= smallest_variance * (1 + TIE)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        if cases is not None:
+            share = own / total
+            degrees = 1 / (share / (seeds - 1) + (1 - share) / (cases - 1))
+        else:
+            degrees = (seeds - 1) * (total / own) ** 2
+    return errors, np.where(binds, float(seeds - 1), degrees)

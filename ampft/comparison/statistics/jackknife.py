@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ampft.errors import InputError
-from ampft.metrics.sums import CaseSums, Metric
+from ampft.metrics.sums import CaseSums, CostliestCase, Metric
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -31,7 +31,11 @@ class JackknifeDifferences:
         covariance: C, the jackknife covariance of the differences at two seeds, mean over the
             pairs of seeds; may be negative. 0 with one seed.
         cases: n.
-        one_case: What one changed case is worth, see `Metric.one_case`.
+        one_case: What one changed case is worth, see `Metric.changed_case`.
+        by_case: What each case contributes to the difference, mean over seeds, shape (n,), float64:
+            the jackknife's pseudo-values, whose mean is the difference. For accuracy these are the
+            differences themselves, from -1 (lost at every seed) to 1.
+        costliest: The kind of case whose loss would cost most, see `Metric.costliest_case`.
     """
 
     per_seed: FloatArray
@@ -39,6 +43,8 @@ class JackknifeDifferences:
     covariance: float
     cases: int
     one_case: float
+    by_case: FloatArray
+    costliest: CostliestCase
 
 
 def jackknife_differences(
@@ -51,8 +57,8 @@ def jackknife_differences(
         cov(s, t) = (n - 1) / n * sum over i of (d_s(-i) - mean d_s) (d_t(-i) - mean d_t),
 
     as Obuchowski and Rockette (1995) and Hillis, Obuchowski, Schartz and Berbaum (Statistics in
-    Medicine 24, 2005, doi:10.1002/sim.2024) use it. Time O(S n + S^2 n), memory O(S) per case of a
-    chunk.
+    Medicine 24, 2005, doi:10.1002/sim.2024) use it. Time O(S n + S^2 n), memory O(n) and O(S) per
+    case of a chunk.
 
     Args:
         arm: Sums of the arm at each of S seeds.
@@ -75,25 +81,28 @@ def jackknife_differences(
         raise InputError(
             f"--metric {metric.name}: is undefined for these predictions. Name another metric."
         )
-    covariances = _covariances(arm, baseline, metric)
+    covariances, left_out = _left_out(arm, baseline, metric)
+    per_seed = values[0] - values[1]
     diagonal = float(np.trace(covariances))
     pairs = seeds * (seeds - 1)
     return JackknifeDifferences(
-        per_seed=values[0] - values[1],
+        per_seed=per_seed,
         variance=diagonal / seeds,
         covariance=(float(covariances.sum()) - diagonal) / pairs if pairs else 0.0,
         cases=cases,
-        one_case=max(metric.one_case(sums.totals()) for sums in baseline),
+        one_case=max(metric.changed_case(sums) for sums in baseline),
+        by_case=per_seed.mean() - (cases - 1) * (left_out - left_out.mean()),
+        costliest=metric.costliest_case(baseline),
     )
 
 
-def _covariances(
+def _left_out(
     arm: Sequence[CaseSums], baseline: Sequence[CaseSums], metric: Metric
-) -> FloatArray:
-    """Return the (S, S) jackknife covariances between seeds."""
+) -> tuple[FloatArray, FloatArray]:
+    """Return the (S, S) jackknife covariances, and the (n,) leave-one-out means over seeds."""
     cases, seeds = len(baseline[0]), len(baseline)
     sides = [[_centred(metric.without_each(sums)) for sums in side] for side in (arm, baseline)]
-    total, products = np.zeros(seeds), np.zeros((seeds, seeds))
+    total, products, means = np.zeros(seeds), np.zeros((seeds, seeds)), np.empty(cases)
     for start in range(0, cases, CHUNK):
         part = slice(start, start + CHUNK)
         left_out = np.empty((seeds, len(baseline[0].pattern_of[part])))
@@ -105,7 +114,9 @@ def _covariances(
             np.subtract(mine, other, out=left_out[seed])
         total += left_out.sum(axis=1)
         products += left_out @ left_out.T
-    return (cases - 1) / cases * (products - np.outer(total, total) / cases)
+        left_out.mean(axis=0, out=means[part])
+    covariances = (cases - 1) / cases * (products - np.outer(total, total) / cases)
+    return covariances, means
 
 
 def _centred(values: FloatArray) -> FloatArray:

@@ -9,7 +9,9 @@ from enum import StrEnum
 from ampft.comparison.statistics.interval import DifferenceEstimate
 from ampft.comparison.statistics.multiplicity import holm
 from ampft.comparison.statistics.power import seeds_to_decide
+from ampft.comparison.statistics.unseen import rate_not_excluded, support_needed
 from ampft.errors import InputError
+from ampft.metrics.sums import CostliestCase
 
 
 class Verdict(StrEnum):
@@ -21,6 +23,26 @@ class Verdict(StrEnum):
     BETTER_BEYOND = "better beyond the margin"
     BETTER = "better, size uncertain"
     UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True)
+class BlindSpot:
+    """What a comparison cannot see, to be said beside its verdict.
+
+    Attributes:
+        share_of_cases: Largest share of cases that may be lost at every seed with none of them in
+            the test set (probability 5 %), see `unseen.rate_not_excluded`; None where the number of
+            cases is unknown.
+        failure_rate: Largest rate of failed trainings that this many clean seeds do not exclude.
+        needed: Where the t interval is inside the margin but rare losses are not excluded: how many
+            cases of the kind `costliest` are needed at least. None otherwise.
+        costliest: The kind of case whose loss would cost most; None where it is unknown.
+    """
+
+    share_of_cases: float | None
+    failure_rate: float
+    needed: int | None
+    costliest: CostliestCase | None
 
 
 @dataclass(frozen=True)
@@ -43,8 +65,9 @@ class Decision:
         margin: In the metric's unit.
         alpha: Level of the look.
         seeds_to_decide: Where undecided, see `power.seeds_to_decide`; with several modes at
-            alpha / (number of modes), Holm's first step. None where decided, or where no number
-            of seeds decides.
+            alpha / (number of modes), Holm's first step. None where decided, or where more seeds
+            are unlikely to decide.
+        blind: What the comparison cannot see.
     """
 
     verdict: Verdict
@@ -61,6 +84,7 @@ class Decision:
     margin: float
     alpha: float
     seeds_to_decide: tuple[int, int] | None
+    blind: BlindSpot
 
 
 def decide(
@@ -72,8 +96,9 @@ def decide(
 ) -> dict[str, Decision]:
     """Return the decision of every mode, in the order given.
 
-    With one mode: equivalent when the interval of level 1 - 2 alpha lies inside +-margin, even
-    where it excludes 0 (a difference that is there and does not matter); else worse or better
+    With one mode: equivalent when the p value of equivalence is at most alpha, and so the interval
+    of level 1 - 2 alpha lies inside +-margin, even where it excludes 0 (a difference that is there
+    and does not matter); else worse or better
     beyond the margin when the interval of level 1 - alpha lies beyond it; else worse or better,
     size uncertain, when that interval excludes 0; else undecided. With several modes the same
     rules hold for p values adjusted by Holm, difference, difference beyond the margin, and
@@ -124,8 +149,22 @@ def decide(
             seeds_to_decide=(
                 seeds_to_decide(each, margin=margin, alpha=first_step) if undecided else None
             ),
+            blind=_blind_spot(each, margin=margin, alpha=alpha),
         )
     return decisions
+
+
+def _blind_spot(each: DifferenceEstimate, *, margin: float, alpha: float) -> BlindSpot:
+    needed = None
+    is_refused = each.p_equivalence_by_t(margin) <= alpha < each.p_equivalence(margin)
+    if is_refused and each.costliest and each.cases:
+        needed = support_needed(each.costliest, each.cases, margin=margin, alpha=alpha)
+    return BlindSpot(
+        share_of_cases=rate_not_excluded(each.cases) if each.cases else None,
+        failure_rate=rate_not_excluded(len(each.per_seed)),
+        needed=needed,
+        costliest=each.costliest,
+    )
 
 
 def _verdict(gain: float, *, differs: bool, equivalent: bool, beyond: bool) -> Verdict:

@@ -1,0 +1,254 @@
+"""Settings in which a comparison could be fooled: losses of few cases, copies, seeds that fail.
+
+Their protocol is `simulated_seeds.Setting`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from simulated_seeds import Drawn, FloatArray, Latent, two_classes
+
+
+def after_flips(accuracy: float, flips: float) -> float:
+    """Return the share of predictions that are right after a share of them has flipped."""
+    return accuracy * (1 - flips) + (1 - accuracy) * flips
+
+
+@dataclass(frozen=True)
+class Subgroup:
+    """A share of cases that the arm loses at every seed; both sides have independent flips.
+
+    Attributes:
+        seeds: S.
+        examples: n.
+        accuracy: Share of cases that are right but for flips.
+        flips: Share of predictions that flip at a seed, on each side.
+        certainty: Probability that a case of the subgroup is lost at a seed.
+        mode_seed: Standard deviation over seeds of the accuracy that the arm gains or loses.
+    """
+
+    seeds: int
+    examples: int
+    accuracy: float
+    flips: float
+    certainty: float
+    mode_seed: float
+
+    family: ClassVar[str] = "subgroup"
+    metric: ClassVar[str] = "accuracy"
+    classes: ClassVar[int] = 2
+
+    def differences(self) -> tuple[float, ...]:
+        """Return zero and losses of 0.5, 1, 2 and 4 points."""
+        return (0.0, -0.005, -0.01, -0.02, -0.04)
+
+    def draw(self, generator: np.random.Generator) -> Drawn:
+        """Draw one comparison."""
+        shape = self.seeds, self.examples
+        correct = after_flips(self.accuracy, self.flips)
+        right = generator.random(self.examples) < self.accuracy
+        baseline, mode = right ^ (generator.random((2, *shape)) < self.flips)
+        if self.mode_seed:
+            shift = self.mode_seed * generator.standard_normal((self.seeds, 1))
+            share = np.abs(shift) / np.where(shift > 0, 1 - correct, correct)
+            mode = mode ^ ((mode == (shift < 0)) & (generator.random(shape) < share))
+        member = generator.random(self.examples)
+        hit = generator.random(shape) < self.certainty
+        arms = tuple(
+            mode & ~(hit & (member < -difference / (self.certainty * correct)))
+            for difference in self.differences()
+        )
+        return Drawn(*two_classes(self.examples, generator), baseline, arms)
+
+
+@dataclass(frozen=True)
+class RareClasses:
+    """Classes of a few examples each, of which the last loses a share at every seed.
+
+    The number of examples of each class is fixed. The true difference is that of the expected
+    confusion matrices, in which the wrong predictions of a class are spread over the others.
+
+    Attributes:
+        seeds: S.
+        metric: "macro_f1" or "balanced_accuracy".
+        supports: Number of examples of each class; the last is the rarest.
+        accuracy: Share of cases that are right but for flips.
+        flips: Share of predictions that flip at a seed, on each side.
+        lost: Shares of the rarest class that are lost.
+    """
+
+    seeds: int
+    metric: str
+    supports: tuple[int, ...]
+    accuracy: float
+    flips: float
+    lost: tuple[float, ...] = (0.0, 0.1, 0.3)
+
+    family: ClassVar[str] = "rare classes"
+
+    @property
+    def classes(self) -> int:
+        """Number of classes."""
+        return len(self.supports)
+
+    def differences(self) -> tuple[float, ...]:
+        """Return the differences for each share of the rarest class that is lost."""
+        values = [self.value(share) for share in self.lost]
+        return tuple(value - values[0] for value in values)
+
+    def value(self, lost: float) -> float:
+        """Return the metric of the expected confusion matrix."""
+        recall = np.full(self.classes, after_flips(self.accuracy, self.flips))
+        recall[-1] *= 1 - lost
+        if self.metric == "balanced_accuracy":
+            return float(recall.mean())
+        labelled = np.array(self.supports, dtype=np.float64)
+        right, others = labelled * recall, labelled * (1 - recall) / (self.classes - 1)
+        predicted = right + others.sum() - others
+        return float(np.mean(2 * right / (labelled + predicted)))
+
+    def draw(self, generator: np.random.Generator) -> Drawn:
+        """Draw one comparison."""
+        labels = np.repeat(np.arange(self.classes), self.supports)
+        right = generator.random(len(labels)) < self.accuracy
+        flipped = generator.random((2, self.seeds, len(labels))) < self.flips
+        baseline, mode = right ^ flipped
+        wrong = (labels + generator.integers(1, self.classes, len(labels))) % self.classes
+        member, is_rarest = generator.random(len(labels)), labels == self.classes - 1
+        arms = tuple(mode & ~(is_rarest & (member < share)) for share in self.lost)
+        return Drawn(labels, wrong, baseline, arms)
+
+
+@dataclass(frozen=True)
+class MostlyLostClasses(RareClasses):
+    """The same where the rarest class loses 60 %: often all its cases, and then nothing varies."""
+
+    lost: tuple[float, ...] = (0.0, 0.6)
+
+    family: ClassVar[str] = "rare classes, mostly lost"
+
+
+@dataclass(frozen=True)
+class Duplicates:
+    """Cases that occur several times, with the same predictions.
+
+    Attributes:
+        seeds: S.
+        cases: Number of different cases.
+        copies: Of each.
+    """
+
+    seeds: int
+    cases: int
+    copies: int
+
+    family: ClassVar[str] = "duplicates"
+    metric: ClassVar[str] = "accuracy"
+    classes: ClassVar[int] = 2
+    is_grouped: ClassVar[bool] = False
+
+    @property
+    def once(self) -> Latent:
+        """The model of the cases without copies."""
+        return Latent(self.seeds, self.cases, "accuracy", 0.0, 0.4, 0.1)
+
+    def differences(self) -> tuple[float, ...]:
+        """Return zero and losses of 1, 2 and 4 points."""
+        return self.once.differences()
+
+    def draw(self, generator: np.random.Generator) -> Drawn:
+        """Draw one comparison."""
+        drawn = self.once.draw(generator)
+
+        def copied(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            return np.repeat(rows, self.copies, axis=-1)
+
+        return Drawn(
+            copied(drawn.labels),
+            copied(drawn.wrong),
+            copied(drawn.baseline),
+            tuple(map(copied, drawn.arms)),
+            copied(np.arange(self.cases)) if self.is_grouped else None,
+        )
+
+
+@dataclass(frozen=True)
+class GroupedDuplicates(Duplicates):
+    """The same, where it is known which examples belong together: the group is the case."""
+
+    family: ClassVar[str] = "duplicates, grouped"
+    is_grouped: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class BadSeeds:
+    """One seed in ten of the arm loses 10 points: 1 point in the mean.
+
+    Attributes:
+        seeds: S.
+        examples: n.
+    """
+
+    seeds: int
+    examples: int
+
+    family: ClassVar[str] = "bad seeds"
+    metric: ClassVar[str] = "accuracy"
+    classes: ClassVar[int] = 2
+    accuracy: ClassVar[float] = 0.85
+    flips: ClassVar[float] = 0.01
+    rate: ClassVar[float] = 0.1
+    loss: ClassVar[float] = 0.1
+
+    def differences(self) -> tuple[float, ...]:
+        """Return zero and one point."""
+        return (0.0, -self.rate * self.loss)
+
+    def draw(self, generator: np.random.Generator) -> Drawn:
+        """Draw one comparison."""
+        shape = self.seeds, self.examples
+        right = generator.random(self.examples) < self.accuracy
+        baseline, mode = right ^ (generator.random((2, *shape)) < self.flips)
+        is_bad = generator.random((self.seeds, 1)) < self.rate
+        share = self.loss / after_flips(self.accuracy, self.flips)
+        failed = mode & ~(is_bad & (generator.random(shape) < share))
+        return Drawn(*two_classes(self.examples, generator), baseline, (mode, failed))
+
+
+@dataclass(frozen=True)
+class OffsetSubgroup:
+    """A subgroup is lost at every seed, and as much is gained in passing elsewhere: no difference.
+
+    Attributes:
+        seeds: S.
+        examples: n.
+        lost_cases: Expected number of lost cases of the test set.
+    """
+
+    seeds: int
+    examples: int
+    lost_cases: float
+
+    family: ClassVar[str] = "offset subgroup"
+    metric: ClassVar[str] = "accuracy"
+    classes: ClassVar[int] = 2
+    accuracy: ClassVar[float] = 0.8
+
+    def differences(self) -> tuple[float, ...]:
+        """Return zero."""
+        return (0.0,)
+
+    def draw(self, generator: np.random.Generator) -> Drawn:
+        """Draw one comparison."""
+        shape = self.seeds, self.examples
+        share = self.lost_cases / self.examples
+        cell: FloatArray = generator.random(self.examples)
+        right = cell < self.accuracy
+        baseline = np.broadcast_to(right, shape)
+        gained = ~right & (generator.random(shape) < share / (1 - self.accuracy))
+        mode = (baseline | gained) & ~(cell < share)
+        return Drawn(*two_classes(self.examples, generator), baseline, (mode,))
