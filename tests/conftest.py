@@ -12,10 +12,12 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-def pytest_collection_finish() -> None:
-    """Take what was imported out of garbage collection, which runs after every lack of memory."""
-    gc.collect()
+@pytest.fixture
+def quick_garbage_collection():
+    """Exempt all that was imported from garbage collection, which follows every lack of memory."""
     gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 
 import numpy as np
 import pytest
-from running import CLASSIFY, Finished, call_here, succeeded, text_settings
+from running import CLASSIFY, Finished, call, call_here, succeeded, text_settings
 
 from ampft.runs.predictions import read_predictions
 from ampft.runs.show import format_run
@@ -16,12 +17,13 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def short_run(files, tiny_model, tmp_path_factory):
-    """Start a run of two epochs in a mode, with more words."""
+    """Start a run of two epochs in a mode, with more words, `alone` in a process if it must be."""
 
-    def start(mode, *more) -> Finished:
+    def start(mode, *more, alone=False) -> Finished:
         folder = tmp_path_factory.mktemp("compared") / mode
         words = [*text_settings(files, tiny_model, folder), "--num_train_epochs", 2, *more]
-        done = succeeded(call_here(CLASSIFY, "--mixed_precision", mode, *words))
+        words = [CLASSIFY, "--mixed_precision", mode, *words]
+        done = succeeded(call(sys.executable, *words) if alone else call_here(*words))
         return Finished(folder, done.stdout, done.stderr)
 
     return start
@@ -29,7 +31,7 @@ def short_run(files, tiny_model, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def plain(short_run) -> Finished:
-    return short_run("fp32", "--evaluate_fp32")
+    return short_run("fp32", "--evaluate_fp32", alone=True)  # its peak of memory is looked at
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +41,7 @@ def placebo(short_run) -> Finished:
 
 @pytest.fixture(scope="module")
 def in_fp16(short_run) -> Finished:
-    return short_run("fp16", "--evaluate_fp32")
+    return short_run("fp16", "--evaluate_fp32", alone=True)  # its peak of memory is looked at
 
 
 def weights(run: Finished) -> str:

@@ -15,11 +15,12 @@ def test_digits_are_learned_in_every_mode(mode, tmp_path):
     done = succeeded(
         call_here(
             CLASSIFY, "--dataset_name", "digits", "--mixed_precision", mode,
-            "--output_dir", tmp_path / "run", "--cpu_threads", 1, "--use_cpu",
+            "--num_train_epochs", 10, "--output_dir", tmp_path / "run",
+            "--cpu_threads", 1, "--use_cpu",
         )
     )  # fmt: skip
     run = Finished(tmp_path / "run", done.stdout, done.stderr)
-    assert run.report["accuracy"] >= 0.95
+    assert run.report["accuracy"] >= 0.9
     assert run.report["examples"] == 450
     kinds = {row["kind"] for row in run.record["precision"]["executed"]["rows"]}
     assert kinds == {"projection", "attention", "convolution"}
