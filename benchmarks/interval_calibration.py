@@ -99,7 +99,7 @@ def accuracy_differences(arm: BoolArray, baseline: BoolArray) -> JackknifeDiffer
         variance=diagonal / seeds,
         covariance=(float(covariances.sum()) - diagonal) / (seeds * (seeds - 1)),
         cases=cases,
-        one_case=1 / cases,
+        case_effect=1 / cases,
         by_case=each.mean(axis=0),
         costliest=CostliestCase(1 / cases, None, cases),
     )

@@ -1,4 +1,4 @@
-"""Runs of the recipes as users start them, and tiny files for them."""
+"""Starts the recipes as users do, and writes tiny files for them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WORDS = {
 }
 FILLERS = ("the", "a", "of", "is", "and", "with", "very", "old", "new", "here")
 
-# A name of its own, so that it can be looked for in everything that a run leaves.
+# Values that tests search for in everything that a run writes and prints.
 CANARIES = {
     "HF_TOKEN": "hf_canary0123456789abcdefghijklmnop",
     "WANDB_API_KEY": "canary0123456789abcdef0123456789abcdef01",
@@ -40,15 +40,16 @@ CANARIES = {
 
 
 def rows(count: int, seed: int) -> list[tuple[str, str]]:
-    """Texts of 3 to 9 words, of which two give their class away."""
-    chance = random.Random(seed)
-    made = []
+    """Return texts of 2 to 8 words and an id. Two of the words belong to the class."""
+    generator = random.Random(seed)
+    table = []
     for index in range(count):
         label = list(WORDS)[index % len(WORDS)]
-        words = chance.choices(FILLERS, k=chance.randint(0, 6)) + chance.choices(WORDS[label], k=2)
-        chance.shuffle(words)
-        made.append((f"{' '.join(words)} {seed}x{index}", label))
-    return made
+        words = generator.choices(FILLERS, k=generator.randint(0, 6))
+        words += generator.choices(WORDS[label], k=2)
+        generator.shuffle(words)
+        table.append((f"{' '.join(words)} {seed}x{index}", label))
+    return table
 
 
 def write_csv(path: Path, table: Iterable[tuple[str, str]], header: Sequence[str]) -> Path:
@@ -60,7 +61,7 @@ def write_csv(path: Path, table: Iterable[tuple[str, str]], header: Sequence[str
 
 
 def clean_environment(**more: str) -> dict[str, str]:
-    """This environment without what a launcher or an earlier test left there."""
+    """Return this environment without variables of a launcher or an earlier test."""
     prefixes = (
         "ACCELERATE_",
         "MASTER_",
@@ -70,9 +71,9 @@ def clean_environment(**more: str) -> dict[str, str]:
         "FSDP_",
         "TORCHELASTIC",
     )
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
     offline = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
-    return {**kept, **offline, **more}
+    return {**inherited, **offline, **more}
 
 
 def call(
@@ -111,16 +112,16 @@ def succeeded(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedPro
     return done
 
 
-def said(text: str, name: str) -> str:
-    """What a run printed under `name`, its hanging lines joined to one."""
+def printed(text: str, name: str) -> str:
+    """Return what a run printed after the label `name`, with wrapped lines joined."""
     lines = text.splitlines()
     (first,) = [index for index, line in enumerate(lines) if line.startswith(f"{name} ")]
-    hanging = takewhile(lambda line: line.startswith(" " * 11), lines[first + 1 :])
-    return " ".join(line[11:] for line in (lines[first], *hanging))
+    wrapped = takewhile(lambda line: line.startswith(" " * 11), lines[first + 1 :])
+    return " ".join(line[11:] for line in (lines[first], *wrapped))
 
 
 def text_settings(files: Path, model: Path, output_dir: Path) -> list[str]:
-    """The settings with which the tiny model learns the tiny files: 4 epochs of 9 steps."""
+    """Return flags that train the tiny model on the tiny files: 4 epochs of 9 steps."""
     settings = {
         "model_name_or_path": model,
         "train_file": files / "train.csv",
@@ -143,7 +144,7 @@ def text_settings(files: Path, model: Path, output_dir: Path) -> list[str]:
 
 @dataclass(frozen=True)
 class Finished:
-    """A run that ended well: its folder and what it printed."""
+    """The folder and the output of a run that succeeded."""
 
     folder: Path
     stdout: str

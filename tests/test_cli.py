@@ -123,7 +123,7 @@ def test_predict_refuses(words, match, capsys, run_folders, fresh_accelerate):
 
 @pytest.fixture(scope="module")
 def run_folders(tiny_bert, tmp_path_factory) -> dict[str, str]:
-    """Folders with a model and a run record: one that `predict` accepts and two that it refuses."""
+    """Folders with a model and a run record: `predict` accepts one and refuses two."""
     import shutil
 
     folder = tmp_path_factory.mktemp("runs")

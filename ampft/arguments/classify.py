@@ -420,7 +420,8 @@ def _check_conflicts(arguments: ClassifyArguments) -> None:
     other_files = arguments.validation_file or arguments.test_file
     if other_files and not arguments.train_file:
         raise InputError(
-            f"--train_file is missing: {other_files} was set, but there is no training data."
+            f"--train_file is missing: {other_files} is set, but there are no training data. Add "
+            "--train_file."
         )
     if arguments.early_stopping_patience and not arguments.load_best_model_at_end:
         raise InputError(

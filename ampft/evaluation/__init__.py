@@ -1,1 +1,1 @@
-"""Evaluation: every example of a split counts once, in any number of processes."""
+"""Evaluation: predictions of a split, and baselines for them."""

@@ -1,4 +1,4 @@
-"""The bag-of-words baseline: what can be had without any pretrained model."""
+"""The bag-of-words baseline: TF-IDF with logistic regression, without a pretrained model."""
 
 from __future__ import annotations
 
@@ -16,34 +16,35 @@ from ampft.errors import InputError
 from ampft.tasks.outcome import Outcome, headline
 from ampft.tasks.task import Task
 
-# scikit-learn's default of 1 regularises too strongly for unit-length rows of some thousand texts
+# scikit-learn's default of 1 regularises a few thousand unit-length rows too strongly.
 INVERSE_REGULARISATION = 10.0
 
 
 def check_baseline(data: ClassificationData) -> None:
-    """Check that data has words to count.
+    """Check that the data consist of texts.
 
     Raises:
         InputError: The inputs are not texts.
     """
     if data.kind != "text":
         raise InputError(
-            f"--baseline: counts words, and {data.name} contains {data.kind}s. Remove the flag."
+            f"--baseline supports only text, and {data.name} contains {data.kind}s. "
+            "Remove the flag."
         )
 
 
 def bag_of_words_baseline(task: Task, split: str) -> Outcome:
     """Fit TF-IDF (words and pairs of words, logarithmic counts) with logistic regression.
 
-    Trained on `train`. The two texts of a pair are joined. Where a text can have any number of
-    labels, each label has a regression of its own.
+    It is fitted on the training split. The two texts of a pair are joined. With several labels per
+    text, one regression is fitted per label.
 
     Args:
-        task: A task on texts or pairs of texts.
+        task: Task on texts or pairs of texts.
         split: Split to predict.
 
     Raises:
-        InputError: The texts hold no words.
+        InputError: The texts contain no words.
     """
     targets = task.labels["train"]
     vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
@@ -55,7 +56,7 @@ def bag_of_words_baseline(task: Task, split: str) -> Outcome:
     except ValueError as error:
         raise InputError(f"--baseline: {task.data.name}: {error}. Remove the flag.") from None
     with warnings.catch_warnings():
-        # A label that no training text has gets a constant, and that is meant.
+        # A label without training texts has a constant prediction, which is intended.
         warnings.filterwarnings("ignore", r"Label not \d+ is present", UserWarning)
         model.fit(words, targets.astype(np.int64))
     predicted = model.predict_proba(vectorizer.transform(joined_texts(task.data, split)))
@@ -70,12 +71,12 @@ def joined_texts(data: ClassificationData, split: str) -> list[str]:
     return ["\n".join(texts) for texts in zip(*columns, strict=True)]
 
 
-def baseline_sentence(task: Task, split: str) -> str:
-    """Return what TF-IDF with logistic regression reaches on `split`, or why there is no result."""
+def baseline_summary(task: Task, split: str) -> str:
+    """Return the metrics of the baseline on `split` as text, or why it failed."""
     started = time.perf_counter()
     try:
         metrics = bag_of_words_baseline(task, split).metrics()
-    except InputError as error:  # a trained model is not given up for it
+    except InputError as error:  # must not fail a run whose model is already trained
         return f"none: {error}"
     return (
         f"TF-IDF with logistic regression: {headline(task.problem, metrics)}, "

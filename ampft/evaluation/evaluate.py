@@ -1,4 +1,4 @@
-"""Predict a split: without gradients, sorted by length, every example counted once."""
+"""Predicts a split without gradients, in batches by length; every example counts once."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from ampft.tasks.task import LabelledExamples, Task
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-Kept = dict[str, npt.NDArray[Any]]
+Decoded = dict[str, npt.NDArray[Any]]  # such as probabilities, one row per example
 
 
 def evaluate(
     accelerator: Accelerator, model: nn.Module, task: Task, split: str, *, batch_size: int
 ) -> Outcome:
-    """Return what the predictions of a split amount to, the same in any number of processes.
+    """Predict a split and return the outcome, which is the same for any number of processes.
 
     Args:
-        accelerator: The one that prepared `model`.
-        model: Left in training or evaluation mode, as it was.
-        task: Decodes the logits and makes the outcome.
+        accelerator: Accelerator that prepared `model`.
+        model: Model, whose training or evaluation mode is restored afterwards.
+        task: Task that decodes the logits and makes the outcome.
         split: Name of the split, such as "validation".
         batch_size: Examples per forward pass and process.
 
@@ -43,16 +43,16 @@ def evaluate(
     ids = longest_first[accelerator.process_index :: accelerator.num_processes]
     was_training = model.training
     model.eval()
-    kept = _predict(accelerator, model, task, examples, ids, batch_size, split)
+    decoded = _predict(accelerator, model, task, examples, ids, batch_size, split)
     model.train(was_training)
-    # Ids travel with their rows, so that nothing depends on the order in which they arrive.
-    gathered = gather_object([(ids, kept)])
+    # Ids are gathered with their rows, so that the order of the processes does not matter.
+    gathered = gather_object([(ids, decoded)])
     all_ids = np.concatenate([part[0] for part in gathered])
     check_census(all_ids, len(examples.weights))
     order = np.argsort(all_ids)
     parts = [part[1] for part in gathered if len(part[0])]
     ordered = {name: np.concatenate([part[name] for part in parts])[order] for name in parts[0]}
-    _refuse_not_finite(ordered, split)
+    _check_finite(ordered, split)
     return task.outcome(split, ordered)
 
 
@@ -64,12 +64,12 @@ def _predict(
     ids: IntArray,
     batch_size: int,
     split: str,
-) -> Kept:
-    """Return what is kept of the examples `ids`; it leaves the device batch by batch."""
-    # Every process goes through the model equally often: DistributedDataParallel broadcasts the
-    # buffers in a forward pass, and sharded models communicate in each.
+) -> Decoded:
+    """Return the decoded predictions of the examples `ids`, moved off the device per batch."""
+    # Every process must run as many forward passes as the others: DistributedDataParallel
+    # broadcasts buffers in each, and sharded models communicate.
     largest_share = -(-len(examples.weights) // accelerator.num_processes)
-    parts: list[Kept] = []
+    parts: list[Decoded] = []
     bar = tqdm(
         total=len(ids),
         desc=f"evaluating {split}",
@@ -83,23 +83,23 @@ def _predict(
         for start in range(0, largest_share, batch_size):
             batch = ids[start : start + batch_size]
             dummy = np.zeros(1, dtype=np.int64)
-            kept = task.decode(model, examples.collate(batch if len(batch) else dummy))
-            # Nothing is kept of a dummy's one row.
-            parts.append({name: rows[: len(batch)].cpu().numpy() for name, rows in kept.items()})
+            decoded = task.decode(model, examples.collate(batch if len(batch) else dummy))
+            # For the dummy, len(batch) is 0, so that its row is dropped.
+            parts.append({name: rows[: len(batch)].cpu().numpy() for name, rows in decoded.items()})
             bar.update(len(batch))
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _refuse_not_finite(kept: Kept, split: str) -> None:
-    count = len(next(iter(kept.values())))
-    bad = np.zeros(count, dtype=bool)
-    for rows in kept.values():
+def _check_finite(decoded: Decoded, split: str) -> None:
+    count = len(next(iter(decoded.values())))
+    nonfinite = np.zeros(count, dtype=bool)
+    for rows in decoded.values():
         if np.issubdtype(rows.dtype, np.floating):
-            bad |= ~np.isfinite(rows.reshape(count, -1)).all(axis=1)
-    if bad.any():
+            nonfinite |= ~np.isfinite(rows.reshape(count, -1)).all(axis=1)
+    if nonfinite.any():
         raise TrainingStopped(
-            f"evaluation on {split}: {int(bad.sum())} of {count} examples have a probability that "
-            "is not finite. In fp16 an activation above 65504 does this: use --mixed_precision "
-            "bf16, or fp32. If training diverged (see the loss in history.jsonl), lower "
-            "--learning_rate, or add --warmup_ratio."
+            f"evaluation on {split}: {int(nonfinite.sum())} of {count} examples have a probability "
+            "that is not finite. In fp16, activations above 65504 cause this: use "
+            "--mixed_precision bf16 or fp32. If training diverged (see the loss in history.jsonl), "
+            "lower --learning_rate or add --warmup_ratio."
         )

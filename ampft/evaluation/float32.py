@@ -1,4 +1,4 @@
-"""A model that was trained in another precision, in plain float32 for a while."""
+"""Predictions in plain float32 by a model that is trained in another precision."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 def check_float32_possible(accelerator: Accelerator, precision: Precision) -> None:
-    """Refuse `--evaluate_fp32` where the model itself was changed for its precision.
+    """Check that `--evaluate_fp32` is possible: the model was not changed for its precision.
 
     Raises:
-        InputError: FSDP casts the weights, or fp8 replaced layers.
+        InputError: FSDP casts the weights, or fp8 has replaced layers.
     """
     if accelerator.distributed_type == DistributedType.FSDP or precision.row.replaces_layers:
         raise InputError(
             "--evaluate_fp32: FSDP and fp8 build their precision into the model, so that the same "
-            "model cannot predict in float32. Leave it away, and predict with the saved model: "
+            "model cannot predict in float32. Remove the flag, and predict with the saved model: "
             "ampft predict --mixed_precision fp32."
         )
 
@@ -40,15 +40,15 @@ def check_float32_possible(accelerator: Accelerator, precision: Precision) -> No
 def in_float32(
     accelerator: Accelerator, model: nn.Module, precision: Precision
 ) -> Iterator[nn.Module]:
-    """Yield the model without autocast, TF32 and emulation; all are back afterwards.
+    """Yield the model without autocast, TF32 and emulation, which are restored afterwards.
 
     Args:
-        accelerator: The one that prepared `model`.
-        model: Weights that are bfloat16 are float32 meanwhile: the same numbers, exactly.
-        precision: Of the run around it.
+        accelerator: Accelerator that prepared `model`.
+        model: Model. Its bfloat16 weights are float32 in the context, with exactly equal values.
+        precision: Precision of the run.
     """
     plain: Any = accelerator.unwrap_model(model, keep_torch_compile=False)
-    # Accelerate keeps the forward pass that it wrapped in autocast; fp32 and tf32 have no wrapper.
+    # Accelerate stores the forward pass that it wraps in autocast; fp32 and tf32 have no wrapper.
     wrapped, original = plain.__dict__.get("forward"), plain.__dict__.get("_original_forward")
     is_16_bit = precision.storage_dtype != torch.float32
     apply_float32_policy(replace(precision, mode=BASELINE))

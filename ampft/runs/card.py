@@ -1,11 +1,11 @@
-"""README.md of a run: a model card with the metrics in the hub's metadata format."""
+"""The model card: README.md of a run, with the metrics in the hub's metadata format."""
 
 from __future__ import annotations
 
 from huggingface_hub import EvalResult, ModelCardData
 
 from ampft.runs.record import RunRecord
-from ampft.runs.show import precision_words, problem_of, steps_words
+from ampft.runs.show import describe_precision, describe_steps, problem_of
 from ampft.tasks import TASKS
 from ampft.tasks.outcome import Report, headline
 from ampft.text.markdown import code, metadata_text, prose
@@ -17,13 +17,13 @@ TWO_INPUTS = '{"text": "one text", "text_pair": "another"}'
 
 
 def model_card(record: RunRecord, report: Report) -> str:
-    """Return the card: YAML metadata, then Markdown in which labels and names are inert.
+    """Return the model card: YAML metadata, then Markdown in which labels and names are inert.
 
-    The licence is left to whoever publishes the model. Nothing is sent anywhere: `validate` of
-    huggingface_hub would call the hub, and is not used.
+    The card names no licence, which is for the publisher of the model to choose. It is not checked
+    with `validate` of huggingface_hub, which would send it to the hub.
 
     Args:
-        record: The finished run.
+        record: Record of a finished run.
         report: Its final report.
     """
     sections = [
@@ -31,7 +31,7 @@ def model_card(record: RunRecord, report: Report) -> str:
         _introduction(record, report),
         _use(record),
         _precision(record),
-        _results(report),
+        _results(record, report),
         _data(record, report),
         _training(record),
         _versions(record),
@@ -40,7 +40,7 @@ def model_card(record: RunRecord, report: Report) -> str:
 
 
 def _metadata(record: RunRecord, report: Report) -> ModelCardData:
-    found = report.hub_metrics()
+    metrics = report.hub_metrics()
     results = [
         EvalResult(
             task_type=_pipeline_tag(record),
@@ -52,7 +52,7 @@ def _metadata(record: RunRecord, report: Report) -> ModelCardData:
             metric_value=round(metric.value, 6),
             metric_args=None if metric.arguments is None else dict(metric.arguments),
         )
-        for metric in found
+        for metric in metrics
     ]
     mode = record.precision.resolved.get("mode", record.precision.requested)
     return ModelCardData(
@@ -60,7 +60,7 @@ def _metadata(record: RunRecord, report: Report) -> ModelCardData:
         pipeline_tag=_pipeline_tag(record),
         base_model=record.model.hub_id,
         datasets=record.data.hub_id,
-        metrics=list(dict.fromkeys(metric.kind for metric in found)),
+        metrics=list(dict.fromkeys(metric.kind for metric in metrics)),
         tags=["ampft", "mixed-precision", str(mode)],
         model_name=metadata_text(f"{record.model.name} on {record.data.name}"),
         eval_results=results,
@@ -75,7 +75,7 @@ def _introduction(record: RunRecord, report: Report) -> str:
     return (
         f"# {code(record.model.name)} on {code(record.data.name)}\n\n"
         f"{prose(record.model.architecture)}, {record.model.parameters / 1e6:.1f} M parameters, "
-        f"fine-tuned to tell {counted(len(record.label_names), 'class')} apart. "
+        f"fine-tuned to distinguish {counted(len(record.label_names), 'class')}. "
         f"On {code(report.split)} ({counted(report.examples, 'example')}): "
         f"{headline(problem_of(record), report.metrics())}."
     )
@@ -94,16 +94,21 @@ def _use(record: RunRecord) -> str:
 
 def _precision(record: RunRecord) -> str:
     executed = record.precision.summary
-    stored = record.precision.resolved.get("storage_dtype") or "float32"
+    storage = record.precision.resolved.get("storage_dtype") or "float32"
     measured = f"\n\nMeasured in the first step: {prose(executed)}." if executed else ""
     return (
-        f"## Precision\n\nTrained in {prose(precision_words(record))}.{measured}\n\n"
-        f"The saved weights are {prose(str(stored))}; the model runs in any precision."
+        f"## Precision\n\nTrained in {prose(describe_precision(record))}.{measured}\n\n"
+        f"The saved weights are {prose(str(storage))}; the model runs in any precision."
     )
 
 
-def _results(report: Report) -> str:
-    return "## Results\n\n" + "\n\n".join(map(markdown_table, report.tables()))
+def _results(record: RunRecord, report: Report) -> str:
+    parts = [f"**Warning:** {prose(text)}" for text in record.warnings.values()]
+    parts += map(markdown_table, report.tables())
+    if record.metrics_chance is not None:
+        chance = headline(problem_of(record), record.metrics_chance)
+        parts.append(f"Predicting the class frequencies of the training data gives {chance}.")
+    return "\n\n".join(["## Results", *parts])
 
 
 def _data(record: RunRecord, report: Report) -> str:
@@ -118,22 +123,25 @@ def _data(record: RunRecord, report: Report) -> str:
     notes = "\n".join(f"- {prose(note)}" for note in record.data.notes)
     return (
         f"## Data\n\n{markdown_table(splits)}\n\n"
-        f"The results are those of {code(report.split)}." + (f"\n\n{notes}" if notes else "")
+        f"The results are measured on {code(report.split)}." + (f"\n\n{notes}" if notes else "")
     )
 
 
 def _training(record: RunRecord) -> str:
     seconds = record.timings.get("training_seconds", record.timings.get("total_seconds"))
-    time = f", {duration(seconds)}" if isinstance(seconds, int | float) else ""
+    elapsed = f", {duration(seconds)}" if isinstance(seconds, int | float) else ""
     cpu = record.hardware.get("cpu")
     gpus = record.hardware.get("gpus") or []
     machine = ", ".join(str(gpu) for gpu in gpus) if gpus else str(cpu or "an unknown CPU")
     best = ""
     if record.best is not None:
-        best = f" Kept: epoch {record.best.epoch}, the best by {code(record.best.metric)}."
+        best = (
+            f" The saved weights are those of epoch {record.best.epoch}, the best by "
+            f"{code(record.best.metric)}."
+        )
     return (
-        f"## Training\n\nOptimizer steps: {steps_words(record)}{time} on {prose(machine)}.{best} "
-        "Every setting stands in `run.json`, every step in `history.jsonl`."
+        f"## Training\n\nOptimizer steps: {describe_steps(record)}{elapsed} on {prose(machine)}."
+        f"{best} `run.json` holds every setting, and `history.jsonl` every step."
     )
 
 

@@ -1,14 +1,14 @@
-"""The output folder of a run: one writer, and no file that is half written."""
+"""The output folder of a run: it has one writer, and its files are written atomically."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from filelock import FileLock, Timeout
 
@@ -20,10 +20,12 @@ from ampft.text.json_io import json_text
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
+T = TypeVar("T")
+
 LOCK_NAME = ".lock"
 
-# What a run writes about itself. Overwriting removes these and what the earlier run's record lists,
-# its model among them, so that a folder never mixes two runs.
+# Overwriting removes these files and those that the record of the earlier run lists, such as its
+# model, so that a folder never mixes two runs.
 RESULT_FILES = (
     "run.json",
     "report.txt",
@@ -37,44 +39,46 @@ RESULT_FILES = (
 
 
 class RunFolder:
-    """A folder with one writer: rank 0 of a run holds it from its start to its end.
+    """An output folder that the main process of a run locks while the run lasts.
 
-    The lock is advisory and ends with the process, however that ends.
+    The lock is advisory. It is released when the process ends, for whatever reason.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, overwrite: bool = False, keep: bool = False
+        self, path: str | os.PathLike[str], *, overwrite: bool = False, keep_files: bool = False
     ) -> None:
-        """Create the folder, lock it and, when overwriting, remove an earlier run's results.
+        """Create and lock the folder; when overwriting, remove the results of an earlier run.
 
         Args:
-            path: The folder; created with its parents where it does not exist.
-            overwrite: Whether a folder with files in it is taken. Files of other names stay.
-            keep: Whether all files in it stay, as where a comparison goes on.
+            path: The folder. It and its parents are created if they do not exist.
+            overwrite: Whether the folder may contain files. Only results of runs are removed.
+            keep_files: Whether the folder may contain files and nothing is removed, for a
+                comparison that continues.
 
         Raises:
-            InputError: When another process holds the folder, when it is not empty and
-                `overwrite` is false, or when it cannot be made or written.
+            InputError: Another process has locked the folder, it is not empty and neither flag is
+                set, or it cannot be created or written.
         """
         self.path = Path(path)
-        overwrite = overwrite or keep
+        overwrite = overwrite or keep_files
         check_output_folder(self.path, overwrite=overwrite)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock: FileLock | None = _lock(self.path)
         except OSError as error:
             raise InputError(
-                f"--output_dir {self.path}: cannot be written ({error.strerror}); "
-                "name a folder that can be created and written"
+                f"--output_dir {self.path}: the folder cannot be written ({error.strerror}). "
+                "Name another folder."
             ) from error
         try:
-            # Again, now that nobody else can write: another run may have come and gone between.
+            # Repeated under the lock, because another run may have written in the meantime.
             _refuse_contents(self.path, overwrite=overwrite)
         except InputError:
             self.close()
             raise
-        for name in () if keep else (*_files_of_record(self.path), *RESULT_FILES):
-            (self.path / name).unlink(missing_ok=True)
+        if not keep_files:
+            for name in (*_recorded_files(self.path), *RESULT_FILES):
+                (self.path / name).unlink(missing_ok=True)
 
     def __enter__(self) -> RunFolder:
         return self
@@ -91,24 +95,23 @@ class RunFolder:
         return self.path / name
 
     def write_text(self, name: str, text: str) -> Path:
-        """Write a text file whole or not at all, in UTF-8."""
+        """Write a text file atomically, in UTF-8."""
         write_text(self.path / name, text)
         return self.path / name
 
     def write_json(self, name: str, value: object) -> Path:
-        """Write JSON whole or not at all; non-finite numbers become null."""
+        """Write a JSON file atomically; non-finite numbers become null."""
         return self.write_text(name, json_text(value))
 
     def close(self) -> None:
-        """Release the folder; calling twice is allowed."""
-        if self._lock is None:
-            return
-        _unlock(self._lock)
-        self._lock = None
+        """Release the lock. A second call has no effect."""
+        if self._lock is not None:
+            _unlock(self._lock)
+            self._lock = None
 
 
-def _files_of_record(folder: Path) -> list[str]:
-    """Return the names of the files that an earlier run's record lists, none outside the folder."""
+def _recorded_files(folder: Path) -> list[str]:
+    """Return the files in the folder that the record of an earlier run lists."""
     try:
         names = json.loads((folder / "run.json").read_text(encoding="utf-8"))["files"]
         return [name for name in names if Path(name).name == name and (folder / name).is_file()]
@@ -120,15 +123,16 @@ def check_output_folder(path: str | os.PathLike[str], *, overwrite: bool = False
     """Check that a run may write to `path`, without creating anything.
 
     Args:
-        path: The folder; it need not exist.
-        overwrite: Whether a folder with files in it is taken.
+        path: The folder, which need not exist.
+        overwrite: Whether the folder may contain files.
 
     Raises:
-        InputError: As `RunFolder` does, but for rights to write.
+        InputError: The path is a file, another process has locked the folder, or it is not empty
+            and `overwrite` is false.
     """
     folder = Path(path)
     if folder.exists() and not folder.is_dir():
-        raise InputError(f"--output_dir {folder}: is a file; name a folder, new or empty")
+        raise InputError(f"--output_dir {folder}: this is a file. Name a folder.")
     if (folder / LOCK_NAME).exists():
         _unlock(_lock(folder))
     _refuse_contents(folder, overwrite=overwrite)
@@ -137,60 +141,62 @@ def check_output_folder(path: str | os.PathLike[str], *, overwrite: bool = False
 def _refuse_contents(folder: Path, *, overwrite: bool) -> None:
     if overwrite or not folder.is_dir():
         return
-    found = sorted(entry.name for entry in folder.iterdir() if entry.name != LOCK_NAME)
-    if found:
-        shown = ", ".join(found[:3]) + (" and more" if len(found) > 3 else "")
+    names = sorted(entry.name for entry in folder.iterdir() if entry.name != LOCK_NAME)
+    if names:
+        listed = ", ".join(names[:3]) + (" and more" if len(names) > 3 else "")
         raise InputError(
-            f"--output_dir {folder}: is not empty ({shown}); name a new or empty folder, or pass "
-            "--overwrite_output_dir to replace the results in it"
+            f"--output_dir {folder}: the folder is not empty ({listed}). Name a new or empty "
+            "folder, or pass --overwrite_output_dir to replace the results in it."
         )
 
 
 def choose_folder(args: ClassifyArguments, mode: str) -> Path:
-    """Return the output folder, the same on every process; nothing is created yet.
+    """Return the output folder without creating it. All processes return the same folder.
 
     Args:
         args: Settings of a run.
         mode: Precision of the run, for the name of a default folder.
 
     Raises:
-        InputError: `--output_dir` is not empty, or cannot be created.
+        InputError: `--output_dir` is not empty or cannot be created.
     """
-    from accelerate import PartialState
-    from accelerate.utils import broadcast_object_list
-
-    # Only the main process looks: two that try the lock of a folder would refuse each other.
-    chosen = [_choose_folder(args, mode) if PartialState().is_main_process else None]
-    broadcast_object_list(chosen)
-    assert chosen[0] is not None
-    return chosen[0]
+    return _on_main_process(lambda: _choose_folder(args, mode))
 
 
-def claim_folder(
+def claim_default_folder(
     args: ClassifyArguments, mode: str, accelerator: Accelerator, chosen: Path
 ) -> Path:
-    """Create the folder of a run that names none; return it, the same on every process.
+    """Create and return the default folder of a run. All processes return the same folder.
 
-    Runs that start at once choose the same name. The first to create the folder has it, the others
-    take the next one. Nothing is created before a run starts, so that a refused run leaves nothing
-    behind.
+    Runs that start at the same time choose the same name. The first to create the folder gets it,
+    and the others use the next name. The folder is not created earlier, so that a run that is
+    refused leaves nothing behind.
 
     Args:
         args: Settings of a run.
         mode: Precision of the run.
-        accelerator: Trackers that it starts later write into the folder.
-        chosen: What `choose_folder` returned; it stays where `--output_dir` was given.
+        accelerator: Accelerator whose trackers will write into the folder.
+        chosen: Folder that `choose_folder` returned; used unchanged if `--output_dir` is set.
     """
-    from accelerate.utils import broadcast_object_list
-
     if args.output_dir is not None:
         return chosen
-    claimed = [_claim_folder(args, mode) if accelerator.is_main_process else None]
-    broadcast_object_list(claimed)
-    folder = claimed[0] or chosen
+    folder = _on_main_process(lambda: _claim_default_folder(args, mode)) or chosen
     configuration = accelerator.project_configuration
     configuration.project_dir = configuration.logging_dir = str(folder)
     return folder
+
+
+def _on_main_process(function: Callable[[], T]) -> T:
+    """Return on every process what `function` returns on the main process.
+
+    Processes that tried to lock the same folder would refuse each other.
+    """
+    from accelerate import PartialState
+    from accelerate.utils import broadcast_object_list
+
+    results: list[T | None] = [function() if PartialState().is_main_process else None]
+    broadcast_object_list(results)
+    return cast("T", results[0])
 
 
 def _choose_folder(args: ClassifyArguments, mode: str) -> Path:
@@ -201,13 +207,13 @@ def _choose_folder(args: ClassifyArguments, mode: str) -> Path:
     return next(path for path in _default_folders(args, mode) if not path.exists())
 
 
-def _claim_folder(args: ClassifyArguments, mode: str) -> Path | None:
+def _claim_default_folder(args: ClassifyArguments, mode: str) -> Path | None:
     for path in _default_folders(args, mode):
         try:
             path.mkdir(parents=True)
         except FileExistsError:
             continue
-        except OSError:  # whoever opens the folder has the message
+        except OSError:  # `RunFolder` reports the error
             return None
         return path
     return None
@@ -223,13 +229,13 @@ def check_creatable(folder: Path) -> None:
     """Check that a folder can be created, or written if it exists.
 
     Raises:
-        InputError: It cannot.
+        InputError: It can be neither created nor written.
     """
     nearest = nearest_existing(folder)
     if not is_writable_folder(nearest):
         raise InputError(
-            f"--output_dir {folder}: cannot be written, because {nearest} is not a folder that "
-            "this user may write to. Name another one."
+            f"--output_dir {folder}: the folder cannot be written, because {nearest} is not a "
+            "folder that this user may write to. Name another folder."
         )
 
 
@@ -237,7 +243,7 @@ def _lock(folder: Path) -> FileLock:
     """Lock the folder for this process.
 
     Raises:
-        InputError: Another process holds it.
+        InputError: Another process has locked it, or it cannot be locked.
     """
     path = folder / LOCK_NAME
     lock = FileLock(path, blocking=False)
@@ -246,12 +252,12 @@ def _lock(folder: Path) -> FileLock:
     except Timeout:
         holder = path.read_text(errors="replace").strip() or "unknown"
         raise InputError(
-            f"--output_dir {folder}: another run is writing to it (process {holder}). "
-            "Wait for it, end it, or name another folder."
+            f"--output_dir {folder}: another run is writing to this folder (process {holder}). "
+            "Wait until it ends, stop it, or name another folder."
         ) from None
-    except OSError as error:  # such as a link in the place of the lock file
+    except OSError as error:  # for example, the lock file is a symbolic link
         raise InputError(
-            f"--output_dir {folder}: cannot be locked ({path.name}: {error.strerror}). "
+            f"--output_dir {folder}: the folder cannot be locked ({path.name}: {error.strerror}). "
             "Remove that file, or name another folder."
         ) from error
     path.write_text(f"{os.getpid()}\n")
@@ -259,6 +265,6 @@ def _lock(folder: Path) -> FileLock:
 
 
 def _unlock(lock: FileLock) -> None:
-    # Removed while it is still held: filelock notices that the file of a waiting process is gone.
+    # Removed before the release: filelock detects that the file a process waits for is gone.
     Path(lock.lock_file).unlink(missing_ok=True)
     lock.release()

@@ -1,4 +1,4 @@
-"""What happens at each optimizer step: a line of `history.jsonl`, trackers, a progress bar."""
+"""The history of a run: one row per optimizer step in `history.jsonl`, and for trackers."""
 
 from __future__ import annotations
 
@@ -25,33 +25,39 @@ if TYPE_CHECKING:
     from ampft.training.step import StepOutcome
 
 WARM_UP_STEPS = 5
-# Figures in place of a bar: at 80 columns there is room for one of the two.
-BAR = "{desc} {percentage:.0f}% {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
+# At 80 columns there is no room for both a bar and the figures.
+PROGRESS_FORMAT = "{desc} {percentage:.0f}% {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
 
 
 @dataclass
 class History:
-    """Records optimizer steps as they happen; use it as a context.
+    """Context that records optimizer steps and shows a progress bar.
 
     Attributes:
         path: `history.jsonl`, on the main process; None writes nothing.
-        accelerator: Its trackers get every row.
-        total_steps: Of the whole training.
-        seconds: Duration of each optimizer step so far, waiting for data included.
-        waited: Seconds of each that were spent waiting for data.
-        lost: Shares of weight updates that rounding lost, of the steps where it was measured.
-        lengths: Length of each: its tokens, or its examples where all cost the same.
+        accelerator: Accelerator whose trackers receive every row.
+        total_steps: Optimizer steps of the whole training.
+        step_seconds: Duration of each optimizer step so far, including the wait for data.
+        waiting_seconds: Wait for data of each step.
+        losses: Loss of each applied step, per unit of weight.
+        lengths: Length of each step's effective batch: its tokens, or its examples if inputs have
+            no tokens.
+        examples: Number of examples so far.
+        skipped: Number of skipped steps so far.
+        lost_update_shares: Share of the weight updates that rounding lost, for each step where it
+            was measured.
     """
 
     path: Path | None
     accelerator: Accelerator
     total_steps: int
-    seconds: list[float] = field(default_factory=list)
-    waited: list[float] = field(default_factory=list)
+    step_seconds: list[float] = field(default_factory=list)
+    waiting_seconds: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     examples: int = 0
     skipped: int = 0
-    lost: list[float] = field(default_factory=list)
+    lost_update_shares: list[float] = field(default_factory=list)
 
     def __enter__(self) -> History:
         self._file: IO[str] | None = self.path.open("w", encoding="utf-8") if self.path else None
@@ -59,10 +65,12 @@ class History:
             total=self.total_steps,
             desc="training",
             unit="step",
-            disable=None if self.accelerator.is_main_process else True,  # None: only a terminal
+            disable=None
+            if self.accelerator.is_main_process
+            else True,  # None shows it only in a terminal
             file=sys.stderr,
             dynamic_ncols=True,
-            bar_format=BAR,
+            bar_format=PROGRESS_FORMAT,
         )
         self._started = time.perf_counter()
         return self
@@ -71,7 +79,7 @@ class History:
         self.close()
 
     def close(self) -> None:
-        """End the progress bar and the file; calling twice is allowed."""
+        """Close the progress bar and the file. A second call has no effect."""
         self._bar.close()
         if self._file:
             self._file.close()
@@ -79,7 +87,7 @@ class History:
     @property
     def steps(self) -> int:
         """Optimizer steps so far, skipped ones included."""
-        return len(self.seconds)
+        return len(self.step_seconds)
 
     def write(self, text: str) -> None:
         """Print a line above the progress bar, on the main process."""
@@ -87,31 +95,38 @@ class History:
             print_line(text)
 
     def resume_clock(self) -> None:
-        """Start timing anew, after an evaluation for example."""
+        """Restart the timing of the current step, for example after an evaluation."""
         self._started = time.perf_counter()
 
     def record(self, step_batch: StepBatch, outcome: StepOutcome, memory: float | None) -> None:
-        """Write one optimizer step; `memory` is the peak so far in MiB.
+        """Add an optimizer step.
 
-        The values of `outcome` were copied from the device, so it is done and the time is whole.
+        Args:
+            step_batch: Step batch of this process.
+            outcome: Outcome of the step. Copying its values from the device has synchronized it,
+                so that the measured time is that of the whole step.
+            memory: Peak memory so far in MiB; None if unknown.
         """
         now = time.perf_counter()
         duration = now - self._started
         self._started = now
-        self.seconds.append(duration)
-        self.waited.append(min(step_batch.waited, duration))
+        self.step_seconds.append(duration)
+        self.waiting_seconds.append(min(step_batch.wait_seconds, duration))
         self.examples += len(step_batch.effective_ids)
         self.lengths.append(step_batch.effective_length)
         self.skipped += outcome.skipped
-        self.lost += [] if outcome.lost_updates is None else [outcome.lost_updates]
+        if not outcome.skipped:
+            self.losses.append(outcome.loss)
+        if outcome.lost_updates is not None:
+            self.lost_update_shares.append(outcome.lost_updates)
         row = self._row(step_batch, outcome, duration, memory)
         if self._file:
-            self._file.write(json.dumps(_without_nan(row)) + "\n")
+            self._file.write(json.dumps(_nonfinite_as_text(row)) + "\n")
             self._file.flush()
         if self.accelerator.trackers:
             numbers = {k: v for k, v in row.items() if v is not None and math.isfinite(v)}
             self.accelerator.log(numbers, step=self.steps)
-        self._show(outcome, row)
+        self._update_bar(outcome, row)
 
     def _row(
         self, step_batch: StepBatch, outcome: StepOutcome, duration: float, memory: float | None
@@ -131,92 +146,89 @@ class History:
             "seconds": duration,
             "examples_per_second": len(step_batch.effective_ids) / duration,
             "tokens_per_second": step_batch.effective_length / duration,
-            "waiting_share": self.waited[-1] / duration,
+            "waiting_share": self.waiting_seconds[-1] / duration,
             "memory_mib": memory,
         }
 
-    def _show(self, outcome: StepOutcome, row: dict[str, Any]) -> None:
-        shown = {
+    def _update_bar(self, outcome: StepOutcome, row: dict[str, Any]) -> None:
+        figures = {
             "loss": f"{outcome.loss:.3f}",
             "lr": f"{outcome.learning_rate:.1e}",
             "ex/s": f"{row['examples_per_second']:.0f}",
         }
         if outcome.loss_scale is not None:
-            shown |= {"scale": f"{outcome.loss_scale:g}", "skipped": str(self.skipped)}
-        self._bar.set_postfix(shown, refresh=False)
+            figures |= {"scale": f"{outcome.loss_scale:g}", "skipped": str(self.skipped)}
+        self._bar.set_postfix(figures, refresh=False)
         self._bar.update()
 
     def lost_updates(self) -> float | None:
-        """Return the median share of lost updates; None where nothing was measured."""
-        return float(np.median(self.lost)) if self.lost else None
+        """Return the median share of lost updates; None if it was never measured."""
+        return float(np.median(self.lost_update_shares)) if self.lost_update_shares else None
 
     def timings(self) -> dict[str, Any]:
-        """Return the steady-state durations: median, quartiles, rates, and how they were taken."""
-        steady = np.array(self.seconds[WARM_UP_STEPS:] or self.seconds or [math.nan])
-        waited = np.array(self.waited[WARM_UP_STEPS:] or self.waited or [math.nan])
-        lengths = np.array(self.lengths[-len(steady) :], dtype=np.float64)
-        rates = lengths / steady[: len(lengths)]
-        low, median, high = np.percentile(steady, [25, 50, 75]).tolist()
-        total = sum(self.seconds) or math.nan
-        return _without_nan(
-            {
-                "protocol": f"optimizer steps after the first {WARM_UP_STEPS}, device synchronized "
-                "by reading the loss, waiting for data included and counted apart; tokens per "
-                "second: the median of the same steps; examples per second: of all steps together",
-                "steps_timed": len(steady),
-                "step_seconds_median": median,
-                "step_seconds_quartiles": [low, high],
-                "training_seconds": total,
-                "examples_per_second": self.examples / total,
-                "tokens_per_second": float(np.median(rates)) if self.lengths else math.nan,
-                "waiting_share": float(waited.sum() / steady.sum()),
-            }
-        )
+        """Return durations and rates after warm-up, and how they were measured.
+
+        At least one step must have been recorded. If all steps are warm-up, all count.
+        """
+        first = WARM_UP_STEPS if self.steps > WARM_UP_STEPS else 0
+        seconds = np.array(self.step_seconds[first:])
+        low, median, high = np.percentile(seconds, [25, 50, 75]).tolist()
+        total = sum(self.step_seconds)
+        return {
+            "protocol": f"optimizer steps after the first {WARM_UP_STEPS}, device synchronized by "
+            "reading the loss; waiting for data is included, and also reported separately; tokens "
+            "per second: median over these steps; examples per second: mean over all steps",
+            "steps_timed": len(seconds),
+            "step_seconds_median": median,
+            "step_seconds_quartiles": [low, high],
+            "training_seconds": total,
+            "examples_per_second": self.examples / total,
+            "tokens_per_second": float(np.median(np.array(self.lengths[first:]) / seconds)),
+            "waiting_share": sum(self.waiting_seconds[first:]) / float(seconds.sum()),
+        }
 
 
 def read_history(path: Path) -> tuple[dict[str, JSONValue], ...]:
-    """Return the rows of a history, in the order of the steps.
+    """Return the rows of `history.jsonl`, in the order of the steps.
 
-    A last line without its newline is what a killed run leaves: it is left out.
-
-    Args:
-        path: `history.jsonl`.
+    A last line without a newline is ignored, because a run that is killed can leave one.
 
     Raises:
-        InputError: When the file is missing or a whole line is no JSON object.
+        InputError: The file cannot be read, or a line is not a JSON object.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as a run's history ({error})") from error
-    whole, _, _ = text.rpartition("\n")
+        raise InputError(f"{path}: the history cannot be read ({error}).") from error
+    complete_lines, _, _ = text.rpartition("\n")
     return tuple(
-        _row(path, number, line) for number, line in enumerate(whole.split("\n"), 1) if line
+        _parse_row(path, number, line)
+        for number, line in enumerate(complete_lines.split("\n"), 1)
+        if line
     )
 
 
-def _row(path: Path, number: int, line: str) -> dict[str, JSONValue]:
+def _parse_row(path: Path, number: int, line: str) -> dict[str, JSONValue]:
     try:
         row = json.loads(line)
     except json.JSONDecodeError as error:
-        raise InputError(f"{path}, line {number}: is no JSON ({error})") from error
+        raise InputError(f"{path}, line {number}: not valid JSON ({error}).") from error
     if not isinstance(row, dict):
-        raise InputError(f"{path}, line {number}: must be a JSON object, got {line[:60]!r}")
+        raise InputError(f"{path}, line {number}: not a JSON object: {line[:60]!r}.")
     return row
 
 
 def write_csv(history: Path, target: Path) -> None:
     """Write the rows of `history.jsonl` as CSV, one column per key."""
-    lines = history.read_text(encoding="utf-8").splitlines()
-    rows = [json.loads(line) for line in lines]
+    rows = read_history(history)
     with target.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]) if rows else ["step"])
         writer.writeheader()
         writer.writerows(rows)
 
 
-def _without_nan(row: dict[str, Any]) -> dict[str, Any]:
-    """Write what is not finite by its name, as a string: JSON has no word for it."""
+def _nonfinite_as_text(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the row with NaN and infinities as strings, because JSON has no such numbers."""
     return {
         key: str(value) if isinstance(value, float) and not math.isfinite(value) else value
         for key, value in row.items()

@@ -1,4 +1,4 @@
-"""Peak memory of a run, and what the number means."""
+"""Peak memory of a run, its parts, and how it was measured."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from ampft.machine import resident_peak
 
 @dataclass(frozen=True)
 class PeakMemory:
-    """The peak of a run, in bytes; `None` where it cannot be read.
+    """Peak memory of a run and its parts, in bytes; `None` where it cannot be measured.
 
     Attributes:
-        peak: Resident set of the process on a CPU, allocated tensors on an accelerator.
-        baseline: The same, after the imports and before the model; `None` on an accelerator.
-        reserved: What the accelerator's allocator held; `None` on a CPU.
-        protocol: How the numbers were taken, in words.
-        weights: Of the model's parameters.
-        gradients: Of the first step.
-        optimizer_state: Of the first step that was applied.
-        activations: Most that the first step kept for a backward pass at a time.
-        rest: `peak` less the baseline, where there is one, and less the four above.
+        peak: Resident set of the process on a CPU, allocated tensors on a GPU.
+        baseline: `peak` after the imports and before the model was loaded; `None` on a GPU.
+        reserved: Peak of the memory that the GPU's allocator held; `None` on a CPU.
+        protocol: Description of how the numbers were measured.
+        weights: Parameters of the model.
+        gradients: Gradients of the first step.
+        optimizer_state: Optimizer state after the first step that was applied.
+        activations: Largest number of bytes that the first step saved for backward at one time.
+        rest: `peak` minus the baseline, if any, and minus the four parts above.
     """
 
     peak: int | None
@@ -36,9 +36,9 @@ class PeakMemory:
     def split(
         self, *, weights: int, gradients: int, optimizer_state: int, activations: int
     ) -> PeakMemory:
-        """Return the peak with its parts in bytes, and with what they leave of it."""
-        said = (
-            f"{self.protocol}; weights, gradients and optimizer state: their tensors as they are; "
+        """Return the peak with its parts in bytes, and the rest that they do not explain."""
+        protocol = (
+            f"{self.protocol}; weights, gradients and optimizer state: bytes of their tensors; "
             "activations: unique storages saved for backward, without parameters, the maximum over "
             "the micro-batches of the first step, which need not be the largest step"
         )
@@ -47,11 +47,11 @@ class PeakMemory:
             parts = weights + gradients + optimizer_state + activations
             rest = self.peak - (self.baseline or 0) - parts
             if rest < 0:
-                said += f"; rest: 0, since the parts add up to {-rest} bytes more than the peak"
+                protocol += f"; rest: 0, because the parts exceed the peak by {-rest} bytes"
                 rest = 0
         return replace(
             self,
-            protocol=said,
+            protocol=protocol,
             weights=weights,
             gradients=gradients,
             optimizer_state=optimizer_state,
@@ -61,14 +61,14 @@ class PeakMemory:
 
 
 def process_memory(baseline: int | None) -> PeakMemory:
-    """Return the peak of this process, for a run on a CPU.
+    """Return the peak memory of this process, for a run on a CPU.
 
     Args:
-        baseline: `resident_peak()` after the imports and before the model was loaded, bytes.
+        baseline: `resident_peak()` after the imports and before the model was loaded.
     """
     peak = resident_peak()
     protocol = (
-        "VmHWM of the process after training and evaluation; baseline: the same after the imports"
+        "VmHWM of the process after training and evaluation; baseline: VmHWM after the imports"
         if peak is not None
         else "not measured: this system has no /proc/self/status"
     )
@@ -76,16 +76,16 @@ def process_memory(baseline: int | None) -> PeakMemory:
 
 
 def device_memory(*, allocated: int, reserved: int) -> PeakMemory:
-    """Return the peak of an accelerator.
+    """Return the peak memory of a GPU.
 
     Args:
-        allocated: Such as `torch.cuda.max_memory_allocated()`, bytes.
-        reserved: Such as `torch.cuda.max_memory_reserved()`, bytes.
+        allocated: `torch.cuda.max_memory_allocated()`.
+        reserved: `torch.cuda.max_memory_reserved()`.
     """
     return PeakMemory(
         peak=allocated,
         baseline=None,
         reserved=reserved,
-        protocol="peak of the tensors that the device's allocator gave out on the main process; "
-        "reserved: peak of what it held",
+        protocol="peak of the tensors allocated on the GPU of the main process; "
+        "reserved: peak of the memory that its allocator held",
     )

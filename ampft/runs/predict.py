@@ -1,4 +1,4 @@
-"""Classify a file of texts with a model that a run saved: `ampft predict`."""
+"""`ampft predict`: classify a file of texts with a model saved by a run."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from ampft.precision.resolve import resolve
 from ampft.runs.record import RunRecord, read_record
 from ampft.tasks import TASKS
 from ampft.tasks.task import forward_logits
+from ampft.text.numbers import counted
 from ampft.text.terminal import quiet_libraries
 
 TEXTS_SORTED_AT_ONCE = 8192
@@ -44,19 +45,19 @@ def predict_file(
 
     Args:
         model: Output folder of a run.
-        file: CSV, TSV, JSON, JSON Lines or Parquet; needs no labels.
-        output_file: CSV to write; None writes to standard output.
-        text_column_names: Columns of the texts, comma separated; None takes those of the training.
+        file: CSV, TSV, JSON, JSON Lines or Parquet file; needs no labels.
+        output_file: CSV file to write; None writes to standard output.
+        text_column_names: Comma-separated text columns; None reads those used in training.
         batch_size: Texts per forward pass.
-        mixed_precision: Mode to compute in.
+        mixed_precision: Precision of the computation.
 
     Raises:
-        InputError: The folder holds no finished run on texts, the file cannot be read, or an option
-            is out of range.
+        InputError: The folder does not hold a finished run on texts, the file cannot be read, or an
+            option is out of range.
     """
     quiet_libraries()
     if batch_size < 1:
-        raise InputError(f"--batch_size {batch_size}: has to be 1 or more.")
+        raise InputError(f"--batch_size: received {batch_size}; it must be at least 1.")
     if output_file is not None:
         _check_output(Path(output_file), Path(file))
     folder = Path(model)
@@ -103,19 +104,19 @@ class _Predictor:
         self._model = accelerator.prepare(model).eval()
 
     def __call__(self, inputs: list[list[str]]) -> Iterator[tuple[str, float]]:
-        """Yield prediction and confidence of each example, in order; computed sorted by length."""
+        """Yield prediction and confidence of each example in order; batches are by length."""
         order = sorted(
             range(len(inputs[0])), key=lambda row: -sum(len(column[row]) for column in inputs)
         )
-        found: list[tuple[str, float]] = [("", 0.0)] * len(order)
+        predictions: list[tuple[str, float]] = [("", 0.0)] * len(order)
         for start in range(0, len(order), self._batch_size):
             rows = order[start : start + self._batch_size]
-            for row, prediction in zip(rows, self._predicted(inputs, rows), strict=True):
-                found[row] = prediction
-        yield from found
+            for row, prediction in zip(rows, self._predict_batch(inputs, rows), strict=True):
+                predictions[row] = prediction
+        yield from predictions
 
     @torch.no_grad()
-    def _predicted(self, inputs: list[list[str]], rows: list[int]) -> list[tuple[str, float]]:
+    def _predict_batch(self, inputs: list[list[str]], rows: list[int]) -> list[tuple[str, float]]:
         tokens = self._tokenizer(
             *([column[row] for row in rows] for column in inputs),
             truncation=True,
@@ -125,10 +126,10 @@ class _Predictor:
         )
         logits = forward_logits(self._model, tokens)
         if not torch.isfinite(logits).all():
-            cure = "Use another model." if self._mode == "fp32" else "Use --mixed_precision fp32."
+            remedy = "Use another model." if self._mode == "fp32" else "Use --mixed_precision fp32."
             raise InputError(
                 f"--mixed_precision {self._mode}: the model's predictions are not finite in this "
-                f"precision. {cure}"
+                f"precision. {remedy}"
             )
         decoded = self._problem.decode(logits)
         return self._problem.predicted({name: t.cpu().numpy() for name, t in decoded.items()})
@@ -136,35 +137,36 @@ class _Predictor:
 
 def _check_output(output: Path, file: Path) -> None:
     if output.is_dir():
-        raise InputError(f"--output_file {output}: is a folder. Name a file.")
+        raise InputError(f"--output_file {output}: this is a folder. Name a file.")
     if not output.parent.is_dir():
-        raise InputError(f"--output_file {output}: its folder does not exist. Make it first.")
+        raise InputError(f"--output_file {output}: its folder does not exist. Create it first.")
     if output.exists() and file.exists() and output.samefile(file):
-        raise InputError(f"--output_file {output}: is FILE itself, which it would replace.")
+        raise InputError(f"--output_file {output}: this is the input file. Name another file.")
 
 
-def _columns(wanted: str | None, trained: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns to read: those wanted, as many as the model was trained on."""
-    if wanted is None:
+def _columns(requested: str | None, trained: Sequence[str]) -> tuple[str, ...]:
+    """Return the requested columns to read, or the model's training columns if None."""
+    if requested is None:
         return tuple(trained)
-    columns = tuple(name.strip() for name in wanted.split(","))
+    columns = tuple(name.strip() for name in requested.split(","))
     if len(columns) != len(trained):
         raise InputError(
-            f"--text_column_names {wanted}: {len(columns)} named, and the model was trained on "
-            f"{len(trained)} ({', '.join(trained)}). Name as many."
+            f"--text_column_names {requested}: the model was trained on "
+            f"{counted(len(trained), 'text column')} ({', '.join(trained)}), but received "
+            f"{len(columns)}. Name as many columns as in training."
         )
     return columns
 
 
 def _record_of_texts(folder: Path) -> RunRecord:
     if not folder.is_dir():
-        raise InputError(f"--model {folder}: is no folder; name the --output_dir of a run.")
+        raise InputError(f"--model {folder}: not a folder. Name the --output_dir of a run.")
     record = read_record(folder)
     if record.status != "finished":
         raise InputError(f"--model {folder}: the run is {record.status}; it has no final model.")
     if record.data.kind != "text":
         raise InputError(
-            f"--model {folder}: was trained on {record.data.kind}s; files of texts are predicted "
-            "here. Use transformers.pipeline for it."
+            f"--model {folder}: the model was trained on {record.data.kind}s, and this command "
+            "reads only texts. Use transformers.pipeline."
         )
     return record

@@ -1,4 +1,4 @@
-"""Everything that a training needs before its first step, built in one place."""
+"""Builds everything that a training needs before its first step."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Started:
-    """The state of the process after the imports and before data and model.
+class ProcessStart:
+    """Time and memory of the process after the imports, before data and model are loaded.
 
     Attributes:
         seconds: `time.perf_counter()`.
-        memory: Peak resident set in bytes; None where it cannot be read.
+        memory: Peak resident set in bytes; None if it cannot be read.
     """
 
     seconds: float
@@ -60,26 +60,26 @@ class Started:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a training is made of; build it with `prepare`.
+    """The components of a training; build them with `prepare`.
 
     Attributes:
-        started: When the program started, and its memory then.
-        args: What the user set.
-        output_dir: Folder of the results; None where nothing is written.
-        precision: Resolved for this device.
-        accelerator: Built for `precision`.
+        started: Time and memory at the start of the process.
+        args: Settings of the run.
+        output_dir: Folder of the results; None writes nothing.
+        precision: Precision resolved for this device.
+        accelerator: Accelerator for `precision`.
         task: Examples, loss and outcome.
-        loaded: The model as it was loaded, before `accelerator.prepare`.
-        model: The model, prepared.
-        optimizer: AdamW, prepared.
-        schedule: The learning rate's schedule; not prepared, because Accelerate would step it once
-            per process.
-        step_batches: Of the training split; not prepared, because Accelerate would shard them a
-            second time.
+        loaded: Model as loaded, before `accelerator.prepare`.
+        model: Prepared model.
+        optimizer: Prepared AdamW.
+        schedule: Learning rate schedule. It is not prepared, because Accelerate would advance it
+            once per process.
+        step_batches: Step batches of the training split. They are not prepared, because Accelerate
+            would shard them a second time.
         total_steps: Optimizer steps of the whole training.
     """
 
-    started: Started
+    started: ProcessStart
     args: ClassifyArguments
     output_dir: Path | None
     precision: Precision
@@ -94,30 +94,30 @@ class Prepared:
 
     @property
     def final_split(self) -> str:
-        """The split of the final report: test, or validation where there is no test."""
+        """The split of the final report: test, or validation if there is no test split."""
         return "test" if "test" in self.task.data.splits else "validation"
 
     @property
     def selects_epoch(self) -> bool:
-        """Whether the epoch with the best validation is the one that is kept."""
+        """Whether the weights of the best epoch on the validation split are kept."""
         return "validation" in self.task.data.splits and self.args.load_best_model_at_end
 
     @property
     def best_metric(self) -> Metric:
-        """The metric of the validation split by which an epoch is best."""
+        """The metric of the validation split that selects the best epoch."""
         metrics = self.task.problem.metrics
         return metrics[self.args.metric_for_best_model or next(iter(metrics))]
 
 
 def prepare(args: ClassifyArguments) -> Prepared:
-    """Build accelerator, data, task, model, batches, optimizer and schedule from the arguments.
+    """Build accelerator, data, task, model, batches, optimizer and schedule from the settings.
 
     Args:
         args: Settings of a run.
 
     Raises:
-        InputError: The device lacks the precision, or the data, the model, the output folder or a
-            combination of settings must be changed by the user. Nothing was written.
+        InputError: The device does not support the precision, or the data, the model, the output
+            folder or a combination of settings is invalid. Nothing has been written.
     """
     started = start_clock()
     device = training_device(cpu=args.use_cpu)
@@ -131,7 +131,7 @@ def prepare(args: ClassifyArguments) -> Prepared:
     )
     check_world_size(accelerator)
     restore_cpu_threads(args.cpu_threads, num_processes=accelerator.num_processes)
-    with accelerator.main_process_first():  # one process downloads, the others find the files
+    with accelerator.main_process_first():  # only one process downloads files
         task = load_task(args)
     prepared = prepare_training(
         args, precision, accelerator, task, started=started, output_dir=output_dir
@@ -140,17 +140,17 @@ def prepare(args: ClassifyArguments) -> Prepared:
     return prepared
 
 
-def start_clock() -> Started:
-    """Silence third-party libraries, and note time and memory."""
+def start_clock() -> ProcessStart:
+    """Silence third-party libraries, and return the time and memory at the start."""
     quiet_libraries()
-    return Started(time.perf_counter(), resident_peak())
+    return ProcessStart(time.perf_counter(), resident_peak())
 
 
 def load_task(args: ClassifyArguments) -> Task:
-    """Load the data, check it, and prepare its examples for the model.
+    """Load and check the data, and prepare its examples for the model.
 
     Raises:
-        InputError: The data or the model must be changed by the user.
+        InputError: The data or the model is invalid.
     """
     return make_task(load_data(args.data_request()), args.task_settings())
 
@@ -161,7 +161,7 @@ def prepare_training(
     accelerator: Accelerator,
     task: Task,
     *,
-    started: Started,
+    started: ProcessStart,
     output_dir: Path | None = None,
     loaded: LoadedModel | None = None,
 ) -> Prepared:
@@ -169,12 +169,12 @@ def prepare_training(
 
     Args:
         args: Settings of a run.
-        precision: Resolved for this device.
-        accelerator: Built for `precision`.
+        precision: Precision resolved for this device.
+        accelerator: Accelerator for `precision`.
         task: Examples, loss and outcome.
-        started: When the program started.
-        output_dir: Folder of the results; None where nothing is written.
-        loaded: The model, if it was loaded before; None loads it.
+        started: Time and memory at the start of the process.
+        output_dir: Folder of the results; None writes nothing.
+        loaded: Model, if it is already loaded; None loads it.
     """
     set_seed(args.seed)
     loaded = cast_weights(loaded or task.load_model(), precision)
@@ -211,17 +211,17 @@ def prepare_mode(
     precision: Precision,
     task: Task,
     *,
-    started: Started,
+    started: ProcessStart,
     loaded: LoadedModel | None = None,
 ) -> Prepared:
     """Prepare a training in one of several precisions; call it inside `separate_accelerators`.
 
     Args:
-        args: Settings of a run; its precision and its output folder are not used.
-        precision: Resolved for this device.
+        args: Settings of a run, whose precision and output folder are not used.
+        precision: Precision resolved for this device.
         task: Examples, loss and outcome.
-        started: When the program started.
-        loaded: The model, if it was loaded before; None loads it.
+        started: Time and memory at the start of the process.
+        loaded: Model, if it is already loaded; None loads it.
     """
     forget_accelerator()
     accelerator = make_accelerator(
@@ -232,12 +232,11 @@ def prepare_mode(
 
 
 def check_prepared(prepared: Prepared) -> None:
-    """Refuse settings that the data or the model cannot serve, before anything is written.
+    """Reject settings that do not fit the data or the model, before anything is written.
 
     Raises:
-        InputError: There is nothing to report on, to stop early by, or to count words in; the
-            weights are in another dtype than the mode stores them in; or a setting does not go
-            with the way in which the model runs.
+        InputError: A split that a setting needs is missing, the weights do not have the storage
+            dtype of the precision, or a setting does not work with this task, model or launcher.
     """
     args, data, accelerator = prepared.args, prepared.task.data, prepared.accelerator
     verify_prepared(accelerator, prepared.precision)
@@ -246,13 +245,14 @@ def check_prepared(prepared: Prepared) -> None:
         refuse_compiled_packing(accelerator)
     if not {"validation", "test"} & set(data.splits):
         raise InputError(
-            "--validation_fraction 0 and --test_fraction 0 leave nothing to report on. Give one of "
-            "them a share above 0, or name a --validation_file or a --test_file."
+            "--validation_fraction 0 and --test_fraction 0 leave no examples for the report. Use a "
+            "fraction above 0 for one of them, or add a --validation_file or a --test_file."
         )
     if args.early_stopping_patience and "validation" not in data.splits:
         raise InputError(
-            f"--early_stopping_patience {args.early_stopping_patience}: there is no validation "
-            "split to stop by. Give --validation_fraction a share above 0."
+            f"--early_stopping_patience {args.early_stopping_patience}: early stopping needs a "
+            "validation split, and there is none. Use a --validation_fraction above 0, or remove "
+            "the flag."
         )
     _check_metric(args.metric_for_best_model, prepared.task)
     if args.baseline:
@@ -261,8 +261,8 @@ def check_prepared(prepared: Prepared) -> None:
         check_float32_possible(accelerator, prepared.precision)
     if args.perturb_initial_weights and accelerator.distributed_type == DistributedType.FSDP:
         raise InputError(
-            "--perturb_initial_weights: FSDP shards the weights, and each process would perturb "
-            "only its own part. Compare without FSDP."
+            "--perturb_initial_weights: FSDP shards the weights, so each process would perturb "
+            "only its own shard. Compare without FSDP."
         )
 
 
@@ -270,15 +270,15 @@ def _check_metric(name: str | None, task: Task) -> None:
     metrics = task.problem.metrics
     if name is not None and name not in metrics:
         raise InputError(
-            f"--metric_for_best_model {name}: the task {task.name} has "
-            f"{', '.join(metrics)}. Choose one of these."
+            f"--metric_for_best_model: received {name!r}, which is not a metric of the task "
+            f"{task.name}. Choose from {', '.join(metrics)}."
         )
 
 
 def with_fitting_micro_batches(prepared: Prepared) -> Prepared:
-    """Return the largest micro-batches that fit into memory, if `--auto_micro_batch` asks for it.
+    """With `--auto_micro_batch`, use the largest micro-batches that fit into memory.
 
-    The effective batch size stays.
+    The effective batch size does not change.
     """
     if not prepared.args.auto_micro_batch:
         return prepared
@@ -289,7 +289,7 @@ def with_fitting_micro_batches(prepared: Prepared) -> Prepared:
 
 
 def plan_lines(prepared: Prepared) -> list[str]:
-    """Return what was resolved, line by line: device, precision, model, data, steps."""
+    """Return the lines of the plan: device, precision, model, data, steps."""
     precision, task, loaded = prepared.precision, prepared.task, prepared.loaded
     weights = sum(parameter.numel() for parameter in loaded.model.parameters()) / 1e6
     sizes = ", ".join(f"{name} {len(rows)}" for name, rows in task.data.splits.items())
@@ -298,9 +298,9 @@ def plan_lines(prepared: Prepared) -> list[str]:
     processes = counted(batches.world_size, "process")
     micro_batches = counted(batches.micro_batches, "micro-batch")
     micro = batches.effective_batch_size // (batches.world_size * batches.micro_batches)
-    found = ", the largest that fit" if prepared.args.auto_micro_batch else ""
+    suffix = ", the largest that fit" if prepared.args.auto_micro_batch else ""
     return [
-        labelled("device", _device(prepared.accelerator)),
+        labelled("device", _describe_device(prepared.accelerator)),
         labelled("precision", f"{precision.mode}, {precision.execution}: {precision.reason}"),
         labelled(
             "model",
@@ -317,12 +317,12 @@ def plan_lines(prepared: Prepared) -> list[str]:
         labelled(
             "steps",
             f"{steps} = {epochs:.3g} epoch{'s' * (epochs != 1)} x {len(batches)}; effective batch "
-            f"{batches.effective_batch_size} = {processes} x {micro_batches} x {micro}{found}",
+            f"{batches.effective_batch_size} = {processes} x {micro_batches} x {micro}{suffix}",
         ),
     ]
 
 
-def _device(accelerator: Accelerator) -> str:
+def _describe_device(accelerator: Accelerator) -> str:
     device = accelerator.device
     if device.type == "cuda":
         return f"{torch.cuda.get_device_name(device)} x {accelerator.num_processes}"

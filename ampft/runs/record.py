@@ -1,4 +1,4 @@
-"""The run record, run.json: what is needed to repeat a run and to compare it honestly."""
+"""The run record, run.json: what is needed to repeat a run and to compare it fairly."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path, PurePath
@@ -23,17 +23,18 @@ from ampft.runs.memory import PeakMemory
 from ampft.text.json_io import JSONValue, check_schema, from_json, read_json_object
 
 if TYPE_CHECKING:
+    from ampft.precision.resolve import Precision
     from ampft.runs.prepare import Prepared
 
 RECORD_NAME = "run.json"
 SCHEMA = 2
-# Contradicted: the first step did not compute in the precision that was asked for.
+# Contradicted: the first step did not compute in the requested precision.
 STATUSES = ("running", "finished", "diverged", "contradicted", "interrupted")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataPart:
-    """The data: `fingerprints` and `examples` by split; `hub_id` when it came from the hub."""
+    """The data: `fingerprints` and numbers of `examples` by split; `hub_id` if from the hub."""
 
     name: str
     kind: str
@@ -46,10 +47,10 @@ class DataPart:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelPart:
-    """The model: class name, numbers of parameters, and the hash of the weights at step 0.
+    """The model: class name, numbers of parameters, and the hash of the initial weights.
 
-    `initial_weights_sha256` is of the weights before `perturbed` moved them by one unit in their
-    last place, so that a placebo has the hash of the runs that it stands beside.
+    If `perturbed`, each weight was then changed by one unit in the last place. The hash is that of
+    the weights before this change, so that a placebo has the same hash as the baseline.
     """
 
     name: str
@@ -63,10 +64,10 @@ class ModelPart:
 
 @dataclass(frozen=True, kw_only=True)
 class PrecisionPart:
-    """Requested mode, what it resolved to, and what the products of the first step had.
+    """The requested mode, the precision it resolved to, and the dtypes of the first step.
 
-    `summary` says what was executed in one clause, for people. `lost_updates` is the share of
-    weight updates that rounding lost, the median of the steps where it was measured.
+    `summary` describes the executed dtypes in one clause. `lost_updates` is the share of weight
+    updates that rounding lost: the median over the steps where it was measured.
     """
 
     requested: str
@@ -78,7 +79,7 @@ class PrecisionPart:
 
 @dataclass(frozen=True, kw_only=True)
 class TopologyPart:
-    """Where the steps ran: `device` such as "cpu" or "cuda"; threads of each process."""
+    """Processes, CPU threads per process, and the device type, such as "cpu" or "cuda"."""
 
     num_processes: int
     cpu_threads: int
@@ -87,10 +88,10 @@ class TopologyPart:
 
 @dataclass(frozen=True, kw_only=True)
 class StepsPart:
-    """Optimizer steps planned, applied, and skipped for an overflow.
+    """Optimizer steps: planned, applied, and skipped because of an overflow.
 
-    `effective_batch_size` counts the examples of a step over all processes, `micro_batches` the
-    parts that each process cuts its share into, at the end where memory ran out on the way.
+    `effective_batch_size` is the number of examples per step over all processes. `micro_batches` is
+    the number per step and process; if memory ran out during training, the number at its end.
     """
 
     total: int
@@ -102,7 +103,7 @@ class StepsPart:
 
 @dataclass(frozen=True, kw_only=True)
 class BestPart:
-    """The epoch (from 1) whose weights were kept, and by which metric."""
+    """The epoch (from 1) whose weights are kept, and the metric that selected it."""
 
     metric: str
     epoch: int
@@ -111,10 +112,7 @@ class BestPart:
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationPart:
-    """An evaluation on validation, after an epoch (from 1) and so many optimizer steps.
-
-    `metrics` holds every scalar metric of the report.
-    """
+    """Scalar metrics of the validation split after an epoch (from 1) and `step` steps."""
 
     epoch: int
     step: int
@@ -123,32 +121,36 @@ class ValidationPart:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """Everything about a run but its predictions, its report's tables and its history.
+    """Everything about a run except its predictions, the tables of its report and its history.
 
     Attributes:
         status: One of `STATUSES`.
-        arguments: Name and value of every setting, as parsed; secrets withheld.
-        command: The words of the command line; a program of an absolute path by its file name.
+        arguments: Name and value of every setting as parsed, without secrets.
+        command: Command line without secrets; an absolute path of the program is cut to its name.
         task: Name of the task, such as "text".
-        label_names: The class names, in the order of the logits.
+        label_names: Class names, in the order of the logits.
         data: The data.
         model: The model before training.
         precision: The precision.
         topology: Processes, threads, device.
         steps: Optimizer steps.
-        example_ids_sha256: `StepIdsHash` over the effective batches of the run so far.
-        random_state_sha256: Of the generators that dropout draws from, after the first step.
-        timings: Seconds and rates, with their `protocol`; `total_seconds` from start to report.
+        example_ids_sha256: `StepIdsHash` of the effective batches so far.
+        random_state_sha256: Hash of the states of the generators that dropout draws from, after the
+            first step.
+        timings: Seconds and rates with their `protocol`; `total_seconds` from start to report.
         memory: Peak memory.
-        validations: Every evaluation on validation, in order.
-        metrics: Scalar metrics of the final report, and its `split`.
-        metrics_fp32: The same of predictions in fp32; `None` unless `--evaluate_fp32` asked.
-        best: Which epoch was kept; `None` before the first evaluation.
-        reason: Why a run did not come to its end.
+        validations: Evaluations on the validation split, in order.
+        metrics: Scalar metrics of the final report, its `split`, and whether the epoch was
+            `selected` on that split.
+        metrics_chance: Metrics of predicting the class frequencies of `train` for every example.
+        metrics_fp32: The same metrics of predictions in fp32; `None` without `--evaluate_fp32`.
+        best: Epoch whose weights are kept; `None` before the first evaluation.
+        warnings: What speaks against the result, by the rule of `evaluation.sanity`.
+        reason: Reason why the run stopped early.
         files: Names of the files in the folder.
-        hardware: As `surroundings.hardware` has it.
-        versions: As `surroundings.versions` has it.
-        started: ISO 8601, UTC.
+        hardware: `ampft.machine.hardware()`.
+        versions: `ampft.machine.versions()`.
+        started: Start of the run, ISO 8601 in UTC.
         schema: Version of this layout.
     """
 
@@ -168,8 +170,10 @@ class RunRecord:
     memory: PeakMemory | None = None
     validations: Sequence[ValidationPart] = ()
     metrics: Mapping[str, Any] = field(default_factory=dict)
+    metrics_chance: Mapping[str, float] | None = None
     metrics_fp32: Mapping[str, Any] | None = None
     best: BestPart | None = None
+    warnings: Mapping[str, str] = field(default_factory=dict)
     reason: str | None = None
     files: Sequence[str] = ()
     hardware: Mapping[str, Any] = field(default_factory=dict)
@@ -179,14 +183,13 @@ class RunRecord:
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
-            raise ValueError(f"status must be one of {STATUSES}, got {self.status!r}")
-        # A record is written more than once; what is withheld stays so.
-        object.__setattr__(self, "arguments", withhold_secrets(self.arguments))
-        object.__setattr__(self, "command", command_words(self.command))
+            raise ValueError(f"status must be one of {STATUSES}, received {self.status!r}")
+        object.__setattr__(self, "arguments", redact_secrets(self.arguments))
+        object.__setattr__(self, "command", redact_command(self.command))
 
 
 def first_record(prepared: Prepared) -> RunRecord:
-    """Return the record of a run that has not started training."""
+    """Return the record of a run before its first step."""
     import torch
 
     args, task, model = prepared.args, prepared.task, prepared.loaded.model
@@ -218,7 +221,7 @@ def first_record(prepared: Prepared) -> RunRecord:
             hub_id=_hub_id(prepared.loaded.name),
             perturbed=args.perturb_initial_weights,
         ),
-        precision=precision_part(prepared.precision.mode, prepared.precision),
+        precision=precision_part(prepared.precision),
         topology=TopologyPart(
             num_processes=accelerator.num_processes,
             cpu_threads=torch.get_num_threads(),
@@ -234,14 +237,14 @@ def first_record(prepared: Prepared) -> RunRecord:
 
 
 def _hub_id(name: str | None) -> str | None:
-    """Return `name` if it has the form of a hub id and is not a folder here."""
+    """Return `name` if it has the form of a hub id and is not a local path."""
     if name is None or not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or Path(name).exists():
         return None
     return name
 
 
 def write_record(folder: RunFolder, record: RunRecord) -> Path:
-    """Write run.json, whole or not at all; call it at the start, and again when more is known."""
+    """Write run.json atomically, replacing an earlier one."""
     return folder.write_json(RECORD_NAME, record)
 
 
@@ -249,29 +252,29 @@ def read_record(folder: Path) -> RunRecord:
     """Read run.json of a run's folder.
 
     Raises:
-        InputError: When the folder holds no run, or one of another layout.
+        InputError: The folder does not hold a run, or its record has an unknown schema version.
     """
     path = folder / RECORD_NAME
     try:
         values = read_json_object(path)
         if values.get("schema") == 1:
-            values = _from_layout_1(values)
+            values = _upgrade_schema_1(values)
         check_schema(
             path,
             values,
             SCHEMA,
-            "Read it with the version of ampft that it names under `versions`.",
+            "Use the version of ampft that the file names under `versions`.",
         )
         return from_json(RunRecord, values, RECORD_NAME)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"{folder}: is not the folder of a run. It needs {RECORD_NAME} as a run writes it "
-            f"({type(error).__name__}: {error})."
+            f"{folder}: is not the folder of a run, because {RECORD_NAME} is missing or damaged "
+            f"({type(error).__name__}: {error}). Name the --output_dir of a run."
         ) from error
 
 
-def _from_layout_1(values: dict[str, Any]) -> dict[str, Any]:
-    """Return a record of layout 1, which knew one label per example, in layout 2."""
+def _upgrade_schema_1(values: dict[str, Any]) -> dict[str, Any]:
+    """Return a record of schema version 1, which had no tasks, in version 2."""
     validations = [
         {"epoch": part.pop("epoch"), "step": part.pop("step"), "metrics": part}
         for part in values.get("validations", ())
@@ -281,8 +284,7 @@ def _from_layout_1(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def precision_part(
-    requested: str,
-    precision: object,
+    precision: Precision,
     *,
     executed: Mapping[str, JSONValue] | None = None,
     summary: str | None = None,
@@ -291,22 +293,17 @@ def precision_part(
     """Return the record's part on precision.
 
     Args:
-        requested: The mode as the user named it.
-        precision: A resolved precision: a dataclass; its dtypes are written as "float16".
-        executed: What was measured in the first step.
-        summary: The same in one clause, for people.
-        lost_updates: Median share of the weight updates that rounding lost, where measured.
+        precision: Precision of the run. Its dtypes are written as "float16".
+        executed: Dtypes measured in the first step.
+        summary: Description of `executed` in one clause.
+        lost_updates: Median share of the weight updates that rounding lost; None if not measured.
     """
-    if not is_dataclass(precision) or isinstance(precision, type):
-        raise TypeError(f"precision must be a dataclass, got {type(precision).__name__}")
-    resolved: dict[str, JSONValue] = {}
-    for item in fields(precision):
-        value = getattr(precision, item.name)
-        plain = value is None or isinstance(value, str | bool | int | float)
-        resolved[item.name] = value if plain else str(value).removeprefix("torch.")
     return PrecisionPart(
-        requested=requested,
-        resolved=resolved,
+        requested=precision.mode,
+        resolved={
+            name: value if isinstance(value, str | bool) else str(value).removeprefix("torch.")
+            for name, value in vars(precision).items()
+        },
         executed=executed,
         summary=summary,
         lost_updates=lost_updates,
@@ -314,56 +311,58 @@ def precision_part(
 
 
 class StepIdsHash:
-    """SHA-256 over the effective batches: which examples, in which step.
+    """SHA-256 of the example ids of each optimizer step.
 
-    The order within a step is free (design: the step batch), so each step counts sorted.
+    The ids of a step are sorted first, because their order does not change the gradient.
     """
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
 
     def update(self, ids: npt.ArrayLike) -> None:
-        """Add one optimizer step; `ids` are the example ids of all processes, shape (n,)."""
+        """Add one optimizer step with example ids `ids` of all processes, shape (n,)."""
         values = np.sort(np.asarray(ids).astype("<i8"))
         self._hash.update(np.int64(values.size).astype("<i8").tobytes())
         self._hash.update(values.tobytes())
 
     def hexdigest(self) -> str:
-        """Return the hash of the steps so far."""
+        """Return the hash of all steps so far."""
         return self._hash.hexdigest()
 
 
-WITHHELD = "(not recorded)"
+REDACTED = "(not recorded)"
 
 _SECRET_NAME = re.compile(
     r"(^|[_-])(token|secret|password|passwd|api[_-]?key|auth)$", re.IGNORECASE
 )
-_USER_IN_ADDRESS = re.compile(r"(?<=://)[^/\s@]+@")
+_URL_CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+@")
 
 
-def withhold_secrets(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments without values whose name or form says that they are secret."""
+def redact_secrets(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments without secret values and without credentials in URLs."""
     return {
-        name: WITHHELD if value is not None and _SECRET_NAME.search(name) else _no_user(value)
+        name: REDACTED
+        if value is not None and _SECRET_NAME.search(name)
+        else _without_credentials(value)
         for name, value in arguments.items()
     }
 
 
-def command_words(words: Sequence[str]) -> list[str]:
-    """Return a command line fit for a record: no folder of the program, no secret values."""
+def redact_command(words: Sequence[str]) -> list[str]:
+    """Return a command line without the program's folder and without secret values."""
     program = PurePath(words[0]) if words else None
-    # Under a home folder, an absolute path names its owner.
-    kept = [] if program is None else [program.name if program.is_absolute() else str(program)]
+    # An absolute path often contains the user's name.
+    redacted = [] if program is None else [program.name if program.is_absolute() else str(program)]
     for previous, word in pairwise(words):
         name, equals, _ = word.partition("=")
         if previous.startswith("-") and "=" not in previous and _SECRET_NAME.search(previous):
-            kept.append(WITHHELD)
+            redacted.append(REDACTED)
         elif word.startswith("-") and equals and _SECRET_NAME.search(name):
-            kept.append(f"{name}={WITHHELD}")
+            redacted.append(f"{name}={REDACTED}")
         else:
-            kept.append(_no_user(word))
-    return kept
+            redacted.append(_without_credentials(word))
+    return redacted
 
 
-def _no_user(value: Any) -> Any:
-    return _USER_IN_ADDRESS.sub("", value) if isinstance(value, str) else value
+def _without_credentials(value: Any) -> Any:
+    return _URL_CREDENTIALS.sub("", value) if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""One run: everything around the loop, so that a recipe can show the loop and nothing else."""
+"""One run: everything around the training loop, so that a recipe shows only the loop."""
 
 from __future__ import annotations
 
@@ -15,14 +15,24 @@ from torch import Tensor, nn
 
 from ampft.data.steps import StepBatch
 from ampft.errors import InputError, PrecisionContradicted, TrainingStopped
-from ampft.evaluation.baseline import baseline_sentence
+from ampft.evaluation.baseline import baseline_summary
 from ampft.evaluation.evaluate import evaluate
 from ampft.evaluation.float32 import in_float32
+from ampft.evaluation.sanity import (
+    EXPLODED,
+    NOT_BETTER,
+    chance_loss,
+    constant_outcome,
+    constant_summary,
+    loss_warnings,
+    outcome_warnings,
+    validation_warnings,
+)
 from ampft.files import is_disk_error
 from ampft.precision.executed import ExecutedDtypes, contradiction
 from ampft.precision.modes import is_fp32
 from ampft.runs.card import model_card
-from ampft.runs.folder import RunFolder, claim_folder
+from ampft.runs.folder import RunFolder, claim_default_folder
 from ampft.runs.history import History, write_csv
 from ampft.runs.memory import PeakMemory, device_memory, process_memory
 from ampft.runs.predictions import References, write_predictions
@@ -36,7 +46,7 @@ from ampft.runs.record import (
     precision_part,
     write_record,
 )
-from ampft.runs.show import headed_report, result_line
+from ampft.runs.show import report_with_heading, result_line
 from ampft.tasks.outcome import Outcome, Report
 from ampft.text.terminal import labelled, print_line
 from ampft.training.best import BestModel
@@ -45,12 +55,26 @@ from ampft.training.out_of_memory import OutOfMemoryRetries, explain_out_of_memo
 from ampft.training.signals import raise_on_sigterm
 from ampft.training.step import StepOutcome, StepStopped, shared_autocast_cache
 from ampft.training.trackers import tracked_settings
-from ampft.training.utilisation import Utilisation, measure_utilisation
+from ampft.training.utilisation import measure_utilisation
 
 
 @dataclass
 class Run:
-    """A training with its evaluation; open it with `open_run`."""
+    """A training with its evaluation; open it with `open_run`.
+
+    Attributes:
+        prepared: Everything built before the first step.
+        folder: Output folder, on the main process; None on the others.
+        history: History of the optimizer steps.
+        best: Best weights so far.
+        record_so_far: Record of the run at its start.
+        first_step: Measurements of the first step.
+        retries: Repeats steps that run out of memory, in smaller micro-batches.
+        finished: Whether the results are written.
+        validations: Evaluations on the validation split.
+        ids: Hash of the example ids of each step.
+        current: Step batch of the current step.
+    """
 
     prepared: Prepared
     folder: RunFolder | None
@@ -71,23 +95,23 @@ class Run:
 
     @property
     def epochs(self) -> range:
-        """The epochs of the training, from 0; the last one may stop in the middle."""
+        """Epochs of the training, from 0; the last one may be incomplete."""
         return range(-(-self.prepared.total_steps // len(self.retries.step_batches)))
 
     def step_batches(self, epoch: int) -> Iterator[StepBatch]:
-        """Yield the step batches of an epoch, as far as the training goes."""
-        left = self.prepared.total_steps - self.steps
-        for step_batch in self.retries.step_batches.epoch(epoch, stop=left):
+        """Yield the step batches of an epoch, at most as many as the training has left."""
+        remaining = self.prepared.total_steps - self.steps
+        for step_batch in self.retries.step_batches.epoch(epoch, stop=remaining):
             self.current = step_batch
             yield step_batch
 
     @contextlib.contextmanager
     def measured(self) -> Iterator[None]:
-        """Measure the first optimizer step, and record the one that stops the run.
+        """Measure the first optimizer step; record a step that stops the run.
 
         Raises:
             StepStopped: The step cannot be applied.
-            PrecisionContradicted: Its dtypes are not those of the mode that was asked for.
+            PrecisionContradicted: Its dtypes are not those of the requested mode.
         """
         is_first = self.first_step.executed is None
         try:
@@ -97,29 +121,29 @@ class Run:
             self.record(error.outcome)
             raise
         if is_first and self.first_step.executed is not None:
-            self._print_executed(self.first_step.executed)
+            self._check_executed(self.first_step.executed)
 
     def gradient(
         self, compute: Callable[[StepBatch], list[Tensor]], step_batch: StepBatch
     ) -> list[Tensor]:
-        """Compute the gradient of a step, again in smaller micro-batches when memory runs out.
+        """Compute the gradient of a step; if memory runs out, again in smaller micro-batches.
 
         Args:
-            compute: Adds up the gradient of a step batch over its micro-batches, and returns what
-                `ampft.backward` returned for each.
-            step_batch: Of this process.
+            compute: Function that accumulates the gradient of a step batch over its micro-batches
+                and returns the result of `ampft.backward` for each.
+            step_batch: Step batch of this process.
 
         Raises:
-            OutOfMemory: The step does not fit, and cannot be repeated in smaller micro-batches.
+            OutOfMemory: The step does not fit and cannot be repeated in smaller micro-batches.
         """
 
-        def with_casts_kept(step_batch: StepBatch) -> list[Tensor]:
+        def compute_with_shared_cache(step_batch: StepBatch) -> list[Tensor]:
             with shared_autocast_cache(self.prepared.accelerator, self.prepared.model, step_batch):
                 losses = compute(step_batch)
-                torch.clear_autocast_cache()  # the weights are about to change
+                torch.clear_autocast_cache()  # because the weights will change
                 return losses
 
-        self.current, losses = self.retries.gradient(with_casts_kept, step_batch)
+        self.current, losses = self.retries.gradient(compute_with_shared_cache, step_batch)
         return losses
 
     def record(self, outcome: StepOutcome) -> None:
@@ -135,15 +159,16 @@ class Run:
             return False
         metrics = all_metrics(self._predict(model, "validation"))
         problem = self.prepared.task.problem
-        printed = {name: metrics[name] for name in problem.printed}
         self.validations.append(ValidationPart(epoch=epoch + 1, step=self.steps, metrics=metrics))
         value = metrics[self.best.metric.name]
-        better = self.best.update(value, epoch, self.prepared.accelerator, model)
-        words = ", ".join(
-            f"{problem.metrics[name].title} {'undefined' if v is None else f'{v:.3f}'}"
-            for name, v in printed.items()
+        is_best = self.best.update(value, epoch, self.prepared.accelerator, model)
+        values = ", ".join(
+            f"{problem.metrics[name].title} "
+            f"{'undefined' if metrics[name] is None else f'{metrics[name]:.3f}'}"
+            for name in problem.printed
         )
-        self.history.write(f"epoch {epoch + 1:<4} validation {words}{'  (best)' if better else ''}")
+        suffix = "  (best)" if is_best else ""
+        self.history.write(f"epoch {epoch + 1:<4} validation {values}{suffix}")
         self.history.resume_clock()
         return self.best.should_stop
 
@@ -154,15 +179,15 @@ class Run:
             self.best.restore(prepared.accelerator, model)
         split = prepared.final_split
         outcome = self._predict(model, split)
-        memory = self._memory()  # before anything that only a comparison asks for
+        memory = self._memory()  # before predicting in fp32, which only comparisons do
         outcome_fp32 = self._predict_fp32(model, split)
+        constant = constant_outcome(prepared.task, split)
+        warnings = self._warnings(outcome, constant)
         prepared.accelerator.end_training()
         if self.folder is None:
             return
         self._save(model)
-        baseline = None
-        if prepared.args.baseline:
-            baseline = baseline_sentence(prepared.task, split)
+        baseline = baseline_summary(prepared.task, split) if prepared.args.baseline else None
         report = outcome.report()
         metrics = self._metrics(outcome)
         metrics_fp32 = metrics if prepared.args.evaluate_fp32 else None
@@ -176,37 +201,54 @@ class Run:
             },
             memory=memory,
             metrics=metrics,
+            metrics_chance=constant.metrics(),
             metrics_fp32=metrics_fp32,
+            warnings=warnings,
         )
         references = partial(prepared.task.references, split)
         write_results(self.folder, record, report, outcome, references, outcome_fp32=outcome_fp32)
         self.finished = True
         self.history.close()
-        print_line(f"\n{headed_report(report, selected=self._is_selected(split))}")
+        print_line(f"\n{report_with_heading(report, selected=metrics['selected'])}")
+        print_line(labelled("chance", constant_summary(prepared.task, constant)))
         if baseline:
             print_line(labelled("baseline", baseline))
+        for warning in warnings.values():
+            print_line(labelled("warning", warning))
         print_line(
             labelled("wrote", f"{self.folder.path}: model, report, predictions, history, record")
         )
         print_line(result_line(record))
 
-    def stopped(self, status: str, reason: str) -> None:
-        """Record how the run ended before its end; what is in its folder stays."""
+    def _warnings(self, outcome: Outcome, constant: Outcome) -> dict[str, str]:
+        """Return what speaks against the result.
+
+        Raises:
+            TrainingStopped: The loss exploded, and the predictions are of no use.
+        """
+        task = self.prepared.task
+        found = {
+            **loss_warnings(self.history.losses, chance_loss(task)),
+            **validation_warnings([part.metrics for part in self.validations]),
+            **outcome_warnings(outcome, constant, task),
+        }
+        if EXPLODED in found and NOT_BETTER in found:
+            raise TrainingStopped(found[EXPLODED])
+        return found
+
+    def record_stop(self, status: str, reason: str) -> None:
+        """Record why the run stopped early; the other files in its folder remain."""
         if self.folder is None or self.finished:
             return
         self.best.path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # a full disk has its own message
+        with contextlib.suppress(OSError):  # the full disk itself is reported
             write_record(self.folder, replace(self._record(status), reason=reason))
 
-    def _print_executed(self, executed: ExecutedDtypes) -> None:
-        wrong = contradiction(self.prepared.precision, executed)
-        if wrong is not None:
-            raise PrecisionContradicted(wrong)
+    def _check_executed(self, executed: ExecutedDtypes) -> None:
+        message = contradiction(self.prepared.precision, executed)
+        if message is not None:
+            raise PrecisionContradicted(message)
         self.history.write(labelled("ran", executed.summary()))
-
-    def _is_selected(self, split: str) -> bool:
-        """Whether the split of the final report was used to choose the epoch."""
-        return self.prepared.selects_epoch and split == "validation"
 
     def _save(self, model: nn.Module) -> None:
         assert self.folder is not None
@@ -227,7 +269,7 @@ class Run:
         )
 
     def _predict_fp32(self, model: nn.Module, split: str) -> Outcome | None:
-        """Predict again in fp32 if that is asked for and is not what just happened."""
+        """Predict in fp32 if `--evaluate_fp32` is set and the run was not in fp32 already."""
         prepared = self.prepared
         if not prepared.args.evaluate_fp32 or is_fp32(prepared.precision.mode):
             return None
@@ -235,13 +277,23 @@ class Run:
             return self._predict(plain, split)
 
     def _metrics(self, outcome: Outcome) -> dict[str, Any]:
-        selected = self._is_selected(outcome.split)
+        """Return the metrics of the final split, and whether it also selected the epoch."""
+        selected = self.prepared.selects_epoch and outcome.split == "validation"
         return {**all_metrics(outcome), "split": outcome.split, "selected": selected}
 
     def _timings(self, model: nn.Module) -> dict[str, Any]:
-        """Return the speed of the training, and what the machine can do."""
-        timings = self.history.timings()
-        return timings | asdict(utilisation(self.prepared, model, timings["tokens_per_second"]))
+        """Return the speed of the training, and its share of the matrix product rate."""
+        prepared, timings = self.prepared, self.history.timings()
+        # The length of an image is 1, however many patches it has.
+        has_tokens = prepared.task.data.kind == "text"
+        utilisation = measure_utilisation(
+            prepared.accelerator.unwrap_model(model, keep_torch_compile=False),
+            prepared.precision,
+            prepared.accelerator.device,
+            tokens_per_second=timings["tokens_per_second"] if has_tokens else None,
+            num_processes=prepared.accelerator.num_processes,
+        )
+        return timings | asdict(utilisation)
 
     def _memory(self) -> PeakMemory:
         memory, parts = peak_memory(self.prepared), self.first_step.memory
@@ -253,7 +305,6 @@ class Run:
             self.record_so_far,
             status=status,
             precision=precision_part(
-                self.prepared.precision.mode,
                 self.prepared.precision,
                 executed=None if executed is None else executed.as_dict(),
                 summary=None if executed is None else executed.summary(),
@@ -277,16 +328,16 @@ class Run:
 
 
 def all_metrics(outcome: Outcome) -> dict[str, float | None]:
-    """Return the metrics of an outcome by name: those that are compared, and those reported."""
+    """Return the metrics of an outcome by name, both those for comparisons and those reported."""
     return {**outcome.metrics(), **outcome.report().metrics()}
 
 
 @contextlib.contextmanager
 def open_run(prepared: Prepared) -> Iterator[Run]:
-    """Print the plan, hold the output folder, and leave a truthful record however the run ends.
+    """Print the plan, lock the output folder, and record how the run ends, whatever happens.
 
     Raises:
-        InputError: The output folder cannot be held or written.
+        InputError: The output folder cannot be locked or written.
     """
     assert prepared.output_dir is not None, "prepare() chooses a folder"
     chosen, prepared = prepared.output_dir, with_fitting_micro_batches(prepared)
@@ -294,7 +345,7 @@ def open_run(prepared: Prepared) -> Iterator[Run]:
     main = accelerator.is_main_process
     if main:
         print_line("\n".join(plan_lines(prepared)))
-    output_dir = claim_folder(args, prepared.precision.mode, accelerator, chosen)
+    output_dir = claim_default_folder(args, prepared.precision.mode, accelerator, chosen)
     folder = RunFolder(output_dir, overwrite=args.overwrite_output_dir) if main else None
     history_path = None if folder is None else folder / "history.jsonl"
     with (
@@ -317,26 +368,26 @@ def open_run(prepared: Prepared) -> Iterator[Run]:
         )
         if folder is not None:
             write_record(folder, run.record_so_far)
-        with _recorded_ending(run, output_dir):
+        with _record_early_stop(run, output_dir):
             yield run
 
 
 @contextlib.contextmanager
-def _recorded_ending(run: Run, output_dir: Path) -> Iterator[None]:
-    """Record how the run ends if it does not finish."""
+def _record_early_stop(run: Run, output_dir: Path) -> Iterator[None]:
+    """Record why the run stopped, if it does not finish."""
     with raise_on_sigterm():
         try:
             with explain_out_of_memory():
                 yield
         except TrainingStopped as error:
-            run.stopped(error.status, str(error))
+            run.record_stop(error.status, str(error))
             raise
         except BaseException as error:
-            run.stopped("interrupted", f"{type(error).__name__}: {error}")
+            run.record_stop("interrupted", f"{type(error).__name__}: {error}")
             if is_disk_error(error):
                 raise InputError(
-                    f"--output_dir {output_dir}: cannot be written ({error}). Free space there "
-                    "or name another folder; the run stopped."
+                    f"--output_dir {output_dir}: the folder cannot be written ({error}), so the "
+                    "run stopped. Free disk space or name another folder."
                 ) from error
             raise
 
@@ -349,35 +400,30 @@ def write_results(
     references: References,
     *,
     outcome_fp32: Outcome | None = None,
-) -> RunRecord:
+) -> None:
     """Write report, predictions, model card and, last, the record of a finished run.
 
     Args:
-        folder: Already holds the history, and the model as `save_pretrained` wrote it.
-        record: Its `files` are filled in here.
+        folder: Folder that already holds the history and the saved model.
+        record: Record of the run; `files` is filled in here.
         report: Report of the final evaluation.
         outcome: Outcome of the final evaluation.
-        references: What `write_predictions` shows of the examples.
-        outcome_fp32: Outcome of the same model in fp32; None writes no file of it.
-
-    Returns:
-        The record as it was written.
+        references: Input columns, as for `write_predictions`.
+        outcome_fp32: Outcome of the same model in fp32; None writes no file for it.
     """
     selected = bool(record.metrics.get("selected"))
-    folder.write_text("report.txt", headed_report(report, selected=selected))
+    folder.write_text("report.txt", report_with_heading(report, selected=selected))
     folder.write_json("report.json", {**report.as_dict(), "selected": selected})
     write_predictions(folder / "predictions.parquet", outcome, references)
     if outcome_fp32 is not None:
         write_predictions(folder / "predictions_fp32.parquet", outcome_fp32, references)
     folder.write_text("README.md", model_card(record, report))
     names = {path.name for path in folder.path.iterdir() if not path.name.startswith(".")}
-    record = replace(record, files=sorted(names | {"run.json"}))
-    write_record(folder, record)
-    return record
+    write_record(folder, replace(record, files=sorted(names | {"run.json"})))
 
 
 def peak_memory(prepared: Prepared) -> PeakMemory:
-    """Return the peak so far, of the device that trains."""
+    """Return the peak memory so far on the training device."""
     device = prepared.accelerator.device
     if device.type == "cuda":
         return device_memory(
@@ -387,28 +433,18 @@ def peak_memory(prepared: Prepared) -> PeakMemory:
     return process_memory(prepared.started.memory)
 
 
-def utilisation(prepared: Prepared, model: nn.Module, tokens_per_second: float) -> Utilisation:
-    """Measure the rate of matrix products, and what share of it the training reached."""
-    # The length of an image is one, however many patches it has.
-    has_tokens = prepared.task.data.kind == "text"
-    return measure_utilisation(
-        prepared.accelerator.unwrap_model(model, keep_torch_compile=False),
-        prepared.precision,
-        prepared.accelerator.device,
-        tokens_per_second=tokens_per_second if has_tokens else None,
-        num_processes=prepared.accelerator.num_processes,
-    )
-
-
 def _retries(prepared: Prepared, write: Callable[[str], None]) -> OutOfMemoryRetries:
-    """Return what repeats the steps of a run that run out of memory, or explains why it cannot."""
+    """Return the retries of steps that run out of memory, or the advice if there are none."""
     if not prepared.args.auto_micro_batch:
-        advice = "Add --auto_micro_batch: smaller micro-batches, the same effective batch."
+        advice = (
+            "Add --auto_micro_batch, which uses smaller micro-batches for the same effective batch."
+        )
     else:
         advice = (
             "Several processes communicate in the backward pass, so a step cannot be repeated in "
             "smaller micro-batches. Start with smaller ones: raise --gradient_accumulation_steps, "
-            "lower --per_device_train_batch_size by as much, and remove --auto_micro_batch."
+            "lower --per_device_train_batch_size by the same factor, and remove "
+            "--auto_micro_batch."
         )
     return OutOfMemoryRetries(
         prepared.loaded.model,

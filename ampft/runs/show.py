@@ -1,4 +1,4 @@
-"""A run in words: what it was, what came out, and how it ended."""
+"""Text for a run: its settings, its report, and how it ended."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 from ampft.errors import InputError
-from ampft.precision.modes import BASELINE, is_fp32
 from ampft.runs.memory import PeakMemory
 from ampft.runs.record import RECORD_NAME, RunRecord, read_record
 from ampft.tasks import TASKS
@@ -19,32 +18,33 @@ REPORT_NAME = "report.json"
 
 
 def format_run(folder: str | os.PathLike[str]) -> str:
-    """Return what a run printed: its plan, its report, its closing line.
+    """Return the text that `ampft report` prints for a run: heading, report and last line.
 
     Args:
-        folder: The output folder; the run may have diverged or still be going on.
+        folder: Output folder of the run, which may have diverged or still be running.
 
     Raises:
-        InputError: When the folder holds no run, or its report cannot be read.
+        InputError: The folder does not hold a run, or its report cannot be read.
     """
     path = Path(folder)
     if not path.is_dir():
         raise InputError(
-            f"RUN {path}: is no folder; name the --output_dir of a run, which holds {RECORD_NAME} "
-            f"and {REPORT_NAME}"
+            f"RUN {path}: is not a folder. Name the --output_dir of a run, which holds "
+            f"{RECORD_NAME} and {REPORT_NAME}."
         )
     record = read_record(path)
     report = read_report(path, record)
     selected = bool(record.metrics.get("selected"))
-    table = "" if report is None else f"{headed_report(report, selected=selected)}\n"
-    return f"{heading(record)}\n\n{table}{closing_line(record, report)}"
+    table = "" if report is None else f"{report_with_heading(report, selected=selected)}\n"
+    warnings = "".join(f"warning: {inert(text)}\n" for text in record.warnings.values())
+    return f"{heading(record)}\n\n{table}{warnings}{closing_line(record, report)}"
 
 
 def read_report(folder: Path, record: RunRecord) -> Report | None:
-    """Read report.json; `None` if the run has not written one.
+    """Read report.json; return `None` if the run has not written one.
 
     Raises:
-        InputError: The file is not a report.
+        InputError: The file is not the report of a run.
     """
     path = folder / REPORT_NAME
     if not path.exists():
@@ -53,28 +53,28 @@ def read_report(folder: Path, record: RunRecord) -> Report | None:
         return problem_of(record).report_type.from_dict(read_json_object(path))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
-            f"{path}: is not a report as a run writes it ({type(error).__name__}: {error})"
+            f"{path}: is not the report of a run ({type(error).__name__}: {error})."
         ) from error
 
 
 def heading(record: RunRecord) -> str:
-    """Return the lines that say what the run was."""
+    """Return one line per setting: start, device, precision, model, data, steps, ..."""
     sizes = ", ".join(f"{inert(name)} {size:,}" for name, size in record.data.examples.items())
     topology = record.topology
     lines = {
         "started": record.started,
         "device": f"{topology.device}, {counted(topology.num_processes, 'process')}, "
         f"{counted(topology.cpu_threads, 'CPU thread')}" + " each" * (topology.num_processes > 1),
-        "precision": precision_words(record),
-        "executed": f"{record.precision.summary or 'not measured'}{lost_updates_words(record)}",
+        "precision": describe_precision(record),
+        "executed": f"{record.precision.summary or 'not measured'}{describe_lost_updates(record)}",
         "model": f"{inert(record.model.name)}, {record.model.architecture}, "
         f"{record.model.parameters / 1e6:.1f} M parameters"
-        + ", each weight one unit in its last place off (placebo)"
+        + ", placebo: each initial weight changed by one unit in the last place"
         * record.model.perturbed,
         "data": f"{inert(record.data.name)}: {sizes}; {counted(len(record.label_names), 'class')}",
-        "steps": steps_words(record),
+        "steps": describe_steps(record),
     }
-    memory = memory_words(record.memory)
+    memory = describe_memory(record.memory)
     if memory is not None:
         lines["memory"] = memory
     if record.best is not None:
@@ -83,35 +83,35 @@ def heading(record: RunRecord) -> str:
     return "\n".join(f"{name:<10} {text}" for name, text in lines.items())
 
 
-def headed_report(report: Report, *, selected: bool) -> str:
-    """Return the report under a line that says which split it is of.
+def report_with_heading(report: Report, *, selected: bool) -> str:
+    """Return the report under a line that names its split.
 
     Args:
-        report: Of the final evaluation.
-        selected: Whether the epoch was chosen on that split too.
+        report: Report of the final evaluation.
+        selected: Whether the epoch was also chosen on that split.
     """
     line = f"classification report, {inert(report.split)}, {counted(report.examples, 'example')}"
     if selected:
-        line += "; the epoch was chosen on this split too, so expect less on new data"
+        line += "; the epoch was also chosen on this split, so expect lower scores on new data"
     return f"{line}\n\n{report.text()}"
 
 
 def problem_of(record: RunRecord) -> type[Problem]:
-    """Return the problem of a run's task.
+    """Return the type of problem of a run's task.
 
     Raises:
-        InputError: This version does not know the task.
+        InputError: This version does not have the task.
     """
     if record.task not in TASKS:
         raise InputError(
             f"{RECORD_NAME}: the task is {inert(record.task)!r}, which this version of ampft does "
-            f"not know. It has {', '.join(TASKS)}."
+            f"not have (it has {', '.join(TASKS)}). Use the version that made the run."
         )
     return TASKS[record.task].problem_type()
 
 
 def result_line(record: RunRecord) -> str:
-    """Return the last line of a finished run, however long: programs look for it."""
+    """Return the last line that a run prints, unwrapped so that programs can parse it."""
     resolved = record.precision.resolved
     peak = None if record.memory is None else record.memory.peak
     memory = "unknown" if peak is None else f"{peak / 2**20:.0f} MiB"
@@ -119,12 +119,12 @@ def result_line(record: RunRecord) -> str:
         f"result     {headline(problem_of(record), record.metrics)}, "
         f"{record.timings['total_seconds']:.0f} s, peak memory {memory}, "
         f"{counted(record.steps.skipped, 'step')} skipped, "
-        f"{resolved['mode']} {resolved['execution']}{lost_updates_words(record)}"
+        f"{resolved['mode']} {resolved['execution']}{describe_lost_updates(record)}"
     )
 
 
 def closing_line(record: RunRecord, report: Report | None) -> str:
-    """Return the last line: metrics, time, peak memory, and how the run ended."""
+    """Return the last line of `ampft report`: metrics, time, peak memory, and how the run ended."""
     parts = []
     if report is not None:
         parts.append(headline(problem_of(record), report.metrics()))
@@ -137,45 +137,40 @@ def closing_line(record: RunRecord, report: Report | None) -> str:
     if record.status == "finished":
         return figures
     ending = {
-        "running": "running, or killed before it could say so",
-        "diverged": "diverged: its weights and figures are no result",
-        "contradicted": "stopped: its first step did not compute in the precision asked for",
-        "interrupted": "interrupted before its end",
+        "running": "running, or killed",
+        "diverged": "diverged: its weights and figures are not results",
+        "contradicted": "stopped: its first step did not compute in the requested precision",
+        "interrupted": "interrupted",
     }[record.status]
     reason = f" ({inert(record.reason)})" if record.reason else ""
     return f"{figures}\n{ending}{reason}" if figures else f"{ending}{reason}"
 
 
-def precision_words(record: RunRecord) -> str:
-    """Return requested and resolved precision: "fp16, emulated: this CPU has no ..."."""
-    part = record.precision
-    mode, execution = part.resolved.get("mode"), part.resolved.get("execution")
-    words = f"{mode}, {execution}" if execution else f"{mode}"
-    if part.resolved.get("reason"):
-        words += f": {part.resolved['reason']}"
-    # `no` is Accelerate's word for fp32.
-    asked = BASELINE if is_fp32(part.requested) else part.requested
-    return words if asked == mode else f"{part.requested} was asked for, {words}"
+def describe_precision(record: RunRecord) -> str:
+    """Return the precision as text: "fp16, emulated: this CPU has no ..."."""
+    resolved = record.precision.resolved
+    text = ", ".join(str(resolved[name]) for name in ("mode", "execution") if name in resolved)
+    return f"{text}: {resolved['reason']}" if resolved.get("reason") else text
 
 
-def memory_words(memory: PeakMemory | None) -> str | None:
-    """Return the peak with its parts: "512 MiB peak: weights 87 MiB, ..."; None without parts."""
+def describe_memory(memory: PeakMemory | None) -> str | None:
+    """Return peak memory and its parts: "512 MiB peak: weights 87 MiB, ..."; None without parts."""
     if memory is None or memory.peak is None or memory.weights is None:
         return None
     names = ("weights", "gradients", "optimizer_state", "activations", "rest", "baseline")
     parts = [(name.replace("_", " "), getattr(memory, name)) for name in names]
-    shown = ", ".join(f"{name} {byte_size(part)}" for name, part in parts if part is not None)
-    return f"{byte_size(memory.peak)} peak: {shown}"
+    sizes = ", ".join(f"{name} {byte_size(part)}" for name, part in parts if part is not None)
+    return f"{byte_size(memory.peak)} peak: {sizes}"
 
 
-def lost_updates_words(record: RunRecord) -> str:
-    """Return ", 85.7% of weight updates changed nothing", or nothing where it was not measured."""
+def describe_lost_updates(record: RunRecord) -> str:
+    """Return ", 85.7% of weight updates changed nothing", or an empty string if not measured."""
     lost = record.precision.lost_updates
     return "" if lost is None else f", {lost:.1%} of weight updates changed nothing"
 
 
-def steps_words(record: RunRecord) -> str:
-    """Return how many optimizer steps were applied and skipped."""
+def describe_steps(record: RunRecord) -> str:
+    """Return the numbers of optimizer steps that were applied and skipped."""
     steps = record.steps
-    words = f"{steps.applied:,} of {steps.total:,} applied"
-    return f"{words}, {steps.skipped:,} skipped" if steps.skipped else words
+    applied = f"{steps.applied:,} of {steps.total:,} applied"
+    return f"{applied}, {steps.skipped:,} skipped" if steps.skipped else applied

@@ -28,7 +28,8 @@ from ampft.models.tokenizer import load_tokenizer, max_input_length
 from ampft.models.weights import LoadedModel
 from ampft.tasks.task import TaskSettings
 
-# Of float32 logits, relative to the largest: rounding is 1e-6 at most, a wrong mask 1e-2 and more.
+# Difference of float32 logits, relative to the largest: rounding is at most 1e-6, a wrong mask at
+# least 1e-2.
 PACKED_LOGITS_TOLERANCE = 1e-4
 
 
@@ -37,8 +38,8 @@ class TextExamples:
     """The tokens of one split.
 
     Attributes:
-        rows: Tokens per example, on disk where the data set is.
-        lengths: (n,) tokens after truncation.
+        rows: Tokens of each example, on disk if the data set is.
+        lengths: (n,) number of tokens after truncation.
         collator: Pads a list of examples to one length.
     """
 
@@ -86,16 +87,16 @@ class TextInputs:
         if settings.gradient_checkpointing:
             enable_gradient_checkpointing(model)
         reuse_gradient_memory(model)
-        padding_free, reason = self._remove_padding(model, wanted=settings.remove_padding)
+        padding_free, reason = self._remove_padding(model, requested=settings.remove_padding)
         return LoadedModel(model, self.model_name, padding_free, (*notes, reason))
 
-    def _remove_padding(self, model: Any, *, wanted: bool) -> tuple[bool, str]:
-        if not wanted:
-            return False, "padded path: --padding asks for it; micro-batches sorted by length"
+    def _remove_padding(self, model: Any, *, requested: bool) -> tuple[bool, str]:
+        if not requested:
+            return False, "padded path: requested by --padding; micro-batches sorted by length"
         support = packing_support(model)
         if not support.supported:
             return False, f"padded path: {support.reason}; micro-batches sorted by length"
-        limit_kernel_caches()  # before the first product
+        limit_kernel_caches()  # must precede the first product
         difference = verify_packing(model, self._varied_lengths())
         if not difference <= PACKED_LOGITS_TOLERANCE:
             return False, f"padded path: logits without padding differ by {difference:.1e}"
@@ -123,8 +124,8 @@ def prepare_inputs(data: ClassificationData, settings: TaskSettings) -> TextInpu
     """Tokenize `data` for the model that `settings` names.
 
     Raises:
-        InputError: The tokenizer or the configuration cannot be loaded, the tokenizer knows no
-            words, or it cannot pad.
+        InputError: The tokenizer or the configuration cannot be loaded, or the tokenizer has no
+            vocabulary or no padding token.
     """
     model_path, model_name = default_model(settings.model_name_or_path)
     tokenizer = load_tokenizer(model_path, trust_remote_code=settings.trust_remote_code)
@@ -136,7 +137,7 @@ def prepare_inputs(data: ClassificationData, settings: TaskSettings) -> TextInpu
         rows, lengths, truncated = _tokenize(name, split, data.input_columns, tokenizer, max_length)
         if truncated:
             share = f"{truncated} of {len(lengths)} texts ({truncated / len(lengths):.1%})"
-            notes.append(f"{name}: {share} cut at {max_length} tokens")
+            notes.append(f"{name}: {share} truncated to {max_length} tokens")
         tokens[name] = TextExamples(rows, lengths, collator)
     return TextInputs(data, tuple(notes), model_path, model_name, tokenizer, tokens)
 
@@ -171,15 +172,15 @@ def _tokenize(
 def _were_truncated(
     lengths: list[int], batch: dict[str, list[str]], columns: tuple[str, ...], tokenizer: Any
 ) -> list[bool]:
-    """Tell for each example of a batch whether its text is longer than its tokens."""
+    """Return for each example of a batch whether it was truncated."""
     longest = max(lengths)
-    suspects = [index for index, length in enumerate(lengths) if length == longest]
-    whole = tokenizer(
-        *([batch[column][index] for index in suspects] for column in columns),
+    candidates = [index for index, length in enumerate(lengths) if length == longest]
+    untruncated = tokenizer(
+        *([batch[column][index] for index in candidates] for column in columns),
         truncation=False,
         verbose=False,
     )
     truncated = [False] * len(lengths)
-    for index, ids in zip(suspects, whole["input_ids"], strict=True):
+    for index, ids in zip(candidates, untruncated["input_ids"], strict=True):
         truncated[index] = len(ids) > longest
     return truncated

@@ -133,8 +133,11 @@ def test_a_folder_with_other_contents_is_refused(tmp_path):
 
 def test_keeping_a_folder_keeps_its_contents(tmp_path):
     (tmp_path / "README.md").write_text("mine")
-    with RunFolder(tmp_path, keep=True), pytest.raises(InputError, match="another run is writing"):
-        RunFolder(tmp_path, keep=True)
+    with (
+        RunFolder(tmp_path, keep_files=True),
+        pytest.raises(InputError, match="another run is writing"),
+    ):
+        RunFolder(tmp_path, keep_files=True)
     assert (tmp_path / "README.md").read_text() == "mine"
 
 

@@ -111,7 +111,7 @@ def test_accuracy_is_computed_as_real_comparisons_are(calibration):
     found = calibration.accuracy_differences(arm, baseline)
     np.testing.assert_allclose(found.per_seed, wanted.per_seed, atol=1e-12)
     np.testing.assert_allclose(found.by_case, wanted.by_case, atol=1e-12)
-    for name in ("variance", "covariance", "cases", "one_case"):
+    for name in ("variance", "covariance", "cases", "case_effect"):
         assert getattr(found, name) == pytest.approx(getattr(wanted, name), rel=1e-9)
     assert found.costliest.worth == pytest.approx(wanted.costliest.worth)
     assert found.costliest.label is wanted.costliest.label is None

@@ -20,7 +20,7 @@ from sklearn.metrics import (
 
 from ampft.comparison.statistics.jackknife import jackknife_differences
 from ampft.errors import InputError
-from ampft.metrics.scores import flat_scores
+from ampft.metrics.scores import scalar_scores
 from ampft.metrics.sums import (
     ACCURACY,
     BALANCED_ACCURACY,
@@ -166,7 +166,7 @@ def test_the_difference_is_that_of_the_report(metric):
         sums_of(labels, predicted, 4), sums_of(labels, baseline, 4), metric
     )
     wanted = [
-        flat_scores(labels, mode, 4)[metric.name] - flat_scores(labels, base, 4)[metric.name]
+        scalar_scores(labels, mode, 4)[metric.name] - scalar_scores(labels, base, 4)[metric.name]
         for mode, base in zip(predicted, baseline, strict=True)
     ]
     np.testing.assert_allclose(found.per_seed, wanted, rtol=0, atol=SAME)
@@ -273,7 +273,7 @@ def test_groups_of_one_example_are_the_examples():
             metric,
         )
         assert groups.variance == pytest.approx(examples.variance, rel=1e-12)
-        assert groups.one_case == pytest.approx(examples.one_case, rel=1e-12)
+        assert groups.case_effect == pytest.approx(examples.case_effect, rel=1e-12)
         assert groups.costliest == examples.costliest
         np.testing.assert_allclose(groups.by_case, examples.by_case, rtol=0, atol=SAME)
 

@@ -112,16 +112,16 @@ def test_the_published_degrees_of_freedom_do_not_hold_it():
 
 def test_power_uses_the_floor_of_the_interval():
     """By hand: at the floor the half-width is t(0.975; S - 1) cases, whatever the losses vary."""
-    one_case = 1 / 300
-    reach = stats.t.ppf(0.975, 4) * one_case
+    case_effect = 1 / 300
+    reach = stats.t.ppf(0.975, 4) * case_effect
     arguments = {"seeds": 5, "seed_variance": 0.0, "covariance": 1e-12, "cases": 300}
     for loss, wanted in ((0.9 * reach, 0.0), (1.1 * reach, 1.0)):
-        found = power(loss, **arguments, smallest_variance=one_case**2)
+        found = power(loss, **arguments, smallest_variance=case_effect**2)
         assert found == pytest.approx(wanted, abs=1e-6)
     assert power(0.9 * reach, **arguments) == pytest.approx(1)
     nothing = arguments | {"covariance": 0.0}
-    assert power(0.9 * reach, **nothing, smallest_variance=one_case**2) == 0
-    assert power(1.1 * reach, **nothing, smallest_variance=one_case**2) == 1
+    assert power(0.9 * reach, **nothing, smallest_variance=case_effect**2) == 0
+    assert power(1.1 * reach, **nothing, smallest_variance=case_effect**2) == 1
 
 
 @pytest.mark.parametrize("seeds", [0, 1, 2])

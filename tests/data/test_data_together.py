@@ -1,4 +1,4 @@
-"""Files and columns that have to go together: splits, pairs, labels."""
+"""Files and columns that must fit together: splits, pairs, labels."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -48,20 +48,20 @@ def test_columns_that_differ_between_splits_are_named(tmp_path):
 def test_a_wrong_label_column_lists_the_candidates(tmp_path):
     message = r"no column 'lable'.*'text' \(40 different\), 'label' \(2 different\).*'label'\?"
     with pytest.raises(InputError, match=message):
-        load(tmp_path, GOOD, label_column_name="lable")
+        load(tmp_path, GOOD, label_column_names=("lable",))
 
 
 @pytest.mark.parametrize("names", [("label",), ("text", "text"), ("a", "b", "c")])
-def test_text_columns_have_to_be_one_or_two_others(tmp_path, names):
-    with pytest.raises(InputError, match=r"--text_column_names: got"):
+def test_text_columns_must_be_one_or_two_others(tmp_path, names):
+    with pytest.raises(InputError, match=r"--text_column_names: received"):
         load(tmp_path, GOOD, text_column_names=names)
 
 
 def test_rows_in_two_splits_are_counted_and_refused_when_asked(tmp_path):
     test = csv_of([("text 0", "a"), ("text 1", "a"), ("new", "a")])
     data = with_test(tmp_path, GOOD, test)
-    said = "2 of 3 test rows have inputs that train has too, 1 of them with another label"
-    assert any(said in note for note in data.notes)
+    note = "2 of 3 test rows have inputs that train has too, 1 of them with another label"
+    assert any(note in other for other in data.notes)
     with pytest.raises(InputError, match=r"--fail_on_leak: 2 of 3 .*test\.csv, lines 2, 3"):
         with_test(tmp_path, GOOD, test, fail_on_leak=True)
 
@@ -73,8 +73,8 @@ def test_splits_without_shared_rows_pass(tmp_path):
 
 def test_pairs(tmp_path):
     content = "premise,hypothesis,label\np1,h1,x\np2,h2,y\n"
-    found = load(tmp_path, content)
-    assert found.input_columns == ("premise", "hypothesis")
+    unnamed = load(tmp_path, content)
+    assert unnamed.input_columns == ("premise", "hypothesis")
     named = load(tmp_path, content, text_column_names=("hypothesis", "premise"))
     assert rows_of(named) == [("h1", "p1", "x"), ("h2", "p2", "y")]
 
@@ -84,17 +84,20 @@ def test_pairs(tmp_path):
     [
         (
             {"train_file": None, "test_file": Path("t.csv")},
-            r"--train_file: missing; got --test_file",
+            r"--train_file: missing; received only --test_file",
         ),
-        ({"train_file": Path("gone.csv")}, r"--train_file: there is no file gone\.csv"),
-        ({"train_file": Path("t.csv"), "dataset_name": "x"}, r"--dataset_name: got 'x' and"),
+        ({"train_file": Path("gone.csv")}, r"--train_file: the file gone\.csv"),
+        (
+            {"train_file": Path("t.csv"), "dataset_name": "x"},
+            r"--dataset_name: received 'x' together",
+        ),
         (
             {"train_file": Path("t.csv"), "image_column_name": "x"},
             r"--image_column_name: has no eff",
         ),
     ],
 )
-def test_files_that_do_not_go_together(options, message):
+def test_files_that_do_not_fit_together(options, message):
     with pytest.raises(InputError, match=message):
         load_data(DataRequest(**options))
 
@@ -112,7 +115,7 @@ def test_real_pairs_with_mark_and_plain_quotes(tmp_path):
     path = tmp_path / "train.tsv"
     path.write_bytes((SHARED / "mrpc" / "msr_paraphrase_train.txt").read_bytes())
     pair = ("#1 String", "#2 String")
-    request = DataRequest(train_file=path, text_column_names=pair, label_column_name="Quality")
+    request = DataRequest(train_file=path, text_column_names=pair, label_column_names=("Quality",))
     data = load_data(request)
     assert sum(len(part) for part in data.splits.values()) == 4076
     assert data.label_names == ("0", "1")

@@ -8,11 +8,11 @@ from ampft.data.dataset import ClassificationData
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
 from ampft.errors import InputError
-from ampft.evaluation.baseline import bag_of_words_baseline, baseline_sentence, check_baseline
+from ampft.evaluation.baseline import bag_of_words_baseline, baseline_summary, check_baseline
 from ampft.tasks.task import TaskSettings, make_task
 
 
-def made(rows, columns):
+def task_of(rows, columns):
     names = ClassLabel(names=["x", "y", "never"])
     features = Features({**{name: Value("string") for name in columns}, "label": names})
     table = dict(zip((*columns, "label"), map(list, zip(*rows, strict=True)), strict=True))
@@ -21,7 +21,7 @@ def made(rows, columns):
     return make_task(ClassificationData(splits, columns, "text", "made", {}, ()), TaskSettings())
 
 
-def test_it_is_scikit_learns_pipeline():
+def test_it_equals_a_scikit_learn_pipeline():
     data = load_data(DataRequest(max_train_samples=300, max_predict_samples=100))
     twin = make_pipeline(
         TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True),
@@ -29,30 +29,34 @@ def test_it_is_scikit_learns_pipeline():
     ).fit(data.splits["train"]["text"][:], data.splits["train"]["label"][:])
     test = data.splits["test"]
     task = make_task(data, TaskSettings())
-    found = bag_of_words_baseline(task, "test").metrics()
-    assert found["accuracy"] == twin.score(test["text"][:], test["label"][:])
-    assert 0.3 < found["macro_f1"] < 0.9
-    expected = f"accuracy {found['accuracy']:.4f}, macro F1 {found['macro_f1']:.4f}"
-    assert expected in baseline_sentence(task, "test")
+    metrics = bag_of_words_baseline(task, "test").metrics()
+    assert metrics["accuracy"] == twin.score(test["text"][:], test["label"][:])
+    assert 0.3 < metrics["macro_f1"] < 0.9
+    expected = f"accuracy {metrics['accuracy']:.4f}, macro F1 {metrics['macro_f1']:.4f}"
+    assert expected in baseline_summary(task, "test")
 
 
-def test_both_texts_of_a_pair_count():
+def test_both_texts_of_a_pair_are_used():
     rows = [("same", "good", 0), ("same", "bad", 1)] * 5
-    pairs = bag_of_words_baseline(made(rows, ("a", "b")), "test").metrics()
-    first = bag_of_words_baseline(made([(a, y) for a, _, y in rows], ("a",)), "test").metrics()
+    pairs = bag_of_words_baseline(task_of(rows, ("a", "b")), "test").metrics()
+    first = bag_of_words_baseline(task_of([(a, y) for a, _, y in rows], ("a",)), "test").metrics()
     assert (pairs["accuracy"], first["accuracy"]) == (1.0, 0.5)
 
 
 def test_a_class_without_rows_counts_as_zero():
-    found = bag_of_words_baseline(made([("good", 0), ("bad", 1)] * 5, ("a",)), "test").metrics()
-    assert found["macro_f1"] == pytest.approx(2 / 3)
+    metrics = bag_of_words_baseline(
+        task_of([("good", 0), ("bad", 1)] * 5, ("a",)), "test"
+    ).metrics()
+    assert metrics["macro_f1"] == pytest.approx(2 / 3)
 
 
 def test_images_have_no_words():
-    with pytest.raises(InputError, match=r"--baseline: counts words, and digits contains images"):
+    with pytest.raises(
+        InputError, match=r"--baseline supports only text, and digits contains images"
+    ):
         check_baseline(load_data(DataRequest(dataset_name="digits")))
 
 
 def test_texts_without_words_are_refused():
     with pytest.raises(InputError, match=r"--baseline: made: empty vocabulary"):
-        bag_of_words_baseline(made([("!", 0), ("?", 1)], ("a",)), "test")
+        bag_of_words_baseline(task_of([("!", 0), ("?", 1)], ("a",)), "test")

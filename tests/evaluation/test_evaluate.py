@@ -1,4 +1,4 @@
-"""Predictions of a split: each example once, whatever the batch size, the order and the path."""
+"""Predictions of a split: each example once, for any batch size and with or without padding."""
 
 import numpy as np
 import pytest
@@ -14,12 +14,12 @@ from ampft.precision.resolve import resolve
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
 
-# Of a probability: other batches round the same products in another order.
+# Of a probability: other batches add the same products in another order.
 PROBABILITY_TOLERANCE = {"fp32": 1e-6, "bf16": 2e-2, "fp16": 2e-3}
 
 
 def one_by_one(task, model, split):
-    """Predict in the order of the split, each example alone and unpadded."""
+    """Return the predictions of a split in order, one unpadded example per batch."""
     examples = task.examples(split)
     model.eval()
     with torch.no_grad():
@@ -29,7 +29,7 @@ def one_by_one(task, model, split):
 
 @pytest.mark.parametrize("remove_padding", [False, True], ids=["padded", "padding-free"])
 @pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16"])
-def test_batches_by_length_predict_what_single_examples_do(tiny_bert, mode, remove_padding):
+def test_batches_by_length_predict_the_same_as_single_examples(tiny_bert, mode, remove_padding):
     precision = resolve(mode, torch.device("cpu"))
     accelerator = make_accelerator(precision)
     task = tiny_task(tiny_bert, train=3, validation=17, remove_padding=remove_padding)
@@ -47,7 +47,7 @@ def test_batches_by_length_predict_what_single_examples_do(tiny_bert, mode, remo
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_the_model_stays_in_its_mode(training):
+def test_the_training_mode_is_restored(training):
     model = BufferedModel().train(training)
     evaluate(Accelerator(cpu=True), model, CountedTask(5), "test", batch_size=2)
     assert model.training is training
@@ -58,16 +58,16 @@ def test_the_model_stays_in_its_mode(training):
 def test_every_example_counts_once_in_one_process(batch_size):
     accelerator = Accelerator(cpu=True)
     for n in range(1, 18):
-        found = evaluate(
+        predictions = evaluate(
             accelerator, BufferedModel(), CountedTask(n), "test", batch_size=batch_size
         )
-        assert found.example_ids.tolist() == list(range(n))
+        assert predictions.example_ids.tolist() == list(range(n))
 
 
-def test_a_probability_that_is_not_finite_stops():
+def test_a_nonfinite_probability_stops_the_run():
     model = BufferedModel()
     task = CountedTask(7)
-    model.linear.weight.data[0, 0] = torch.inf  # the sign of the first feature decides: inf or -inf
+    model.linear.weight.data[0, 0] = torch.inf  # inf or -inf by the sign of the first feature
     positive = int((task.examples("test").tensors["x"][:, 0] > 0).sum())
     assert 0 < positive < 7
     with pytest.raises(TrainingStopped, match=f"evaluation on test: {positive} of 7 examples"):

@@ -1,4 +1,4 @@
-"""The same model predicts in float32 inside a run of another precision, and is put back."""
+"""A model predicts in float32 during a run in another precision, and is then restored."""
 
 import numpy as np
 import pytest
@@ -19,12 +19,12 @@ from ampft.precision.resolve import resolve
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
 
 CPU = torch.device("cpu")
-# Of a probability in float32: without padding the same sums are taken in another order.
+# Of a float32 probability: without padding, the same products are added in another order.
 TOLERANCE = 1e-6
 
 
 class Dtypes(TorchDispatchMode):
-    """The floating dtypes of everything that is computed."""
+    """Records the floating-point dtypes of all results."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Dtypes(TorchDispatchMode):
 
 
 def by_transformers(folder, task) -> np.ndarray:
-    """Probabilities of the saved model in plain float32, each example alone."""
+    """Return the saved model's probabilities in float32, one example per batch."""
     model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32).eval()
     examples = task.examples("validation")
     with torch.no_grad():
@@ -72,13 +72,12 @@ def test_predictions_in_fp32_are_those_of_the_saved_model(
     rows = recorder.census().rows
     assert rows
     assert {dtype for row in rows for dtype in row.inputs} == {"float32"}
-    # Negative control: in its own precision the model predicts something else, bit for bit, and
-    # it does so again afterwards.
+    # Negative control: the run's own precision gives other probabilities, before and after.
     assert not np.array_equal(own.probabilities, in_fp32.probabilities)
     assert np.array_equal(own.probabilities, again.probabilities)
 
 
-def test_a_suspended_emulation_leaves_torch_its_own_kernels_and_comes_back():
+def test_a_suspended_emulation_uses_torch_kernels_and_resumes():
     values = torch.randn(64, 64, generator=torch.Generator().manual_seed(0)).half()
     native = values @ values
     with Binary16Emulation():
@@ -86,7 +85,7 @@ def test_a_suspended_emulation_leaves_torch_its_own_kernels_and_comes_back():
         with emulation_suspended():
             assert not inside_emulation()
             assert torch.equal(values @ values, native)
-            # Refused inside an emulation, and torch's own outside.
+            # The emulation would refuse this.
             torch.mv(values, values[0])
             with Binary16Emulation():
                 assert torch.equal(values @ values, emulated)
@@ -100,7 +99,7 @@ def test_a_suspended_emulation_leaves_torch_its_own_kernels_and_comes_back():
         assert not inside_emulation()
 
 
-def test_tf32_is_off_meanwhile_and_back_after():
+def test_tf32_is_off_inside_and_restored_afterwards():
     from dataclasses import replace
 
     precision = replace(resolve("fp32", CPU), mode="tf32")

@@ -27,4 +27,4 @@ def test_padding_is_kept_if_packing_did_not_run(tiny_bert, monkeypatch):
 def test_padding_on_request(tiny_bert):
     loaded = tiny_task(tiny_bert, train=12, remove_padding=False).load_model()
     assert not loaded.padding_free
-    assert "--padding asks for it" in loaded.notes[-1]
+    assert "requested by --padding" in loaded.notes[-1]

@@ -1,4 +1,4 @@
-"""A tiny encoder, tiny files, and the run that most tests look at."""
+"""A tiny encoder, tiny files, and the runs that several tests check."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from running import (
 )
 from word_tokenizer import save_tokenizer
 
-# The learning rate and the padding of the command line win over these.
+# The command line overrides the learning rate and the padding.
 CONFIG = """
 model_name_or_path: {model}
 train_file: {files}/train.csv
@@ -61,7 +61,7 @@ def tiny_config(vocabulary: int, **more: object):
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory) -> Path:
-    """A BERT of two layers with random weights and no head, as `save_pretrained` leaves it."""
+    """The folder of a saved two-layer BERT with random weights and no head."""
     import torch
     from transformers import BertModel
 
@@ -94,7 +94,7 @@ def run_once(tmp_path_factory) -> Callable[..., Finished]:
 
 @pytest.fixture(scope="session")
 def fp16_run(files, tiny_model, run_once) -> Finished:
-    """The README's command on files: fp16 through accelerate launch, with all outputs."""
+    """A run in fp16 through accelerate launch, with all outputs."""
     return run_once(
         "fp16",
         lambda folder: call(

@@ -1,4 +1,4 @@
-"""Runs the classification recipe in an address space that leaves so many MiB after the imports.
+"""Runs the classification recipe with a limit on the memory that it uses after preparation.
 
 limited_memory.py CLASSIFY MIB [FLAGS ...]
 """
@@ -22,14 +22,14 @@ def main(path: str, mib: str, *words: str) -> int:
     assert spec.loader is not None
     recipe = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(recipe)
-    opened = ampft.open_run
+    open_run = ampft.open_run
 
     def limited(*args):
-        # After model and data: what is left is for the training alone.
+        # Model and data are already in memory, so that the limit applies only to the training.
         used = status_bytes("VmSize")
         assert used is not None
         resource.setrlimit(resource.RLIMIT_AS, (used + int(mib) * 2**20, resource.RLIM_INFINITY))
-        return opened(*args)
+        return open_run(*args)
 
     ampft.open_run = limited  # type: ignore[attr-defined]
     torch.ones(8, 8) @ torch.ones(8, 8)

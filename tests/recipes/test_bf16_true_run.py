@@ -7,7 +7,7 @@ import json
 import statistics
 
 import pytest
-from running import BIN, CLASSIFY, Finished, call_here, said, succeeded, text_settings
+from running import BIN, CLASSIFY, Finished, call_here, printed, succeeded, text_settings
 
 pytestmark = pytest.mark.slow
 
@@ -16,7 +16,7 @@ BF16_CONFIDENCE = 0.02
 
 
 def start(files, tiny_model, folder, mode):
-    """With `no` in the environment, which is what accelerate launch leaves there."""
+    """Run with the precision `no` in the environment, as accelerate launch sets it."""
     done = succeeded(
         call_here(
             CLASSIFY, "--mixed_precision", mode,
@@ -34,18 +34,18 @@ def runs(files, tiny_model, tmp_path_factory):
     return {mode: start(files, tiny_model, folder / mode, mode) for mode in modes}
 
 
-def test_it_says_and_records_what_is_stored(runs):
+def test_storage_dtypes_are_printed_and_recorded(runs):
     for mode, run in runs.items():
-        assert said(run.stdout, "precision").startswith(f"{mode}, ")
-        assert said(run.stdout, "model").split(" weights")[0].endswith("M bfloat16")
-        assert said(run.stdout, "ran").endswith("weights, gradients, optimizer state bfloat16")
+        assert printed(run.stdout, "precision").startswith(f"{mode}, ")
+        assert printed(run.stdout, "model").split(" weights")[0].endswith("M bfloat16")
+        assert printed(run.stdout, "ran").endswith("weights, gradients, optimizer state bfloat16")
         resolved = run.record["precision"]["resolved"]
         assert (resolved["mode"], resolved["storage_dtype"]) == (mode, "bfloat16")
         assert set(run.record["precision"]["executed"]["optimizer_state"]) == {"bfloat16"}
         assert "The saved weights are bfloat16" in (run.folder / "README.md").read_text()
 
 
-def test_it_is_like_for_like_with_float32(runs, fp16_run):
+def test_it_is_comparable_to_float32(runs, fp16_run):
     for run in runs.values():
         ours, theirs = run.record, fp16_run.record
         assert ours["example_ids_sha256"] == theirs["example_ids_sha256"]
@@ -56,12 +56,12 @@ def test_lost_updates_are_in_the_history_the_record_and_the_last_line(runs, fp16
     shares = {}
     for mode, run in runs.items():
         measured = [row["lost_updates"] for row in run.history]
-        kept = [value for value in measured if value is not None]
+        known = [value for value in measured if value is not None]
         assert [index for index, value in enumerate(measured, 1) if value is not None] == [
             10, 20, 30,
         ]  # fmt: skip
         shares[mode] = run.record["precision"]["lost_updates"]
-        assert shares[mode] == pytest.approx(statistics.median(kept))
+        assert shares[mode] == pytest.approx(statistics.median(known))
         words = f"{shares[mode]:.1%} of weight updates changed nothing"
         assert run.stdout.splitlines()[-1].endswith(words)
         shown = succeeded(call_here(BIN / "ampft", "report", run.folder)).stdout
@@ -95,7 +95,7 @@ def test_the_saved_model_is_bfloat16_and_predicts(runs, files, tmp_path):
     assert confidences["fp32"] != confidences["bf16-true-kahan"]
 
 
-def test_it_disagrees_with_a_launcher_that_says_bf16(files, tiny_model, tmp_path):
+def test_a_launcher_that_requests_bf16_is_a_conflict(files, tiny_model, tmp_path):
     done = call_here(
         CLASSIFY, "--mixed_precision", "bf16-true",
         *text_settings(files, tiny_model, tmp_path / "run"), ACCELERATE_MIXED_PRECISION="bf16",

@@ -1,4 +1,4 @@
-"""A small comparison as users run it: interrupted, continued, mended, refused."""
+"""A small comparison as users run it: interrupted, continued, repaired, refused."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ class Compared:
     """A comparison that was interrupted in its second run and continued.
 
     Attributes:
-        words: Its command line.
-        folder: Its folder.
+        words: Command line of both processes.
+        folder: Folder of the comparison.
         interrupted: Exit code and standard error of the first process.
-        left: Status of each run that the first process left a folder of.
-        kept: When the first run was written, before and after.
-        stdout: Of the second process.
-        stderr: Of the second process.
+        left: Status of each run whose folder the first process left.
+        kept: Modification times of the first run's record before and after the second process.
+        stdout: Standard output of the second process.
+        stderr: Standard error of the second process.
     """
 
     words: list[str]
     folder: Path
     interrupted: tuple[int, str]
     left: dict[str, str]
-    kept: tuple[float, float]
+    written: tuple[float, float]
     stdout: str
     stderr: str
 
@@ -51,7 +51,7 @@ class Compared:
 
 
 def settings(files: Path, model: Path) -> list[str]:
-    """The settings of the runs, with a number of steps that takes a moment."""
+    """Return the settings of the runs, with enough steps to interrupt one."""
     words = text_settings(files, model, Path("unused"))
     place = words.index("--output_dir")
     del words[place : place + 2]
@@ -87,13 +87,13 @@ def compared(files, tiny_model, tmp_path_factory) -> Compared:
     left, first = statuses(folder), folder / "runs" / PLANNED[0] / "run.json"
     before = first.stat().st_mtime
     done = succeeded(call(*words, timeout=600))
-    kept = before, first.stat().st_mtime
+    written = before, first.stat().st_mtime
     return Compared(
-        words, folder, (process.returncode, stderr), left, kept, done.stdout, done.stderr
+        words, folder, (process.returncode, stderr), left, written, done.stdout, done.stderr
     )
 
 
-def test_ctrl_c_ends_the_run_and_says_how_to_go_on(compared):
+def test_ctrl_c_ends_the_run_and_explains_how_to_continue(compared):
     code, stderr = compared.interrupted
     assert code == 130
     assert "Traceback" not in stderr
@@ -102,7 +102,7 @@ def test_ctrl_c_ends_the_run_and_says_how_to_go_on(compared):
     assert compared.left == {PLANNED[0]: "finished", PLANNED[1]: "interrupted"}
 
 
-def test_the_same_command_goes_on_with_what_is_missing(compared):
+def test_the_same_command_continues_with_the_missing_runs(compared):
     assert compared.kept[0] == compared.kept[1]
     assert "fp32 was added" in compared.stdout
     assert "9 runs, one at a time, arms interleaved; 1 already done" in compared.stdout
@@ -113,13 +113,13 @@ def test_the_same_command_goes_on_with_what_is_missing(compared):
     assert statuses(compared.folder) == dict.fromkeys(PLANNED, "finished")
 
 
-def test_runs_went_one_after_the_other_in_the_planned_order(compared):
+def test_runs_finish_one_after_the_other_in_the_planned_order(compared):
     logs = [compared.folder / "logs" / f"{name}.log" for name in PLANNED]
     ended = [log.stat().st_mtime for log in logs]
     assert ended == sorted(ended)
 
 
-def test_arms_differ_in_what_they_should_and_in_nothing_else(compared):
+def test_arms_differ_only_where_they_should(compared):
     records = {name: compared.read(f"runs/{name}/run.json") for name in PLANNED}
     for seed in (5, 6, 7):
         fp32, placebo, bf16 = (records[f"{a}-seed{seed}"] for a in ("fp32", "placebo", "bf16"))
@@ -135,7 +135,7 @@ def test_arms_differ_in_what_they_should_and_in_nothing_else(compared):
         assert {r["arguments"]["seed"] for r in (fp32, placebo, bf16)} == {seed}
 
 
-def test_what_follows_is_written_and_shown(compared):
+def test_the_comparison_is_written_and_printed(compared):
     names = {"comparison.html", "comparison.md", "comparison.json", "plan.json", "yardstick.json"}
     assert names <= {path.name for path in compared.folder.iterdir()}
     comparison = compared.read("comparison.json")
@@ -147,7 +147,7 @@ def test_what_follows_is_written_and_shown(compared):
     assert compared.stderr == ""
 
 
-def test_the_plan_knows_what_was_done(compared):
+def test_the_plan_records_its_progress(compared):
     plan = compared.read("plan.json")
     assert plan["modes"] == ["fp32", "bf16"]
     assert (plan["first_seed"], plan["looks"], plan["looks_taken"]) == (5, [3], [3])
@@ -158,7 +158,7 @@ def test_the_plan_knows_what_was_done(compared):
     assert plan["arguments"]["num_train_epochs"] == 8
 
 
-def test_a_run_that_was_lost_runs_again(compared):
+def test_a_lost_run_is_repeated(compared):
     shutil.rmtree(compared.folder / "runs" / PLANNED[4])
     before = (compared.folder / "comparison.json").read_text()
     done = succeeded(call_here(*compared.words[1:]))
@@ -167,7 +167,7 @@ def test_a_run_that_was_lost_runs_again(compared):
     assert compared.read("plan.json")["looks_taken"] == [3]
     after = json.loads((compared.folder / "comparison.json").read_text())
     assert after["verdicts"]
-    # The same weights at the same seed: the run that was lost says again what it said.
+    # The same seed gives the same weights, so the repeated run has the same metrics.
     assert after["arms"][2]["metrics"] == json.loads(before)["arms"][2]["metrics"]
 
 
@@ -179,14 +179,14 @@ def test_another_plan_in_the_same_folder_is_refused(compared):
 
 
 @pytest.mark.parametrize(
-    ("own", "more", "says"),
+    ("own", "more", "message"),
     [
         (("--modes", "fp8"), (), "--mixed_precision fp8: not available on this device"),
         (("--budget", "9s"), ("--max_train_steps", "5"), "--budget: "),
     ],
 )
-def test_what_runs_would_refuse_is_refused_before_anything_is_written(
-    files, tiny_model, tmp_path, own, more, says
+def test_input_that_runs_would_refuse_is_refused_before_anything_is_written(
+    files, tiny_model, tmp_path, own, more, message
 ):
     folder = tmp_path / "cmp"
     done = call_here(
@@ -195,5 +195,5 @@ def test_what_runs_would_refuse_is_refused_before_anything_is_written(
     )  # fmt: skip
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"error: {says}")
+    assert line.startswith(f"error: {message}")
     assert not folder.exists()

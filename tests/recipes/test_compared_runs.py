@@ -1,4 +1,4 @@
-"""What a run records for a comparison: the placebo, fp32 beside, curves, speed, memory."""
+"""What a run records for a comparison: placebo, predictions in fp32, curves, speed, memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def short_run(files, tiny_model, tmp_path_factory):
-    """Start a run of two epochs in a mode, with more words, `alone` in a process if it must be."""
+    """Return a function that runs two epochs in a mode, with further flags.
+
+    A run whose peak of memory is tested runs `alone`, in a process of its own.
+    """
 
     def start(mode, *more, alone=False) -> Finished:
         folder = tmp_path_factory.mktemp("compared") / mode
@@ -31,7 +34,7 @@ def short_run(files, tiny_model, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def plain(short_run) -> Finished:
-    return short_run("fp32", "--evaluate_fp32", alone=True)  # its peak of memory is looked at
+    return short_run("fp32", "--evaluate_fp32", alone=True)
 
 
 @pytest.fixture(scope="module")
@@ -41,30 +44,30 @@ def placebo(short_run) -> Finished:
 
 @pytest.fixture(scope="module")
 def in_fp16(short_run) -> Finished:
-    return short_run("fp16", "--evaluate_fp32", alone=True)  # its peak of memory is looked at
+    return short_run("fp16", "--evaluate_fp32", alone=True)
 
 
 def weights(run: Finished) -> str:
     return hashlib.sha256((run.folder / "model.safetensors").read_bytes()).hexdigest()
 
 
-def test_a_placebo_begins_with_the_same_hash_and_ends_elsewhere(plain, placebo, short_run):
+def test_a_placebo_has_the_same_initial_hash_and_other_final_weights(plain, placebo, short_run):
     one, other = plain.record, placebo.record
     assert one["model"]["initial_weights_sha256"] == other["model"]["initial_weights_sha256"]
     assert one["example_ids_sha256"] == other["example_ids_sha256"]
     assert (one["model"]["perturbed"], other["model"]["perturbed"]) == (False, True)
     assert weights(plain) != weights(placebo)
-    # Negative control: without the perturbation a run is the same twice.
+    # Negative control: without the perturbation, two runs are identical.
     assert weights(short_run("fp32")) == weights(plain)
 
 
-def test_every_precision_drops_the_same(plain, placebo, in_fp16):
+def test_every_precision_uses_the_same_dropout_masks(plain, placebo, in_fp16):
     states = {run.record["random_state_sha256"] for run in (plain, placebo, in_fp16)}
     assert len(states) == 1
     assert None not in states
 
 
-def test_fp32_is_predicted_beside_another_precision(in_fp16):
+def test_a_run_in_another_precision_also_predicts_in_fp32(in_fp16):
     own = read_predictions(in_fp16.folder / "predictions.parquet")
     in_fp32 = read_predictions(in_fp16.folder / "predictions_fp32.parquet")
     assert np.array_equal(own.example_ids, in_fp32.example_ids)
@@ -76,7 +79,7 @@ def test_fp32_is_predicted_beside_another_precision(in_fp16):
     assert "predictions_fp32.parquet" in record["files"]
 
 
-def test_fp32_itself_is_predicted_once(plain, placebo):
+def test_a_run_in_fp32_predicts_once(plain, placebo):
     assert plain.record["metrics_fp32"] == plain.record["metrics"]
     assert not (plain.folder / "predictions_fp32.parquet").exists()
     assert placebo.record["metrics_fp32"] is None
@@ -95,7 +98,7 @@ def test_every_validation_is_recorded(plain):
     )
 
 
-def test_the_speed_stands_beside_what_the_machine_can_do(plain, in_fp16):
+def test_the_speed_is_related_to_the_matrix_product_rate(plain, in_fp16):
     timings = plain.record["timings"]
     # Two layers of width 32 with 64 in between.
     assert timings["flops_per_token"] == 6 * 2 * (4 * 32**2 + 2 * 32 * 64)

@@ -1,4 +1,4 @@
-"""A run from a configuration file, stopped early, with one split for choosing and reporting."""
+"""A run from a configuration file, stopped early, with one split for selection and report."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def test_the_file_wins_over_the_defaults(fp32_run):
     assert arguments["num_train_epochs"] == 12
     assert arguments["metric_for_best_model"] == "macro_f1"
     assert arguments["use_cpu"] is True
-    # And what neither names is the default.
+    # Settings in neither have their default.
     assert arguments["per_device_train_batch_size"] == 8
 
 
-def test_nothing_is_asked_for_and_fp32_runs(fp32_run):
+def test_without_a_requested_precision_fp32_runs(fp32_run):
     precision = fp32_run.record["precision"]
     assert precision["resolved"]["mode"] == "fp32"
     assert precision["resolved"]["execution"] == "native"
@@ -56,13 +56,13 @@ def test_the_best_epoch_is_reported_and_saved(fp32_run):
     assert best["metric"] == "macro_f1"
     assert best["epoch"] == epoch
     assert best["value"] == pytest.approx(value, abs=5e-4)
-    # The report is that of the best epoch again, not of the last.
+    # The report is that of the best epoch, not of the last.
     assert fp32_run.report["macro_avg"]["f1"] == pytest.approx(best["value"], abs=1e-9)
 
 
-def test_one_split_for_both_is_said(fp32_run):
+def test_a_split_used_for_both_is_reported(fp32_run):
     heading = (
-        "\nclassification report, validation, 30 examples; the epoch was chosen on this split too"
+        "\nclassification report, validation, 30 examples; the epoch was also chosen on this split"
     )
     assert heading in fp32_run.stdout
     assert "No test split: validation chooses and is reported on." in fp32_run.stdout

@@ -9,11 +9,11 @@ from running import BIN, CLASSIFY, call_here, text_settings
 from transformers.models.bert.modeling_bert import BertIntermediate
 
 
-def test_a_precision_that_did_not_run_has_its_own_status(files, tiny_model, tmp_path, monkeypatch):
+def test_a_contradicted_precision_has_its_own_status(files, tiny_model, tmp_path, monkeypatch):
     native = BertIntermediate.forward
 
     def without_autocast(self, hidden_states):
-        """As a model with code of its own might: its feed-forward layers turn autocast off."""
+        """A model with custom code can do this: its feed-forward layers turn autocast off."""
         with torch.autocast("cpu", enabled=False):
             return native(self, hidden_states.float())
 
@@ -29,4 +29,4 @@ def test_a_precision_that_did_not_run_has_its_own_status(files, tiny_model, tmp_
     assert "float32 x float32" in record["reason"]
     assert record["precision"]["executed"]["rows"]
     shown = call_here(BIN / "ampft", "report", folder).stdout.splitlines()[-1]
-    assert shown.startswith("stopped: its first step did not compute in the precision asked for")
+    assert shown.startswith("stopped: its first step did not compute in the requested precision")

@@ -1,4 +1,4 @@
-"""Runs that name no folder: each has its own, and one that is refused has none."""
+"""Runs without --output_dir: each gets its own folder, and a refused run creates none."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def words(files, tiny_model, tmp_path) -> list[str]:
     return [str(REPOSITORY / CLASSIFY), *settings, "--max_train_steps", "2"]
 
 
-def test_runs_that_begin_at_once_have_a_folder_each(words, tmp_path):
+def test_runs_that_start_at_the_same_time_have_separate_folders(words, tmp_path):
     started = [
         subprocess.Popen(
             [sys.executable, *words, "--with_tracking"], cwd=tmp_path, env=clean_environment(),
@@ -39,27 +39,25 @@ def test_runs_that_begin_at_once_have_a_folder_each(words, tmp_path):
 
 
 def test_a_refused_run_leaves_no_folder(words, tmp_path):
-    # Refused when the model is there already, right before the run begins.
+    # This is refused after the model is loaded, right before the run starts.
     at = words.index("--validation_file")
     more = ["--validation_fraction", "0", "--early_stopping_patience", "1"]
     done = call_here(*words[:at], *words[at + 2 :], *more, cwd=tmp_path)
     assert done.returncode == 2, done.stderr
-    assert "--early_stopping_patience 1: there is no validation split" in done.stderr
+    assert "--early_stopping_patience 1: early stopping needs a validation split" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_next_free_name_is_claimed_and_an_unwritable_place_is_left_to_the_folder(
-    tmp_path, monkeypatch
-):
+def test_the_next_free_name_is_claimed_if_the_folder_is_writable(tmp_path, monkeypatch):
     from ampft.arguments import ClassifyArguments
-    from ampft.runs.folder import _claim_folder
+    from ampft.runs.folder import _claim_default_folder
 
     monkeypatch.chdir(tmp_path)
     args = ClassifyArguments(dataset_name="digits", seed=3)
-    claimed = [str(_claim_folder(args, "bf16")) for _ in range(3)]
+    claimed = [str(_claim_default_folder(args, "bf16")) for _ in range(3)]
     assert claimed == [f"runs/bf16-digits-seed3{end}" for end in ("", "-2", "-3")]
     assert all((tmp_path / path).is_dir() for path in claimed)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     (tmp_path / "elsewhere" / "runs").write_text("a file")
-    assert _claim_folder(args, "bf16") is None
+    assert _claim_default_folder(args, "bf16") is None

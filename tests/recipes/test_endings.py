@@ -1,4 +1,4 @@
-"""However a run ends: one message or none, the right exit code, a truthful record."""
+"""However a run ends: at most one message, the right exit code, a correct record."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def wait_for_steps(folder, steps):
     ("number", "code", "reason"),
     [(signal.SIGTERM, 143, "SystemExit: 143"), (signal.SIGINT, 130, "KeyboardInterrupt: ")],
 )
-def test_a_signal_ends_a_run_with_a_truthful_record(
+def test_a_signal_ends_a_run_with_a_correct_record(
     files, tiny_model, tmp_path, number, code, reason
 ):
     folder = tmp_path / "run"
-    # A test run in the background of a shell hands down an ignored SIGINT.
+    # In the background of a shell, SIGINT is ignored and the run would inherit that.
     process = start(
         [*text_settings(files, tiny_model, folder), *LONG],
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
@@ -70,7 +70,7 @@ def test_a_signal_ends_a_run_with_a_truthful_record(
     assert {path.name for path in folder.iterdir()} == {"run.json", "history.jsonl"}
 
 
-def test_a_reader_that_goes_away_does_not_end_the_training(files, tiny_model, tmp_path):
+def test_a_closed_pipe_does_not_end_the_training(files, tiny_model, tmp_path):
     folder = tmp_path / "run"
     process = start([*text_settings(files, tiny_model, folder), "--num_train_epochs", "1"])
     process.stdout.readline()
@@ -81,9 +81,9 @@ def test_a_reader_that_goes_away_does_not_end_the_training(files, tiny_model, tm
     assert record_of(folder)["status"] == "finished"
 
 
-def test_a_full_disk_is_one_message_that_names_the_folder(files, tiny_model, tmp_path):
+def test_a_full_disk_gives_one_message_that_names_the_folder(files, tiny_model, tmp_path):
     folder = tmp_path / "run"
-    limit = 6000  # bytes of a file: enough for the record, too little for the weights
+    limit = 6000  # bytes per file: enough for the record, but not for the weights
 
     def bounded():
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -94,12 +94,12 @@ def test_a_full_disk_is_one_message_that_names_the_folder(files, tiny_model, tmp
     )
     _, stderr = process.communicate(timeout=120)
     assert process.returncode == 2, stderr
-    assert f"error: --output_dir {folder}: cannot be written" in stderr
+    assert f"error: --output_dir {folder}: the folder cannot be written" in stderr
     assert "Traceback" not in stderr
     assert record_of(folder)["status"] in {"interrupted", "running"}
 
 
-def test_a_baseline_that_finds_no_words_costs_nothing(files, tiny_model, tmp_path):
+def test_a_baseline_without_words_does_not_fail_the_run(files, tiny_model, tmp_path):
     letters = tmp_path / "letters.csv"
     letters.write_text("text,label\n" + "a,x\nb,y\nc,x\nd,y\ne,x\nf,y\ng,x\nh,y\n" * 4)
     folder = tmp_path / "run"
@@ -126,7 +126,7 @@ def test_a_folder_never_mixes_two_runs(files, tiny_model, tmp_path):
     assert {path.name for path in folder.iterdir()} == {"run.json", "history.jsonl"}
 
 
-def test_the_record_has_the_batch_that_the_environment_made(files, tiny_model, tmp_path):
+def test_the_record_has_the_effective_batch_set_by_the_environment(files, tiny_model, tmp_path):
     folder = tmp_path / "run"
     words = [*text_settings(files, tiny_model, folder), "--max_train_steps", "1"]
     succeeded(call_here(CLASSIFY, *words, ACCELERATE_GRADIENT_ACCUMULATION_STEPS="3"))
@@ -134,13 +134,13 @@ def test_the_record_has_the_batch_that_the_environment_made(files, tiny_model, t
     assert (steps["effective_batch_size"], steps["micro_batches"]) == (24, 3)
 
 
-def test_one_split_for_both_ends_is_said_in_every_report(files, tiny_model, tmp_path):
+def test_every_report_says_that_one_split_is_used_for_both(files, tiny_model, tmp_path):
     folder = tmp_path / "run"
     words = text_settings(files, tiny_model, folder)
     del words[words.index("--test_file") : words.index("--test_file") + 2]
     succeeded(call_here(CLASSIFY, *words, "--test_fraction", 0, "--max_train_steps", 2))
-    said = "the epoch was chosen on this split too"
-    assert said in (folder / "report.txt").read_text()
+    sentence = "the epoch was also chosen on this split"
+    assert sentence in (folder / "report.txt").read_text()
     assert json.loads((folder / "report.json").read_text())["selected"] is True
     shown = succeeded(call_here(BIN / "ampft", "report", folder))
-    assert said in shown.stdout
+    assert sentence in shown.stdout

@@ -1,4 +1,4 @@
-"""--auto_micro_batch in whole runs: nothing changes where all fits, and little memory suffices."""
+"""Runs with --auto_micro_batch: unchanged if everything fits, and possible in little memory."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from running import CLASSIFY, REPOSITORY, Finished, call, call_here, said, succeeded
+from running import CLASSIFY, REPOSITORY, Finished, call, call_here, printed, succeeded
 
 import ampft
 
 LIMITED = REPOSITORY / "tests/recipes/limited_memory.py"
-# Of the step batch of 128 texts in one piece, the feed-forward layers below keep some 1000 MiB.
-ENOUGH_FOR_PARTS = 700
+# In one micro-batch, the feed-forward layers below save about 1000 MiB for 128 texts.
+LIMIT_MIB = 700
 
 
 @pytest.fixture(scope="module")
 def wide_model(tmp_path_factory) -> Path:
-    """A BERT whose activations are large and whose weights are few."""
+    """A BERT with large activations and few weights."""
     import torch
     from transformers import BertConfig, BertModel
     from word_tokenizer import save_tokenizer
@@ -36,7 +36,7 @@ def wide_model(tmp_path_factory) -> Path:
 
 def limited(files: Path, model: Path, folder: Path, *more: str):
     return call(
-        sys.executable, LIMITED, CLASSIFY, ENOUGH_FOR_PARTS, "--model_name_or_path", model,
+        sys.executable, LIMITED, CLASSIFY, LIMIT_MIB, "--model_name_or_path", model,
         "--train_file", files / "train.csv", "--validation_file", files / "validation.csv",
         "--output_dir", folder, "--per_device_train_batch_size", "128", "--max_train_steps", "2",
         "--per_device_eval_batch_size", "16", "--use_cpu", "--cpu_threads", "1", *more,
@@ -45,10 +45,8 @@ def limited(files: Path, model: Path, folder: Path, *more: str):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="the limit is one of Linux")
-def test_a_step_too_large_for_the_memory_is_trained_in_smaller_micro_batches(
-    files, wide_model, tmp_path
-):
+@pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS needs Linux")
+def test_a_step_too_large_for_memory_uses_smaller_micro_batches(files, wide_model, tmp_path):
     refused = limited(files, wide_model, tmp_path / "without")
     assert refused.returncode == 3, refused.stdout + refused.stderr
     assert "ran out of memory" in refused.stderr
@@ -64,7 +62,7 @@ def test_a_step_too_large_for_the_memory_is_trained_in_smaller_micro_batches(
     assert run.record["steps"]["effective_batch_size"] == 128
     assert [row["examples"] for row in run.history] == [128, 12]
     assert [row["micro_batches"] for row in run.history] == [micro_batches, min(micro_batches, 12)]
-    assert "the largest that fit" in said(run.stdout, "steps")
+    assert "the largest that fit" in printed(run.stdout, "steps")
 
 
 DIGITS = (
@@ -80,7 +78,7 @@ def plain_run(tmp_path_factory) -> Finished:
     return Finished(folder, done.stdout, done.stderr)
 
 
-def test_where_everything_fits_the_run_is_the_same_bit_for_bit(plain_run, tmp_path):
+def test_if_everything_fits_the_run_is_identical_bit_for_bit(plain_run, tmp_path):
     words = (*DIGITS, "--output_dir", tmp_path / "auto", "--auto_micro_batch")
     done = succeeded(call_here(CLASSIFY, *words))
     auto = Finished(tmp_path / "auto", done.stdout, done.stderr)
@@ -91,11 +89,11 @@ def test_where_everything_fits_the_run_is_the_same_bit_for_bit(plain_run, tmp_pa
     assert weights[0] == weights[1]
 
 
-def test_a_step_that_is_repeated_is_said_and_recorded(plain_run, tmp_path, monkeypatch):
+def test_a_repeated_step_is_printed_and_recorded(plain_run, tmp_path, monkeypatch):
     calls, exact = [], ampft.backward
 
     def backward(accelerator, loss):
-        """Run out of memory once, in the backward pass of the third step."""
+        """Raise an out-of-memory error once, in the backward pass of the third step."""
         calls.append(exact(accelerator, loss))
         if len(calls) == 3:
             raise torch.OutOfMemoryError("planted. More words")
@@ -105,7 +103,7 @@ def test_a_step_that_is_repeated_is_said_and_recorded(plain_run, tmp_path, monke
     words = (*DIGITS, "--output_dir", tmp_path / "run", "--auto_micro_batch")
     done = succeeded(call_here(CLASSIFY, *words))
     run = Finished(tmp_path / "run", done.stdout, done.stderr)
-    assert said(run.stdout, "memory") == (
+    assert printed(run.stdout, "memory") == (
         "ran out in epoch 1, step 3: this step and all later ones now use 2 micro-batches"
     )
     assert [row["micro_batches"] for row in run.history] == [1, 1, 2, 2, 2, 2]

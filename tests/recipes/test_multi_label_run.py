@@ -1,4 +1,4 @@
-"""Any number of labels per text: from the file to the report, `ampft predict` and a pipeline."""
+"""Several labels per text: from the file to the report, `ampft predict` and a pipeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop of one's own: every precision that a CPU has, and one that it has not."""
+"""plain_loop.py in every precision that a CPU supports, and in one that it does not."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def test_it_learns_digits(mode):
 
 
 @pytest.mark.slow
-def test_it_refuses_what_a_cpu_has_not():
+def test_it_refuses_a_mode_that_a_cpu_does_not_support():
     done = call(sys.executable, PLAIN_LOOP, "fp8", CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 2
     assert done.stdout == ""
     assert re.fullmatch(r"error: .*fp8.*\n", done.stderr)
 
 
-def test_it_refuses_what_belongs_to_adamw():
+def test_it_refuses_a_mode_that_needs_adamw():
     done = call_here(PLAIN_LOOP, "bf16-true-kahan")
     assert done.returncode == 2
     assert done.stderr == (
-        "error: bf16-true-kahan: needs AdamW, and this loop has SGD. Use bf16-true.\n"
+        "error: bf16-true-kahan: needs AdamW, but this loop uses SGD. Use bf16-true.\n"
     )

@@ -1,4 +1,4 @@
-"""What is refused: exit code 2, one message that names the cure, no traceback, nothing written."""
+"""Bad input: exit code 2, one message with a remedy, no traceback, nothing written."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ GOOD = [("apple pear", "fruit"), ("iron tin", "metal"), ("nile rhine", "river")]
 
 @dataclass(frozen=True)
 class Case:
-    """A command line that has to be refused.
+    """A command line that must be refused.
 
     Attributes:
-        words: Added to a command line that works.
-        says: What the message has to contain, each.
-        environment: Added to the environment.
-        without: Settings taken out of the command line that works.
-        output: Where the run is told to write; None takes a folder that does not exist.
+        words: Words added to a valid command line.
+        message_parts: Texts that the message must contain.
+        environment: Variables added to the environment.
+        without: Settings removed from the valid command line.
+        output: Output folder; None for a folder that does not exist.
     """
 
     words: tuple[str, ...]
-    says: tuple[str, ...]
+    message_parts: tuple[str, ...]
     environment: dict[str, str] = field(default_factory=dict)
     without: tuple[str, ...] = ()
     output: str | None = None
@@ -88,12 +88,12 @@ CASES = {
     "config with wrong type": Case(
         flags(config="type.json"), ("type.json", "num_train_epochs", "many")
     ),
-    "config that is none": Case(flags(config="list.yaml"), ("list.yaml", "map flag names")),
+    "config that is a list": Case(flags(config="list.yaml"), ("list.yaml", "map flag names")),
     "config absent": Case(flags(config="absent.yaml"), ("absent.yaml", "cannot be read")),
-    "class weights of another number": Case(
+    "wrong number of class weights": Case(
         flags(class_weights="1,2"), ("--class_weights", "'1,2'", "balanced", "3")
     ),
-    "class weights that are no numbers": Case(
+    "class weights that are not numbers": Case(
         flags(class_weights="1,2,x"), ("--class_weights", "'1,2,x'", "3 positive")
     ),
     "model folder absent": Case(
@@ -115,7 +115,7 @@ CASES = {
     "tracker that is not installed": Case(
         ("--with_tracking", *flags(report_to="swanlab")), ("--report_to", "swanlab", "tensorboard")
     ),
-    "nothing to report on": Case(
+    "no split for the report": Case(
         flags(validation_fraction=0, test_fraction=0),
         ("--validation_fraction 0", "--test_fraction 0"),
         without=("validation_file", "test_file"),
@@ -175,18 +175,18 @@ def test_refused_with_one_message_and_nothing_written(name, folder, tiny_model):
     assert done.returncode == 2, done
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: ")
-    for part in case.says:
+    for part in case.message_parts:
         assert part in line
     assert done.stdout == ""
     assert set(folder.rglob("*")) == files
 
 
-# As processes of their own
+# In separate processes
 
 
 @pytest.mark.slow
-def test_a_refusal_is_the_exit_code_of_the_recipe(folder, tiny_model):
-    output = folder / "alone"
+def test_the_recipe_exits_with_code_2(folder, tiny_model):
+    output = folder / "separate"
     done = call(
         sys.executable, CLASSIFY, *text_settings(folder, tiny_model, output),
         "--mixed_precision", "fp8",

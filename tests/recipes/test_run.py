@@ -1,4 +1,4 @@
-"""One run in emulated fp16 through `accelerate launch`: what is printed and what is written."""
+"""One run in emulated fp16 through `accelerate launch`: its output and its files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from running import CANARIES, WORDS, said
+from running import CANARIES, WORDS, printed
 from sklearn.metrics import accuracy_score, classification_report, confusion_matrix
 
 pytestmark = pytest.mark.slow
@@ -19,22 +19,22 @@ LABELS = tuple(sorted(WORDS))
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-# What a user sees
+# Output
 
 
-def test_the_plan_says_what_was_resolved(fp16_run):
+def test_the_plan_shows_the_resolved_settings(fp16_run):
     out = fp16_run.stdout
-    assert said(out, "device") == "CPU, 1 thread"
-    assert said(out, "precision").startswith("fp16, emulated: ")
-    assert re.search(r"tiny-bert\d*, 0\.\d+ M float32 weights", said(out, "model"))
-    assert "train 140, validation 30, test 45; 3 classes" in said(out, "data")
-    assert said(out, "steps") == (
+    assert printed(out, "device") == "CPU, 1 thread"
+    assert printed(out, "precision").startswith("fp16, emulated: ")
+    assert re.search(r"tiny-bert\d*, 0\.\d+ M float32 weights", printed(out, "model"))
+    assert "train 140, validation 30, test 45; 3 classes" in printed(out, "data")
+    assert printed(out, "steps") == (
         "36 = 4 epochs x 9; effective batch 16 = 1 process x 2 micro-batches x 8"
     )
 
 
 def test_the_executed_dtypes_are_printed(fp16_run):
-    ran = said(fp16_run.stdout, "ran")
+    ran = printed(fp16_run.stdout, "ran")
     assert "projections float16 x float16 -> float16 (float32 sums)" in ran
     assert "attention float16 x float16 -> float16 (float32 sums)" in ran
     assert ran.endswith("emulated; weights, gradients, optimizer state float32")
@@ -45,7 +45,7 @@ def test_every_epoch_is_printed(fp16_run):
     assert epochs == ["1", "2", "3", "4"]
 
 
-def test_the_report_is_printed_as_it_is_written(fp16_run):
+def test_the_printed_report_equals_the_file(fp16_run):
     report = (fp16_run.folder / "report.txt").read_text()
     assert report.strip() in fp16_run.stdout
     assert "\nclassification report, test, 45 examples\n" in fp16_run.stdout
@@ -58,28 +58,28 @@ def test_the_closing_line(fp16_run):
         r"\d+ steps? skipped, fp16 emulated",
         last,
     )
-    assert said(fp16_run.stdout, "baseline").startswith(
+    assert printed(fp16_run.stdout, "baseline").startswith(
         "TF-IDF with logistic regression: accuracy "
     )
-    assert str(fp16_run.folder) in said(fp16_run.stdout, "wrote")
+    assert str(fp16_run.folder) in printed(fp16_run.stdout, "wrote")
 
 
-def test_a_file_that_takes_the_output_has_no_bars_and_no_tracebacks(fp16_run):
+def test_output_to_a_file_has_no_progress_bars_and_no_tracebacks(fp16_run):
     for text in (fp16_run.stdout, fp16_run.stderr):
         assert "\r" not in text
         assert "it/s" not in text
         assert "Traceback" not in text
         assert "Warning" not in text
-    # Accelerate's own advice is all that may stand on stderr.
-    own = [
+    # Only Accelerate's advice may be on stderr.
+    unexpected = [
         line
         for line in fp16_run.stderr.splitlines()
         if not re.match(r"\t`--|The following values were not passed|To avoid this warning", line)
     ]
-    assert own == []
+    assert unexpected == []
 
 
-# What is written
+# Files
 
 
 def test_the_files(fp16_run):
@@ -105,9 +105,9 @@ def test_the_report_agrees_with_scikit_learn(fp16_run):
         truth, predicted, labels=LABELS, output_dict=True, zero_division=0
     )
     for name in LABELS:
-        found = next(row for row in per_class(report) if row["label"] == name)
-        assert found["f1"] == pytest.approx(expected[name]["f1-score"])
-        assert found["support"] == expected[name]["support"]
+        actual = next(row for row in per_class(report) if row["label"] == name)
+        assert actual["f1"] == pytest.approx(expected[name]["f1-score"])
+        assert actual["support"] == expected[name]["support"]
 
 
 def per_class(report):
@@ -124,11 +124,11 @@ def test_predictions_have_the_texts_of_the_file_in_its_order(fp16_run, files):
 
 
 def test_the_model_learned(fp16_run):
-    # The classes are told by their words alone, so anything else is a broken pipeline.
+    # The words determine the class, so that only a broken pipeline could fail to learn.
     assert fp16_run.report["accuracy"] > 0.8
 
 
-def test_the_saved_model_knows_its_labels(fp16_run):
+def test_the_saved_model_has_the_label_names(fp16_run):
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(fp16_run.folder)
@@ -157,7 +157,7 @@ def test_the_history_as_csv(fp16_run):
     assert [float(row["loss"]) for row in rows] == [row["loss"] for row in fp16_run.history]
 
 
-def test_trackers_get_the_history(fp16_run):
+def test_trackers_receive_the_history(fp16_run):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     folders = {path.parent for path in fp16_run.folder.rglob("events.out.tfevents*")}
@@ -174,16 +174,16 @@ def test_trackers_get_the_history(fp16_run):
         assert values == pytest.approx([row[tag] for row in fp16_run.history], rel=1e-6)
 
 
-# The record (promises 7 and 14 of the trust page)
+# The record
 
 
-def test_the_precision_that_was_reported_ran(fp16_run):
+def test_the_reported_precision_ran(fp16_run):
     precision = fp16_run.record["precision"]
     assert precision["requested"] == "fp16"
     assert precision["resolved"]["execution"] == "emulated"
     assert precision["resolved"]["compute_dtype"] == "float16"
     assert precision["resolved"]["storage_dtype"] == "float32"
-    assert precision["summary"] in said(fp16_run.stdout, "ran")
+    assert precision["summary"] in printed(fp16_run.stdout, "ran")
     rows = precision["executed"]["rows"]
     assert {row["kind"] for row in rows} == {"projection", "attention"}
     assert {row["direction"] for row in rows} == {"forward", "backward"}
@@ -194,7 +194,7 @@ def test_the_precision_that_was_reported_ran(fp16_run):
     assert set(precision["executed"]["parameters"]) == {"float32"}
 
 
-def test_the_record_says_what_the_run_was(fp16_run):
+def test_the_record_describes_the_run(fp16_run):
     record = fp16_run.record
     assert record["status"] == "finished"
     assert record["label_names"] == list(LABELS)

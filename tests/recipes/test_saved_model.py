@@ -1,4 +1,4 @@
-"""What can be done with the folder of a finished run."""
+"""Uses of the folder of a finished run: pipelines, evaluators, `ampft predict`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from running import BIN, call, call_here, succeeded
 
 pytestmark = pytest.mark.slow
 
-# Probabilities from other batch shapes and, here, from padded texts, in float32.
+# Of a float32 probability, for other batch shapes and padded texts.
 FLOAT32_TOLERANCE = 1e-5
 SIX_DECIMALS = 1e-6
 
@@ -25,7 +25,7 @@ def predictions(fp16_run):
     return predictions_of(fp16_run)
 
 
-def test_a_pipeline_of_transformers_takes_the_folder(fp32_run):
+def test_a_pipeline_of_transformers_gives_the_same_predictions(fp32_run):
     from transformers import pipeline
 
     expected = predictions_of(fp32_run)
@@ -66,12 +66,12 @@ def test_predict_agrees_with_the_run(predicted, predictions):
     rows = list(csv.DictReader(io.StringIO(predicted)))
     assert list(rows[0]) == ["text", "prediction", "confidence"]
     assert [row["text"] for row in rows] == predictions["text"]
-    # In float32 here and in emulated fp16 there: an example between two classes may turn.
-    turned = sum(
-        row["prediction"] != there
-        for row, there in zip(rows, predictions["prediction"], strict=True)
+    # Float32 instead of emulated fp16 may change an example between two classes.
+    changed = sum(
+        row["prediction"] != label
+        for row, label in zip(rows, predictions["prediction"], strict=True)
     )
-    assert turned <= 1
+    assert changed <= 1
     for row in rows:
         assert 1 / 3 <= float(row["confidence"]) <= 1
 

@@ -1,25 +1,25 @@
-"""Two processes of torchrun make one run."""
+"""A run in two processes through torchrun."""
 
 from __future__ import annotations
 
 import sys
 
 import pytest
-from running import CLASSIFY, Finished, call, said, succeeded, text_settings
+from running import CLASSIFY, Finished, call, printed, succeeded, text_settings
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def two_processes(files, tiny_model, tmp_path_factory) -> Finished:
-    """`fp16_run` again: half the micro-batches on each of two processes."""
+    """`fp16_run` in two processes, with half of the micro-batches in each."""
     folder = tmp_path_factory.mktemp("runs") / "two"
     done = succeeded(
         call(
             sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", 2, "--standalone",
             CLASSIFY, *(w for w in text_settings(files, tiny_model, folder) if w != "--use_cpu"),
             "--mixed_precision", "fp16", "--gradient_accumulation_steps", 1,
-            CUDA_VISIBLE_DEVICES="",  # as README says it: without a GPU no flag is needed
+            CUDA_VISIBLE_DEVICES="",  # no flag is needed without a GPU
         )
     )  # fmt: skip
     return Finished(folder, done.stdout, done.stderr)
@@ -30,9 +30,9 @@ def test_one_set_of_outputs(two_processes, fp16_run):
     two = {path.name for path in two_processes.folder.iterdir()}
     assert two == one - {"ampft", "history.csv"}
     for word in ("device", "precision", "steps", "result", "wrote", "ran"):
-        assert said(two_processes.stdout, word)  # once
+        assert printed(two_processes.stdout, word)  # once
     assert "Traceback" not in two_processes.stderr
-    assert "effective batch 16 = 2 processes x 1 micro-batch x 8" in said(
+    assert "effective batch 16 = 2 processes x 1 micro-batch x 8" in printed(
         two_processes.stdout, "steps"
     )
 
@@ -49,7 +49,7 @@ def test_the_same_examples_in_the_same_steps(two_processes, fp16_run):
 
 
 def test_the_same_loss_and_rate(two_processes, fp16_run):
-    # AdamW amplifies rounding from step to step, so the first steps alone are alike.
+    # AdamW amplifies rounding from step to step, so only the first steps agree.
     for one, two in zip(fp16_run.history[:3], two_processes.history[:3], strict=True):
         assert two["loss"] == pytest.approx(one["loss"], rel=1e-2)
         assert two["learning_rate"] == one["learning_rate"]

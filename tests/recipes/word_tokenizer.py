@@ -1,4 +1,4 @@
-"""A tokenizer of the few words that the tiny files are made of."""
+"""A tokenizer for the words of the tiny files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run's record and report, as a recipe would make them."""
+"""A run's record and report, like those of a recipe."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ampft.runs.record import (
 )
 from ampft.tasks.single_label import ClassificationReport, Predictions, classification_report
 
-# What a label or a name may hold (promise 13).
+# Labels and names that would do harm if they were not escaped.
 HOSTILE = (
     "<script>alert(1)</script>",
     '" onload="alert(1)',
@@ -90,7 +90,6 @@ def record_of(**changes: Any) -> RunRecord:
             initial_weights_sha256="ef" * 32,
         ),
         "precision": precision_part(
-            "fp16",
             FakePrecision(),
             executed={"rows": [{"kind": "projection", "count": 3}]},
             summary="projections float16 x float16 -> float16 (float32 sums), emulated",

@@ -1,4 +1,4 @@
-"""JSON holds what was put in, without NaN and without characters that act."""
+"""JSON text reads back equal, without NaN and without control characters."""
 
 from __future__ import annotations
 
@@ -47,6 +47,6 @@ def test_values_become_json():
     }
 
 
-def test_the_unknown_is_refused():
+def test_other_objects_are_refused():
     with pytest.raises(TypeError, match="object is not a JSON value"):
         json_text({"device": object()})

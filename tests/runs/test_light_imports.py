@@ -1,4 +1,4 @@
-"""Reports and records are read where torch is not wanted."""
+"""Reports and records are read without importing torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def imported_by(statement: str) -> str:
     return done.stdout.strip()
 
 
-# What trains or predicts; all else of a run is read where torch is not installed, or not wanted.
+# Modules that train or predict. The others must work without torch.
 HEAVY = {"predict", "prepare", "run"}
 
 

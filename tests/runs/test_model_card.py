@@ -1,4 +1,4 @@
-"""The card's metadata parse, and nothing that a label holds acts in it."""
+"""The model card's metadata parse, and labels and names in it are inert."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_metadata_in_the_format_of_the_hub(tmp_path: Path, make_record, make_rep
     assert {result.dataset_split for result in data.eval_results} == {"test"}
 
 
-def test_what_is_not_on_the_hub_is_not_claimed(make_record, make_report):
+def test_local_models_and_data_have_no_hub_ids(make_record, make_report):
     front = model_card(make_record(), make_report()).split("---")[1]
     metadata = yaml.safe_load(front)
     assert "base_model" not in metadata
@@ -81,7 +81,7 @@ def test_hostile_labels_and_names_are_inert(make_record, make_report, hostile):
     elements = Elements()
     elements.feed(html)
     assert elements.names <= ALLOWED_ELEMENTS
-    # An address is a link even where Markdown makes none of it, in renderers that look for them.
+    # Some renderers link addresses even if Markdown does not.
     assert elements.attributes <= {"class", "style"}
     outside_code = re.sub(r"`[^`\n]*`", "", body)
     assert not re.search(r"[^\\]:/|[^\s\\]@\w|<", outside_code)
@@ -91,8 +91,8 @@ def test_hostile_labels_and_names_are_inert(make_record, make_report, hostile):
     assert widths == [5] * (len(hostile) + 3) + [3] * 3
 
 
-def test_the_check_finds_what_acts(make_record, make_report):
-    """Negative control: the same names, unescaped, do act."""
+def test_the_check_detects_active_elements(make_record, make_report):
+    """Negative control: without escaping, elements appear."""
     html = MarkdownIt("commonmark", {"html": True}).render("[a](http://b)\n\n<script>x</script>")
     elements = Elements()
     elements.feed(html)
@@ -100,7 +100,7 @@ def test_the_check_finds_what_acts(make_record, make_report):
     assert not elements.attributes <= {"class", "style"}
 
 
-def test_ordinary_names_stay_as_they_are():
+def test_ordinary_names_stay_readable():
     assert code("tkinter") == "`tkinter`"
     assert code("<5 | >7") == r"`\u003c5 \u007c \u003e7`"
     assert code(" ") == "(blank)"
@@ -109,14 +109,14 @@ def test_ordinary_names_stay_as_they_are():
     assert prose("1. www.example http://example") == r"1\. www\.example http\://example"
 
 
-def test_images_have_their_pipeline(make_record, make_report):
+def test_images_have_the_image_pipeline(make_record, make_report):
     record = make_record()
     data = replace(record.data, kind="image")
     card = model_card(replace(record, task="images", data=data), make_report())
     assert 'pipeline("image-classification"' in card
 
 
-def test_pairs_are_given_as_pairs(make_record, make_report):
+def test_pairs_have_an_example_of_a_pair(make_record, make_report):
     record = make_record()
     data = replace(record.data, input_columns=("sentence1", "sentence2"))
     card = model_card(replace(record, data=data), make_report())

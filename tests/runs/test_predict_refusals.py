@@ -1,4 +1,4 @@
-"""What `ampft predict` refuses: one message, and nothing replaced."""
+"""`ampft predict` refuses bad input with one message, and replaces nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("fresh_accelerate")
 
 @pytest.fixture
 def folder(tiny_bert, tmp_path, monkeypatch) -> Path:
-    """The folder of a run on texts, to be spoiled."""
+    """The folder of a run on texts, which tests damage."""
     return trained_on(("text",), tiny_bert, tmp_path, monkeypatch)
 
 
@@ -59,7 +59,7 @@ def predict(folder, file, *, output=None, columns=None, mode="fp32"):
     )
 
 
-def test_the_folder_unspoiled_predicts(folder, file, capsys):
+def test_an_undamaged_folder_predicts(folder, file, capsys):
     predict(folder, file)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "text,prediction,confidence"
@@ -68,27 +68,31 @@ def test_the_folder_unspoiled_predicts(folder, file, capsys):
 
 def test_the_output_is_not_the_input(folder, file):
     before = file.read_bytes()
-    with pytest.raises(InputError, match=r"--output_file .*: is FILE itself"):
+    with pytest.raises(InputError, match=r"--output_file .*: this is the input file"):
         predict(folder, file, output=file.parent / "run" / ".." / file.name)
     assert file.read_bytes() == before
 
 
-def test_the_output_is_no_folder(folder, file, tmp_path):
-    with pytest.raises(InputError, match=r"--output_file .*: is a folder"):
+def test_the_output_is_not_a_folder(folder, file, tmp_path):
+    with pytest.raises(InputError, match=r"--output_file .*: this is a folder"):
         predict(folder, file, output=tmp_path)
 
 
 def test_two_columns_for_a_model_of_single_texts(folder, file):
-    with pytest.raises(InputError, match=r"--text_column_names a,b: 2 named, .* on 1 \(text\)"):
+    with pytest.raises(
+        InputError, match=r"--text_column_names a,b: .* on 1 text column \(text\), but received 2"
+    ):
         predict(folder, file, columns="a,b")
 
 
 def test_one_column_for_a_model_of_pairs(pair_folder, file):
-    with pytest.raises(InputError, match=r"--text_column_names text: 1 named, .* on 2 \(a, b\)"):
+    with pytest.raises(
+        InputError, match=r"--text_column_names text: .* on 2 text columns \(a, b\), but received 1"
+    ):
         predict(pair_folder, file, columns="text")
 
 
-def test_blanks_around_names_do_not_count(pair_folder, file, capsys):
+def test_spaces_around_column_names_are_ignored(pair_folder, file, capsys):
     predict(pair_folder, file, columns=" a , b")
     assert capsys.readouterr().out.startswith("a,b,prediction,confidence\n")
 
@@ -113,14 +117,14 @@ def test_cut_off_weights(folder, file):
         predict(folder, file)
 
 
-def spoil(folder: Path, value: float) -> None:
+def set_classifier_bias(folder: Path, value: float) -> None:
     model = BertForSequenceClassification.from_pretrained(folder)
     torch.nn.init.constant_(model.classifier.bias, value)
     model.save_pretrained(folder)
 
 
 def test_weights_that_are_not_finite(folder, file):
-    spoil(folder, float("nan"))
+    set_classifier_bias(folder, float("nan"))
     with pytest.raises(InputError, match=r"--model .*: its parameter classifier\.bias contains"):
         predict(folder, file)
 
@@ -130,13 +134,13 @@ LARGE = 1e5
 
 
 def test_predictions_beyond_float16(folder, file):
-    spoil(folder, LARGE)
+    set_classifier_bias(folder, LARGE)
     with pytest.raises(InputError, match=r"--mixed_precision fp16: .*not finite.* fp32"):
         predict(folder, file, mode="fp16")
 
 
 @pytest.mark.parametrize("mode", ["fp32", "bf16"])
 def test_predictions_of_the_same_model_in_wider_formats(folder, file, mode, capsys):
-    spoil(folder, LARGE)
+    set_classifier_bias(folder, LARGE)
     predict(folder, file, mode=mode)
     assert len(capsys.readouterr().out.splitlines()) == 3

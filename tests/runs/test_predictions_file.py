@@ -1,4 +1,4 @@
-"""predictions.parquet reads back with the tools that people have."""
+"""predictions.parquet reads back, and with pyarrow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One writer per folder, and whole files or none."""
+"""A folder has one writer, and files are written atomically."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_folder_with_files_is_refused_and_untouched(tmp_path: Path):
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_overwriting_removes_results_alone(tmp_path: Path):
+def test_overwriting_removes_only_results(tmp_path: Path):
     for name in ("thesis.tex", "run.json", "history.jsonl"):
         (tmp_path / name).write_text("old")
     with RunFolder(tmp_path, overwrite=True):
@@ -51,7 +51,7 @@ def test_overwriting_removes_results_alone(tmp_path: Path):
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_a_file_is_no_folder(tmp_path: Path):
+def test_a_file_is_not_a_folder(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="is a file"):
         RunFolder(tmp_path / "file")
@@ -65,7 +65,7 @@ def test_a_check_creates_nothing(tmp_path: Path):
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_a_second_writer_is_refused_until_the_first_is_gone(tmp_path: Path, overwrite: bool):
+def test_a_second_writer_is_refused_until_the_first_ends(tmp_path: Path, overwrite: bool):
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True
     )
@@ -79,7 +79,7 @@ def test_a_second_writer_is_refused_until_the_first_is_gone(tmp_path: Path, over
     finally:
         holder.send_signal(signal.SIGKILL)
         holder.communicate()
-    assert (tmp_path / LOCK_NAME).exists(), "a killed run leaves its lock file, and no lock"
+    assert (tmp_path / LOCK_NAME).exists(), "a killed run leaves its lock file, but no lock"
     with RunFolder(tmp_path):
         pass
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""run.json reads back, refuses what is no run, and holds no secret."""
+"""run.json reads back, contains no secrets, and other files are refused."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ampft.runs.folder import RunFolder
 from ampft.runs.history import read_history
 from ampft.runs.memory import PeakMemory, device_memory, process_memory
 from ampft.runs.record import (
+    REDACTED,
     STATUSES,
-    WITHHELD,
     RunRecord,
     StepIdsHash,
     ValidationPart,
-    command_words,
     read_record,
+    redact_command,
     write_record,
 )
 from ampft.runs.show import format_run
@@ -42,7 +42,7 @@ def test_reads_back(tmp_path: Path, make_record, status: str):
     assert read.precision.resolved["compute_dtype"] == "float16"
 
 
-def test_reads_a_record_of_before_the_newer_fields(tmp_path: Path, make_record):
+def test_reads_a_record_without_the_newer_fields(tmp_path: Path, make_record):
     with RunFolder(tmp_path) as folder:
         path = write_record(folder, make_record())
     values = json.loads(path.read_text())
@@ -71,7 +71,7 @@ def test_validations_read_back(tmp_path: Path, make_record, make_report):
     assert read_record(tmp_path).validations == (*parts, undefined)
 
 
-def test_a_record_of_layout_1_is_read(tmp_path: Path, make_record):
+def test_a_record_of_schema_1_is_read(tmp_path: Path, make_record):
     with RunFolder(tmp_path) as folder:
         path = write_record(folder, make_record())
     values = json.loads(path.read_text())
@@ -90,8 +90,8 @@ def test_an_unknown_status_is_a_bug(make_record):
         make_record(status="done")
 
 
-def test_no_run_is_refused_with_what_was_expected(tmp_path: Path, make_record):
-    with pytest.raises(InputError, match=r"not the folder of a run. It needs run\.json"):
+def test_a_folder_without_a_record_is_refused(tmp_path: Path, make_record):
+    with pytest.raises(InputError, match=r"not the folder of a run, because run\.json is missing"):
         read_record(tmp_path)
     (tmp_path / "run.json").write_text("[1]")
     with pytest.raises(InputError, match="not the folder of a run"):
@@ -103,7 +103,7 @@ def test_no_run_is_refused_with_what_was_expected(tmp_path: Path, make_record):
         read_record(tmp_path)
 
 
-def test_secrets_in_arguments_are_withheld(make_record):
+def test_secrets_in_arguments_are_redacted(make_record):
     record: RunRecord = make_record(
         arguments={
             "hub_token": "canary-1",
@@ -121,18 +121,18 @@ def test_secrets_in_arguments_are_withheld(make_record):
         ],
     )
     assert record.arguments == {
-        "hub_token": WITHHELD,
-        "api_key": WITHHELD,
+        "hub_token": REDACTED,
+        "api_key": REDACTED,
         "tokenizer_name": "kept",
         "max_tokens": 5,
         "hub_password": None,
         "train_file": "https://host.example/a.csv",
     }
-    assert record.command == ["classify.py", "--hub_token", WITHHELD, f"--api-key={WITHHELD}"]
-    assert command_words([]) == []
+    assert record.command == ["classify.py", "--hub_token", REDACTED, f"--api-key={REDACTED}"]
+    assert redact_command([]) == []
 
 
-def test_no_canary_of_the_environment_reaches_the_folder(
+def test_no_secret_of_the_environment_reaches_the_folder(
     tmp_path: Path, make_record, make_report, monkeypatch: pytest.MonkeyPatch
 ):
     canary = "canary-7f3a9c"
@@ -151,7 +151,7 @@ def test_no_canary_of_the_environment_reaches_the_folder(
     assert os.environ["HF_TOKEN"] == canary
 
 
-def test_ids_count_by_step_in_any_order_within_it():
+def test_the_hash_of_ids_ignores_only_their_order_within_a_step():
     def digest(*steps: list[int]) -> str:
         ids = StepIdsHash()
         for step in steps:
@@ -163,15 +163,15 @@ def test_ids_count_by_step_in_any_order_within_it():
     assert len(set(different)) == 4
 
 
-def test_history_leaves_out_a_torn_last_line(tmp_path: Path):
+def test_history_ignores_an_incomplete_last_line(tmp_path: Path):
     path = tmp_path / "history.jsonl"
     path.write_text('{"step": 1}\n{"step": 2}\n{"st')
     assert read_history(path) == ({"step": 1}, {"step": 2})
     path.write_text('{"step": 1}\n{"st\n{"step": 3}\n')
-    with pytest.raises(InputError, match=r"line 2: is no JSON"):
+    with pytest.raises(InputError, match=r"line 2: not valid JSON"):
         read_history(path)
     path.write_text("[]\n")
-    with pytest.raises(InputError, match=r"line 1: must be a JSON object"):
+    with pytest.raises(InputError, match=r"line 1: not a JSON object"):
         read_history(path)
     with pytest.raises(InputError, match="cannot be read"):
         read_history(tmp_path / "absent")
@@ -197,7 +197,7 @@ def test_peak_memory_is_that_of_a_fresh_process():
     done = subprocess.run(
         [sys.executable, "-c", GROW], capture_output=True, text=True, check=True, timeout=60
     )
-    # 64 MiB and the interpreter's own change; the ballast of the parent is not in it.
+    # 64 MiB and a little for the interpreter, without the ballast of the parent.
     assert 60 * 2**20 < int(done.stdout) < 90 * 2**20
 
 
@@ -224,11 +224,11 @@ def test_the_parts_of_the_peak_add_up():
     assert on_gpu.rest == 55
     short = device_memory(allocated=40, reserved=200).split(**parts)
     assert short.rest == 0
-    assert "rest: 0, since the parts add up to 5 bytes more than the peak" in short.protocol
+    assert "rest: 0, because the parts exceed the peak by 5 bytes" in short.protocol
     assert PeakMemory(None, None, None, "not measured").split(**parts).rest is None
 
 
-def test_record_holds_no_nan(tmp_path: Path, make_record):
+def test_the_record_contains_no_nan(tmp_path: Path, make_record):
     with RunFolder(tmp_path) as folder:
         path = write_record(folder, make_record(metrics={"cohen_kappa": float("nan")}))
     assert json.loads(path.read_text(), parse_constant=pytest.fail)["metrics"] == {

@@ -1,4 +1,4 @@
-"""`ampft report` prints a run again, however it ended."""
+"""`ampft report` prints a run, however it ended."""
 
 from __future__ import annotations
 
@@ -44,25 +44,27 @@ def test_prints_the_parts_of_the_peak(tmp_path: Path, make_record):
     ) in format_run(tmp_path)
 
 
-def test_a_placebo_is_called_one(tmp_path: Path, make_record):
+def test_a_placebo_is_named(tmp_path: Path, make_record):
     record = make_record()
     with RunFolder(tmp_path) as folder:
         write_record(folder, record)
         assert "placebo" not in format_run(tmp_path)
         write_record(folder, replace(record, model=replace(record.model, perturbed=True)))
-    assert "each weight one unit in its last place off (placebo)" in format_run(tmp_path)
+    assert "placebo: each initial weight changed by one unit in the last place" in format_run(
+        tmp_path
+    )
 
 
 @pytest.mark.parametrize(
     ("status", "words"),
     [
-        ("diverged", "diverged: its weights and figures are no result (loss is NaN)"),
-        ("contradicted", "stopped: its first step did not compute in the precision asked for"),
-        ("interrupted", "interrupted before its end"),
+        ("diverged", "diverged: its weights and figures are not results (loss is NaN)"),
+        ("contradicted", "stopped: its first step did not compute in the requested precision"),
+        ("interrupted", "interrupted"),
         ("running", "running, or killed"),
     ],
 )
-def test_says_how_an_unfinished_run_ended(tmp_path: Path, make_record, status: str, words: str):
+def test_shows_how_an_unfinished_run_ended(tmp_path: Path, make_record, status: str, words: str):
     with RunFolder(tmp_path) as folder:
         reason = "loss is NaN" if status == "diverged" else None
         record = make_record(status=status, reason=reason, best=None, memory=None, timings={})
@@ -70,19 +72,19 @@ def test_says_how_an_unfinished_run_ended(tmp_path: Path, make_record, status: s
     assert format_run(str(tmp_path)).splitlines()[-1].startswith(words)
 
 
-def test_a_folder_that_is_no_run(tmp_path: Path, make_record):
-    with pytest.raises(InputError, match=r"is no folder; name the --output_dir of a run"):
+def test_a_folder_without_a_run_is_refused(tmp_path: Path, make_record):
+    with pytest.raises(InputError, match=r"is not a folder. Name the --output_dir of a run"):
         format_run(tmp_path / "absent")
-    with pytest.raises(InputError, match=r"It needs run\.json"):
+    with pytest.raises(InputError, match=r"run\.json is missing"):
         format_run(tmp_path)
     with RunFolder(tmp_path) as folder:
         write_record(folder, make_record())
         folder.write_json("report.json", {"accuracy": 1})
-    with pytest.raises(InputError, match="is not a report as a run writes it"):
+    with pytest.raises(InputError, match="is not the report of a run"):
         format_run(tmp_path)
 
 
-def test_numbers_for_people():
+def test_durations_and_sizes_are_readable():
     assert [duration(s) for s in (9.44, 59.9, 59.96, 125.2, 3599.6, 7620)] == [
         "9.4 s", "59.9 s", "1 min 00 s", "2 min 05 s", "1 h 00 min", "2 h 07 min",
     ]  # fmt: skip

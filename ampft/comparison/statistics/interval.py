@@ -162,7 +162,7 @@ def estimate_difference(jackknife: JackknifeDifferences) -> DifferenceEstimate:
         jackknife.per_seed,
         jackknife.variance,
         jackknife.covariance,
-        smallest_variance=jackknife.one_case**2,
+        smallest_variance=jackknife.case_effect**2,
         cases=jackknife.cases,
         by_case=_by_case(jackknife),
     )

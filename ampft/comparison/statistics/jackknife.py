@@ -31,7 +31,7 @@ class JackknifeDifferences:
         covariance: C, the jackknife covariance of the differences at two seeds, mean over the
             pairs of seeds; may be negative. 0 with one seed.
         cases: n.
-        one_case: What one changed case is worth, see `Metric.changed_case`.
+        case_effect: Effect of one changed case, see `Metric.changed_case`.
         by_case: What each case contributes to the difference, mean over seeds, shape (n,), float64:
             the jackknife's pseudo-values, whose mean is the difference. For accuracy these are the
             differences themselves, from -1 (lost at every seed) to 1.
@@ -42,7 +42,7 @@ class JackknifeDifferences:
     variance: float
     covariance: float
     cases: int
-    one_case: float
+    case_effect: float
     by_case: FloatArray
     costliest: CostliestCase
 
@@ -90,7 +90,7 @@ def jackknife_differences(
         variance=diagonal / seeds,
         covariance=(float(covariances.sum()) - diagonal) / pairs if pairs else 0.0,
         cases=cases,
-        one_case=max(metric.changed_case(sums) for sums in baseline),
+        case_effect=max(metric.changed_case(sums) for sums in baseline),
         by_case=per_seed.mean() - (cases - 1) * (left_out - left_out.mean()),
         costliest=metric.costliest_case(baseline),
     )

@@ -1,4 +1,4 @@
-"""JSON Lines files and JSON arrays of objects, object by object."""
+"""JSON Lines files, and JSON arrays of objects."""
 
 from __future__ import annotations
 
@@ -8,38 +8,36 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
-from ampft.data.sources.delimited import undecodable, with_mark
-from ampft.data.sources.table import ROWS_LOOKED_AT, Row, Table, shown
+from ampft.data.sources.delimited import decoding_errors, without_mark
+from ampft.data.sources.table import SAMPLE_ROWS, Row, Table, quoted
 from ampft.errors import InputError
 
 CHARACTERS_AT_A_TIME = 2**20
 BLANKS = " \t\r\n"
-WANTED = "Wanted is one object per line, or one array of objects."
+EXPECTED = "The file must hold one object per line, or one array of objects."
 Numbered = tuple[int, dict[str, Any]]
 
 
 def read_json(path: Path, *, encoding: str) -> Table:
     """Open a file that has one JSON object per line, or one array of objects.
 
-    Its columns are the keys of the first 1,000 objects; a key that an object lacks is a missing
+    The columns are the keys of the first 1,000 objects. A key that an object lacks is a missing
     cell.
 
     Raises:
-        InputError: For a file without objects at once; while rows are read, for what is not JSON,
-            not an object, or has a key twice, with file and line (of an array: file and row).
+        InputError: At once if the file has no objects. While rows are read, for invalid JSON, a
+            value that is not an object, and a duplicate key; the message names file and line (in
+            an array, file and row).
     """
 
     def objects() -> Iterator[Numbered]:
-        try:
-            with path.open(encoding=with_mark(encoding)) as file:
-                yield from array_items(file, path) if is_array else lines(file, path)
-        except UnicodeError as error:
-            raise InputError(undecodable(path, encoding, error)) from None
+        with decoding_errors(path, encoding), path.open(encoding=without_mark(encoding)) as file:
+            yield from array_objects(file, path) if is_array else line_objects(file, path)
 
     is_array = starts_with_bracket(path, encoding)
-    columns = tuple(dict.fromkeys(k for _, o in islice(objects(), ROWS_LOOKED_AT) for k in o))
+    columns = tuple(dict.fromkeys(k for _, o in islice(objects(), SAMPLE_ROWS) for k in o))
     if not columns:
-        raise InputError(f"{path}: the file has no JSON objects; one per example is wanted.")
+        raise InputError(f"{path}: the file has no JSON objects. {EXPECTED}")
 
     def read(names: Sequence[str]) -> Iterator[Row]:
         for number, item in objects():
@@ -50,61 +48,56 @@ def read_json(path: Path, *, encoding: str) -> Table:
 
 
 def starts_with_bracket(path: Path, encoding: str) -> bool:
-    """Tell an array from JSON Lines by the first character that is no blank."""
-    try:
-        with path.open(encoding=with_mark(encoding)) as file:
-            while part := file.read(CHARACTERS_AT_A_TIME):
-                if part.strip(BLANKS):
-                    return part.lstrip(BLANKS).startswith("[")
-    except UnicodeError as error:
-        raise InputError(undecodable(path, encoding, error)) from None
-    except LookupError:
-        raise InputError(f"--encoding: got {encoding!r}, which no codec of Python has.") from None
+    """Return whether the first character that is not white space starts an array."""
+    with decoding_errors(path, encoding), path.open(encoding=without_mark(encoding)) as file:
+        while part := file.read(CHARACTERS_AT_A_TIME):
+            if part.strip(BLANKS):
+                return part.lstrip(BLANKS).startswith("[")
     return False
 
 
-def no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Build an object; of a key that stands twice, json would silently take the last."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object; for duplicate keys, json would silently use the last value."""
+    item = dict(pairs)
+    if len(item) != len(pairs):
         keys = [key for key, _ in pairs]
-        twice = sorted({key for key in keys if keys.count(key) > 1})
-        raise KeyError(", ".join(map(shown, twice)))
-    return found
+        duplicates = sorted({key for key in keys if keys.count(key) > 1})
+        raise KeyError(", ".join(map(quoted, duplicates)))
+    return item
 
 
-DECODER = json.JSONDecoder(object_pairs_hook=no_key_twice)
+DECODER = json.JSONDecoder(object_pairs_hook=unique_keys)
 
 
-def lines(file: TextIO, path: Path) -> Iterator[Numbered]:
-    """Yield (line, object) of JSON Lines; blank lines are read over."""
+def line_objects(file: TextIO, path: Path) -> Iterator[Numbered]:
+    """Yield (line, object) of JSON Lines; blank lines are skipped."""
     for number, content in enumerate(file, start=1):
         if content.strip(BLANKS):
-            place = f"{path}, line {number}"
+            location = f"{path}, line {number}"
             try:
                 item = DECODER.decode(content)
             except json.JSONDecodeError as error:
-                raise InputError(f"{place}: not JSON ({error.msg}). {WANTED}") from None
+                raise InputError(f"{location}: not valid JSON ({error.msg}). {EXPECTED}") from None
             except KeyError as error:
-                raise InputError(f"{place}: a key stands twice: {error.args[0]}.") from None
-            yield number, as_object(item, place)
+                raise InputError(f"{location}: duplicate key {error.args[0]}.") from None
+            yield number, as_object(item, location)
 
 
-def array_items(file: TextIO, path: Path) -> Iterator[Numbered]:
-    """Yield (row, object) of the JSON array that makes up the whole file."""
+def array_objects(file: TextIO, path: Path) -> Iterator[Numbered]:
+    """Yield (row, object) of a file that is one JSON array."""
     try:
         items = DECODER.decode(file.read())
     except json.JSONDecodeError as error:
-        where = f"{path}, line {error.lineno}"
-        raise InputError(f"{where}: not JSON ({error.msg}). {WANTED}") from None
+        location = f"{path}, line {error.lineno}"
+        raise InputError(f"{location}: not valid JSON ({error.msg}). {EXPECTED}") from None
     except KeyError as error:
-        raise InputError(f"{path}: a key stands twice in one object: {error.args[0]}.") from None
+        raise InputError(f"{path}: duplicate key {error.args[0]} in an object.") from None
     for number, item in enumerate(items, start=1):
         yield number, as_object(item, f"{path}, row {number}")
 
 
-def as_object(item: object, place: str) -> dict[str, Any]:
-    """Return a decoded object, or say where something else stands."""
+def as_object(item: object, location: str) -> dict[str, Any]:
+    """Return `item`, or raise InputError if it is not an object."""
     if not isinstance(item, dict):
-        raise InputError(f"{place}: found {type(item).__name__}. {WANTED}")
+        raise InputError(f"{location}: received {type(item).__name__}. {EXPECTED}")
     return item

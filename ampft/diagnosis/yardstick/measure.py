@@ -36,7 +36,7 @@ from ampft.models.weights import LoadedModel
 from ampft.precision.accelerator import separate_accelerators, training_device
 from ampft.precision.modes import canonical_mode
 from ampft.precision.resolve import Precision, resolve
-from ampft.runs.history import BAR
+from ampft.runs.history import PROGRESS_FORMAT
 from ampft.runs.prepare import load_task, prepare_mode, start_clock
 from ampft.runs.record import RunRecord, read_record
 from ampft.tasks.task import Task
@@ -224,7 +224,7 @@ def _measure_weights(
         disable=None,  # shown only on a terminal
         file=sys.stderr,
         dynamic_ncols=True,
-        bar_format=BAR.replace("{postfix}", ""),
+        bar_format=PROGRESS_FORMAT.replace("{postfix}", ""),
         leave=False,
     )
     noise, errors = accumulate(pairs, reference, sources, blocks_of(reference.model))
