@@ -25,12 +25,10 @@ def fresh_accelerate(monkeypatch):
     """No Accelerator yet in this process, on the CPU with one thread; all is restored later."""
     from global_state import fresh_global_state
 
-    from ampft.precision.tf32 import float32_settings_restored
-
     for name in [name for name in os.environ if name.startswith("ACCELERATE_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
-    with fresh_global_state(), float32_settings_restored():
+    with fresh_global_state():
         yield
 
 
