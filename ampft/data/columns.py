@@ -23,11 +23,22 @@ PAIRS = (
 TEXTS = ("text", "sentence", "content", "review", "comment", "utterance", "tweet", "title")
 LABELS = ("label", "labels", "class", "category", "target", "sentiment", "intent")
 
-SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars", ",": "commas"}
+DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 
 LABEL_FLAG = "--label_column_name"
 
 Describe = Callable[[], str]
+USUAL_NAMES = frozenset({*LABELS, *TEXTS, *chain.from_iterable(PAIRS)})
+
+
+def is_usual(name: str) -> bool:
+    """Return whether a text or label column often has this name, in any case."""
+    return folded(name) in USUAL_NAMES
+
+
+def folded(name: str) -> str:
+    """Return a column name without case and surrounding blanks."""
+    return name.strip().casefold()
 
 
 @dataclass(frozen=True)
@@ -155,8 +166,8 @@ def header_hint(columns: Sequence[str]) -> str:
         " If these are not column names, the file lacks a header: add a first line with the names."
     )
     if len(columns) == 1:
-        for separator, name in SEPARATORS.items():
-            if separator in columns[0]:
+        for delimiter, name in DELIMITERS.items():
+            if delimiter in columns[0]:
                 return (
                     f"{hint} The file seems to be separated by {name}; .csv files need commas, .tsv"
                     " files tabs."

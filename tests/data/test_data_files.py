@@ -87,7 +87,12 @@ REFUSED = {
     "quote not doubled": ("train.csv", 'text,label\n"a "b" c",0\n', r"train\.csv, line 2: .*quote"),
     "ragged TSV": ("train.tsv", "text\tlabel\na\tb\t0\n", r"train\.tsv, line 2: 3 fields, .*plain"),
     "NUL": ("train.csv", "text,label\na,0\nb\0,1\n", r"train\.csv, line 3: a NUL character"),
-    "semicolons": ("train.csv", "text;label\na;0\n", r"separated by semicolons"),
+    "semicolons in a TSV file": ("train.tsv", "text;label\na;0\n", r"separated by semicolons"),
+    "ragged row between semicolons": (
+        "train.csv",
+        "text;label\na, b;0\nc; d;1\n",
+        r"train\.csv, line 3: 3 fields, .*A text with semicolons must be in double quotes",
+    ),
     "broken JSON Lines": (
         "train.jsonl",
         '{"text":"a","label":0}\n{"text"\n',
@@ -162,6 +167,26 @@ def test_what_the_standards_allow_is_read(tmp_path, case):
     else:
         values = [row[("text", "label").index(column)] for row in rows]
         assert values == ["None", "NA", "null", "nan"]
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t", "|"])
+def test_another_delimiter_is_detected_and_said(tmp_path, delimiter):
+    content = f'text{delimiter}label\none, two, three{delimiter}0\n"a{delimiter}b, c"{delimiter}1\n'
+    data = load(tmp_path, content)
+    assert rows_of(data) == [("one, two, three", "0"), (f"a{delimiter}b, c", "1")]
+    assert any("fields are separated by" in note and "not by commas" in note for note in data.notes)
+
+
+def test_a_delimiter_without_usual_names_is_detected_by_its_columns(tmp_path):
+    columns = {"text_column_names": ("Satz",), "label_column_names": ("Art",)}
+    data = load(tmp_path, "Satz;Art\na, b;0\nc;1\n", **columns)
+    assert rows_of(data) == [("a, b", "0"), ("c", "1")]
+
+
+def test_commas_are_kept_where_texts_have_as_many_semicolons(tmp_path):
+    data = load(tmp_path, "text,label\na; b,0\nc; d,1\n")
+    assert rows_of(data) == [("a; b", "0"), ("c; d", "1")]
+    assert not any("separated" in note for note in data.notes)
 
 
 def test_line_breaks_commas_and_quotes_inside_quotes_belong_to_the_text(tmp_path):

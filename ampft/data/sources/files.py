@@ -93,7 +93,7 @@ def load_files(request: DataRequest) -> tuple[dict[str, LabelledRows], DataColum
     for table in tables.values():
         columns.require_in(table.columns, origin=table.origin)
     rows = {split: read_rows(table, columns, request) for split, table in tables.items()}
-    return rows, columns, notes
+    return rows, columns, [*(note for table in tables.values() for note in table.notes), *notes]
 
 
 def choose_columns(table: Table, request: DataRequest) -> tuple[DataColumns, list[str]]:

@@ -24,12 +24,14 @@ class Table:
             each row. Numbers count from 1, in `unit`. Each call reads the file again.
         unit: `line` if numbers are lines of the file, `row` if they count examples.
         origin: The file as the user named it.
+        notes: Sentences about how the file is read, for the user.
     """
 
     columns: tuple[str, ...]
     read: Callable[[Sequence[str]], Iterator[Row]]
     unit: str
     origin: str
+    notes: tuple[str, ...] = ()
 
 
 def quoted(name: str) -> str:
