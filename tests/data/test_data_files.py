@@ -116,10 +116,18 @@ REFUSED = {
     ),
     "no Parquet": ("train.parquet", "text,label\n", r"train\.parquet: not a readable Parquet file"),
     "unknown ending": (
-        "train.xlsx",
+        "train.txt",
         "",
-        r"--train_file: received .*train\.xlsx; allowed are files that end in \.csv",
+        r"--train_file: received .*train\.txt; allowed are files that end in \.csv",
     ),
+    "Excel": ("train.xlsx", b"PK\3\4", r"--train_file: .*train\.xlsx is a spreadsheet.*CSV UTF-8"),
+    "Excel called CSV": ("train.csv", b"PK\3\4\x14\0", r"train\.csv is a spreadsheet"),
+    "old Excel called CSV": (
+        "train.csv",
+        bytes.fromhex("d0cf11e0a1b11ae1"),
+        r"train\.csv is a spreadsheet",
+    ),
+    "ZIP archive": ("train.csv.zip", b"PK\3\4", r"train\.csv\.zip; allowed are files that end in"),
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -89,21 +89,18 @@ def detect_delimiter(path: Path, encoding: str) -> str:
     """
 
     def fit(delimiter: str) -> tuple[bool, int, bool]:
+        rows = numbered_rows(
+            path, encoding=encoding, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL
+        )
         try:
-            with closing(
-                numbered_rows(
-                    path, encoding=encoding, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL
-                )
-            ) as rows:
-                _, header = next(rows, (0, []))
-                if len(header) < 2:
-                    return False, 0, False
-                names = sum(map(is_usual, header))
-                sample = islice(rows, SAMPLE_ROWS)
-                constant = all(len(fields) == len(header) for _, fields in sample)
+            _, header = next(rows, (0, []))
+            if len(header) < 2:
+                return False, 0, False
+            sample = islice(rows, SAMPLE_ROWS)
+            constant = all(len(fields) == len(header) for _, fields in sample)
         except InputError:  # whoever reads the rows reports it
             return False, 0, False
-        return constant, names, delimiter == ","
+        return constant, sum(map(is_usual, header)), delimiter == ","
 
     fits = {delimiter: fit(delimiter) for delimiter in DELIMITERS}
     best = max(fits, key=lambda delimiter: fits[delimiter])

@@ -45,6 +45,9 @@ READERS: dict[str, Reader] = {
 }
 FLAGS = {"train": "--train_file", "validation": "--validation_file", "test": "--test_file"}
 ROWS_AT_A_TIME = 4096
+WORKBOOK_SUFFIXES = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
+OLE_MAGIC = bytes.fromhex("d0cf11e0a1b11ae1")  # .xls: Compound File Binary, section 2.2
+ZIP_MAGIC = b"PK\x03\x04"  # .xlsx and .ods are ZIP archives
 
 
 def open_table(path: Path, *, flag: str, encoding: str) -> Table:
@@ -58,6 +61,11 @@ def open_table(path: Path, *, flag: str, encoding: str) -> Table:
     Raises:
         InputError: The file does not exist, its extension is unknown, or it cannot be read.
     """
+    if is_workbook(path):
+        raise InputError(
+            f"{flag}: {path} is a spreadsheet, which is not read. Save its sheet as CSV (in Excel"
+            ' "CSV UTF-8") and pass that file.'
+        )
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise InputError(
@@ -67,6 +75,16 @@ def open_table(path: Path, *, flag: str, encoding: str) -> Table:
     if not path.is_file():
         raise InputError(f"{flag}: the file {path} does not exist.")
     return reader(path, encoding=encoding)
+
+
+def is_workbook(path: Path) -> bool:
+    """Return whether a file is a workbook of Excel or LibreOffice, by content or by name."""
+    suffix = path.suffix.lower()
+    if suffix not in READERS or not path.is_file():
+        return suffix in WORKBOOK_SUFFIXES
+    with path.open("rb") as file:
+        start = file.read(len(OLE_MAGIC))
+    return start == OLE_MAGIC or start.startswith(ZIP_MAGIC)
 
 
 def load_files(request: DataRequest) -> tuple[dict[str, LabelledRows], DataColumns, list[str]]:
