@@ -103,6 +103,22 @@ REFUSED = {
         '[{"text":"a","label":0},{"text":]',
         r"line 1: not valid JSON",
     ),
+    "one object with several keys": (
+        "train.json",
+        '{"version": "1", "data": [{"text": "a", "label": 0}]}',
+        r"train\.json: .*one object with the keys 'version', 'data'\. .*Save the list in 'data'",
+    ),
+    "huge number in JSON": (
+        "train.jsonl",
+        f'{{"text":"a","label":0}}\n{{"text":"b","label":{"9" * 5000}}}\n',
+        r"train\.jsonl, line 2: a number has more than 4,300 digits",
+    ),
+    "deep JSON Lines": (
+        "train.jsonl",
+        f'{{"text":"a","label":{"[" * 100_000}{"]" * 100_000}}}\n',
+        r"train\.jsonl, line 1: values are nested too deeply",
+    ),
+    "deep JSON array": ("train.json", "[" * 100_000, r"train\.json: values are nested too deeply"),
     "no object": ("train.jsonl", '{"text":"a","label":0}\n[1]\n', r"line 2: received list"),
     "several labels": (
         "train.jsonl",
@@ -156,6 +172,16 @@ READ = {
     "JSON Lines": (
         "t.jsonl",
         "\n".join(json.dumps({"text": t, "label": y}) for t, y in ROWS),
+        None,
+    ),
+    "JSON array in an object": (
+        "t.json",
+        json.dumps({"data": [{"text": t, "label": y} for t, y in ROWS]}),
+        None,
+    ),
+    "JSON array in an object over several lines": (
+        "t.json",
+        json.dumps({"data": [{"text": t, "label": y} for t, y in ROWS]}, indent=1),
         None,
     ),
     "JSON array": (
@@ -239,6 +265,12 @@ def test_a_missing_label_that_makes_integers_floats_is_refused(tmp_path):
     path = parquet(tmp_path, {"text": ["a", "b", "c"], "label": [0.0, float("nan"), 1.0]})
     with pytest.raises(InputError, match=r"train\.parquet, row 2: no label"):
         load_data(DataRequest(train_file=path, **NO_SPLITS))
+
+
+def test_the_key_of_a_wrapped_json_array_is_said(tmp_path):
+    content = json.dumps({"rows": [{"text": t, "label": y} for t, y in ROWS]})
+    notes = load(tmp_path, content, "train.json").notes
+    assert any("rows are read from the key 'rows'" in note for note in notes)
 
 
 def test_large_json_array_is_read_in_parts(tmp_path, monkeypatch):
