@@ -16,7 +16,15 @@ from typing import Protocol
 import pyarrow as pa
 from datasets import Dataset
 
-from ampft.data.columns import DataColumns, label_columns, require, text_columns
+from ampft.data.columns import (
+    DataColumns,
+    label_columns,
+    require,
+    respelled,
+    respelling_notes,
+    text_columns,
+    wanted_names,
+)
 from ampft.data.label_parser import LabelParser
 from ampft.data.request import DataRequest
 from ampft.data.row_collector import LabelledRows, RowCollector, location
@@ -107,11 +115,25 @@ def load_files(request: DataRequest) -> tuple[dict[str, LabelledRows], DataColum
         split: open_table(path, flag=FLAGS[split], encoding=request.encoding)
         for split, path in request.files.items()
     }
+    train = tables["train"]
+    tables["train"] = respell(
+        train,
+        wanted_names(
+            train.columns, texts=request.text_column_names, labels=request.label_column_names
+        ),
+    )
     columns, notes = choose_columns(tables["train"], request)
-    for table in tables.values():
-        columns.require_in(table.columns, origin=table.origin)
+    for split, table in tables.items():
+        tables[split] = respell(table, (*columns.inputs, *columns.labels.columns))
+        columns.require_in(tables[split].columns, origin=table.origin)
     rows = {split: read_rows(table, columns, request) for split, table in tables.items()}
     return rows, columns, [*(note for table in tables.values() for note in table.notes), *notes]
+
+
+def respell(table: Table, wanted: Sequence[str]) -> Table:
+    """Return the table with the wanted names for columns that differ only in case or blanks."""
+    names = respelled(table.columns, wanted)
+    return table.renamed(names, respelling_notes(names, table.origin)) if names else table
 
 
 def choose_columns(table: Table, request: DataRequest) -> tuple[DataColumns, list[str]]:
@@ -174,7 +196,7 @@ def load_texts(
     Raises:
         InputError: A column or a text is missing; the message names the rows.
     """
-    table = open_table(path, flag="FILE", encoding=encoding)
+    table = respell(open_table(path, flag="FILE", encoding=encoding), text_column_names)
     require(
         text_column_names,
         table.columns,

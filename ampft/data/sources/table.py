@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from ampft.errors import InputError
 
@@ -32,6 +32,16 @@ class Table:
     unit: str
     origin: str
     notes: tuple[str, ...] = ()
+
+    def renamed(self, names: Mapping[str, str], notes: tuple[str, ...]) -> Table:
+        """Return the table with new names for some columns, and notes that say so."""
+        old = {names.get(column, column): column for column in self.columns}
+        return replace(
+            self,
+            columns=tuple(old),
+            read=lambda wanted: self.read([old[name] for name in wanted]),
+            notes=(*self.notes, *notes),
+        )
 
 
 def quoted(name: str) -> str:
