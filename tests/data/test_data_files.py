@@ -125,6 +125,31 @@ REFUSED = {
         '{"text":"a","label":[0,1]}\n',
         r"line 1: several labels, .*Add --task multi-label",
     ),
+    "nested text": (
+        "train.jsonl",
+        '{"text":"a","label":0}\n{"text":["b","c"],"label":0}\n',
+        r"train\.jsonl, line 2: column 'text' holds a nested value \(list \"\['b', 'c'\]\"\)",
+    ),
+    "scores": (
+        "train.csv",
+        csv_of((f"t{i}", str(i / 8)) for i in range(12)),
+        r"the labels are 12 different numbers such as 0\.125\. .*regression",
+    ),
+    "many scores": (
+        "train.csv",
+        csv_of((f"t{i}", str(i % 50 / 10)) for i in range(500)),
+        r"the labels are 50 different numbers such as 0\.1\. .*regression",
+    ),
+    "lists of labels": (
+        "train.csv",
+        csv_of((f"t{i}", f'"{i % 4},{i % 5}"') for i in range(40)),
+        r"20 of 20 different labels contain ',', such as '0,0', .*--task multi-label\.",
+    ),
+    "lists of labels between bars": (
+        "train.csv",
+        csv_of((f"t{i}", "|".join("abcd"[: i % 4 + 1][i % 3 :] or "a")) for i in range(40)),
+        r"--task multi-label --label_separator '\|'",
+    ),
     "half a surrogate": (
         "train.jsonl",
         '{"text":"\\ud800","label":0}\n',
@@ -289,6 +314,21 @@ def test_ignored_labels_are_left_out_and_counted(tmp_path):
     data = load(tmp_path, "text,label\na,0\nb,-1\nc,1\n", ignore_labels=("-1",))
     assert rows_of(data) == [("a", "0"), ("c", "1")]
     assert any("1 rows with the label '-1' are left out" in note for note in data.notes)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        [str(i / 2) for i in range(1, 11)],
+        [str(i) for i in range(30)],
+        ['"Paris, France"', '"Lyon, France"', '"Rome, Italy"'],
+        [f"{kind}; {place}" for kind in ("art", "war") for place in ("home", "abroad")],
+    ],
+    ids=["half stars", "whole numbers", "commas", "semicolons"],
+)
+def test_numbers_and_commas_can_be_classes(tmp_path, labels):
+    data = load(tmp_path, csv_of((f"t{i}", y) for i, y in enumerate(labels * 3)))
+    assert set(data.label_names) == {label.strip('"') for label in labels}
 
 
 def test_labels_are_strings_that_sort_as_numbers(tmp_path):

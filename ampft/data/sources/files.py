@@ -170,7 +170,10 @@ def read_rows(table: Table, columns: DataColumns, request: DataRequest) -> Label
     def usable() -> Iterator[Sequence[str | None]]:
         for number, values in table.read((*columns.inputs, *columns.labels.columns)):
             row = f"{table.origin}, {table.unit} {number}"
-            inputs = [as_text(value, row) for value in values[:count]]
+            inputs = [
+                as_text(value, row, name)
+                for name, value in zip(columns.inputs, values[:count], strict=True)
+            ]
             if collector.add(number, inputs, columns.labels.parse(values[count:], row)):
                 yield inputs
 
@@ -208,7 +211,11 @@ def load_texts(
 
     def rows() -> Iterator[Sequence[str | None]]:
         for number, values in table.read(text_column_names):
-            texts = [as_text(value, f"{path}, {table.unit} {number}") for value in values]
+            row = f"{path}, {table.unit} {number}"
+            texts = [
+                as_text(value, row, name)
+                for name, value in zip(text_column_names, values, strict=True)
+            ]
             if None in texts:
                 missing.append(number)
             yield texts

@@ -212,5 +212,9 @@ def numbered_rows(
             number += 1
             inputs = list(values[:count])
             if columns.kind == "text":
-                inputs = [as_text(value, f"{origin}, row {number}") for value in inputs]
+                row = f"{origin}, row {number}"
+                inputs = [
+                    as_text(value, row, name)
+                    for name, value in zip(columns.inputs, inputs, strict=True)
+                ]
             yield number, inputs, list(values[count:])

@@ -59,10 +59,15 @@ def refuse_duplicates(columns: Sequence[str], origin: str) -> None:
         )
 
 
-def as_text(value: object, location: str) -> str | None:
+def as_text(value: object, location: str, column: str) -> str | None:
     """Return a cell as a string, or None if it is missing: null, NaN or only white space.
 
     The strings `None`, `NA` and `null` are texts. Numbers and booleans are spelled as in Python.
+
+    Args:
+        value: The cell.
+        location: File and line, for the messages.
+        column: Name of the column, for the messages.
 
     Raises:
         InputError: The cell holds a list or an object, which is neither a text nor a label.
@@ -75,8 +80,9 @@ def as_text(value: object, location: str) -> str | None:
     if isinstance(value, bool | int | float):
         return str(value)
     raise InputError(
-        f"{location}: received {type(value).__name__} {quoted(str(value))}; allowed is a text or a"
-        " single value."
+        f"{location}: column {quoted(column)} holds a nested value ({type(value).__name__}"
+        f" {quoted(str(value))}), but a cell must be a text or a single value. Write it as one"
+        " string, or name another column."
     )
 
 
