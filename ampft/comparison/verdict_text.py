@@ -41,6 +41,9 @@ def verdict_text(comparison: Comparison, arm: ArmResult) -> str:
     """
     if arm.status != "complete":
         return incomplete_text(arm)
+    suspect = next((side for side in (comparison.baseline, arm) if side.suspect_runs), None)
+    if suspect is not None:
+        return suspect_text(arm, suspect)
     if arm.difference is None:
         metric = without_interval(comparison, arm)
     else:
@@ -48,7 +51,7 @@ def verdict_text(comparison: Comparison, arm: ArmResult) -> str:
         metric = f"{difference}: {decision_text(comparison, arm.difference)}"
     changed = changed_predictions(comparison, arm)
     sentences = [
-        cost_text(arm, comparison.baseline),
+        cost_text(arm, comparison.baseline, placebo_speed=unreliable_speed(comparison)),
         f"{metric}.",
         f"{changed}." if changed else "",
         margin_text(comparison, arm.difference),
@@ -74,13 +77,36 @@ def incomplete_text(arm: ArmResult) -> str:
     return f"{name} failed because {runs} did not finish{seeds}{reason}."
 
 
-def cost_text(arm: ArmResult, baseline: ArmResult) -> str:
-    """Return one sentence on the speed and memory of a mode."""
+def suspect_text(arm: ArmResult, suspect: ArmResult) -> str:
+    """Return why a mode has no verdict: its models, or the baseline's, learned nothing."""
+    runs = suspect.suspect_runs
+    return (
+        f"{arm.name} has no verdict, because {len(runs)} of {len(suspect.runs)} runs of "
+        f"{suspect.name} ({seed_list([run.seed for run in runs])}) did not train well: "
+        f"{runs[0].warnings[0]}"
+    )
+
+
+def unreliable_speed(comparison: Comparison) -> float | None:
+    """Return the speed of the placebo if it shows that speeds are unreliable, otherwise None."""
+    return None if comparison.has_reliable_speeds else comparison.placebo_speed
+
+
+def cost_text(arm: ArmResult, baseline: ArmResult, *, placebo_speed: float | None = None) -> str:
+    """Return one sentence on the speed and memory of a mode.
+
+    Args:
+        arm: Neither the baseline nor the placebo.
+        baseline: Arm that it is compared with.
+        placebo_speed: Speed of the placebo relative to the baseline if it shows that speeds are
+            unreliable, otherwise None.
+    """
     if arm.execution == "emulated":
         return f"{arm.name} is emulated, so its speed says nothing about its speed on a GPU."
     memory = _memory_words(arm) if baseline.status == "complete" else None
-    if arm.speed is None or arm.speed.ratio is None or baseline.status != "complete":
-        return _unranked(arm, baseline, memory)
+    is_ranked = arm.speed is not None and baseline.status == "complete" and placebo_speed is None
+    if not is_ranked or arm.speed is None or arm.speed.ratio is None:
+        return _unranked(arm, baseline, memory, placebo_speed)
     direction, speed = _speed_words(arm, arm.speed.ratio, arm.speed.ratio_spread, baseline.name)
     if memory is None:
         return f"{arm.name} is {speed}."
@@ -111,7 +137,12 @@ def _range(low: float, high: float) -> str:
     return f"range {ratio_range(low, high)} over the seeds"
 
 
-def _unranked(arm: ArmResult, baseline: ArmResult, memory: tuple[int, str, str] | None) -> str:
+def _unranked(
+    arm: ArmResult,
+    baseline: ArmResult,
+    memory: tuple[int, str, str] | None,
+    placebo_speed: float | None,
+) -> str:
     """Return why a mode is not ranked against the baseline."""
     is_timed = arm.speed is not None and bool(arm.speed.step_seconds)
     if baseline.status != "complete" and (is_timed or arm.memory is not None):
@@ -122,6 +153,11 @@ def _unranked(arm: ArmResult, baseline: ArmResult, memory: tuple[int, str, str] 
     why = "was not measured"
     if is_timed and baseline.execution == "emulated":
         why = f"is not ranked because {baseline.name} is emulated"
+    elif is_timed and placebo_speed is not None:
+        why = (
+            f"is not ranked because the placebo, which computes the same as {baseline.name}, ran "
+            f"at {ratio_text(placebo_speed)}x its speed"
+        )
     if memory is not None:
         return f"{arm.name} needs {memory[1]} {memory[2]} {baseline.name}; its speed {why}."
     if is_timed:

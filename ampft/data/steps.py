@@ -301,3 +301,10 @@ class _EpochSteps(Dataset[StepBatch]):
 def _identity(step_batch: StepBatch) -> StepBatch:
     """Keep DataLoader from converting the arrays and numbers of a step batch."""
     return step_batch
+
+
+def varied_ids(lengths: IntArray, count: int = 4) -> IntArray:
+    """Return the ids of up to `count` examples, from the shortest to the longest."""
+    by_length = np.argsort(lengths, kind="stable")
+    ids = by_length[np.linspace(0, len(by_length) - 1, num=count).astype(np.int64)]
+    return np.unique(ids)

@@ -18,6 +18,16 @@ from ampft.errors import InputError, PrecisionContradicted, TrainingStopped
 from ampft.evaluation.baseline import baseline_summary
 from ampft.evaluation.evaluate import evaluate
 from ampft.evaluation.float32 import in_float32
+from ampft.evaluation.sanity import (
+    EXPLODED,
+    NOT_BETTER,
+    chance_loss,
+    constant_outcome,
+    constant_summary,
+    loss_warnings,
+    outcome_warnings,
+    validation_warnings,
+)
 from ampft.files import is_disk_error
 from ampft.precision.executed import ExecutedDtypes, contradiction
 from ampft.precision.modes import is_fp32
@@ -171,6 +181,8 @@ class Run:
         outcome = self._predict(model, split)
         memory = self._memory()  # before predicting in fp32, which only comparisons do
         outcome_fp32 = self._predict_fp32(model, split)
+        constant = constant_outcome(prepared.task, split)
+        warnings = self._warnings(outcome, constant)
         prepared.accelerator.end_training()
         if self.folder is None:
             return
@@ -189,19 +201,40 @@ class Run:
             },
             memory=memory,
             metrics=metrics,
+            metrics_chance=constant.metrics(),
             metrics_fp32=metrics_fp32,
+            warnings=warnings,
         )
         references = partial(prepared.task.references, split)
         write_results(self.folder, record, report, outcome, references, outcome_fp32=outcome_fp32)
         self.finished = True
         self.history.close()
         print_line(f"\n{report_with_heading(report, selected=metrics['selected'])}")
+        print_line(labelled("chance", constant_summary(prepared.task, constant)))
         if baseline:
             print_line(labelled("baseline", baseline))
+        for warning in warnings.values():
+            print_line(labelled("warning", warning))
         print_line(
             labelled("wrote", f"{self.folder.path}: model, report, predictions, history, record")
         )
         print_line(result_line(record))
+
+    def _warnings(self, outcome: Outcome, constant: Outcome) -> dict[str, str]:
+        """Return what speaks against the result.
+
+        Raises:
+            TrainingStopped: The loss exploded, and the predictions are of no use.
+        """
+        task = self.prepared.task
+        found = {
+            **loss_warnings(self.history.losses, chance_loss(task)),
+            **validation_warnings([part.metrics for part in self.validations]),
+            **outcome_warnings(outcome, constant, task),
+        }
+        if EXPLODED in found and NOT_BETTER in found:
+            raise TrainingStopped(found[EXPLODED])
+        return found
 
     def record_stop(self, status: str, reason: str) -> None:
         """Record why the run stopped early; the other files in its folder remain."""
@@ -233,6 +266,7 @@ class Run:
             self.prepared.task,
             split,
             batch_size=self.prepared.args.per_device_eval_batch_size,
+            first_batch=self.first_step.checked(f"the evaluation on {split}"),
         )
 
     def _predict_fp32(self, model: nn.Module, split: str) -> Outcome | None:

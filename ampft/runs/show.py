@@ -36,7 +36,8 @@ def format_run(folder: str | os.PathLike[str]) -> str:
     report = read_report(path, record)
     selected = bool(record.metrics.get("selected"))
     table = "" if report is None else f"{report_with_heading(report, selected=selected)}\n"
-    return f"{heading(record)}\n\n{table}{closing_line(record, report)}"
+    warnings = "".join(f"warning: {inert(text)}\n" for text in record.warnings.values())
+    return f"{heading(record)}\n\n{table}{warnings}{closing_line(record, report)}"
 
 
 def read_report(folder: Path, record: RunRecord) -> Report | None:

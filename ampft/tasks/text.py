@@ -14,11 +14,12 @@ from torch import Tensor
 from transformers import DataCollatorWithPadding
 
 from ampft.data.dataset import ClassificationData
-from ampft.data.steps import IntArray
+from ampft.data.steps import IntArray, varied_ids
 from ampft.models.embedding_gradient import reuse_gradient_memory
 from ampft.models.minilm import default_model
 from ampft.models.packing.families import packing_support
 from ampft.models.packing.install import install_packing, limit_kernel_caches, verify_packing
+from ampft.models.padding import padding_difference
 from ampft.models.pretrained import (
     enable_gradient_checkpointing,
     load_config,
@@ -88,7 +89,22 @@ class TextInputs:
             enable_gradient_checkpointing(model)
         reuse_gradient_memory(model)
         padding_free, reason = self._remove_padding(model, requested=settings.remove_padding)
+        if not padding_free:
+            notes = (*notes, *self._notes_on_padding(model))
         return LoadedModel(model, self.model_name, padding_free, (*notes, reason))
+
+    def _notes_on_padding(self, model: Any) -> tuple[str, ...]:
+        """Return a warning if the model's results depend on padding."""
+        examples = self.tokens["train"]
+        difference = padding_difference(model, examples.collate(varied_ids(examples.lengths)))
+        if difference <= PACKED_LOGITS_TOLERANCE:
+            return ()
+        return (
+            f"its results depend on padding: logits of a padded batch differ by {difference:.1%} "
+            "from those of each text alone, so that gradients and predictions depend on how texts "
+            "are batched. With --per_device_train_batch_size 1 and --per_device_eval_batch_size 1 "
+            "they do not",
+        )
 
     def _remove_padding(self, model: Any, *, requested: bool) -> tuple[bool, str]:
         if not requested:
@@ -97,18 +113,12 @@ class TextInputs:
         if not support.supported:
             return False, f"padded path: {support.reason}; micro-batches sorted by length"
         limit_kernel_caches()  # must precede the first product
-        difference = verify_packing(model, self._varied_lengths())
+        examples = self.tokens["train"]
+        difference = verify_packing(model, examples.collate(varied_ids(examples.lengths)))
         if not difference <= PACKED_LOGITS_TOLERANCE:
             return False, f"padded path: logits without padding differ by {difference:.1e}"
         install_packing(model)
         return True, f"padding-free path: {support.reason} (logits equal within {difference:.0e})"
-
-    def _varied_lengths(self) -> Mapping[str, Tensor]:
-        """Return a batch of a few training examples from the shortest to the longest."""
-        examples = self.tokens["train"]
-        by_length = np.argsort(examples.lengths, kind="stable")
-        ids = by_length[np.linspace(0, len(by_length) - 1, num=4).astype(np.int64)]
-        return examples.collate(np.unique(ids))
 
     def references(self, split: str, rows: slice) -> Mapping[str, Sequence[str]]:
         """Return the texts of the examples `rows`, one column per input column."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 # Control, format (including right-to-left marks), surrogate, line and paragraph separator.
 HOSTILE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 # Persian and the Indic scripts use these two to spell words.
 SPELLING_JOINERS = frozenset("\u200c\u200d")
+_SPACES = re.compile(r"[ \t\r\n\f\v]+")
 
 
 def is_hostile(character: str) -> bool:
@@ -20,6 +22,11 @@ def is_hostile(character: str) -> bool:
 def inert(text: str) -> str:
     """Return `text` on one line, with control and direction characters escaped."""
     return "".join(_escaped(c) if is_hostile(c) else c for c in text)
+
+
+def one_line(text: str) -> str:
+    """Return `text` inert, with every run of spaces and line breaks as one space."""
+    return inert(_SPACES.sub(" ", text).strip())
 
 
 def display_width(text: str) -> int:

@@ -16,6 +16,8 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 MODULES = ("simulated_seeds", "simulated_losses", "simulated_grid", "interval_calibration")
 COMPARISONS = 250
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def modules():
@@ -128,7 +130,6 @@ def many(setting, modules, comparisons=1):
     return means.mean(axis=0), means.std(axis=0) / np.sqrt(comparisons)
 
 
-@pytest.mark.slow
 def test_the_true_difference_is_what_was_set(modules):
     """By many comparisons: mode x seed and mode x example move the mode's thresholds."""
     seeds, losses = modules["simulated_seeds"], modules["simulated_losses"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from running import REPOSITORY, call, clean_environment, succeeded, text_settings
+from running import REPOSITORY, call, call_here, clean_environment, succeeded, text_settings
 
 COMPARE = "recipes/compare_precision.py"
 PLANNED = [
@@ -161,7 +161,7 @@ def test_the_plan_records_its_progress(compared):
 def test_a_lost_run_is_repeated(compared):
     shutil.rmtree(compared.folder / "runs" / PLANNED[4])
     before = (compared.folder / "comparison.json").read_text()
-    done = succeeded(call(*compared.words))
+    done = succeeded(call_here(*compared.words[1:]))
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("run ")]
     assert line.startswith("run 5/9 bf16 seed 6: accuracy ")
     assert compared.read("plan.json")["looks_taken"] == [3]
@@ -172,7 +172,7 @@ def test_a_lost_run_is_repeated(compared):
 
 
 def test_another_plan_in_the_same_folder_is_refused(compared):
-    done = call(*compared.words, "--learning_rate", "1e-3")
+    done = call_here(*compared.words[1:], "--learning_rate", "1e-3")
     assert done.returncode == 2
     assert done.stdout == ""
     assert "holds another comparison: --learning_rate was 0.008 and is now 0.001" in done.stderr
@@ -189,8 +189,8 @@ def test_input_that_runs_would_refuse_is_refused_before_anything_is_written(
     files, tiny_model, tmp_path, own, more, message
 ):
     folder = tmp_path / "cmp"
-    done = call(
-        sys.executable, COMPARE, "--output_dir", folder, *own, "--",
+    done = call_here(
+        COMPARE, "--output_dir", folder, *own, "--",
         *settings(files, tiny_model), *more,
     )  # fmt: skip
     assert done.returncode == 2

@@ -193,14 +193,19 @@ def _evidence(
         estimates[group.name] = estimate(arm.in_mode, base.in_mode, metric)
         if arm.in_fp32 and base_fp32:
             estimates_fp32[group.name] = estimate(arm.in_fp32, base_fp32, metric)
-    placebos = {group.name for group in groups if group.is_placebo}
-    modes = {name: each for name, each in estimates.items() if name not in placebos}
+    judged = {
+        group.name: estimates[group.name]
+        for group in groups
+        if group.name in estimates and not group.is_placebo
+        if not (group.is_suspect or groups[0].is_suspect)
+    }
     return replace(
         evidence,
-        differences=with_verdicts(modes, metric, margin=margin, alpha=alpha)
+        differences=with_verdicts(judged, metric, margin=margin, alpha=alpha)
         | {
-            name: without_verdict(estimates[name], alpha=alpha)
-            for name in placebos & set(estimates)
+            name: without_verdict(each, alpha=alpha)
+            for name, each in estimates.items()
+            if name not in judged
         },
         differences_fp32={
             name: without_verdict(each, alpha=alpha) for name, each in estimates_fp32.items()
@@ -276,6 +281,7 @@ def _arm_result(group: RunGroup, evidence: _Evidence) -> ArmResult:
                 status=run.record.status,
                 reason=run.record.reason,
                 folder=run.folder.resolve().name,
+                warnings=tuple(run.record.warnings.values()),
             )
             for run in group.runs
         ),

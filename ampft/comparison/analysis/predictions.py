@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ampft.comparison.analysis.run_predictions import BINS, Cases, RunPredictions
+from ampft.comparison.analysis.run_predictions import BINS, Cases, RunPredictions, rows_differ
 from ampft.comparison.findings import CalibrationBin, ClassFigures, FlippedExample, Flips
 from ampft.comparison.statistics.mcnemar import mcnemar_mid_p
 from ampft.errors import InputError
@@ -36,7 +35,7 @@ def flips(
         texts: A predictions.parquet with the inputs of the examples.
     """
     pairs = list(zip(predictions, baseline, strict=True))
-    flipped = np.stack([_differ(arm.choices, base.choices) for arm, base in pairs])
+    flipped = np.stack([rows_differ(arm.choices, base.choices) for arm, base in pairs])
     gained = [int((arm.correct & ~base.correct).sum()) for arm, base in pairs]
     lost = [int((base.correct & ~arm.correct).sum()) for arm, base in pairs]
     per_seed = flipped.sum(axis=1).tolist()
@@ -48,12 +47,6 @@ def flips(
         mcnemar_mid_p=tuple(mcnemar_mid_p(g, k) for g, k in zip(gained, lost, strict=True)),
         examples=_examples(cases, predictions, baseline, flipped, texts),
     )
-
-
-def _differ(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Return (n,) whether the rows of two (n, ...) arrays differ."""
-    differ: npt.NDArray[np.bool_] = (one != other).reshape(len(one), -1).any(axis=1)
-    return differ
 
 
 def _examples(

@@ -157,6 +157,12 @@ def check_recorded(
         )
 
 
+def rows_differ(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Return (n,) whether the rows of two (n, ...) arrays differ."""
+    differ: npt.NDArray[np.bool_] = (one != other).reshape(len(one), -1).any(axis=1)
+    return differ
+
+
 def _check_same_cases(path: Path, outcome: Outcome, cases: Cases) -> None:
     properties = {
         "kinds of labels": (cases.kind, outcome.kind),
@@ -171,7 +177,7 @@ def _check_same_cases(path: Path, outcome: Outcome, cases: Cases) -> None:
                 f"{inert(str(received))}. Compare runs that report on the same examples."
             )
     # The outcome checks that the ids are 0..n-1 in every file.
-    differs = (cases.truth != outcome.truth).reshape(len(outcome), -1).any(axis=1)
+    differs = rows_differ(cases.truth, outcome.truth)
     if differs.any():
         raise InputError(
             f"RUN: {cases.path} and {path} have different labels. The number of such examples is "
