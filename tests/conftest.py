@@ -25,25 +25,11 @@ def fresh_accelerate(monkeypatch):
     """No Accelerator yet in this process, on the CPU with one thread; all is restored later."""
     from global_state import fresh_global_state
 
-    from ampft.precision.tf32 import float32_settings_restored
-
     for name in [name for name in os.environ if name.startswith("ACCELERATE_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
-<<<<<<< HEAD
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    AcceleratorState._reset_state(reset_partial_state=True)
-    GradientState._reset_state()
-    with float32_settings_restored():
-        yield
-    AcceleratorState._reset_state(reset_partial_state=True)
-    GradientState._reset_state()
-    torch.set_num_threads(threads)
-=======
     with fresh_global_state():
         yield
->>>>>>> main
 
 
 @pytest.fixture(scope="session")
