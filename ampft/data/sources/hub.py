@@ -10,7 +10,16 @@ from pathlib import Path
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, Value, load_from_disk
 from datasets import load_dataset as read_dataset
 
-from ampft.data.columns import DataColumns, Describe, label_columns, require, text_columns
+from ampft.data.columns import (
+    DataColumns,
+    Describe,
+    label_columns,
+    require,
+    respelled,
+    respelling_notes,
+    text_columns,
+    wanted_names,
+)
 from ampft.data.dataset import batches
 from ampft.data.label_parser import LabelParser
 from ampft.data.request import DataRequest
@@ -41,6 +50,15 @@ def load_hub(request: DataRequest) -> tuple[dict[str, LabelledRows], DataColumns
     """
     name = str(request.dataset_name)
     splits, notes = standard_splits(fetch(name, request.dataset_config_name), name)
+    wanted = wanted_names(
+        splits["train"].column_names,
+        texts=request.text_column_names,
+        labels=request.label_column_names,
+    )
+    for split, part in splits.items():
+        names = respelled(part.column_names, wanted)
+        splits[split] = part.rename_columns(names)
+        notes += respelling_notes(names, f"{name}, split {split}")
     columns = choose_columns(splits["train"].features, request)
     notes.append(
         f"{columns.kind.capitalize()}s are read from {' and '.join(map(repr, columns.inputs))},"
@@ -194,5 +212,9 @@ def numbered_rows(
             number += 1
             inputs = list(values[:count])
             if columns.kind == "text":
-                inputs = [as_text(value, f"{origin}, row {number}") for value in inputs]
+                row = f"{origin}, row {number}"
+                inputs = [
+                    as_text(value, row, name)
+                    for name, value in zip(columns.inputs, inputs, strict=True)
+                ]
             yield number, inputs, list(values[count:])
