@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ampft.data.groups import Groups, find_groups
 from ampft.data.steps import StepBatch
 from ampft.errors import InputError, PrecisionContradicted, TrainingStopped
 from ampft.evaluation.baseline import baseline_summary
@@ -206,7 +207,15 @@ class Run:
             warnings=warnings,
         )
         references = partial(prepared.task.references, split)
-        write_results(self.folder, record, report, outcome, references, outcome_fp32=outcome_fp32)
+        write_results(
+            self.folder,
+            record,
+            report,
+            outcome,
+            references,
+            outcome_fp32=outcome_fp32,
+            groups=find_groups(prepared.task.data, split),
+        )
         self.finished = True
         self.history.close()
         print_line(f"\n{report_with_heading(report, selected=metrics['selected'])}")
@@ -403,6 +412,7 @@ def write_results(
     references: References,
     *,
     outcome_fp32: Outcome | None = None,
+    groups: Groups | None = None,
 ) -> None:
     """Write report, predictions, model card and, last, the record of a finished run.
 
@@ -413,13 +423,15 @@ def write_results(
         outcome: Outcome of the final evaluation.
         references: Input columns, as for `write_predictions`.
         outcome_fp32: Outcome of the same model in fp32; None writes no file for it.
+        groups: Groups of examples, as for `write_predictions`.
     """
     selected = bool(record.metrics.get("selected"))
     folder.write_text("report.txt", report_with_heading(report, selected=selected))
     folder.write_json("report.json", {**report.as_dict(), "selected": selected})
-    write_predictions(folder / "predictions.parquet", outcome, references)
+    write_predictions(folder / "predictions.parquet", outcome, references, groups=groups)
     if outcome_fp32 is not None:
-        write_predictions(folder / "predictions_fp32.parquet", outcome_fp32, references)
+        path = folder / "predictions_fp32.parquet"
+        write_predictions(path, outcome_fp32, references, groups=groups)
     folder.write_text("README.md", model_card(record, report))
     names = {path.name for path in folder.path.iterdir() if not path.name.startswith(".")}
     write_record(folder, replace(record, files=sorted(names | {"run.json"})))

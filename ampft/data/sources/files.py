@@ -25,6 +25,7 @@ from ampft.data.columns import (
     text_columns,
     wanted_names,
 )
+from ampft.data.groups import GROUP_COLUMN
 from ampft.data.label_parser import LabelParser
 from ampft.data.request import DataRequest
 from ampft.data.row_collector import LabelledRows, RowCollector, location
@@ -145,8 +146,9 @@ def choose_columns(table: Table, request: DataRequest) -> tuple[DataColumns, lis
     labels = label_columns(
         table.columns, request.label_column_names, origin=table.origin, describe=describe
     )
+    named_texts = request.text_column_names is not None
     inputs = text_columns(
-        table.columns,
+        [name for name in table.columns if named_texts or name != request.group_column],
         request.text_column_names,
         labels=labels,
         origin=table.origin,
@@ -159,25 +161,29 @@ def choose_columns(table: Table, request: DataRequest) -> tuple[DataColumns, lis
             f"{', '.join(map(repr, labels))}."
         )
     parser = LabelParser(labels, request.several_labels, request.label_separator)
-    return DataColumns(inputs, parser), notes
+    return DataColumns(inputs, parser, group=request.group_column), notes
 
 
 def read_rows(table: Table, columns: DataColumns, request: DataRequest) -> LabelledRows:
     """Check the rows of one file, and write the usable ones to an Arrow file."""
     count = len(columns.inputs)
+    group = (columns.group,) if columns.group else ()
     collector = RowCollector(origin=table.origin, unit=table.unit, columns=columns, request=request)
 
     def usable() -> Iterator[Sequence[str | None]]:
-        for number, values in table.read((*columns.inputs, *columns.labels.columns)):
+        names = (*columns.inputs, *group, *columns.labels.columns)
+        for number, values in table.read(names):
             row = f"{table.origin}, {table.unit} {number}"
-            inputs = [
+            texts = [
                 as_text(value, row, name)
-                for name, value in zip(columns.inputs, values[:count], strict=True)
+                for name, value in zip(names, values[: count + len(group)], strict=False)
             ]
-            if collector.add(number, inputs, columns.labels.parse(values[count:], row)):
-                yield inputs
+            labels = columns.labels.parse(values[len(texts) :], row)
+            if collector.add(number, texts[:count], labels):
+                yield texts
 
-    return collector.finish(write_arrow(usable(), columns.inputs), declared=columns.labels.classes)
+    written = write_arrow(usable(), (*columns.inputs, *([GROUP_COLUMN] if group else [])))
+    return collector.finish(written, declared=columns.labels.classes)
 
 
 def load_texts(
