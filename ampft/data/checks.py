@@ -20,16 +20,23 @@ from ampft.errors import InputError
 DigestArray = npt.NDArray[np.uint64]
 
 MAX_LABELS_SHOWN = 12
+MAX_FRACTIONS = 20  # half stars from 0.5 to 5 can be classes
+LABEL_SEPARATORS = (",", ";", "|")
 MIN_ROWS_PER_CLASS = 2  # with fewer on average, the column may not hold classes
 DECODING_ERRORS = (OSError, SyntaxError, ValueError)  # raised by Pillow for broken files
 
 
-def class_names(rows: Mapping[str, LabelledRows]) -> tuple[str, ...]:
+def class_names(rows: Mapping[str, LabelledRows], *, several: bool) -> tuple[str, ...]:
     """Return the classes: in the order that the source declares, otherwise sorted.
 
+    Args:
+        rows: The splits.
+        several: Whether a row can have any number of labels.
+
     Raises:
-        InputError: A split has no rows, training has fewer than two classes, or another split has
-            a label that training lacks; the message names its rows.
+        InputError: A split has no rows, training has fewer than two classes, its labels are scores
+            or lists of labels, or another split has a label that training lacks; the message names
+            its rows.
     """
     for split, part in rows.items():
         if len(part.labels) == 0:
@@ -45,9 +52,44 @@ def class_names(rows: Mapping[str, LabelledRows]) -> tuple[str, ...]:
             f"{train.origin}: all {len(train.labels)} rows have the label {train.names[0]!r}. A"
             " classifier needs at least two classes. Check --label_column_name."
         )
+    if train.declared is None and not several:
+        refuse_scores(train)
+        refuse_lists(train)
     for split, part in rows.items():
         refuse_unseen(split, part, train)
     return train.declared or sort_names(train.names)
+
+
+def refuse_scores(train: LabelledRows) -> None:
+    """Raise InputError when the labels are fractional numbers: that is regression."""
+    names = train.names
+    if not all(NUMBER.fullmatch(name.strip()) for name in names):
+        return
+    fractions = [name for name in names if not float(name).is_integer()]
+    many = len(names) > MAX_FRACTIONS or len(train.labels) < MIN_ROWS_PER_CLASS * len(names)
+    if many and 2 * len(fractions) >= len(names):
+        raise InputError(
+            f"{train.origin}: the labels are {len(names)} different numbers such as {fractions[0]}."
+            " Predicting a number is regression, and only classification is supported. Replace the"
+            " numbers by classes (such as low and high), or name another column with"
+            " --label_column_name. If each number names a class, add a letter to it (such as"
+            f" v{fractions[0]})."
+        )
+
+
+def refuse_lists(train: LabelledRows) -> None:
+    """Raise InputError when the labels seem to be lists of labels, such as `2,5`."""
+    for separator in LABEL_SEPARATORS:
+        lists = [name for name in train.names if separator in name]
+        parts = {part.strip() for name in train.names for part in name.split(separator)}
+        if 2 * len(lists) >= len(train.names) > len(parts):
+            flags = "" if separator == "," else f" --label_separator '{separator}'"
+            raise InputError(
+                f"{train.origin}: {len(lists)} of {len(train.names)} different labels contain"
+                f" {separator!r}, such as {lists[0]!r}, and all consist of only {len(parts)} parts."
+                f" If a row has several labels, add --task multi-label{flags}. If each of them is"
+                f" one class, write them without {separator!r}."
+            )
 
 
 def refuse_unseen(split: str, part: LabelledRows, train: LabelledRows) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -23,12 +23,23 @@ PAIRS = (
 TEXTS = ("text", "sentence", "content", "review", "comment", "utterance", "tweet", "title")
 LABELS = ("label", "labels", "class", "category", "target", "sentiment", "intent")
 
-SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars", ",": "commas"}
+DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 
 LABEL_FLAG = "--label_column_name"
 GROUP_FLAG = "--group_column"
 
 Describe = Callable[[], str]
+USUAL_NAMES = frozenset({*LABELS, *TEXTS, *chain.from_iterable(PAIRS)})
+
+
+def is_usual(name: str) -> bool:
+    """Return whether a text or label column often has this name, in any case."""
+    return folded(name) in USUAL_NAMES
+
+
+def folded(name: str) -> str:
+    """Return a column name without case and surrounding blanks."""
+    return name.strip().casefold()
 
 
 @dataclass(frozen=True)
@@ -69,6 +80,45 @@ class DataColumns:
             )
 
 
+def respelled(columns: Sequence[str], wanted: Sequence[str]) -> dict[str, str]:
+    """Return the wanted name of each column that differs from it only in case or blanks.
+
+    A name is left out if a column has it exactly, or if several columns could be meant.
+    """
+    missing = [name for name in wanted if name not in columns]
+    others = [column for column in columns if column not in wanted]
+    found = {}
+    for name in missing:
+        alike = [column for column in others if folded(column) == folded(name)]
+        if len(alike) == 1:
+            found[alike[0]] = name
+    return found
+
+
+def wanted_names(
+    columns: Sequence[str], *, texts: tuple[str, ...] | None, labels: tuple[str, ...] | None
+) -> tuple[str, ...]:
+    """Return the names to look for: those that the user named, and usual ones if none is there.
+
+    Args:
+        columns: All columns.
+        texts: Text columns that the user named, or None.
+        labels: Label columns that the user named, or None.
+    """
+    usual: list[str] = []
+    if texts is None and not text_choices(columns):
+        usual += [*chain.from_iterable(PAIRS), *TEXTS]
+    if labels is None and set(LABELS).isdisjoint(columns):
+        usual += LABELS
+    return (*usual, *(texts or ()), *(labels or ()))
+
+
+def respelling_notes(names: Mapping[str, str], origin: str) -> tuple[str, ...]:
+    """Return the note that says which columns are read under which names."""
+    listed = ", ".join(f"{quoted(old)} as {quoted(new)}" for old, new in names.items())
+    return (f"{origin}: columns are read under other spellings: {listed}.",) if names else ()
+
+
 def label_columns(
     columns: Sequence[str], named: tuple[str, ...] | None, *, origin: str, describe: Describe
 ) -> tuple[str, ...]:
@@ -87,7 +137,7 @@ def label_columns(
     if named is not None:
         require(named, columns, LABEL_FLAG, origin=origin, describe=describe)
         return named
-    candidates = [name for name in columns if name in LABELS]
+    candidates = [name for name in columns if folded(name) in LABELS]
     if "label" in candidates:
         return ("label",)
     if len(candidates) == 1:
@@ -129,9 +179,7 @@ def text_columns(
         require(named, columns, "--text_column_names", origin=origin, describe=describe)
         return named
     others = [name for name in columns if name not in (*labels, "label")]
-    pairs = [pair for pair in PAIRS if set(pair) <= set(others)]
-    paired = set(chain.from_iterable(pairs))
-    choices = [*pairs, *((name,) for name in TEXTS if name in others and name not in paired)]
+    choices = text_choices(others)
     if not choices and len(others) == 1:
         return (others[0],)
     if len(choices) == 1:
@@ -142,6 +190,13 @@ def text_columns(
         " one, for example --text_column_names text, or a,b for pairs."
         f"{header_hint(columns)}"
     )
+
+
+def text_choices(columns: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the usual pairs of text columns, and the usual text columns outside them."""
+    pairs = [pair for pair in PAIRS if set(pair) <= set(columns)]
+    paired = set(chain.from_iterable(pairs))
+    return [*pairs, *((name,) for name in TEXTS if name in columns and name not in paired)]
 
 
 def require(
@@ -162,8 +217,8 @@ def header_hint(columns: Sequence[str]) -> str:
         " If these are not column names, the file lacks a header: add a first line with the names."
     )
     if len(columns) == 1:
-        for separator, name in SEPARATORS.items():
-            if separator in columns[0]:
+        for delimiter, name in DELIMITERS.items():
+            if delimiter in columns[0]:
                 return (
                     f"{hint} The file seems to be separated by {name}; .csv files need commas, .tsv"
                     " files tabs."

@@ -67,11 +67,11 @@ class LabelParser:
                 f"{location}: several labels, {quoted(str(cell))}. Add --task multi-label, or keep"
                 " one label per row."
             )
-        return as_text(cell, location)
+        return as_text(cell, location, self.columns[0])
 
     @staticmethod
     def _is_yes(name: str, cell: object, location: str) -> bool:
-        value = (as_text(cell, location) or "").strip().lower()
+        value = (as_text(cell, location, name) or "").strip().lower()
         if value not in YES | NO:
             raise InputError(
                 f"{location}: column {name!r} must be 0 or 1, received {quoted(value)}. With"

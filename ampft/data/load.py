@@ -120,7 +120,7 @@ def assemble(
     Raises:
         InputError: As `class_names`, `shared_rows` and `missing_splits`.
     """
-    names = class_names(rows)
+    names = class_names(rows, several=request.several_labels)
     digests = {split: input_digests(part, columns.inputs) for split, part in rows.items()}
     train = rows["train"]
     new_splits, split_note = missing_splits(

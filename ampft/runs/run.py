@@ -268,14 +268,16 @@ class Run:
         if self.prepared.args.history_csv:
             write_csv(self.folder / "history.jsonl", self.folder / "history.csv")
 
-    def _predict(self, model: nn.Module, split: str) -> Outcome:
+    def _predict(self, model: nn.Module, split: str, *, in_mode: bool = True) -> Outcome:
+        """Predict a split; in the mode of the run, the dtypes of the first batch are checked."""
+        checked = self.first_step.checked(f"the evaluation on {split}") if in_mode else None
         return evaluate(
             self.prepared.accelerator,
             model,
             self.prepared.task,
             split,
             batch_size=self.prepared.args.per_device_eval_batch_size,
-            first_batch=self.first_step.checked(f"the evaluation on {split}"),
+            first_batch=checked,
         )
 
     def _predict_fp32(self, model: nn.Module, split: str) -> Outcome | None:
@@ -284,7 +286,7 @@ class Run:
         if not prepared.args.evaluate_fp32 or is_fp32(prepared.precision.mode):
             return None
         with in_float32(prepared.accelerator, model, prepared.precision) as plain:
-            return self._predict(plain, split)
+            return self._predict(plain, split, in_mode=False)
 
     def _metrics(self, outcome: Outcome) -> dict[str, Any]:
         """Return the metrics of the final split, and whether it also selected the epoch."""

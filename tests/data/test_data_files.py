@@ -87,7 +87,12 @@ REFUSED = {
     "quote not doubled": ("train.csv", 'text,label\n"a "b" c",0\n', r"train\.csv, line 2: .*quote"),
     "ragged TSV": ("train.tsv", "text\tlabel\na\tb\t0\n", r"train\.tsv, line 2: 3 fields, .*plain"),
     "NUL": ("train.csv", "text,label\na,0\nb\0,1\n", r"train\.csv, line 3: a NUL character"),
-    "semicolons": ("train.csv", "text;label\na;0\n", r"separated by semicolons"),
+    "semicolons in a TSV file": ("train.tsv", "text;label\na;0\n", r"separated by semicolons"),
+    "ragged row between semicolons": (
+        "train.csv",
+        "text;label\na, b;0\nc; d;1\n",
+        r"train\.csv, line 3: 3 fields, .*A text with semicolons must be in double quotes",
+    ),
     "broken JSON Lines": (
         "train.jsonl",
         '{"text":"a","label":0}\n{"text"\n',
@@ -98,11 +103,52 @@ REFUSED = {
         '[{"text":"a","label":0},{"text":]',
         r"line 1: not valid JSON",
     ),
+    "one object with several keys": (
+        "train.json",
+        '{"version": "1", "data": [{"text": "a", "label": 0}]}',
+        r"train\.json: .*one object with the keys 'version', 'data'\. .*Save the list in 'data'",
+    ),
+    "huge number in JSON": (
+        "train.jsonl",
+        f'{{"text":"a","label":0}}\n{{"text":"b","label":{"9" * 5000}}}\n',
+        r"train\.jsonl, line 2: a number has more than 4,300 digits",
+    ),
+    "deep JSON Lines": (
+        "train.jsonl",
+        f'{{"text":"a","label":{"[" * 100_000}{"]" * 100_000}}}\n',
+        r"train\.jsonl, line 1: values are nested too deeply",
+    ),
+    "deep JSON array": ("train.json", "[" * 100_000, r"train\.json: values are nested too deeply"),
     "no object": ("train.jsonl", '{"text":"a","label":0}\n[1]\n', r"line 2: received list"),
     "several labels": (
         "train.jsonl",
         '{"text":"a","label":[0,1]}\n',
         r"line 1: several labels, .*Add --task multi-label",
+    ),
+    "nested text": (
+        "train.jsonl",
+        '{"text":"a","label":0}\n{"text":["b","c"],"label":0}\n',
+        r"train\.jsonl, line 2: column 'text' holds a nested value \(list \"\['b', 'c'\]\"\)",
+    ),
+    "scores": (
+        "train.csv",
+        csv_of((f"t{i}", str(i / 8)) for i in range(12)),
+        r"the labels are 12 different numbers such as 0\.125\. .*regression",
+    ),
+    "many scores": (
+        "train.csv",
+        csv_of((f"t{i}", str(i % 50 / 10)) for i in range(500)),
+        r"the labels are 50 different numbers such as 0\.1\. .*regression",
+    ),
+    "lists of labels": (
+        "train.csv",
+        csv_of((f"t{i}", f'"{i % 4},{i % 5}"') for i in range(40)),
+        r"20 of 20 different labels contain ',', such as '0,0', .*--task multi-label\.",
+    ),
+    "lists of labels between bars": (
+        "train.csv",
+        csv_of((f"t{i}", "|".join("abcd"[: i % 4 + 1][i % 3 :] or "a")) for i in range(40)),
+        r"--task multi-label --label_separator '\|'",
     ),
     "half a surrogate": (
         "train.jsonl",
@@ -111,10 +157,18 @@ REFUSED = {
     ),
     "no Parquet": ("train.parquet", "text,label\n", r"train\.parquet: not a readable Parquet file"),
     "unknown ending": (
-        "train.xlsx",
+        "train.txt",
         "",
-        r"--train_file: received .*train\.xlsx; allowed are files that end in \.csv",
+        r"--train_file: received .*train\.txt; allowed are files that end in \.csv",
     ),
+    "Excel": ("train.xlsx", b"PK\3\4", r"--train_file: .*train\.xlsx is a spreadsheet.*CSV UTF-8"),
+    "Excel called CSV": ("train.csv", b"PK\3\4\x14\0", r"train\.csv is a spreadsheet"),
+    "old Excel called CSV": (
+        "train.csv",
+        bytes.fromhex("d0cf11e0a1b11ae1"),
+        r"train\.csv is a spreadsheet",
+    ),
+    "ZIP archive": ("train.csv.zip", b"PK\3\4", r"train\.csv\.zip; allowed are files that end in"),
 }
 
 
@@ -145,6 +199,16 @@ READ = {
         "\n".join(json.dumps({"text": t, "label": y}) for t, y in ROWS),
         None,
     ),
+    "JSON array in an object": (
+        "t.json",
+        json.dumps({"data": [{"text": t, "label": y} for t, y in ROWS]}),
+        None,
+    ),
+    "JSON array in an object over several lines": (
+        "t.json",
+        json.dumps({"data": [{"text": t, "label": y} for t, y in ROWS]}, indent=1),
+        None,
+    ),
     "JSON array": (
         "t.json",
         json.dumps([{"text": t, "label": y} for t, y in ROWS], indent=1),
@@ -162,6 +226,26 @@ def test_what_the_standards_allow_is_read(tmp_path, case):
     else:
         values = [row[("text", "label").index(column)] for row in rows]
         assert values == ["None", "NA", "null", "nan"]
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t", "|"])
+def test_another_delimiter_is_detected_and_said(tmp_path, delimiter):
+    content = f'text{delimiter}label\none, two, three{delimiter}0\n"a{delimiter}b, c"{delimiter}1\n'
+    data = load(tmp_path, content)
+    assert rows_of(data) == [("one, two, three", "0"), (f"a{delimiter}b, c", "1")]
+    assert any("fields are separated by" in note and "not by commas" in note for note in data.notes)
+
+
+def test_a_delimiter_without_usual_names_is_detected_by_its_columns(tmp_path):
+    columns = {"text_column_names": ("Satz",), "label_column_names": ("Art",)}
+    data = load(tmp_path, "Satz;Art\na, b;0\nc;1\n", **columns)
+    assert rows_of(data) == [("a, b", "0"), ("c", "1")]
+
+
+def test_commas_are_kept_where_texts_have_as_many_semicolons(tmp_path):
+    data = load(tmp_path, "text,label\na; b,0\nc; d,1\n")
+    assert rows_of(data) == [("a; b", "0"), ("c; d", "1")]
+    assert not any("separated" in note for note in data.notes)
 
 
 def test_line_breaks_commas_and_quotes_inside_quotes_belong_to_the_text(tmp_path):
@@ -208,6 +292,12 @@ def test_a_missing_label_that_makes_integers_floats_is_refused(tmp_path):
         load_data(DataRequest(train_file=path, **NO_SPLITS))
 
 
+def test_the_key_of_a_wrapped_json_array_is_said(tmp_path):
+    content = json.dumps({"rows": [{"text": t, "label": y} for t, y in ROWS]})
+    notes = load(tmp_path, content, "train.json").notes
+    assert any("rows are read from the key 'rows'" in note for note in notes)
+
+
 def test_large_json_array_is_read_in_parts(tmp_path, monkeypatch):
     monkeypatch.setattr("ampft.data.sources.json_rows.CHARACTERS_AT_A_TIME", 7)
     content = json.dumps([{"text": t, "label": y} for t, y in ROWS], indent=2)
@@ -224,6 +314,21 @@ def test_ignored_labels_are_left_out_and_counted(tmp_path):
     data = load(tmp_path, "text,label\na,0\nb,-1\nc,1\n", ignore_labels=("-1",))
     assert rows_of(data) == [("a", "0"), ("c", "1")]
     assert any("1 rows with the label '-1' are left out" in note for note in data.notes)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        [str(i / 2) for i in range(1, 11)],
+        [str(i) for i in range(30)],
+        ['"Paris, France"', '"Lyon, France"', '"Rome, Italy"'],
+        [f"{kind}; {place}" for kind in ("art", "war") for place in ("home", "abroad")],
+    ],
+    ids=["half stars", "whole numbers", "commas", "semicolons"],
+)
+def test_numbers_and_commas_can_be_classes(tmp_path, labels):
+    data = load(tmp_path, csv_of((f"t{i}", y) for i, y in enumerate(labels * 3)))
+    assert set(data.label_names) == {label.strip('"') for label in labels}
 
 
 def test_labels_are_strings_that_sort_as_numbers(tmp_path):

@@ -108,6 +108,14 @@ def test_columns_are_listed_with_their_types(tmp_path):
     assert data.input_columns == ("words", "more")
 
 
+def test_columns_are_found_whatever_their_case_and_blanks(tmp_path):
+    rows = {"Text ": ["a", "b"], "Label": [0, 1]}
+    data = load(saved(tmp_path, rows, test={"Text ": ["c", "d"], "Label": [0, 1]}))
+    assert data.input_columns == ("text",)
+    assert labels_of(data, "test") == ["0", "1"]
+    assert any("'Text ' as 'text', 'Label' as 'label'" in note for note in data.notes)
+
+
 def picture(value):
     return PILImage.new("L", (4, 4), value)
 

@@ -51,6 +51,35 @@ def test_a_wrong_label_column_lists_the_candidates(tmp_path):
         load(tmp_path, GOOD, label_column_names=("lable",))
 
 
+def test_columns_are_found_whatever_their_case_and_blanks(tmp_path):
+    data = load(tmp_path, csv_of(ROWS, header="Text , Label"))
+    assert data.input_columns == ("text",)
+    assert rows_of(data) == ROWS
+    assert any("'Text ' as 'text', ' Label' as 'label'" in note for note in data.notes)
+    named = load(tmp_path, csv_of(ROWS, header="Words,Kind"), label_column_names=("kind",))
+    assert rows_of(named) == ROWS
+
+
+def test_a_column_that_is_spelled_exactly_is_preferred(tmp_path):
+    rows = [(text, label, label * 2) for text, label in ROWS]
+    data = load(tmp_path, csv_of(rows, header="text,label,Title"))
+    assert data.input_columns == ("text",)
+    data = load(tmp_path, csv_of(rows, header="Text,label,Title"), label_column_names=("Title",))
+    assert data.label_names == ("aa", "bb")
+
+
+def test_columns_that_differ_only_in_case_are_not_chosen_between(tmp_path):
+    rows = [(text, label, label) for text, label in ROWS]
+    with pytest.raises(InputError, match=r"several possible label columns: 'Label', 'LABEL'\."):
+        load(tmp_path, csv_of(rows, header="text,Label,LABEL"))
+
+
+def test_the_columns_of_another_split_are_found_whatever_their_case(tmp_path):
+    data = with_test(tmp_path, GOOD, csv_of([("new", "a")], header="TEXT,Label"))
+    assert rows_of(data, "test") == [("new", "a")]
+    assert any("test.csv" in note and "'TEXT' as 'text'" in note for note in data.notes)
+
+
 @pytest.mark.parametrize("names", [("label",), ("text", "text"), ("a", "b", "c")])
 def test_text_columns_must_be_one_or_two_others(tmp_path, names):
     with pytest.raises(InputError, match=r"--text_column_names: received"):
@@ -104,6 +133,8 @@ def test_files_that_do_not_fit_together(options, message):
 
 def test_texts_for_prediction_keep_every_row(tmp_path):
     path = write(tmp_path, "id,text\n1,a\n2,b\n")
+    assert load_texts(path, text_column_names=("text",))["text"][:] == ["a", "b"]
+    path = write(tmp_path, "id,Text\n1,a\n2,b\n")
     assert load_texts(path, text_column_names=("text",))["text"][:] == ["a", "b"]
     path = write(tmp_path, "id,text\n1,a\n2,\n")
     with pytest.raises(InputError, match=r"train\.csv, line 3: nothing in column 'text'"):

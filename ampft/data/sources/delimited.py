@@ -5,10 +5,13 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Literal, TextIO
 
-from ampft.data.sources.table import Row, Table, refuse_duplicates
+from ampft.data.columns import DELIMITERS, is_usual
+from ampft.data.sources.table import SAMPLE_ROWS, Row, Table, refuse_duplicates
 from ampft.errors import InputError
 
 Quoting = Literal[0, 3]  # csv.QUOTE_MINIMAL, csv.QUOTE_NONE
@@ -16,8 +19,16 @@ MAX_FIELD_LENGTH = 16 * 2**20  # characters; csv's default of 131,072 is too few
 
 
 def read_csv(path: Path, *, encoding: str) -> Table:
-    """Open a comma-separated file (RFC 4180: fields may be quoted, quotes doubled inside)."""
-    return read_delimited(path, encoding=encoding, delimiter=",", quoting=csv.QUOTE_MINIMAL)
+    """Open a comma-separated file (RFC 4180: fields may be quoted, quotes doubled inside).
+
+    Some spreadsheets write semicolons or tabs instead of commas; a note says so.
+    """
+    delimiter = detect_delimiter(path, encoding)
+    table = read_delimited(path, encoding=encoding, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL)
+    if delimiter == ",":
+        return table
+    note = f"{path}: the fields are separated by {DELIMITERS[delimiter]}, not by commas."
+    return replace(table, notes=(note,))
 
 
 def read_tsv(path: Path, *, encoding: str) -> Table:
@@ -37,12 +48,7 @@ def read_delimited(path: Path, *, encoding: str, delimiter: str, quoting: Quotin
     """
 
     def rows() -> Iterator[tuple[int, list[str]]]:
-        with (
-            decoding_errors(path, encoding),
-            path.open(encoding=without_mark(encoding), newline="") as file,
-            long_fields(),
-        ):
-            yield from parse(file, path, delimiter=delimiter, quoting=quoting)
+        return numbered_rows(path, encoding=encoding, delimiter=delimiter, quoting=quoting)
 
     header = next(rows(), None)
     if header is None:
@@ -58,18 +64,59 @@ def read_delimited(path: Path, *, encoding: str, delimiter: str, quoting: Quotin
             if len(values) != len(columns):
                 raise InputError(
                     f"{path}, line {line}: {len(values)} fields, but the header has {len(columns)}."
-                    f" {RAGGED_HINTS[delimiter]}"
+                    f" {ragged_hint(delimiter, quoting)}"
                 )
             yield line, [values[index] for index in indices]
 
     return Table(columns=columns, read=read, unit="line", origin=str(path))
 
 
-RAGGED_HINTS = {
-    "\t": "In a .tsv file quotes are plain characters, and a text has neither tabs nor line breaks."
-    " If the fields are quoted, save the file as .csv.",
-    ",": "A text with a comma must be in double quotes.",
-}
+def ragged_hint(delimiter: str, quoting: Quoting) -> str:
+    """Return what to do about a row with too few or too many fields."""
+    if quoting == csv.QUOTE_NONE:
+        return (
+            "In a .tsv file quotes are plain characters, and a text has neither tabs nor line"
+            " breaks. If the fields are quoted, save the file as .csv."
+        )
+    return f"A text with {DELIMITERS[delimiter]} must be in double quotes."
+
+
+def detect_delimiter(path: Path, encoding: str) -> str:
+    """Return the delimiter that divides the header and the first 1,000 rows of a CSV file.
+
+    It must give at least two columns, and either usual names or the same number of fields in every
+    row. It is a comma if none does.
+    """
+
+    def fit(delimiter: str) -> tuple[bool, int, bool]:
+        rows = numbered_rows(
+            path, encoding=encoding, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL
+        )
+        try:
+            _, header = next(rows, (0, []))
+            if len(header) < 2:
+                return False, 0, False
+            sample = islice(rows, SAMPLE_ROWS)
+            constant = all(len(fields) == len(header) for _, fields in sample)
+        except InputError:  # whoever reads the rows reports it
+            return False, 0, False
+        return constant, sum(map(is_usual, header)), delimiter == ","
+
+    fits = {delimiter: fit(delimiter) for delimiter in DELIMITERS}
+    best = max(fits, key=lambda delimiter: fits[delimiter])
+    return best if any(fits[best]) else ","
+
+
+def numbered_rows(
+    path: Path, *, encoding: str, delimiter: str, quoting: Quoting
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield (line on which the row starts, fields) for all rows, including the header."""
+    with (
+        decoding_errors(path, encoding),
+        path.open(encoding=without_mark(encoding), newline="") as file,
+        long_fields(),
+    ):
+        yield from parse(file, path, delimiter=delimiter, quoting=quoting)
 
 
 def without_mark(encoding: str) -> str:

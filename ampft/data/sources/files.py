@@ -16,7 +16,15 @@ from typing import Protocol
 import pyarrow as pa
 from datasets import Dataset
 
-from ampft.data.columns import DataColumns, label_columns, require, text_columns
+from ampft.data.columns import (
+    DataColumns,
+    label_columns,
+    require,
+    respelled,
+    respelling_notes,
+    text_columns,
+    wanted_names,
+)
 from ampft.data.groups import GROUP_COLUMN
 from ampft.data.label_parser import LabelParser
 from ampft.data.request import DataRequest
@@ -46,6 +54,9 @@ READERS: dict[str, Reader] = {
 }
 FLAGS = {"train": "--train_file", "validation": "--validation_file", "test": "--test_file"}
 ROWS_AT_A_TIME = 4096
+WORKBOOK_SUFFIXES = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
+OLE_MAGIC = bytes.fromhex("d0cf11e0a1b11ae1")  # .xls: Compound File Binary, section 2.2
+ZIP_MAGIC = b"PK\x03\x04"  # .xlsx and .ods are ZIP archives
 
 
 def open_table(path: Path, *, flag: str, encoding: str) -> Table:
@@ -59,6 +70,11 @@ def open_table(path: Path, *, flag: str, encoding: str) -> Table:
     Raises:
         InputError: The file does not exist, its extension is unknown, or it cannot be read.
     """
+    if is_workbook(path):
+        raise InputError(
+            f"{flag}: {path} is a spreadsheet, which is not read. Save its sheet as CSV (in Excel"
+            ' "CSV UTF-8") and pass that file.'
+        )
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise InputError(
@@ -68,6 +84,16 @@ def open_table(path: Path, *, flag: str, encoding: str) -> Table:
     if not path.is_file():
         raise InputError(f"{flag}: the file {path} does not exist.")
     return reader(path, encoding=encoding)
+
+
+def is_workbook(path: Path) -> bool:
+    """Return whether a file is a workbook of Excel or LibreOffice, by content or by name."""
+    suffix = path.suffix.lower()
+    if suffix not in READERS or not path.is_file():
+        return suffix in WORKBOOK_SUFFIXES
+    with path.open("rb") as file:
+        start = file.read(len(OLE_MAGIC))
+    return start == OLE_MAGIC or start.startswith(ZIP_MAGIC)
 
 
 def load_files(request: DataRequest) -> tuple[dict[str, LabelledRows], DataColumns, list[str]]:
@@ -90,11 +116,25 @@ def load_files(request: DataRequest) -> tuple[dict[str, LabelledRows], DataColum
         split: open_table(path, flag=FLAGS[split], encoding=request.encoding)
         for split, path in request.files.items()
     }
+    train = tables["train"]
+    tables["train"] = respell(
+        train,
+        wanted_names(
+            train.columns, texts=request.text_column_names, labels=request.label_column_names
+        ),
+    )
     columns, notes = choose_columns(tables["train"], request)
-    for table in tables.values():
-        columns.require_in(table.columns, origin=table.origin)
+    for split, table in tables.items():
+        tables[split] = respell(table, (*columns.inputs, *columns.labels.columns))
+        columns.require_in(tables[split].columns, origin=table.origin)
     rows = {split: read_rows(table, columns, request) for split, table in tables.items()}
-    return rows, columns, notes
+    return rows, columns, [*(note for table in tables.values() for note in table.notes), *notes]
+
+
+def respell(table: Table, wanted: Sequence[str]) -> Table:
+    """Return the table with the wanted names for columns that differ only in case or blanks."""
+    names = respelled(table.columns, wanted)
+    return table.renamed(names, respelling_notes(names, table.origin)) if names else table
 
 
 def choose_columns(table: Table, request: DataRequest) -> tuple[DataColumns, list[str]]:
@@ -134,7 +174,10 @@ def read_rows(table: Table, columns: DataColumns, request: DataRequest) -> Label
         names = (*columns.inputs, *group, *columns.labels.columns)
         for number, values in table.read(names):
             row = f"{table.origin}, {table.unit} {number}"
-            texts = [as_text(value, row) for value in values[: count + len(group)]]
+            texts = [
+                as_text(value, row, name)
+                for name, value in zip(names, values[: count + len(group)], strict=False)
+            ]
             labels = columns.labels.parse(values[len(texts) :], row)
             if collector.add(number, texts[:count], labels):
                 yield texts
@@ -162,7 +205,7 @@ def load_texts(
     Raises:
         InputError: A column or a text is missing; the message names the rows.
     """
-    table = open_table(path, flag="FILE", encoding=encoding)
+    table = respell(open_table(path, flag="FILE", encoding=encoding), text_column_names)
     require(
         text_column_names,
         table.columns,
@@ -174,7 +217,11 @@ def load_texts(
 
     def rows() -> Iterator[Sequence[str | None]]:
         for number, values in table.read(text_column_names):
-            texts = [as_text(value, f"{path}, {table.unit} {number}") for value in values]
+            row = f"{path}, {table.unit} {number}"
+            texts = [
+                as_text(value, row, name)
+                for name, value in zip(text_column_names, values, strict=True)
+            ]
             if None in texts:
                 missing.append(number)
             yield texts

@@ -10,7 +10,16 @@ from pathlib import Path
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, Value, load_from_disk
 from datasets import load_dataset as read_dataset
 
-from ampft.data.columns import DataColumns, Describe, label_columns, require, text_columns
+from ampft.data.columns import (
+    DataColumns,
+    Describe,
+    label_columns,
+    require,
+    respelled,
+    respelling_notes,
+    text_columns,
+    wanted_names,
+)
 from ampft.data.dataset import batches
 from ampft.data.groups import GROUP_COLUMN
 from ampft.data.label_parser import LabelParser
@@ -42,6 +51,15 @@ def load_hub(request: DataRequest) -> tuple[dict[str, LabelledRows], DataColumns
     """
     name = str(request.dataset_name)
     splits, notes = standard_splits(fetch(name, request.dataset_config_name), name)
+    wanted = wanted_names(
+        splits["train"].column_names,
+        texts=request.text_column_names,
+        labels=request.label_column_names,
+    )
+    for split, part in splits.items():
+        names = respelled(part.column_names, wanted)
+        splits[split] = part.rename_columns(names)
+        notes += respelling_notes(names, f"{name}, split {split}")
     columns = choose_columns(splits["train"].features, request)
     notes.append(
         f"{columns.kind.capitalize()}s are read from {' and '.join(map(repr, columns.inputs))},"
@@ -177,7 +195,7 @@ def read_rows(
             usable.append(number - 1)
     selected = part.select_columns(list(columns.inputs))
     if columns.group is not None:
-        groups = [as_text(value, origin) for value in part[columns.group]]
+        groups = [as_text(value, origin, columns.group) for value in part[columns.group]]
         selected = selected.add_column(GROUP_COLUMN, groups)
     if len(usable) < len(part):
         selected = selected.select(usable)
@@ -202,5 +220,9 @@ def numbered_rows(
             number += 1
             inputs = list(values[:count])
             if columns.kind == "text":
-                inputs = [as_text(value, f"{origin}, row {number}") for value in inputs]
+                row = f"{origin}, row {number}"
+                inputs = [
+                    as_text(value, row, name)
+                    for name, value in zip(columns.inputs, inputs, strict=True)
+                ]
             yield number, inputs, list(values[count:])

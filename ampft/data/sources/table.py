@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from ampft.errors import InputError
 
@@ -24,12 +24,24 @@ class Table:
             each row. Numbers count from 1, in `unit`. Each call reads the file again.
         unit: `line` if numbers are lines of the file, `row` if they count examples.
         origin: The file as the user named it.
+        notes: Sentences about how the file is read, for the user.
     """
 
     columns: tuple[str, ...]
     read: Callable[[Sequence[str]], Iterator[Row]]
     unit: str
     origin: str
+    notes: tuple[str, ...] = ()
+
+    def renamed(self, names: Mapping[str, str], notes: tuple[str, ...]) -> Table:
+        """Return the table with new names for some columns, and notes that say so."""
+        old = {names.get(column, column): column for column in self.columns}
+        return replace(
+            self,
+            columns=tuple(old),
+            read=lambda wanted: self.read([old[name] for name in wanted]),
+            notes=(*self.notes, *notes),
+        )
 
 
 def quoted(name: str) -> str:
@@ -47,10 +59,15 @@ def refuse_duplicates(columns: Sequence[str], origin: str) -> None:
         )
 
 
-def as_text(value: object, location: str) -> str | None:
+def as_text(value: object, location: str, column: str) -> str | None:
     """Return a cell as a string, or None if it is missing: null, NaN or only white space.
 
     The strings `None`, `NA` and `null` are texts. Numbers and booleans are spelled as in Python.
+
+    Args:
+        value: The cell.
+        location: File and line, for the messages.
+        column: Name of the column, for the messages.
 
     Raises:
         InputError: The cell holds a list or an object, which is neither a text nor a label.
@@ -63,8 +80,9 @@ def as_text(value: object, location: str) -> str | None:
     if isinstance(value, bool | int | float):
         return str(value)
     raise InputError(
-        f"{location}: received {type(value).__name__} {quoted(str(value))}; allowed is a text or a"
-        " single value."
+        f"{location}: column {quoted(column)} holds a nested value ({type(value).__name__}"
+        f" {quoted(str(value))}), but a cell must be a text or a single value. Write it as one"
+        " string, or name another column."
     )
 
 
