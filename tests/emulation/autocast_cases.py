@@ -148,7 +148,6 @@ WIDEST_CASES: dict[str, Arguments] = {
         values(4, 6, dtype=dtype, seed=1),
     ),
 }
-ARE_PRODUCTS = {"dot", "vdot"}  # refused in float16 by the emulation, not by the table
 
 SAME_TYPE_CASES: dict[str, Arguments] = {
     "avg_pool3d": one([2, 2, 2], shape=BLOCK),
@@ -185,6 +184,7 @@ SAME_TYPE_CASES: dict[str, Arguments] = {
     "replication_pad2d": one([1, 1, 1, 1], shape=IMAGE),
     "replication_pad3d": one([1, 1, 1, 1, 1, 1], shape=BLOCK),
     "grid_sampler_2d": grid(2, 3, 6, 6),
+    "fake_quantize_per_tensor_affine": one(0.1, 0, 0, 255),
     "grid_sampler_3d": grid(2, 3, 4, 6, 6),
     "trace": one(),
 }
@@ -227,4 +227,3 @@ FLOAT16_CASES: dict[str, Arguments] = {
     "rnn_tanh_cell": cell(1),
     "rnn_relu_cell": cell(1),
 }
-ARE_REFUSED = {"addmv", "mv"}  # cast to float16 by the table, but not emulated

@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 from autocast_cases import (
-    ARE_PRODUCTS,
-    ARE_REFUSED,
     FLOAT16_CASES,
     FLOAT32_CASES,
     SAME_TYPE_CASES,
@@ -71,7 +69,7 @@ def listed_in_header(macro: str) -> set[str]:
 @pytest.mark.parametrize(
     ("macro", "names"),
     [
-        ("AT_FORALL_LOWER_PRECISION_FP", {*table.FLOAT16, *SHARED, *CUDA_ONLY}),
+        ("AT_FORALL_LOWER_PRECISION_FP", {*table.FLOAT16, *table.CELLS, *SHARED, *CUDA_ONLY}),
         ("AT_FORALL_FP32", set(table.FLOAT32)),
         ("AT_FORALL_FP32_SET_OPT_DTYPE", set(table.FLOAT32_OUTPUT)),
         ("AT_FORALL_PROMOTE", set(table.WIDEST)),
@@ -95,7 +93,7 @@ def test_the_cases_cover_the_table() -> None:
     assert set(FLOAT32_CASES) == {*table.FLOAT32, *table.FLOAT32_OUTPUT, *table.NORM}
     assert set(WIDEST_CASES) == set(table.WIDEST)
     assert set(SAME_TYPE_CASES) == set(table.SAME_TYPE)
-    assert set(FLOAT16_CASES) == set(table.FLOAT16)
+    assert set(FLOAT16_CASES) == {*table.FLOAT16, *table.CELLS}
     assert "CUDA" in AUTOCAST_TABLE
 
 
@@ -131,21 +129,13 @@ def test_widest_type_wins(autocast: None, name: str) -> None:
     wide, narrow = arguments(torch.float32), arguments(torch.float16)
     mixed = (narrow[0], *wide[1:])
     assert {output.dtype for output in call(name, mixed)} == {torch.float32}
-    if name in ARE_PRODUCTS:
-        with pytest.raises(InputError, match=f"does not support {name}"):
-            call(name, narrow)
-    else:
-        assert {output.dtype for output in call(name, narrow)} == {torch.float16}
+    assert {output.dtype for output in call(name, narrow)} == {torch.float16}
 
 
 @pytest.mark.parametrize("name", FLOAT16_CASES)
 def test_float16_list_computes_in_float16(autocast: None, name: str) -> None:
     wide = FLOAT16_CASES[name](torch.float32)
-    if name in ARE_REFUSED:
-        with pytest.raises(InputError, match=f"does not support {name}"):
-            call(name, wide)
-    else:
-        assert {output.dtype for output in call(name, wide)} == {torch.float16}
+    assert {output.dtype for output in call(name, wide)} == {torch.float16}
 
 
 @pytest.mark.parametrize("name", SAME_TYPE_CASES)
@@ -154,6 +144,62 @@ def test_operators_that_only_the_cpu_widens_keep_their_dtype(autocast: None, nam
         outputs = call(name, SAME_TYPE_CASES[name](dtype))
         assert outputs
         assert {output.dtype for output in outputs} == {dtype}
+
+
+# Not on CUDA's table, and with the same result dtypes there without autocast.
+SAME_WITHOUT_AUTOCAST = {
+    *("cat", "stack", "index_copy", "cross_entropy_loss"),
+    *("conv1d.padding", "conv2d.padding", "conv3d.padding", "multilabel_margin_loss_forward"),
+}
+ONLY_ON_CPU = {
+    "_addmm_activation",
+    "_grid_sampler_2d_cpu_fallback",
+    "_native_multi_head_attention",
+    "mkldnn_rnn_layer",
+}
+
+
+def registered(key: str) -> set[str]:
+    names = torch._C._dispatch_get_registrations_for_dispatch_key(key)
+    return {name.removeprefix("aten::") for name in names if name.startswith("aten::")}
+
+
+def test_every_operator_of_the_cpus_table_is_on_cudas_or_handled() -> None:
+    handled = {
+        *table.SAME_TYPE,
+        *table.REFUSED,
+        *table.BANNED,
+        *SAME_WITHOUT_AUTOCAST,
+        *ONLY_ON_CPU,
+    }
+    only_on_cpu = registered("AutocastCPU") - registered("AutocastCUDA")
+    listed = {*table.FLOAT16, *table.FLOAT32, *table.FLOAT32_OUTPUT, *table.NORM, *table.WIDEST}
+    assert len(only_on_cpu) > 60
+    assert only_on_cpu - listed - SHARED - handled == set()
+
+
+def square(dtype: torch.dtype) -> Tensor:
+    return torch.eye(4, dtype=dtype) * 2
+
+
+WITHOUT_A_KERNEL = {
+    "fft_fft": lambda dtype: torch.fft.fft(square(dtype)),
+    "fft_rfft2": lambda dtype: torch.fft.rfft2(square(dtype)),
+    "polar": lambda dtype: torch.polar(square(dtype), square(dtype)),
+    "view_as_complex": lambda dtype: torch.view_as_complex(square(dtype)[:, :2].contiguous()),
+    "linalg_inv": lambda dtype: torch.linalg.inv(square(dtype)),
+    "linalg_solve": lambda dtype: torch.linalg.solve(square(dtype), square(dtype)),
+    "quantile": lambda dtype: torch.quantile(square(dtype), 0.5),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_A_KERNEL)
+def test_operators_that_cuda_would_not_run_in_float32_are_refused(
+    autocast: None, name: str
+) -> None:
+    with pytest.raises(InputError, match=rf"does not support {name} of float16 .*\.float\(\)"):
+        WITHOUT_A_KERNEL[name](torch.float16)
+    assert WITHOUT_A_KERNEL[name](torch.float32).dtype in (torch.float32, torch.complex64)
 
 
 def test_explicit_dtypes_and_integers_are_respected(autocast: None) -> None:

@@ -48,6 +48,11 @@ CASES = {
     "addmm": Case("addmm", torch.addmm, ((17,), (33, 129), (129, 17))),
     "linear": Case("addmm", functional.linear, ((4, 6, 32), (16, 32), (16,))),
     "baddbmm": Case("baddbmm", torch.baddbmm, ((3, 9, 11), (3, 9, 65), (3, 65, 11))),
+    "mv": Case("mv", torch.mv, ((9, 65), (65,))),
+    "addmv": Case("addmv", torch.addmv, ((9,), (9, 65), (65,))),
+    "dot": Case("dot", torch.dot, ((65,), (65,))),
+    "matmul_1d": Case("dot", torch.matmul, ((65,), (65,))),
+    "addbmm": Case("addbmm", torch.addbmm, ((9, 11), (1, 9, 65), (1, 65, 11))),
     "conv1d": Case("convolution", functional.conv1d, ((2, 3, 40), (5, 3, 7), (5,))),
     "conv2d": Case("convolution", strided, ((2, 3, 12, 12), (8, 3, 3, 3), (8,))),
     "conv2d_grouped": Case("convolution", grouped, ((2, 4, 9, 9), (6, 2, 3, 3), (6,))),
@@ -140,6 +145,19 @@ def test_rounding_matters_in_the_exact_test() -> None:
     operands = torch.randint(-32, 33, (33, 129)).double(), torch.randint(-32, 33, (129, 17))
     exact = operands[0] @ operands[1].double()
     assert not torch.equal(exact, rounded(exact).double())
+
+
+def test_addbmm_rounds_after_every_product(emulation: None) -> None:
+    """As on a GPU, where it is a loop over `addmm`."""
+    added, left, right = operands_of(
+        Case("addbmm", torch.addbmm, ((9, 4), (3, 9, 8), (3, 8, 4))), 0
+    )
+    expected = torch.addmm(added, left[0], right[0], beta=0.3, alpha=1.7)
+    for index in (1, 2):
+        expected = torch.addmm(expected, left[index], right[index], alpha=1.7)
+    assert torch.equal(torch.addbmm(added, left, right, beta=0.3, alpha=1.7), expected)
+    empty = torch.addbmm(added, left[:0], right[:0], beta=0.3)
+    assert torch.equal(empty, (added.float() * 0.3).half())
 
 
 def test_scaled_sums_stay_within_the_bound(emulation: None) -> None:

@@ -15,6 +15,7 @@ from ampft.errors import InputError
 from ampft.precision.emulation import Binary16Emulation, covered_products, inside_emulation
 from ampft.precision.emulation.cuda_autocast import autocast_kernels
 from ampft.precision.emulation.products import EMULATED, REFUSED
+from ampft.precision.emulation.scalars import SUMS
 
 # Kernels that native kernels call internally; the emulation calls them only with float32.
 INNER = ("resolve_conj", "_convolution", "_slow_conv2d_forward", "mkldnn_convolution")
@@ -101,7 +102,7 @@ def test_inference_mode_and_no_grad_agree_bit_for_bit(emulation: None) -> None:
 def kernels_now() -> dict[str, str]:
     """The kernel registered for every operator that the emulation replaces."""
     keys = {
-        "CPU": (*EMULATED, *REFUSED, "scaled_dot_product_attention"),
+        "CPU": (*EMULATED, *REFUSED, *SUMS, "scaled_dot_product_attention"),
         "AutogradCPU": ("scaled_dot_product_attention",),
         "AutocastCPU": tuple(autocast_kernels()),
     }
@@ -164,13 +165,12 @@ def half(*shape: int) -> Tensor:
 
 
 REFUSED_CALLS: dict[str, Callable[[], object]] = {
-    "mv": lambda: half(3, 4) @ half(4),
-    "addmv": lambda: torch.addmv(half(3), half(3, 4), half(4)),
-    "dot": lambda: half(4) @ half(4),
+    "mv.out": lambda: torch.mv(half(3, 4), half(4), out=half(3)),
+    "addmv_": lambda: half(3).addmv_(half(3, 4), half(4)),
     "mm.out": lambda: torch.mm(half(2, 2), half(2, 2), out=half(2, 2)),
     "addmm_": lambda: half(2, 2).addmm_(half(2, 2), half(2, 2)),
     "baddbmm_": lambda: half(1, 2, 2).baddbmm_(half(1, 2, 2), half(1, 2, 2)),
-    "addbmm": lambda: torch.addbmm(half(2, 2), half(1, 2, 2), half(1, 2, 2)),
+    "addbmm_": lambda: half(2, 2).addbmm_(half(1, 2, 2), half(1, 2, 2)),
     "conv_tbc": lambda: torch.conv_tbc(half(4, 1, 2), half(2, 2, 2), half(2)),
     "_scaled_dot_product_flash_attention_for_cpu": lambda: (
         torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*[half(1, 1, 4, 8)] * 3)
@@ -181,21 +181,30 @@ REFUSED_CALLS: dict[str, Callable[[], object]] = {
 @pytest.mark.parametrize("name", REFUSED_CALLS)
 def test_other_float16_products_are_refused_by_name(emulation: None, name: str) -> None:
     assert name in REFUSED
-    with pytest.raises(InputError, match=f"not support {name}.*To fix this, {REFUSED[name][:10]}"):
+    operator = name.removesuffix(".out")
+    with pytest.raises(InputError, match=f"support {operator}.*To fix this, {REFUSED[name][:10]}"):
         REFUSED_CALLS[name]()
 
 
-def test_an_lstm_is_refused_under_autocast(emulation: None) -> None:
+@pytest.mark.parametrize(("layer", "name"), [(nn.LSTM, "lstm"), (nn.GRU, "gru")])
+@pytest.mark.parametrize("packed", [True, False])
+def test_recurrent_layers_are_refused_under_autocast(
+    emulation: None, layer: type[nn.RNNBase], name: str, packed: bool
+) -> None:
+    rows = torch.ones(5, 2, 4)
+    inputs = nn.utils.rnn.pack_padded_sequence(rows, torch.tensor([5, 3])) if packed else rows
     with (
         torch.autocast("cpu", dtype=torch.float16),
-        pytest.raises(InputError, match=r"mkldnn_rnn_layer.*enabled=False"),
+        pytest.raises(InputError, match=rf"support {name} .*enabled=False"),
     ):
-        nn.LSTM(4, 3)(torch.ones(5, 2, 4))
+        layer(4, 3)(inputs)
 
 
 def test_refused_operators_work_in_float32(emulation: None) -> None:
     assert float(torch.ones(1, 3) @ torch.ones(3)) == 3
     assert nn.LSTM(4, 3)(torch.ones(5, 2, 4))[0].dtype is torch.float32
+    with torch.autocast("cpu", dtype=torch.float16), torch.autocast("cpu", enabled=False):
+        assert nn.GRU(4, 3)(torch.ones(5, 2, 4))[0].dtype is torch.float32
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert (torch.ones(4) @ torch.ones(4)).dtype is torch.bfloat16
 

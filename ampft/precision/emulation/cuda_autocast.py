@@ -5,12 +5,13 @@ table casts them to float32. Other autocast dtypes are not affected.
 
 An operator that the CPU's table casts to float32 and CUDA's table does not list runs in its input
 dtype on a GPU. Here it is computed in float32 and rounded once. Where CUDA has no float16 kernel
-and raises (linear algebra, quantile, ctc_loss, some FFT lengths), the CPU's float32 is used.
+and raises (linear algebra, quantile, ctc_loss), or computes in complex float16 (FFTs), float16
+tensors are refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, TypeGuard
 
@@ -20,12 +21,14 @@ from torch._C import DispatchKeySet
 from torch._ops import OpOverload
 
 from ampft.precision.emulation import cuda_autocast_table as table
+from ampft.precision.emulation.cells import gru_cell, lstm_cell
 from ampft.precision.emulation.interception import (
     Kernel,
     autocast_excluded,
     native_kernel,
     operator_overload,
 )
+from ampft.precision.emulation.products import refusal
 
 Policy = Callable[..., Any]
 """Called as `policy(operator, *args, **kwargs)` with autocast off; returns the results."""
@@ -113,6 +116,31 @@ def _ban(operator: Kernel, *args: object, **kwargs: object) -> object:
     )
 
 
+def _refuse_float16(operator: OpOverload, *args: object, **kwargs: object) -> object:
+    tensors = _eligible([*args, *kwargs.values()])
+    if any(tensor.dtype is torch.float16 for tensor in tensors):
+        raise refusal(_name(operator), "convert the tensors with .float() first")
+    return _call_in(torch.float32)(operator, *args, **kwargs)
+
+
+def _refuse_layer(operator: OpOverload, *args: object, **kwargs: object) -> object:
+    if next(_eligible(args), None) is None:
+        return operator(*args, **kwargs)
+    remedy = "run this layer inside torch.autocast('cpu', enabled=False)"
+    raise refusal(_name(operator), remedy)
+
+
+def _name(operator: OpOverload) -> str:
+    return operator._schema.name.removeprefix("aten::")
+
+
+def _call_fused(operator: OpOverload, *args: object, **kwargs: object) -> object:
+    """Call the twin of a recurrent cell, whose operands are cast to float16."""
+    return _call_in(torch.float16)(_FUSED[_name(operator)], *args, **kwargs)
+
+
+_FUSED: Mapping[str, Kernel] = {"lstm_cell": lstm_cell, "gru_cell": gru_cell}
+
 POLICIES: tuple[tuple[tuple[str, ...], Policy], ...] = (
     (table.FLOAT16, _call_in(torch.float16)),
     (table.FLOAT32, _call_in(torch.float32)),
@@ -121,6 +149,9 @@ POLICIES: tuple[tuple[tuple[str, ...], Policy], ...] = (
     (table.WIDEST, _call_in_widest),
     (table.SAME_TYPE, _call_in_same_type),
     (table.BANNED, _ban),
+    (table.REFUSED, _refuse_float16),
+    (table.RECURRENT, _refuse_layer),
+    (table.CELLS, _call_fused),
 )
 
 

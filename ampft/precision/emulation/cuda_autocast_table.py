@@ -19,8 +19,6 @@ FLOAT16: tuple[str, ...] = (
     "mv",
     "chain_matmul",
     "linalg_multi_dot",
-    "lstm_cell",
-    "gru_cell",
     "rnn_tanh_cell",
     "rnn_relu_cell",
 )
@@ -138,9 +136,37 @@ SAME_TYPE: tuple[str, ...] = (
     "replication_pad3d",
     "grid_sampler_2d",
     "grid_sampler_3d",
+    "fake_quantize_per_tensor_affine",
     "trace",
 )
 """Operators that the CPU's table runs in float32, and a GPU in the dtype of the input."""
 
 BANNED = ("binary_cross_entropy",)
 """Operators that raise under CUDA's autocast."""
+
+REFUSED: tuple[str, ...] = (
+    *("fft_fft", "fft_fft2", "fft_fftn", "fft_ifft", "fft_ifft2", "fft_ifftn"),
+    *("fft_rfft", "fft_rfft2", "fft_rfftn", "fft_irfft", "fft_irfft2", "fft_irfftn"),
+    *("fft_hfft", "fft_ihfft", "stft", "stft.center", "polar", "view_as_complex"),
+    *("cholesky", "cholesky_inverse", "cholesky_solve", "linalg_cholesky", "linalg_cholesky_ex"),
+    *("inverse", "pinverse", "linalg_inv", "linalg_inv_ex", "linalg_tensorinv"),
+    *("svd", "linalg_svd", "linalg_svdvals", "linalg_cond", "linalg_cond.p_str"),
+    *("linalg_eig", "linalg_eigh", "linalg_eigvals", "linalg_eigvalsh"),
+    *("qr", "linalg_qr", "geqrf", "orgqr", "ormqr", "linalg_householder_product"),
+    *("linalg_lstsq", "linalg_solve", "linalg_tensorsolve", "lu_solve", "triangular_solve"),
+    *("linalg_matrix_rank", "linalg_matrix_rank.tol_tensor", "_lu_with_info"),
+    *("linalg_matrix_rank.atol_rtol_float", "linalg_matrix_rank.atol_rtol_tensor"),
+    *("quantile", "quantile.scalar", "nanquantile", "nanquantile.scalar"),
+    *("ctc_loss.IntList", "ctc_loss.Tensor"),
+)
+"""Operators that the CPU's table runs in float32. Of a float16 tensor, CUDA computes some in complex
+float16 and has no kernel for the others."""
+
+RECURRENT: tuple[str, ...] = (
+    *("lstm.input", "lstm.data", "gru.input", "gru.data"),
+    *("rnn_tanh.input", "rnn_tanh.data", "rnn_relu.input", "rnn_relu.data"),
+)
+"""Layers that CUDA's table runs in float16 by cuDNN, which does not document where it rounds."""
+
+CELLS = ("lstm_cell", "gru_cell")
+"""Operators that CUDA's table runs in float16, with one kernel after the matrix products."""

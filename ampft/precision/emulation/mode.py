@@ -19,6 +19,7 @@ from ampft.precision.emulation.interception import (
     native_kernel,
 )
 from ampft.precision.emulation.products import EMULATED, product_kernels
+from ampft.precision.emulation.scalars import sum_kernels
 
 ATTENTION = "scaled_dot_product_attention"
 
@@ -80,7 +81,7 @@ def _replace_all_kernels() -> ExitStack:
     with ExitStack() as contexts:
         contexts.enter_context(_fast_path_disabled())
         contexts.enter_context(_exact_float32_products())
-        contexts.enter_context(kernels_replaced(product_kernels(), "CPU"))
+        contexts.enter_context(kernels_replaced(product_kernels() | sum_kernels(), "CPU"))
         # Both keys share one native kernel, the composite. It must be read before the first
         # replacement, which turns the other key's kernel into a fallback without gradients.
         kernel = binary16_kernel(_attention, native_kernel(ATTENTION, "CPU"))
@@ -95,7 +96,7 @@ class Binary16Emulation:
     """Context in which float16 on a CPU is computed as on a GPU, forward and backward.
 
     Matrix products, convolutions and attention of float16 tensors use exact products, sum them in
-    float32 and round once. `torch.autocast("cpu", dtype=torch.float16)` follows CUDA's operator
+    float32 and round once, and so do sums with a number. `torch.autocast("cpu", dtype=torch.float16)` follows CUDA's operator
     table. A float16 product that is not emulated raises `ampft.errors.InputError`. Other dtypes
     are not affected. Enter it around a whole training run, including backward passes and
     evaluation. Kernels are replaced for the whole process, including other threads. Entering it

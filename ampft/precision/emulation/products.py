@@ -24,7 +24,7 @@ from ampft.precision.emulation.interception import (
 
 
 def _product(native: Kernel, left: Tensor, right: Tensor) -> Tensor:
-    """Emulate `mm` and `bmm`: (..., m, k) by (..., k, n), float16 in, float16 out."""
+    """Emulate `mm`, `bmm`, `mv` and `dot`, float16 in, float16 out."""
     result: Tensor = native(left.float(), right.float())
     return result.half()
 
@@ -32,9 +32,28 @@ def _product(native: Kernel, left: Tensor, right: Tensor) -> Tensor:
 def _product_and_sum(
     native: Kernel, added: Tensor, left: Tensor, right: Tensor, **factors: float
 ) -> Tensor:
-    """Emulate `addmm` and `baddbmm`: beta * added + alpha * left @ right, rounded once."""
+    """Emulate `addmm`, `baddbmm` and `addmv`: beta * added + alpha * left @ right, rounded once."""
     result: Tensor = native(added.float(), left.float(), right.float(), **factors)
     return result.half()
+
+
+def _sum_of_products(
+    native: Kernel,
+    added: Tensor,
+    left: Tensor,
+    right: Tensor,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
+) -> Tensor:
+    """Emulate `addbmm`, which adds one product after the other and rounds each sum."""
+    if len(left) == 0:
+        result: Tensor = native(added.float(), left.float(), right.float(), beta=beta)
+        return result.half()
+    for index in range(len(left)):
+        added = torch.addmm(added, left[index], right[index], beta=beta, alpha=alpha)
+        beta = 1
+    return added
 
 
 def _convolution(
@@ -60,12 +79,15 @@ EMULATED: Mapping[str, Replacement] = MappingProxyType(
         "bmm": _product,
         "addmm": _product_and_sum,
         "baddbmm": _product_and_sum,
+        "mv": _product,
+        "addmv": _product_and_sum,
+        "dot": _product,
+        "addbmm": _sum_of_products,
         "convolution": _convolution,
         "convolution_backward": _convolution_backward,
     }
 )
 
-_MATRIX = "write it as a product of two matrices, for example (x @ v[:, None])[:, 0]"
 _OUT_OF_PLACE = "use the form that returns a new tensor"
 _DISABLE_AUTOCAST = "run this layer inside torch.autocast('cpu', enabled=False)"
 _SDPA = "call torch.nn.functional.scaled_dot_product_attention"
@@ -73,10 +95,10 @@ _FAST_PATH = "call torch.backends.mha.set_fastpath_enabled(False)"
 
 REFUSED: Mapping[str, str] = MappingProxyType(
     {
-        **dict.fromkeys(("mv", "mv.out", "addmv", "addmv.out", "addmv_", "dot", "vdot"), _MATRIX),
+        **dict.fromkeys(("mv.out", "addmv.out", "addmv_", "dot.out"), _OUT_OF_PLACE),
         **dict.fromkeys(("mm.out", "bmm.out", "addmm.out", "addmm_"), _OUT_OF_PLACE),
         **dict.fromkeys(("baddbmm.out", "baddbmm_"), _OUT_OF_PLACE),
-        **dict.fromkeys(("addbmm", "addbmm_", "addbmm.out"), "use baddbmm and a sum"),
+        **dict.fromkeys(("addbmm_", "addbmm.out"), _OUT_OF_PLACE),
         "_addmm_activation": "use addmm and the activation",
         "conv_tbc": "use conv1d",
         "mkldnn_rnn_layer": _DISABLE_AUTOCAST,
@@ -91,11 +113,10 @@ REFUSED: Mapping[str, str] = MappingProxyType(
 
 
 def refusal(operator: str, remedy: str) -> InputError:
-    """Return the error for a float16 product that is not emulated."""
+    """Return the error for a float16 operator that is not emulated."""
     return InputError(
         f"--mixed_precision fp16 on a CPU is emulated, and the emulation does not support "
-        f"{operator}. It supports {', '.join(EMULATED)} and scaled_dot_product_attention. torch's "
-        f"own float16 kernel would be slow and would round differently from a GPU. To fix this, "
+        f"{operator} of float16 tensors: a CPU would round it differently from a GPU. To fix this, "
         f"{remedy}, or choose --mixed_precision bf16 or fp32."
     )
 
