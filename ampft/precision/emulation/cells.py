@@ -56,10 +56,8 @@ def gru_cell(
     """
     from_input = _projected(input, weight_ih, bias_ih).chunk(3, 1)
     from_hidden = _projected(hidden, weight_hh, bias_hh).chunk(3, 1)
-    reset, update = (
-        (left + right).sigmoid()
-        for left, right in zip(from_input[:2], from_hidden[:2], strict=True)
-    )
+    reset = (from_input[0] + from_hidden[0]).sigmoid()
+    update = (from_input[1] + from_hidden[1]).sigmoid()
     candidate = torch.tanh(from_input[2] + reset * from_hidden[2])
     return (candidate + update * (hidden.float() - candidate)).half()
 

@@ -159,8 +159,10 @@ REFUSED: tuple[str, ...] = (
     *("quantile", "quantile.scalar", "nanquantile", "nanquantile.scalar"),
     *("ctc_loss.IntList", "ctc_loss.Tensor"),
 )
-"""Operators that the CPU's table runs in float32. Of a float16 tensor, CUDA computes some in complex
-float16 and has no kernel for the others."""
+"""Operators that the CPU's table runs in float32, and refused for float16 tensors.
+
+CUDA computes some of them in complex float16 and has no float16 kernel for the others.
+"""
 
 RECURRENT: tuple[str, ...] = (
     *("lstm.input", "lstm.data", "gru.input", "gru.data"),

@@ -96,10 +96,11 @@ class Binary16Emulation:
     """Context in which float16 on a CPU is computed as on a GPU, forward and backward.
 
     Matrix products, convolutions and attention of float16 tensors use exact products, sum them in
-    float32 and round once, and so do sums with a number. `torch.autocast("cpu", dtype=torch.float16)` follows CUDA's operator
-    table. A float16 product that is not emulated raises `ampft.errors.InputError`. Other dtypes
-    are not affected. Enter it around a whole training run, including backward passes and
-    evaluation. Kernels are replaced for the whole process, including other threads. Entering it
+    float32 and round once. A number is added in float32 too.
+    `torch.autocast("cpu", dtype=torch.float16)` follows CUDA's operator table. A float16 product or
+    function that would differ from a GPU's raises `ampft.errors.InputError`. Other dtypes are not
+    affected. Enter it around a whole training run, including backward passes and evaluation.
+    Kernels are replaced for the whole process, including other threads. Entering it
     again inside has no effect.
     """
 

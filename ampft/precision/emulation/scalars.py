@@ -50,8 +50,9 @@ def _is_complex(value: Operand) -> bool:
 
 
 def _wide(operand: Operand, is_half: bool) -> Operand:
-    to_widen = is_half and isinstance(operand, Tensor) and operand.dtype is torch.float16
-    return operand.float() if to_widen else operand
+    if is_half and isinstance(operand, Tensor) and operand.dtype is torch.float16:
+        return operand.float()
+    return operand
 
 
 def _as_tensor(operand: Operand, other: Operand) -> Tensor:
