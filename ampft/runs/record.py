@@ -136,7 +136,7 @@ class RunRecord:
         steps: Optimizer steps.
         example_ids_sha256: `StepIdsHash` of the effective batches so far.
         random_state_sha256: Hash of the states of the generators that dropout draws from, after the
-            first step.
+            first step; `None` before it, and if nothing was drawn.
         timings: Seconds and rates with their `protocol`; `total_seconds` from start to report.
         memory: Peak memory.
         validations: Evaluations on the validation split, in order.

@@ -38,7 +38,9 @@ class FirstStep:
         executed: Dtypes that the step used; None before it has ended.
         memory: Bytes of weights, gradients, optimizer_state and activations, by these names.
         random_state: SHA-256 of the states of the generators that dropout draws from, after the
-            step. Runs with equal layers and equal states used the same dropout masks.
+            step; None if nothing was drawn. On a CPU, runs with equal layers and equal states used
+            the same dropout masks, in any precision. On a GPU this is true for equal dtypes only,
+            because each kernel numbers the elements in its own way.
     """
 
     precision: Precision
@@ -62,9 +64,11 @@ class FirstStep:
         """
         if self.executed is None:
             recorder, saved = ProductRecorder(self.precision), SavedBytes(model.parameters())
+            before = _random_state()
             with recorder, saved:
                 yield
-            self.random_state = _random_state()
+            after = _random_state()
+            self.random_state = None if after == before else after
             self.executed = recorder.census(model, optimizer.optimizer)
             gradients = (p.grad for p in model.parameters() if p.grad is not None)
             self.memory = {

@@ -72,6 +72,40 @@ def test_one_difference_is_stamped(changes, words):
     assert "in bf16-seed43)" in messages[0]
 
 
+def stamps_on_a_gpu(arm, *, state="7" * 64, compute="bfloat16"):
+    """Return the stamps of two runs on a GPU that recorded other states of the generators."""
+    on_gpu = {"topology": replace(LIKE.topology, device="cuda")}
+    precision = replace(LIKE.precision, resolved={**LIKE.precision.resolved})
+    precision.resolved.update(storage_dtype="float32", compute_dtype=compute)
+    in_fp32 = replace(precision, resolved={**precision.resolved, "compute_dtype": "float32"})
+    baseline_state = None if state is None else "6" * 64
+    runs = [
+        run_of("fp32", 43, random_state_sha256=baseline_state, precision=in_fp32, **on_gpu),
+        run_of(arm, 43, random_state_sha256=state, precision=precision, **on_gpu),
+    ]
+    groups = group_runs(runs, baseline="fp32")
+    return [s for s in all_stamps(groups, PlanFacts(planned=True)) if "dropout" in s]
+
+
+def test_dropout_masks_of_another_dtype_on_a_gpu_are_a_note():
+    (note,) = stamps_on_a_gpu("bf16")
+    assert note.startswith("dropout masks: bf16 may have used other masks than fp32 with the same")
+    assert "error bars over seeds" in note
+
+
+def test_equal_states_prove_nothing_about_another_dtype_on_a_gpu():
+    assert stamps_on_a_gpu("bf16", state="6" * 64) == stamps_on_a_gpu("bf16")
+
+
+def test_dropout_masks_of_the_same_dtypes_on_a_gpu_must_be_equal():
+    (stamp,) = stamps_on_a_gpu("tf32", compute="float32")
+    assert stamp.startswith("not like for like: dropout masks")
+
+
+def test_a_model_without_dropout_has_no_note_on_a_gpu():
+    assert stamps_on_a_gpu("bf16", state=None) == []
+
+
 def test_a_difference_in_all_runs_is_stamped_once():
     steps = replace(LIKE.steps, effective_batch_size=32)
     assert stamps(seeds=FEW, steps=steps) == (

@@ -172,6 +172,19 @@ def test_checkpointing_halves_the_measured_activations(tiny_bert):
     assert activations("fp32", gradient_checkpointing=True) < activations("fp32") / 2
 
 
+@pytest.mark.parametrize("probability", [0.0, 0.5])
+def test_the_state_of_the_generators_is_recorded_only_if_dropout_draws(probability):
+    model = nn.Sequential(network(), nn.Dropout(probability))
+    first_step = FirstStep(resolve("fp32", CPU))
+
+    class Prepared:
+        optimizer = torch.optim.AdamW(model.parameters())
+
+    with first_step.measured(model, Prepared()):
+        model(torch.ones(2, 4)).sum().backward()
+    assert (first_step.random_state is None) == (probability == 0)
+
+
 def test_the_state_is_measured_later_if_the_first_step_is_skipped():
     model = network()
     optimizer = torch.optim.AdamW(model.parameters())
