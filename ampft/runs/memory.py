@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ampft.machine import resident_peak
@@ -75,17 +76,16 @@ def process_memory(baseline: int | None) -> PeakMemory:
     return PeakMemory(peak=peak, baseline=baseline, reserved=None, protocol=protocol)
 
 
-def device_memory(*, allocated: int, reserved: int) -> PeakMemory:
+def device_memory(statistics: Mapping[str, int]) -> PeakMemory:
     """Return the peak memory of a GPU.
 
     Args:
-        allocated: `torch.cuda.max_memory_allocated()`.
-        reserved: `torch.cuda.max_memory_reserved()`.
+        statistics: `torch.cuda.memory_stats()`; empty before the device is first used.
     """
     return PeakMemory(
-        peak=allocated,
+        peak=statistics.get("allocated_bytes.all.peak", 0),
         baseline=None,
-        reserved=reserved,
+        reserved=statistics.get("reserved_bytes.all.peak", 0),
         protocol="peak of the tensors allocated on the GPU of the main process; "
         "reserved: peak of the memory that its allocator held",
     )

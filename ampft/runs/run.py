@@ -441,10 +441,7 @@ def peak_memory(prepared: Prepared) -> PeakMemory:
     """Return the peak memory so far on the training device."""
     device = prepared.accelerator.device
     if device.type == "cuda":
-        return device_memory(
-            allocated=torch.cuda.max_memory_allocated(device),
-            reserved=torch.cuda.max_memory_reserved(device),
-        )
+        return device_memory(torch.cuda.memory_stats(device))
     return process_memory(prepared.started.memory)
 
 

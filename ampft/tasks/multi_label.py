@@ -436,7 +436,9 @@ class MultiLabel:
 
         weights = None
         if self.positive_weights is not None:
-            weights = torch.from_numpy(self.positive_weights).to(logits.device, logits.dtype)
+            weights = torch.from_numpy(self.positive_weights).to(
+                logits.device, logits.dtype, non_blocking=True
+            )
         smoothed = targets.to(logits.dtype).lerp(torch.full_like(logits, 0.5), self.label_smoothing)
         with torch.autocast(logits.device.type, enabled=False):
             return functional.binary_cross_entropy_with_logits(

@@ -463,7 +463,7 @@ class SingleLabel:
 
         weights = None
         if self.class_weights is not None:
-            weights = torch.from_numpy(self.class_weights).to(logits.device)
+            weights = torch.from_numpy(self.class_weights).to(logits.device, non_blocking=True)
         return summed_cross_entropy(
             logits, targets, class_weights=weights, label_smoothing=self.label_smoothing
         )

@@ -164,7 +164,8 @@ class Task:
     def loss(self, model: nn.Module, micro_batch: MicroBatch) -> Tensor:
         """Return the loss summed over the micro-batch, a float32 scalar (0 for a dummy)."""
         logits = self.logits(model, micro_batch.inputs)
-        loss: Tensor = self.problem.loss(logits, micro_batch.inputs["labels"].to(logits.device))
+        labels = micro_batch.inputs["labels"].to(logits.device, non_blocking=True)
+        loss: Tensor = self.problem.loss(logits, labels)
         return loss if micro_batch.counted else loss * 0.0
 
     def logits(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
@@ -224,13 +225,16 @@ def forward_logits(model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
 
     The logits of a float64 model stay in float64, so that a reference is not rounded.
     """
+    # Imported here because it imports transformers, which a model needs anyway.
+    from ampft.models.packing.install import layout_on_host
+
     weight = next(model.parameters())
     moved: dict[str, Any] = {
         name: value.to(weight.device, _input_dtype(value, weight), non_blocking=True)
         for name, value in inputs.items()
         if name != "labels"
     }
-    logits: Tensor = model(**moved).logits
+    logits: Tensor = model(**moved, **layout_on_host(model, inputs)).logits
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 

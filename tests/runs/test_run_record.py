@@ -209,8 +209,13 @@ def test_memory_that_cannot_be_read_is_none(monkeypatch: pytest.MonkeyPatch, tmp
     assert "not measured" in memory.protocol
 
 
+def statistics(allocated, reserved):
+    return {"allocated_bytes.all.peak": allocated, "reserved_bytes.all.peak": reserved}
+
+
 def test_device_memory_keeps_both_numbers():
-    memory = device_memory(allocated=5, reserved=7)
+    assert device_memory({}).peak == 0  # before the device is first used
+    memory = device_memory(statistics(5, 7))
     assert (memory.peak, memory.reserved, memory.baseline) == (5, 7, None)
 
 
@@ -220,9 +225,9 @@ def test_the_parts_of_the_peak_add_up():
     assert (memory.peak, memory.rest) == (100, 25)
     assert memory.rest + memory.baseline + sum(parts.values()) == memory.peak
     assert "rest: 0" not in memory.protocol
-    on_gpu = device_memory(allocated=100, reserved=200).split(**parts)
+    on_gpu = device_memory(statistics(100, 200)).split(**parts)
     assert on_gpu.rest == 55
-    short = device_memory(allocated=40, reserved=200).split(**parts)
+    short = device_memory(statistics(40, 200)).split(**parts)
     assert short.rest == 0
     assert "rest: 0, because the parts exceed the peak by 5 bytes" in short.protocol
     assert PeakMemory(None, None, None, "not measured").split(**parts).rest is None

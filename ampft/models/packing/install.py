@@ -205,6 +205,25 @@ def _layout_of(args: tuple[Any, ...], kwargs: Kwargs) -> PackedLayout | None:
     return pack_layout(torch.ones(ids.shape) if mask is None else mask, device=ids.device)
 
 
+def layout_on_host(model: nn.Module, inputs: Mapping[str, torch.Tensor]) -> dict[str, PackedLayout]:
+    """Return the argument that keeps a packed model from reading its mask back from the device.
+
+    Args:
+        model: Any model, packed or not, prepared by Accelerate or not.
+        inputs: Arguments of the model, still on the CPU.
+
+    Returns:
+        `packing` and the layout on the device of the model; empty if the model is not packed, or
+        the batch cannot be.
+    """
+    config = getattr(getattr(model, "module", model), "config", None)
+    mask = inputs.get("attention_mask")
+    if mask is None or getattr(config, "_attn_implementation", None) != ATTENTION_NAME:
+        return {}
+    layout = pack_layout(mask, device=next(model.parameters()).device)
+    return {} if layout is None else {"packing": layout}
+
+
 def verify_packing(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> float:
     """Return the difference between packed and padded logits, without dropout.
 
