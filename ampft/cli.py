@@ -199,7 +199,7 @@ def _compare_runs(args: argparse.Namespace, folders: list[Path]) -> Comparison:
 def _refuse_results(folder: Path) -> None:
     """Reject a folder that holds a run or a comparison, whose records would be overwritten."""
     from ampft.comparison.execution.plan import PLAN_NAME
-    from ampft.runs.record import RECORD_NAME
+    from ampft.runs.manifest import RECORD_NAME
 
     for name, owner in ((PLAN_NAME, "a comparison"), (RECORD_NAME, "a run")):
         if (folder / name).exists():

@@ -22,11 +22,16 @@ def atomic_path(path: Path) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     try:
         yield temporary
-        _sync(temporary)
-        temporary.replace(path)
-        _sync(path.parent)
+        durably_rename(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def durably_rename(source: Path, target: Path) -> None:
+    """Rename a file of the same file system, replacing `target`, and sync file and folder."""
+    _sync(source)
+    source.replace(target)
+    _sync(target.parent)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -19,6 +19,7 @@ from ampft.arguments.classify import BUILT_IN_DEFAULTS
 from ampft.errors import InputError
 from ampft.machine import hardware, versions
 from ampft.runs.folder import RunFolder
+from ampft.runs.manifest import RECORD_NAME, FilePart
 from ampft.runs.memory import PeakMemory
 from ampft.text.json_io import JSONValue, check_schema, from_json, read_json_object
 
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
     from ampft.precision.resolve import Precision
     from ampft.runs.prepare import Prepared
 
-RECORD_NAME = "run.json"
-SCHEMA = 2
+SCHEMA = 3
 # Contradicted: the first step did not compute in the requested precision.
 STATUSES = ("running", "finished", "diverged", "contradicted", "interrupted")
 
@@ -145,7 +145,8 @@ class RunRecord:
         metrics_fp32: The same metrics of predictions in fp32; `None` without `--evaluate_fp32`.
         best: Epoch whose weights are kept; `None` before the first evaluation.
         reason: Reason why the run stopped early.
-        files: Names of the files in the folder.
+        files: Hash and size of the files that the run wrote, except this record and the files of
+            trackers, by relative path.
         hardware: `ampft.machine.hardware()`.
         versions: `ampft.machine.versions()`.
         started: Start of the run, ISO 8601 in UTC.
@@ -171,7 +172,7 @@ class RunRecord:
     metrics_fp32: Mapping[str, Any] | None = None
     best: BestPart | None = None
     reason: str | None = None
-    files: Sequence[str] = ()
+    files: Mapping[str, FilePart] = field(default_factory=dict)
     hardware: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=versions)
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
@@ -255,6 +256,8 @@ def read_record(folder: Path) -> RunRecord:
         values = read_json_object(path)
         if values.get("schema") == 1:
             values = _upgrade_schema_1(values)
+        if values.get("schema") == 2:  # it listed the names of all files in the folder
+            values = {**values, "files": {}, "schema": SCHEMA}
         check_schema(
             path,
             values,
@@ -276,7 +279,7 @@ def _upgrade_schema_1(values: dict[str, Any]) -> dict[str, Any]:
         for part in values.get("validations", ())
     ]
     task = {"text": "text", "image": "images"}[values["data"]["kind"]]
-    return {**values, "validations": validations, "task": task, "schema": SCHEMA}
+    return {**values, "validations": validations, "task": task, "schema": 2}
 
 
 def precision_part(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -18,12 +19,13 @@ from ampft.errors import InputError, PrecisionContradicted, TrainingStopped
 from ampft.evaluation.baseline import baseline_summary
 from ampft.evaluation.evaluate import evaluate
 from ampft.evaluation.float32 import in_float32
-from ampft.files import is_disk_error
+from ampft.files import is_disk_error, write_text
 from ampft.precision.executed import ExecutedDtypes, contradiction
 from ampft.precision.modes import is_fp32
 from ampft.runs.card import model_card
 from ampft.runs.folder import RunFolder, claim_default_folder
 from ampft.runs.history import History, write_csv
+from ampft.runs.manifest import BEST_NAME, HISTORY_NAME, STAGING_NAME, describe_files
 from ampft.runs.memory import PeakMemory, device_memory, process_memory
 from ampft.runs.predictions import References, write_predictions
 from ampft.runs.prepare import Prepared, plan_lines, with_fitting_micro_batches
@@ -38,6 +40,7 @@ from ampft.runs.record import (
 )
 from ampft.runs.show import report_with_heading, result_line
 from ampft.tasks.outcome import Outcome, Report
+from ampft.text.json_io import json_text
 from ampft.text.terminal import labelled, print_line
 from ampft.training.best import BestModel
 from ampft.training.first_step import FirstStep
@@ -208,8 +211,11 @@ class Run:
         if self.folder is None or self.finished:
             return
         self.best.path.unlink(missing_ok=True)
+        if not self.folder.staged:
+            shutil.rmtree(self.folder.path / STAGING_NAME, ignore_errors=True)
         with contextlib.suppress(OSError):  # the full disk itself is reported
-            write_record(self.folder, replace(self._record(status), reason=reason))
+            record = replace(self._record(status), reason=reason, files=self.folder.files())
+            write_record(self.folder, record)
 
     def _check_executed(self, executed: ExecutedDtypes) -> None:
         message = contradiction(self.prepared.precision, executed)
@@ -221,10 +227,11 @@ class Run:
         assert self.folder is not None
         accelerator = self.prepared.accelerator
         unwrapped: Any = accelerator.unwrap_model(model, keep_torch_compile=False)
-        unwrapped.save_pretrained(self.folder.path)
-        self.prepared.task.save_processor(self.folder.path)
+        stage = self.folder.stage()
+        unwrapped.save_pretrained(stage)
+        self.prepared.task.save_processor(stage)
         if self.prepared.args.history_csv:
-            write_csv(self.folder / "history.jsonl", self.folder / "history.csv")
+            write_csv(self.folder / HISTORY_NAME, stage / "history.csv")
 
     def _predict(self, model: nn.Module, split: str) -> Outcome:
         return evaluate(
@@ -314,27 +321,26 @@ def open_run(prepared: Prepared) -> Iterator[Run]:
         print_line("\n".join(plan_lines(prepared)))
     output_dir = claim_default_folder(args, prepared.precision.mode, accelerator, chosen)
     folder = RunFolder(output_dir, overwrite=args.overwrite_output_dir) if main else None
-    history_path = None if folder is None else folder / "history.jsonl"
+    history_path = None if folder is None else folder / HISTORY_NAME
+    record = first_record(prepared)
+    if folder is not None:  # before any other file, which a later run then knows as a result
+        write_record(folder, record)
     with (
         folder or contextlib.nullcontext(),
         History(history_path, accelerator, prepared.total_steps) as history,
     ):
         if args.with_tracking:
             accelerator.init_trackers("ampft", config=tracked_settings(asdict(args)))
-        best = BestModel(
-            output_dir / ".best.safetensors", prepared.best_metric, args.early_stopping_patience
-        )
+        best = BestModel(output_dir / BEST_NAME, prepared.best_metric, args.early_stopping_patience)
         run = Run(
             prepared,
             folder,
             history,
             best,
-            first_record(prepared),
+            record,
             FirstStep(prepared.precision),
             _retries(prepared, history.write),
         )
-        if folder is not None:
-            write_record(folder, run.record_so_far)
         with _record_early_stop(run, output_dir):
             yield run
 
@@ -371,7 +377,7 @@ def write_results(
     """Write report, predictions, model card and, last, the record of a finished run.
 
     Args:
-        folder: Folder that already holds the history and the saved model.
+        folder: Folder that holds the history, and in its stage the saved model.
         record: Record of the run; `files` is filled in here.
         report: Report of the final evaluation.
         outcome: Outcome of the final evaluation.
@@ -379,14 +385,19 @@ def write_results(
         outcome_fp32: Outcome of the same model in fp32; None writes no file for it.
     """
     selected = bool(record.metrics.get("selected"))
-    folder.write_text("report.txt", report_with_heading(report, selected=selected))
-    folder.write_json("report.json", {**report.as_dict(), "selected": selected})
-    write_predictions(folder / "predictions.parquet", outcome, references)
+    stage = folder.stage()
+    write_text(stage / "report.txt", report_with_heading(report, selected=selected))
+    write_text(stage / "report.json", json_text({**report.as_dict(), "selected": selected}))
+    write_predictions(stage / "predictions.parquet", outcome, references)
     if outcome_fp32 is not None:
-        write_predictions(folder / "predictions_fp32.parquet", outcome_fp32, references)
-    folder.write_text("README.md", model_card(record, report))
-    names = {path.name for path in folder.path.iterdir() if not path.name.startswith(".")}
-    write_record(folder, replace(record, files=sorted(names | {"run.json"})))
+        write_predictions(stage / "predictions_fp32.parquet", outcome_fp32, references)
+    write_text(stage / "README.md", model_card(record, report))
+    folder.staged = describe_files(stage)
+    record = replace(record, files=folder.files())
+    # Even if the run is killed during the next line, a later run knows which files are results.
+    write_record(folder, replace(record, status="running"))
+    folder.publish()
+    write_record(folder, record)
 
 
 def peak_memory(prepared: Prepared) -> PeakMemory:

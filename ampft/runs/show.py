@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 
 from ampft.errors import InputError
+from ampft.runs.manifest import RECORD_NAME
 from ampft.runs.memory import PeakMemory
-from ampft.runs.record import RECORD_NAME, RunRecord, read_record
+from ampft.runs.record import RunRecord, read_record
 from ampft.tasks import TASKS
 from ampft.tasks.outcome import Problem, Report, headline
 from ampft.text.escaping import inert

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -116,6 +117,26 @@ def test_a_folder_never_mixes_two_runs(files, tiny_model, tmp_path):
     assert diverged.returncode == 3, diverged.stderr
     assert record_of(folder)["status"] == "diverged"
     assert {path.name for path in folder.iterdir()} == {"run.json", "history.jsonl"}
+
+
+def test_overwriting_the_current_folder_twice_keeps_the_files_of_the_user(
+    files, tiny_model, tmp_path
+):
+    for file in files.iterdir():
+        shutil.copy(file, tmp_path)
+    (tmp_path / "my_code.py").write_text("mine")
+    users = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    assert len(users) == 4
+    words = [*text_settings(tmp_path, tiny_model, "."), "--overwrite_output_dir"]
+    for _ in range(2):
+        succeeded(
+            call(
+                sys.executable, REPOSITORY / CLASSIFY, *words, "--max_train_steps", 1,
+                cwd=tmp_path, PYTHONPATH=str(REPOSITORY),
+            )
+        )  # fmt: skip
+        assert {path: path.read_bytes() for path in users} == users
+        assert not {path.name for path in users} & record_of(tmp_path)["files"].keys()
 
 
 def test_the_record_has_the_effective_batch_set_by_the_environment(files, tiny_model, tmp_path):

@@ -98,7 +98,7 @@ def test_a_folder_without_a_record_is_refused(tmp_path: Path, make_record):
         read_record(tmp_path)
     (tmp_path / "run.json").write_text('{"schema": 99}')
     with pytest.raises(
-        InputError, match="has schema version 99, but this version of ampft reads 2"
+        InputError, match="has schema version 99, but this version of ampft reads 3"
     ):
         read_record(tmp_path)
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from ampft.comparison.arms import PLACEBO, arm_sort_key
 from ampft.errors import InputError
 from ampft.precision.modes import BASELINE, is_fp32
-from ampft.runs.record import RECORD_NAME, RunRecord, read_record
+from ampft.runs.manifest import RECORD_NAME
+from ampft.runs.record import RunRecord, read_record
 
 RUNS_NAME = "runs"  # subfolder of a comparison's folder that holds its runs
 
