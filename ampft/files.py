@@ -17,7 +17,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
     The data are written to the disk before the file is renamed: file and folder are both synced.
 
     Args:
-        path: Final path, in an existing folder.
+        path: Final path, in an existing folder. A symbolic link is replaced, not followed.
     """
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     try:
@@ -25,6 +25,20 @@ def atomic_path(path: Path) -> Iterator[Path]:
         durably_rename(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def special_or_atomic_path(path: Path) -> Iterator[Path]:
+    """Yield a path for an output that the user named.
+
+    A device or a pipe is written directly. A file is written as by `atomic_path`; if `path` is a
+    symbolic link, the link is kept and its target replaced.
+    """
+    if path.exists() and not path.is_file():
+        yield path
+        return
+    with atomic_path(path.resolve()) as temporary:
+        yield temporary
 
 
 def durably_rename(source: Path, target: Path) -> None:
