@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
@@ -69,9 +70,43 @@ def describe_files(folder: Path) -> dict[str, FilePart]:
     return {path.relative_to(folder).as_posix(): describe_file(path) for path in paths}
 
 
+def check_files(folder: Path, files: Mapping[str, FilePart], names: Iterable[str]) -> None:
+    """Check that files of a run are as the run wrote them.
+
+    Args:
+        folder: Folder of the run.
+        files: Files in its record. Records without any, from before schema 3, prove nothing.
+        names: Files that are about to be read, if they exist or the record lists them.
+
+    Raises:
+        InputError: A file is missing, was added, or differs from the record.
+    """
+    if not files:
+        return
+    for name in names:
+        path = folder / name
+        if name not in files:
+            problem = "is not a file of this run" if os.path.lexists(path) else None
+        elif not path.is_file():
+            problem = "is missing"
+        else:
+            problem = None if describe_file(path) == files[name] else "was changed after the run"
+        if problem:
+            raise InputError(
+                f"{path}: the file {problem}, according to the {RECORD_NAME} beside it. Restore "
+                "the folder from a copy, or repeat the run."
+            )
+
+
+def model_files(folder: Path, files: Mapping[str, FilePart]) -> set[str]:
+    """Return the names of the files that loading the model of a run may read."""
+    present = {path.name for path in folder.iterdir()}
+    return {name for name in present | files.keys() if _matches(name, MODEL_FILES)}
+
+
 def is_result_name(name: str) -> bool:
     """Return whether a run may write a file of this name, or load it as part of its model."""
-    return any(fnmatchcase(name, pattern) for pattern in (*RESULT_FILES, *MODEL_FILES))
+    return _matches(name, (*RESULT_FILES, *MODEL_FILES))
 
 
 def earlier_results(folder: Path) -> Iterator[Path]:
@@ -155,6 +190,10 @@ def is_inside(name: str) -> bool:
     """Return whether a relative path in a record stays in its folder."""
     path = PurePosixPath(name)
     return not path.is_absolute() and ".." not in path.parts and bool(path.parts)
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _is_link(folder: Path, name: str) -> bool:

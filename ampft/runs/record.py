@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,7 @@ from ampft.machine import hardware, versions
 from ampft.runs.folder import RunFolder
 from ampft.runs.manifest import RECORD_NAME, FilePart
 from ampft.runs.memory import PeakMemory
-from ampft.text.json_io import JSONValue, check_schema, from_json, read_json_object
+from ampft.text.json_io import JSONValue, check_schema, from_json, json_values, read_json_object
 
 if TYPE_CHECKING:
     from ampft.precision.resolve import Precision
@@ -241,8 +242,22 @@ def _hub_id(name: str | None) -> str | None:
 
 
 def write_record(folder: RunFolder, record: RunRecord) -> Path:
-    """Write run.json atomically, replacing an earlier one."""
-    return folder.write_json(RECORD_NAME, record)
+    """Write run.json atomically, with the hash of its values, replacing an earlier one."""
+    values = cast("dict[str, JSONValue]", json_values(record))
+    return folder.write_json(RECORD_NAME, {**values, "sha256": _values_hash(values)})
+
+
+def _values_hash(values: Mapping[str, JSONValue]) -> str:
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _check_values(values: dict[str, Any]) -> dict[str, Any]:
+    """Return a record without the hash that it must have from schema 3 on."""
+    stored = values.pop("sha256", None)
+    if stored != _values_hash(values):
+        raise ValueError("its values do not have the hash that it states")
+    return values
 
 
 def read_record(folder: Path) -> RunRecord:
@@ -254,17 +269,15 @@ def read_record(folder: Path) -> RunRecord:
     path = folder / RECORD_NAME
     try:
         values = read_json_object(path)
-        if values.get("schema") == 1:
-            values = _upgrade_schema_1(values)
-        if values.get("schema") == 2:  # it listed the names of all files in the folder
-            values = {**values, "files": {}, "schema": SCHEMA}
+        if values.get("schema") in (1, 2):
+            return from_json(RunRecord, _upgraded(values), RECORD_NAME)
         check_schema(
             path,
             values,
             SCHEMA,
             "Use the version of ampft that the file names under `versions`.",
         )
-        return from_json(RunRecord, values, RECORD_NAME)
+        return from_json(RunRecord, _check_values(values), RECORD_NAME)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"{folder}: is not the folder of a run, because {RECORD_NAME} is missing or damaged "
@@ -272,14 +285,17 @@ def read_record(folder: Path) -> RunRecord:
         ) from error
 
 
-def _upgrade_schema_1(values: dict[str, Any]) -> dict[str, Any]:
-    """Return a record of schema version 1, which had no tasks, in version 2."""
-    validations = [
-        {"epoch": part.pop("epoch"), "step": part.pop("step"), "metrics": part}
-        for part in values.get("validations", ())
-    ]
-    task = {"text": "text", "image": "images"}[values["data"]["kind"]]
-    return {**values, "validations": validations, "task": task, "schema": 2}
+def _upgraded(values: dict[str, Any]) -> dict[str, Any]:
+    """Return a record of an earlier schema in the current one."""
+    if values["schema"] == 1:  # there were no tasks
+        validations = [
+            {"epoch": part.pop("epoch"), "step": part.pop("step"), "metrics": part}
+            for part in values.get("validations", ())
+        ]
+        task = {"text": "text", "image": "images"}[values["data"]["kind"]]
+        values = {**values, "validations": validations, "task": task}
+    # Schema 2 listed the names of all files in the folder.
+    return {**values, "files": {}, "schema": SCHEMA}
 
 
 def precision_part(

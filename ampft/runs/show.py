@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from ampft.errors import InputError
-from ampft.runs.manifest import RECORD_NAME
+from ampft.runs.manifest import RECORD_NAME, check_files
 from ampft.runs.memory import PeakMemory
 from ampft.runs.record import RunRecord, read_record
 from ampft.tasks import TASKS
@@ -44,9 +44,10 @@ def read_report(folder: Path, record: RunRecord) -> Report | None:
     """Read report.json; return `None` if the run has not written one.
 
     Raises:
-        InputError: The file is not the report of a run.
+        InputError: The file is not the report of this run.
     """
     path = folder / REPORT_NAME
+    check_files(folder, record.files, [REPORT_NAME])
     if not path.exists():
         return None
     try:
