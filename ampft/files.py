@@ -7,7 +7,7 @@ import errno
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 
 @contextlib.contextmanager
@@ -52,6 +52,12 @@ def write_text(path: Path, text: str) -> None:
     """Write a text file atomically, in UTF-8, with lone surrogates escaped."""
     with atomic_path(path) as temporary:
         temporary.write_bytes(text.encode("utf-8", "backslashreplace"))
+
+
+def is_inside(name: str) -> bool:
+    """Return whether a path that was read from a file stays in the folder of that file."""
+    path = PurePosixPath(name)
+    return not path.is_absolute() and ".." not in path.parts and bool(path.parts)
 
 
 def nearest_existing(path: Path) -> Path:

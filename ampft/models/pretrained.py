@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,7 +11,9 @@ from torch import nn
 from transformers import AutoConfig
 
 from ampft.errors import InputError
+from ampft.files import is_inside
 from ampft.text.escaping import inert
+from ampft.text.json_io import read_json_object
 
 MODEL_NAME_FLAG = "--model_name_or_path"
 SAVED_MODEL_FLAG = "--model"
@@ -102,6 +105,7 @@ def _load(
     auto_class: Any, path: str, flag: str, arguments: Mapping[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
     """Return a model in float32, and how its weights differ from its configuration."""
+    _check_shards(Path(path), flag)
     try:
         model, loading = auto_class.from_pretrained(
             path,
@@ -113,6 +117,26 @@ def _load(
     except Exception as error:  # damaged weights: SafetensorError, UnpicklingError, KeyError, ...
         raise loading_error(path, error, flag=flag) from error
     return model, loading
+
+
+def _check_shards(folder: Path, flag: str) -> None:
+    """Check that the files listed in an index of weights lie in the folder of the model.
+
+    Raises:
+        InputError: A file lies elsewhere, or an index is not readable.
+    """
+    for index in sorted(folder.glob("*.index.json")):
+        try:
+            names = set(read_json_object(index)["weight_map"].values())
+            outside = sorted(name for name in names if not is_inside(name))
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise loading_error(str(index), error, flag=flag) from error
+        if outside:
+            raise InputError(
+                f"{flag} {folder}: {index.name} lists {inert(outside[0])!r}, which is not a file "
+                "in this folder, so no weights were loaded. Use a model whose files are all in its "
+                "folder."
+            )
 
 
 def _differences(loading: Mapping[str, Any]) -> dict[str, str]:

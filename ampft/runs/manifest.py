@@ -9,10 +9,11 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from ampft.errors import InputError
+from ampft.files import is_inside
 from ampft.text.json_io import read_json_object
 
 RECORD_NAME = "run.json"
@@ -184,12 +185,6 @@ def _is_unchanged(folder: Path, name: str, part: object) -> bool:
     if not is_inside(name) or _is_link(folder, name) or not path.is_file():
         return False
     return isinstance(part, Mapping) and describe_file(path).sha256 == part.get("sha256")
-
-
-def is_inside(name: str) -> bool:
-    """Return whether a relative path in a record stays in its folder."""
-    path = PurePosixPath(name)
-    return not path.is_absolute() and ".." not in path.parts and bool(path.parts)
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:

@@ -22,6 +22,7 @@ from ampft.machine import hardware, versions
 from ampft.runs.folder import RunFolder
 from ampft.runs.manifest import RECORD_NAME, FilePart
 from ampft.runs.memory import PeakMemory
+from ampft.text.escaping import without_credentials
 from ampft.text.json_io import JSONValue, check_schema, from_json, json_values, read_json_object
 
 if TYPE_CHECKING:
@@ -350,7 +351,6 @@ REDACTED = "(not recorded)"
 _SECRET_NAME = re.compile(
     r"(^|[_-])(token|secret|password|passwd|api[_-]?key|auth)$", re.IGNORECASE
 )
-_URL_CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+@")
 
 
 def redact_secrets(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -380,4 +380,4 @@ def redact_command(words: Sequence[str]) -> list[str]:
 
 
 def _without_credentials(value: Any) -> Any:
-    return _URL_CREDENTIALS.sub("", value) if isinstance(value, str) else value
+    return without_credentials(value) if isinstance(value, str) else value

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 # Control, format (including right-to-left marks), surrogate, line and paragraph separator.
 HOSTILE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 # Persian and the Indic scripts use these two to spell words.
 SPELLING_JOINERS = frozenset("\u200c\u200d")
+
+_URL_CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+@")
+_URL_SECRET = re.compile(
+    r"(?<=[?&])([\w.-]*(?:token|secret|password|passwd|key|signature|sig|credential|auth))=[^&\s#]+",
+    re.IGNORECASE,
+)
 
 
 def is_hostile(character: str) -> bool:
@@ -20,6 +27,11 @@ def is_hostile(character: str) -> bool:
 def inert(text: str) -> str:
     """Return `text` on one line, with control and direction characters escaped."""
     return "".join(_escaped(c) if is_hostile(c) else c for c in text)
+
+
+def without_credentials(text: str) -> str:
+    """Return `text` without the passwords and tokens of the URLs in it."""
+    return _URL_SECRET.sub(r"\1=REDACTED", _URL_CREDENTIALS.sub("", text))
 
 
 def display_width(text: str) -> int:

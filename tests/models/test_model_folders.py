@@ -212,6 +212,27 @@ def test_a_model_trained_for_something_else_has_a_new_head_and_pooler(folder):
     assert unused.endswith(" and 1 more")
 
 
+@pytest.mark.parametrize("elsewhere", ["../other/model.safetensors", "{absolute}"])
+def test_an_index_cannot_name_weights_outside_the_folder(folder, tiny_bert, elsewhere):
+    shutil.copytree(tiny_bert, folder.parent / "other")
+    (folder / "model.safetensors").unlink()
+    shard = elsewhere.format(absolute=tiny_bert / "model.safetensors")
+    names = load_file(tiny_bert / "model.safetensors")
+    index = {"metadata": {"total_size": 1}, "weight_map": dict.fromkeys(names, shard)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(InputError, match=r"index\.json lists .*not a file in this folder"):
+        load(folder)
+    with pytest.raises(InputError, match=r"index\.json lists .*not a file in this folder"):
+        load_saved(AutoModelForSequenceClassification, str(folder))
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"weight_map": 3}', '{"weight_map": {"a": 3}}'])
+def test_a_damaged_index(folder, content):
+    (folder / "model.safetensors.index.json").write_text(content)
+    with pytest.raises(InputError, match=r"index\.json: cannot be loaded"):
+        load(folder)
+
+
 # Labels
 
 
