@@ -23,6 +23,7 @@ from ampft.runs.manifest import (
     refuse_foreign_files,
     remove_earlier_run,
 )
+from ampft.text.escaping import without_credentials
 from ampft.text.json_io import json_text
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class RunFolder:
         """
         self.path = Path(path)
         self.staged: dict[str, FilePart] = {}
-        check_output_folder(self.path, overwrite=overwrite, keep_files=keep_files)
+        check_output_folder(path, overwrite=overwrite, keep_files=keep_files)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock: FileLock | None = _lock(self.path)
@@ -145,9 +146,15 @@ def check_output_folder(
         keep_files: Whether it may contain files that a comparison keeps.
 
     Raises:
-        InputError: The path is a file, another process has locked the folder, it is not empty and
-            neither flag is set, or it contains files of the user under the names of results.
+        InputError: The path is a URL or a file, another process has locked the folder, it is not
+            empty and neither flag is set, or it contains files of the user under the names of
+            results.
     """
+    if "://" in str(path):
+        raise InputError(
+            f"--output_dir {without_credentials(str(path))}: this is a URL. Name a local folder, "
+            "and copy it after the run."
+        )
     folder = Path(path)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--output_dir {folder}: this is a file. Name a folder.")

@@ -92,6 +92,33 @@ def test_files_of_the_user_under_names_of_results_are_not_replaced(tmp_path: Pat
     assert names(tmp_path) == [name]
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "history.jsonl", "run.json"])
+def test_a_planted_link_is_not_written_through(tmp_path: Path, make_record, name: str):
+    (tmp_path / "precious").write_text("mine")
+    finish_run(tmp_path / "run", make_record)
+    (tmp_path / "run" / name).unlink()
+    (tmp_path / "run" / name).symlink_to(tmp_path / "precious")
+    with pytest.raises(InputError, match="changed by someone else: "):
+        RunFolder(tmp_path / "run", overwrite=True)
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
+def test_a_link_to_the_output_folder_is_followed(tmp_path: Path, make_record):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "run").symlink_to(tmp_path / "disk")
+    for _ in range(2):
+        finish_run(tmp_path / "run", make_record)
+    assert names(tmp_path / "disk") == RESULTS
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/run", "hf://datasets/run", "file:///tmp/run"])
+def test_a_url_is_refused(url: str):
+    with pytest.raises(InputError, match=r"--output_dir .*: this is a URL\. Name a local folder"):
+        check_output_folder(url)
+    with pytest.raises(InputError, match=r"s3://host/run: this is a URL"):
+        check_output_folder("s3://me:secret@host/run")
+
+
 def test_a_changed_result_belongs_to_the_user(tmp_path: Path, make_record):
     finish_run(tmp_path, make_record)
     (tmp_path / "README.md").write_text("my own model card")

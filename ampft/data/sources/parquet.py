@@ -22,7 +22,7 @@ def read_parquet(path: Path, *, encoding: str) -> Table:
     """
     del encoding
     try:
-        columns = tuple(pq.ParquetFile(path).schema_arrow.names)
+        columns = tuple(pq.ParquetFile(path.absolute()).schema_arrow.names)
     except (pa.ArrowInvalid, OSError) as error:
         raise InputError(f"{path}: not a Parquet file that can be read ({error}).") from None
     refuse_duplicates(columns, str(path))
@@ -30,7 +30,7 @@ def read_parquet(path: Path, *, encoding: str) -> Table:
     def read(names: Sequence[str]) -> Iterator[Row]:
         number = 0
         # A dictionary, because the file gives its columns in its own order
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path.absolute()) as file:
             for batch in file.iter_batches(batch_size=ROWS_AT_A_TIME, columns=list(names)):
                 values = {name: batch.column(name).to_pylist() for name in names}
                 for row in zip(*(values[name] for name in names), strict=True):
