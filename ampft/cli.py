@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ampft.arguments.flags import ArgumentParser
-from ampft.errors import InputError, run_main
+from ampft.errors import InputError
 from ampft.precision.modes import BASELINE
-from ampft.text.terminal import discard_output
+from ampft.text.escaping import inert_lines
+from ampft.text.terminal import discard_output, run_main
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -125,7 +126,11 @@ def _env(args: argparse.Namespace) -> None:
     from ampft.diagnosis.environment import collect_environment, format_environment
 
     environment = collect_environment(measure=not args.no_measure)
-    print(json.dumps(environment, indent=2) if args.json else format_environment(environment))
+    print(
+        json.dumps(environment, indent=2)
+        if args.json
+        else inert_lines(format_environment(environment))
+    )
 
 
 def _predict(args: argparse.Namespace) -> None:
@@ -151,11 +156,11 @@ def _report(args: argparse.Namespace) -> None:
         from ampft.comparison.report.files import read_comparison
         from ampft.comparison.report.terminal import terminal_text
 
-        print(terminal_text(read_comparison(folder)), end="")
+        print(inert_lines(terminal_text(read_comparison(folder))), end="")
         return
     from ampft.runs.show import format_run
 
-    print(format_run(args.run))
+    print(inert_lines(format_run(args.run)))
 
 
 def _compare(args: argparse.Namespace) -> None:
@@ -166,7 +171,7 @@ def _compare(args: argparse.Namespace) -> None:
     if args.output_dir is not None:
         _refuse_results(Path(args.output_dir))
     comparison = _compare_runs(args, [Path(run) for run in args.runs])
-    print(terminal_text(comparison), end="")
+    print(inert_lines(terminal_text(comparison)), end="")
     if args.output_dir is None:
         print("\nAdd --output_dir DIR to write comparison.html, comparison.md and comparison.json.")
         return

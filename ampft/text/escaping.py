@@ -29,6 +29,11 @@ def inert(text: str) -> str:
     return "".join(_escaped(c) if is_hostile(c) else c for c in text)
 
 
+def inert_lines(text: str) -> str:
+    """Return `text` with each of its lines made inert."""
+    return "\n".join(map(inert, text.split("\n")))
+
+
 def without_credentials(text: str) -> str:
     """Return `text` without the passwords and tokens of the URLs in it."""
     return _URL_SECRET.sub(r"\1=REDACTED", _URL_CREDENTIALS.sub("", text))
