@@ -6,8 +6,10 @@ Rows go from the file to an Arrow file on disk in batches, so that memory does n
 from __future__ import annotations
 
 import atexit
+import contextlib
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -16,6 +18,7 @@ from typing import Protocol
 
 import pyarrow as pa
 from datasets import Dataset
+from filelock import FileLock, Timeout
 
 from ampft.data.columns import label_columns, require, text_columns
 from ampft.data.intake import Intake, LabelledRows, places
@@ -45,6 +48,8 @@ READERS: dict[str, Reader] = {
     ".parquet": read_parquet,
 }
 FLAGS = {"train": "--train_file", "validation": "--validation_file", "test": "--test_file"}
+LOCK_NAME = ".lock"  # of a temporary folder
+SECONDS_TO_LOCK = 5  # a younger folder may not be locked yet
 ROWS_AT_A_TIME = 4096
 
 
@@ -220,8 +225,7 @@ def on_disk(rows: Iterator[Sequence[str | None]], names: tuple[str, ...]) -> Dat
 
     The file is removed when the process ends; `TMPDIR` says where it lies.
     """
-    folder = Path(tempfile.mkdtemp(prefix="ampft-data-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder = _temporary_folder()
     path = folder / "rows.arrow"
     schema = pa.schema([(name, pa.string()) for name in names])
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
@@ -229,3 +233,32 @@ def on_disk(rows: Iterator[Sequence[str | None]], names: tuple[str, ...]) -> Dat
             columns = [pa.array(column, pa.string()) for column in zip(*batch, strict=True)]
             writer.write_batch(pa.record_batch(columns, schema=schema))
     return Dataset.from_file(str(path))
+
+
+def _temporary_folder() -> Path:
+    """Return a new folder that is removed at exit, and remove those of killed processes."""
+    for folder in Path(tempfile.gettempdir()).glob("ampft-data-*"):
+        with contextlib.suppress(OSError):
+            _remove_if_abandoned(folder)
+    folder = Path(tempfile.mkdtemp(prefix="ampft-data-"))
+    # The system releases the lock when the process ends, for whatever reason.
+    lock = FileLock(folder / LOCK_NAME, blocking=False)
+    lock.acquire()
+    atexit.register(_remove, folder, lock)
+    return folder
+
+
+def _remove(folder: Path, lock: FileLock) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    lock.release()
+
+
+def _remove_if_abandoned(folder: Path) -> None:
+    lock_file = folder / LOCK_NAME
+    if folder.is_symlink() or not lock_file.exists():
+        return
+    if time.time() - lock_file.stat().st_mtime < SECONDS_TO_LOCK:
+        return
+    lock = FileLock(lock_file, blocking=False)
+    with contextlib.suppress(Timeout), lock:
+        shutil.rmtree(folder, ignore_errors=True)
