@@ -71,12 +71,21 @@ def is_writable_folder(folder: Path) -> bool:
 
 
 def is_disk_error(error: BaseException) -> bool:
-    """Return whether an error of Python or safetensors means that the disk is full or failing."""
+    """Return whether an error of Python, pyarrow or safetensors means a full or failing disk."""
     codes = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
-    if isinstance(error, OSError):
-        return error.errno in codes
-    from_safetensors = type(error).__name__ == "SafetensorError"
-    return from_safetensors and any(os.strerror(code) in str(error) for code in codes)
+    if isinstance(error, OSError) and error.errno in codes:
+        return True
+    # Other libraries put the system's message into errors of their own.
+    is_wrapped = isinstance(error, OSError) or type(error).__name__ == "SafetensorError"
+    return is_wrapped and any(os.strerror(code) in str(error) for code in codes)
+
+
+def is_path_error(error: BaseException) -> bool:
+    """Return whether an error means that a path cannot be used, such as a name that is too long."""
+    codes = (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM)
+    if isinstance(error, ValueError):
+        return "embedded null" in str(error)
+    return isinstance(error, OSError) and error.errno in codes
 
 
 def _sync(path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -163,7 +164,10 @@ def test_no_field_of_a_record_reaches_the_terminal_raw(run_folders, tmp_path, ca
     "change",
     [
         {"model_type": HOSTILE},
-        {"id2label": {"0": HOSTILE, "1": "b", "2": "c"}, "architectures": [f"{HOSTILE}Classification"]},
+        {
+            "id2label": {"0": HOSTILE, "1": "b", "2": "c"},
+            "architectures": [f"{HOSTILE}Classification"],
+        },
         {"torch_dtype": HOSTILE},
     ],
 )
@@ -206,6 +210,55 @@ def test_no_field_of_a_configuration_reaches_the_terminal_raw(
 def test_no_name_reaches_the_terminal_raw(words, run_folders, capsys):
     assert cli.main([word.format(**run_folders) for word in words]) == 2
     assert_inert(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        (("report", "x" * 5000), "File name too long"),
+        (("predict", "--model", "{run}", "y" * 5000 + ".csv"), "File name too long"),
+        (("compare", "run", "--output_dir", "x" * 5000), "File name too long"),
+    ],
+)
+def test_paths_that_cannot_exist(words, match, run_folders, capsys):
+    assert cli.main([word.format(**run_folders) for word in words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert match in line
+
+
+def test_the_version(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["--version"])
+    assert capsys.readouterr().out == f"ampft {metadata.version('ampft')}\n"
+    done = subprocess.run(
+        [sys.executable, "-m", "ampft", "--version"],
+        cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.stdout == f"ampft {metadata.version('ampft')}\n"
+
+
+def test_report_on_an_interrupted_comparison(tmp_path, run_folders, capsys):
+    (tmp_path / "plan.json").write_text("{}")
+    assert cli.main(["report", str(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "the comparison has not finished: 0 of its runs have" in line
+    assert "Repeat its command to continue" in line
+
+
+def test_a_full_temporary_folder(run_folders):
+    script = (
+        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64)); "
+        "from ampft.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, "predict", "--model", run_folders["run"],
+         run_folders["file"]],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert "TMPDIR" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("redirect", [">&-", "2>&-", ">&- 2>&-"])

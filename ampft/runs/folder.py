@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sys
@@ -17,6 +18,7 @@ from ampft.errors import InputError
 from ampft.files import durably_rename, is_writable_folder, nearest_existing, write_text
 from ampft.runs.manifest import (
     HISTORY_NAME,
+    RECORD_NAME,
     STAGING_NAME,
     FilePart,
     describe_file,
@@ -105,6 +107,20 @@ class RunFolder:
         staging = self.path / STAGING_NAME
         staging.mkdir(exist_ok=True)
         return staging
+
+    def has_record(self) -> bool:
+        """Return whether the folder still holds the record that the run wrote at its start."""
+        return (self.path / RECORD_NAME).is_file()
+
+    def check_record(self) -> None:
+        """Check that the folder has not been removed during the run.
+
+        Raises:
+            FileNotFoundError: It has.
+        """
+        if not self.has_record():
+            reason = "the folder was removed or emptied during the run"
+            raise FileNotFoundError(errno.ENOENT, reason, str(self.path))
 
     def files(self) -> dict[str, FilePart]:
         """Return the staged or published results and the history, for the record of the run."""

@@ -45,7 +45,7 @@ from ampft.text.terminal import labelled, print_line
 from ampft.training.best import BestModel
 from ampft.training.first_step import FirstStep
 from ampft.training.out_of_memory import OutOfMemoryRetries, explain_out_of_memory
-from ampft.training.signals import raise_on_sigterm
+from ampft.training.signals import raise_on_termination
 from ampft.training.step import StepOutcome, StepStopped, shared_autocast_cache
 from ampft.training.trackers import tracked_settings
 from ampft.training.utilisation import measure_utilisation
@@ -214,6 +214,7 @@ class Run:
         if not self.folder.staged:
             shutil.rmtree(self.folder.path / STAGING_NAME, ignore_errors=True)
         with contextlib.suppress(OSError):  # the full disk itself is reported
+            self.folder.check_record()
             record = replace(self._record(status), reason=reason, files=self.folder.files())
             write_record(self.folder, record)
 
@@ -348,7 +349,7 @@ def open_run(prepared: Prepared) -> Iterator[Run]:
 @contextlib.contextmanager
 def _record_early_stop(run: Run, output_dir: Path) -> Iterator[None]:
     """Record why the run stopped, if it does not finish."""
-    with raise_on_sigterm():
+    with raise_on_termination():
         try:
             with explain_out_of_memory():
                 yield
@@ -357,12 +358,17 @@ def _record_early_stop(run: Run, output_dir: Path) -> Iterator[None]:
             raise
         except BaseException as error:
             run.record_stop("interrupted", f"{type(error).__name__}: {error}")
-            if is_disk_error(error):
+            if is_disk_error(error) or not _has_record(run):
                 raise InputError(
                     f"--output_dir {output_dir}: the folder cannot be written ({error}), so the "
-                    "run stopped. Free disk space or name another folder."
+                    "run stopped. Free disk space, keep the folder, or name another one."
                 ) from error
             raise
+
+
+def _has_record(run: Run) -> bool:
+    """Return whether the folder of the run still exists, as far as this process writes to it."""
+    return run.folder is None or run.folder.has_record()
 
 
 def write_results(
@@ -392,11 +398,13 @@ def write_results(
     if outcome_fp32 is not None:
         write_predictions(stage / "predictions_fp32.parquet", outcome_fp32, references)
     write_text(stage / "README.md", model_card(record, report))
+    folder.check_record()
     folder.staged = describe_files(stage)
     record = replace(record, files=folder.files())
     # Even if the run is killed during the next line, a later run knows which files are results.
     write_record(folder, replace(record, status="running"))
     folder.publish()
+    folder.check_record()
     write_record(folder, record)
 
 

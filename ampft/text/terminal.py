@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable
 
 from ampft.errors import InputError, TrainingStopped
+from ampft.files import is_disk_error, is_path_error
 from ampft.text.escaping import inert_lines, without_credentials
 
 WIDTH, INDENT = 100, 11
@@ -38,6 +39,16 @@ def run_main(main: Callable[[], None]) -> int:
         message = inert_lines(without_credentials(str(error)))
         print(f"{f'[rank {rank}] ' if rank != '0' else ''}error: {message}", file=sys.stderr)
         return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
+    except (OSError, ValueError) as error:
+        if isinstance(error, BrokenPipeError) or not (is_disk_error(error) or is_path_error(error)):
+            raise
+        remedy = (
+            "Free disk space, or set TMPDIR to a folder on another disk."
+            if is_disk_error(error)
+            else "Name another path."
+        )
+        print(f"error: {inert_lines(str(error))}. {remedy}", file=sys.stderr)
+        return EXIT_CODES[InputError]
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         return 130  # 128 + SIGINT, as shells count

@@ -40,7 +40,11 @@ def wait_for_steps(folder, steps):
 
 @pytest.mark.parametrize(
     ("number", "code", "reason"),
-    [(signal.SIGTERM, 143, "SystemExit: 143"), (signal.SIGINT, 130, "KeyboardInterrupt: ")],
+    [
+        (signal.SIGTERM, 143, "SystemExit: 143"),
+        (signal.SIGHUP, 129, "SystemExit: 129"),
+        (signal.SIGINT, 130, "KeyboardInterrupt: "),
+    ],
 )
 def test_a_signal_ends_a_run_with_a_correct_record(
     files, tiny_model, tmp_path, number, code, reason
@@ -90,6 +94,37 @@ def test_a_full_disk_gives_one_message_that_names_the_folder(files, tiny_model, 
     assert f"error: --output_dir {folder}: the folder cannot be written" in stderr
     assert "Traceback" not in stderr
     assert record_of(folder)["status"] in {"interrupted", "running"}
+
+
+@pytest.mark.parametrize("moment", ["training", "saving"])
+def test_a_folder_removed_during_the_run_is_an_error(files, tiny_model, tmp_path, moment):
+    folder = tmp_path / "run"
+    settings = [*text_settings(files, tiny_model, folder), "--max_train_steps", "1"]
+    script = f"""
+import shutil, sys
+import ampft
+sys.path.insert(0, "recipes")
+import classify
+from transformers import BertForSequenceClassification as Model
+save = Model.save_pretrained
+def save_after_removal(self, *words, **more):
+    shutil.rmtree({str(folder)!r})
+    save(self, *words, **more)
+step = ampft.apply_step
+def step_after_removal(*words, **more):
+    shutil.rmtree({str(folder)!r})
+    return step(*words, **more)
+if {moment!r} == "saving":
+    Model.save_pretrained = save_after_removal
+else:
+    ampft.apply_step = step_after_removal
+sys.argv = ["classify.py", *{settings!r}]
+sys.exit(ampft.run_main(lambda: classify.train(ampft.parse_classify_arguments())))
+"""
+    done = call(sys.executable, "-c", script)
+    assert done.returncode == 2, done.stderr
+    assert f"error: --output_dir {folder}: the folder cannot be written" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_baseline_without_words_does_not_fail_the_run(files, tiny_model, tmp_path):
