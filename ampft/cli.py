@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from ampft.arguments.flags import ArgumentParser
@@ -45,6 +46,7 @@ def _parser() -> ArgumentParser:
         description="Inspect, predict with and compare classifiers fine-tuned in mixed precision. "
         "To train one, see accelerate launch recipes/classify.py --help.",
     )
+    parser.add_argument("--version", action="version", version=f"ampft {version('ampft')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     env = commands.add_parser(
         "env",
@@ -63,7 +65,8 @@ def _parser() -> ArgumentParser:
     predict.add_argument(
         "--output_file",
         metavar="FILE",
-        help="CSV file for the rows with their predictions (default: standard output)",
+        help="CSV file for the rows with their predictions (default: standard output); texts that "
+        "begin with = are not changed, so import them as text into a spreadsheet",
     )
     predict.add_argument(
         "--text_column_names",
@@ -158,9 +161,25 @@ def _report(args: argparse.Namespace) -> None:
 
         print(inert_lines(terminal_text(read_comparison(folder))), end="")
         return
+    from ampft.comparison.execution.plan import PLAN_NAME
     from ampft.runs.show import format_run
 
+    if (folder / PLAN_NAME).is_file():
+        _refuse_unfinished(folder)
     print(inert_lines(format_run(args.run)))
+
+
+def _refuse_unfinished(folder: Path) -> None:
+    """Say how far a comparison without results has come."""
+    from ampft.comparison.execution.folder import RUNS_NAME, run_ending
+
+    runs = folder / RUNS_NAME
+    endings = [run_ending(path) for path in runs.iterdir()] if runs.is_dir() else []
+    complete = sum(ending.is_complete for ending in endings)
+    raise InputError(
+        f"RUN {folder}: the comparison has not finished: {complete} of its runs have. Repeat its "
+        f"command to continue, or name one run in {runs}."
+    )
 
 
 def _compare(args: argparse.Namespace) -> None:

@@ -66,6 +66,7 @@ class TextInputs:
     model_name: str
     tokenizer: Any = field(repr=False)
     tokens: Mapping[str, TextExamples] = field(repr=False)
+    max_length: int
 
     def examples(self, split: str) -> TextExamples:
         """Return the tokens of a split."""
@@ -115,7 +116,8 @@ class TextInputs:
         return cast("Mapping[str, Sequence[str]]", columns)
 
     def save_processor(self, folder: Path) -> None:
-        """Save the tokenizer."""
+        """Save the tokenizer, which truncates as in training when it is asked to truncate."""
+        self.tokenizer.model_max_length = self.max_length
         self.tokenizer.save_pretrained(folder)
 
 
@@ -138,7 +140,7 @@ def prepare_inputs(data: ClassificationData, settings: TaskSettings) -> TextInpu
             share = f"{truncated} of {len(lengths)} texts ({truncated / len(lengths):.1%})"
             notes.append(f"{name}: {share} cut at {max_length} tokens")
         tokens[name] = TextExamples(rows, lengths, collator)
-    return TextInputs(data, tuple(notes), model_path, model_name, tokenizer, tokens)
+    return TextInputs(data, tuple(notes), model_path, model_name, tokenizer, tokens, max_length)
 
 
 def _tokenize(
