@@ -171,7 +171,8 @@ def _report(args: argparse.Namespace) -> None:
 
 def _refuse_unfinished(folder: Path) -> None:
     """Say how far a comparison without results has come."""
-    from ampft.comparison.execution.folder import RUNS_NAME, run_ending
+    from ampft.comparison.analysis.loading import RUNS_NAME
+    from ampft.comparison.execution.folder import run_ending
 
     runs = folder / RUNS_NAME
     endings = [run_ending(path) for path in runs.iterdir()] if runs.is_dir() else []

@@ -25,7 +25,7 @@ class TrainingStopped(Exception):
 
 
 class PrecisionContradicted(TrainingStopped):
-    """The first step used other dtypes than the requested mode."""
+    """A step or an evaluation used other dtypes than the requested mode."""
 
     status = "contradicted"
 

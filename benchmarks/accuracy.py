@@ -1,7 +1,7 @@
-"""Accuracy over seeds: the default job, and TREC beside the Trainer of transformers.
+"""Measure accuracy over seeds: the default job, or TREC compared with the Trainer of transformers.
 
-Each run is a process of its own; runs of one seed follow each other, so that a machine's drift hits
-all modes alike. Finished runs are kept in the results file and not repeated.
+Each run has its own process. The runs of one seed follow each other, so that drift of the machine
+affects all modes alike. Runs that are already in the results file are not repeated.
 
     python benchmarks/accuracy.py default --modes fp32,bf16,fp16 --seeds 5 --out default.json
     python benchmarks/accuracy.py trec --data_dir TREC --modes fp32,bf16,fp16,trainer-bf16 \
@@ -27,13 +27,13 @@ TREC_FLAGS = {
     "learning_rate": 5e-5,
     "num_train_epochs": 3,
     "max_seq_length": 128,
-    # The Trainer's run has no validation split and keeps its last epoch; so does this one.
+    # The Trainer has no validation split here and keeps its last epoch.
     "load_best_model_at_end": False,
 }
 
 
 def trec_files(data_dir: Path, folder: Path) -> list[str]:
-    """Write TREC's two splits as CSV and return the flags that name them."""
+    """Write TREC's two splits as CSV files and return the flags that pass them to the recipe."""
     for split, source in (("train", "train_5500.label"), ("test", "TREC_10.label")):
         with (folder / f"{split}.csv").open("w", encoding="utf-8", newline="") as file:
             rows = csv.writer(file)
@@ -41,13 +41,13 @@ def trec_files(data_dir: Path, folder: Path) -> list[str]:
             for line in (data_dir / source).read_text(encoding="latin-1").splitlines():
                 label, text = line.split(" ", 1)
                 rows.writerow([text, label.split(":")[0]])
-    # All training rows are trained on: without a validation file a tenth would be split off.
+    # Without a validation file, a tenth of the training rows would be split off.
     names = {"train_file": "train", "validation_file": "test", "test_file": "test"}
     return [f"--{flag}={folder / name}.csv" for flag, name in names.items()]
 
 
 def run_recipe(mode: str, seed: int, flags: list[str], threads: int | None) -> dict[str, object]:
-    """Run the recipe once and return what its record says."""
+    """Run the recipe once and return the results from its run record."""
     with tempfile.TemporaryDirectory() as folder:
         command = [
             *(sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch"),
@@ -81,7 +81,7 @@ def run_recipe(mode: str, seed: int, flags: list[str], threads: int | None) -> d
 
 
 def run_trainer(mode: str, seed: int, data_dir: Path) -> dict[str, object]:
-    """Run the Trainer once on TREC and return its row."""
+    """Run the Trainer once on TREC and return its results."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "row.jsonl")
         command = [sys.executable, str(ROOT / "benchmarks" / "trec_trainer.py")]
@@ -91,7 +91,7 @@ def run_trainer(mode: str, seed: int, data_dir: Path) -> dict[str, object]:
 
 
 def bag_of_words() -> dict[str, float]:
-    """Return what TF-IDF with logistic regression reaches on the default job's test split."""
+    """Return the test metrics of TF-IDF with logistic regression on the default job."""
     from ampft.arguments import ClassifyArguments
     from ampft.evaluation.baseline import bag_of_words_baseline
     from ampft.runs.prepare import load_task
@@ -100,38 +100,41 @@ def bag_of_words() -> dict[str, float]:
 
 
 def summary(rows: list[dict[str, object]]) -> dict[str, dict[str, float]]:
-    """Return mean and deviation over seeds of accuracy and macro F1, and seconds, by mode."""
-    found: dict[str, dict[str, float]] = {}
+    """Return mean and standard deviation of the metrics, and median seconds, per mode."""
+    summaries: dict[str, dict[str, float]] = {}
     for mode in dict.fromkeys(str(row["mode"]) for row in rows):
-        mine = [row for row in rows if row["mode"] == mode]
-        found[mode] = {"seeds": len(mine)}
+        mode_rows = [row for row in rows if row["mode"] == mode]
+        summaries[mode] = {"seeds": len(mode_rows)}
         for metric in ("accuracy", "macro_f1"):
-            values = [float(str(row[metric])) for row in mine]
-            found[mode][f"{metric}_mean"] = statistics.fmean(values)
-            found[mode][f"{metric}_sd"] = statistics.stdev(values) if len(values) > 1 else 0.0
-        seconds = [float(str(row.get("launch_to_report_seconds", "nan"))) for row in mine]
-        found[mode]["launch_to_report_seconds_median"] = statistics.median(seconds)
-    return found
+            values = [float(str(row[metric])) for row in mode_rows]
+            summaries[mode][f"{metric}_mean"] = statistics.fmean(values)
+            summaries[mode][f"{metric}_sd"] = statistics.stdev(values) if len(values) > 1 else 0.0
+        seconds = [float(str(row.get("launch_to_report_seconds", "nan"))) for row in mode_rows]
+        summaries[mode]["launch_to_report_seconds_median"] = statistics.median(seconds)
+    return summaries
 
 
 def main() -> None:
-    """Run what is missing, write the file after every run, print the summary."""
+    """Run what is missing, update the results file after every run, and print the summary."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("case", choices=("default", "trec"))
-    parser.add_argument("--modes", default="fp32,bf16,fp16", help="comma separated, in this order")
-    parser.add_argument("--seeds", type=int, default=5, help="number of seeds, from 0")
-    parser.add_argument("--data_dir", type=Path, help="folder of TREC's two files")
-    parser.add_argument("--cpu_threads", type=int, help="threads of a run; default: all cores")
-    parser.add_argument("--out", type=Path, required=True, help="JSON file of results")
+    parser.add_argument(
+        "--modes", default="fp32,bf16,fp16", help="comma-separated, run in this order"
+    )
+    parser.add_argument("--seeds", type=int, default=5, help="number of seeds, starting at 0")
+    parser.add_argument("--data_dir", type=Path, help="folder that contains TREC's two files")
+    parser.add_argument("--cpu_threads", type=int, help="threads per run (default: all cores)")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="JSON file of results; runs in it are not repeated"
+    )
     args = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"
-    done = json.loads(args.out.read_text(encoding="utf-8")) if args.out.exists() else {"runs": []}
-    rows = done["runs"]
+    rows = json.loads(args.out.read_text(encoding="utf-8"))["runs"] if args.out.exists() else []
     with tempfile.TemporaryDirectory() as folder:
         flags = ["--dataset_name=stdlib"]
         if args.case == "trec":
-            switches = {k: v for k, v in TREC_FLAGS.items() if not isinstance(v, bool)}
-            flags = [f"--{name}={value}" for name, value in switches.items()]
+            values = {k: v for k, v in TREC_FLAGS.items() if not isinstance(v, bool)}
+            flags = [f"--{name}={value}" for name, value in values.items()]
             flags += ["--no-load_best_model_at_end", *trec_files(args.data_dir, Path(folder))]
         for seed in range(args.seeds):
             for mode in args.modes.split(","):

@@ -1,7 +1,8 @@
-"""What speed is measured on: texts of real data sets, and models of several sizes.
+"""The texts and models on which speed is measured: real data sets, and models of several sizes.
 
-Models but MiniLM have random weights from their published configurations: speed does not depend on
-trained ones. All take MiniLM's tokenizer, whose ids fit every vocabulary here.
+MiniLM is pretrained. The other models have their published configurations and random weights,
+because speed does not depend on the weights. All use MiniLM's tokenizer, whose token ids fit every
+vocabulary here.
 """
 
 from __future__ import annotations
@@ -28,17 +29,20 @@ from ampft.models.tokenizer import load_tokenizer
 
 TEXTS = ("docstrings", "sst2", "trec", "mrpc", "equal")
 MODELS = ("minilm", "bert-base", "modernbert-base")
-WORDS_OF_EQUAL = 1000  # more than any length that is measured
+EQUAL_TEXT_WORDS = 1000  # longer than any --max_length that is measured
 
 
 def load_texts(name: str, data_dir: Path | None, examples: int | None = None) -> ClassificationData:
     """Return the training texts of a case.
 
     Args:
-        name: One of `TEXTS`; `equal` repeats each docstring until it fills any length, so that
-            after truncation all are equally long and there is no padding to be saved.
-        data_dir: Folder with `sst2/`, `trec/` and `mrpc/`, as their publishers have the files.
-        examples: How many to choose, with a fixed seed; None for all.
+        name: One of `TEXTS`. `equal` repeats each docstring until it exceeds any maximum length, so
+            that all texts are equally long after truncation and there is no padding to save.
+        data_dir: Folder with `sst2/`, `trec/` and `mrpc/`, each with the files as published.
+        examples: Number of examples to draw with a fixed seed; None for all.
+
+    Raises:
+        SystemExit: The case needs `data_dir`, and it is None.
     """
     data = _all_texts(name, data_dir)
     rows = data.splits["train"].shuffle(seed=0)
@@ -49,41 +53,43 @@ def load_texts(name: str, data_dir: Path | None, examples: int | None = None) ->
 def _all_texts(name: str, data_dir: Path | None) -> ClassificationData:
     if name in ("docstrings", "equal"):
         data = load_data(DataRequest(dataset_name="stdlib", dataset_config_name="full"))
-        return data if name == "docstrings" else _all_long(data)
+        return data if name == "docstrings" else _repeat_texts(data)
     if data_dir is None:
-        raise SystemExit(f"{name} needs --data_dir, a folder that holds {name}/")
-    readers = {"sst2": _sst2, "trec": _trec, "mrpc": _mrpc}
+        raise SystemExit(f"{name}: pass --data_dir, the folder that contains {name}/")
+    readers = {"sst2": _read_sst2, "trec": _read_trec, "mrpc": _read_mrpc}
     columns, labels = readers[name](data_dir / name)
     names = sorted(set(labels))
-    rows = datasets.Dataset.from_dict({**columns, "label": [names.index(one) for one in labels]})
+    rows = datasets.Dataset.from_dict(
+        {**columns, "label": [names.index(label) for label in labels]}
+    )
     rows = rows.cast_column("label", datasets.ClassLabel(names=names))
     return ClassificationData(
         datasets.DatasetDict(train=rows), tuple(columns), "text", name, {}, ()
     )
 
 
-def _all_long(data: ClassificationData) -> ClassificationData:
-    def repeated(row: dict[str, str]) -> dict[str, str]:
+def _repeat_texts(data: ClassificationData) -> ClassificationData:
+    def repeat(row: dict[str, str]) -> dict[str, str]:
         words = row["text"].split() or ["nothing"]
-        return {"text": " ".join((words * WORDS_OF_EQUAL)[:WORDS_OF_EQUAL])}
+        return {"text": " ".join((words * EQUAL_TEXT_WORDS)[:EQUAL_TEXT_WORDS])}
 
-    splits = datasets.DatasetDict(train=data.splits["train"].map(repeated))
+    splits = datasets.DatasetDict(train=data.splits["train"].map(repeat))
     return ClassificationData(splits, data.input_columns, "text", "equal", {}, ())
 
 
-def _sst2(folder: Path) -> tuple[dict[str, list[str]], list[str]]:
+def _read_sst2(folder: Path) -> tuple[dict[str, list[str]], list[str]]:
     lines = (folder / "train.tsv").read_text(encoding="utf-8").splitlines()
     texts, labels = zip(*(line.rsplit("\t", 1) for line in lines), strict=True)
     return {"text": list(texts)}, list(labels)
 
 
-def _trec(folder: Path) -> tuple[dict[str, list[str]], list[str]]:
+def _read_trec(folder: Path) -> tuple[dict[str, list[str]], list[str]]:
     lines = (folder / "train_5500.label").read_text(encoding="latin-1").splitlines()
     labels, texts = zip(*(line.split(" ", 1) for line in lines), strict=True)
     return {"text": list(texts)}, [label.split(":")[0] for label in labels]
 
 
-def _mrpc(folder: Path) -> tuple[dict[str, list[str]], list[str]]:
+def _read_mrpc(folder: Path) -> tuple[dict[str, list[str]], list[str]]:
     with (folder / "msr_paraphrase_train.txt").open(encoding="utf-8-sig", newline="") as file:
         rows = list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))[1:]
     pairs = {"sentence1": [row[3] for row in rows], "sentence2": [row[4] for row in rows]}
@@ -91,15 +97,15 @@ def _mrpc(folder: Path) -> tuple[dict[str, list[str]], list[str]]:
 
 
 @cache
-def model_folder(name: str, label_names: tuple[str, ...], where: Path) -> str:
-    """Return the folder of a model of `MODELS`, made with its tokenizer in `where`.
+def model_folder(name: str, label_names: tuple[str, ...], parent: Path) -> str:
+    """Return the folder of a model of `MODELS`; create it, with its tokenizer, in `parent`.
 
-    Its weights and its head are the same each time, and the labels are those of the data: nobody
-    draws a head anew.
+    The weights are the same each time, and so is the classification head, which has the labels of
+    the data: no system initializes a head of its own.
     """
     if name == "minilm":
         return default_model(None)[0]
-    folder = where / f"{name}-{len(label_names)}"
+    folder = parent / f"{name}-{len(label_names)}"
     tokenizer = load_tokenizer(default_model(None)[0])
     special = {
         "pad_token_id": tokenizer.pad_token_id,

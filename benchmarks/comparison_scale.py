@@ -1,7 +1,7 @@
-"""Time and memory of comparing many runs: statistics, reports and all, from predictions on disk.
+"""Measure time and memory of `ampft compare` on many runs, from predictions on disk to reports.
 
-Writes run folders with made-up answers through ampft's own writers, then runs `ampft compare` on
-them in a fresh process on one core, and reads its time and the highest resident set that it had.
+Writes run folders with synthetic predictions through ampft's own writers, runs `ampft compare` on
+them in a fresh process on one core, and measures the time and the peak resident set.
 
     python benchmarks/comparison_scale.py --examples 10000
     python benchmarks/comparison_scale.py --examples 1000000 --out scale.json
@@ -36,11 +36,11 @@ from ampft.tasks.single_label import Predictions
 
 ARMS = ("fp32", "placebo", "bf16", "fp16")
 STEPS = 2000
-# The door, and then what the kernel says of this process.
-DOOR = """
+# Runs `ampft` and writes the peak resident set of the process, in bytes, to a file.
+AMPFT_SCRIPT = """
 import sys
 from ampft.cli import main
-from ampft.runs.memory import resident_peak
+from ampft.machine import resident_peak
 code = main(sys.argv[2:])
 open(sys.argv[1], "w").write(str(resident_peak()))
 sys.exit(code)
@@ -48,7 +48,7 @@ sys.exit(code)
 
 
 def record(arm: str, seed: int, examples: int, names: list[str]) -> RunRecord:
-    """Return the record of a run of which nothing but its answers is of interest."""
+    """Return a run record that is valid; only the predictions of the run matter here."""
     mode = "fp32" if arm == "placebo" else arm
     return RunRecord(
         status="finished",
@@ -57,7 +57,7 @@ def record(arm: str, seed: int, examples: int, names: list[str]) -> RunRecord:
         task="text",
         label_names=names,
         data=DataPart(
-            name="made up",
+            name="synthetic",
             kind="text",
             fingerprints={"test": "00" * 32},
             examples={"train": 1, "test": examples},
@@ -75,31 +75,39 @@ def record(arm: str, seed: int, examples: int, names: list[str]) -> RunRecord:
         steps=StepsPart(total=STEPS, applied=STEPS, effective_batch_size=32),
         example_ids_sha256=f"{seed:064x}",
         timings={"step_seconds_median": 0.05 if mode == "bf16" else 0.1, "waiting_share": 0.01},
-        memory=PeakMemory(peak=2**30, baseline=2**28, reserved=None, protocol="made up"),
+        memory=PeakMemory(peak=2**30, baseline=2**28, reserved=None, protocol="synthetic"),
         metrics={"split": "test"},
         hardware=hardware(),
     )
 
 
-def answers(
-    seed: int, arm: str, labels: np.ndarray, evidence: np.ndarray, names: list[str]
+def synthetic_predictions(
+    seed: int, noise: str, labels: np.ndarray, base_logits: np.ndarray, names: list[str]
 ) -> Predictions:
-    """Return predictions that are right nine times in ten; arms differ in about 4 % of them."""
-    rng = np.random.default_rng([seed, *arm.encode()])
-    shift = np.random.default_rng(seed).normal(0, 0.5, evidence.shape).astype(np.float32)
-    logits = evidence + shift + rng.normal(0, 0.2, evidence.shape).astype(np.float32)
-    shares = np.exp(logits - logits.max(axis=1, keepdims=True))
-    shares /= shares.sum(axis=1, keepdims=True)
-    return Predictions(np.arange(len(labels)), labels, shares, tuple(names), "test")
+    """Return predictions with an accuracy of about 90 %.
+
+    Args:
+        seed: Seed of the run; runs of one seed share most of their errors.
+        noise: Name of the noise added for the arm; about 4 % of predictions differ between names.
+        labels: Shape (n,), class indices.
+        base_logits: Shape (n, K), shared by all runs.
+        names: The K class names.
+    """
+    rng = np.random.default_rng([seed, *noise.encode()])
+    shift = np.random.default_rng(seed).normal(0, 0.5, base_logits.shape).astype(np.float32)
+    logits = base_logits + shift + rng.normal(0, 0.2, base_logits.shape).astype(np.float32)
+    probabilities = np.exp(logits - logits.max(axis=1, keepdims=True))
+    probabilities /= probabilities.sum(axis=1, keepdims=True)
+    return Predictions(np.arange(len(labels)), labels, probabilities, tuple(names), "test")
 
 
 def write_runs(parent: Path, examples: int, classes: int, seeds: int) -> list[Path]:
-    """Write a folder for each arm and seed, with predictions in fp32 for 16-bit modes too."""
+    """Write a run folder per arm and seed; 16-bit modes also predict in float32."""
     rng = np.random.default_rng(0)
     names = [f"class {k}" for k in range(classes)]
     labels = rng.integers(0, classes, examples)
-    evidence = rng.normal(0, 1, (examples, classes)).astype(np.float32)
-    evidence[np.arange(examples), labels] += 4
+    base_logits = rng.normal(0, 1, (examples, classes)).astype(np.float32)
+    base_logits[np.arange(examples), labels] += 4
     texts = [f"The text of an example, which has this number: {i}." for i in range(examples)]
     history = "".join(
         json.dumps({"step": k, "loss": 1 / k, "loss_scale": None, "skipped": False}) + "\n"
@@ -109,11 +117,11 @@ def write_runs(parent: Path, examples: int, classes: int, seeds: int) -> list[Pa
     for seed in range(seeds):
         for arm in ARMS:
             with RunFolder(parent / f"{arm}-seed{seed}") as folder:
-                kept = {"predictions.parquet": arm}
+                files = {"predictions.parquet": arm}
                 if arm in ("bf16", "fp16"):
-                    kept["predictions_fp32.parquet"] = f"{arm} in fp32"
-                for name, stream in kept.items():
-                    predictions = answers(seed, stream, labels, evidence, names)
+                    files["predictions_fp32.parquet"] = f"{arm} in fp32"
+                for name, noise in files.items():
+                    predictions = synthetic_predictions(seed, noise, labels, base_logits, names)
                     write_predictions(
                         folder / name, predictions, lambda rows: {"text": texts[rows]}
                     )
@@ -124,12 +132,12 @@ def write_runs(parent: Path, examples: int, classes: int, seeds: int) -> list[Pa
 
 
 def measure(folders: list[Path], target: Path) -> dict[str, float]:
-    """Compare in a fresh process on one core; return its seconds and its peak in bytes."""
+    """Compare in a fresh process on one core; return its seconds and its peak memory in bytes."""
     peak = target / "peak.txt"
-    words = [sys.executable, "-c", DOOR, str(peak), "compare", *map(str, folders)]
+    command = [sys.executable, "-c", AMPFT_SCRIPT, str(peak), "compare", *map(str, folders)]
     started = time.perf_counter()
     subprocess.run(
-        [*words, f"--output_dir={target / 'comparison'}"],
+        [*command, f"--output_dir={target / 'comparison'}"],
         check=True,
         stdout=subprocess.DEVNULL,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -140,29 +148,29 @@ def measure(folders: list[Path], target: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    """Write the runs, compare them, print time and memory."""
+    """Write the runs, compare them, and print time and memory."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
-    parser.add_argument("--examples", type=int, default=10_000, help="of the test split")
-    parser.add_argument("--classes", type=int, default=20, help="of the label map")
-    parser.add_argument("--seeds", type=int, default=5, help=f"of each of {', '.join(ARMS)}")
-    parser.add_argument("--out", type=Path, help="JSON file of the result")
+    parser.add_argument("--examples", type=int, default=10_000, help="examples in the test split")
+    parser.add_argument("--classes", type=int, default=20, help="number of classes")
+    parser.add_argument("--seeds", type=int, default=5, help=f"runs of each of {', '.join(ARMS)}")
+    parser.add_argument("--out", type=Path, help="JSON file for the result")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         runs = Path(folder, "runs")
         folders = write_runs(runs, args.examples, args.classes, args.seeds)
-        found = measure(folders, Path(folder))
+        measured = measure(folders, Path(folder))
     result = {
         **provenance(),
         "runs": len(folders),
         "examples": args.examples,
         "classes": args.classes,
-        **found,
+        **measured,
     }
     if args.out is not None:
         args.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     print(
         f"{len(folders)} runs x {args.examples:,} examples x {args.classes} classes: "
-        f"{found['seconds']:.1f} s, peak memory {found['peak_memory_bytes'] / 2**30:.2f} GiB"
+        f"{measured['seconds']:.1f} s, peak memory {measured['peak_memory_bytes'] / 2**30:.2f} GiB"
     )
 
 

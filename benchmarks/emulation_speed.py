@@ -1,8 +1,10 @@
-"""Emulated binary16 against float32: one training step of MiniLM, interleaved, on this CPU.
+"""Compare the speed of emulated fp16 with that of float32: one training step of MiniLM on a CPU.
 
-Prints one JSON line per batch size. Run: `python benchmarks/emulation_speed.py --pairs 12`.
-Both sides start from the same weights and see the same batch; each pair runs float32 and emulated
-fp16 one after the other, in alternating order, so that a machine under load slows both.
+Prints one line of JSON per batch size. Both start from the same weights and train on the same
+batch. Each pair runs float32 and emulated fp16 one after the other, in alternating order, so that
+other load on the machine slows down both.
+
+    python benchmarks/emulation_speed.py --pairs 12
 """
 
 from __future__ import annotations
@@ -24,11 +26,12 @@ from transformers.utils import logging
 from ampft.precision.emulation import Binary16Emulation
 
 CLASSES = 12
-Step = Callable[[], float]
+Clock = Callable[[], float]  # returns seconds
+Step = Callable[[], float]  # returns the seconds that it took
 
 
-def batch_of(batch_size: int, length: int) -> dict[str, Tensor]:
-    """Return token ids and an attention mask (batch_size, length) with a few padded places."""
+def make_batch(batch_size: int, length: int) -> dict[str, Tensor]:
+    """Return token ids and an attention mask (batch_size, length) with some padding."""
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(1000, 30000, (batch_size, length), generator=generator)
     lengths = torch.randint(length // 2, length + 1, (batch_size, 1), generator=generator)
@@ -36,8 +39,8 @@ def batch_of(batch_size: int, length: int) -> dict[str, Tensor]:
     return {"input_ids": ids * mask, "attention_mask": mask}
 
 
-def training_step(batch: dict[str, Tensor], clock: Step, *, emulated: bool) -> Step:
-    """Return a function that takes one optimizer step and returns its seconds on `clock`."""
+def make_training_step(batch: dict[str, Tensor], clock: Clock, *, emulated: bool) -> Step:
+    """Return a function that takes one optimizer step and returns its seconds by `clock`."""
     torch.manual_seed(0)
     model = AutoModelForSequenceClassification.from_pretrained(
         get_model_path(), num_labels=CLASSES, dtype=torch.float32
@@ -63,10 +66,10 @@ def training_step(batch: dict[str, Tensor], clock: Step, *, emulated: bool) -> S
     return step
 
 
-def compare(batch_size: int, length: int, pairs: int, clock: Step) -> dict[str, object]:
-    """Time `pairs` pairs of steps and return the median of their ratios with its quartiles."""
-    batch = batch_of(batch_size, length)
-    float32, emulated = (training_step(batch, clock, emulated=choice) for choice in (False, True))
+def compare(batch_size: int, length: int, pairs: int, clock: Clock) -> dict[str, object]:
+    """Time `pairs` pairs of steps and return the quartiles of their ratios."""
+    batch = make_batch(batch_size, length)
+    float32, emulated = (make_training_step(batch, clock, emulated=e) for e in (False, True))
     for _ in range(2):
         float32(), emulated()
     times = []
@@ -76,7 +79,7 @@ def compare(batch_size: int, length: int, pairs: int, clock: Step) -> dict[str, 
             times.append((float32(), emulated_s))
         else:
             times.append((float32(), emulated()))
-    ratios = [native / imitation for native, imitation in times]
+    ratios = [float32_s / emulated_s for float32_s, emulated_s in times]
     low, middle, high = statistics.quantiles(ratios, n=4)
     return {
         "batch_size": batch_size,
@@ -84,15 +87,17 @@ def compare(batch_size: int, length: int, pairs: int, clock: Step) -> dict[str, 
         "pairs": pairs,
         "threads": torch.get_num_threads(),
         "clock": clock.__name__,
-        "float32_ms": round(1e3 * statistics.median(native for native, _ in times), 1),
-        "emulated_fp16_ms": round(1e3 * statistics.median(other for _, other in times), 1),
+        "float32_ms": round(1e3 * statistics.median(float32_s for float32_s, _ in times), 1),
+        "emulated_fp16_ms": round(
+            1e3 * statistics.median(emulated_s for _, emulated_s in times), 1
+        ),
         "speed_of_float32": round(middle, 3),
         "quartiles": [round(low, 3), round(high, 3)],
     }
 
 
 def main() -> None:
-    """Parse the options and print the comparison for each batch size."""
+    """Print the comparison for each batch size."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--batch_sizes", type=int, nargs="+", default=[16, 32])
     parser.add_argument("--length", type=int, default=64, help="tokens per example")
@@ -101,7 +106,7 @@ def main() -> None:
     parser.add_argument(
         "--cpu_time",
         action="store_true",
-        help="count the process's CPU seconds: for a machine under load, with --threads 1",
+        help="measure CPU time instead of wall time: for a busy machine, with --threads 1",
     )
     options = parser.parse_args()
     logging.set_verbosity_error()

@@ -1,7 +1,7 @@
-"""Training steps of a MiniLM-sized classifier: padded, sorted micro-batches, and without padding.
+"""Time training steps of a MiniLM-sized classifier: padded, sorted micro-batches, or no padding.
 
-The variants take turns, so that what else the machine does falls on all of them alike; what counts
-are the ratios. Prints one line of JSON.
+The variants take turns, so that other load on the machine affects all of them alike. Only the
+ratios are meaningful. Prints one line of JSON.
 
     python benchmarks/packing_speed.py --steps 7 --precision bf16
 """
@@ -31,15 +31,15 @@ CLASSES = 6
 Step = Callable[[torch.Tensor, torch.Tensor], None]
 
 
-def lengths_of_step(generator: np.random.Generator, batch_size: int) -> torch.Tensor:
+def sample_lengths(generator: np.random.Generator, batch_size: int) -> torch.Tensor:
     """Return (batch_size,) lognormal lengths like those of docstrings."""
     location = math.log(MEAN_TOKENS) - SPREAD**2 / 2
-    drawn = generator.lognormal(location, SPREAD, batch_size)
-    return torch.from_numpy(drawn.clip(4, MAX_TOKENS).astype(np.int64))
+    lengths = generator.lognormal(location, SPREAD, batch_size)
+    return torch.from_numpy(lengths.clip(4, MAX_TOKENS).astype(np.int64))
 
 
 def make_model(layers: int, hidden: int) -> BertForSequenceClassification:
-    """Return a classifier of MiniLM's shape with random weights: speed needs no trained ones."""
+    """Return a classifier of MiniLM's shape with random weights, which do not affect speed."""
     torch.manual_seed(0)
     config = BertConfig(
         hidden_size=hidden,
@@ -54,7 +54,7 @@ def make_model(layers: int, hidden: int) -> BertForSequenceClassification:
 def make_step(
     layers: int, hidden: int, *, packed: bool, micro_batches: int, compute: torch.dtype
 ) -> Step:
-    """Return one optimizer step over (B,) lengths and (B,) labels."""
+    """Return a function that takes one optimizer step on (B,) lengths and (B,) labels."""
     model = make_model(layers, hidden)
     if packed:
         install_packing(model)
@@ -90,7 +90,7 @@ def timings(
     """Yield the seconds of each variant on the same step batch, after two untimed rounds."""
     generator = np.random.default_rng(0)
     for round_number in range(steps + 2):
-        lengths = lengths_of_step(generator, batch_size)
+        lengths = sample_lengths(generator, batch_size)
         labels = torch.from_numpy(generator.integers(0, CLASSES, batch_size))
         seconds = {}
         for name, step in variants.items():
@@ -102,19 +102,19 @@ def timings(
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, and print the result."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--steps", type=int, default=7, help="timed steps per variant")
     parser.add_argument("--batch_size", type=int, default=32, help="examples per step")
     parser.add_argument("--layers", type=int, default=6, help="encoder layers")
     parser.add_argument("--hidden", type=int, default=384, help="hidden size")
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="bf16")
-    parser.add_argument("--threads", type=int, help="torch's threads; its own choice when absent")
+    parser.add_argument("--threads", type=int, help="torch threads (default: torch's choice)")
     parser.add_argument(
         "--clock",
         choices=("wall", "cpu"),
         default="wall",
-        help="wall time, or processor time, which with one thread ignores a busy machine",
+        help="wall time, or CPU time, which with one thread is little affected by other load",
     )
     arguments = parser.parse_args()
     if arguments.threads is not None:

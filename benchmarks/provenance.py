@@ -1,4 +1,4 @@
-"""Where a number comes from: commit, versions, hardware, command."""
+"""The provenance of a results file: commit, versions, hardware and command."""
 
 import subprocess
 import sys
@@ -10,14 +10,14 @@ from ampft.runs.record import redact_command
 
 
 def provenance() -> dict[str, object]:
-    """Return what a results file needs to be measured again."""
+    """Return what is needed to repeat a measurement."""
     root = Path(__file__).resolve().parent.parent
 
-    def git(*words: str) -> str:
-        found = subprocess.run(
-            ["git", *words], cwd=root, capture_output=True, text=True, check=False
+    def git(*arguments: str) -> str:
+        completed = subprocess.run(
+            ["git", *arguments], cwd=root, capture_output=True, text=True, check=False
         )
-        return found.stdout.strip()
+        return completed.stdout.strip()
 
     return {
         "commit": git("rev-parse", "HEAD"),

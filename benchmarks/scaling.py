@@ -1,9 +1,9 @@
-"""How time and memory of a run grow with its data: twice the examples, and a million rows.
+"""Measure how time and memory of a run grow with the data: twice the examples, and a million rows.
 
-Rows are docstrings with a number behind them, so that all differ. Time: the optimizer steps of one
-epoch over 2N examples, between two over N, so that a machine that becomes slower or faster does so
-for both; the memory: a few steps over few and over many rows, each a process of its own, of which
-the model and the steps are the same.
+Each row is a docstring followed by a number, so that all rows differ. Time: an epoch over 2N
+examples, run between two epochs over N, so that drift of the machine affects both alike; only
+optimizer steps count. Memory: a few steps with few rows and with many, each in its own process,
+with the same model and number of steps.
 
     python benchmarks/scaling.py --out scaling.json
 """
@@ -43,7 +43,7 @@ def write_rows(path: Path, texts: list[str], count: int) -> None:
 def run(train: Path, test: Path, folder: Path, *flags: str) -> dict[str, Any]:
     """Train on `train` and return the run record."""
     with tempfile.TemporaryDirectory(dir=folder) as output:
-        # The file of the final report is the same for all, and there is no other evaluation.
+        # All runs evaluate the same file, once, so that evaluation costs the same in each.
         files = [f"--train_file={train}", f"--validation_file={test}", f"--test_file={test}"]
         subprocess.run(
             [
@@ -59,13 +59,13 @@ def run(train: Path, test: Path, folder: Path, *flags: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure both and write the results."""
+    """Measure time and memory, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
-    parser.add_argument("--examples", type=int, default=3200, help="N, for the time")
-    parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--few", type=int, default=10_000, help="rows, for the memory")
-    parser.add_argument("--many", type=int, default=1_000_000, help="rows, for the memory")
-    parser.add_argument("--out", type=Path, required=True, help="JSON file of results")
+    parser.add_argument("--examples", type=int, default=3200, help="N of the time measurement")
+    parser.add_argument("--turns", type=int, default=3, help="repetitions of the time measurement")
+    parser.add_argument("--few", type=int, default=10_000, help="rows of the small run")
+    parser.add_argument("--many", type=int, default=1_000_000, help="rows of the large run")
+    parser.add_argument("--out", type=Path, required=True, help="JSON file for the results")
     args = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"
     data = load_data(DataRequest(dataset_name="stdlib"))
@@ -90,9 +90,11 @@ def main() -> None:
             )
             peaks[count] = record["memory"]["peak"]
             print(f"{count:,} rows: peak {peaks[count] / 1e6:.0f} MB", flush=True)
-    once, twice = seconds.values()
-    around = zip(once[0::2], once[1::2], strict=True)
-    ratios = [2 * b / (before + after) for (before, after), b in zip(around, twice, strict=True)]
+    single, double = seconds.values()
+    ratios = [
+        2 * time / (before + after)
+        for before, time, after in zip(single[0::2], double, single[1::2], strict=True)
+    ]
     result = {
         "examples": args.examples,
         "training_seconds": {str(count): values for count, values in seconds.items()},

@@ -1,4 +1,4 @@
-"""Draws the results of speed.py, and prints the geometric mean over its cases.
+"""Draw the results of speed.py, and print the geometric mean over the cases.
 
 python benchmarks/speed_plot.py speed.json --out speed.svg
 """
@@ -15,7 +15,7 @@ import matplotlib as mpl
 from matplotlib import pyplot as plt
 from matplotlib.lines import Line2D
 
-# The others; systems that are ways of this project's own are not drawn.
+# The systems that are drawn; other variants of ampft are not.
 COLOURS = {
     "trainer": "#0072b2",
     "trainer (tuned)": "#56b4e9",
@@ -27,41 +27,41 @@ COLOURS = {
 
 
 def label(row: dict[str, Any]) -> str:
-    """Return what a case is called beside its dots."""
+    """Return the label of a case on the axis."""
     tokens = f"{row['mean_tokens']:.0f} tokens, at most {row['max_length']}"
     return f"{row['case']}, {row['model']}, {row['mode']}\nbatch {row['batch_size']}, {tokens}"
 
 
 def geometric_means(rows: list[dict[str, Any]]) -> dict[str, tuple[float, int]]:
-    """Return, by system, how many times faster ampft is over its cases, and how many they are.
+    """Return, per system, the geometric mean of ampft's speed-up and the number of cases.
 
     Raises:
-        SystemExit: A case is there twice, and would count twice.
+        SystemExit: A case occurs twice, and would count twice.
     """
     if len({label(row) for row in rows}) < len(rows):
-        raise SystemExit("a case is there twice: give files with each case once")
+        raise SystemExit("a case occurs twice in the results: pass each case once")
     ratios: dict[str, list[float]] = {}
     for row in rows:
-        for name, found in row["systems"].items():
+        for name, result in row["systems"].items():
             if name in COLOURS:
-                ratios.setdefault(name, []).append(math.log(found["ampft_times_faster"]))
+                ratios.setdefault(name, []).append(math.log(result["ampft_times_faster"]))
     return {name: (math.exp(sum(logs) / len(logs)), len(logs)) for name, logs in ratios.items()}
 
 
 def draw(rows: list[dict[str, Any]], out: Path) -> None:
-    """Write a dot for each system and case, with its range over the turns."""
-    mpl.rcParams["svg.hashsalt"] = "ampft"  # the same bytes each time
+    """Plot ampft's speed-up over each system in each case, with its range over the turns."""
+    mpl.rcParams["svg.hashsalt"] = "ampft"  # makes the file reproducible, byte for byte
     figure, axes = plt.subplots(figsize=(8, 0.62 * len(rows) + 1.6), layout="constrained")
     for height, row in enumerate(reversed(rows)):
-        shown = [name for name in COLOURS if name in row["systems"]]
-        for position, name in enumerate(shown):
-            found = row["systems"][name]
-            y = height + 0.15 * (len(shown) - 1 - 2 * position) / 2
-            axes.plot(found["ampft_times_faster_range"], [y, y], color=COLOURS[name], linewidth=1)
-            axes.plot(found["ampft_times_faster"], y, "o", color=COLOURS[name], markersize=5)
+        systems = [name for name in COLOURS if name in row["systems"]]
+        for position, name in enumerate(systems):
+            result = row["systems"][name]
+            y = height + 0.15 * (len(systems) - 1 - 2 * position) / 2
+            axes.plot(result["ampft_times_faster_range"], [y, y], color=COLOURS[name], linewidth=1)
+            axes.plot(result["ampft_times_faster"], y, "o", color=COLOURS[name], markersize=5)
     axes.axvline(1, color="black", linewidth=0.8)
     axes.set_yticks(range(len(rows)), [label(row) for row in reversed(rows)], fontsize=8)
-    axes.set_xlabel("ampft is this many times faster (median and range over the turns)")
+    axes.set_xlabel("speed of ampft relative to the other system (median and range over the turns)")
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter("{x:g}")
     axes.spines[["top", "right", "left"]].set_visible(False)
@@ -74,7 +74,7 @@ def draw(rows: list[dict[str, Any]], out: Path) -> None:
 
 
 def main() -> None:
-    """Draw, and print the means."""
+    """Draw the plot, and print the means."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("results", type=Path, nargs="+", help="JSON files of speed.py")
     parser.add_argument("--out", type=Path, required=True, help="SVG, PNG or PDF file")
@@ -82,7 +82,7 @@ def main() -> None:
     rows = [row for path in args.results for row in json.loads(path.read_text(encoding="utf-8"))]
     draw(rows, args.out)
     for name, (mean, cases) in geometric_means(rows).items():
-        print(f"{name:30s} geometric mean over {cases} cases: {mean:.2f} times")
+        print(f"{name:30s} ampft is {mean:.2f} times as fast (geometric mean; cases: {cases})")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The same training by different systems: each trains a few steps and returns when each ended.
+"""The same training job in several systems: each function trains and returns the end of each step.
 
-All take the same model with the same initial weights, the same examples, effective batch, precision
-and learning rate. None is told to log, save or evaluate.
+All use the same model with the same initial weights, the same examples, effective batch size,
+precision and learning rate. None of them logs, saves or evaluates.
 """
 
 from __future__ import annotations
@@ -24,7 +24,15 @@ from transformers import (
     TrainingArguments,
     get_scheduler,
 )
-from work import StepClock, Work, epochs, padded_batches, task_and_model, task_of
+from workload import (
+    StepClock,
+    Workload,
+    cached_task,
+    load_task_and_model,
+    padded_batches,
+    repeat_epochs,
+    token_rows,
+)
 
 import ampft
 from ampft.training.optimizer import OptimizerSettings, ScheduleSettings
@@ -33,14 +41,14 @@ LEARNING_RATE = 5e-5
 TUNING_STEPS = 8
 
 
-def fresh_state() -> None:
-    """Forget the Accelerator of the system before: Accelerate keeps one per process."""
+def reset_accelerate_state() -> None:
+    """Reset the state that Accelerate keeps per process, so that the next system starts afresh."""
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
 
 
-def trainer(
-    work: Work,
+def train_with_trainer(
+    workload: Workload,
     seed: int,
     *,
     grouped: bool = False,
@@ -49,18 +57,17 @@ def trainer(
     compiled: bool = False,
 ) -> list[float]:
     """Train with `transformers.Trainer`."""
-    fresh_state()
-    task, model = task_and_model(work, seed)
-    clock = work.clock()
-    rows = task.examples("train").rows.add_column("labels", task.examples("train").labels.tolist())
+    reset_accelerate_state()
+    task, model = load_task_and_model(workload, seed)
+    clock = workload.clock()
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             output_dir=folder,
-            per_device_train_batch_size=work.batch_size // micro_batches,
+            per_device_train_batch_size=workload.batch_size // micro_batches,
             gradient_accumulation_steps=micro_batches,
             learning_rate=LEARNING_RATE,
-            max_steps=work.steps,
-            bf16=work.mode == "bf16",
+            max_steps=workload.steps,
+            bf16=workload.mode == "bf16",
             use_cpu=not torch.cuda.is_available(),
             train_sampling_strategy="group_by_length" if grouped else "random",
             optim="adamw_torch_fused" if fused else "adamw_torch",
@@ -71,61 +78,72 @@ def trainer(
             seed=seed,
             disable_tqdm=True,
         )
-        peer = Trainer(
+        trainer = Trainer(
             model=model,
             args=arguments,
-            train_dataset=rows,
-            data_collator=DataCollatorWithPadding(task.tokenizer),
+            train_dataset=token_rows(task),
+            data_collator=DataCollatorWithPadding(task.inputs.tokenizer),
             callbacks=[clock],
         )
-        peer.remove_callback(PrinterCallback)
-        peer.train()
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
     return clock.ends
 
 
-def tuned_trainer(work: Work, seed: int) -> list[float]:
-    """Train with the Trainer, fused AdamW, and the number of micro-batches that is fastest."""
-    return trainer(work, seed, fused=True, micro_batches=best_micro_batches(work))
+def train_with_tuned_trainer(workload: Workload, seed: int) -> list[float]:
+    """Train with the Trainer, fused AdamW and the fastest number of micro-batches."""
+    return train_with_trainer(
+        workload, seed, fused=True, micro_batches=tune_micro_batches(workload)
+    )
 
 
-_BEST: dict[tuple[Any, ...], int] = {}
+_TUNED_MICRO_BATCHES: dict[tuple[Any, ...], int] = {}
 
 
-def best_micro_batches(work: Work) -> int:
-    """Return 1, 2 or 4, whichever takes the Trainer least time; found out once for a work."""
-    tuning = replace(work, steps=TUNING_STEPS, clock=StepClock)
+def tune_micro_batches(workload: Workload) -> int:
+    """Return the number of micro-batches, of 1, 2 and 4, with which the Trainer is fastest.
+
+    It is measured once per workload and process.
+    """
+    tuning = replace(workload, steps=TUNING_STEPS, clock=StepClock)
 
     def seconds(micro_batches: int) -> float:
-        ends = trainer(tuning, 0, fused=True, micro_batches=micro_batches)
+        ends = train_with_trainer(tuning, 0, fused=True, micro_batches=micro_batches)
         return ends[-1] - ends[1]
 
-    if _key(work) not in _BEST:
-        _BEST[_key(work)] = min((1, 2, 4), key=seconds)
-    return _BEST[_key(work)]
+    if _tuning_key(workload) not in _TUNED_MICRO_BATCHES:
+        _TUNED_MICRO_BATCHES[_tuning_key(workload)] = min((1, 2, 4), key=seconds)
+    return _TUNED_MICRO_BATCHES[_tuning_key(workload)]
 
 
-def already_tuned(work: Work, micro_batches: int) -> None:
-    """Let the tuned Trainer take what another process has found out."""
-    _BEST[_key(work)] = micro_batches
+def set_tuned_micro_batches(workload: Workload, micro_batches: int) -> None:
+    """Set what `tune_micro_batches` returns to what another process has measured."""
+    _TUNED_MICRO_BATCHES[_tuning_key(workload)] = micro_batches
 
 
-def _key(work: Work) -> tuple[Any, ...]:
-    return id(work.data), work.model, work.mode, work.batch_size, work.max_length
+def _tuning_key(workload: Workload) -> tuple[Any, ...]:
+    return (
+        id(workload.data),
+        workload.model,
+        workload.mode,
+        workload.batch_size,
+        workload.max_length,
+    )
 
 
-def accelerate_loop(work: Work, seed: int) -> list[float]:
+def train_with_accelerate(workload: Workload, seed: int) -> list[float]:
     """Train with the loop of Accelerate's `examples/nlp_example.py`."""
-    fresh_state()
-    task, model = task_and_model(work, seed)
-    clock = work.clock()
-    accelerator = Accelerator(mixed_precision="bf16" if work.mode == "bf16" else "no")
+    reset_accelerate_state()
+    task, model = load_task_and_model(workload, seed)
+    clock = workload.clock()
+    accelerator = Accelerator(mixed_precision="bf16" if workload.mode == "bf16" else "no")
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
-    schedule = get_scheduler("linear", optimizer, 0, work.steps)
+    schedule = get_scheduler("linear", optimizer, 0, workload.steps)
     model, optimizer, loader, schedule = accelerator.prepare(
-        model, optimizer, padded_batches(work, task), schedule
+        model, optimizer, padded_batches(workload, task), schedule
     )
     model.train()
-    for batch in epochs(loader, work.steps):
+    for batch in repeat_epochs(loader, workload.steps):
         loss = model(**batch).loss
         accelerator.backward(loss)
         optimizer.step()
@@ -136,21 +154,23 @@ def accelerate_loop(work: Work, seed: int) -> list[float]:
     return clock.ends
 
 
-def fabric(work: Work, seed: int) -> list[float]:
+def train_with_fabric(workload: Workload, seed: int) -> list[float]:
     """Train with the loop of Lightning Fabric's documentation."""
     from lightning.fabric import Fabric
 
-    fresh_state()
-    task, model = task_and_model(work, seed)
-    clock = work.clock()
-    precision: Any = "bf16-mixed" if work.mode == "bf16" else "32-true"
-    peer = Fabric(accelerator="auto", devices=1, precision=precision)
-    model, optimizer = peer.setup(model, torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE))
-    schedule = get_scheduler("linear", optimizer.optimizer, 0, work.steps)
+    reset_accelerate_state()
+    task, model = load_task_and_model(workload, seed)
+    clock = workload.clock()
+    precision: Any = "bf16-mixed" if workload.mode == "bf16" else "32-true"
+    fabric = Fabric(accelerator="auto", devices=1, precision=precision)
+    model, optimizer = fabric.setup(model, torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE))
+    schedule = get_scheduler("linear", optimizer.optimizer, 0, workload.steps)
     model.train()
-    for batch in epochs(peer.setup_dataloaders(padded_batches(work, task)), work.steps):
+    for batch in repeat_epochs(
+        fabric.setup_dataloaders(padded_batches(workload, task)), workload.steps
+    ):
         loss = model(**batch).loss
-        peer.backward(loss)
+        fabric.backward(loss)
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
@@ -159,41 +179,41 @@ def fabric(work: Work, seed: int) -> list[float]:
     return clock.ends
 
 
-def this_project(
-    work: Work,
+def train_with_ampft(
+    workload: Workload,
     seed: int,
     *,
     remove_padding: bool = True,
     micro_batches: int = 1,
-    casts: Callable[..., AbstractContextManager[object]] = ampft.shared_autocast_cache,
+    autocast_cache: Callable[..., AbstractContextManager[object]] = ampft.shared_autocast_cache,
     compiled: bool = False,
 ) -> list[float]:
     """Train with the loop of `recipes/classify.py`."""
-    fresh_state()
-    precision = ampft.resolve(work.mode, ampft.training_device())
+    reset_accelerate_state()
+    precision = ampft.resolve(workload.mode, ampft.training_device())
     accelerator = ampft.make_accelerator(precision, gradient_accumulation_steps=micro_batches)
     set_seed(seed)
-    task = task_of(work, remove_padding)
+    task = cached_task(workload, remove_padding=remove_padding)
     loaded = ampft.cast_weights(task.load_model(), precision)
     batches = ampft.StepBatches.for_process(
         accelerator,
         task.examples("train"),
-        batch_size=work.batch_size // micro_batches,
+        batch_size=workload.batch_size // micro_batches,
         seed=seed,
         padded=not loaded.padding_free,
     )
     optimizer = ampft.make_optimizer(loaded.model, OptimizerSettings(LEARNING_RATE), precision)
-    schedule = ampft.make_schedule(optimizer, work.steps, ScheduleSettings())
+    schedule = ampft.make_schedule(optimizer, workload.steps, ScheduleSettings())
     model, optimizer = accelerator.prepare(loaded.model, optimizer)
     if compiled:
         model = torch.compile(model)
     model.train()
-    clock = work.clock()
+    clock = workload.clock()
     with ampft.numerics(precision):
-        for epoch in range(-(-work.steps // len(batches))):
-            for step_batch in batches.epoch(epoch, stop=work.steps - len(clock.ends)):
+        for epoch in range(-(-workload.steps // len(batches))):
+            for step_batch in batches.epoch(epoch, stop=workload.steps - len(clock.ends)):
                 losses = []
-                with casts(accelerator, model, step_batch):
+                with autocast_cache(accelerator, model, step_batch):
                     for micro_batch in step_batch:
                         with ampft.synchronized_last(accelerator, model, micro_batch):
                             loss = task.loss(model, micro_batch) / step_batch.effective_weight
@@ -206,48 +226,60 @@ def this_project(
     return clock.ends
 
 
-PADDED = ("ampft (padded)", "ampft (padded and compiled)", "ampft (sorted micro-batches)")
+PADDED_SYSTEMS = ("ampft (padded)", "ampft (padded and compiled)", "ampft (sorted micro-batches)")
 
-SYSTEMS: dict[str, Callable[[Work, int], list[float]]] = {
-    "trainer": trainer,
-    "trainer (tuned)": tuned_trainer,
-    "trainer (length grouping)": lambda work, seed: trainer(work, seed, grouped=True, fused=True),
-    "accelerate loop": accelerate_loop,
-    "fabric loop": fabric,
-    "ampft (padded)": lambda work, seed: this_project(work, seed, remove_padding=False),
-    "ampft (padded and compiled)": lambda work, seed: this_project(
-        work, seed, remove_padding=False, compiled=True
+SYSTEMS: dict[str, Callable[[Workload, int], list[float]]] = {
+    "trainer": train_with_trainer,
+    "trainer (tuned)": train_with_tuned_trainer,
+    "trainer (length grouping)": lambda workload, seed: train_with_trainer(
+        workload, seed, grouped=True, fused=True
     ),
-    "ampft (sorted micro-batches)": lambda work, seed: this_project(
-        work, seed, remove_padding=False, micro_batches=4
+    "accelerate loop": train_with_accelerate,
+    "fabric loop": train_with_fabric,
+    "ampft (padded)": lambda workload, seed: train_with_ampft(workload, seed, remove_padding=False),
+    "ampft (padded and compiled)": lambda workload, seed: train_with_ampft(
+        workload, seed, remove_padding=False, compiled=True
     ),
-    "ampft (4 micro-batches)": lambda work, seed: this_project(work, seed, micro_batches=4),
-    "ampft (4 micro-batches cast anew)": lambda work, seed: this_project(
-        work, seed, micro_batches=4, casts=lambda *_: nullcontext()
+    "ampft (sorted micro-batches)": lambda workload, seed: train_with_ampft(
+        workload, seed, remove_padding=False, micro_batches=4
     ),
-    "trainer (compiled)": lambda work, seed: trainer(work, seed, fused=True, compiled=True),
-    "ampft": this_project,
+    "ampft (4 micro-batches)": lambda workload, seed: train_with_ampft(
+        workload, seed, micro_batches=4
+    ),
+    "ampft (4 micro-batches cast anew)": lambda workload, seed: train_with_ampft(
+        workload, seed, micro_batches=4, autocast_cache=lambda *_: nullcontext()
+    ),
+    "trainer (compiled)": lambda workload, seed: train_with_trainer(
+        workload, seed, fused=True, compiled=True
+    ),
+    "ampft": train_with_ampft,
 }
 
 
-def named_systems(names: str) -> list[str]:
-    """Return the systems of a command line, comma separated."""
+def parse_systems(names: str) -> list[str]:
+    """Return the systems of a comma-separated list.
+
+    Raises:
+        SystemExit: A system is unknown, or ampft is missing.
+    """
     systems = names.split(",")
-    unknown = set(systems) - set(SYSTEMS)
-    if unknown or "ampft" not in systems:
-        raise SystemExit(f"--systems: ampft and any of {', '.join(SYSTEMS)}; not {unknown or ''}")
+    unknown = sorted(set(systems) - set(SYSTEMS))
+    if unknown:
+        raise SystemExit(f"--systems: unknown: {', '.join(unknown)}. Known: {', '.join(SYSTEMS)}")
+    if "ampft" not in systems:
+        raise SystemExit(f"--systems {names}: add ampft, with which the others are compared")
     return systems
 
 
-WITHOUT_PADDING = frozenset(
-    name for name in SYSTEMS if name.startswith("ampft") and name not in PADDED
+PADDING_FREE_SYSTEMS = frozenset(
+    name for name in SYSTEMS if name.startswith("ampft") and name not in PADDED_SYSTEMS
 )
 
 
-def prepare(name: str, work: Work) -> None:
-    """Do what a system needs once and what is not its training: tokens, imports, tuning."""
-    task_of(work, name in WITHOUT_PADDING)
+def prepare(name: str, workload: Workload) -> None:
+    """Tokenize, import and tune for a system, so that none of this is timed."""
+    cached_task(workload, remove_padding=name in PADDING_FREE_SYSTEMS)
     if name == "fabric loop":
         importlib.import_module("lightning.fabric")
     if name == "trainer (tuned)":
-        best_micro_batches(work)
+        tune_micro_batches(workload)

@@ -1,9 +1,9 @@
-"""How long this project and others train until they are equally accurate.
+"""Measure how long ampft and other systems train until they reach the same accuracy.
 
-Each system trains from the same weights on the same split, with several seeds, in turns. Every few
-steps its clock stops, and the model is evaluated on texts that are held out. What is timed is the
-highest accuracy that every run reached: so none is left out, and nobody chose it beforehand. The
-first step counts for nobody: it loads and compiles.
+The systems train in turns, from the same weights, on the same split, with several seeds. Every few
+steps the clock stops, and the model is evaluated on held-out texts. The target is the highest
+accuracy that every run reached: no run is left out, and nobody chose it beforehand. The first step
+is not timed in any system, because it loads and compiles.
 
     python benchmarks/time_to_accuracy.py sst2 --data_dir DATA --mode bf16 --out time.json
 """
@@ -26,8 +26,8 @@ import numpy as np
 import torch
 from cases import MODELS, TEXTS, load_texts, model_folder
 from provenance import provenance
-from systems import SYSTEMS, named_systems, prepare
-from work import StepClock, Work, limits_of_torch, padded_task
+from systems import SYSTEMS, parse_systems, prepare
+from workload import StepClock, Workload, padded_task, use_torch_kernel_cache_limits
 
 from ampft.text.terminal import quiet_libraries
 
@@ -35,10 +35,10 @@ EVALUATION_BATCH = 64
 
 
 class AccuracyClock(StepClock):
-    """Notes the accuracy every few steps, and the seconds of training alone.
+    """Records the accuracy every few steps, and the seconds of training without evaluation.
 
     Attributes:
-        points: (seconds, accuracy), a pair for each evaluation.
+        points: (seconds, accuracy) of each evaluation.
     """
 
     def __init__(self, task: Any, every: int) -> None:
@@ -47,39 +47,39 @@ class AccuracyClock(StepClock):
         self._task = task
         self._every = every
         self._seconds = 0.0
-        self._since: float | None = None
+        self._resumed: float | None = None
 
     def on_step_end(self, *_: Any, model: torch.nn.Module, **__: Any) -> None:
-        """Stop the clock, and evaluate when it is time."""
+        """Stop the clock, and evaluate if an evaluation is due."""
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         now = time.perf_counter()
-        self._seconds += 0.0 if self._since is None else now - self._since
+        self._seconds += 0.0 if self._resumed is None else now - self._resumed
         self.ends.append(self._seconds)
         if len(self.ends) % self._every == 0:
             self.points.append((self._seconds, accuracy(model, self._task)))
-        self._since = time.perf_counter()
+        self._resumed = time.perf_counter()
 
 
 @torch.no_grad()
 def accuracy(model: torch.nn.Module, task: Any) -> float:
-    """Return the share of the held-out texts that a model in training gets right."""
+    """Return the accuracy on the held-out texts; leave the model in training mode."""
     examples = task.examples("test")
     device = next(model.parameters()).device
-    right = 0
-    model.eval()  # nothing is drawn at random
+    correct = 0
+    model.eval()
     for ids in np.array_split(
-        np.argsort(examples.lengths, kind="stable"), -(-len(examples.labels) // EVALUATION_BATCH)
+        np.argsort(examples.lengths, kind="stable"), -(-len(examples.targets) // EVALUATION_BATCH)
     ):
         inputs = {name: tensor.to(device) for name, tensor in examples.collate(ids).items()}
         labels = inputs.pop("labels")
-        right += int((model(**inputs).logits.argmax(-1) == labels).sum())
+        correct += int((model(**inputs).logits.argmax(-1) == labels).sum())
     model.train()
-    return right / len(examples.labels)
+    return correct / len(examples.targets)
 
 
-def held_out(data: Any, count: int) -> Any:
-    """Return the data with `count` of its training texts as a test split, the same each time."""
+def split_held_out(data: Any, count: int) -> Any:
+    """Return the data with `count` of its training texts, always the same, as a test split."""
     parts = data.splits["train"].train_test_split(test_size=count, seed=0)
     splits = datasets.DatasetDict(train=parts["train"], test=parts["test"])
     return replace(data, splits=splits)
@@ -87,7 +87,7 @@ def held_out(data: Any, count: int) -> Any:
 
 @dataclass(frozen=True)
 class Curve:
-    """The accuracies of a run: (seconds, accuracy), a pair for each evaluation."""
+    """The (seconds, accuracy) of each evaluation of a run."""
 
     points: list[tuple[float, float]]
 
@@ -97,22 +97,22 @@ class Curve:
         return max(value for _, value in self.points)
 
     def seconds_to(self, target: float) -> float:
-        """Return when the accuracy was first at `target` or above."""
+        """Return the seconds until the accuracy was first at least `target`."""
         return next(seconds for seconds, value in self.points if value >= target)
 
 
-def _always(clock: AccuracyClock) -> Callable[[], AccuracyClock]:
+def _factory_of(clock: AccuracyClock) -> Callable[[], AccuracyClock]:
     return lambda: clock
 
 
-def measure(work: Work, names: list[str], seeds: int, every: int) -> dict[str, list[Curve]]:
-    """Train each system with each seed, in turns."""
+def measure(workload: Workload, names: list[str], seeds: int, every: int) -> dict[str, list[Curve]]:
+    """Train with each system and seed, in turns."""
     curves: dict[str, list[Curve]] = {name: [] for name in names}
     for seed in range(seeds):
         for name in names if seed % 2 == 0 else names[::-1]:
-            prepare(name, work)
-            clock = AccuracyClock(padded_task(work), every)
-            SYSTEMS[name](replace(work, clock=_always(clock)), seed)
+            prepare(name, workload)
+            clock = AccuracyClock(padded_task(workload), every)
+            SYSTEMS[name](replace(workload, clock=_factory_of(clock)), seed)
             curve = Curve(clock.points)
             curves[name].append(curve)
             seconds, last = curve.points[-1]
@@ -121,13 +121,13 @@ def measure(work: Work, names: list[str], seeds: int, every: int) -> dict[str, l
 
 
 def table(curves: dict[str, list[Curve]]) -> dict[str, Any]:
-    """Return the accuracy that every run reached, and what each system took to get there."""
+    """Return the highest accuracy that every run reached, and the time to it per system."""
     target = min(curve.best for runs in curves.values() for curve in runs)
     seconds = {name: [c.seconds_to(target) for c in runs] for name, runs in curves.items()}
     systems = {}
     for name, runs in curves.items():
         ratios = [
-            theirs / ours for theirs, ours in zip(seconds[name], seconds["ampft"], strict=True)
+            other / ampft for other, ampft in zip(seconds[name], seconds["ampft"], strict=True)
         ]
         systems[name] = {
             "seconds": seconds[name],
@@ -148,34 +148,37 @@ def main() -> None:
     parser.add_argument("--data_dir", type=Path, help="folder with sst2/, trec/ and mrpc/")
     parser.add_argument("--batch_size", type=int, default=32, help="effective batch, examples")
     parser.add_argument("--max_length", type=int, default=128, help="tokens")
-    parser.add_argument("--steps", type=int, default=150, help="optimizer steps of a run")
+    parser.add_argument("--steps", type=int, default=150, help="optimizer steps per run")
     parser.add_argument("--every", type=int, default=15, help="steps between evaluations")
-    parser.add_argument("--seeds", type=int, default=3, help="runs of each system")
-    parser.add_argument("--held_out", type=int, default=500, help="texts to evaluate on")
+    parser.add_argument("--seeds", type=int, default=3, help="runs per system")
+    parser.add_argument("--held_out", type=int, default=500, help="number of texts to evaluate on")
     parser.add_argument("--systems", default="trainer,accelerate loop,ampft (padded),ampft")
     parser.add_argument("--out", type=Path, required=True, help="JSON file to add to")
     args = parser.parse_args()
     if args.every > args.steps:
-        parser.error("--every is more than --steps: there would be no evaluation")
-    names = named_systems(args.systems)
+        parser.error(
+            f"--every {args.every} exceeds --steps {args.steps}, so that nothing would be "
+            "evaluated. Reduce --every."
+        )
+    names = parse_systems(args.systems)
     os.environ["HF_HUB_OFFLINE"] = "1"
-    limits_of_torch()
+    use_torch_kernel_cache_limits()
     quiet_libraries()
-    data = held_out(load_texts(args.case, args.data_dir), args.held_out)
+    data = split_held_out(load_texts(args.case, args.data_dir), args.held_out)
     with tempfile.TemporaryDirectory() as folder:
         model = model_folder(args.model, tuple(data.label_names), Path(folder))
-        work = Work(data, model, args.mode, args.batch_size, args.max_length, args.steps)
-        found = table(measure(work, names, args.seeds, args.every))
-    print(f"to an accuracy of {found['accuracy']:.4f}, which every run reached:")
-    for name, row in found["systems"].items():
+        workload = Workload(data, model, args.mode, args.batch_size, args.max_length, args.steps)
+        result = table(measure(workload, names, args.seeds, args.every))
+    print(f"to an accuracy of {result['accuracy']:.4f}, which every run reached:")
+    for name, row in result["systems"].items():
         low, high = row["ampft_times_faster_range"]
         print(
             f"{name:30s} {statistics.median(row['seconds']):6.1f} s; ampft "
-            f"{row['ampft_times_faster']:.2f} times faster ({low:.2f} to {high:.2f}); final "
+            f"{row['ampft_times_faster']:.2f} times as fast ({low:.2f} to {high:.2f}); final "
             f"accuracy {statistics.mean(row['final_accuracy']):.4f}"
         )
-    asked = ("case", "model", "mode", "batch_size", "max_length", "steps", "every", "held_out")
-    row = {name: getattr(args, name) for name in asked} | found | provenance()
+    settings = ("case", "model", "mode", "batch_size", "max_length", "steps", "every", "held_out")
+    row = {name: getattr(args, name) for name in settings} | result | provenance()
     rows = json.loads(args.out.read_text(encoding="utf-8")) if args.out.exists() else []
     args.out.write_text(json.dumps([*rows, row], indent=1) + "\n", encoding="utf-8")
 

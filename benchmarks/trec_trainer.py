@@ -1,6 +1,6 @@
-"""Fine-tune MiniLM on TREC with the Trainer of transformers: the peer of `trec.py`.
+"""Fine-tune MiniLM on TREC with the Trainer of transformers; `accuracy.py trec` runs it.
 
-Run one seed of one mode and append a JSON line to the results file:
+Trains one seed in one mode and appends a line of JSON to the results file:
 
     python benchmarks/trec_trainer.py --data_dir TREC --mode bf16 --seed 0 --out results.jsonl
 """
@@ -35,11 +35,18 @@ def read_trec(path: Path) -> Dataset:
 
 
 def main() -> None:
-    """Train one seed, evaluate on the test split, append the result."""
+    """Train one seed, evaluate on the test split, and append the result."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--data_dir", type=Path, required=True, help="folder of the TREC files")
+    parser.add_argument(
+        "--data_dir", type=Path, required=True, help="folder that contains TREC's two files"
+    )
     parser.add_argument("--mode", choices=("fp32", "bf16"), required=True, help="precision")
-    parser.add_argument("--seed", type=int, required=True, help="seed of head, order and dropout")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        required=True,
+        help="seed of the head, the order of examples and dropout",
+    )
     parser.add_argument("--out", type=Path, required=True, help="JSON Lines file to append to")
     args = parser.parse_args()
     set_seed(args.seed)

@@ -1,10 +1,9 @@
-"""Fine-tune a classifier of transformers in the precision you ask for.
+"""Fine-tune a classifier from transformers in the precision you choose.
 
     accelerate launch recipes/classify.py --mixed_precision fp16
     accelerate launch recipes/classify.py --mixed_precision bf16 --train_file reviews.csv
 
-`--help` lists every setting. `train` is the whole run: the loop is written out, and each call in it
-has one home in `ampft`.
+`--help` lists all settings. `train` is the complete run and shows its loop.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import ampft
 
 
 def train(args: ampft.ClassifyArguments) -> None:
-    """Fine-tune as `args` say, and write and print the results."""
+    """Fine-tune with the settings `args`, and write and print the results."""
     prepared = ampft.prepare(args)  # accelerator, data, task, model, batches, optimizer, schedule
     accelerator, task, model = prepared.accelerator, prepared.task, prepared.model
     optimizer, schedule = prepared.optimizer, prepared.schedule
@@ -23,7 +22,7 @@ def train(args: ampft.ClassifyArguments) -> None:
         ampft.perturb_weights(model, args.seed)
 
     def gradient(step_batch: ampft.StepBatch) -> ampft.Losses:
-        """Add up the gradient of an optimizer step over its micro-batches; return their losses."""
+        """Accumulate the gradient of an optimizer step; return the losses of its micro-batches."""
         losses = []
         for micro_batch in step_batch:
             with ampft.synchronized_last(accelerator, model, micro_batch):
@@ -36,7 +35,7 @@ def train(args: ampft.ClassifyArguments) -> None:
             model.train()
             for step_batch in run.step_batches(epoch):
                 with run.measured():
-                    # Computed again in smaller micro-batches if memory runs out.
+                    # Repeated with smaller micro-batches if memory runs out.
                     losses = run.gradient(gradient, step_batch)
                     outcome = ampft.apply_step(
                         accelerator,

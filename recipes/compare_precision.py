@@ -1,9 +1,10 @@
-"""Compare precisions on your data: several seeds of each, one process per run, and a verdict.
+"""Compare precisions on your data: several seeds each, one process per run, and a verdict.
 
     python recipes/compare_precision.py --modes fp32,bf16,fp16 -- --train_file reviews.csv
 
-What stands behind ` -- ` are settings of `classify.py`; without any, the embedded default is
-compared. `--help` lists the comparison's own. The same command goes on where it was interrupted.
+Settings after ` -- ` are those of `classify.py`; without them, the built-in data and the default
+model are used. `--help` lists the settings of the comparison. After an interruption, the same
+command continues it.
 """
 
 import sys
@@ -15,8 +16,8 @@ CLASSIFY = Path(__file__).with_name("classify.py")
 
 
 def compare(command: ampft.CompareCommand) -> None:
-    """Train every arm at every seed, and say what follows."""
-    folder, plan = ampft.plan_comparison(command)  # measures a few steps, or finds its plan there
+    """Train each arm with each seed, and print the verdict."""
+    folder, plan = ampft.plan_comparison(command)  # measures a few steps, or reads the plan
     with ampft.open_comparison(command, folder, plan, CLASSIFY) as comparing:
         if command.yardstick:
             comparing.measure_yardstick()

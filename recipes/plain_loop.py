@@ -1,9 +1,10 @@
-"""A training loop of your own, in any precision: a small network and scikit-learn's digits.
+"""Your own training loop in any precision, with a small network and scikit-learn's digits.
 
     python recipes/plain_loop.py fp16
 
-Two calls are from ampft: `resolve` refuses a precision that this device does not have, and
-`numerics` computes in it. `by_feature/` adds clipping, accumulation and more, one at a time.
+It needs two calls of ampft: `resolve` refuses a precision that the device does not have, and
+`numerics` sets up the computation in it. `by_feature/` shows clipping, accumulation and more, one
+at a time.
 """
 
 import sys
@@ -20,7 +21,7 @@ def main(mode: str = "fp32", *, epochs: int = 6) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     precision = ampft.resolve(mode, device)
     if precision.rounding not in (None, "nearest"):
-        raise ampft.InputError(f"{mode}: needs AdamW, and this loop has SGD. Use bf16-true.")
+        raise ampft.InputError(f"{mode}: needs AdamW, but this loop uses SGD. Use bf16-true.")
     autocast = torch.autocast(device.type, precision.compute_dtype, enabled=precision.uses_autocast)
     scaler = torch.amp.GradScaler(device.type, enabled=precision.uses_scaler)
 

@@ -1,35 +1,35 @@
-"""Fixtures that tests of the training and of the evaluation share."""
+"""Environment of all tests, and fixtures that tests of the training and of the evaluation share."""
 
+import gc
 import os
 from pathlib import Path
 
 import pytest
 
-# Before anything imports huggingface_hub, which reads it once.
+# Before anything imports huggingface_hub or torch, which read these once. Tests run in several
+# processes at the same time: with more threads than cores, each of them is many times slower.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture
+def quick_garbage_collection():
+    """Exempt all that was imported from garbage collection, which follows every lack of memory."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture
 def fresh_accelerate(monkeypatch):
-    """No Accelerator yet in this process, on the CPU with one thread; all is put back after."""
-    import torch
-    from accelerate.state import AcceleratorState, GradientState
+    """No Accelerator yet in this process, on the CPU with one thread; all is restored later."""
+    from global_state import fresh_global_state
 
     for name in [name for name in os.environ if name.startswith("ACCELERATE_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
-    operators = [(b, o) for b in ("cuda", "mkldnn") for o in ("matmul", "conv", "rnn")]
-    before = {key: torch._C._get_fp32_precision_getter(*key) for key in operators}
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    AcceleratorState._reset_state(reset_partial_state=True)
-    GradientState._reset_state()
-    yield
-    AcceleratorState._reset_state(reset_partial_state=True)
-    GradientState._reset_state()
-    torch.set_num_threads(threads)
-    for key, value in before.items():
-        torch._C._set_fp32_precision_setter(*key, value)
+    with fresh_global_state():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,7 @@ from ampft.data.request import DataRequest
 from ampft.data.sources.files import READERS
 from ampft.data.sources.table import Table
 from ampft.errors import InputError
-from ampft.metrics.sums import Metric, class_counts, costliest_of_classes, one_of_all
+from ampft.metrics.sums import Metric, class_counts, costliest_of_classes, effect_on_share
 from ampft.precision.modes import TABLE, Mode
 from ampft.precision.resolve import _PROBES, resolve
 from ampft.runs.record import read_record
@@ -110,9 +110,9 @@ def test_a_precision(monkeypatch, arguments, train):
 def test_a_metric(monkeypatch, arguments, train):
     def error_rate(sums: np.ndarray) -> np.ndarray:
         counts = class_counts(sums)
-        return 1 - counts.right.sum(axis=-1) / counts.cases
+        return 1 - counts.true_positives.sum(axis=-1) / counts.cases
 
-    worth = (one_of_all, costliest_of_classes)
+    worth = (effect_on_share, costliest_of_classes)
     metric = Metric("error_rate", "error rate", error_rate, *worth, higher_is_better=False)
     monkeypatch.setitem(METRICS, metric.name, metric)
     chosen = dataclasses.replace(arguments, metric_for_best_model="error_rate")

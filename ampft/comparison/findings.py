@@ -14,6 +14,7 @@ from ampft.text.numbers import Units
 
 SCHEMA = 2
 COMPARISON_NAME = "comparison.json"
+PLACEBO_SPEED_TOLERANCE = 1.1  # ratio; two runs of the same mode differ by up to about 1.05
 CALIBRATION_ERROR = "expected_calibration_error"
 
 
@@ -26,12 +27,14 @@ class RunOutcome:
         status: Status in the run record.
         reason: Reason why it diverged or was interrupted.
         folder: Name of its folder, without parents.
+        warnings: What speaks against its result, as `ampft.evaluation.sanity` found it.
     """
 
     seed: int
     status: str
     reason: str | None
     folder: str
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +100,8 @@ class Difference:
             is not None; None unless equivalence fails only because rare losses are not excluded.
         rarest_class: Index of the label whose cases weigh most in the metric; None if all cases
             weigh about the same.
-        rarest_cases: Number of cases of `rarest_class`, otherwise of all cases.
+        rarest_cases: Number of cases of `rarest_class`, otherwise of all cases. A case is an
+            example, or a group of examples.
     """
 
     estimate: float
@@ -205,7 +209,8 @@ class Flips:
         mean: Mean number over the seeds.
         gained: Mean number that only the arm predicts correctly.
         lost: Mean number that only the baseline predicts correctly.
-        mcnemar_mid_p: McNemar's mid-p per seed; it compares only the two checkpoints of a seed.
+        mcnemar_mid_p: McNemar's mid-p per seed; it compares only the two checkpoints of a seed. A
+            group of examples counts once.
         examples: A few examples, those that differ for the largest number of seeds first.
     """
 
@@ -341,6 +346,11 @@ class ArmResult:
     calibration: tuple[CalibrationBin, ...]
     curves: tuple[Curve, ...]
 
+    @property
+    def suspect_runs(self) -> tuple[RunOutcome, ...]:
+        """The runs with warnings: models that learned nothing, or were destroyed."""
+        return tuple(run for run in self.runs if run.warnings)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
@@ -367,6 +377,8 @@ class Comparison:
         yardstick: Noise yardstick, as `ampft.diagnosis.yardstick` writes it; None if not measured.
         overhead_share: Time spent comparing divided by the time of the runs; None if unknown.
         planned: Whether a plan preceded the runs, as in `PlanFacts`; False if absent from the file.
+        groups: Number of groups of examples, which are then the cases of the statistics; None if
+            all examples are independent.
         schema: Version of this layout.
     """
 
@@ -389,6 +401,7 @@ class Comparison:
     yardstick: Mapping[str, JSONValue] | None
     overhead_share: float | None
     planned: bool = False
+    groups: int | None = None
     schema: int = SCHEMA
 
     @property
@@ -406,6 +419,16 @@ class Comparison:
         """Format of the primary metric and its differences."""
         return Units(self.primary.title, self.margin, is_share=self.primary.is_share)
 
+    @property
+    def placebo_speed(self) -> float | None:
+        """The speed of the placebo relative to the baseline, which it should have."""
+        return next((arm.speed.ratio for arm in self.arms if arm.is_placebo and arm.speed), None)
+
+    @property
+    def has_reliable_speeds(self) -> bool:
+        """Whether the placebo, which computes the same, was as fast as the baseline."""
+        return self.placebo_speed is None or is_reliable_speed(self.placebo_speed)
+
     def arm(self, name: str) -> ArmResult:
         """Return the arm of that name.
 
@@ -413,3 +436,8 @@ class Comparison:
             KeyError: There is none.
         """
         return {arm.name: arm for arm in self.arms}[name]
+
+
+def is_reliable_speed(placebo_speed: float) -> bool:
+    """Return whether the placebo was as fast as the baseline, within the tolerance."""
+    return 1 / PLACEBO_SPEED_TOLERANCE <= placebo_speed <= PLACEBO_SPEED_TOLERANCE

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from ampft.comparison.findings import ArmResult, Comparison, Difference
+from ampft.comparison.statistics.interval import MIN_SEEDS
+from ampft.comparison.statistics.power import MAX_SEEDS
 from ampft.text.numbers import (
     level,
     mean_count,
@@ -15,8 +17,6 @@ from ampft.text.numbers import (
 # Two runs of the same mode differ in speed and memory by up to about this much.
 SPEED_TOLERANCE = 1.05  # ratio
 MEMORY_TOLERANCE = 0.01  # relative
-MIN_SEEDS_FOR_INTERVAL = 3
-MAX_SEEDS = 1000  # the search for a number of seeds ends here
 
 
 def verdict_texts(comparison: Comparison) -> tuple[str, ...]:
@@ -41,6 +41,9 @@ def verdict_text(comparison: Comparison, arm: ArmResult) -> str:
     """
     if arm.status != "complete":
         return incomplete_text(arm)
+    suspect = next((side for side in (comparison.baseline, arm) if side.suspect_runs), None)
+    if suspect is not None:
+        return suspect_text(arm, suspect)
     if arm.difference is None:
         metric = without_interval(comparison, arm)
     else:
@@ -48,7 +51,7 @@ def verdict_text(comparison: Comparison, arm: ArmResult) -> str:
         metric = f"{difference}: {decision_text(comparison, arm.difference)}"
     changed = changed_predictions(comparison, arm)
     sentences = [
-        cost_text(arm, comparison.baseline),
+        cost_text(arm, comparison.baseline, placebo_speed=unreliable_speed(comparison)),
         f"{metric}.",
         f"{changed}." if changed else "",
         margin_text(comparison, arm.difference),
@@ -74,13 +77,36 @@ def incomplete_text(arm: ArmResult) -> str:
     return f"{name} failed because {runs} did not finish{seeds}{reason}."
 
 
-def cost_text(arm: ArmResult, baseline: ArmResult) -> str:
-    """Return one sentence on the speed and memory of a mode."""
+def suspect_text(arm: ArmResult, suspect: ArmResult) -> str:
+    """Return why a mode has no verdict: its models, or the baseline's, learned nothing."""
+    runs = suspect.suspect_runs
+    return (
+        f"{arm.name} has no verdict, because {len(runs)} of {len(suspect.runs)} runs of "
+        f"{suspect.name} ({seed_list([run.seed for run in runs])}) did not train well: "
+        f"{runs[0].warnings[0]}"
+    )
+
+
+def unreliable_speed(comparison: Comparison) -> float | None:
+    """Return the speed of the placebo if it shows that speeds are unreliable, otherwise None."""
+    return None if comparison.has_reliable_speeds else comparison.placebo_speed
+
+
+def cost_text(arm: ArmResult, baseline: ArmResult, *, placebo_speed: float | None = None) -> str:
+    """Return one sentence on the speed and memory of a mode.
+
+    Args:
+        arm: Neither the baseline nor the placebo.
+        baseline: Arm that it is compared with.
+        placebo_speed: Speed of the placebo relative to the baseline if it shows that speeds are
+            unreliable, otherwise None.
+    """
     if arm.execution == "emulated":
         return f"{arm.name} is emulated, so its speed says nothing about its speed on a GPU."
     memory = _memory_words(arm) if baseline.status == "complete" else None
-    if arm.speed is None or arm.speed.ratio is None or baseline.status != "complete":
-        return _unranked(arm, baseline, memory)
+    is_ranked = arm.speed is not None and baseline.status == "complete" and placebo_speed is None
+    if not is_ranked or arm.speed is None or arm.speed.ratio is None:
+        return _unranked(arm, baseline, memory, placebo_speed)
     direction, speed = _speed_words(arm, arm.speed.ratio, arm.speed.ratio_spread, baseline.name)
     if memory is None:
         return f"{arm.name} is {speed}."
@@ -111,7 +137,12 @@ def _range(low: float, high: float) -> str:
     return f"range {ratio_range(low, high)} over the seeds"
 
 
-def _unranked(arm: ArmResult, baseline: ArmResult, memory: tuple[int, str, str] | None) -> str:
+def _unranked(
+    arm: ArmResult,
+    baseline: ArmResult,
+    memory: tuple[int, str, str] | None,
+    placebo_speed: float | None,
+) -> str:
     """Return why a mode is not ranked against the baseline."""
     is_timed = arm.speed is not None and bool(arm.speed.step_seconds)
     if baseline.status != "complete" and (is_timed or arm.memory is not None):
@@ -122,6 +153,11 @@ def _unranked(arm: ArmResult, baseline: ArmResult, memory: tuple[int, str, str] 
     why = "was not measured"
     if is_timed and baseline.execution == "emulated":
         why = f"is not ranked because {baseline.name} is emulated"
+    elif is_timed and placebo_speed is not None:
+        why = (
+            f"is not ranked because the placebo, which computes the same as {baseline.name}, ran "
+            f"at {ratio_text(placebo_speed)}x its speed"
+        )
     if memory is not None:
         return f"{arm.name} needs {memory[1]} {memory[2]} {baseline.name}; its speed {why}."
     if is_timed:
@@ -204,13 +240,13 @@ def without_interval(comparison: Comparison, arm: ArmResult) -> str:
         return f"{name} unknown because {comparison.baseline.name} has diverged or unfinished runs"
     seeds = len(values.per_seed)
     text = f"{name} {units.difference_with_unit(values.mean - base.mean)}"
-    if seeds >= MIN_SEEDS_FOR_INTERVAL:
+    if seeds >= MIN_SEEDS:
         return f"{text} over {seeds} seeds, without a confidence interval and therefore no verdict"
     differences = [a - b for a, b in zip(values.per_seed, base.per_seed, strict=True)]
     listed = f" ({' and '.join(map(units.difference, differences))})" if seeds > 1 else ""
     return (
         f"{text} over {seeds} {'seeds' if seeds > 1 else 'seed'}{listed}: no verdict, because a "
-        f"confidence interval needs at least {MIN_SEEDS_FOR_INTERVAL} seeds"
+        f"confidence interval needs at least {MIN_SEEDS} seeds"
     )
 
 
@@ -249,11 +285,12 @@ def margin_text(comparison: Comparison, difference: Difference | None) -> str:
 def _not_excluded(comparison: Comparison, difference: Difference) -> list[str]:
     """Return how large a failure could be that neither the examples nor the seeds show."""
     parts = []
+    count, noun = _cases(comparison)
     if difference.unseen_share is not None:
         share = f"{100 * difference.unseen_share:.2g} %"
         parts.append(
-            f"a subgroup of up to {share} of examples could fail at every seed without being among "
-            f"these {comparison.examples:,} (probability 5 %)"
+            f"a subgroup of up to {share} of {noun} could fail at every seed without being among "
+            f"these {count:,} (probability 5 %)"
         )
     if difference.failure_rate is not None:
         parts.append(
@@ -266,25 +303,30 @@ def _not_excluded(comparison: Comparison, difference: Difference) -> list[str]:
 def _cases_needed(comparison: Comparison, difference: Difference) -> str:
     """Return why a difference within the margin is not called equivalent."""
     loss = f"a loss of {comparison.units.margin_with_unit}"
+    count, noun = _cases(comparison)
     if difference.rarest_class is None:
         return (
             f"{loss} could come from rare examples that are not in this test set: excluding it "
-            f"takes at least {difference.cases_needed:,} examples, and there are "
-            f"{comparison.examples:,}"
+            f"takes at least {difference.cases_needed:,} {noun}, and there are {count:,}"
         )
     return (
         f"{loss} could come from class {comparison.label_names[difference.rarest_class]!r} only: "
-        f"excluding it takes at least {difference.cases_needed:,} examples of that class, and "
+        f"excluding it takes at least {difference.cases_needed:,} {noun} of that class, and "
         f"there are {difference.rarest_cases:,}"
     )
 
 
+def _cases(comparison: Comparison) -> tuple[int, str]:
+    """Return the number and the name of the cases of the statistics."""
+    if comparison.groups is None:
+        return comparison.examples, "examples"
+    return comparison.groups, "groups of examples"
+
+
 def _seeds_needed(comparison: Comparison, difference: Difference) -> str:
     if difference.seeds_to_decide is None:
-        return (
-            "more seeds are unlikely to allow a decision, because "
-            f"{comparison.examples:,} examples are too few"
-        )
+        count, noun = _cases(comparison)
+        return f"more seeds are unlikely to allow a decision, because {count:,} {noun} are too few"
     low, high = difference.seeds_to_decide
     if high >= MAX_SEEDS:
         return f"a decision is unlikely with fewer than {low:,} seeds, and not certain with more"

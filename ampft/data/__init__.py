@@ -1,4 +1,4 @@
-"""What the examples are and in which order they come: sources, checks, splits, step batches.
+"""Examples and their order: sources, checks, splits, step batches.
 
-`ampft.data.load.load_data` is the one door to every source.
+`ampft.data.load.load_data` loads data from every source.
 """

@@ -13,34 +13,35 @@ IntArray = npt.NDArray[np.int64]
 
 
 def balanced_micro_batches(lengths: IntArray, k: int, padded: bool) -> list[IntArray]:
-    """Cut a step batch into micro-batches of similar length whose largest cost is least.
+    """Cut a step batch into micro-batches of similar length and minimal largest cost.
 
     The examples are sorted by length (stable) and cut between neighbours. The cost of a micro-batch
-    is its number of examples times its longest length where it will be padded, else its number of
-    tokens. The least possible largest cost is found by bisection over the bound: filling from the
-    longest example downwards needs the fewest micro-batches for any bound.
+    is its number of examples times its longest length if it is padded, otherwise its number of
+    tokens. Bisection finds the smallest bound on the cost that k micro-batches can keep; for any
+    bound, filling from the longest example downwards needs the fewest micro-batches.
 
     Args:
         lengths: (n,) tokens of each example of the step batch, positive.
-        k: Micro-batches wanted, at least 1; n are made when there are fewer examples.
+        k: Number of micro-batches, at least 1; n if there are fewer examples.
         padded: Whether each micro-batch is padded to its longest example.
 
     Returns:
-        min(k, n) arrays of indices into `lengths`, longest examples first, so that the memory of
-        the first micro-batch is that of all; every index is in exactly one. Empty for n = 0.
+        min(k, n) arrays of indices into `lengths`, longest examples first, so that the
+        first micro-batch determines the peak memory; every index is in exactly one. Empty for
+        n = 0.
 
     Raises:
         InputError: `k` is below 1, or a length is not positive.
     """
     lengths = np.asarray(lengths, dtype=np.int64)
     if k < 1:
-        raise InputError(f"k: received {k}; allowed is an integer from 1 on.")
+        raise InputError(f"k: received {k}; allowed is an integer from 1.")
     if lengths.size == 0:
         return []
     if lengths.min() < 1:
         raise InputError(
             f"lengths: received {int(lengths.min())} at index {int(lengths.argmin())}; allowed are "
-            "integers from 1 on. Leave examples without a token out of the step batch."
+            "integers from 1. Remove examples without tokens from the step batch."
         )
     order = np.argsort(-lengths, kind="stable").astype(np.int64)
     fill = _fill_padded if padded else _fill_packed
@@ -59,7 +60,7 @@ def _best_starts(
         else:
             low = middle + 1
     starts = _starts_within(descending, low, fill)
-    # A bound can be met with fewer micro-batches than were asked for; cutting one never costs more.
+    # A bound can be met with fewer micro-batches than requested; cutting one never costs more.
     while len(starts) < k:
         ends = [*starts[1:], descending.size]
         sizes = [end - start for start, end in zip(starts, ends, strict=True)]
@@ -82,5 +83,5 @@ def _fill_padded(descending: IntArray, start: int, bound: int) -> int:
 
 
 def _fill_packed(descending: IntArray, start: int, bound: int) -> int:
-    taken = np.searchsorted(np.cumsum(descending[start:]), bound, side="right")
-    return start + int(taken)
+    count = np.searchsorted(np.cumsum(descending[start:]), bound, side="right")
+    return start + int(count)

@@ -1,4 +1,4 @@
-"""What has to hold between the splits, and what is worth saying of them."""
+"""Checks of the splits against each other, and notes on suspicious labels."""
 
 from __future__ import annotations
 
@@ -13,42 +13,83 @@ import numpy as np
 import numpy.typing as npt
 
 from ampft.data.dataset import batches, value_bytes
-from ampft.data.intake import LabelledRows
+from ampft.data.row_collector import LabelledRows
 from ampft.data.row_labels import RowLabels
 from ampft.errors import InputError
 
 DigestArray = npt.NDArray[np.uint64]
 
-MOST_LABELS_SHOWN = 12
-FEWEST_ROWS_PER_CLASS = 2  # below this on average, the column may not hold classes
+MAX_LABELS_SHOWN = 12
+MAX_FRACTIONS = 20  # half stars from 0.5 to 5 can be classes
+LABEL_SEPARATORS = (",", ";", "|")
+MIN_ROWS_PER_CLASS = 2  # with fewer on average, the column may not hold classes
+DECODING_ERRORS = (OSError, SyntaxError, ValueError)  # raised by Pillow for broken files
 
 
-def class_names(rows: Mapping[str, LabelledRows]) -> tuple[str, ...]:
-    """Return the classes in order: as the source declares them, else those of training, sorted.
+def class_names(rows: Mapping[str, LabelledRows], *, several: bool) -> tuple[str, ...]:
+    """Return the classes: in the order that the source declares, otherwise sorted.
+
+    Args:
+        rows: The splits.
+        several: Whether a row can have any number of labels.
 
     Raises:
-        InputError: For a split without rows, for fewer than two classes in training, and for a
-            label in another split that training lacks, with its rows.
+        InputError: A split has no rows, training has fewer than two classes, its labels are scores
+            or lists of labels, or another split has a label that training lacks; the message names
+            its rows.
     """
     for split, part in rows.items():
         if len(part.labels) == 0:
-            raise InputError(
-                f"{part.origin}: no rows for the {split} split; at least one is wanted."
-            )
+            raise InputError(f"{part.origin}: no rows for the {split} split. Add at least one.")
     train = rows["train"]
     if not train.names:
         raise InputError(
-            f"{train.origin}: none of {len(train.labels)} rows has a label. Check "
-            "--label_column_name and --label_separator."
+            f"{train.origin}: none of the {len(train.labels)} rows has a label. Check"
+            " --label_column_name and --label_separator."
         )
     if len(train.names) < 2:
         raise InputError(
             f"{train.origin}: all {len(train.labels)} rows have the label {train.names[0]!r}. A"
-            " classifier wants two classes at least; is it the right --label_column_name?"
+            " classifier needs at least two classes. Check --label_column_name."
         )
+    if train.declared is None and not several:
+        refuse_scores(train)
+        refuse_lists(train)
     for split, part in rows.items():
         refuse_unseen(split, part, train)
-    return train.declared or in_order(train.names)
+    return train.declared or sort_names(train.names)
+
+
+def refuse_scores(train: LabelledRows) -> None:
+    """Raise InputError when the labels are fractional numbers: that is regression."""
+    names = train.names
+    if not all(NUMBER.fullmatch(name.strip()) for name in names):
+        return
+    fractions = [name for name in names if not float(name).is_integer()]
+    many = len(names) > MAX_FRACTIONS or len(train.labels) < MIN_ROWS_PER_CLASS * len(names)
+    if many and 2 * len(fractions) >= len(names):
+        raise InputError(
+            f"{train.origin}: the labels are {len(names)} different numbers such as {fractions[0]}."
+            " Predicting a number is regression, and only classification is supported. Replace the"
+            " numbers by classes (such as low and high), or name another column with"
+            " --label_column_name. If each number names a class, add a letter to it (such as"
+            f" v{fractions[0]})."
+        )
+
+
+def refuse_lists(train: LabelledRows) -> None:
+    """Raise InputError when the labels seem to be lists of labels, such as `2,5`."""
+    for separator in LABEL_SEPARATORS:
+        lists = [name for name in train.names if separator in name]
+        parts = {part.strip() for name in train.names for part in name.split(separator)}
+        if 2 * len(lists) >= len(train.names) > len(parts):
+            flags = "" if separator == "," else f" --label_separator '{separator}'"
+            raise InputError(
+                f"{train.origin}: {len(lists)} of {len(train.names)} different labels contain"
+                f" {separator!r}, such as {lists[0]!r}, and all consist of only {len(parts)} parts."
+                f" If a row has several labels, add --task multi-label{flags}. If each of them is"
+                f" one class, write them without {separator!r}."
+            )
 
 
 def refuse_unseen(split: str, part: LabelledRows, train: LabelledRows) -> None:
@@ -56,34 +97,36 @@ def refuse_unseen(split: str, part: LabelledRows, train: LabelledRows) -> None:
     unseen = [name for name in part.names if name not in train.names]
     if not unseen:
         return
-    bad = part.labels.having([part.names.index(name) for name in unseen])
-    alike = {canonical(name): name for name in train.names}
-    hints = [f"{n!r} may mean {alike[canonical(n)]!r}" for n in unseen if canonical(n) in alike]
+    rows = part.labels.having([part.names.index(name) for name in unseen])
+    known = {canonical(name): name for name in train.names}
+    hints = [f"{n!r} may mean {known[canonical(n)]!r}" for n in unseen if canonical(n) in known]
     hint = f" ({'; '.join(hints)})" if hints else ""
     raise InputError(
-        f"{part.places(bad)}: labels of the {split} split that training lacks: {listed(unseen)}"
-        f"{hint}. Training has {listed(in_order(train.names))}. Mend the labels, add training rows,"
-        " or leave such rows out with --ignore_label."
+        f"{part.location(rows)}: labels of the {split} split that training lacks:"
+        f" {quoted_list(unseen)}{hint}. Training has {quoted_list(sort_names(train.names))}. Fix"
+        " the labels, add training rows, or leave such rows out with --ignore_label."
     )
 
 
-def listed(names: Sequence[str]) -> str:
-    """Return names in quotes, the first twelve of them and how many more."""
-    more = len(names) - MOST_LABELS_SHOWN
-    shown = ", ".join(map(repr, names[:MOST_LABELS_SHOWN]))
-    return shown + (f" and {more} more" if more > 0 else "")
+def quoted_list(names: Sequence[str]) -> str:
+    """Return names in quotes: the first twelve, and how many more there are."""
+    more = len(names) - MAX_LABELS_SHOWN
+    return ", ".join(map(repr, names[:MAX_LABELS_SHOWN])) + (
+        f" and {more} more" if more > 0 else ""
+    )
 
 
 def label_notes(names: Sequence[str], labels: RowLabels, *, several: bool) -> list[str]:
-    """Say which labels may be one class in two spellings, and when there are very many."""
+    """Return notes on labels that may be one class in two spellings, and on very many classes."""
     training_rows = len(labels)
     notes = [
-        f"The labels {listed(group)} are different classes here; are they one in several spellings?"
+        f"The labels {quoted_list(group)} count as different classes. Are they several spellings of"
+        " one?"
         for group in near_duplicates(names)
     ]
-    if training_rows < FEWEST_ROWS_PER_CLASS * len(names):
+    if training_rows < MIN_ROWS_PER_CLASS * len(names):
         notes.append(
-            f"{len(names)} classes in {training_rows} training rows: is the label column right?"
+            f"{len(names)} classes in {training_rows} training rows. Is the label column right?"
         )
     if several:
         without = int((labels.counts == 0).sum())
@@ -94,97 +137,96 @@ def label_notes(names: Sequence[str], labels: RowLabels, *, several: bool) -> li
     return notes
 
 
-def digests(part: LabelledRows, columns: tuple[str, ...]) -> DigestArray:
+def input_digests(part: LabelledRows, columns: tuple[str, ...]) -> DigestArray:
     """Return 64 bits of BLAKE2 for each row's inputs: equal rows have equal digests.
 
-    Two different rows among a million times a million pairs are taken for equal with a
-    probability of 5e-8. Images are decoded, so that one that cannot be is found before training.
+    With a million rows in each of two splits, the probability that two different rows have equal
+    digests is 5e-8. Images are decoded, so that a broken one is found before training.
 
     Raises:
-        InputError: For an image that cannot be decoded, with its place.
+        InputError: An image cannot be decoded; the message names its row.
     """
-    found = bytearray()
+    digests = bytearray()
     try:
         for batch in batches(part.inputs):
             for values in zip(*(batch[name] for name in columns), strict=True):
                 digest = hashlib.blake2b(digest_size=8)
                 for value in values:
-                    encoded = value_bytes(value)
-                    digest.update(len(encoded).to_bytes(8, "little"))
-                    digest.update(encoded)
-                found += digest.digest()
-    except (OSError, SyntaxError, ValueError) as error:  # what Pillow raises for broken files
+                    digest.update(value_bytes(value))
+                digests += digest.digest()
+    except DECODING_ERRORS as error:
         raise InputError(undecodable(part, error)) from error
-    return np.frombuffer(bytes(found), dtype=np.uint64)
+    return np.frombuffer(bytes(digests), dtype=np.uint64)
 
 
 def undecodable(part: LabelledRows, error: Exception) -> str:
-    """Say which rows cannot be decoded."""
+    """Return the message for rows that cannot be decoded."""
     broken = []
     for row in range(len(part.inputs)):
         try:
             part.inputs[row]
-        except (OSError, SyntaxError, ValueError):
+        except DECODING_ERRORS:
             broken.append(row)
-    where = part.places(np.array(broken, dtype=np.int64)) if broken else part.origin
-    return f"{where}: cannot be decoded ({type(error).__name__}: {error}). Mend or remove them."
+    where = part.location(np.array(broken, dtype=np.int64)) if broken else part.origin
+    return f"{where}: cannot be decoded ({type(error).__name__}: {error}). Fix or remove them."
 
 
 def shared_rows(
-    rows: Mapping[str, LabelledRows], seen: Mapping[str, DigestArray], *, refuse: bool
+    rows: Mapping[str, LabelledRows], digests: Mapping[str, DigestArray], *, refuse: bool
 ) -> list[str]:
-    """Count the rows whose inputs stand in two splits.
+    """Count the rows whose inputs are in two splits.
 
     Args:
         rows: The splits.
-        seen: The digests of their rows.
+        digests: The digests of their inputs.
         refuse: Whether such rows are an error.
 
     Returns:
-        A sentence for each two splits that share rows.
+        A note for each two splits that share rows.
 
     Raises:
-        InputError: With the rows' places, when `refuse`.
+        InputError: Rows are shared and `refuse` is true; the message names the rows.
     """
     notes = []
     for first, second in combinations(rows, 2):
-        shared = np.flatnonzero(np.isin(seen[second], seen[first]))
+        shared = np.flatnonzero(np.isin(digests[second], digests[first]))
         if not len(shared):
             continue
-        said = (
-            f"{len(shared)} of {len(seen[second])} {second} rows have inputs that {first} has too,"
-            f" {relabelled(rows, seen, first, second, shared)} of them with another label"
+        note = (
+            f"{len(shared)} of {len(digests[second])} {second} rows have inputs that {first} has"
+            f" too, {count_relabelled(rows, digests, first, second, shared)} of them with another"
+            " label"
         )
         if refuse:
             raise InputError(
-                f"--fail_on_leak: {said}: {rows[second].places(shared)}. Remove them from one"
-                " split."
+                f"--fail_on_leak: {note}: {rows[second].location(shared)}. Remove them from one"
+                " of the splits."
             )
-        notes.append(f"{said}. --fail_on_leak refuses this.")
+        notes.append(f"{note}. With --fail_on_leak this is an error.")
     return notes
 
 
-def relabelled(
+def count_relabelled(
     rows: Mapping[str, LabelledRows],
-    seen: Mapping[str, DigestArray],
+    digests: Mapping[str, DigestArray],
     first: str,
     second: str,
     shared: npt.NDArray[np.intp],
 ) -> int:
-    """Count the shared rows of `second` whose label their first twin in `first` does not have."""
-    distinct, places = np.unique(seen[first], return_index=True)
-    twins = places[np.searchsorted(distinct, seen[second][shared])]
+    """Count the shared rows of `second` whose first equal row in `first` has another label."""
+    distinct, indices = np.unique(digests[first], return_index=True)
+    twins = indices[np.searchsorted(distinct, digests[second][shared])]
     one, other = rows[first], rows[second]
     pairs = zip(twins.tolist(), shared.tolist(), strict=True)
     return sum(one.names_of(twin) != other.names_of(row) for twin, row in pairs)
 
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-TRUTH = {"true": "true", "yes": "true", "false": "false", "no": "false"}
+BOOLEANS = {"true": "true", "yes": "true", "false": "false", "no": "false"}
 
 
-def in_order(names: Iterable[str]) -> tuple[str, ...]:
-    """Sort label names: numbers by their value, first, then the rest by their characters."""
+def sort_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Sort label names: first numbers by value, then other names by characters."""
 
     def key(name: str) -> tuple[bool, float, str]:
         is_number = NUMBER.fullmatch(name.strip()) is not None
@@ -194,19 +236,20 @@ def in_order(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def canonical(name: str) -> str:
-    """Return what a label may mean: equal for `1` and `1.0`, `007` and `7`, `Pos` and ` pos`.
+    """Return a spelling that is equal for labels that may mean the same.
 
-    `True` and `yes` are one, `False` and `no` are one. Labels are never merged by this.
+    Examples are `1` and `1.0`, `007` and `7`, `Pos` and ` pos`, `True` and `yes`. This only warns;
+    labels are never merged.
     """
     folded = " ".join(unicodedata.normalize("NFKC", name).casefold().split())
     if NUMBER.fullmatch(folded):
         return repr(float(folded))
-    return TRUTH.get(folded, folded)
+    return BOOLEANS.get(folded, folded)
 
 
 def near_duplicates(names: Iterable[str]) -> list[tuple[str, ...]]:
-    """Return the groups of labels that differ in spelling alone, each in order."""
+    """Return the groups of labels that differ only in spelling, each sorted."""
     groups: dict[str, list[str]] = defaultdict(list)
     for name in names:
         groups[canonical(name)].append(name)
-    return [in_order(group) for group in groups.values() if len(group) > 1]
+    return [sort_names(group) for group in groups.values() if len(group) > 1]

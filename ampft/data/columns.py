@@ -1,15 +1,17 @@
-"""Which columns hold the inputs and the label, where the user did not say or said wrong."""
+"""Which columns hold the inputs and the label: the named ones, or those with usual names."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 
-from ampft.data.sources.table import shown
+from ampft.data.label_parser import LabelParser
+from ampft.data.sources.table import quoted
 from ampft.errors import InputError, nearest
 
-# The names that GLUE's tasks and usual classification sets have; transformers' run_glue knows
-# the pairs, and its run_classification takes `sentence` and `label` when nothing is said
+# Names in GLUE's tasks and in common classification data sets. transformers' run_glue knows the
+# pairs; its run_classification uses `sentence` and `label` by default.
 PAIRS = (
     ("sentence1", "sentence2"),
     ("premise", "hypothesis"),
@@ -21,42 +23,133 @@ PAIRS = (
 TEXTS = ("text", "sentence", "content", "review", "comment", "utterance", "tweet", "title")
 LABELS = ("label", "labels", "class", "category", "target", "sentiment", "intent")
 
-SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars", ",": "commas"}
+DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
+
+LABEL_FLAG = "--label_column_name"
+GROUP_FLAG = "--group_column"
 
 Describe = Callable[[], str]
+USUAL_NAMES = frozenset({*LABELS, *TEXTS, *chain.from_iterable(PAIRS)})
+
+
+def is_usual(name: str) -> bool:
+    """Return whether a text or label column often has this name, in any case."""
+    return folded(name) in USUAL_NAMES
+
+
+def folded(name: str) -> str:
+    """Return a column name without case and surrounding blanks."""
+    return name.strip().casefold()
+
+
+@dataclass(frozen=True)
+class DataColumns:
+    """The columns to read.
+
+    Attributes:
+        inputs: Columns of the inputs.
+        labels: Columns of the labels, and how to parse their cells.
+        kind: Kind of the inputs, `text` or `image`.
+        group: Column of the groups that the user named, or None.
+    """
+
+    inputs: tuple[str, ...]
+    labels: LabelParser
+    kind: str = "text"
+    group: str | None = None
+
+    def require_in(self, available: Sequence[str], *, origin: str) -> None:
+        """Raise InputError when another split lacks a column that the training split has.
+
+        Args:
+            available: Columns of the other split.
+            origin: Its file or data set, for the message.
+        """
+        inputs_flag = f"--{self.kind}_column_name{'s' if self.kind == 'text' else ''}"
+        for names, flag in (
+            (self.inputs, inputs_flag),
+            (self.labels.columns, LABEL_FLAG),
+            ((self.group,) if self.group else (), GROUP_FLAG),
+        ):
+            require(
+                names,
+                available,
+                flag,
+                origin=origin,
+                describe=lambda: ", ".join(map(repr, available)),
+            )
+
+
+def respelled(columns: Sequence[str], wanted: Sequence[str]) -> dict[str, str]:
+    """Return the wanted name of each column that differs from it only in case or blanks.
+
+    A name is left out if a column has it exactly, or if several columns could be meant.
+    """
+    missing = [name for name in wanted if name not in columns]
+    others = [column for column in columns if column not in wanted]
+    found = {}
+    for name in missing:
+        alike = [column for column in others if folded(column) == folded(name)]
+        if len(alike) == 1:
+            found[alike[0]] = name
+    return found
+
+
+def wanted_names(
+    columns: Sequence[str], *, texts: tuple[str, ...] | None, labels: tuple[str, ...] | None
+) -> tuple[str, ...]:
+    """Return the names to look for: those that the user named, and usual ones if none is there.
+
+    Args:
+        columns: All columns.
+        texts: Text columns that the user named, or None.
+        labels: Label columns that the user named, or None.
+    """
+    usual: list[str] = []
+    if texts is None and not text_choices(columns):
+        usual += [*chain.from_iterable(PAIRS), *TEXTS]
+    if labels is None and set(LABELS).isdisjoint(columns):
+        usual += LABELS
+    return (*usual, *(texts or ()), *(labels or ()))
+
+
+def respelling_notes(names: Mapping[str, str], origin: str) -> tuple[str, ...]:
+    """Return the note that says which columns are read under which names."""
+    listed = ", ".join(f"{quoted(old)} as {quoted(new)}" for old, new in names.items())
+    return (f"{origin}: columns are read under other spellings: {listed}.",) if names else ()
 
 
 def label_columns(
     columns: Sequence[str], named: tuple[str, ...] | None, *, origin: str, describe: Describe
 ) -> tuple[str, ...]:
-    """Return the columns of the labels: those named, `label`, or the only one with a usual name.
+    """Return the label columns: those named, `label`, or the only one with a usual name.
 
     Args:
         columns: All columns.
-        named: What the user said, or None.
-        origin: The file or dataset, for the message.
-        describe: Returns the columns as the message shall list them.
+        named: Columns that the user named, or None.
+        origin: The file or data set, for the message.
+        describe: Function that returns the list of columns for the message.
 
     Raises:
-        InputError: When it is missing or cannot be told; the message lists what there is.
+        InputError: A named column is missing, or the choice is not clear. The message lists the
+            columns.
     """
     if named is not None:
-        require(named, columns, "--label_column_name", origin=origin, describe=describe)
+        require(named, columns, LABEL_FLAG, origin=origin, describe=describe)
         return named
-    found = [name for name in columns if name in LABELS]
-    if "label" in found:
+    candidates = [name for name in columns if folded(name) in LABELS]
+    if "label" in candidates:
         return ("label",)
-    if len(found) == 1:
-        return (found[0],)
-    if found:
+    if len(candidates) == 1:
+        return (candidates[0],)
+    if candidates:
         raise InputError(
-            f"--label_column_name: {origin} has several columns that may be the label:"
-            f" {', '.join(map(shown, found))}. Say which."
+            f"{LABEL_FLAG}: {origin} has several possible label columns:"
+            f" {', '.join(map(quoted, candidates))}. Name the right one."
         )
     raise InputError(
-        f"--label_column_name: {origin} has no column called label. Its columns:"
-        f" {describe()}. Say which is the label; if these are not names, the file lacks a header:"
-        f" put a first line with names above it.{separator_hint(columns)}"
+        f"{LABEL_FLAG}: {origin} has no column called label. Its columns: {describe()}. Name the"
+        f" label column.{header_hint(columns)}"
     )
 
 
@@ -68,56 +161,66 @@ def text_columns(
     origin: str,
     describe: Describe,
 ) -> tuple[str, ...]:
-    """Return one column of texts, or two for pairs.
+    """Return one text column, or two for pairs.
 
-    The ones named; else a pair or a single name that is usual; else the only other column.
+    These are the named ones, otherwise a usual pair or a single usual name, otherwise the only
+    column that is not a label.
 
     Raises:
-        InputError: When one is missing, when several choices are left, or when more than two are
-            named.
+        InputError: A named column is missing, more than two are named, or the choice is not clear.
     """
     if named is not None:
         if len(named) not in (1, 2) or len(set(named) - {*labels, "label"}) < len(named):
             raise InputError(
-                f"--text_column_names: received {','.join(named)}. Name one column of texts, or "
-                f"two different ones for pairs (a,b); neither may be a column of labels "
-                f"({', '.join(labels)}) or be called 'label'."
+                f"--text_column_names: received {','.join(named)}. Name one text column, or two"
+                f" different ones for pairs (a,b). Neither may be a label column"
+                f" ({', '.join(labels)}) or be called 'label'."
             )
         require(named, columns, "--text_column_names", origin=origin, describe=describe)
         return named
     others = [name for name in columns if name not in (*labels, "label")]
-    pairs = [pair for pair in PAIRS if set(pair) <= set(others)]
-    paired = set(chain.from_iterable(pairs))
-    choices = [*pairs, *((name,) for name in TEXTS if name in others and name not in paired)]
+    choices = text_choices(others)
     if not choices and len(others) == 1:
         return (others[0],)
     if len(choices) == 1:
         return choices[0]
-    what = "several columns that may be the text" if choices else "no column with a usual name"
+    problem = "several possible text columns" if choices else "no text column with a usual name"
     raise InputError(
-        f"--text_column_names: {origin} has {what}. Its columns: {describe()}. Say which, for"
-        " example --text_column_names text, or a,b for pairs. If these are not names, the file"
-        f" lacks a header: put a first line with names above it.{separator_hint(columns)}"
+        f"--text_column_names: {origin} has {problem}. Its columns: {describe()}. Name the right"
+        " one, for example --text_column_names text, or a,b for pairs."
+        f"{header_hint(columns)}"
     )
+
+
+def text_choices(columns: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the usual pairs of text columns, and the usual text columns outside them."""
+    pairs = [pair for pair in PAIRS if set(pair) <= set(columns)]
+    paired = set(chain.from_iterable(pairs))
+    return [*pairs, *((name,) for name in TEXTS if name in columns and name not in paired)]
 
 
 def require(
     names: Sequence[str], columns: Sequence[str], flag: str, *, origin: str, describe: Describe
 ) -> None:
-    """Raise InputError, listing what is there, when a column is missing."""
+    """Raise InputError, which lists the columns, when one of `names` is missing."""
     missing = [name for name in names if name not in columns]
     if missing:
         raise InputError(
-            f"{flag}: {origin} has no column {', '.join(map(shown, missing))}. Its columns:"
-            f" {describe()}.{nearest(missing[0], columns)} If these are not names, the file lacks a"
-            f" header: put a first line with names above it.{separator_hint(columns)}"
+            f"{flag}: {origin} has no column {', '.join(map(quoted, missing))}. Its columns:"
+            f" {describe()}.{nearest(missing[0], columns)}{header_hint(columns)}"
         )
 
 
-def separator_hint(columns: Sequence[str]) -> str:
-    """Say so when the only column's name holds what looks like another separator."""
+def header_hint(columns: Sequence[str]) -> str:
+    """Return what to do if the columns are not names, or if another separator made them one."""
+    hint = (
+        " If these are not column names, the file lacks a header: add a first line with the names."
+    )
     if len(columns) == 1:
-        for separator, name in SEPARATORS.items():
-            if separator in columns[0]:
-                return f" It seems to be separated by {name}; .csv wants commas, .tsv tabs."
-    return ""
+        for delimiter, name in DELIMITERS.items():
+            if delimiter in columns[0]:
+                return (
+                    f"{hint} The file seems to be separated by {name}; .csv files need commas, .tsv"
+                    " files tabs."
+                )
+    return hint

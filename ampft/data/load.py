@@ -1,174 +1,157 @@
-"""The one door to data: a request goes in, labelled and checked examples come out."""
+"""Load data: a request goes in; labelled, checked and split examples come out."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 from datasets import ClassLabel, Dataset, DatasetDict, List
 
-from ampft.data.checks import class_names, digests, label_notes, shared_rows
-from ampft.data.dataset import ClassificationData, fingerprint, row_labels
-from ampft.data.intake import LabelledRows
+from ampft.data.checks import class_names, input_digests, label_notes, shared_rows
+from ampft.data.columns import DataColumns
+from ampft.data.dataset import ClassificationData, batches, fingerprint, row_labels
+from ampft.data.groups import GROUP_COLUMN, numbered
 from ampft.data.request import DataRequest
-from ampft.data.splits import cut, missing_splits
+from ampft.data.row_collector import LabelledRows
+from ampft.data.sources.files import load_files
+from ampft.data.sources.hub import load_hub
+from ampft.data.sources.stdlib import CONFIGURATIONS, load_stdlib
+from ampft.data.splits import missing_splits, subsample
 from ampft.errors import InputError
 
 SPLITS = ("train", "validation", "test")
+COLUMN_OPTIONS = (
+    *("text_column_names", "label_column_names", "image_column_name", "group_column"),
+)
+FRACTIONS = ("validation_fraction", "test_fraction")
+# Options without an effect on the built-in data sets, which have splits of their own.
+UNUSED_OPTIONS = {
+    "stdlib": (*COLUMN_OPTIONS, *FRACTIONS),
+    "digits": (*COLUMN_OPTIONS, "dataset_config_name", *FRACTIONS),
+}
 
 
 def load_data(request: DataRequest) -> ClassificationData:
     """Read, check and split the data that a request names.
 
     Args:
-        request: What the user asked for.
+        request: The user's choices.
 
     Returns:
-        The data; its notes say every decision that was made on the way.
+        The data; its notes report every decision made on the way.
 
     Raises:
-        InputError: For data or options that have to be mended; one message each.
+        InputError: The data or the options must be corrected; each problem has one message.
     """
-    refuse_idle_options(request)
     if request.files:
-        return load_own_files(request)
-    if request.several_labels and request.dataset_name in (None, "stdlib", "digits"):
-        raise InputError(
-            f"--task: the built-in {request.dataset_name or 'stdlib'} has one label per example. "
-            "Remove the flag, or name a data set whose examples have several labels."
-        )
-    if request.dataset_name in (None, "stdlib"):
-        from ampft.data.sources.stdlib import CONFIGURATIONS, load_stdlib
-
-        splits = load_stdlib(request.dataset_config_name)
-        name = f"stdlib ({request.dataset_config_name or CONFIGURATIONS[0]})"
-        return finish(splits, request, input_columns=("text",), kind="text", name=name)
-    if request.dataset_name == "digits":
-        from ampft.data.sources.digits import load_digits
-
-        splits = load_digits(split_seed=request.split_seed)
-        return finish(splits, request, input_columns=("image",), kind="image", name="digits")
-    return load_from_hub(request)
+        return load_user_files(request)
+    name = request.dataset_name or "stdlib"
+    if name in UNUSED_OPTIONS:
+        return load_built_in(name, request)
+    rows, columns, notes = load_hub(request)
+    if request.dataset_config_name:
+        name += f" ({request.dataset_config_name})"
+    return assemble(rows, columns, request, name=name, notes=notes)
 
 
-def refuse_idle_options(request: DataRequest) -> None:
-    """Raise InputError for an option that would have no effect on the source asked for."""
-    columns: dict[str, object] = {
-        "--text_column_names": request.text_column_names,
-        "--label_column_name": request.label_column_names,
-        "--image_column_name": request.image_column_name,
-    }
-    configuration: dict[str, object] = {"--dataset_config_name": request.dataset_config_name}
-    # Embedded data come with splits of their own.
-    fractions: dict[str, object] = {
-        f"--{name}": value
-        for name in ("validation_fraction", "test_fraction")
-        if (value := getattr(request, name)) != getattr(DataRequest, name)
-    }
-    idle: dict[str, object]
-    if request.files:
-        source = "files"
-        idle = {"--image_column_name": request.image_column_name, **configuration}
-    elif request.dataset_name in (None, "stdlib"):
-        source, idle = "the built-in stdlib", {**columns, **fractions}
-    elif request.dataset_name == "digits":
-        source, idle = "the built-in digits", {**columns, **configuration, **fractions}
-    else:
-        return
-    given = [flag for flag, value in idle.items() if value is not None]
-    if given:
-        raise InputError(f"{given[0]}: has no effect on {source}. Leave it away.")
-
-
-def load_own_files(request: DataRequest) -> ClassificationData:
-    """Read files of the user's own."""
-    from ampft.data.sources.files import load_files
-
+def load_user_files(request: DataRequest) -> ClassificationData:
+    """Read the user's own files."""
+    name = ", ".join(map(str, request.files.values()))
+    refuse_unused_options(request, ("image_column_name", "dataset_config_name"), "files")
     if request.dataset_name is not None:
         raise InputError(
-            f"--dataset_name: got {request.dataset_name!r} and"
-            f" {', '.join(map(str, request.files.values()))} as well; give one or the other."
+            f"--dataset_name: received {request.dataset_name!r} together with {name}. Pass only one"
+            " of them."
         )
     rows, columns, notes = load_files(request)
-    return assemble(
-        rows,
-        request,
-        input_columns=columns.inputs,
-        kind="text",
-        name=", ".join(map(str, request.files.values())),
-        notes=notes,
-    )
+    return assemble(rows, columns, request, name=name, notes=notes)
 
 
-def load_from_hub(request: DataRequest) -> ClassificationData:
-    """Read a dataset of the hub, or a folder that stands for one."""
-    from ampft.data.sources.hub import load_hub
+def load_built_in(name: str, request: DataRequest) -> ClassificationData:
+    """Read a built-in data set, `stdlib` or `digits`."""
+    refuse_unused_options(request, UNUSED_OPTIONS[name], f"the built-in {name}")
+    if request.several_labels:
+        raise InputError(
+            f"--task: the built-in {name} has one label per example. Remove the flag, or name a"
+            " data set whose examples have several labels."
+        )
+    if name == "stdlib":
+        configuration = request.dataset_config_name or CONFIGURATIONS[0]
+        splits = load_stdlib(configuration)
+        return finalize(splits, request, ("text",), "text", f"stdlib ({configuration})")
+    from ampft.data.sources.digits import load_digits  # imports scikit-learn
 
-    rows, columns, notes = load_hub(request)
-    config = f" ({request.dataset_config_name})" if request.dataset_config_name else ""
-    return assemble(
-        rows,
-        request,
-        input_columns=columns.inputs,
-        kind=columns.kind,
-        name=f"{request.dataset_name}{config}",
-        notes=notes,
-    )
+    splits = load_digits(split_seed=request.split_seed)
+    return finalize(splits, request, ("image",), "image", name)
+
+
+def refuse_unused_options(request: DataRequest, unused: Sequence[str], source: str) -> None:
+    """Raise InputError for an option that was set but has no effect on the source.
+
+    Args:
+        request: The user's choices.
+        unused: Fields of the request that have no effect.
+        source: The data, for the message.
+    """
+    for option in unused:
+        if getattr(request, option) != getattr(DataRequest, option):
+            flag = option.replace("label_column_names", "label_column_name")
+            raise InputError(f"--{flag}: has no effect on {source}. Remove the flag.")
 
 
 def assemble(
     rows: Mapping[str, LabelledRows],
+    columns: DataColumns,
     request: DataRequest,
     *,
-    input_columns: tuple[str, ...],
-    kind: str,
     name: str,
     notes: Sequence[str],
 ) -> ClassificationData:
-    """Check the splits against each other, make those that are missing, and label them.
+    """Check the splits against each other, make the missing ones, and add the labels.
 
     Args:
-        rows: Splits as their source gives them, `train` among them.
-        request: Fractions, seed, limits, whether shared rows are refused.
-        input_columns: The inputs.
-        kind: `text` or `image`.
-        name: What the data is called.
-        notes: What was said so far.
+        rows: Splits as the source has them, including `train`.
+        columns: Columns that were read.
+        request: The user's choices.
+        name: Name of the data.
+        notes: Notes of the source.
 
     Raises:
         InputError: As `class_names`, `shared_rows` and `missing_splits`.
     """
-    names = class_names(rows)
-    seen = {split: digests(part, input_columns) for split, part in rows.items()}
-    said = [*notes, *(note for part in rows.values() for note in part.notes)]
-    said += label_notes(names, rows["train"].labels, several=request.several_labels)
-    said += shared_rows(rows, seen, refuse=request.fail_on_leak)
-    made, note = missing_splits(
-        rows["train"].labels.strata(),
-        seen["train"],
+    names = class_names(rows, several=request.several_labels)
+    digests = {split: input_digests(part, columns.inputs) for split, part in rows.items()}
+    train = rows["train"]
+    new_splits, split_note = missing_splits(
+        train.labels.strata(),
+        digests["train"] if columns.group is None else group_codes(train.inputs),
         frozenset(rows),
         validation_fraction=request.validation_fraction,
         test_fraction=request.test_fraction,
         seed=request.split_seed,
     )
+    all_notes = [
+        *notes,
+        *(note for part in rows.values() for note in part.notes),
+        *label_notes(names, train.labels, several=request.several_labels),
+        *shared_rows(rows, digests, refuse=request.fail_on_leak),
+        *([split_note] if split_note else []),
+    ]
     parts = {
-        split: labelled(part, names, several=request.several_labels) for split, part in rows.items()
+        split: add_labels(part, names, several=request.several_labels)
+        for split, part in rows.items()
     }
-    whole = parts["train"]
-    parts.update({s: whole if len(r) == len(whole) else whole.select(r) for s, r in made.items()})
-    return finish(
-        DatasetDict({split: parts[split] for split in SPLITS if split in parts}),
-        request,
-        input_columns=input_columns,
-        kind=kind,
-        name=name,
-        notes=(*said, *([note] if note else [])),
-    )
+    all_rows = parts["train"]
+    for split, chosen in new_splits.items():
+        parts[split] = all_rows if len(chosen) == len(all_rows) else all_rows.select(chosen)
+    splits = DatasetDict({split: parts[split] for split in SPLITS if split in parts})
+    return finalize(splits, request, columns.inputs, columns.kind, name, all_notes)
 
 
-def labelled(part: LabelledRows, names: tuple[str, ...], *, several: bool) -> Dataset:
-    """Return the inputs with their `label`, an index into `names`, or a list of such indices."""
-    index = {name: place for place, name in enumerate(names)}
+def add_labels(part: LabelledRows, names: tuple[str, ...], *, several: bool) -> Dataset:
+    """Return the inputs with a column `label` of indices into `names`, or of lists of indices."""
+    index = {name: code for code, name in enumerate(names)}
     order = np.array([index[name] for name in part.names], dtype=np.int64)
     codes, feature = order[part.labels.codes], ClassLabel(names=list(names))
     if not several:
@@ -179,26 +162,34 @@ def labelled(part: LabelledRows, names: tuple[str, ...], *, several: bool) -> Da
     )
 
 
-def finish(
+def finalize(
     splits: DatasetDict,
     request: DataRequest,
-    *,
     input_columns: tuple[str, ...],
     kind: str,
     name: str,
-    notes: tuple[str, ...] = (),
+    notes: Sequence[str] = (),
 ) -> ClassificationData:
-    """Cut the splits to the sizes asked for and take their fingerprints."""
-    kept, said = {}, list(notes)
+    """Reduce the splits to the requested sizes and compute their fingerprints."""
+    reduced, all_notes = {}, list(notes)
     for split, part in splits.items():
-        rows, note = cut(row_labels(part).strata(), split, request.limits, seed=request.split_seed)
-        kept[split] = part if rows is None else part.select(rows)
-        said += [note] if note else []
+        strata = row_labels(part).strata()
+        rows, note = subsample(strata, split, request.limits, seed=request.split_seed)
+        reduced[split] = part if rows is None else part.select(rows)
+        all_notes += [note] if note else []
     return ClassificationData(
-        splits=DatasetDict(kept),
+        splits=DatasetDict(reduced),
         input_columns=input_columns,
         kind=kind,
         name=name,
-        fingerprints={split: fingerprint(part, input_columns) for split, part in kept.items()},
-        notes=tuple(said),
+        fingerprints={split: fingerprint(part, input_columns) for split, part in reduced.items()},
+        notes=tuple(all_notes),
+        group_column=request.group_column,
     )
+
+
+def group_codes(inputs: Dataset) -> npt.NDArray[np.uint64]:
+    """Return (n,) codes that are equal for rows of the same group."""
+    values = inputs.select_columns([GROUP_COLUMN])
+    groups = numbered(value for batch in batches(values) for value in batch[GROUP_COLUMN])
+    return groups.ids.astype(np.uint64)

@@ -1,4 +1,4 @@
-"""What a user can say about the data. Imports nothing heavy, so that a parser can build it."""
+"""The user's choices about the data. Imports nothing heavy, so that argument parsing stays fast."""
 
 from __future__ import annotations
 
@@ -16,24 +16,29 @@ class DataRequest:
         dataset_name: `stdlib`, `digits`, a dataset's name on the hub, or a folder that
             `datasets.load_dataset` or `datasets.load_from_disk` understands.
         dataset_config_name: The dataset's configuration (`summary` or `full` for `stdlib`).
-        train_file: CSV, TSV, JSON, JSON Lines or Parquet, told by the file's ending.
-        validation_file: The same for validation.
-        test_file: The same for test.
-        text_column_names: One column of texts or two columns of a pair. None looks for usual names.
-        label_column_names: One column, or one column of 0 and 1 for each of several labels. None
-            looks for `label`, then for other usual names.
-        several_labels: Whether a row can have any number of labels, otherwise it has one.
-        label_separator: What stands between the labels of a cell.
-        image_column_name: None takes the only image column.
-        max_train_samples: Rows kept of the training split, a seeded random choice. None keeps all.
-        max_eval_samples: The same for validation.
-        max_predict_samples: The same for test.
-        validation_fraction: Share of the training rows split off where no validation is given.
-        test_fraction: Share of the training rows split off where neither is given.
-        split_seed: Seed of the splits made and of the rows chosen.
-        drop_missing_text: Rows without text are dropped and counted instead of refused.
-        ignore_labels: Labels whose rows are left out, counted (`-100` and `-1` are refused else).
-        fail_on_leak: Rows that stand in training and in validation or test are refused.
+        train_file: CSV, TSV, JSON, JSON Lines or Parquet file; its extension decides.
+        validation_file: File of the validation split.
+        test_file: File of the test split.
+        text_column_names: One text column, or two for pairs. None looks for usual names.
+        label_column_names: One label column, or one column of 0 and 1 per label. None looks for
+            `label`, then for other usual names.
+        several_labels: Whether a row can have any number of labels; otherwise it has one.
+        label_separator: Text between the labels of a cell.
+        image_column_name: Image column. None takes the only one.
+        group_column: Column whose equal values mark rows that are not independent, such as a
+            document, patient or user. None takes only duplicates as such.
+        max_train_samples: Number of training rows to use, chosen at random with `split_seed`. None
+            uses all.
+        max_eval_samples: Number of validation rows to use.
+        max_predict_samples: Number of test rows to use.
+        validation_fraction: Share of the training rows split off if there is no validation split.
+        test_fraction: Share of the training rows split off if there is neither validation nor test.
+        split_seed: Seed of new splits and of the choice of rows.
+        drop_missing_text: Whether rows without text are left out and counted; otherwise they are an
+            error.
+        ignore_labels: Labels whose rows are left out and counted. `-100` and `-1` are an error
+            otherwise.
+        fail_on_leak: Whether rows that are in two splits are an error; otherwise they are counted.
         encoding: Character encoding of CSV, TSV and JSON files.
     """
 
@@ -47,6 +52,7 @@ class DataRequest:
     several_labels: bool = False
     label_separator: str = ","
     image_column_name: str | None = None
+    group_column: str | None = None
     max_train_samples: int | None = None
     max_eval_samples: int | None = None
     max_predict_samples: int | None = None
@@ -60,20 +66,20 @@ class DataRequest:
 
     @property
     def files(self) -> dict[str, Path]:
-        """The files given, by split: `train`, `validation`, `test`."""
-        given = {
+        """The files by split: `train`, `validation`, `test`."""
+        files = {
             "train": self.train_file,
             "validation": self.validation_file,
             "test": self.test_file,
         }
-        return {split: Path(file) for split, file in given.items() if file is not None}
+        return {split: Path(file) for split, file in files.items() if file is not None}
 
     @property
     def limits(self) -> dict[str, int]:
-        """The `max_..._samples` given, by split."""
-        given = {
+        """The `max_..._samples` that are set, by split."""
+        limits = {
             "train": self.max_train_samples,
             "validation": self.max_eval_samples,
             "test": self.max_predict_samples,
         }
-        return {split: limit for split, limit in given.items() if limit is not None}
+        return {split: limit for split, limit in limits.items() if limit is not None}

@@ -29,7 +29,7 @@ class RowLabels:
     def from_counts(
         cls, codes: Sequence[int] | IntArray, counts: Sequence[int] | IntArray
     ) -> RowLabels:
-        """Return the labels of rows, of which row i has the next `counts[i]` codes."""
+        """Return the labels of rows; row i has the next `counts[i]` codes."""
         per_row = np.asarray(counts, dtype=np.int64)
         rows = np.repeat(np.arange(len(per_row)), per_row)
         return cls(np.asarray(codes, dtype=np.int64), rows, len(per_row))
@@ -44,7 +44,7 @@ class RowLabels:
         return np.bincount(self.rows, minlength=self.count).astype(np.int64)
 
     def having(self, codes: Sequence[int]) -> IntArray:
-        """Return the rows that have any of `codes`, ascending."""
+        """Return the indices of the rows that have any of `codes`, ascending."""
         return np.unique(self.rows[np.isin(self.codes, codes)])
 
     def of_row(self, row: int) -> frozenset[int]:
@@ -53,20 +53,19 @@ class RowLabels:
         return frozenset(self.codes[start:stop].tolist())
 
     def strata(self) -> IntArray:
-        """Return (n,) the class by which each row is stratified: its rarest label.
+        """Return the (n,) stratum of each row: its rarest label.
 
-        Of equally rare labels the lowest code is taken. Rows without a label are a stratum of their
-        own, -1.
+        If labels are equally rare, it is the lowest code. Rows without a label have the stratum -1.
         """
-        found = np.full(self.count, -1, dtype=np.int64)
+        strata = np.full(self.count, -1, dtype=np.int64)
         rarity = np.bincount(self.codes)[self.codes]
-        # Written from the most frequent to the rarest, so that the rarest stays.
+        # Assigned from the most frequent label to the rarest, so that the rarest remains.
         order = np.lexsort((-self.codes, -rarity))
-        found[self.rows[order]] = self.codes[order]
-        return found
+        strata[self.rows[order]] = self.codes[order]
+        return strata
 
     def matrix(self, labels: int) -> npt.NDArray[np.bool_]:
         """Return (n, labels) booleans: whether a row has a label."""
-        has = np.zeros((self.count, labels), dtype=bool)
-        has[self.rows, self.codes] = True
-        return has
+        matrix = np.zeros((self.count, labels), dtype=bool)
+        matrix[self.rows, self.codes] = True
+        return matrix

@@ -1,4 +1,4 @@
-"""Which rows belong to which split: splits that are made, and splits that are cut."""
+"""Which rows belong to which split: splits made from training rows, and splits made smaller."""
 
 from __future__ import annotations
 
@@ -24,29 +24,30 @@ def stratified_choice(
 ) -> IntArray:
     """Choose rows at random so that each class keeps its share.
 
-    Shares are rounded by the largest remainder, ties by chance.
+    Shares are rounded by the largest-remainder method; ties are broken at random.
 
     Args:
         labels: (n,) class of each row.
-        count: How many rows to choose, at most n.
+        count: Number of rows to choose, at most n.
         seed: Seed of the choice.
-        leave_one: Whether one row of each class is left behind, even if fewer are chosen then.
+        leave_one: Whether one row of each class is left behind, even if fewer than `count` rows
+            are then chosen.
 
     Returns:
-        (count,) row indices, ascending; fewer when `leave_one` demands it.
+        (count,) row indices, ascending; fewer if `leave_one` requires it.
     """
     generator = np.random.default_rng(seed)
     classes, sizes = np.unique(labels, return_counts=True)
-    most = sizes - 1 if leave_one else sizes
+    available = sizes - 1 if leave_one else sizes
     exact = [Fraction(int(size) * count, len(labels)) for size in sizes]
     quota = np.array([int(share) for share in exact], dtype=np.int64)
     remainders = np.array([float(share - int(share)) for share in exact])
     by_remainder = np.lexsort((generator.random(len(classes)), -remainders))
-    quota = np.minimum(quota, most)
-    for place in by_remainder:
+    quota = np.minimum(quota, available)
+    for index in by_remainder:
         if quota.sum() >= count:
             break
-        quota[place] += quota[place] < most[place]
+        quota[index] += quota[index] < available[index]
     chosen = [
         generator.permutation(np.flatnonzero(labels == label))[:size]
         for label, size in zip(classes, quota, strict=True)
@@ -61,9 +62,9 @@ def split_off(
 
     Args:
         labels: (n,) class of each row.
-        groups: (n,) equal for rows with equal inputs; a text that stands twice must not be in
-            both parts. A group counts as of its first row's class.
-        fraction: Share of the groups that go to the second part.
+        groups: (n,) equal for rows with equal inputs, which must not be in both parts. A group has
+            the class of its first row.
+        fraction: Share of the groups in the second part.
         seed: Seed of the choice.
 
     Returns:
@@ -80,103 +81,111 @@ def split_off(
 def missing_splits(
     labels: IntArray,
     groups: npt.NDArray[np.uint64],
-    given: frozenset[str],
+    existing: frozenset[str],
     *,
     validation_fraction: float,
     test_fraction: float,
     seed: int,
 ) -> tuple[dict[str, IntArray], str | None]:
-    """Make the splits that the source lacks out of its training rows.
+    """Split off the splits that the source lacks from its training rows.
 
-    Training alone gives validation and test; training and test give validation. With training and
-    validation, validation serves both ends, and that is said.
+    Without validation, it is made; without both, test is made too. A source that has only
+    training and validation reports on validation.
 
     Args:
         labels: (n,) class of each training row.
         groups: (n,) equal for rows with equal inputs.
-        given: The splits that the source has.
-        validation_fraction: Share of the training rows for validation; 0 makes none.
-        test_fraction: Share of the training rows for test; 0 makes none.
+        existing: The splits that the source has.
+        validation_fraction: Share of the training rows for validation; 0 for none.
+        test_fraction: Share of the training rows for test; 0 for none.
         seed: Seed of the split.
 
     Returns:
-        Row indices of the training rows by split, and a sentence, or None where nothing was made.
+        Indices of the training rows by split, and a note; None if no split was made.
 
     Raises:
-        InputError: For fractions that leave nothing to learn from, and when too few rows are
-            there to be split.
+        InputError: The fractions leave nothing to train on, or there are too few rows to split.
     """
     check_fractions(validation_fraction, test_fraction)
     rest = np.arange(len(labels))
-    if "validation" in given:
-        said = None if "test" in given else "No test split: validation chooses and is reported on."
-        return {"train": rest}, said
-    wanted = {"validation": validation_fraction}
-    if "test" not in given:
-        wanted["test"] = test_fraction
-    made: dict[str, IntArray] = {}
+    if "validation" in existing:
+        note = "No test split: the validation split chooses the best model and is reported on."
+        return {"train": rest}, None if "test" in existing else note
+    fractions = {"validation": validation_fraction}
+    if "test" not in existing:
+        fractions["test"] = test_fraction
+    new: dict[str, IntArray] = {}
     left = 1.0
-    for split in reversed(wanted):
-        if wanted[split]:
-            kept, taken = split_off(labels[rest], groups[rest], wanted[split] / left, seed=seed)
-            left -= wanted[split]
-            rest, made[split] = rest[kept], rest[taken]
-            refuse_empty(split, len(taken), len(labels))
-    if not made:
+    for split in reversed(fractions):
+        if fractions[split]:
+            first, second = split_off(
+                labels[rest], groups[rest], fractions[split] / left, seed=seed
+            )
+            left -= fractions[split]
+            rest, new[split] = rest[first], rest[second]
+            refuse_empty(split, len(second), len(labels))
+    if not new:
         return {"train": rest}, None
-    sizes = ", ".join(f"{split} {len(made[split])}" for split in wanted if split in made)
-    said = (
-        f"Split off the {len(labels)} training rows, stratified, seed {seed}: {sizes}; train keeps"
-        f" {len(rest)}."
+    sizes = ", ".join(f"{split} {len(new[split])}" for split in fractions if split in new)
+    note = (
+        f"Splits made from the {len(labels)} training rows, stratified, seed {seed}: {sizes}; train"
+        f" keeps {len(rest)}."
     )
-    return {"train": rest, **made}, said
+    return {"train": rest, **new}, note
 
 
 def check_fractions(validation: float, test: float) -> None:
-    """Raise InputError for fractions outside of [0, 1) or a sum that leaves no training rows."""
+    """Raise InputError for fractions outside [0, 1) or a sum that leaves no training rows."""
     for flag, value in (("--validation_fraction", validation), ("--test_fraction", test)):
         if not 0 <= value < 1:
-            raise InputError(f"{flag}: got {value}; a share from 0 (no such split) to below 1.")
+            raise InputError(
+                f"{flag}: received {value}; allowed is a share from 0 (no such split) to below 1."
+            )
     if validation + test >= 1:
         raise InputError(
-            f"--validation_fraction and --test_fraction: got {validation} and {test}; nothing is"
-            " left for training. Their sum has to be below 1."
+            f"--validation_fraction and --test_fraction: received {validation} and {test}, which"
+            " leaves nothing for training. Their sum must be below 1."
         )
 
 
 def refuse_empty(split: str, count: int, training_rows: int) -> None:
-    """Raise InputError when a split that was made has no rows."""
+    """Raise InputError when a new split has no rows."""
     if not count:
         raise InputError(
             f"--{split}_fraction: {training_rows} training rows are too few for a {split} split."
-            f" Give more rows, a file of its own, or --{split}_fraction 0."
+            f" Add rows, pass --{split}_file, or set --{split}_fraction 0."
         )
 
 
-def cut(
+def subsample(
     labels: IntArray, split: str, limits: Mapping[str, int], *, seed: int
 ) -> tuple[IntArray | None, str | None]:
-    """Choose as many rows of a split as `max_..._samples` asks for.
+    """Choose as many rows of a split as `max_..._samples` allows.
 
-    A seeded stratified choice in the rows' old order: in a file sorted by label, the first n rows
-    would be of one class.
+    The choice is random and stratified, because the first n rows of a file sorted by label would
+    have one class. The rows keep their order.
 
     Args:
         labels: (n,) class of each row.
         split: `train`, `validation` or `test`.
-        limits: Split to the number of rows to keep.
+        limits: Number of rows to keep, by split.
         seed: Seed of the choice.
 
     Returns:
-        The rows to keep and a sentence; None twice when all are kept.
+        The rows to keep and a note; None and None if all are kept.
+
+    Raises:
+        InputError: The limit is below 1.
     """
     limit = limits.get(split)
     if limit is not None and limit < 1:
-        raise InputError(f"{LIMIT_FLAGS[split]}: got {limit}; give a number of rows from 1 up.")
+        raise InputError(
+            f"{LIMIT_FLAGS[split]}: received {limit}; allowed is a number of rows from 1."
+        )
     if limit is None or limit >= len(labels):
         return None, None
-    said = (
+    note = (
         f"{LIMIT_FLAGS[split]}: {limit} of {len(labels)} {split} rows, a stratified choice with"
         f" seed {seed}."
     )
-    return stratified_choice(labels, limit, seed=seed), said
+    return stratified_choice(labels, limit, seed=seed), note

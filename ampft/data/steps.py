@@ -1,8 +1,8 @@
-"""Step batches: which examples make one optimizer step, and how they are cut into micro-batches.
+"""Step batches: the examples of one optimizer step, and how they are cut into micro-batches.
 
 The training loader yields one step batch per optimizer step, so lengths, schedules, logs and resume
-count optimizer steps. The sequence of effective batches depends on the seed, the epoch and the
-effective batch size alone: not on the number of processes or of micro-batches.
+count optimizer steps. The sequence of effective batches depends only on the seed, the epoch
+and the effective batch size, not on the number of processes or micro-batches.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Examples(Protocol):
 
     @property
     def weights(self) -> FloatArray:
-        """(n,) weight of each example in the loss: its class weight, or one."""
+        """(n,) weight of each example in the loss: its class weight, or 1."""
         ...
 
     @property
     def lengths(self) -> IntArray:
-        """(n,) cost of each example: its tokens, or one where all cost the same."""
+        """(n,) cost of each example: its number of tokens, or 1 if all cost the same."""
         ...
 
     def collate(self, ids: IntArray) -> Mapping[str, Tensor]:
@@ -47,10 +47,10 @@ class Examples(Protocol):
 
 @dataclass(frozen=True)
 class TensorExamples:
-    """Examples held in memory; each weighs one in the loss and costs the same.
+    """Examples in memory; each has weight 1 in the loss and the same cost.
 
     Attributes:
-        tensors: Name to a tensor (n, ...) whose first dimension counts the examples.
+        tensors: Tensors (n, ...) by name; the first dimension counts the examples.
     """
 
     tensors: Mapping[str, Tensor]
@@ -76,9 +76,9 @@ class MicroBatch:
 
     Attributes:
         ids: (m,) example ids.
-        inputs: The model's inputs and `labels` (m,), on the CPU until `to` moves them.
-        counted: False for the dummy of a process that has no examples: its loss counts zero times.
-        is_last: Whether gradients are synchronized with this micro-batch.
+        inputs: The model's inputs and `labels` (m,), on the CPU.
+        counted: Whether the loss counts; False for the dummy of a process without examples.
+        is_last: Whether it is the last of its step, when gradients are synchronized.
     """
 
     ids: IntArray
@@ -93,12 +93,12 @@ class StepBatch:
 
     Attributes:
         epoch: Epoch, from 0.
-        step: Step within the epoch, from 0.
+        step: Optimizer step within the epoch, from 0.
         effective_ids: (n,) example ids of the step over all processes, in their order.
         effective_weight: Sum of the example weights of the effective batch.
         effective_length: Sum of the example lengths (tokens) of the effective batch.
-        micro_batches: At least one.
-        waited: Seconds that the loop waited for this step batch.
+        micro_batches: The micro-batches of this process, at least one.
+        wait_seconds: Time that the loop waited for this step batch.
     """
 
     epoch: int
@@ -107,14 +107,14 @@ class StepBatch:
     effective_weight: float
     effective_length: int
     micro_batches: tuple[MicroBatch, ...]
-    waited: float = 0.0
+    wait_seconds: float = 0.0
 
     def __iter__(self) -> Iterator[MicroBatch]:
         return iter(self.micro_batches)
 
     @property
     def ids(self) -> IntArray:
-        """Example ids of this process that count, in the order in which they are used."""
+        """Example ids of this process that count, in the order of their use."""
         parts = [micro.ids for micro in self.micro_batches if micro.counted]
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
@@ -124,14 +124,15 @@ class StepBatches:
     """The step batches of every epoch of a training split.
 
     Attributes:
-        examples: Where the tensors come from.
-        effective_batch_size: Examples of one optimizer step over all processes.
-        micro_batches: Micro-batches that a full step batch is cut into, per process.
+        examples: The examples of the split.
+        effective_batch_size: Number of examples of one optimizer step, over all processes.
+        micro_batches: Number of micro-batches of a full step batch, per process.
         seed: Seed of the order of examples.
         rank: Index of this process.
         world_size: Number of processes.
-        padded: Whether a micro-batch costs its longest example times its size; else its tokens.
-        num_workers: Worker processes that collate ahead; 0 collates in the loop.
+        padded: Whether a micro-batch costs its size times its longest length; otherwise it costs
+            its number of tokens.
+        num_workers: Number of worker processes that collate in advance; 0 collates in the loop.
     """
 
     examples: Examples
@@ -144,7 +145,7 @@ class StepBatches:
     num_workers: int = 0
 
     def __len__(self) -> int:
-        """Optimizer steps per epoch; the last one may be short, none is dropped."""
+        """Number of optimizer steps per epoch; the last one may be smaller, and none is dropped."""
         return -(-len(self.examples.weights) // self.effective_batch_size)
 
     def effective_ids(self, epoch: int, step: int) -> IntArray:
@@ -165,12 +166,12 @@ class StepBatches:
         """Return the share of this process.
 
         Args:
-            accelerator: Gives the processes and the micro-batches per step.
-            examples: Of the training split.
-            batch_size: Examples of a micro-batch.
-            seed: As above, like `padded` and `num_workers`.
-            padded: See above.
-            num_workers: See above.
+            accelerator: Source of the processes and of the number of micro-batches.
+            examples: The examples of the training split.
+            batch_size: Number of examples of a micro-batch.
+            seed: Seed of the order of examples.
+            padded: Whether micro-batches are padded.
+            num_workers: Number of worker processes.
         """
         micro_batches = accelerator.gradient_accumulation_steps
         return cls(
@@ -185,33 +186,32 @@ class StepBatches:
         )
 
     def epoch(self, epoch: int, *, start: int = 0, stop: int | None = None) -> Iterator[StepBatch]:
-        """Yield the step batches of an epoch from step `start` on, and at most up to `stop`."""
+        """Yield the step batches of an epoch from step `start` up to, but not including, `stop`."""
         end = len(self) if stop is None else min(stop, len(self))
         loader = DataLoader(
             _EpochSteps(self, self._order(epoch), epoch, range(start, end)),
             batch_size=None,
             num_workers=self.num_workers,
-            collate_fn=_as_it_is,  # type: ignore[arg-type] # without batching it gets the item
-            # Its own: a loader draws a seed from torch's global state, which belongs to dropout.
+            collate_fn=_identity,  # type: ignore[arg-type] # without batching it receives the item
+            # A loader would draw its seed from torch's global generator, which dropout uses.
             generator=torch.Generator().manual_seed(self.seed + epoch),
         )
-        asked = time.perf_counter()
+        start_time = time.perf_counter()
         for step_batch in loader:
-            waited = time.perf_counter() - asked
-            yield replace(step_batch, waited=waited)
-            asked = time.perf_counter()
+            yield replace(step_batch, wait_seconds=time.perf_counter() - start_time)
+            start_time = time.perf_counter()
 
     @property
     def costliest_ids(self) -> IntArray:
-        """The longest examples, as many as one process has in a step."""
+        """Ids of the longest examples, as many as one process has in a step."""
         share = -(-self.effective_batch_size // self.world_size)
         return np.argsort(-self.examples.lengths, kind="stable")[:share]
 
     def costliest(self, micro_batches: int) -> tuple[MicroBatch, ...]:
-        """Return the micro-batches of `costliest_ids` that can take most memory: one or two.
+        """Return the one or two micro-batches of `costliest_ids` that can take the most memory.
 
-        Longer examples take more than their share, larger micro-batches more than their size: the
-        one with the longest examples and the one of `largest_cost`.
+        These are the one with the longest examples, whose attention takes more memory than their
+        tokens suggest, and the one of `largest_cost`.
         """
         parts = self._costliest_parts(micro_batches)
         largest = int(np.argmax([self._cost(part) for part in parts]))
@@ -221,16 +221,16 @@ class StepBatches:
         )
 
     def largest_cost(self, micro_batches: int) -> int:
-        """Return the cost, as of `padded`, of the largest micro-batch of `costliest_ids`."""
+        """Return the largest cost of a micro-batch of `costliest_ids`, see `padded`."""
         return max(self._cost(part) for part in self._costliest_parts(micro_batches))
 
     def rounds(self, step_batch: StepBatch) -> int:
-        """Return how many micro-batches a step batch is cut into: each has an example at least."""
+        """Return the number of micro-batches of a step batch; each has at least one example."""
         share = -(-len(step_batch.effective_ids) // self.world_size)
         return min(self.micro_batches, share)
 
     def recut(self, step_batch: StepBatch) -> StepBatch:
-        """Return the same step batch in as many micro-batches as these."""
+        """Return the same step batch, cut into the micro-batches of these settings."""
         return replace(step_batch, micro_batches=self._micro_batches(step_batch.effective_ids))
 
     def _costliest_parts(self, micro_batches: int) -> list[IntArray]:
@@ -261,7 +261,7 @@ class StepBatches:
 
     def _micro_batches(self, effective: IntArray) -> tuple[MicroBatch, ...]:
         shares = np.array_split(effective, self.world_size)
-        # Every process goes through the model equally often: sharded models communicate each time.
+        # Every process runs the model equally often, because sharded models communicate each time.
         rounds = min(self.micro_batches, len(shares[0]))
         parts = [shares[self.rank][part] for part in self._parts(shares[self.rank], rounds)]
         dummies = rounds - len(parts)
@@ -284,7 +284,7 @@ class StepBatches:
 
 @dataclass(frozen=True)
 class _EpochSteps(Dataset[StepBatch]):
-    """Some steps of one epoch, as a data set that a loader's workers can index."""
+    """Some steps of one epoch, as a data set for a loader's workers."""
 
     batches: StepBatches
     order: IntArray
@@ -298,6 +298,13 @@ class _EpochSteps(Dataset[StepBatch]):
         return self.batches._step_batch(self.order, self.epoch, self.steps[index])
 
 
-def _as_it_is(step_batch: StepBatch) -> StepBatch:
+def _identity(step_batch: StepBatch) -> StepBatch:
     """Keep DataLoader from converting the arrays and numbers of a step batch."""
     return step_batch
+
+
+def varied_ids(lengths: IntArray, count: int = 4) -> IntArray:
+    """Return the ids of up to `count` examples, from the shortest to the longest."""
+    by_length = np.argsort(lengths, kind="stable")
+    ids = by_length[np.linspace(0, len(by_length) - 1, num=count).astype(np.int64)]
+    return np.unique(ids)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +25,13 @@ Decoded = dict[str, npt.NDArray[Any]]  # such as probabilities, one row per exam
 
 
 def evaluate(
-    accelerator: Accelerator, model: nn.Module, task: Task, split: str, *, batch_size: int
+    accelerator: Accelerator,
+    model: nn.Module,
+    task: Task,
+    split: str,
+    *,
+    batch_size: int,
+    first_batch: AbstractContextManager[None] | None = None,
 ) -> Outcome:
     """Predict a split and return the outcome, which is the same for any number of processes.
 
@@ -34,6 +41,7 @@ def evaluate(
         task: Task that decodes the logits and makes the outcome.
         split: Name of the split, such as "validation".
         batch_size: Examples per forward pass and process.
+        first_batch: Context of the first forward pass, which may measure it.
 
     Raises:
         TrainingStopped: A prediction is not finite.
@@ -43,7 +51,7 @@ def evaluate(
     ids = longest_first[accelerator.process_index :: accelerator.num_processes]
     was_training = model.training
     model.eval()
-    decoded = _predict(accelerator, model, task, examples, ids, batch_size, split)
+    decoded = _predict(accelerator, model, task, examples, ids, batch_size, split, first_batch)
     model.train(was_training)
     # Ids are gathered with their rows, so that the order of the processes does not matter.
     gathered = gather_object([(ids, decoded)])
@@ -64,6 +72,7 @@ def _predict(
     ids: IntArray,
     batch_size: int,
     split: str,
+    first_batch: AbstractContextManager[None] | None,
 ) -> Decoded:
     """Return the decoded predictions of the examples `ids`, moved off the device per batch."""
     # Every process must run as many forward passes as the others: DistributedDataParallel
@@ -83,7 +92,9 @@ def _predict(
         for start in range(0, largest_share, batch_size):
             batch = ids[start : start + batch_size]
             dummy = np.zeros(1, dtype=np.int64)
-            decoded = task.decode(model, examples.collate(batch if len(batch) else dummy))
+            inputs = examples.collate(batch if len(batch) else dummy)
+            with first_batch if first_batch is not None and start == 0 else nullcontext():
+                decoded = task.decode(model, inputs)
             # For the dummy, len(batch) is 0, so that its row is dropped.
             parts.append({name: rows[: len(batch)].cpu().numpy() for name, rows in decoded.items()})
             bar.update(len(batch))

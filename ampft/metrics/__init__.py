@@ -1,4 +1,4 @@
-"""Metrics: class scores, calibration, and functions of sums over cases; nothing imports torch."""
+"""Metrics: class scores, calibration, and functions of sums over cases. Nothing imports torch."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The metrics of the report, each by scikit-learn over the whole label map.
+"""The metrics of the report, over all classes of the label map; most are scikit-learn's.
 
-A class of the label map that is absent from a split has support 0, precision, recall and F1 of 0.
+A class that is absent from a split has support, precision, recall and F1 of 0.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ BoolArray = npt.NDArray[np.bool_]
 Average = Literal["micro", "macro", "weighted", "samples"]
 
 DIGITS = 3
-WIDEST_NAME = 60  # columns; longer class names are cut in the table, and only there
+MAX_NAME_WIDTH = 60  # columns; the table, and only the table, shortens longer class names
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Precision, recall and F1 in [0, 1], and the number of examples that they are over."""
+    """Precision, recall and F1 in [0, 1], and the number of examples."""
 
     precision: float
     recall: float
@@ -54,12 +54,12 @@ def class_scores(labels: IntArray, predicted: IntArray, classes: int) -> tuple[S
 
 
 def average_scores(rows: Sequence[Scores], *, weighted: bool) -> Scores:
-    """Average over the classes.
+    """Return the average over the classes.
 
     Args:
         rows: The scores of every class of the label map.
-        weighted: Whether a class weighs as its support; else every class weighs the same, the
-            absent ones too, as scikit-learn has it when it is given the label map.
+        weighted: Whether classes are weighted by support; otherwise all have the same weight,
+            including absent ones, as in scikit-learn with `labels`.
     """
     support = [row.support for row in rows]
     weights = support if weighted else None
@@ -70,12 +70,12 @@ def average_scores(rows: Sequence[Scores], *, weighted: bool) -> Scores:
     return Scores(precision, recall, f1, sum(support))
 
 
-def flat_scores(labels: IntArray, predicted: IntArray, classes: int) -> dict[str, float]:
+def scalar_scores(labels: IntArray, predicted: IntArray, classes: int) -> dict[str, float]:
     """Return the metrics that need no probabilities, by name.
 
     `balanced_accuracy` is the mean recall of the classes that the split has (Brodersen et al.,
-    2010), which is what scikit-learn returns. `cohen_kappa` is NaN where it is undefined: when
-    labels and predictions are all the same class. `matthews` is 0 there, as scikit-learn has it.
+    2010), as in scikit-learn. If all labels and predictions are the same class, `cohen_kappa` is
+    undefined and NaN, and `matthews` is 0, as in scikit-learn.
 
     Args:
         labels: True classes, shape (n,).
@@ -86,8 +86,8 @@ def flat_scores(labels: IntArray, predicted: IntArray, classes: int) -> dict[str
 
     rows = class_scores(labels, predicted, classes)
     macro, weighted = (average_scores(rows, weighted=flag) for flag in (False, True))
-    # scikit-learn warns where a class is predicted that the split does not have, or where there
-    # is one class in all; both are ordinary here.
+    # scikit-learn's balanced accuracy warns if a class that the split lacks is predicted; its kappa
+    # and Matthews correlation warn if there is only one class. Both are normal here.
     one_class = len(np.unique(np.concatenate([labels, predicted]))) == 1
     return {
         "accuracy": float(np.mean(labels == predicted)),
@@ -122,9 +122,9 @@ def case_log_losses(labels: IntArray, probabilities: FloatArray) -> npt.NDArray[
             to one only within 1e-7.
     """
     rows = _normalized(probabilities)
-    smallest = np.finfo(np.float64).eps
-    own = rows[np.arange(len(labels)), labels].clip(smallest, 1 - smallest)
-    losses: npt.NDArray[np.float64] = -np.log(own)
+    epsilon = np.finfo(np.float64).eps
+    likelihood = rows[np.arange(len(labels)), labels].clip(epsilon, 1 - epsilon)
+    losses: npt.NDArray[np.float64] = -np.log(likelihood)
     return losses
 
 
@@ -132,11 +132,11 @@ def case_brier_scores(labels: IntArray, probabilities: FloatArray) -> npt.NDArra
     """Return the sum over classes of (p - y)^2 of each example, in [0, 2], shape (n,), float64.
 
     Source: Brier, "Verification of forecasts expressed in terms of probability", Monthly Weather
-    Review 78, 1950. With two classes too, where some halve it.
+    Review 78, 1950. With two classes it is not halved, as some do.
 
     Args:
         labels: True classes, shape (n,).
-        probabilities: Shape (n, K); divided by their sums as in `case_log_losses`.
+        probabilities: Shape (n, K); each row is divided by its sum as in `case_log_losses`.
     """
     rows = _normalized(probabilities)
     rows[np.arange(len(labels)), labels] -= 1
@@ -147,17 +147,17 @@ def case_brier_scores(labels: IntArray, probabilities: FloatArray) -> npt.NDArra
 def label_scores(
     labels: BoolArray, predicted: BoolArray, *, average: Average | None
 ) -> tuple[Scores, ...]:
-    """Return the scores of each label, or of their average alone, by scikit-learn.
+    """Return the scores of each label, or only their average.
 
     Args:
         labels: (n, K) whether an example has a label.
         predicted: (n, K) whether it is predicted.
-        average: How to average; None returns the K labels.
+        average: Way of averaging; None returns the scores of the K labels.
     """
     from sklearn.metrics import precision_recall_fscore_support
 
-    found = precision_recall_fscore_support(labels, predicted, average=average, zero_division=0)
-    precision, recall, f1 = (np.atleast_1d(values) for values in found[:3])
+    scores = precision_recall_fscore_support(labels, predicted, average=average, zero_division=0)
+    precision, recall, f1 = (np.atleast_1d(values) for values in scores[:3])
     support = labels.sum(axis=0) if average is None else [labels.sum()]
     return tuple(
         Scores(float(p), float(r), float(f), int(s))
@@ -172,38 +172,38 @@ def case_decision_losses(labels: BoolArray, probabilities: FloatArray) -> npt.ND
 
     Args:
         labels: (n, K) whether an example has a label.
-        probabilities: (n, K) probability that it has.
+        probabilities: (n, K) probability of each label.
     """
     rows = probabilities.astype(np.float64)
-    smallest = np.finfo(np.float64).eps
-    own = np.where(labels, rows, 1 - rows).clip(smallest, 1 - smallest)
-    losses: npt.NDArray[np.float64] = -np.log(own).mean(axis=1)
+    epsilon = np.finfo(np.float64).eps
+    likelihood = np.where(labels, rows, 1 - rows).clip(epsilon, 1 - epsilon)
+    losses: npt.NDArray[np.float64] = -np.log(likelihood).mean(axis=1)
     return losses
 
 
 def case_f1(labels: BoolArray, predicted: BoolArray) -> npt.NDArray[np.float64]:
     """Return the F1 of the labels of each example, shape (n,), float64.
 
-    An example without labels for which none is predicted counts 0, as in scikit-learn.
+    It is 0 if an example has no label and none is predicted, as in scikit-learn.
 
     Args:
         labels: (n, K) whether an example has a label.
         predicted: (n, K) whether it is predicted.
     """
     both = (predicted & labels).sum(axis=1)
-    either = predicted.sum(axis=1) + labels.sum(axis=1)
-    scores: npt.NDArray[np.float64] = 2 * both / np.maximum(either, 1)
+    total = predicted.sum(axis=1) + labels.sum(axis=1)
+    scores: npt.NDArray[np.float64] = 2 * both / np.maximum(total, 1)
     return scores
 
 
 def report_table(
     confusion_matrix: Sequence[Sequence[int]], label_names: Sequence[str], *, digits: int = DIGITS
 ) -> str:
-    """Return scikit-learn's classification report, computed by scikit-learn.
+    """Return scikit-learn's classification report.
 
     Args:
-        confusion_matrix: (C, C) counts, row = true class, column = predicted class. It holds all
-            that the table needs, so that a report that was read back prints the same.
+        confusion_matrix: (C, C) counts, row = true class, column = predicted class. A saved report
+            has it, and so prints the same table.
         label_names: The C class names.
         digits: Decimal places.
 
@@ -214,17 +214,17 @@ def report_table(
 
     counts = np.asarray(confusion_matrix, dtype=np.int64).ravel()
     classes = np.arange(len(label_names))
-    names = [_cut(inert(name)) for name in label_names]
+    names = [_shorten(inert(name)) for name in label_names]
     table: str = classification_report(
         np.repeat(classes.repeat(len(classes)), counts),
         np.repeat(np.tile(classes, len(classes)), counts),
         labels=classes,
-        # scikit-learn aligns by number of characters: stand-ins have the width of the names.
+        # scikit-learn aligns by the number of characters: placeholders have the width of the names.
         target_names=["x" * display_width(name) for name in names],
         digits=digits,
         zero_division=0,
     )
-    # Without one correct prediction scikit-learn's supports are floats: 5.0.
+    # Without a correct prediction, scikit-learn prints supports as floats: 5.0.
     table = re.sub(r"(\d+)\.0$", r"  \1", table, flags=re.MULTILINE)
     header, blank, *rows = table.split("\n")
     for index, name in enumerate(names):
@@ -240,12 +240,8 @@ def _normalized(probabilities: FloatArray) -> npt.NDArray[np.float64]:
     return rows
 
 
-def _cut(name: str) -> str:
-    if display_width(name) <= WIDEST_NAME:
+def _shorten(name: str) -> str:
+    if display_width(name) <= MAX_NAME_WIDTH:
         return name
-    kept = ""
-    for character in name:
-        if display_width(kept + character) > WIDEST_NAME - 1:
-            break
-        kept += character
-    return f"{kept}…"
+    end = next(i for i in range(len(name)) if display_width(name[: i + 1]) >= MAX_NAME_WIDTH)
+    return f"{name[:end]}…"

@@ -1,13 +1,13 @@
 """Metrics as functions of sums over cases.
 
-A case is what is drawn independently from the world: an example, a sentence, an image. Each case
-adds a short vector to the sums of its split, and a metric is a function of those sums. Leaving a
-case out is then a subtraction, so that the jackknife is exact for every metric, and units of one
-case (the tokens of a sentence, the pixels of an image) are never mistaken for independent evidence.
+A case is what was sampled independently: an example, a sentence, an image. Each case adds a short
+vector to the sums of its split, and a metric is a function of those sums. Leaving a case out is
+then a subtraction, so that the jackknife is exact for every metric, and the units of a case (the
+tokens of a sentence, the pixels of an image) never count as independent evidence.
 
-Sums of class counts have 3 K + 1 entries for K classes: K counts of what is right, K of what is
-labelled so, K of what is predicted so, and the number of cases. Sums of a mean have 3 entries: the
-sum of the values, the sum of their squares, and the number of cases.
+Sums of class counts have 3 K + 1 entries for K classes: K numbers of true positives, K of labels, K
+of predictions, and the number of cases. Sums of a mean have 3 entries: the sum of the values, the
+sum of their squares, and the number of cases.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ BoolArray = npt.NDArray[np.bool_]
 
 UNSEEN = 0.05  # probability at which a share of a class that is lost has no loss among its cases
 ABOUT_THE_SAME = 1.1  # classes whose labels differ less in worth are not told apart
-PATTERNS_AT_ONCE = 1 << 22  # entries of the leave-one-out sums that are in memory together
+ENTRIES_AT_A_TIME = 1 << 22  # entries of the leave-one-out sums that are in memory at a time
 
 
 @dataclass(frozen=True)
 class CaseSums:
-    """What each of n cases adds to the sums.
+    """The vectors that n cases add to the sums.
 
     Attributes:
-        patterns: (U, D) float64, a sparse array in CSR form: the distinct vectors that occur.
+        patterns: (U, D) float64 sparse array in CSR format: the distinct vectors.
         pattern_of: (n,) index of each case's vector among the patterns.
     """
 
@@ -50,6 +50,24 @@ class CaseSums:
         counts = np.bincount(self.pattern_of, minlength=self.patterns.shape[0])
         totals: FloatArray = self.patterns.T @ counts.astype(np.float64)
         return totals
+
+    def grouped(self, groups: IntArray) -> CaseSums:
+        """Return the same sums with each group of cases as one case.
+
+        Args:
+            groups: (n,) index of each case's group, 0..G-1, each of which occurs.
+        """
+        from scipy.sparse import csr_array, vstack
+
+        patterns, shape = self.patterns.shape[0], (int(groups.max()) + 1, self.patterns.shape[0])
+        counts = csr_array((np.ones(len(groups)), (groups, self.pattern_of)), shape=shape)
+        has_several = np.bincount(groups) > 1
+        pattern_of = np.empty(shape[0], dtype=np.int64)
+        pattern_of[groups] = self.pattern_of
+        pattern_of[has_several] = patterns + np.arange(np.count_nonzero(has_several))
+        used, pattern_of = np.unique(pattern_of, return_inverse=True)
+        added = counts[np.flatnonzero(has_several)] @ self.patterns
+        return CaseSums(csr_array(vstack([self.patterns, added]))[used], pattern_of)
 
 
 @dataclass(frozen=True)
@@ -75,52 +93,52 @@ class Metric:
     Attributes:
         name: Key in reports and records, such as "macro_f1".
         title: Name for people, such as "macro F1".
-        of: Maps sums (..., D) to values (...).
-        one_case: Maps the (D,) sums of a split to the change of the metric that one changed case is
-            worth, root mean square over the cases.
-        costliest: Maps the metric's `of`, and the sums of a split at several seeds, to the case
-            that is worth most.
-        higher_is_better: Direction.
-        is_share: Whether differences are given in points (hundredths).
+        from_sums: Function of sums (..., D) that returns values (...).
+        case_effect: Function of the (D,) sums of a split that returns how much one changed case
+            changes the metric, root mean square over the cases.
+        costliest: Function of `from_sums`, and of the sums of a split with several seeds, that
+            returns the case with the largest effect.
+        higher_is_better: Whether higher values are better.
+        is_share: Whether differences are in points (hundredths).
     """
 
     name: str
     title: str
-    of: Callable[[FloatArray], FloatArray]
-    one_case: Callable[[FloatArray], float]
+    from_sums: Callable[[FloatArray], FloatArray]
+    case_effect: Callable[[FloatArray], float]
     costliest: Callable[[Callable[[FloatArray], FloatArray], Sequence[CaseSums]], CostliestCase]
     higher_is_better: bool = True
     is_share: bool = True
 
     def value(self, sums: CaseSums) -> float:
         """Return the metric over all cases."""
-        return float(self.of(sums.totals()))
+        return float(self.from_sums(sums.totals()))
 
     def changed_case(self, sums: CaseSums) -> float:
-        """Return what one changed case is worth; `one_case` for cases of one unit each."""
+        """Return what one changed case is worth; `case_effect` for cases of one unit each."""
         counts = np.bincount(sums.pattern_of, minlength=sums.patterns.shape[0])
         sizes = _column(sums.patterns, -1)
-        return self.one_case(sums.totals()) * math.sqrt(counts @ sizes**2 / len(sums))
+        return self.case_effect(sums.totals()) * math.sqrt(counts @ sizes**2 / len(sums))
 
     def costliest_case(self, seeds: Sequence[CaseSums]) -> CostliestCase:
         """Return the kind of case whose loss would cost most, in the mean over seeds."""
-        return self.costliest(self.of, seeds)
+        return self.costliest(self.from_sums, seeds)
 
     def without_each(self, sums: CaseSums) -> FloatArray:
-        """Return the (U,) values of the metric without one case of each pattern."""
+        """Return (U,) values of the metric: for each pattern, without one case of that pattern."""
         totals, patterns = sums.totals(), sums.patterns
-        rows = max(1, PATTERNS_AT_ONCE // len(totals))
+        rows = max(1, ENTRIES_AT_A_TIME // len(totals))
         parts = [
-            self.of(totals - patterns[start : start + rows].toarray())
+            self.from_sums(totals - patterns[start : start + rows].toarray())
             for start in range(0, patterns.shape[0], rows)
         ]
         return np.concatenate(parts)
 
 
 class ClassCounts(NamedTuple):
-    """Sums of class counts by name; the first three (..., K), `cases` (...)."""
+    """Sums of class counts by name: three of shape (..., K), and `cases` (...)."""
 
-    right: FloatArray
+    true_positives: FloatArray
     labelled: FloatArray
     predicted: FloatArray
     cases: FloatArray
@@ -130,7 +148,7 @@ def class_counts(sums: FloatArray) -> ClassCounts:
     """Return the parts of sums (..., 3 K + 1)."""
     classes = sums.shape[-1] // 3
     return ClassCounts(
-        right=sums[..., :classes],
+        true_positives=sums[..., :classes],
         labelled=sums[..., classes : 2 * classes],
         predicted=sums[..., 2 * classes : 3 * classes],
         cases=sums[..., -1],
@@ -151,9 +169,9 @@ def single_label_sums(labels: IntArray, predicted: IntArray, classes: int) -> Ca
     occurring, pattern_of = _renumbered(cells, classes * classes)
     label, prediction = np.divmod(occurring, classes)
     row = np.arange(len(occurring))
-    is_right = label == prediction
+    is_correct = label == prediction
     entries = (
-        (row[is_right], label[is_right]),
+        (row[is_correct], label[is_correct]),
         (row, classes + label),
         (row, 2 * classes + prediction),
         (row, np.full(len(row), 3 * classes)),
@@ -189,7 +207,7 @@ def mean_sums(values: FloatArray) -> CaseSums:
 
 
 def _renumbered(codes: IntArray, limit: int) -> tuple[IntArray, IntArray]:
-    """Return the codes that occur, ascending, and each entry's index among them."""
+    """Return the distinct codes, ascending, and the index of each entry among them."""
     if limit > 1 << 22:
         occurring, index = np.unique(codes, return_inverse=True)
         return occurring, index
@@ -203,14 +221,14 @@ def _renumbered(codes: IntArray, limit: int) -> tuple[IntArray, IntArray]:
 
 
 def accuracy(sums: FloatArray) -> FloatArray:
-    """Return the share of cases that are right, for cases with one label each."""
+    """Return the share of correct cases, for cases with one label each."""
     counts = class_counts(sums)
-    return _ratio(counts.right.sum(axis=-1), counts.cases)
+    return _ratio(counts.true_positives.sum(axis=-1), counts.cases)
 
 
 def f1_per_class(counts: ClassCounts) -> FloatArray:
-    """Return (..., K) F1 = 2 right / (labelled + predicted); 0 for a class that does not occur."""
-    return _ratio(2 * counts.right, counts.labelled + counts.predicted)
+    """Return (..., K) F1 = 2 TP / (labelled + predicted); 0 for a class that does not occur."""
+    return _ratio(2 * counts.true_positives, counts.labelled + counts.predicted)
 
 
 def macro_f1(sums: FloatArray) -> FloatArray:
@@ -226,23 +244,23 @@ def weighted_f1(sums: FloatArray) -> FloatArray:
 
 
 def micro_f1(sums: FloatArray) -> FloatArray:
-    """Return the F1 of all labels taken together."""
+    """Return the F1 over all labels together."""
     counts = class_counts(sums)
     both = counts.labelled.sum(axis=-1) + counts.predicted.sum(axis=-1)
-    return _ratio(2 * counts.right.sum(axis=-1), both)
+    return _ratio(2 * counts.true_positives.sum(axis=-1), both)
 
 
 def balanced_accuracy(sums: FloatArray) -> FloatArray:
     """Return the mean recall of the classes that the split has (Brodersen et al., 2010)."""
     counts = class_counts(sums)
-    recall = _ratio(counts.right, counts.labelled)
+    recall = _ratio(counts.true_positives, counts.labelled)
     return _ratio(recall.sum(axis=-1), (counts.labelled > 0).sum(axis=-1).astype(np.float64))
 
 
 def cohen_kappa(sums: FloatArray) -> FloatArray:
     """Return the agreement beyond chance; NaN where all labels and predictions are one class."""
     counts = class_counts(sums)
-    observed = _ratio(counts.right.sum(axis=-1), counts.cases)
+    observed = _ratio(counts.true_positives.sum(axis=-1), counts.cases)
     expected = _ratio((counts.labelled * counts.predicted).sum(axis=-1), counts.cases**2)
     return np.where(expected < 1, _ratio(observed - expected, 1 - expected), np.nan)
 
@@ -255,7 +273,7 @@ def matthews(sums: FloatArray) -> FloatArray:
     """
     counts = class_counts(sums)
     squared = counts.cases**2
-    covariance = counts.right.sum(axis=-1) * counts.cases
+    covariance = counts.true_positives.sum(axis=-1) * counts.cases
     covariance = covariance - (counts.labelled * counts.predicted).sum(axis=-1)
     spread = (squared - (counts.predicted**2).sum(axis=-1)) * (
         squared - (counts.labelled**2).sum(axis=-1)
@@ -268,43 +286,43 @@ def mean(sums: FloatArray) -> FloatArray:
     return _ratio(sums[..., 0], sums[..., 2])
 
 
-# What one changed case is worth
+# Effect of one changed case
 
 
-def one_of_all(sums: FloatArray) -> float:
-    """Return 1 / n: what one case is worth where all weigh the same."""
+def effect_on_share(sums: FloatArray) -> float:
+    """Return the effect of one case if all weigh the same: 1 / n."""
     return float(1 / sums[-1])
 
 
-def one_of_class(sums: FloatArray) -> float:
-    """Return what one case is worth in a mean over classes.
+def effect_on_class_mean(sums: FloatArray) -> float:
+    """Return the effect of one case on a mean over classes.
 
-    A case of class k is worth about 1 / (K labelled_k), so this is
+    A case of class k changes it by about 1 / (K labelled_k), so the root mean square is
 
         sqrt( sum over classes present of labelled_k / n * (1 / (K labelled_k))^2 ),
 
-    which is 1 / n where the classes are balanced.
+    which is 1 / n if the classes are balanced.
     """
     labelled = class_counts(sums).labelled
     present = labelled[labelled > 0]
     return float(np.sqrt(np.sum(1 / present) / labelled.sum()) / len(labelled))
 
 
-def one_of_labels(sums: FloatArray) -> float:
-    """Return what one label or prediction is worth in micro F1: 2 over all of both."""
+def effect_on_micro_f1(sums: FloatArray) -> float:
+    """Return the effect of one label or prediction on micro F1: 2 / (labels + predictions)."""
     counts = class_counts(sums)
     return float(2 / (counts.labelled.sum() + counts.predicted.sum()))
 
 
-def one_beyond_chance(sums: FloatArray) -> float:
-    """Return what one case is worth in an agreement beyond chance: 1 / n over 1 - chance."""
+def effect_on_agreement(sums: FloatArray) -> float:
+    """Return the effect of one case on agreement beyond chance: (1 / n) / (1 - chance)."""
     labelled = class_counts(sums).labelled
     chance = float(np.sum((labelled / labelled.sum()) ** 2))
     return float(1 / (sums[-1] * max(1 - chance, 1 / sums[-1])))
 
 
-def one_of_mean(sums: FloatArray) -> float:
-    """Return the root mean square of the values over n: a typical case set to 0."""
+def effect_on_mean(sums: FloatArray) -> float:
+    """Return the effect of setting a typical value to 0: the root mean square of the values / n."""
     return float(np.sqrt(sums[1] / sums[2]) / sums[2])
 
 
@@ -352,7 +370,7 @@ def _worth_of_label(of: Callable[[FloatArray], FloatArray], totals: FloatArray) 
     worth = np.zeros(classes)
     for label in np.flatnonzero(counts.labelled):
         share = 1 - UNSEEN ** (1 / counts.labelled[label])
-        right = counts.right[label]
+        right = counts.true_positives[label]
         for moved in (-share * right, share * (counts.labelled[label] - right)):
             if moved:
                 then = totals.copy()
@@ -391,23 +409,29 @@ def _column(patterns: Any, index: int) -> FloatArray:
 
 
 def _ratio(numerator: FloatArray, denominator: FloatArray) -> FloatArray:
-    """Divide; 0 where the denominator is not positive."""
-    filled = denominator > 0
-    return np.where(filled, numerator, 0.0) / np.where(filled, denominator, 1.0)
+    """Return the quotient; 0 where the denominator is not positive."""
+    positive = denominator > 0
+    return np.where(positive, numerator, 0.0) / np.where(positive, denominator, 1.0)
 
 
-ACCURACY = Metric("accuracy", "accuracy", accuracy, one_of_all, costliest_of_classes)
-MACRO_F1 = Metric("macro_f1", "macro F1", macro_f1, one_of_class, costliest_of_classes)
-WEIGHTED_F1 = Metric("weighted_f1", "weighted F1", weighted_f1, one_of_all, costliest_of_classes)
-MICRO_F1 = Metric("micro_f1", "micro F1", micro_f1, one_of_labels, costliest_of_classes)
+ACCURACY = Metric("accuracy", "accuracy", accuracy, effect_on_share, costliest_of_classes)
+MACRO_F1 = Metric("macro_f1", "macro F1", macro_f1, effect_on_class_mean, costliest_of_classes)
+WEIGHTED_F1 = Metric(
+    "weighted_f1", "weighted F1", weighted_f1, effect_on_share, costliest_of_classes
+)
+MICRO_F1 = Metric("micro_f1", "micro F1", micro_f1, effect_on_micro_f1, costliest_of_classes)
 BALANCED_ACCURACY = Metric(
-    "balanced_accuracy", "balanced accuracy", balanced_accuracy, one_of_class, costliest_of_classes
+    "balanced_accuracy",
+    "balanced accuracy",
+    balanced_accuracy,
+    effect_on_class_mean,
+    costliest_of_classes,
 )
 COHEN_KAPPA = Metric(
     "cohen_kappa",
     "Cohen's kappa",
     cohen_kappa,
-    one_beyond_chance,
+    effect_on_agreement,
     costliest_of_classes,
     is_share=False,
 )
@@ -415,7 +439,7 @@ MATTHEWS = Metric(
     "matthews",
     "Matthews correlation",
     matthews,
-    one_beyond_chance,
+    effect_on_agreement,
     costliest_of_classes,
     is_share=False,
 )
@@ -425,4 +449,4 @@ def mean_metric(
     name: str, title: str, *, higher_is_better: bool = False, is_share: bool = False
 ) -> Metric:
     """Return the metric that is the mean of a value per case, such as the log loss."""
-    return Metric(name, title, mean, one_of_mean, costliest_of_mean, higher_is_better, is_share)
+    return Metric(name, title, mean, effect_on_mean, costliest_of_mean, higher_is_better, is_share)

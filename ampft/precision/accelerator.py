@@ -58,7 +58,6 @@ def make_accelerator(
     Raises:
         InputError: Accelerate would compute in another precision or on another device.
     """
-    apply_float32_policy(precision)
     options: dict[str, Any] = {
         "gradient_accumulation_steps": gradient_accumulation_steps,
         "log_with": log_with,
@@ -77,6 +76,8 @@ def make_accelerator(
                 f"precision or device, and Accelerate allows one per process. Use a separate "
                 f"process for each precision."
             ) from error
+    # Afterwards, because Accelerate allows TF32 if a compile backend is configured.
+    apply_float32_policy(precision)
     _refuse_deepspeed(accelerator)
     _check_matches(accelerator, precision)
     if precision.emulates_binary16:

@@ -9,25 +9,30 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 
 from ampft.errors import InputError
 from ampft.precision.emulation import inside_emulation
 from ampft.precision.resolve import Precision
 from ampft.precision.tf32 import float32_product_loses_bits
 
-KINDS = ("projection", "convolution", "recurrent", "attention")
+KINDS = ("projection", "convolution", "recurrent", "bilinear", "attention", "custom operator")
 _PLURALS = {"projection": "projections", "convolution": "convolutions", "recurrent": "recurrent"}
+# Autocast leaves bilinear layers in float32, and the math path of attention on a CPU does too.
+# What a custom operator multiplies is unknown. All three are reported.
+_ONLY_REPORTED = ("bilinear", "attention", "custom operator")
+_TORCH_NAMESPACES = ("aten", "prim", "prims", "c10d", "_c10d_functional", "fsdp", "torch_attn")
 
-# Operator name -> kind of product and slice of the arguments that are multiplied. Two-dimensional
-# products count as projections (linear layers) and batched ones as attention, whose math path uses
-# them. A layer with three-dimensional weights therefore counts as attention too.
+# Operator name -> kind of product and slice of the arguments that are multiplied. A batched product
+# is a projection if one operand is a weight, and attention otherwise; see `ProductRecorder`.
+_BATCHED = "batched"
 _OPERANDS: dict[str, tuple[str, slice]] = {
     **dict.fromkeys(("mm", "_int_mm", "_scaled_mm", "linear", "mv"), ("projection", slice(0, 2))),
     **dict.fromkeys(("mkldnn_linear", "_grouped_mm"), ("projection", slice(0, 2))),
     **dict.fromkeys(("addmm", "_addmm_activation", "addmv"), ("projection", slice(1, 3))),
-    "bmm": ("attention", slice(0, 2)),
-    "baddbmm": ("attention", slice(1, 3)),
+    **dict.fromkeys(("bmm", "matmul"), (_BATCHED, slice(0, 2))),
+    **dict.fromkeys(("baddbmm", "addbmm"), (_BATCHED, slice(1, 3))),
+    "_trilinear": ("bilinear", slice(0, 3)),
     **dict.fromkeys(("convolution", "_convolution"), ("convolution", slice(0, 2))),
     **dict.fromkeys(("conv1d", "conv2d", "conv3d"), ("convolution", slice(0, 2))),
     "convolution_backward": ("convolution", slice(0, 3)),
@@ -126,8 +131,11 @@ def _describe_kind(kind: str, rows: Iterable[ProductRow]) -> str:
 class ProductRecorder(TorchDispatchMode):
     """Records the matrix products of the code inside it, forward and backward.
 
-    Enter it inside `numerics(precision)` and around the whole first training step. It sees the
-    operands after autocast. Under `inference_mode` it sees composite operators undecomposed.
+    Enter it inside `numerics(precision)` and around a whole training step. It sees the operands
+    after autocast. Under `inference_mode` it sees composite operators undecomposed.
+
+    A batched product, such as `torch.einsum` makes, is a projection if one operand was computed
+    only from parameters, in the forward pass or in the forward pass that it differentiates.
 
     Args:
         precision: Precision requested for the step.
@@ -139,6 +147,7 @@ class ProductRecorder(TorchDispatchMode):
         self._is_emulated = precision.emulates_binary16
         self._counts: Counter[tuple[str, str, tuple[str, ...], str, str]] = Counter()
         self._cuda_device: torch.device | None = None
+        self._batched_projections: set[int] = set()
 
     def __enter__(self) -> ProductRecorder:
         """Start recording.
@@ -162,13 +171,31 @@ class ProductRecorder(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Run the operator, and count it when it multiplies matrices."""
+        if any(map(is_traceable_wrapper_subclass_type, types)):
+            # The operators on the tensors inside say what is multiplied: a tensor of torchao hides
+            # an fp8 product behind bfloat16.
+            return NotImplemented
         result = func(*args, **(kwargs or {}))
+        _mark_weights(args, result)
         product = _product_of(func, args)
         if product is not None:
             kind, operands = product
+            if kind == _BATCHED:
+                kind = "projection" if self._multiplies_weight(operands) else "attention"
             output = next(t for t in _tensors(result))
             self.observe(kind, operands, output)
         return result
+
+    def _multiplies_weight(self, operands: tuple[torch.Tensor, ...]) -> bool:
+        """Return whether a batched product belongs to a layer with weights."""
+        node = torch._C._current_autograd_node()
+        if node is not None and node._sequence_nr() in self._batched_projections:
+            return True
+        is_projection = any(map(_is_weight, operands))
+        if is_projection and torch.is_grad_enabled():
+            # Autograd numbers its nodes, and that of this product was the last one.
+            self._batched_projections.add(torch._C._autograd._get_sequence_nr() - 1)
+        return is_projection
 
     def observe(self, kind: str, operands: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
         """Count one product.
@@ -216,15 +243,28 @@ def _product_of(
     name = getattr(packet, "__name__", "").removesuffix("_")
     if name in _OPERANDS:
         kind, positions = _OPERANDS[name]
-    elif name == "matmul":
-        kind, positions = ("projection" if args[1].ndim == 2 else "attention"), slice(0, 2)
-    elif "attention" in name and "overrideable" not in name:
+    elif ("attention" in name or "attn" in name) and "overrideable" not in name:
         # Query, key and value; in a backward operator the gradient of the output precedes them.
         kind, positions = "attention", slice(0, 4 if "backward" in name else 3)
+    elif getattr(func, "namespace", "aten") not in _TORCH_NAMESPACES:
+        floating = tuple(t for t in _tensors(args) if t.is_floating_point())
+        return ("custom operator", floating) if len(floating) > 1 else None
     else:
         return None
     operands = tuple(_tensors(args[positions]))
     return (kind, operands) if operands else None
+
+
+def _is_weight(tensor: torch.Tensor) -> bool:
+    return isinstance(tensor, nn.Parameter) or hasattr(tensor, "_ampft_weight")
+
+
+def _mark_weights(args: tuple[Any, ...], result: object) -> None:
+    """Mark what was computed only from weights, such as their casts and views, as weights."""
+    tensors = tuple(_tensors(args))
+    if tensors and all(map(_is_weight, tensors)):
+        for output in _tensors(result):
+            output._ampft_weight = True  # type: ignore[attr-defined]
 
 
 def _tensors(values: object) -> Iterable[torch.Tensor]:
@@ -244,6 +284,8 @@ def _accumulator(operand: torch.Tensor, precision: Precision) -> str:
         return dtype_name(operand.dtype)
     if operand.dtype == torch.float16 and precision.is_emulated:
         return "float32"
+    if operand.dtype.itemsize == 1:  # cuBLAS may sum 8-bit products with fewer bits than float32
+        return "unknown"
     if operand.device.type == "cpu":
         return "float32" if operand.dtype == torch.bfloat16 else "unknown"
     if operand.device.type == "cuda":
@@ -252,11 +294,18 @@ def _accumulator(operand: torch.Tensor, precision: Precision) -> str:
     return "unknown"
 
 
-def contradiction(precision: Precision, executed: ExecutedDtypes) -> str | None:
+def contradiction(
+    precision: Precision, executed: ExecutedDtypes, *, where: str = "the first step"
+) -> str | None:
     """Return how a measured step contradicts the requested precision, or None if it does not.
 
     Projections, convolutions and recurrent layers must multiply in the compute dtype. Attention
     need not: on a CPU its math path multiplies in float32 under dropout, and that is reported.
+
+    Args:
+        precision: Requested precision.
+        executed: Measured dtypes.
+        where: What was measured, for the message.
     """
     used_tf32 = executed.float32_products_lose_bits
     if used_tf32 is not None and used_tf32 != precision.row.allows_tf32:
@@ -264,7 +313,7 @@ def contradiction(precision: Precision, executed: ExecutedDtypes) -> str | None:
             f"mode {precision.mode} was requested, but float32 products "
             f"{'ran in TF32' if used_tf32 else 'did not run in TF32'}"
         )
-    rows = [row for row in executed.rows if row.kind != "attention"]
+    rows = [row for row in executed.rows if row.kind not in _ONLY_REPORTED]
     expected = dtype_name(precision.compute_dtype)
     if precision.row.replaces_layers:
         # Only layers that are large enough are converted; the others multiply in bfloat16.
@@ -275,10 +324,11 @@ def contradiction(precision: Precision, executed: ExecutedDtypes) -> str | None:
         total = sum(row.count for row in rows)
         return (
             f"mode {precision.mode} was requested, but {sum(row.count for row in mismatches)} of "
-            f"{total} products of the first step ran in another dtype, most of them "
+            f"{total} products of {where} ran in another dtype, most of them "
             f"{_PLURALS[worst.kind]} of {' x '.join(worst.inputs)} in the {worst.direction} pass"
         )
-    if precision.is_emulated and not executed.rows:
+    uses_float32 = precision.compute_dtype == torch.float32
+    if not uses_float32 and not any(expected in row.inputs for row in executed.rows):
         return _no_product(precision)
     return _storage_contradiction(precision, executed)
 

@@ -1,14 +1,16 @@
 """Switches TF32 on or off, and measures whether it is on.
 
-PyTorch has two interfaces for this setting, and reading the old one after writing the new one
-raises. ampft uses only the new one (`fp32_precision` of each operator) and never the old one
-(`allow_tf32`, `torch.set_float32_matmul_precision`). Each operator is set by name, because an
-operator left at `none` inherits the setting of its backend or of the process.
+PyTorch has two interfaces for this setting, and reading the old one (`allow_tf32`,
+`torch.get_float32_matmul_precision`) raises where the new one (`fp32_precision` of each operator)
+says something else. Both are written, because `torch.backends.cudnn.flags` and compiled code read
+the old one. The new one is verified. Each operator is set by name, because an operator left at
+`none` inherits the setting of its backend or of the process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -38,23 +40,36 @@ def apply_float32_policy(precision: Precision) -> None:
 
     This includes `bf16` and `fp16`: what autocast leaves in float32 is computed in float32.
     """
-    for (backend, operator), value in _settings(precision).items():
+    _write(_settings(precision))
+
+
+def _write(settings: Mapping[tuple[str, str], str]) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Please use the new API settings")
+        # The old interface first, because it also writes the new one.
+        torch._C._set_cublas_allow_tf32(settings["cuda", "matmul"] == "tf32")
+        torch._C._set_cudnn_allow_tf32(settings["cuda", "conv"] == "tf32")
+    for (backend, operator), value in settings.items():
         torch._C._set_fp32_precision_setter(backend, operator, value)
 
 
 @contextmanager
 def float32_policy(precision: Precision) -> Iterator[None]:
     """Apply the policy of a precision, and restore the previous settings on exit."""
-    previous = {
-        operator: torch._C._get_fp32_precision_getter(*operator)
-        for operator in _settings(precision)
-    }
-    apply_float32_policy(precision)
+    with float32_settings_restored():
+        apply_float32_policy(precision)
+        yield
+
+
+@contextmanager
+def float32_settings_restored() -> Iterator[None]:
+    """Restore the settings of both interfaces on exit."""
+    operators = (*_CUDA_OPERATORS, *_CPU_OPERATORS)
+    previous = {operator: torch._C._get_fp32_precision_getter(*operator) for operator in operators}
     try:
         yield
     finally:
-        for operator, value in previous.items():
-            torch._C._set_fp32_precision_setter(*operator, value)
+        _write(previous)
 
 
 def verify_float32_policy(precision: Precision, device: torch.device) -> None:
@@ -69,7 +84,8 @@ def verify_float32_policy(precision: Precision, device: torch.device) -> None:
     """
     for (backend, operator), value in _settings(precision).items():
         current = torch._C._get_fp32_precision_getter(backend, operator)
-        if current != value:
+        # Nothing inherits TF32 if the setting is still `none` after inheritance.
+        if ("ieee" if current == "none" else current) != value:
             raise InputError(
                 f"mode {precision.mode}: float32 {operator} of {backend} was changed to "
                 f"{current!r}; it must be {value!r}. Something in this process set TF32 after "
@@ -87,12 +103,13 @@ def verify_float32_policy(precision: Precision, device: torch.device) -> None:
             )
 
 
-def float32_product_loses_bits(device: torch.device, size: int = 128) -> bool:
+def float32_product_loses_bits(device: torch.device, size: int = 1024) -> bool:
     """Return whether a float32 matrix product loses the last bit of 1 + 2^-12, as TF32 does.
 
     Args:
         device: Device of the product.
-        size: Rows and columns of the matrices, large enough that a tensor-core kernel is chosen.
+        size: Rows and columns of the matrices, large enough that cuBLAS chooses a kernel with
+            TF32 if it may.
     """
     # Under autocast the operands would have 16 bits, and the product would say nothing of TF32.
     with torch.no_grad(), torch.autocast(device.type, enabled=False):

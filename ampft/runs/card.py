@@ -33,7 +33,7 @@ def model_card(record: RunRecord, report: Report) -> str:
         _introduction(record, report),
         _use(record),
         _precision(record),
-        _results(report),
+        _results(record, report),
         _data(record, report),
         _training(record),
         _versions(record),
@@ -117,8 +117,13 @@ def _precision(record: RunRecord) -> str:
     )
 
 
-def _results(report: Report) -> str:
-    return "## Results\n\n" + "\n\n".join(map(markdown_table, report.tables()))
+def _results(record: RunRecord, report: Report) -> str:
+    parts = [f"**Warning:** {prose(text)}" for text in record.warnings.values()]
+    parts += map(markdown_table, report.tables())
+    if record.metrics_chance is not None:
+        chance = headline(problem_of(record), record.metrics_chance)
+        parts.append(f"Predicting the class frequencies of the training data gives {chance}.")
+    return "\n\n".join(["## Results", *parts])
 
 
 def _data(record: RunRecord, report: Report) -> str:

@@ -39,6 +39,7 @@ class History:
         total_steps: Optimizer steps of the whole training.
         step_seconds: Duration of each optimizer step so far, including the wait for data.
         waiting_seconds: Wait for data of each step.
+        losses: Loss of each applied step, per unit of weight.
         lengths: Length of each step's effective batch: its tokens, or its examples if inputs have
             no tokens.
         examples: Number of examples so far.
@@ -52,6 +53,7 @@ class History:
     total_steps: int
     step_seconds: list[float] = field(default_factory=list)
     waiting_seconds: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     examples: int = 0
     skipped: int = 0
@@ -109,10 +111,12 @@ class History:
         duration = now - self._started
         self._started = now
         self.step_seconds.append(duration)
-        self.waiting_seconds.append(min(step_batch.waited, duration))
+        self.waiting_seconds.append(min(step_batch.wait_seconds, duration))
         self.examples += len(step_batch.effective_ids)
         self.lengths.append(step_batch.effective_length)
         self.skipped += outcome.skipped
+        if not outcome.skipped:
+            self.losses.append(outcome.loss)
         if outcome.lost_updates is not None:
             self.lost_update_shares.append(outcome.lost_updates)
         row = self._row(step_batch, outcome, duration, memory)

@@ -16,17 +16,19 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ampft.arguments import ClassifyArguments
 from ampft.data.load import load_data
-from ampft.data.steps import StepBatches
+from ampft.data.steps import StepBatches, varied_ids
 from ampft.errors import InputError
 from ampft.evaluation.baseline import check_baseline
 from ampft.evaluation.float32 import check_float32_possible
 from ampft.machine import resident_peak
 from ampft.metrics.sums import Metric
+from ampft.models.packing.install import check_packing, evaluation_mode
 from ampft.models.weights import LoadedModel, cast_weights
 from ampft.precision.accelerator import (
     check_world_size,
     forget_accelerator,
     make_accelerator,
+    numerics,
     refuse_compiled_packing,
     training_device,
     verify_prepared,
@@ -245,6 +247,7 @@ def check_prepared(prepared: Prepared) -> None:
     check_storage(prepared.loaded.model, prepared.precision.storage_dtype)
     if prepared.loaded.padding_free:
         refuse_compiled_packing(accelerator)
+    _check_model_runs(prepared)
     if not {"validation", "test"} & set(data.splits):
         raise InputError(
             "--validation_fraction 0 and --test_fraction 0 leave no examples for the report. Use a "
@@ -266,6 +269,28 @@ def check_prepared(prepared: Prepared) -> None:
             "--perturb_initial_weights: FSDP shards the weights, so each process would perturb "
             "only its own shard. Compare without FSDP."
         )
+
+
+def _check_model_runs(prepared: Prepared) -> None:
+    """Try the model where its kernels are not those of loading: float32 on a CPU."""
+    accelerator, precision, task = prepared.accelerator, prepared.precision, prepared.task
+    if accelerator.device.type == "cpu" and precision.compute_dtype == torch.float32:
+        return
+    examples = task.examples("train")
+    batch = examples.collate(varied_ids(examples.lengths))
+    with numerics(precision):
+        if prepared.loaded.padding_free:
+            inputs = {k: v.to(accelerator.device) for k, v in batch.items() if k != "labels"}
+            check_packing(prepared.model, accelerator.unwrap_model(prepared.model), inputs)
+            return
+        try:
+            with evaluation_mode(prepared.model):
+                task.logits(prepared.model, batch)
+        except RuntimeError as error:
+            raise InputError(
+                f"model: {type(prepared.loaded.model).__name__} cannot run in {precision.mode} "
+                f"({error}). Use --mixed_precision fp32, or another model."
+            ) from error
 
 
 def _check_metric(name: str | None, task: Task) -> None:

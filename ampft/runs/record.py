@@ -144,8 +144,10 @@ class RunRecord:
         validations: Evaluations on the validation split, in order.
         metrics: Scalar metrics of the final report, its `split`, and whether the epoch was
             `selected` on that split.
+        metrics_chance: Metrics of predicting the class frequencies of `train` for every example.
         metrics_fp32: The same metrics of predictions in fp32; `None` without `--evaluate_fp32`.
         best: Epoch whose weights are kept; `None` before the first evaluation.
+        warnings: What speaks against the result, by the rule of `evaluation.sanity`.
         reason: Reason why the run stopped early.
         files: Hash and size of the files that the run wrote, except this record and the files of
             trackers, by relative path.
@@ -171,8 +173,10 @@ class RunRecord:
     memory: PeakMemory | None = None
     validations: Sequence[ValidationPart] = ()
     metrics: Mapping[str, Any] = field(default_factory=dict)
+    metrics_chance: Mapping[str, float] | None = None
     metrics_fp32: Mapping[str, Any] | None = None
     best: BestPart | None = None
+    warnings: Mapping[str, str] = field(default_factory=dict)
     reason: str | None = None
     files: Mapping[str, FilePart] = field(default_factory=dict)
     hardware: Mapping[str, Any] = field(default_factory=dict)

@@ -14,11 +14,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ampft.data.groups import Groups, find_groups
 from ampft.data.steps import StepBatch
 from ampft.errors import InputError, PrecisionContradicted, TrainingStopped
 from ampft.evaluation.baseline import baseline_summary
 from ampft.evaluation.evaluate import evaluate
 from ampft.evaluation.float32 import in_float32
+from ampft.evaluation.sanity import (
+    EXPLODED,
+    NOT_BETTER,
+    chance_loss,
+    constant_outcome,
+    constant_summary,
+    loss_warnings,
+    outcome_warnings,
+    validation_warnings,
+)
 from ampft.files import is_disk_error, write_text
 from ampft.precision.executed import ExecutedDtypes, contradiction
 from ampft.precision.modes import is_fp32
@@ -174,6 +185,8 @@ class Run:
         outcome = self._predict(model, split)
         memory = self._memory()  # before predicting in fp32, which only comparisons do
         outcome_fp32 = self._predict_fp32(model, split)
+        constant = constant_outcome(prepared.task, split)
+        warnings = self._warnings(outcome, constant)
         prepared.accelerator.end_training()
         if self.folder is None:
             return
@@ -192,19 +205,48 @@ class Run:
             },
             memory=memory,
             metrics=metrics,
+            metrics_chance=constant.metrics(),
             metrics_fp32=metrics_fp32,
+            warnings=warnings,
         )
         references = partial(prepared.task.references, split)
-        write_results(self.folder, record, report, outcome, references, outcome_fp32=outcome_fp32)
+        write_results(
+            self.folder,
+            record,
+            report,
+            outcome,
+            references,
+            outcome_fp32=outcome_fp32,
+            groups=find_groups(prepared.task.data, split),
+        )
         self.finished = True
         self.history.close()
         print_line(f"\n{report_with_heading(report, selected=metrics['selected'])}")
+        print_line(labelled("chance", constant_summary(prepared.task, constant)))
         if baseline:
             print_line(labelled("baseline", baseline))
+        for warning in warnings.values():
+            print_line(labelled("warning", warning))
         print_line(
             labelled("wrote", f"{self.folder.path}: model, report, predictions, history, record")
         )
         print_line(result_line(record))
+
+    def _warnings(self, outcome: Outcome, constant: Outcome) -> dict[str, str]:
+        """Return what speaks against the result.
+
+        Raises:
+            TrainingStopped: The loss exploded, and the predictions are of no use.
+        """
+        task = self.prepared.task
+        found = {
+            **loss_warnings(self.history.losses, chance_loss(task)),
+            **validation_warnings([part.metrics for part in self.validations]),
+            **outcome_warnings(outcome, constant, task),
+        }
+        if EXPLODED in found and NOT_BETTER in found:
+            raise TrainingStopped(found[EXPLODED])
+        return found
 
     def record_stop(self, status: str, reason: str) -> None:
         """Record why the run stopped early; the other files in its folder remain."""
@@ -234,13 +276,16 @@ class Run:
         if self.prepared.args.history_csv:
             write_csv(self.folder / HISTORY_NAME, stage / "history.csv")
 
-    def _predict(self, model: nn.Module, split: str) -> Outcome:
+    def _predict(self, model: nn.Module, split: str, *, in_mode: bool = True) -> Outcome:
+        """Predict a split; in the mode of the run, the dtypes of the first batch are checked."""
+        checked = self.first_step.checked(f"the evaluation on {split}") if in_mode else None
         return evaluate(
             self.prepared.accelerator,
             model,
             self.prepared.task,
             split,
             batch_size=self.prepared.args.per_device_eval_batch_size,
+            first_batch=checked,
         )
 
     def _predict_fp32(self, model: nn.Module, split: str) -> Outcome | None:
@@ -249,7 +294,7 @@ class Run:
         if not prepared.args.evaluate_fp32 or is_fp32(prepared.precision.mode):
             return None
         with in_float32(prepared.accelerator, model, prepared.precision) as plain:
-            return self._predict(plain, split)
+            return self._predict(plain, split, in_mode=False)
 
     def _metrics(self, outcome: Outcome) -> dict[str, Any]:
         """Return the metrics of the final split, and whether it also selected the epoch."""
@@ -379,6 +424,7 @@ def write_results(
     references: References,
     *,
     outcome_fp32: Outcome | None = None,
+    groups: Groups | None = None,
 ) -> None:
     """Write report, predictions, model card and, last, the record of a finished run.
 
@@ -389,14 +435,16 @@ def write_results(
         outcome: Outcome of the final evaluation.
         references: Input columns, as for `write_predictions`.
         outcome_fp32: Outcome of the same model in fp32; None writes no file for it.
+        groups: Groups of examples, as for `write_predictions`.
     """
     selected = bool(record.metrics.get("selected"))
     stage = folder.stage()
     write_text(stage / "report.txt", report_with_heading(report, selected=selected))
     write_text(stage / "report.json", json_text({**report.as_dict(), "selected": selected}))
-    write_predictions(stage / "predictions.parquet", outcome, references)
+    write_predictions(stage / "predictions.parquet", outcome, references, groups=groups)
     if outcome_fp32 is not None:
-        write_predictions(stage / "predictions_fp32.parquet", outcome_fp32, references)
+        path = stage / "predictions_fp32.parquet"
+        write_predictions(path, outcome_fp32, references, groups=groups)
     write_text(stage / "README.md", model_card(record, report))
     folder.check_record()
     folder.staged = describe_files(stage)

@@ -42,7 +42,8 @@ def format_run(folder: str | os.PathLike[str]) -> str:
     table = "" if report is None else f"{report_with_heading(report, selected=selected)}\n"
     if record.status == "running" and (path / HISTORY_NAME).is_file():
         record = _with_steps_of_history(record, read_history(path / HISTORY_NAME))
-    return f"{heading(record)}\n\n{table}{closing_line(record, report)}"
+    warnings = "".join(f"warning: {inert(text)}\n" for text in record.warnings.values())
+    return f"{heading(record)}\n\n{table}{warnings}{closing_line(record, report)}"
 
 
 def _with_steps_of_history(record: RunRecord, rows: Sequence[Mapping[str, JSONValue]]) -> RunRecord:

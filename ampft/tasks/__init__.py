@@ -1,7 +1,7 @@
-"""Tasks: what is classified, and what the predictions amount to.
+"""Tasks: what is classified, and how predictions are evaluated.
 
-A task joins inputs (texts, images) with a problem (one label per example, several labels). Each has
-a file of its own; the table below says which belong together.
+A task combines inputs (texts, images) with a problem (one label per example, several labels). Each
+has its own file; the table `TASKS` combines them.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ class TaskKind:
     """A row of the table of tasks.
 
     Attributes:
-        data_kind: Kind of data that it takes, such as "text".
-        inputs: Module of `ampft.tasks` whose `prepare_inputs` encodes the examples.
+        data_kind: Kind of its data, such as "text".
+        inputs: Module of `ampft.tasks` with the function `prepare_inputs`.
         problem: Module of `ampft.tasks` and, after a colon, its `Problem`.
-        model_class: Class of transformers that loads the model.
+        model_class: Class in transformers that loads the model.
         pipeline_tag: Name of the task on the hub, and for `transformers.pipeline`.
-        several_labels: Whether an example can have any number of labels, otherwise it has one.
-        pipeline_arguments: What a call of that pipeline needs beside the input, as Python source.
+        several_labels: Whether an example can have any number of labels; otherwise it has one.
+        pipeline_arguments: Other arguments of a call of that pipeline, as Python source.
     """
 
     data_kind: str
@@ -39,11 +39,11 @@ class TaskKind:
     def problem_type(self) -> type[Problem]:
         """Return the class of the problem, without importing torch."""
         module, name = self.problem.split(":")
-        found: type[Problem] = getattr(import_module(f"ampft.tasks.{module}"), name)
-        return found
+        problem: type[Problem] = getattr(import_module(f"ampft.tasks.{module}"), name)
+        return problem
 
 
-# A new task adds a line. Of two tasks that take the same kind of data the first is the default.
+# A new task adds a row. The first task for a kind of data is its default.
 TASKS = {
     "text": TaskKind(
         "text", "text", "single_label:SingleLabel", "AutoModelForSequenceClassification",
@@ -61,10 +61,11 @@ TASKS = {
 
 
 def problem_types() -> dict[str, type[Problem]]:
-    """Return the problems of all tasks by name."""
-    return {found.name: found for kind in TASKS.values() for found in (kind.problem_type(),)}
+    """Return the classes of all problems by name."""
+    types = [kind.problem_type() for kind in TASKS.values()]
+    return {problem_type.name: problem_type for problem_type in types}
 
 
-def task_of_data(data_kind: str) -> str:
+def default_task(data_kind: str) -> str:
     """Return the name of the default task for a kind of data."""
     return next(name for name, kind in TASKS.items() if kind.data_kind == data_kind)

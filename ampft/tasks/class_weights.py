@@ -9,34 +9,33 @@ from ampft.errors import InputError
 
 
 def parse_class_weights(
-    wanted: str | None, counts: npt.NDArray[np.integer]
+    requested: str | None, counts: npt.NDArray[np.integer]
 ) -> npt.NDArray[np.float32] | None:
-    """Return the (K,) float32 class weights that `--class_weights` asks for.
+    """Return the (K,) float32 class weights that `--class_weights` requests.
 
     Args:
-        wanted: None, "balanced", or K positive numbers separated by commas.
+        requested: None, "balanced", or K positive numbers separated by commas.
         counts: (K,) training examples per class.
 
     Raises:
-        InputError: The numbers are not K positive ones, or "balanced" meets a class without
-            examples.
+        InputError: There are not K positive numbers, or for "balanced" a class has no examples.
     """
-    if wanted is None:
+    if requested is None:
         return None
-    if wanted == "balanced":
+    if requested == "balanced":
         if (counts == 0).any():
             raise InputError(
                 "--class_weights balanced: a class has no training example, so its weight would be "
-                "infinite. Give the weights as numbers."
+                "infinite. Pass the weights as numbers."
             )
         return balanced_class_weights(counts)
     try:
-        weights = [float(part) for part in wanted.split(",")]
+        weights = [float(part) for part in requested.split(",")]
     except ValueError:
         weights = []
     if len(weights) != len(counts) or not all(0 < weight < np.inf for weight in weights):
         raise InputError(
-            f"--class_weights: received {wanted!r}; allowed are 'balanced', or {len(counts)} "
+            f"--class_weights: received {requested!r}; allowed are 'balanced', or {len(counts)} "
             "positive numbers separated by commas, in the order of the labels."
         )
     return np.array(weights, dtype=np.float32)

@@ -26,17 +26,17 @@ from ampft.models.weights import LoadedModel
 from ampft.tasks.task import TaskSettings
 
 SMALL_VIT = "small ViT, random weights"
-LARGEST_16_BIT = 65535
+MAX_16_BIT = 65535
 
 
 @dataclass(frozen=True)
 class ImageExamples:
-    """The images of one split, decoded when they are asked for.
+    """The images of one split, decoded on request.
 
     Attributes:
-        images: Data set that has only the image column.
-        lengths: (n,) ones: every image costs the same.
-        processor: Resizes, rescales and normalizes.
+        images: Data set with only the image column.
+        lengths: (n,) ones, because all images cost the same.
+        processor: Image processor, which resizes, rescales and normalizes.
     """
 
     images: datasets.Dataset
@@ -83,7 +83,7 @@ class ImageInputs:
         return LoadedModel(model, self.model_path or SMALL_VIT, False, notes)
 
     def references(self, split: str, rows: slice) -> Mapping[str, Sequence[str]]:
-        """Return a reference to each image: its place in the split."""
+        """Return a reference to each image: its split and row."""
         count = len(self.images[split].lengths)
         return {"reference": [f"{split}/{row}" for row in range(*rows.indices(count))]}
 
@@ -112,24 +112,24 @@ def prepare_inputs(data: ClassificationData, settings: TaskSettings) -> ImageInp
 
 
 def as_rgb(image: Image.Image) -> Image.Image:
-    """Return an image as it is meant to be seen, in RGB of 8 bits.
+    """Return an image in 8-bit RGB.
 
-    - Turned as its EXIF orientation says.
+    - It is rotated according to its EXIF orientation.
     - Grey values of more than 8 bits (modes `I;16`, `I` and `F`) are scaled linearly from 0..65535
-      to 0..255, and clipped outside: pillow's own conversion makes 255 of everything above 255.
-    - What is transparent lies on white.
+      to 0..255 and clipped. Pillow would turn everything above 255 into 255.
+    - Transparent parts are white.
 
     Args:
-        image: Any mode of pillow; left as it is.
+        image: An image in any mode of Pillow; it is not changed.
     """
     image = ImageOps.exif_transpose(image)
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
-        values = np.asarray(image, dtype=np.float64) * (255 / LARGEST_16_BIT)
+        values = np.asarray(image, dtype=np.float64) * (255 / MAX_16_BIT)
         image = Image.fromarray(np.rint(values.clip(0, 255)).astype(np.uint8))
     if image.has_transparency_data:
         image = image.convert("RGBA")
-        ground = Image.new("RGBA", image.size, "white")
-        image = Image.alpha_composite(ground, image)
+        background = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(background, image)
     return image.convert("RGB")
 
 
@@ -144,7 +144,7 @@ def _small_vit(label_arguments: Mapping[str, Any]) -> ViTConfig:
         intermediate_size=128,
         hidden_dropout_prob=0.1,
         attention_probs_dropout_prob=0.0,
-        # ViT's own 0.02 is for a width of 768: so narrow a model would begin almost constant.
+        # ViT's 0.02 is for a width of 768; it would make the output of this narrow model constant.
         initializer_range=0.1,
         **label_arguments,
     )
@@ -154,7 +154,7 @@ def _load_processor(size: tuple[int, int], settings: TaskSettings) -> Any:
     if settings.model_name_or_path is None:
         if size != (8, 8):
             raise InputError(
-                f"--model_name_or_path is missing: the default {SMALL_VIT} takes images of 8 x 8 "
+                f"--model_name_or_path: missing; the default {SMALL_VIT} needs images of 8 x 8 "
                 f"pixels, and these have {size[0]} x {size[1]}. Name an image model."
             )
         return ViTImageProcessorPil(size={"height": 8, "width": 8})
@@ -162,5 +162,5 @@ def _load_processor(size: tuple[int, int], settings: TaskSettings) -> Any:
         return AutoImageProcessor.from_pretrained(
             settings.model_name_or_path, trust_remote_code=settings.trust_remote_code
         )
-    except Exception as error:  # a damaged file raises whatever its reader trips over
+    except Exception as error:  # a damaged file can raise any exception
         raise loading_error(settings.model_name_or_path, error) from error

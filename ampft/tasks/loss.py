@@ -1,8 +1,8 @@
-"""The loss, summed and in float32, so that a step batch can be split without changing its gradient.
+"""The summed loss in float32, which lets a step batch be split without changing its gradient.
 
-Heads of transformers take the mean over their own micro-batch; a mean of means weighs examples of a
-small micro-batch too much. Here the sum goes over the examples and the division, by the weight of
-the whole effective batch, happens once.
+Models of transformers return the mean over a micro-batch, and a mean of means gives examples of
+small micro-batches too much weight. Here the loss is a sum over the examples, which is divided once
+by the weight of the whole effective batch.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ def summed_cross_entropy(
 ) -> Tensor:
     """Return the cross entropy summed over the examples.
 
-    Divided by the sum of the examples' class weights it equals `torch.nn.CrossEntropyLoss` with
+    Divided by the sum of the examples' class weights, it equals `torch.nn.CrossEntropyLoss` with
     the same `weight` and `label_smoothing` and `reduction="mean"`.
 
     Args:
-        logits: (m, C), any floating dtype; computed in float32, or in float64 where they are that.
+        logits: (m, C), any floating dtype; computed in float32, or in float64 for float64 logits.
         labels: (m,) int64 class indices.
-        class_weights: (C,) float32; None weighs every class one.
-        label_smoothing: Share of the target spread evenly over the classes, 0 to 1.
+        class_weights: (C,) float32; None gives every class the weight 1.
+        label_smoothing: Share of the target that is spread evenly over the classes, 0 to 1.
 
     Returns:
-        A float32 scalar; a float64 one of float64 logits.
+        A float32 scalar; float64 for float64 logits.
     """
     dtype = torch.promote_types(logits.dtype, torch.float32)
     with torch.autocast(logits.device.type, enabled=False):

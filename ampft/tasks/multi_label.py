@@ -25,7 +25,17 @@ from ampft.metrics.sums import (
     mean_sums,
 )
 from ampft.tasks.class_weights import parse_class_weights
-from ampft.tasks.outcome import FloatArray, HubMetric, IntArray, check_names, check_shapes
+from ampft.tasks.outcome import (
+    FloatArray,
+    HubMetric,
+    IntArray,
+    check_names,
+    check_shapes,
+    label_arguments,
+    probability_column,
+    read_probabilities,
+    score_cells,
+)
 from ampft.text.json_io import from_json
 from ampft.text.tables import Cell, Name, Table, terminal_table
 
@@ -60,8 +70,8 @@ class MultiLabelPredictions:
         threshold: Probability from which a label is predicted.
 
     Raises:
-        ValueError: A shape, a dtype or a value is wrong. The message names the first example that
-            is wrong.
+        ValueError: A shape, a dtype or a value is wrong. The message names the first wrong
+            example.
     """
 
     labels: BoolArray
@@ -86,8 +96,8 @@ class MultiLabelPredictions:
         wrong = ~((self.probabilities >= 0) & (self.probabilities <= 1)).all(axis=1)
         if wrong.any():
             raise ValueError(
-                f"the probabilities of {int(wrong.sum())} of {len(self)} examples lie outside "
-                f"[0, 1] or are not finite; the first is example {int(wrong.argmax())}"
+                f"the probabilities of {int(wrong.sum())} of {len(self)} examples are outside "
+                f"[0, 1] or not finite; the first is example {int(wrong.argmax())}"
             )
 
     @property
@@ -105,14 +115,14 @@ class MultiLabelPredictions:
 
     @property
     def choices(self) -> npt.NDArray[np.uint8]:
-        """The predicted labels, eight to a byte, shape (n, ceil(K / 8))."""
+        """The predicted labels, eight per byte, shape (n, ceil(K / 8))."""
         return np.packbits(self.predicted, axis=1)
 
     @property
-    def right(self) -> BoolArray:
+    def correct(self) -> BoolArray:
         """Whether exactly the labels of an example are predicted, shape (n,)."""
-        right: BoolArray = (self.predicted == self.labels).all(axis=1)
-        return right
+        correct: BoolArray = (self.predicted == self.labels).all(axis=1)
+        return correct
 
     @property
     def decision_confidence(self) -> FloatArray:
@@ -121,38 +131,40 @@ class MultiLabelPredictions:
 
     @property
     def confidence(self) -> FloatArray:
-        """The probability of all decisions of an example if they are independent, shape (n,)."""
+        """Joint probability of the decisions of an example if they are independent, shape (n,)."""
         return self.decision_confidence.prod(axis=1, dtype=np.float64).astype(np.float32)
 
     def report(self) -> MultiLabelReport:
-        """Return every metric of the split."""
+        """Return the report of the split."""
         return multi_label_report(self)
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics as functions of sums, and the calibration error."""
+        """Return the metrics that are functions of sums, and the calibration error."""
         totals = self.sums(MICRO_F1.name).totals()
         means = {metric.name for metric in MEANS}
         return {
-            **{name: float(m.of(totals)) for name, m in METRICS.items() if name not in means},
+            **{
+                name: float(m.from_sums(totals)) for name, m in METRICS.items() if name not in means
+            },
             **{metric.name: metric.value(self.sums(metric.name)) for metric in MEANS},
             "expected_calibration_error": self.calibration_error(),
         }
 
     def calibration_error(self) -> float:
         """Return the expected calibration error over all n * K decisions, 15 bins."""
-        right = self.predicted == self.labels
-        return expected_calibration_error(self.decision_confidence.ravel(), right.ravel())
+        correct = self.predicted == self.labels
+        return expected_calibration_error(self.decision_confidence.ravel(), correct.ravel())
 
     def sums(self, metric: str) -> CaseSums:
-        """Return what each example adds to the sums that `metric` is a function of."""
+        """Return the sums of which `metric` is a function."""
         if metric in {mean.name for mean in MEANS}:
             return mean_sums(self.case_values(metric))
         return class_count_sums(self.labels, self.predicted)
 
     def case_values(self, metric: str) -> npt.NDArray[np.float64]:
-        """Return the value of each example, shape (n,), of a metric that is their mean."""
+        """Return the value of each example, shape (n,), of a metric that is a mean."""
         if metric == SUBSET_ACCURACY.name:
-            return self.right.astype(np.float64)
+            return self.correct.astype(np.float64)
         if metric == HAMMING_LOSS.name:
             return (self.predicted != self.labels).mean(axis=1)
         if metric == LOG_LOSS.name:
@@ -167,17 +179,15 @@ class MultiLabelPredictions:
         """Return None: a confusion matrix needs one label per example."""
 
     def calibration(self, bins: int) -> npt.NDArray[np.float64]:
-        """Return (3, bins) sums over all n * K decisions: count, confidence, number right."""
-        right = self.predicted == self.labels
-        return calibration_sums(self.decision_confidence.ravel(), right.ravel(), bins=bins)
+        """Return (3, bins) sums over all n * K decisions: count, confidence, number correct."""
+        correct = self.predicted == self.labels
+        return calibration_sums(self.decision_confidence.ravel(), correct.ravel(), bins=bins)
 
     def columns(self, rows: slice) -> Mapping[str, pa.Array]:
-        """Return labels and predictions (lists of names and of indices), and probabilities."""
+        """Return labels and predictions as lists of names and of indices, and probabilities."""
         import pyarrow as pa
 
         probabilities = self.probabilities[rows]
-        count, labels = probabilities.shape
-        offsets = np.arange(0, count * labels + 1, labels, dtype=np.int32)
         truth, predicted = self.labels[rows], self.predicted[rows]
         return {
             "label": _lists(truth, self.label_names),
@@ -185,7 +195,7 @@ class MultiLabelPredictions:
             "label_id": _lists(truth),
             "prediction_id": _lists(predicted),
             "confidence": pa.array(self.confidence[rows]),
-            "probabilities": pa.ListArray.from_arrays(offsets, pa.array(probabilities.ravel())),
+            "probabilities": probability_column(probabilities),
         }
 
     def metadata(self) -> dict[str, Any]:
@@ -195,16 +205,14 @@ class MultiLabelPredictions:
 
     @classmethod
     def from_table(cls, table: pa.Table, metadata: Mapping[str, Any]) -> MultiLabelPredictions:
-        """Return the predictions that `columns` and `metadata` were made of."""
+        """Return the predictions from a table of `columns` and the result of `metadata`."""
         names = metadata["label_names"]
-        shape = (table.num_rows, len(names))
-        flat = table["probabilities"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
         ids = table["label_id"].combine_chunks()
-        labels = np.zeros(shape, dtype=bool)
+        labels = np.zeros((table.num_rows, len(names)), dtype=bool)
         labels[ids.value_parent_indices().to_numpy(), ids.flatten().to_numpy()] = True
         return cls(
             labels=labels,
-            probabilities=flat.astype(np.float32, copy=False).reshape(shape),
+            probabilities=read_probabilities(table, len(names)),
             label_names=tuple(names),
             split=metadata["split"],
             threshold=float(metadata["threshold"]),
@@ -213,7 +221,7 @@ class MultiLabelPredictions:
 
 @dataclass(frozen=True)
 class MultiLabelReport:
-    """Every metric of one split whose examples have any number of labels.
+    """All metrics of one split whose examples have any number of labels.
 
     Attributes:
         split: Name of the split.
@@ -221,13 +229,14 @@ class MultiLabelReport:
         label_names: The K label names; the rows of `per_label`.
         threshold: Probability from which a label is predicted.
         per_label: Scores of each label; a label absent from the split has support 0.
-        per_label_average_precision: Average precision of each label, None for one without support.
-        averages: Scores by way of averaging: `micro` (all labels of all examples together), `macro`
+        per_label_average_precision: Average precision of each label; None without support.
+        averages: Scores by kind of average: `micro` (all labels of all examples together), `macro`
             (mean over the labels), `weighted` (by support), `samples` (mean over the examples).
-        average_precision: Area under the precision-recall curve, `micro`, and `macro` over the
-            labels that the split has; None where it has none.
-        means: Subset accuracy, Hamming loss and log loss (nats), per decision or example.
-        expected_calibration_error: Over the n * K decisions, 15 bins of equal width, in [0, 1].
+        average_precision: Area under the precision-recall curve: `micro`, and `macro` over the
+            labels that the split has; None if it has none.
+        means: The metrics of `MEANS`; log loss in nats per decision.
+        expected_calibration_error: Expected calibration error of the n * K decisions with 15 bins
+            of equal width, in [0, 1].
     """
 
     split: str
@@ -255,7 +264,7 @@ class MultiLabelReport:
         }
 
     def text(self) -> str:
-        """Return precision, recall, F1, average precision and support of each label, averages."""
+        """Return the scores of the labels and their averages as a table."""
         (table,) = self.tables()
         return f"{terminal_table(table)}\n\n{table.note}"
 
@@ -300,7 +309,7 @@ class MultiLabelReport:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> MultiLabelReport:
-        """Return the report that `as_dict` was made of.
+        """Return the report from the result of `as_dict`.
 
         Raises:
             ValueError: A field is missing or of another type.
@@ -310,7 +319,7 @@ class MultiLabelReport:
 
 
 def multi_label_report(predictions: MultiLabelPredictions) -> MultiLabelReport:
-    """Compute every metric of the report.
+    """Return the report of a split.
 
     Args:
         predictions: One split; labels of its label map may be absent from it.
@@ -349,11 +358,11 @@ class MultiLabel:
 
     Attributes:
         label_names: Names of the K labels, in the order of the logits.
-        positive_weights: (K,) float32 weights in the loss of the examples that have a label, as
-            `pos_weight` of `torch.nn.BCEWithLogitsLoss`; None weighs each as one.
+        positive_weights: (K,) float32 weights in the loss of examples with a label, as `pos_weight`
+            of `torch.nn.BCEWithLogitsLoss`; None for equal weights.
         label_smoothing: Share of each target that is moved to one half, 0 to 1.
         threshold: Probability from which a label is predicted.
-        separator: What stands between the labels of a prediction in print.
+        separator: Text between the labels of a printed prediction.
     """
 
     label_names: tuple[str, ...]
@@ -377,7 +386,7 @@ class MultiLabel:
         Args:
             label_names: Names of the K labels.
             targets: (n, K) whether an example of the training split has a label.
-            settings: What the user chose.
+            settings: The user's choices.
 
         Raises:
             InputError: `--class_weights` does not fit the labels.
@@ -387,8 +396,8 @@ class MultiLabel:
             weights = parse_class_weights(settings.class_weights, counts)
         elif ((counts == 0) | (counts == len(targets))).any():
             raise InputError(
-                "--class_weights balanced: a label is on no training example or on all of them. "
-                "Write the weights as numbers."
+                "--class_weights balanced: a label is on no training example or on all, so its "
+                "weight would be infinite or 0. Pass the weights as numbers."
             )
         else:
             weights = ((len(targets) - counts) / counts).astype(np.float32)
@@ -398,27 +407,25 @@ class MultiLabel:
     def from_arguments(
         cls, label_names: tuple[str, ...], arguments: Mapping[str, Any]
     ) -> MultiLabel:
-        """Return the problem that a saved model solves, with the threshold of its training."""
+        """Return the problem of a saved model, with the threshold of its training."""
         threshold, separator = float(arguments["threshold"]), str(arguments["label_separator"])
         return cls(label_names, threshold=threshold, separator=separator)
 
     def model_arguments(self) -> dict[str, Any]:
-        """Return the labels as configurations of transformers take them."""
+        """Return the labels as arguments of a configuration of transformers."""
         return {
             "problem_type": "multi_label_classification",
-            "num_labels": len(self.label_names),
-            "id2label": dict(enumerate(self.label_names)),
-            "label2id": {name: index for index, name in enumerate(self.label_names)},
+            **label_arguments(self.label_names),
         }
 
     def weights(self, targets: BoolArray) -> npt.NDArray[np.float64]:
-        """Return the (n,) weight of each example in the loss: its K decisions."""
+        """Return the (n,) weights of the examples in the loss: their K decisions."""
         return np.full(len(targets), float(len(self.label_names)))
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the summed binary cross entropy, a float32 scalar.
 
-        Divided by m * K it equals `torch.nn.BCEWithLogitsLoss` with the same `pos_weight`.
+        Divided by m * K, it equals `torch.nn.BCEWithLogitsLoss` with the same `pos_weight`.
 
         Args:
             logits: (m, K) float32.
@@ -441,21 +448,21 @@ class MultiLabel:
         return {"probabilities": logits.sigmoid()}
 
     def outcome(
-        self, split: str, targets: BoolArray, kept: Mapping[str, npt.NDArray[Any]]
+        self, split: str, targets: BoolArray, decoded: Mapping[str, npt.NDArray[Any]]
     ) -> MultiLabelPredictions:
         """Return the predictions of a split."""
         return MultiLabelPredictions(
-            targets, kept["probabilities"], self.label_names, split, self.threshold
+            targets, decoded["probabilities"], self.label_names, split, self.threshold
         )
 
-    def predicted(self, kept: Mapping[str, npt.NDArray[Any]]) -> list[tuple[str, float]]:
-        """Return the predicted labels of each example, separated, and their joint probability."""
-        labels = np.zeros(kept["probabilities"].shape, dtype=bool)  # not known
-        found = self.outcome("prediction", labels, kept)
+    def predicted(self, decoded: Mapping[str, npt.NDArray[Any]]) -> list[tuple[str, float]]:
+        """Return the joined predicted labels of each example, and the joint probability."""
+        unknown = np.zeros(decoded["probabilities"].shape, dtype=bool)
+        outcome = self.outcome("prediction", unknown, decoded)
         names = np.asarray(self.label_names, dtype=object)
         return [
-            (self.separator.join(names[row]), float(sure))
-            for row, sure in zip(found.predicted, found.confidence, strict=True)
+            (self.separator.join(names[row]), float(confidence))
+            for row, confidence in zip(outcome.predicted, outcome.confidence, strict=True)
         ]
 
     @staticmethod
@@ -483,6 +490,5 @@ def _lists(has: BoolArray, names: Sequence[str] | None = None) -> pa.Array:
 
 
 def _cells(scores: Scores, average_precision: float | None) -> tuple[str, ...]:
-    values = (f"{value:.3f}" for value in (scores.precision, scores.recall, scores.f1))
-    shown = "" if average_precision is None else f"{average_precision:.3f}"
-    return (*values, shown, f"{scores.support:,}")
+    *values, support = score_cells(scores)
+    return (*values, "" if average_precision is None else f"{average_precision:.3f}", support)

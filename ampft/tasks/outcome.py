@@ -1,6 +1,6 @@
-"""What a task makes of the predictions of one split: the outcome, its report, and how both read.
+"""The outcome of a split: its predictions, their report, and the protocols of both.
 
-Nothing here imports torch: comparisons and reports read outcomes where no model is.
+Nothing here imports torch, because comparisons and reports read outcomes without a model.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FloatArray = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class HubMetric:
-    """A metric under the name that the hub has for it, for the metadata of a model card."""
+    """A metric under its name on the hub, for the metadata of a model card."""
 
     kind: str
     title: str
@@ -34,7 +34,7 @@ class HubMetric:
 
 
 class Report(Protocol):
-    """Every metric of one split, to be printed, written and read back."""
+    """All metrics of one split, to be printed, written and read."""
 
     @property
     def split(self) -> str:
@@ -47,7 +47,7 @@ class Report(Protocol):
         ...
 
     def metrics(self) -> dict[str, float | None]:
-        """Return the scalar metrics by name; None where one is undefined."""
+        """Return the scalar metrics by name; an undefined one is None."""
         ...
 
     def text(self) -> str:
@@ -55,20 +55,20 @@ class Report(Protocol):
         ...
 
     def tables(self) -> tuple[Table, ...]:
-        """Return the tables that a model card shows."""
+        """Return the tables of the model card."""
         ...
 
     def hub_metrics(self) -> tuple[HubMetric, ...]:
-        """Return the metrics that the metadata of a model card names, the primary one first."""
+        """Return the metrics for the metadata of a model card, the primary one first."""
         ...
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the report as JSON values, every scalar metric under its name."""
+        """Return the report as JSON values, with every scalar metric under its name."""
         ...
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Return the report that `as_dict` was made of.
+        """Return the report from the result of `as_dict`.
 
         Raises:
             ValueError: The values are not those of a report.
@@ -77,7 +77,7 @@ class Report(Protocol):
 
 
 class Outcome(Protocol):
-    """The predictions of one model on one split, as their task understands them.
+    """The predictions of one model on one split.
 
     Attributes:
         kind: Name of the task's problem, such as "single_label".
@@ -106,29 +106,29 @@ class Outcome(Protocol):
 
     @property
     def choices(self) -> npt.NDArray[Any]:
-        """What was predicted, (n, ...) in a compact dtype; equal entries are equal predictions."""
+        """The predictions in a compact dtype, (n, ...); equal entries are equal predictions."""
         ...
 
     @property
-    def right(self) -> npt.NDArray[np.bool_]:
-        """Whether each case is predicted right as a whole, (n,)."""
+    def correct(self) -> npt.NDArray[np.bool_]:
+        """Whether the whole prediction of each case is correct, (n,)."""
         ...
 
     @property
     def confidence(self) -> FloatArray:
-        """How sure the model is of its prediction of each case, (n,) in [0, 1]."""
+        """Probability of the prediction of each case, (n,) in [0, 1]."""
         ...
 
     def report(self) -> Report:
-        """Return every metric of the split."""
+        """Return the report of the split."""
         ...
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics that are compared, and others that are cheap, by name."""
+        """Return by name the metrics that are compared, and others that are cheap."""
         ...
 
     def sums(self, metric: str) -> CaseSums:
-        """Return what each case adds to the sums that `metric` is a function of."""
+        """Return the sums of which `metric` is a function."""
         ...
 
     def scores(self) -> tuple[Scores, ...]:
@@ -136,38 +136,41 @@ class Outcome(Protocol):
         ...
 
     def confusion(self) -> IntArray | None:
-        """Return (K, K) counts, row = label, column = prediction; None where there is no such."""
+        """Return (K, K) counts, row = label, column = prediction; None if it is undefined."""
         ...
 
     def calibration(self, bins: int) -> npt.NDArray[np.float64] | None:
-        """Return (3, bins) sums per bin of equal width: count, confidence, right; None likewise."""
+        """Return (3, bins) sums per bin of equal width: count, confidence, number correct.
+
+        None if it is undefined.
+        """
         ...
 
     def columns(self, rows: slice) -> Mapping[str, pa.Array]:
-        """Return the columns of `predictions.parquet` for some cases: label, prediction, ..."""
+        """Return the columns of `predictions.parquet` for the cases `rows`."""
         ...
 
     def metadata(self) -> dict[str, Any]:
-        """Return what a predictions file says of all its rows, as JSON values."""
+        """Return the metadata of a predictions file as JSON values."""
         ...
 
     @classmethod
     def from_table(cls, table: pa.Table, metadata: Mapping[str, Any]) -> Self:
-        """Return the outcome that `columns` and `metadata` were made of.
+        """Return the outcome from a table of `columns` and the result of `metadata`.
 
         Raises:
-            ValueError: The table is not that of such an outcome.
+            ValueError: The table is not one of such an outcome.
         """
         ...
 
 
 class Problem(Protocol):
-    """The part of a task that knows what a label is.
+    """The part of a task that defines its labels.
 
     Attributes:
         name: Name of the problem, such as "single_label".
         metrics: Metrics that are compared with an interval, by name; the primary one first.
-        printed: Names of the metrics that a validation and the last line of a run print.
+        printed: Names of the metrics that are printed after a validation and at the end of a run.
         outcome_type: Class of its outcomes.
         report_type: Class of its reports.
     """
@@ -185,16 +188,16 @@ class Problem(Protocol):
 
     @classmethod
     def from_arguments(cls, label_names: tuple[str, ...], arguments: Mapping[str, Any]) -> Self:
-        """Return the problem that a saved model solves.
+        """Return the problem of a saved model.
 
         Args:
             label_names: Names of the K classes.
-            arguments: What the user set in training, as run.json has it.
+            arguments: Arguments of the training, as in run.json.
         """
         ...
 
     def model_arguments(self) -> dict[str, Any]:
-        """Return what a configuration of transformers needs to know of the labels."""
+        """Return the labels as arguments of a configuration of transformers."""
         ...
 
     def weights(self, targets: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
@@ -206,46 +209,46 @@ class Problem(Protocol):
 
         Args:
             logits: (m, K) float32.
-            targets: (m, ...) as `targets` of the data gave them.
+            targets: (m, ...) labels.
         """
         ...
 
     def decode(self, logits: Any) -> dict[str, Any]:
-        """Return what is kept of (m, K) float32 logits: tensors (m, ...) on the same device."""
+        """Return predictions from (m, K) float32 logits: tensors (m, ...) on the same device."""
         ...
 
     def outcome(
         self,
         split: str,
         targets: npt.NDArray[Any],
-        kept: Mapping[str, npt.NDArray[Any]],
+        decoded: Mapping[str, npt.NDArray[Any]],
     ) -> Outcome:
         """Return the outcome of a split.
 
         Args:
             split: Name of the split.
             targets: (n, ...) labels, in the order of the examples.
-            kept: What `decode` returned, all examples in order.
+            decoded: Results of `decode` for all examples, in order.
         """
         ...
 
-    def predicted(self, kept: Mapping[str, npt.NDArray[Any]]) -> list[tuple[str, float]]:
-        """Return what a person is told of each example: the prediction and its confidence."""
+    def predicted(self, decoded: Mapping[str, npt.NDArray[Any]]) -> list[tuple[str, float]]:
+        """Return the prediction of each example as text, and its confidence."""
         ...
 
     @staticmethod
     def choice_text(choice: Any, label_names: Sequence[str]) -> str:
-        """Return an entry of `Outcome.choices` in words."""
+        """Return an entry of `Outcome.choices` as text."""
         ...
 
     @staticmethod
     def truth_text(truth: Any, label_names: Sequence[str]) -> str:
-        """Return an entry of `Outcome.truth` in words."""
+        """Return an entry of `Outcome.truth` as text."""
         ...
 
 
 def headline(problem: type[Problem] | Problem, metrics: Mapping[str, float | None]) -> str:
-    """Return the printed metrics in words: "accuracy 0.8549, macro F1 0.8552"."""
+    """Return the first two printed metrics: "accuracy 0.8549, macro F1 0.8552"."""
     return ", ".join(
         f"{problem.metrics[name].title} {'undefined' if value is None else f'{value:.4f}'}"
         for name in problem.printed[:2]
@@ -254,54 +257,89 @@ def headline(problem: type[Problem] | Problem, metrics: Mapping[str, float | Non
 
 
 def check_shapes(expected: Mapping[str, tuple[npt.NDArray[Any], tuple[int, ...], type]]) -> None:
-    """Check that arrays have the shape and dtype that are named beside them.
+    """Check the shapes and dtypes of arrays.
+
+    Args:
+        expected: Array, shape and dtype by name.
 
     Raises:
-        ValueError: Names the first one that does not.
+        ValueError: An array has another shape or dtype; the message names the first one.
     """
     for name, (array, shape, dtype) in expected.items():
         if array.shape != shape or array.dtype != dtype:
             raise ValueError(
                 f"{name} must have shape {shape} and dtype {np.dtype(dtype)}, "
-                f"got {array.shape} and {array.dtype}"
+                f"received {array.shape} and {array.dtype}"
             )
 
 
 def check_names(label_names: Sequence[str]) -> None:
-    """Check that there are two or more distinct label names.
+    """Check that there are at least two label names, all distinct.
 
     Raises:
-        ValueError: There are not.
+        ValueError: There are fewer than two, or one occurs twice.
     """
     if len(label_names) < 2 or len(set(label_names)) != len(label_names):
-        raise ValueError(f"label_names must be two or more distinct, got {tuple(label_names)}")
+        raise ValueError(
+            f"label_names must be at least two distinct names, received {tuple(label_names)}"
+        )
 
 
 def check_census(ids: IntArray, n: int) -> None:
-    """Check that `ids` holds each of 0..n-1 exactly once, in any order.
+    """Check that `ids` contains each of 0..n-1 exactly once, in any order.
 
     Args:
         ids: Example ids, shape (m,), any integer dtype.
         n: Number of examples of the split.
 
     Raises:
-        ValueError: When an id is missing, counted twice or foreign; the message names up to
+        ValueError: An id is missing, counted twice or outside the split; the message names up to
             five of each.
     """
     unique, counts = np.unique(ids, return_counts=True)
-    found = {
+    wrong = {
         "missing": np.setdiff1d(np.arange(n), unique),
         "counted more than once": unique[counts > 1],
         "outside the split": unique[(unique < 0) | (unique >= n)],
     }
-    problems = [f"{_some(which)} {problem}" for problem, which in found.items() if which.size]
+    problems = [f"{_some(which)} {problem}" for problem, which in wrong.items() if which.size]
     if problems:
         raise ValueError(
-            f"an evaluation must count each of {n} examples once, got {ids.size} ids: "
+            f"an evaluation must count each of {n} examples once, received {ids.size} ids: "
             + "; ".join(problems)
         )
 
 
 def _some(ids: IntArray, limit: int = 5) -> str:
-    shown = ", ".join(str(i) for i in ids[:limit])
-    return shown if ids.size <= limit else f"{shown} and {ids.size - limit} more"
+    listed = ", ".join(str(i) for i in ids[:limit])
+    return listed if ids.size <= limit else f"{listed} and {ids.size - limit} more"
+
+
+def label_arguments(label_names: Sequence[str]) -> dict[str, Any]:
+    """Return the labels as every configuration of transformers takes them."""
+    return {
+        "num_labels": len(label_names),
+        "id2label": dict(enumerate(label_names)),
+        "label2id": {name: index for index, name in enumerate(label_names)},
+    }
+
+
+def probability_column(probabilities: FloatArray) -> pa.ListArray:
+    """Return (n, K) probabilities as a column of lists for `predictions.parquet`."""
+    import pyarrow as pa
+
+    count, classes = probabilities.shape
+    offsets = np.arange(0, count * classes + 1, classes, dtype=np.int32)
+    return pa.ListArray.from_arrays(offsets, pa.array(probabilities.ravel()))
+
+
+def read_probabilities(table: pa.Table, classes: int) -> FloatArray:
+    """Return the (n, classes) probabilities of a table of `predictions.parquet`."""
+    flat = table["probabilities"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+    return flat.astype(np.float32, copy=False).reshape(table.num_rows, classes)
+
+
+def score_cells(scores: Scores) -> tuple[str, str, str, str]:
+    """Return precision, recall, F1 and support as cells of a table."""
+    precision, recall, f1 = (f"{v:.3f}" for v in (scores.precision, scores.recall, scores.f1))
+    return precision, recall, f1, f"{scores.support:,}"

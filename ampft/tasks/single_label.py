@@ -21,8 +21,8 @@ from ampft.metrics.scores import (
     case_log_losses,
     class_scores,
     confusion,
-    flat_scores,
     report_table,
+    scalar_scores,
 )
 from ampft.metrics.sums import (
     ACCURACY,
@@ -44,6 +44,10 @@ from ampft.tasks.outcome import (
     check_census,
     check_names,
     check_shapes,
+    label_arguments,
+    probability_column,
+    read_probabilities,
+    score_cells,
 )
 from ampft.text.json_io import from_json
 from ampft.text.tables import Cell, Name, Table
@@ -54,8 +58,8 @@ if TYPE_CHECKING:
 
     from ampft.tasks.task import TaskSettings
 
-# A float32 softmax over K classes sums to one within K * 2^-23; this admits thousands of classes
-# and still finds logits that were passed as probabilities.
+# A float32 softmax over K classes sums to one within K * 2^-23. This tolerance allows thousands of
+# classes and still detects logits passed as probabilities.
 SUM_TOLERANCE = 1e-3
 
 LOG_LOSS = mean_metric("log_loss", "log loss")
@@ -81,8 +85,8 @@ class Predictions:
         split: Name of the split, such as "test".
 
     Raises:
-        ValueError: A shape, a dtype, a value or the census is wrong, or a probability is not
-            finite. The message names the first example that is wrong.
+        ValueError: A shape, a dtype or a value is wrong, or an example is missing or counted twice.
+            The message names the first wrong example.
     """
 
     example_ids: IntArray
@@ -107,7 +111,7 @@ class Predictions:
         check_names(self.label_names)
         check_census(self.example_ids, n)
         if np.any(np.diff(self.example_ids) < 0):
-            raise ValueError("example_ids must ascend; sort them together with the predictions")
+            raise ValueError("example_ids must ascend: sort them together with the predictions")
         self._check_values()
 
     @classmethod
@@ -132,7 +136,7 @@ class Predictions:
 
     @property
     def predicted(self) -> IntArray:
-        """The most probable class, shape (n,), int64; the lowest index where two are equal."""
+        """The most probable class, shape (n,), int64; the lowest index of equal ones."""
         return self.probabilities.argmax(axis=1).astype(np.int64)
 
     @property
@@ -155,27 +159,29 @@ class Predictions:
         return self.predicted.astype(np.int16 if small else np.int32)
 
     @property
-    def right(self) -> npt.NDArray[np.bool_]:
+    def correct(self) -> npt.NDArray[np.bool_]:
         """Whether the predicted class is the label, shape (n,)."""
         return self.predicted == self.labels
 
     def report(self) -> ClassificationReport:
-        """Return every metric of the split."""
+        """Return the report of the split."""
         return classification_report(self)
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics as functions of sums, and the calibration error."""
+        """Return the metrics that are functions of sums, and the calibration error."""
         totals = self.sums(ACCURACY.name).totals()
         means = (LOG_LOSS.name, BRIER.name)
-        counted = {name: float(m.of(totals)) for name, m in METRICS.items() if name not in means}
+        counted = {
+            name: float(m.from_sums(totals)) for name, m in METRICS.items() if name not in means
+        }
         return {
             **counted,
             **{name: METRICS[name].value(self.sums(name)) for name in means},
-            "expected_calibration_error": expected_calibration_error(self.confidence, self.right),
+            "expected_calibration_error": expected_calibration_error(self.confidence, self.correct),
         }
 
     def sums(self, metric: str) -> CaseSums:
-        """Return what each example adds to the sums that `metric` is a function of."""
+        """Return the sums of which `metric` is a function."""
         if metric == LOG_LOSS.name:
             return mean_sums(case_log_losses(self.labels, self.probabilities))
         if metric == BRIER.name:
@@ -191,25 +197,23 @@ class Predictions:
         return confusion(self.labels, self.predicted, len(self.label_names))
 
     def calibration(self, bins: int) -> npt.NDArray[np.float64]:
-        """Return (3, bins) sums per bin of equal width: count, confidence, number right."""
-        return calibration_sums(self.confidence, self.right, bins=bins)
+        """Return (3, bins) sums per bin of equal width: count, confidence, number correct."""
+        return calibration_sums(self.confidence, self.correct, bins=bins)
 
     def columns(self, rows: slice) -> Mapping[str, pa.Array]:
-        """Return label, prediction, their indices, confidence and probabilities of some rows."""
+        """Return labels, predictions, their indices, confidences and probabilities of some rows."""
         import pyarrow as pa
 
         labels, probabilities = self.labels[rows], self.probabilities[rows]
         predicted = probabilities.argmax(axis=1).astype(np.int64)
         names = np.asarray(self.label_names, dtype=object)
-        count, classes = probabilities.shape
-        offsets = np.arange(0, count * classes + 1, classes, dtype=np.int32)
         return {
             "label": pa.array(names[labels], pa.string()),
             "prediction": pa.array(names[predicted], pa.string()),
             "label_id": pa.array(labels),
             "prediction_id": pa.array(predicted),
             "confidence": pa.array(probabilities.max(axis=1)),
-            "probabilities": pa.ListArray.from_arrays(offsets, pa.array(probabilities.ravel())),
+            "probabilities": probability_column(probabilities),
         }
 
     def metadata(self) -> dict[str, Any]:
@@ -218,20 +222,19 @@ class Predictions:
 
     @classmethod
     def from_table(cls, table: pa.Table, metadata: Mapping[str, Any]) -> Predictions:
-        """Return the predictions that `columns` and `metadata` were made of."""
+        """Return the predictions from a table of `columns` and the result of `metadata`."""
         names = metadata["label_names"]
-        flat = table["probabilities"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
         return cls(
             example_ids=table["example_id"].to_numpy(),
             labels=table["label_id"].to_numpy(),
-            probabilities=flat.astype(np.float32, copy=False).reshape(table.num_rows, len(names)),
+            probabilities=read_probabilities(table, len(names)),
             label_names=tuple(names),
             split=metadata["split"],
         )
 
     def _check_values(self) -> None:
         rows, classes = self.probabilities, len(self.label_names)
-        # float64: a float32 sum over many classes has an error of its own.
+        # In float64, because a float32 sum over many classes would add its own error.
         off = np.abs(rows.sum(axis=1, dtype=np.float64) - 1) > SUM_TOLERANCE
         checks = {
             f"labels outside 0..{classes - 1}": (self.labels < 0) | (self.labels >= classes),
@@ -249,21 +252,22 @@ class Predictions:
 
 @dataclass(frozen=True)
 class ClassificationReport:
-    """Every metric of one split whose examples have one label each.
+    """All metrics of one split whose examples have one label each.
 
     Attributes:
         split: Name of the split.
         label_names: The K class names; the rows of `per_class` and of `confusion_matrix`.
         per_class: Scores of each class; a class absent from the split has support 0.
-        accuracy: Share of examples that are right.
+        accuracy: Share of correct examples.
         macro_avg: Mean over the classes of the label map.
         weighted_avg: Mean over the classes, weighted by support.
         balanced_accuracy: Mean recall of the classes that the split has.
-        cohen_kappa: Agreement beyond chance; `None` where undefined (one class in all).
+        cohen_kappa: Agreement beyond chance; None if undefined (only one class).
         matthews: Matthews correlation coefficient.
         log_loss: Mean negative log likelihood, nats.
-        brier: Mean sum of squares over classes, in [0, 2].
-        expected_calibration_error: 15 bins of equal width, in [0, 1].
+        brier: Mean over the examples of the sum of squares over the classes, in [0, 2].
+        expected_calibration_error: Expected calibration error with 15 bins of equal width, in
+            [0, 1].
         confusion_matrix: (K, K) counts, row = true class, column = predicted class.
     """
 
@@ -283,7 +287,7 @@ class ClassificationReport:
 
     @property
     def macro_f1(self) -> float:
-        """F1, the mean over the classes."""
+        """Mean F1 over the classes."""
         return self.macro_avg.f1
 
     @property
@@ -307,13 +311,13 @@ class ClassificationReport:
         }
 
     def text(self) -> str:
-        """Return the table that `sklearn.metrics.classification_report` prints, digits=3."""
+        """Return the table of `sklearn.metrics.classification_report` with digits=3."""
         return report_table(self.confusion_matrix, self.label_names)
 
     def tables(self) -> tuple[Table, ...]:
         """Return the scores of the classes, with the other metrics in the note."""
         rows: list[tuple[Cell, ...]] = [
-            (Name(name), *_cells(scores))
+            (Name(name), *score_cells(scores))
             for name, scores in zip(self.label_names, self.per_class, strict=True)
         ]
         averages = {"macro average": self.macro_avg, "weighted average": self.weighted_avg}
@@ -325,12 +329,14 @@ class ClassificationReport:
             "Brier score (0 to 2)": self.brier,
             "expected calibration error (15 bins)": self.expected_calibration_error,
         }
-        words = (f"{name} {'undefined' if v is None else f'{v:.4f}'}" for name, v in others.items())
+        listed = (
+            f"{name} {'undefined' if v is None else f'{v:.4f}'}" for name, v in others.items()
+        )
         return (
             Table(
                 header=("class", "precision", "recall", "F1", "support"),
-                rows=(*rows, *((name, *_cells(scores)) for name, scores in averages.items())),
-                note=f"Also: {', '.join(words)}.",
+                rows=(*rows, *((name, *score_cells(scores)) for name, scores in averages.items())),
+                note=f"Also: {', '.join(listed)}.",
             ),
         )
 
@@ -347,7 +353,7 @@ class ClassificationReport:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ClassificationReport:
-        """Return the report that `as_dict` was made of.
+        """Return the report from the result of `as_dict`.
 
         Raises:
             ValueError: A field is missing or of another type.
@@ -357,7 +363,7 @@ class ClassificationReport:
 
 
 def classification_report(predictions: Predictions) -> ClassificationReport:
-    """Compute every metric of the report.
+    """Return the report of a split.
 
     Args:
         predictions: One split; classes of its label map may be absent from it.
@@ -365,7 +371,7 @@ def classification_report(predictions: Predictions) -> ClassificationReport:
     labels, predicted = predictions.labels, predictions.predicted
     classes = len(predictions.label_names)
     rows = class_scores(labels, predicted, classes)
-    flat = flat_scores(labels, predicted, classes)
+    flat = scalar_scores(labels, predicted, classes)
     return ClassificationReport(
         split=predictions.split,
         label_names=predictions.label_names,
@@ -379,7 +385,7 @@ def classification_report(predictions: Predictions) -> ClassificationReport:
         log_loss=float(case_log_losses(labels, predictions.probabilities).mean()),
         brier=float(case_brier_scores(labels, predictions.probabilities).mean()),
         expected_calibration_error=expected_calibration_error(
-            predictions.confidence, predictions.right
+            predictions.confidence, predictions.correct
         ),
         confusion_matrix=tuple(map(tuple, confusion(labels, predicted, classes).tolist())),
     )
@@ -391,7 +397,7 @@ class SingleLabel:
 
     Attributes:
         label_names: Names of the K classes, in the order of the logits.
-        class_weights: (K,) float32 weights of the classes in the loss; None weighs each as one.
+        class_weights: (K,) float32 weights of the classes in the loss; None for equal weights.
         label_smoothing: Share of the target that is spread evenly over the classes, 0 to 1.
     """
 
@@ -414,7 +420,7 @@ class SingleLabel:
         Args:
             label_names: Names of the K classes.
             targets: (n,) labels of the training split.
-            settings: What the user chose.
+            settings: The user's choices.
 
         Raises:
             InputError: `--class_weights` does not fit the classes.
@@ -427,21 +433,19 @@ class SingleLabel:
     def from_arguments(
         cls, label_names: tuple[str, ...], arguments: Mapping[str, Any]
     ) -> SingleLabel:
-        """Return the problem that a saved model solves; predicting needs only the labels."""
+        """Return the problem of a saved model; prediction needs only the labels."""
         return cls(label_names)
 
     def model_arguments(self) -> dict[str, Any]:
-        """Return the labels as configurations of transformers take them."""
+        """Return the labels as arguments of a configuration of transformers."""
         return {
-            # Otherwise the checkpoint's own would stay; transformers.pipeline goes by it.
+            # Replaces the type in the checkpoint, on which transformers.pipeline depends.
             "problem_type": "single_label_classification",
-            "num_labels": len(self.label_names),
-            "id2label": dict(enumerate(self.label_names)),
-            "label2id": {name: index for index, name in enumerate(self.label_names)},
+            **label_arguments(self.label_names),
         }
 
     def weights(self, targets: IntArray) -> npt.NDArray[np.float64]:
-        """Return the (n,) weight of each example in the loss: that of its class, or one."""
+        """Return the (n,) weights of the examples in the loss: those of their classes, or 1."""
         if self.class_weights is None:
             return np.ones(len(targets))
         return self.class_weights.astype(np.float64)[targets]
@@ -469,20 +473,20 @@ class SingleLabel:
         return {"probabilities": logits.softmax(dim=-1)}
 
     def outcome(
-        self, split: str, targets: IntArray, kept: Mapping[str, npt.NDArray[Any]]
+        self, split: str, targets: IntArray, decoded: Mapping[str, npt.NDArray[Any]]
     ) -> Predictions:
         """Return the predictions of a split."""
         return Predictions(
             example_ids=np.arange(len(targets)),
             labels=targets,
-            probabilities=kept["probabilities"],
+            probabilities=decoded["probabilities"],
             label_names=self.label_names,
             split=split,
         )
 
-    def predicted(self, kept: Mapping[str, npt.NDArray[Any]]) -> list[tuple[str, float]]:
+    def predicted(self, decoded: Mapping[str, npt.NDArray[Any]]) -> list[tuple[str, float]]:
         """Return the most probable class of each example, and its probability."""
-        probabilities = kept["probabilities"]
+        probabilities = decoded["probabilities"]
         best = probabilities.argmax(axis=1)
         confidence = probabilities.max(axis=1)
         return [(self.label_names[i], float(p)) for i, p in zip(best, confidence, strict=True)]
@@ -493,8 +497,3 @@ class SingleLabel:
         return label_names[int(choice)]
 
     truth_text = choice_text
-
-
-def _cells(scores: Scores) -> tuple[Cell, ...]:
-    values = (scores.precision, scores.recall, scores.f1)
-    return (*(f"{value:.3f}" for value in values), f"{scores.support:,}")

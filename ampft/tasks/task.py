@@ -1,4 +1,4 @@
-"""A task: inputs and a problem, joined for the loop, the evaluation and the record."""
+"""A task: inputs and a problem, combined for the loop, the evaluation and the record."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from ampft.data.dataset import ClassificationData
 from ampft.data.steps import FloatArray, IntArray, MicroBatch
 from ampft.errors import InputError
 from ampft.models.weights import LoadedModel
-from ampft.tasks import TASKS, TaskKind, task_of_data
+from ampft.tasks import TASKS, TaskKind, default_task
 from ampft.tasks.outcome import Outcome, Problem
 
 
 @dataclass(frozen=True)
 class TaskSettings:
-    """What a user may choose about a task.
+    """The user's choices about a task.
 
     Attributes:
-        task: Name of the task; None takes the default for the kind of data.
-        model_name_or_path: Folder or hub id; None takes the task's own default model.
-        max_seq_length: Longest text in tokens; longer ones are truncated and counted.
-        pad_to_multiple_of: Tokens that a padded length is a multiple of; None pads to the longest.
-        class_weights: None, "balanced", or one weight per class in label order, comma separated.
+        task: Name of the task; None uses the default for the kind of data.
+        model_name_or_path: Folder or hub id; None uses the default model of the task.
+        max_seq_length: Maximum number of tokens; longer texts are truncated and counted.
+        pad_to_multiple_of: Number of which padded lengths are multiples; None pads to the longest.
+        class_weights: None, "balanced", or comma-separated weights in the order of the labels.
         label_smoothing: Share of the target that is spread over all classes, 0 to 1.
-        threshold: Probability from which a label is predicted, where there can be several.
-        remove_padding: Whether the model may run without padding where its family is supported.
-        gradient_checkpointing: Whether activations are computed again in the backward pass.
+        threshold: Probability from which a label is predicted, if there can be several.
+        remove_padding: Whether the model runs without padding if its architecture is supported.
+        gradient_checkpointing: Whether activations are recomputed in the backward pass.
         trust_remote_code: Whether code from a model's repository may run.
     """
 
@@ -54,7 +54,7 @@ class InputExamples(Protocol):
 
     @property
     def lengths(self) -> IntArray:
-        """(n,) cost of each example: its tokens, or one where all cost the same."""
+        """(n,) cost of each example: its number of tokens, or 1 if all cost the same."""
         ...
 
     def collate(self, ids: IntArray) -> Mapping[str, Tensor]:
@@ -63,7 +63,7 @@ class InputExamples(Protocol):
 
 
 class Inputs(Protocol):
-    """How raw examples become the inputs of a model, and how that model is loaded."""
+    """The conversion of raw examples to the inputs of a model, and the loading of that model."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -77,21 +77,21 @@ class Inputs(Protocol):
     def load_model(
         self, model_class: str, label_arguments: Mapping[str, Any], settings: TaskSettings
     ) -> LoadedModel:
-        """Return the model in float32; its new parts are drawn from torch's current seed.
+        """Return the model in float32; new parameters are drawn with torch's current seed.
 
         Args:
-            model_class: Name of the class of transformers that loads it.
-            label_arguments: What its configuration needs to know of the labels.
-            settings: What the user chose.
+            model_class: Name of the class in transformers that loads it.
+            label_arguments: Labels, as arguments of its configuration.
+            settings: The user's choices.
         """
         ...
 
     def references(self, split: str, rows: slice) -> Mapping[str, Sequence[str]]:
-        """Return what `predictions.parquet` shows of the examples `rows`, column by column."""
+        """Return the columns of `predictions.parquet` that show the examples `rows`."""
         ...
 
     def save_processor(self, folder: Path) -> None:
-        """Save what turns raw examples into the model's inputs beside the saved model."""
+        """Save the tokenizer or image processor in the folder of the model."""
         ...
 
 
@@ -121,15 +121,15 @@ class LabelledExamples:
 
 @dataclass(frozen=True)
 class Task:
-    """What is classified; build it with `ampft.tasks.make_task`.
+    """What is classified; `make_task` creates it.
 
     Attributes:
-        name: Key in the table of tasks.
-        kind: Row of the table of tasks.
+        name: Key in `TASKS`.
+        kind: Row of `TASKS`.
         data: The examples, in splits.
-        settings: What the user chose.
-        problem: What a label is: loss, decoding, outcome.
-        inputs: How examples become tensors.
+        settings: The user's choices.
+        problem: Loss, decoding and outcome of its labels.
+        inputs: Conversion of the examples to tensors.
         labels: (n, ...) labels by split.
     """
 
@@ -152,7 +152,7 @@ class Task:
         return self.inputs.notes
 
     def load_model(self) -> LoadedModel:
-        """Return the model in float32; its new parts are drawn from torch's current seed."""
+        """Return the model in float32; new parameters are drawn with torch's current seed."""
         arguments = self.problem.model_arguments()
         return self.inputs.load_model(self.kind.model_class, arguments, self.settings)
 
@@ -172,25 +172,25 @@ class Task:
         return forward_logits(model, inputs)
 
     def decode(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return what is kept of the model's answers: tensors (m, ...) on its device."""
-        kept: dict[str, Tensor] = self.problem.decode(self.logits(model, inputs))
-        return kept
+        """Return the decoded predictions of the model: tensors (m, ...) on its device."""
+        decoded: dict[str, Tensor] = self.problem.decode(self.logits(model, inputs))
+        return decoded
 
-    def outcome(self, split: str, kept: Mapping[str, npt.NDArray[Any]]) -> Outcome:
-        """Return what the predictions of a split amount to.
+    def outcome(self, split: str, decoded: Mapping[str, npt.NDArray[Any]]) -> Outcome:
+        """Return the outcome of a split.
 
         Args:
             split: Name of the split.
-            kept: What `decode` returned, of all examples in their order.
+            decoded: Results of `decode` for all examples, in order.
         """
-        return self.problem.outcome(split, self.labels[split], kept)
+        return self.problem.outcome(split, self.labels[split], decoded)
 
     def references(self, split: str, rows: slice) -> Mapping[str, Sequence[str]]:
-        """Return what `predictions.parquet` shows of the examples `rows`, column by column."""
+        """Return the columns of `predictions.parquet` that show the examples `rows`."""
         return self.inputs.references(split, rows)
 
     def save_processor(self, folder: Path) -> None:
-        """Save what turns raw examples into the model's inputs beside the saved model."""
+        """Save the tokenizer or image processor in the folder of the model."""
         self.inputs.save_processor(folder)
 
 
@@ -199,18 +199,18 @@ def make_task(data: ClassificationData, settings: TaskSettings) -> Task:
 
     Args:
         data: Labelled examples in splits.
-        settings: What the user chose; without a task, that of the kind of data.
+        settings: The user's choices.
 
     Raises:
-        InputError: The task does not take such data, or the model's tokenizer or image processor
-            cannot be loaded.
+        InputError: The task needs another kind of data, or the tokenizer or image processor cannot
+            be loaded.
     """
-    name = settings.task or task_of_data(data.kind)
+    name = settings.task or default_task(data.kind)
     kind = TASKS[name]
     if kind.data_kind != data.kind:
         raise InputError(
-            f"--task {name}: needs {kind.data_kind} data, and {data.name} holds {data.kind} data. "
-            "Remove the flag, or name other data."
+            f"--task {name}: needs {kind.data_kind} data, but {data.name} contains {data.kind} "
+            "data. Remove the flag, or use other data."
         )
     labels = {split: data.labels(split) for split in data.splits}
     problem_type: Any = kind.problem_type()
@@ -222,7 +222,7 @@ def make_task(data: ClassificationData, settings: TaskSettings) -> Task:
 def forward_logits(model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
     """Call a model of transformers on `inputs` without its labels; return float32 logits.
 
-    A model in float64 keeps its logits in float64, so that a reference is not rounded.
+    The logits of a float64 model stay in float64, so that a reference is not rounded.
     """
     weight = next(model.parameters())
     moved: dict[str, Any] = {
@@ -235,5 +235,5 @@ def forward_logits(model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
 
 
 def _input_dtype(value: Tensor, weight: Tensor) -> torch.dtype:
-    """Without autocast, pixels must come in the dtype of 16-bit weights."""
+    """Return the dtype of the weights for floats: without autocast, pixels must have it."""
     return weight.dtype if value.is_floating_point() else value.dtype

@@ -14,11 +14,12 @@ from torch import Tensor
 from transformers import DataCollatorWithPadding
 
 from ampft.data.dataset import ClassificationData
-from ampft.data.steps import IntArray
+from ampft.data.steps import IntArray, varied_ids
 from ampft.models.embedding_gradient import reuse_gradient_memory
 from ampft.models.minilm import default_model
 from ampft.models.packing.families import packing_support
 from ampft.models.packing.install import install_packing, limit_kernel_caches, verify_packing
+from ampft.models.padding import padding_difference
 from ampft.models.pretrained import (
     enable_gradient_checkpointing,
     load_config,
@@ -28,7 +29,8 @@ from ampft.models.tokenizer import load_tokenizer, max_input_length
 from ampft.models.weights import LoadedModel
 from ampft.tasks.task import TaskSettings
 
-# Of float32 logits, relative to the largest: rounding is 1e-6 at most, a wrong mask 1e-2 and more.
+# Difference of float32 logits, relative to the largest: rounding is at most 1e-6, a wrong mask at
+# least 1e-2.
 PACKED_LOGITS_TOLERANCE = 1e-4
 
 
@@ -37,8 +39,8 @@ class TextExamples:
     """The tokens of one split.
 
     Attributes:
-        rows: Tokens per example, on disk where the data set is.
-        lengths: (n,) tokens after truncation.
+        rows: Tokens of each example, on disk if the data set is.
+        lengths: (n,) number of tokens after truncation.
         collator: Pads a list of examples to one length.
     """
 
@@ -87,28 +89,37 @@ class TextInputs:
         if settings.gradient_checkpointing:
             enable_gradient_checkpointing(model)
         reuse_gradient_memory(model)
-        padding_free, reason = self._remove_padding(model, wanted=settings.remove_padding)
+        padding_free, reason = self._remove_padding(model, requested=settings.remove_padding)
+        if not padding_free:
+            notes = (*notes, *self._notes_on_padding(model))
         return LoadedModel(model, self.model_name, padding_free, (*notes, reason))
 
-    def _remove_padding(self, model: Any, *, wanted: bool) -> tuple[bool, str]:
-        if not wanted:
-            return False, "padded path: --padding asks for it; micro-batches sorted by length"
+    def _notes_on_padding(self, model: Any) -> tuple[str, ...]:
+        """Return a warning if the model's results depend on padding."""
+        examples = self.tokens["train"]
+        difference = padding_difference(model, examples.collate(varied_ids(examples.lengths)))
+        if difference <= PACKED_LOGITS_TOLERANCE:
+            return ()
+        return (
+            f"its results depend on padding: logits of a padded batch differ by {difference:.1%} "
+            "from those of each text alone, so that gradients and predictions depend on how texts "
+            "are batched. With --per_device_train_batch_size 1 and --per_device_eval_batch_size 1 "
+            "they do not",
+        )
+
+    def _remove_padding(self, model: Any, *, requested: bool) -> tuple[bool, str]:
+        if not requested:
+            return False, "padded path: requested by --padding; micro-batches sorted by length"
         support = packing_support(model)
         if not support.supported:
             return False, f"padded path: {support.reason}; micro-batches sorted by length"
-        limit_kernel_caches()  # before the first product
-        difference = verify_packing(model, self._varied_lengths())
+        limit_kernel_caches()  # must precede the first product
+        examples = self.tokens["train"]
+        difference = verify_packing(model, examples.collate(varied_ids(examples.lengths)))
         if not difference <= PACKED_LOGITS_TOLERANCE:
             return False, f"padded path: logits without padding differ by {difference:.1e}"
         install_packing(model)
         return True, f"padding-free path: {support.reason} (logits equal within {difference:.0e})"
-
-    def _varied_lengths(self) -> Mapping[str, Tensor]:
-        """Return a batch of a few training examples from the shortest to the longest."""
-        examples = self.tokens["train"]
-        by_length = np.argsort(examples.lengths, kind="stable")
-        ids = by_length[np.linspace(0, len(by_length) - 1, num=4).astype(np.int64)]
-        return examples.collate(np.unique(ids))
 
     def references(self, split: str, rows: slice) -> Mapping[str, Sequence[str]]:
         """Return the texts of the examples `rows`, one column per input column."""
@@ -125,8 +136,8 @@ def prepare_inputs(data: ClassificationData, settings: TaskSettings) -> TextInpu
     """Tokenize `data` for the model that `settings` names.
 
     Raises:
-        InputError: The tokenizer or the configuration cannot be loaded, the tokenizer knows no
-            words, or it cannot pad.
+        InputError: The tokenizer or the configuration cannot be loaded, or the tokenizer has no
+            vocabulary or no padding token.
     """
     model_path, model_name = default_model(settings.model_name_or_path)
     tokenizer = load_tokenizer(model_path, trust_remote_code=settings.trust_remote_code)
@@ -138,7 +149,7 @@ def prepare_inputs(data: ClassificationData, settings: TaskSettings) -> TextInpu
         rows, lengths, truncated = _tokenize(name, split, data.input_columns, tokenizer, max_length)
         if truncated:
             share = f"{truncated} of {len(lengths)} texts ({truncated / len(lengths):.1%})"
-            notes.append(f"{name}: {share} cut at {max_length} tokens")
+            notes.append(f"{name}: {share} truncated to {max_length} tokens")
         tokens[name] = TextExamples(rows, lengths, collator)
     return TextInputs(data, tuple(notes), model_path, model_name, tokenizer, tokens, max_length)
 
@@ -173,15 +184,15 @@ def _tokenize(
 def _were_truncated(
     lengths: list[int], batch: dict[str, list[str]], columns: tuple[str, ...], tokenizer: Any
 ) -> list[bool]:
-    """Tell for each example of a batch whether its text is longer than its tokens."""
+    """Return for each example of a batch whether it was truncated."""
     longest = max(lengths)
-    suspects = [index for index, length in enumerate(lengths) if length == longest]
-    whole = tokenizer(
-        *([batch[column][index] for index in suspects] for column in columns),
+    candidates = [index for index, length in enumerate(lengths) if length == longest]
+    untruncated = tokenizer(
+        *([batch[column][index] for index in candidates] for column in columns),
         truncation=False,
         verbose=False,
     )
     truncated = [False] * len(lengths)
-    for index, ids in zip(suspects, whole["input_ids"], strict=True):
+    for index, ids in zip(candidates, untruncated["input_ids"], strict=True):
         truncated[index] = len(ids) > longest
     return truncated

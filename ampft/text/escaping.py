@@ -9,6 +9,7 @@ import unicodedata
 HOSTILE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 # Persian and the Indic scripts use these two to spell words.
 SPELLING_JOINERS = frozenset("\u200c\u200d")
+_SPACES = re.compile(r"[ \t\r\n\f\v]+")
 
 _URL_CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+@")
 _URL_SECRET = re.compile(
@@ -37,6 +38,11 @@ def inert_lines(text: str) -> str:
 def without_credentials(text: str) -> str:
     """Return `text` without the passwords and tokens of the URLs in it."""
     return _URL_SECRET.sub(r"\1=REDACTED", _URL_CREDENTIALS.sub("", text))
+
+
+def one_line(text: str) -> str:
+    """Return `text` inert, with every run of spaces and line breaks as one space."""
+    return inert(_SPACES.sub(" ", text).strip())
 
 
 def display_width(text: str) -> int:

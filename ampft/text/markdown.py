@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
 
 from ampft.text.escaping import inert
 
@@ -37,19 +36,6 @@ def prose(text: str) -> str:
 def metadata_text(text: str) -> str:
     """Return `text` for a value of the card's YAML, escaped in case that is shown as Markdown."""
     return _SPECIAL_IN_METADATA.sub(_escaped, inert(text))
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> str:
-    """Return a Markdown table.
-
-    Args:
-        header: Column names.
-        rows: Cells; untrusted text must be escaped by `code` or `prose`.
-        left: Number of leading columns that are aligned left; the others contain numbers.
-    """
-    rule = [":---" if column < left else "---:" for column in range(len(header))]
-    lines = [header, rule, *rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
 def _escaped(match: re.Match[str]) -> str:

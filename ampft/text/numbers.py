@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 MINUS = "\N{MINUS SIGN}"
 PLUS_MINUS = "\N{PLUS-MINUS SIGN}"
 NOT_MEASURED = "-"
+T = TypeVar("T")
+
+
+def or_dash(value: T | None, text: Callable[[T], str]) -> str:
+    """Return a value as text; "-" for None."""
+    return NOT_MEASURED if value is None else text(value)
 
 
 def decimals_for_margin(margin: float) -> int:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from ampft.text.escaping import display_width, inert
+from ampft.text.escaping import display_width, inert, one_line
 from ampft.text.markdown import code, prose
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 GAP = "  "
 
@@ -77,35 +80,39 @@ def markdown_table(table: Table) -> str:
     lines = [[_in_markdown(cell) for cell in table.header], rule]
     lines += [[_in_markdown(cell) for cell in row] for row in table.rows]
     body = "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
-    return "\n\n".join(part for part in (table.title, body, table.note) if part)
+    title = f"{prose(table.title)}:" if table.title else ""
+    return "\n\n".join(part for part in (title, body, prose(table.note)) if part)
 
 
-def html_table(table: Table, *, class_: str = "") -> str:
-    """Return the table as an HTML element in which every cell is inert.
+def html_table(table: Table) -> Markup:
+    """Return the table as an HTML element, with its title as the caption and without its note.
 
-    Args:
-        table: Table, whose title becomes the caption and whose note a paragraph after the table.
-        class_: CSS class of the element.
+    Every cell is inert, except for `Markup`, which is inserted unchanged.
     """
-    from markupsafe import Markup, escape
+    from markupsafe import Markup
 
-    def row(cells: Sequence[Cell], tag: str) -> str:
+    def row(cells: Sequence[Cell], *, is_header: bool = False) -> Markup:
         parts = []
         for column, cell in enumerate(cells):
-            name = "th" if tag == "th" or column == 0 else "td"
-            scope = f' scope="{"col" if tag == "th" else "row"}"' if name == "th" else ""
+            tag = "th" if is_header or column == 0 else "td"
+            scope = f' scope="{"col" if is_header else "row"}"' if tag == "th" else ""
             css_class = "" if column < table.left else ' class="number"'
-            parts.append(f"<{name}{scope}{css_class}>{_in_html(cell)}</{name}>")
-        return f"<tr>{''.join(parts)}</tr>"
+            parts.append(Markup(f"<{tag}{scope}{css_class}>{{}}</{tag}>").format(_in_html(cell)))
+        return Markup("<tr>{}</tr>").format(Markup("").join(parts))
 
-    caption = f"<caption>{escape(table.title)}</caption>" if table.title else ""
-    body = "\n".join(row(cells, "td") for cells in table.rows)
-    attribute = f' class="{escape(class_)}"' if class_ else ""
-    note = f"\n<p>{escape(table.note)}</p>" if table.note else ""
-    return Markup(
-        f"<table{attribute}>{caption}\n<thead>{row(table.header, 'th')}</thead>\n"
-        f"<tbody>\n{body}\n</tbody>\n</table>{note}"
+    caption = Markup("<caption>{}</caption>").format(one_line(table.title)) if table.title else ""
+    header = row(table.header, is_header=True) if any(table.header) else ""
+    return Markup("<table>{}\n<thead>{}</thead>\n<tbody>\n{}\n</tbody>\n</table>").format(
+        caption, header, Markup("\n").join(map(row, table.rows))
     )
+
+
+def isolated(text: str) -> Markup:
+    """Return untrusted text as HTML, inert, escaped and isolated in its text direction."""
+    from markupsafe import Markup
+
+    line = one_line(text)
+    return Markup("<bdi>{}</bdi>").format(line) if line else Markup('<i class="none">blank</i>')
 
 
 def _plain(cell: Cell) -> str:
@@ -119,11 +126,7 @@ def _in_markdown(cell: Cell) -> str:
 
 
 def _in_html(cell: Cell) -> str:
-    from markupsafe import escape
-
-    if isinstance(cell, str):
-        return str(escape(cell))
-    return f"<bdi>{escape(inert(cell.text))}</bdi>"
+    return cell if isinstance(cell, str) else isolated(cell.text)
 
 
 def _aligned(row: Sequence[str], widths: Sequence[int], left: int, width: int | None) -> list[str]:

@@ -26,7 +26,8 @@ COMPENSATION = "compensation"
 # Elements converted to float32 at a time, so that temporaries fit into a CPU's cache, and a GPU
 # needs few kernel launches.
 _CHUNK_SIZE_ON_CPU = 2**18
-_CHUNK_SIZE = 2**22
+_CHUNK_SIZE = 2**24
+_Tensors = dict[str, Tensor]
 
 
 class BFloat16AdamW(Optimizer):
@@ -70,29 +71,46 @@ class BFloat16AdamW(Optimizer):
         assert closure is None, "closures are not supported"
         generators: dict[torch.device, torch.Generator] = {}
         for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                state = self._state_of(parameter)
-                device = parameter.device
-                if device not in generators:
-                    generators[device] = _generator(self._seed, int(state["step"]), device)
-                for chunk in _chunks(parameter, state):
-                    update = _update(chunk, state["step"], group)
+            trained = [parameter for parameter in group["params"] if parameter.grad is not None]
+            for batch in _batches(trained, [self._state_of(parameter) for parameter in trained]):
+                step, device = batch[0][1]["step"], batch[0][0].device
+                if self._rounding == STOCHASTIC and device not in generators:
+                    generators[device] = _generator(self._seed, step, device)
+                for chunk in _chunks([_tensors_of(*entry) for entry in batch]):
+                    update = _update(chunk, step, group)
                     if self._rounding == KAHAN:
                         add_with_compensation(chunk["weight"], chunk[COMPENSATION], update)
                     else:
                         add_stochastically(chunk["weight"], update, generators[device])
-                state["step"] += 1
+                for _, state in batch:
+                    state["step"] += 1
 
     def _state_of(self, parameter: Tensor) -> dict[str, Any]:
         state = self.state[parameter]
         if not state:
-            state["step"] = torch.zeros((), dtype=torch.float32)
+            state["step"] = 0
             extra = (COMPENSATION,) if self._rounding == KAHAN else ()
             for name in ("exp_avg", "exp_avg_sq", *extra):
                 state[name] = torch.zeros_like(parameter)
         return state
+
+
+def _batches(
+    parameters: list[Tensor], states: list[dict[str, Any]]
+) -> Iterator[list[tuple[Tensor, dict[str, Any]]]]:
+    """Yield parameters with their states: one at a time on a CPU, several small ones elsewhere."""
+    batch: list[tuple[Tensor, dict[str, Any]]] = []
+    size, key = 0, None
+    for parameter, state in zip(parameters, states, strict=True):
+        new_size, new_key = size + parameter.numel(), (parameter.device, state["step"])
+        fits = new_key == key and parameter.device.type != "cpu" and new_size <= _CHUNK_SIZE
+        if batch and not fits:
+            yield batch
+            batch, new_size = [], parameter.numel()
+        batch.append((parameter, state))
+        size, key = new_size, new_key
+    if batch:
+        yield batch
 
 
 def _generator(seed: int, step: int, device: torch.device) -> torch.Generator:
@@ -101,28 +119,49 @@ def _generator(seed: int, step: int, device: torch.device) -> torch.Generator:
     return torch.Generator(device).manual_seed(mixed)
 
 
-def _chunks(parameter: Tensor, state: dict[str, Any]) -> Iterator[dict[str, Tensor]]:
-    """Yield views of a parameter, its gradient and its state, in chunks of elements."""
-    tensors = {"weight": parameter.detach(), "grad": parameter.grad, **state}
-    del tensors["step"]
-    size = _CHUNK_SIZE_ON_CPU if parameter.device.type == "cpu" else _CHUNK_SIZE
-    if parameter.numel() <= size or not all(t.is_contiguous() for t in tensors.values()):
+def _tensors_of(parameter: Tensor, state: dict[str, Any]) -> _Tensors:
+    assert parameter.grad is not None
+    moments = {name: value for name, value in state.items() if name != "step"}
+    return {"weight": parameter.detach(), "grad": parameter.grad, **moments}
+
+
+def _chunks(batch: list[_Tensors]) -> Iterator[_Tensors]:
+    """Yield the tensors of a batch, to be changed in place: concatenated, or parts of a large one.
+
+    Args:
+        batch: Weight, gradient and state of each parameter.
+    """
+    if len(batch) > 1:
+        joined = {name: torch.cat([t[name].reshape(-1) for t in batch]) for name in batch[0]}
+        yield joined
+        sizes = [tensors["weight"].numel() for tensors in batch]
+        for name in joined.keys() - {"grad"}:
+            targets = [tensors[name] for tensors in batch]
+            parts = joined[name].split(sizes)
+            views = [part.view(t.shape) for part, t in zip(parts, targets, strict=True)]
+            torch._foreach_copy_(targets, views)
+        return
+    (tensors,) = batch
+    weight = tensors["weight"]
+    size = _CHUNK_SIZE_ON_CPU if weight.device.type == "cpu" else _CHUNK_SIZE
+    if weight.numel() <= size or not all(t.is_contiguous() for t in tensors.values()):
         yield tensors
         return
     split = [tensor.view(-1).split(size) for tensor in tensors.values()]
-    for views in zip(*split, strict=True):
-        yield dict(zip(tensors, views, strict=True))
+    for parts_of_all in zip(*split, strict=True):
+        yield dict(zip(tensors, parts_of_all, strict=True))
 
 
-def _update(chunk: dict[str, Tensor], step: Tensor, group: dict[str, Any]) -> Tensor:
+def _update(chunk: _Tensors, step: int, group: dict[str, Any]) -> Tensor:
     """Update both moments, and return what AdamW adds to the weight, in float32."""
     names = ("grad", "exp_avg", "exp_avg_sq")
     grad, exp_avg, exp_avg_sq = (chunk[name].float() for name in names)
     # A step from zero weights returns the update unrounded; weight decay is applied below.
     update = torch.zeros_like(grad)
     device = grad.device
+    step_before = torch.full((), float(step), device=device)  # filled there: nothing is copied
     adamw(
-        [update], [grad], [exp_avg], [exp_avg_sq], [], [step.to(device, copy=True)],
+        [update], [grad], [exp_avg], [exp_avg_sq], [], [step_before],
         fused=device.type in {"cpu", "cuda"}, amsgrad=False, beta1=group["betas"][0],
         beta2=group["betas"][1], lr=group["lr"], weight_decay=0.0, eps=group["eps"],
         maximize=False,

@@ -1,11 +1,12 @@
-"""Measurements of the first optimizer step: its dtypes, its memory and its random state."""
+"""Measurements of the first optimizer step, and checks of the dtypes of random later ones."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from random import Random
 from types import TracebackType
 from typing import Any
 
@@ -14,13 +15,23 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from ampft.precision.executed import ExecutedDtypes, ProductRecorder, state_bytes, tensor_bytes
+from ampft.errors import PrecisionContradicted
+from ampft.precision.executed import (
+    ExecutedDtypes,
+    ProductRecorder,
+    contradiction,
+    state_bytes,
+    tensor_bytes,
+)
 from ampft.precision.resolve import Precision
+
+# Share of the later steps whose products are recorded, so that recording costs next to nothing.
+CHECKED_SHARE = 1 / 200
 
 
 @dataclass
 class FirstStep:
-    """Measures only the first optimizer step.
+    """Measures the first optimizer step, and checks the dtypes of random later ones.
 
     Attributes:
         precision: Precision requested for the step.
@@ -34,6 +45,8 @@ class FirstStep:
     executed: ExecutedDtypes | None = None
     memory: dict[str, int] | None = None
     random_state: str | None = None
+    # Its own generator: the same steps in all processes, and no draw from those of the training.
+    _draws: Random = field(default_factory=lambda: Random(0), repr=False)
 
     @contextmanager
     def measured(self, model: nn.Module, optimizer: Any) -> Iterator[None]:
@@ -42,6 +55,10 @@ class FirstStep:
         Args:
             model: Model, whose gradients must not be cleared inside the context.
             optimizer: Optimizer as prepared by Accelerate.
+
+        Raises:
+            PrecisionContradicted: A later step used other dtypes than the mode. The caller judges
+                the first one by `executed`.
         """
         if self.executed is None:
             recorder, saved = ProductRecorder(self.precision), SavedBytes(model.parameters())
@@ -56,11 +73,30 @@ class FirstStep:
                 "optimizer_state": 0,
                 "activations": saved.peak,
             }
+        elif self._draws.random() < CHECKED_SHARE:
+            with self.checked("a later step"):
+                yield
         else:
             yield
         # A step that fp16 skips does not create the optimizer state.
         if self.memory is not None and self.memory["optimizer_state"] == 0:
             self.memory["optimizer_state"] = state_bytes(optimizer.optimizer)
+
+    @contextmanager
+    def checked(self, where: str) -> Iterator[None]:
+        """Return a context that checks the dtypes of the products inside it.
+
+        Args:
+            where: What the context contains, for the message.
+
+        Raises:
+            PrecisionContradicted: They are not those of the mode.
+        """
+        with ProductRecorder(self.precision) as recorder:
+            yield
+        wrong = contradiction(self.precision, recorder.census(), where=where)
+        if wrong is not None:
+            raise PrecisionContradicted(wrong)
 
 
 def _random_state() -> str:

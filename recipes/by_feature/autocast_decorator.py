@@ -1,9 +1,9 @@
-"""Autocast as a decorator of `forward`, for models that run in threads or in others' loops.
+"""Autocast as a decorator of `forward`, for models that other threads or programs call.
 
     python recipes/by_feature/autocast_decorator.py bf16
 
-Autocast belongs to a thread: a model that DataParallel, or a server, calls in a thread of its own
-does not see the caller's. After https://docs.pytorch.org/docs/stable/notes/amp_examples.html,
+Autocast applies to one thread. A model that DataParallel or a server calls in another thread does
+not use the autocast of the caller. After https://docs.pytorch.org/docs/stable/notes/amp_examples.html,
 "Working with multiple GPUs".
 """
 
@@ -18,7 +18,7 @@ import ampft
 
 
 class Classifier(nn.Module):
-    """A network that computes in a precision wherever it is called."""
+    """A network that uses its precision in every thread."""
 
     def __init__(self, precision: ampft.Precision) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A differentiable function of your own that autocast handles: products in 16 bits, exp in float32.
+"""Your own differentiable function with autocast: matrix products in 16 bits, exp in float32.
 
     python recipes/by_feature/custom_function.py fp16
 
@@ -24,7 +24,7 @@ class Swish(torch.autograd.Function):
     @staticmethod
     @torch.amp.custom_fwd(device_type=DEVICE.type, cast_inputs=torch.float32)  # type: ignore[untyped-decorator]
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        """Return x / (1 + exp(-x)) in float32, whatever the caller's autocast."""
+        """Return x / (1 + exp(-x)) in float32, regardless of autocast."""
         ctx.save_for_backward(x)
         return x / (1 + torch.exp(-x))
 

@@ -1,9 +1,9 @@
-"""Gradient accumulation that changes nothing: the gradient is that of the whole effective batch.
+"""Exact gradient accumulation: the result is the gradient of the whole effective batch.
 
     python recipes/by_feature/gradient_accumulation.py fp16
 
-A mean over each micro-batch weighs the examples of a short one too much. Here each micro-batch adds
-a sum, divided by the weight of the whole step. After
+A mean over each micro-batch would give the examples of a small one too much weight. Here each
+micro-batch adds a sum, divided by the weight of the step. After
 https://docs.pytorch.org/docs/stable/notes/amp_examples.html, "Gradient accumulation".
 """
 
@@ -33,7 +33,7 @@ def main(mode: str = "fp32", *, epochs: int = 6, micro_batches: int = 4) -> None
 
     with ampft.numerics(precision):
         for epoch in range(epochs):
-            for step_batch in step_batches.epoch(epoch):  # the last step of an epoch is shorter
+            for step_batch in step_batches.epoch(epoch):  # the last step of an epoch is smaller
                 for micro_batch in step_batch:
                     x, y = micro_batch.inputs["x"], micro_batch.inputs["y"]
                     with autocast:

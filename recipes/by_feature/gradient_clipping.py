@@ -1,4 +1,4 @@
-"""Gradient clipping: unscale before the norm is taken, so that it is the norm of the gradient.
+"""Gradient clipping: unscale first, so that the norm is that of the unscaled gradient.
 
     python recipes/by_feature/gradient_clipping.py fp16
 
@@ -15,7 +15,7 @@ import ampft
 
 
 def main(mode: str = "fp32", *, epochs: int = 6) -> None:
-    """Train in `mode` with gradients of norm 1 or less, and print the accuracy."""
+    """Train in `mode` with gradient norms of at most 1, and print the accuracy."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     precision = ampft.resolve(mode, device)
     autocast = torch.autocast(device.type, precision.compute_dtype, enabled=precision.uses_autocast)
@@ -33,7 +33,7 @@ def main(mode: str = "fp32", *, epochs: int = 6) -> None:
                 with autocast:
                     loss = nn.functional.cross_entropy(model(images[batch]), labels[batch])
                 scaler.scale(loss).backward()
-                scaler.unscale_(optimizer)  # the gradient, no longer times the loss scale
+                scaler.unscale_(optimizer)  # divides by the loss scale
                 nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
                 scaler.step(optimizer)  # skipped if a gradient is infinite or NaN
                 scaler.update()

@@ -1,4 +1,4 @@
-"""Gradient penalty: the loss contains the squared norm of its own gradient.
+"""Gradient penalty: the loss includes the squared norm of its gradient.
 
     python recipes/by_feature/gradient_penalty.py fp16
 
@@ -32,11 +32,11 @@ def main(mode: str = "fp32", *, epochs: int = 6) -> None:
             for batch in torch.randperm(1397, device=device).split(32):
                 with autocast:
                     loss = nn.functional.cross_entropy(model(images[batch]), labels[batch])
-                # Small gradients must not vanish in float16: scale the loss that they are of, ...
+                # Scale the loss, so that small gradients do not become 0 in float16, ...
                 scaled_grads = torch.autograd.grad(
                     scaler.scale(loss), list(model.parameters()), create_graph=True
                 )
-                # ... and divide the scale out before the penalty, which is on the gradients.
+                # ... and unscale the gradients before computing their penalty.
                 grads = [grad / scaler.get_scale() for grad in scaled_grads]
                 with autocast:
                     penalty = torch.stack([grad.pow(2).sum() for grad in grads]).sum()

@@ -16,7 +16,7 @@ import ampft
 
 
 def main(mode: str = "fp32", *, epochs: int = 6) -> None:
-    """Train two classifiers in `mode`, each also on what the other one says; print accuracies."""
+    """Train two classifiers in `mode`, each also on the other's output, and print accuracies."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     precision = ampft.resolve(mode, device)
     autocast = torch.autocast(device.type, precision.compute_dtype, enabled=precision.uses_autocast)
@@ -37,11 +37,11 @@ def main(mode: str = "fp32", *, epochs: int = 6) -> None:
                 with autocast:
                     logits = [model(images[batch]) for model in models]
                     losses = [nn.functional.cross_entropy(each, labels[batch]) for each in logits]
-                    apart = nn.functional.mse_loss(*(each.softmax(dim=1) for each in logits))
+                    difference = nn.functional.mse_loss(*(each.softmax(dim=1) for each in logits))
                 for loss in losses:
-                    scaler.scale(loss + apart).backward(retain_graph=True)
+                    scaler.scale(loss + difference).backward(retain_graph=True)
                 for optimizer in optimizers:
-                    scaler.step(optimizer)  # each skips on its own infinities or NaNs
+                    scaler.step(optimizer)  # skipped if its gradients are infinite or NaN
                 scaler.update()  # once, after all optimizers
                 for optimizer in optimizers:
                     optimizer.zero_grad()

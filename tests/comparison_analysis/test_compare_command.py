@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from run_folders import SEEDS, predicted, write_run, write_runs
+from running import call_here
 
 from ampft import cli
 from ampft.comparison.analysis.compare import compare_folders
@@ -93,7 +94,7 @@ def test_the_same_runs_give_the_same_bytes(tmp_path):
 @pytest.mark.slow
 def test_real_runs_are_compared(tmp_path, capsys):
     for mode in ("fp32", "bf16"):
-        done = command(
+        done = call_here(
             "recipes/classify.py", "--dataset_name=digits", f"--mixed_precision={mode}",
             "--max_train_steps=8", "--evaluate_fp32", "--use_cpu", "--cpu_threads=1",
             *(f"--max_{split}_samples=64" for split in ("train", "eval", "predict")),

@@ -15,7 +15,7 @@ from ampft.comparison.analysis.curves import MAX_POINTS
 from ampft.comparison.statistics.interval import estimate_difference
 from ampft.comparison.statistics.jackknife import jackknife_differences
 from ampft.comparison.statistics.mcnemar import mcnemar_mid_p
-from ampft.metrics.scores import flat_scores
+from ampft.metrics.scores import scalar_scores
 from ampft.metrics.sums import ACCURACY, single_label_sums
 
 FEW = SEEDS[:3]
@@ -36,7 +36,7 @@ def test_metrics_and_differences(tmp_path):
     assert arm.metrics["log_loss"].per_seed[2] == pytest.approx(
         -0.935 * math.log(0.8) - 0.065 * math.log(0.1), rel=1e-5
     )
-    report = flat_scores(labels(), predicted(BF16[0]), 3)
+    report = scalar_scores(labels(), predicted(BF16[0]), 3)
     for name in ("accuracy", "macro_f1", "balanced_accuracy", "matthews"):
         assert arm.metrics[name].per_seed[0] == pytest.approx(report[name], abs=1e-12)
     assert comparison.margin_share_of_errors == pytest.approx(0.01 / 0.05)

@@ -19,7 +19,7 @@ import os, signal, subprocess, sys, time
 run = '''
 import signal, sys, time
 def stop(number, frame):
-    time.sleep(1)
+    time.sleep(0.3)
     open(sys.argv[1], "w").write("interrupted")
     sys.exit(143)
 signal.signal(signal.SIGTERM, stop)

@@ -14,6 +14,7 @@ import pytest
 from planned import plan
 
 from ampft.arguments import parse_compare_arguments
+from ampft.comparison.execution.folder import log_file, run_folder
 from ampft.comparison.execution.launch import check_no_process_left, run_command
 from ampft.comparison.execution.session import open_comparison
 from ampft.errors import InputError
@@ -62,7 +63,7 @@ def test_no_run_starts_beside_one_that_outlived_its_comparison(tmp_path):
     folder = tmp_path / "cmp"
     with opened(folder) as session:
         first, second = session.missing()[:2]
-        left = survivor(session.log(first))
+        left = survivor(log_file(session.folder.path, first))
         try:
             for run in (first, second):
                 with pytest.raises(
@@ -72,8 +73,8 @@ def test_no_run_starts_beside_one_that_outlived_its_comparison(tmp_path):
             with pytest.raises(
                 InputError, match=rf"a killed comparison is still running \(process {left.pid}\)"
             ):
-                run_command([sys.executable, "-c", ""], session.log(first))
-            assert session.log(first).read_text() == f"{left.pid}\n"
+                run_command([sys.executable, "-c", ""], log_file(session.folder.path, first))
+            assert log_file(session.folder.path, first).read_text() == f"{left.pid}\n"
             assert not (tmp_path / "ran").exists()
         finally:
             left.kill()
@@ -85,7 +86,7 @@ def test_no_run_starts_beside_one_that_outlived_its_comparison(tmp_path):
 def test_no_run_starts_beside_one_of_another_process(tmp_path):
     with (
         opened(tmp_path / "cmp") as session,
-        RunFolder(session.run_folder(session.missing()[-1])),
+        RunFolder(run_folder(session.folder.path, session.missing()[-1])),
         pytest.raises(
             InputError, match=rf"another run is writing to this folder \(process {os.getpid()}\)"
         ),

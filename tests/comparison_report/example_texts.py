@@ -45,7 +45,7 @@ def _mode(mode: str, execution: str, error: float) -> dict[str, JSONValue]:
     }
 
 
-# A `Yardstick.as_dict()` after a round trip through JSON.
+# A `Yardstick` after a round trip through JSON.
 YARDSTICK: Mapping[str, JSONValue] = {
     "settings": {
         "modes": ["fp32", "bf16", "fp16"],

@@ -8,9 +8,10 @@ from example_comparison import broken, realistic
 
 import ampft.comparison.report
 from ampft.comparison.report.arm_styles import LAST, arm_styles
-from ampft.comparison.report.classes import largest_confusions, matrix_cells
 from ampft.comparison.report.curve_charts import loss_chart, scale_chart, validation_chart
 from ampft.comparison.report.drawing import Axis, element, picture
+from ampft.comparison.report.html import matrix_cells
+from ampft.comparison.report.prediction_tables import confusions
 from ampft.comparison.report.strips import difference_axis, difference_strip
 
 STYLE = (Path(ampft.comparison.report.__file__).parent / "style.css").read_text(encoding="utf-8")
@@ -120,11 +121,15 @@ def test_shades_grow_with_the_share_of_the_row():
 
 
 def test_the_largest_confusions_come_first():
-    arms = [replace(realistic().arms[0], confusion=m) for m in (((9, 1), (2, 5)), ((9, 4), (0, 7)))]
-    confusions = largest_confusions(arms, ("a", "b"))
-    assert [(c.label, c.predicted, c.counts) for c in confusions] == [
-        ("a", "b", (1, 4)),
-        ("b", "a", (2, 0)),
+    base = realistic().arms[0]
+    arms = tuple(
+        replace(base, confusion=matrix)
+        for matrix in (((9, 1, 0), (2, 5, 0), (0, 0, 1)), ((9, 4, 0), (0, 7, 0), (0, 0, 1)))
+    )
+    table = confusions(replace(realistic(), arms=arms, label_names=("a", "b", "c")))
+    assert [tuple(getattr(cell, "text", cell) for cell in row) for row in table.rows] == [
+        ("a", "b", "1", "4"),
+        ("b", "a", "2", "0"),
     ]
 
 
@@ -133,7 +138,7 @@ def test_contrast_of_text_and_of_lines(theme):
     colours = dict(
         re.findall(r"--(\w+): (#\w+);", re.findall(r":root \{(.*?)\}", STYLE, re.S)[theme])
     )
-    for name in ("ink", "quiet", "notice", "wrong"):
+    for name in ("ink", "quiet", "notice"):
         assert contrast(colours[name], colours["page"]) >= 4.5, name
     for number in range(LAST + 1):
         assert contrast(colours[f"a{number}"], colours["page"]) >= 3, number

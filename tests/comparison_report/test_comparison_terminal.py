@@ -60,20 +60,20 @@ def test_the_results_are_shown():
     assert f"{100 * abs(bf16.difference.estimate):.1f} (" in row
     assert f" {bf16.speed.ratio:.2f} " in row
     assert f" {bf16.memory.peak / 2**20:.0f} " in row
-    assert row.endswith("native")
+    assert row.split()[1] == "native"
 
 
 def test_the_baseline_has_no_difference_and_an_emulated_mode_no_ranking():
     table = mode_table(realistic()).split("\n")
     assert "(" not in table[2]
-    assert table[5].endswith("emulated")
+    assert table[5].startswith("fp16     emulated ")
     assert " - " in table[5]
 
 
 def test_incomplete_arms_are_shown():
     text = terminal_text(broken())
-    assert re.search(r"^fp16 .* unstable, 1 of 2 .* emulated$", text, flags=re.MULTILINE)
-    assert re.search(r"^fp8 .* failed, 2 of 2 .* native$", text, flags=re.MULTILINE)
+    assert re.search(r"^fp16 +emulated .* unstable, 1 of 2 ", text, flags=re.MULTILINE)
+    assert re.search(r"^fp8 +native .* failed, 2 of 2 ", text, flags=re.MULTILINE)
     assert "(no CI)" in text
     assert "! 2 seeds: no intervals" in text
 

@@ -156,6 +156,19 @@ def test_labels_at_the_ends_of_lines_do_not_overlap(opened):
         assert all(b - a >= 12 for a, b in itertools.pairwise(tops))
 
 
+def test_scales_are_as_wide_as_the_strips_below(opened):
+    browser, *_ = opened
+    for screen in (PHONE, DESK):
+        show(browser, screen)
+        places = browser.execute_script("""
+            const ends = e => { const b = e.getBoundingClientRect(); return [b.left, b.right]; };
+            return [...document.querySelectorAll('svg.head')].map(head => [
+                ends(head), ends(head.closest('table').querySelector('.strip'))])""")
+        assert places
+        for head, strip in places:
+            assert head == pytest.approx(strip, abs=0.5)
+
+
 def test_light_dark_and_print_themes(opened):
     browser, *_ = opened
     colours = []

@@ -11,7 +11,7 @@ from ampft.data.request import DataRequest
 from ampft.data.sources.digits import load_digits
 from ampft.data.sources.stdlib import (
     CLASSES,
-    FEWEST_TEXTS,
+    MIN_TEXTS,
     docstrings,
     first_paragraph,
     load_stdlib,
@@ -29,7 +29,7 @@ def test_stdlib_has_twelve_classes_of_ninety_texts(stdlib):
     counts = Counter(stdlib.label_names[label] for label in labels)
     assert set(counts) == set(CLASSES)
     assert len(CLASSES) == 12
-    assert min(counts.values()) >= FEWEST_TEXTS == 90
+    assert min(counts.values()) >= MIN_TEXTS == 90
 
 
 def test_no_text_of_stdlib_stands_twice(stdlib):
@@ -92,7 +92,7 @@ def test_a_library_without_sources_is_refused(tmp_path):
 
 
 def test_unknown_configuration_is_refused():
-    with pytest.raises(InputError, match=r"got 'sumary'; .*Did you mean 'summary'"):
+    with pytest.raises(InputError, match=r"received 'sumary'; .*Did you mean 'summary'"):
         load_data(DataRequest(dataset_config_name="sumary"))
 
 

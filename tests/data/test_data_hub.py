@@ -1,4 +1,4 @@
-"""Datasets of the hub, by stand-ins in folders."""
+"""Data sets of the hub, with folders in their place."""
 
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, Value
@@ -8,7 +8,7 @@ from ampft.data.load import load_data
 from ampft.data.request import DataRequest
 from ampft.errors import InputError
 
-WHOLE = {"validation_fraction": 0.0, "test_fraction": 0.0}
+NO_SPLITS = {"validation_fraction": 0.0, "test_fraction": 0.0}
 CLASSES = Features({"text": Value("string"), "label": ClassLabel(names=["pos", "neg"])})
 
 
@@ -19,15 +19,15 @@ def _offline(monkeypatch, tmp_path):
 
 
 def saved(folder, columns, features=None, **splits):
-    found = {"train": Dataset.from_dict(columns, features=features)}
+    data = {"train": Dataset.from_dict(columns, features=features)}
     for name, rows in splits.items():
-        found[name] = Dataset.from_dict(rows, features=features)
-    DatasetDict(found).save_to_disk(folder / "saved")
+        data[name] = Dataset.from_dict(rows, features=features)
+    DatasetDict(data).save_to_disk(folder / "saved")
     return str(folder / "saved")
 
 
 def load(name, **options):
-    return load_data(DataRequest(dataset_name=name, **{**WHOLE, **options}))
+    return load_data(DataRequest(dataset_name=name, **{**NO_SPLITS, **options}))
 
 
 def labels_of(data, split="train"):
@@ -67,7 +67,7 @@ def test_a_folder_of_parquet_files_stands_for_a_dataset(tmp_path):
     assert any("2 of 2 test rows have inputs that train has too" in note for note in data.notes)
 
 
-def test_withheld_test_labels_leave_the_split_out(tmp_path):
+def test_a_test_split_without_labels_is_left_out(tmp_path):
     test = {"text": ["d", "e"], "label": [-1, -1]}
     name = saved(tmp_path, {"text": ["a", "b"], "label": [0, 1]}, CLASSES, test=test)
     data = load(name)
@@ -75,7 +75,7 @@ def test_withheld_test_labels_leave_the_split_out(tmp_path):
     assert any("test split has no labels" in note for note in data.notes)
 
 
-def test_some_withheld_labels_are_refused(tmp_path):
+def test_some_missing_labels_are_refused(tmp_path):
     name = saved(tmp_path, {"text": ["a", "b", "c"], "label": [0, -1, 1]}, CLASSES)
     with pytest.raises(InputError, match=r"split train, row 2: .*--ignore_label"):
         load(name)
@@ -104,8 +104,16 @@ def test_columns_are_listed_with_their_types(tmp_path):
         InputError, match=r"'words' \(string\), 'more' \(string\), 'stars' \(int64\)"
     ):
         load(name)
-    data = load(name, label_column_name="stars", text_column_names=("words", "more"))
+    data = load(name, label_column_names=("stars",), text_column_names=("words", "more"))
     assert data.input_columns == ("words", "more")
+
+
+def test_columns_are_found_whatever_their_case_and_blanks(tmp_path):
+    rows = {"Text ": ["a", "b"], "Label": [0, 1]}
+    data = load(saved(tmp_path, rows, test={"Text ": ["c", "d"], "Label": [0, 1]}))
+    assert data.input_columns == ("text",)
+    assert labels_of(data, "test") == ["0", "1"]
+    assert any("'Text ' as 'text', 'Label' as 'label'" in note for note in data.notes)
 
 
 def picture(value):

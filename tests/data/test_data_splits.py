@@ -45,7 +45,7 @@ def test_equal_texts_stay_together_and_every_class_stays_in_training():
 
 
 @pytest.mark.parametrize(
-    ("given_splits", "sizes"),
+    ("existing", "sizes"),
     [
         ({"train"}, {"train": 70, "validation": 10, "test": 20}),
         ({"train", "test"}, {"train": 90, "validation": 10}),
@@ -53,18 +53,18 @@ def test_equal_texts_stay_together_and_every_class_stays_in_training():
         ({"train", "validation", "test"}, {"train": 100}),
     ],
 )
-def test_which_splits_are_made(given_splits, sizes):
-    made, said = missing_splits(
+def test_which_splits_are_made(existing, sizes):
+    new, note = missing_splits(
         np.arange(100) % 2,
         np.arange(100, dtype=np.uint64),
-        frozenset(given_splits),
+        frozenset(existing),
         validation_fraction=0.1,
         test_fraction=0.2,
         seed=0,
     )
-    assert {split: len(rows) for split, rows in made.items()} == sizes
-    assert (said is None) == (len(given_splits) == 3)
-    together = np.concatenate(list(made.values()))
+    assert {split: len(rows) for split, rows in new.items()} == sizes
+    assert (note is None) == (len(existing) == 3)
+    together = np.concatenate(list(new.values()))
     assert sorted(together.tolist()) == list(range(100))
 
 
@@ -96,10 +96,10 @@ def test_limits_keep_all_classes_of_a_sorted_file(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_train_samples": 0}, r"--max_train_samples: got 0"),
-        ({"validation_fraction": 1.0}, r"--validation_fraction: got 1\.0"),
-        ({"test_fraction": -0.1}, r"--test_fraction: got -0\.1"),
-        ({"validation_fraction": 0.5, "test_fraction": 0.5}, r"nothing is left for training"),
+        ({"max_train_samples": 0}, r"--max_train_samples: received 0"),
+        ({"validation_fraction": 1.0}, r"--validation_fraction: received 1\.0"),
+        ({"test_fraction": -0.1}, r"--test_fraction: received -0\.1"),
+        ({"validation_fraction": 0.5, "test_fraction": 0.5}, r"leaves nothing for training"),
         ({"validation_fraction": 0.001}, r"--validation_fraction: 100 training rows are too few"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Files and columns that have to go together: splits, pairs, labels."""
+"""Files and columns that must fit together: splits, pairs, labels."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -48,20 +48,49 @@ def test_columns_that_differ_between_splits_are_named(tmp_path):
 def test_a_wrong_label_column_lists_the_candidates(tmp_path):
     message = r"no column 'lable'.*'text' \(40 different\), 'label' \(2 different\).*'label'\?"
     with pytest.raises(InputError, match=message):
-        load(tmp_path, GOOD, label_column_name="lable")
+        load(tmp_path, GOOD, label_column_names=("lable",))
+
+
+def test_columns_are_found_whatever_their_case_and_blanks(tmp_path):
+    data = load(tmp_path, csv_of(ROWS, header="Text , Label"))
+    assert data.input_columns == ("text",)
+    assert rows_of(data) == ROWS
+    assert any("'Text ' as 'text', ' Label' as 'label'" in note for note in data.notes)
+    named = load(tmp_path, csv_of(ROWS, header="Words,Kind"), label_column_names=("kind",))
+    assert rows_of(named) == ROWS
+
+
+def test_a_column_that_is_spelled_exactly_is_preferred(tmp_path):
+    rows = [(text, label, label * 2) for text, label in ROWS]
+    data = load(tmp_path, csv_of(rows, header="text,label,Title"))
+    assert data.input_columns == ("text",)
+    data = load(tmp_path, csv_of(rows, header="Text,label,Title"), label_column_names=("Title",))
+    assert data.label_names == ("aa", "bb")
+
+
+def test_columns_that_differ_only_in_case_are_not_chosen_between(tmp_path):
+    rows = [(text, label, label) for text, label in ROWS]
+    with pytest.raises(InputError, match=r"several possible label columns: 'Label', 'LABEL'\."):
+        load(tmp_path, csv_of(rows, header="text,Label,LABEL"))
+
+
+def test_the_columns_of_another_split_are_found_whatever_their_case(tmp_path):
+    data = with_test(tmp_path, GOOD, csv_of([("new", "a")], header="TEXT,Label"))
+    assert rows_of(data, "test") == [("new", "a")]
+    assert any("test.csv" in note and "'TEXT' as 'text'" in note for note in data.notes)
 
 
 @pytest.mark.parametrize("names", [("label",), ("text", "text"), ("a", "b", "c")])
-def test_text_columns_have_to_be_one_or_two_others(tmp_path, names):
-    with pytest.raises(InputError, match=r"--text_column_names: got"):
+def test_text_columns_must_be_one_or_two_others(tmp_path, names):
+    with pytest.raises(InputError, match=r"--text_column_names: received"):
         load(tmp_path, GOOD, text_column_names=names)
 
 
 def test_rows_in_two_splits_are_counted_and_refused_when_asked(tmp_path):
     test = csv_of([("text 0", "a"), ("text 1", "a"), ("new", "a")])
     data = with_test(tmp_path, GOOD, test)
-    said = "2 of 3 test rows have inputs that train has too, 1 of them with another label"
-    assert any(said in note for note in data.notes)
+    note = "2 of 3 test rows have inputs that train has too, 1 of them with another label"
+    assert any(note in other for other in data.notes)
     with pytest.raises(InputError, match=r"--fail_on_leak: 2 of 3 .*test\.csv, lines 2, 3"):
         with_test(tmp_path, GOOD, test, fail_on_leak=True)
 
@@ -73,8 +102,8 @@ def test_splits_without_shared_rows_pass(tmp_path):
 
 def test_pairs(tmp_path):
     content = "premise,hypothesis,label\np1,h1,x\np2,h2,y\n"
-    found = load(tmp_path, content)
-    assert found.input_columns == ("premise", "hypothesis")
+    unnamed = load(tmp_path, content)
+    assert unnamed.input_columns == ("premise", "hypothesis")
     named = load(tmp_path, content, text_column_names=("hypothesis", "premise"))
     assert rows_of(named) == [("h1", "p1", "x"), ("h2", "p2", "y")]
 
@@ -84,23 +113,28 @@ def test_pairs(tmp_path):
     [
         (
             {"train_file": None, "test_file": Path("t.csv")},
-            r"--train_file: missing; got --test_file",
+            r"--train_file: missing; received only --test_file",
         ),
-        ({"train_file": Path("gone.csv")}, r"--train_file: there is no file gone\.csv"),
-        ({"train_file": Path("t.csv"), "dataset_name": "x"}, r"--dataset_name: got 'x' and"),
+        ({"train_file": Path("gone.csv")}, r"--train_file: the file gone\.csv"),
+        (
+            {"train_file": Path("t.csv"), "dataset_name": "x"},
+            r"--dataset_name: received 'x' together",
+        ),
         (
             {"train_file": Path("t.csv"), "image_column_name": "x"},
             r"--image_column_name: has no eff",
         ),
     ],
 )
-def test_files_that_do_not_go_together(options, message):
+def test_files_that_do_not_fit_together(options, message):
     with pytest.raises(InputError, match=message):
         load_data(DataRequest(**options))
 
 
 def test_texts_for_prediction_keep_every_row(tmp_path):
     path = write(tmp_path, "id,text\n1,a\n2,b\n")
+    assert load_texts(path, text_column_names=("text",))["text"][:] == ["a", "b"]
+    path = write(tmp_path, "id,Text\n1,a\n2,b\n")
     assert load_texts(path, text_column_names=("text",))["text"][:] == ["a", "b"]
     path = write(tmp_path, "id,text\n1,a\n2,\n")
     with pytest.raises(InputError, match=r"train\.csv, line 3: nothing in column 'text'"):
@@ -112,7 +146,7 @@ def test_real_pairs_with_mark_and_plain_quotes(tmp_path):
     path = tmp_path / "train.tsv"
     path.write_bytes((SHARED / "mrpc" / "msr_paraphrase_train.txt").read_bytes())
     pair = ("#1 String", "#2 String")
-    request = DataRequest(train_file=path, text_column_names=pair, label_column_name="Quality")
+    request = DataRequest(train_file=path, text_column_names=pair, label_column_names=("Quality",))
     data = load_data(request)
     assert sum(len(part) for part in data.splits.values()) == 4076
     assert data.label_names == ("0", "1")

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
-from tiny_files import WHOLE, load, write
+from tiny_files import NO_SPLITS, load, write
 
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
@@ -64,7 +64,7 @@ def test_every_form_gives_the_same_data(tmp_path, form):
 def test_lists_in_parquet(tmp_path):
     table = pa.table({"text": [t for t, _ in ROWS], "label": [list(labels) for _, labels in ROWS]})
     pq.write_table(table, tmp_path / "train.parquet")
-    request = DataRequest(train_file=tmp_path / "train.parquet", **SEVERAL, **WHOLE)
+    request = DataRequest(train_file=tmp_path / "train.parquet", **SEVERAL, **NO_SPLITS)
     assert sets_of(load_data(request)) == EXPECTED
 
 
@@ -73,7 +73,7 @@ def test_lists_of_declared_classes_keep_their_order(tmp_path):
     features = Features({"text": Value("string"), "emotions": List(classes)})
     rows = {"text": [t for t, _ in ROWS], "emotions": [list(labels) for _, labels in ROWS]}
     DatasetDict({"train": Dataset.from_dict(rows, features=features)}).save_to_disk(tmp_path / "d")
-    data = load_data(DataRequest(dataset_name=str(tmp_path / "d"), **SEVERAL, **WHOLE))
+    data = load_data(DataRequest(dataset_name=str(tmp_path / "d"), **SEVERAL, **NO_SPLITS))
     assert data.label_names == ("c", "b", "a", "never")
     assert sets_of(data) == EXPECTED
 
@@ -81,7 +81,7 @@ def test_lists_of_declared_classes_keep_their_order(tmp_path):
 REFUSED = {
     "neither 0 nor 1": (
         "text,a,b\nx,1,0\ny,2,1\n", {"label_column_names": ("a", "b")},
-        r"line 3: column 'a' must be 0 or 1, and is '2'",
+        r"line 3: column 'a' must be 0 or 1, received '2'",
     ),
     "an empty cell of 0 and 1": (
         "text,a,b\nx,1,0\ny,,1\n", {"label_column_names": ("a", "b")}, r"line 3: column 'a'",
@@ -89,19 +89,19 @@ REFUSED = {
     "a column that is not there": (
         "text,a,b\nx,1,0\n", {"label_column_names": ("a", "d")}, r"no column 'd'",
     ),
-    "no label at all": ("text,label\nx,\ny,\n", {}, r"none of 2 rows has a label"),
+    "no label at all": ("text,label\nx,\ny,\n", {}, r"none of the 2 rows has a label"),
     "one label only": ("text,label\nx,a\ny,a\n", {}, r"all 2 rows have the label 'a'"),
-    "a label that says there is none": ("text,label\nx,a\ny,\"b,-1\"\n", {}, r"line 3: the label"),
+    "a label that stands for no label": ("text,label\nx,a\ny,\"b,-1\"\n", {}, r"line 3: the label"),
     "the text is a label": (
         "text,a,b\nx,1,0\n",
         {"label_column_names": ("a", "b"), "text_column_names": ("a",)},
-        r"neither may be a column of labels \(a, b\)",
+        r"Neither may be a label column \(a, b\)",
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_refused(tmp_path, case):
+def test_bad_labels_are_refused(tmp_path, case):
     content, options, message = REFUSED[case]
     with pytest.raises(InputError, match=message):
         load(tmp_path, content, **SEVERAL, **options)
@@ -109,7 +109,7 @@ def test_what_is_refused(tmp_path, case):
 
 def test_a_list_where_one_label_is_expected_names_the_task(tmp_path):
     content = '{"text": "x", "label": ["a", "b"]}\n'
-    with pytest.raises(InputError, match=r"line 1: found several labels.*Add --task multi-label"):
+    with pytest.raises(InputError, match=r"line 1: several labels.*Add --task multi-label"):
         load(tmp_path, content, "train.jsonl")
 
 
@@ -127,7 +127,7 @@ def test_labels_that_training_lacks_are_named(tmp_path):
         )  # fmt: skip
 
 
-def test_ignored_labels_take_their_rows_with_them(tmp_path):
+def test_rows_with_ignored_labels_are_left_out(tmp_path):
     content = 'text,label\nx,"a,b"\ny,"skip,a"\nz,b\n'
     data = load(tmp_path, content, **SEVERAL, ignore_labels=("skip",))
     assert sets_of(data) == [("x", frozenset("ab")), ("z", frozenset("b"))]

@@ -34,7 +34,7 @@ def effective_batches(batches, epoch=0):
 
 
 def contents(step_batch):
-    """Everything that a step does depend on; `waited` is a measurement."""
+    """Everything on which a step depends; `wait_seconds` is a measurement."""
     micro_batches = [
         (m.ids.tolist(), m.counted, m.is_last, m.inputs["labels"].tolist()) for m in step_batch
     ]
@@ -56,7 +56,7 @@ sizes = {
 
 @settings(max_examples=100, deadline=None)
 @given(**sizes)
-def test_the_sequence_depends_on_seed_epoch_and_effective_size_alone(
+def test_the_sequence_depends_only_on_seed_epoch_and_effective_size(
     n, effective, world_size, micro_batches, padded, seed, epoch
 ):
     examples = numbered(n)
@@ -89,9 +89,9 @@ def test_the_sequence_depends_on_seed_epoch_and_effective_size_alone(
             check_micro_batches(share, micro_batches)
 
 
-def check_micro_batches(share, wanted):
-    """Each has an example to go through the model with; synchronization is on the last alone."""
-    assert 1 <= len(share.micro_batches) <= wanted
+def check_micro_batches(share, limit):
+    """Check that each has an example for the model, and that only the last synchronizes."""
+    assert 1 <= len(share.micro_batches) <= limit
     assert [micro.is_last for micro in share][:-1] == [False] * (len(share.micro_batches) - 1)
     assert share.micro_batches[-1].is_last
     for micro_batch in share:
@@ -101,7 +101,7 @@ def check_micro_batches(share, wanted):
 
 
 def test_seed_epoch_and_size_each_change_the_sequence():
-    # Negative control: the equality above is not one of constants.
+    # Negative control: the sequences above are not constant.
     batches = StepBatches(numbered(50), 8, seed=1)
     expected = effective_batches(batches)
     assert effective_batches(batches) == expected
@@ -120,7 +120,7 @@ def test_a_process_without_examples_gets_a_dummy():
 
 
 @pytest.mark.parametrize("start", [0, 1, 4, 6, 7])
-def test_an_epoch_goes_on_from_any_step(start):
+def test_an_epoch_continues_from_any_step(start):
     batches = StepBatches(numbered(50), 8, micro_batches=3, seed=4)
     whole = [contents(step_batch) for step_batch in batches.epoch(2)]
     assert len(whole) == len(batches) == 7
@@ -145,7 +145,7 @@ def test_workers_change_nothing():
 @pytest.mark.filterwarnings(
     "ignore:This process .* is multi-threaded, use of fork:DeprecationWarning"
 )
-def test_the_loader_leaves_the_random_numbers_of_dropout_alone(num_workers):
+def test_the_loader_does_not_change_the_random_numbers_of_dropout(num_workers):
     batches = StepBatches(numbered(10), 4, num_workers=num_workers)
     before = torch.get_rng_state()
     list(batches.epoch(0))

@@ -7,7 +7,7 @@ from ampft.data.request import DataRequest
 
 SHARED = Path(__file__).resolve().parents[2] / "../shared/data"
 ROWS = [(f"text {i}", "ab"[i % 2]) for i in range(40)]
-WHOLE = {"validation_fraction": 0.0, "test_fraction": 0.0}  # no split made: rows stay as they are
+NO_SPLITS = {"validation_fraction": 0.0, "test_fraction": 0.0}
 
 
 def csv_of(rows, header="text,label"):
@@ -25,7 +25,7 @@ def write(folder, content, name="train.csv"):
 
 def load(folder, content, name="train.csv", **options):
     path = write(folder, content, name)
-    return load_data(DataRequest(train_file=path, **{**WHOLE, **options}))
+    return load_data(DataRequest(train_file=path, **{**NO_SPLITS, **options}))
 
 
 def rows_of(data, split="train"):

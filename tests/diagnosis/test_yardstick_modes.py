@@ -26,6 +26,7 @@ from ampft.diagnosis.yardstick.sums import blocks_of
 from ampft.precision.accelerator import separate_accelerators
 from ampft.precision.resolve import resolve
 from ampft.runs.prepare import prepare_mode, start_clock
+from ampft.text.json_io import from_json, json_text
 
 CPU = torch.device("cpu")
 BLOCKS = ("embeddings", "encoder.layer.0", "encoder.layer.1", "pooler", "classifier")
@@ -88,7 +89,7 @@ def test_modes_are_in_order_and_checkpoints_are_measured(words, run_of, fresh_ac
     # The folder holds the initial weights of the run, including its head.
     assert saved.whole == initial.whole
     assert [mode.whole for mode in saved.modes] == [mode.whole for mode in initial.modes]
-    assert Yardstick.from_dict(json.loads(json.dumps(yardstick.as_dict()))) == yardstick
+    assert from_json(Yardstick, json.loads(json_text(yardstick))) == yardstick
     short = dataclasses.replace(yardstick.settings, model="model", data="data")  # paths are long
     text = format_yardstick(
         dataclasses.replace(yardstick, settings=short, checkpoints=yardstick.checkpoints[:1])
@@ -233,6 +234,6 @@ def test_the_command_prints_and_writes(words, tmp_path, fresh_accelerate, capsys
     printed = capsys.readouterr().out
     assert "bf16, " in printed
     assert printed.splitlines()[-1] == f"wrote      {output}"
-    yardstick = Yardstick.from_dict(json.loads(output.read_text()))
+    yardstick = from_json(Yardstick, json.loads(output.read_text()))
     assert yardstick.settings.batches == 2
     assert list(Path(tmp_path).iterdir()) == [output]

@@ -7,10 +7,11 @@ from accelerate import Accelerator
 from counted_task import BufferedModel, CountedTask
 from tiny_text import tiny_task
 
-from ampft.errors import TrainingStopped
+from ampft.errors import PrecisionContradicted, TrainingStopped
 from ampft.evaluation.evaluate import evaluate
 from ampft.precision.accelerator import make_accelerator, numerics
 from ampft.precision.resolve import resolve
+from ampft.training.first_step import FirstStep
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
 
@@ -44,6 +45,24 @@ def test_batches_by_length_predict_the_same_as_single_examples(tiny_bert, mode, 
     np.testing.assert_allclose(predictions.probabilities, expected, atol=tolerance, rtol=0)
     # Negative control: rows of other examples are farther away than the tolerance.
     assert np.abs(np.roll(expected, 1, axis=0) - expected).max() > 10 * tolerance
+
+
+def test_the_first_batch_is_checked_for_its_dtypes(tiny_bert):
+    """A model that leaves autocast only in evaluation."""
+    precision = resolve("bf16", torch.device("cpu"))
+    accelerator = make_accelerator(precision)
+    task = tiny_task(tiny_bert, train=3, validation=17)
+    model = accelerator.prepare(task.load_model().model)
+    first_step = FirstStep(precision)
+
+    def predict():
+        checked = first_step.checked("the evaluation")
+        evaluate(accelerator, model, task, "validation", batch_size=5, first_batch=checked)
+
+    predict()
+    del model.forward  # Accelerate's, with autocast
+    with pytest.raises(PrecisionContradicted, match="the evaluation ran in another dtype"):
+        predict()
 
 
 @pytest.mark.parametrize("training", [True, False])

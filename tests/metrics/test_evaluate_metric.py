@@ -60,13 +60,13 @@ def test_without_labels_the_classes_are_those_that_occur(metric: evaluate.Metric
     assert found["macro_f1"] == pytest.approx(2 / 3)
     padded = metric.compute(predictions=[5, 9, 9], references=[5, 9, 5], labels=10)
     assert padded["macro_f1"] == pytest.approx(2 / 3 * 2 / 10)
-    with pytest.raises(ValueError, match=r"must lie in 0\.\.5, got 5\.\.9"):
+    with pytest.raises(ValueError, match=r"must lie in 0\.\.5, received 5\.\.9"):
         metric.compute(predictions=[5, 9, 9], references=[5, 9, 5], labels=6)
 
 
 @pytest.mark.slow  # builds and loads a model
 def test_the_evaluator_takes_it(metric: evaluate.Metric, tmp_path: Path):
-    """`evaluate.evaluator` wants a model's path: it refuses pipelines of transformers 5."""
+    """`evaluate.evaluator` needs a model's path: it refuses pipelines of transformers 5."""
     words = ["good", "bad", "film", "book"]
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *words]))
     torch.manual_seed(0)

@@ -44,7 +44,7 @@ def test_metrics_equal_scikit_learn(predictions: Predictions):
     labels, predicted = predictions.labels, predictions.predicted
     report = classification_report(predictions)
     with warnings.catch_warnings():
-        # what scikit-learn says about absent classes is what the report avoids by construction
+        # scikit-learn warns about absent classes, which the report handles by construction
         warnings.simplefilter("ignore")
         expected = {
             "accuracy": sklearn_metrics.accuracy_score(labels, predicted),

@@ -1,4 +1,4 @@
-"""What counts as predictions, and what is refused."""
+"""Valid predictions, and invalid ones that are refused."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def rows(*values: tuple[float, float]) -> np.ndarray:
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an id twice": ({"example_ids": np.array([0, 1, 1])}, "2 missing; 1 counted more than once"),
-    "a foreign id": ({"example_ids": np.array([0, 1, 7])}, "2 missing; 7 outside the split"),
+    "an unknown id": ({"example_ids": np.array([0, 1, 7])}, "2 missing; 7 outside the split"),
     "ids out of order": ({"example_ids": np.array([1, 0, 2])}, "must ascend"),
     "a label too high": (
         {"labels": np.array([0, 1, 2])},
@@ -53,7 +53,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "infinite": ({"probabilities": rows((1, 0), (1, 0), (np.inf, 0))}, "are not finite"),
     "logits": ({"probabilities": rows((1, 0), (0, 1), (0.5, 0.9))}, "are they logits"),
     "negative": ({"probabilities": rows((1, 0), (0, 1), (1.5, -0.5))}, r"outside \[0, 1\]"),
-    "one class": ({"label_names": ("a", "a")}, "two or more distinct"),
+    "one class": ({"label_names": ("a", "a")}, "at least two distinct"),
     "no examples": (
         {
             "example_ids": np.arange(0),

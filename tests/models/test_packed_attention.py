@@ -5,7 +5,6 @@ from torch.nn import functional
 from ampft.models.packing.attention import binary16_attention, choose_kernel, grouped_attention
 from ampft.models.packing.dropout import keep_mask, realised_probability
 from ampft.models.packing.grouped import dropout_attention
-from ampft.models.packing.kernels import nested_attention
 from ampft.models.packing.layout import AttentionOptions, pack_layout
 
 FP32_TOLERANCE = 1e-6
@@ -90,14 +89,6 @@ def test_dropout_multiplies_by_the_drawn_mask(group_padding):
     references = torch.autograd.grad((expected * weight.detach()).sum(), exact)
     for one, other in zip(gradients, references, strict=True):
         assert is_close(one, other, FP32_TOLERANCE)
-
-
-def test_nested_tensors_compute_the_same():
-    layout = layout_of(LENGTHS, 0.2)
-    *rows, _ = operands(layout.total)
-    actual = nested_attention(*rows, layout, options())
-    expected = grouped_attention(*rows, layout, options()).detach().double()
-    assert is_close(actual.detach(), expected, FP32_TOLERANCE)
 
 
 def test_bfloat16_products_are_bfloat16():

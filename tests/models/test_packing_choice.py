@@ -1,7 +1,15 @@
 """The text task packs a model only if its packed logits agree with its padded ones."""
 
+import pytest
+import torch
 from tiny_text import tiny_task
 
+from ampft.data.steps import varied_ids
+from ampft.errors import InputError
+from ampft.models.packing import attention
+from ampft.models.packing.install import check_packing
+from ampft.precision.accelerator import make_accelerator, numerics
+from ampft.precision.resolve import resolve
 from ampft.tasks import text
 
 
@@ -27,4 +35,42 @@ def test_padding_is_kept_if_packing_did_not_run(tiny_bert, monkeypatch):
 def test_padding_on_request(tiny_bert):
     loaded = tiny_task(tiny_bert, train=12, remove_padding=False).load_model()
     assert not loaded.padding_free
-    assert "--padding asks for it" in loaded.notes[-1]
+    assert "requested by --padding" in loaded.notes[-1]
+
+
+def zeros(query, key, value, packing, options):
+    del key, value, packing, options
+    return torch.zeros_like(query)
+
+
+def without_kernel(*rows_and_options):
+    raise RuntimeError("FlashAttention only supports Ampere GPUs or newer")
+
+
+@pytest.mark.usefixtures("fresh_accelerate")
+@pytest.mark.parametrize("mode", ["bf16", "fp16"])
+@pytest.mark.parametrize(
+    ("kernel", "message"),
+    [
+        (None, None),
+        (zeros, "logits without padding differ by"),
+        (without_kernel, r"running without padding fails \(FlashAttention only supports Ampere"),
+    ],
+)
+def test_a_packed_model_is_checked_in_its_precision(tiny_bert, monkeypatch, mode, kernel, message):
+    precision = resolve(mode, torch.device("cpu"))
+    task = tiny_task(tiny_bert, train=12)
+    model = make_accelerator(precision).prepare(task.load_model().model)
+    examples = task.examples("train")
+    batch = examples.collate(varied_ids(examples.lengths))
+    del batch["labels"]
+    if kernel is not None:
+        monkeypatch.setattr(attention, "choose_kernel", lambda rows, options: kernel)
+    with numerics(precision):
+        if message is None:
+            check_packing(model, model, batch)
+        else:
+            with pytest.raises(InputError, match=message + ".*Pass --padding"):
+                check_packing(model, model, batch)
+    assert model.config._attn_implementation == attention.ATTENTION_NAME
+    assert not model.training  # as it was loaded

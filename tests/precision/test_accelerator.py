@@ -21,7 +21,7 @@ from ampft.precision.accelerator import (
     training_device,
     verify_prepared,
 )
-from ampft.precision.emulation import Binary16Emulation
+from ampft.precision.emulation import inside_emulation
 from ampft.precision.executed import ProductRecorder, contradiction
 from ampft.precision.resolve import resolve
 from ampft.training.threads import launcher_set_one_thread
@@ -143,11 +143,13 @@ def test_only_a_scaler_would_clip_scaled_gradients():
     assert wrong > 60_000 * right
 
 
-def test_numerics_emulates_only_fp16():
-    assert isinstance(numerics(resolve("fp16", CPU)), Binary16Emulation)
-    assert not isinstance(numerics(resolve("bf16", CPU)), Binary16Emulation)
+def test_numerics_emulates_only_fp16_on_a_cpu():
     on_gpu = dataclasses.replace(resolve("fp16", CPU), device_type="cuda", execution="native")
-    assert not isinstance(numerics(on_gpu), Binary16Emulation)
+    for precision, emulates in ((resolve("fp16", CPU), True), (resolve("bf16", CPU), False)):
+        with numerics(precision):
+            assert inside_emulation() == emulates
+    with numerics(on_gpu):
+        assert not inside_emulation()
 
 
 # The environment, other devices and compile backends

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from ampft.errors import InputError
@@ -150,6 +151,87 @@ def test_composites_are_seen_under_inference_mode():
     assert kinds == {"projection": 1, "convolution": 1, "attention": 1}
 
 
+BATCHED_LAYERS = {
+    "einsum": lambda inputs, weight: torch.einsum("bsd,dh->bsh", inputs, weight),
+    "einsum, weight first": lambda inputs, weight: torch.einsum("dh,bsd->bsh", weight, inputs),
+    "baddbmm": lambda inputs, weight: torch.baddbmm(
+        torch.zeros(1), inputs, weight.expand(len(inputs), -1, -1)
+    ),
+    "addbmm": lambda inputs, weight: torch.addbmm(
+        torch.zeros(1), inputs, weight.expand(len(inputs), -1, -1)
+    ),
+    "matmul": lambda inputs, weight: inputs.mT @ weight[None, : inputs.shape[1]],
+}
+
+
+@pytest.mark.parametrize("name", BATCHED_LAYERS)
+@pytest.mark.parametrize("inputs_need_gradients", [True, False])
+def test_a_batched_product_with_a_weight_is_a_projection(name, inputs_need_gradients):
+    weight = nn.Parameter(torch.randn(8, 8))
+    inputs = torch.randn(2, 5, 8, requires_grad=inputs_need_gradients)
+    with ProductRecorder(resolve("bf16", CPU)) as recorder:
+        BATCHED_LAYERS[name](inputs, weight).sum().backward()
+    executed = recorder.census()
+    backward = 1 + inputs_need_gradients
+    assert counts(executed, "projection") == {"forward": 1, "backward": backward}
+    assert counts(executed, "attention") == {}
+    assert "ran in another dtype" in contradiction(resolve("bf16", CPU), executed)
+
+
+def test_a_product_of_activations_is_attention():
+    query, key = nn.Linear(4, 4), nn.Linear(4, 4)
+    with ProductRecorder(resolve("fp32", CPU)) as recorder:
+        inputs = torch.randn(2, 5, 4)
+        torch.einsum("bsd,btd->bst", query(inputs), key(inputs)).sum().backward()
+    assert counts(recorder.census(), "attention") == {"forward": 1, "backward": 2}
+
+
+def test_bilinear_layers_are_counted_and_left_to_autocast():
+    layer, linear = nn.Bilinear(4, 4, 4), nn.Linear(4, 4)
+    with ProductRecorder(resolve("bf16", CPU)) as recorder, torch.autocast("cpu", torch.bfloat16):
+        linear(layer(torch.randn(2, 4), torch.randn(2, 4)))
+    executed = recorder.census()
+    assert counts(executed, "bilinear") == {"forward": 1}
+    assert "bilinear float32 x float32" in executed.summary()
+    assert contradiction(resolve("bf16", CPU), executed) is None
+
+
+@torch.library.custom_op("ampft_tests::scaled", mutates_args=())
+def scaled(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    return left @ right
+
+
+def test_custom_operators_are_reported():
+    with ProductRecorder(resolve("fp32", CPU)) as recorder:
+        scaled(torch.randn(2, 2), torch.randn(2, 2))
+    assert counts(recorder.census(), "custom operator") == {"forward": 1}
+    assert "custom operator float32 x float32" in recorder.census().summary()
+
+
+def test_the_products_inside_a_wrapped_tensor_are_counted():
+    wrapped = TwoTensor(torch.randn(4, 4), torch.randn(4, 4))
+    with ProductRecorder(resolve("fp32", CPU)) as recorder:
+        assert isinstance(wrapped @ wrapped, TwoTensor)
+    assert counts(recorder.census(), "projection") == {"forward": 2}
+
+
+@pytest.mark.filterwarnings("ignore")  # of torchao's import
+def test_fp8_products_of_torchao_are_counted():
+    float8 = pytest.importorskip("torchao.float8", reason="needs torchao (pip install torchao)")
+    layer = float8.convert_to_float8_training(nn.Sequential(nn.Linear(32, 64)))
+    precision = dataclasses.replace(on_gpu("fp8"), device_type="cpu")
+    with ProductRecorder(precision) as recorder:
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = layer(torch.randn(16, 32)).float().sum()
+        loss.backward()
+    executed = recorder.census()
+    inputs = {(row.direction, row.inputs) for row in executed.rows}
+    assert ("forward", ("float8_e4m3fn", "float8_e4m3fn")) in inputs
+    assert ("backward", ("float8_e5m2", "float8_e4m3fn")) in inputs
+    assert {row.accumulator for row in executed.rows} == {"unknown"}
+    assert contradiction(precision, executed) is None
+
+
 def test_emulated_fp16_is_recorded_only_inside_numerics():
     with (
         pytest.raises(InputError, match=r"inside `ampft\.numerics"),
@@ -266,5 +348,11 @@ def test_one_projection_in_another_dtype_is_a_contradiction():
     assert "projections of float32 x float32 in the backward pass" in message
 
 
-def test_emulation_without_any_product_is_a_contradiction():
-    assert "no float16 product" in contradiction(resolve("fp16", CPU), made())
+@pytest.mark.parametrize("mode", ["bf16", "fp16"])
+def test_16_bits_without_any_product_are_a_contradiction(mode):
+    precision = dataclasses.replace(resolve(mode, CPU), execution="native")
+    message = f"no {DTYPES[mode]} product was recorded"
+    assert message in contradiction(precision, made())
+    only_attention = [dataclasses.replace(projections("float32")[0], kind="attention")]
+    assert message in contradiction(precision, made(only_attention))
+    assert contradiction(resolve("fp32", CPU), made()) is None

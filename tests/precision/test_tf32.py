@@ -1,14 +1,21 @@
 """The switch for TF32 is set, verified and measured."""
 
+import dataclasses
+import warnings
+
 import pytest
 import torch
+from accelerate import Accelerator
 
 from ampft.errors import InputError
+from ampft.precision import accelerator
 from ampft.precision.resolve import resolve
 from ampft.precision.tf32 import (
     PROBE,
     apply_float32_policy,
+    float32_policy,
     float32_product_loses_bits,
+    float32_settings_restored,
     verify_float32_policy,
 )
 
@@ -18,11 +25,8 @@ CUDA = torch.device("cuda")
 
 @pytest.fixture
 def float32_settings():
-    operators = [(b, o) for b in ("cuda", "mkldnn") for o in ("matmul", "conv", "rnn")]
-    before = {key: torch._C._get_fp32_precision_getter(*key) for key in operators}
-    yield
-    for key, value in before.items():
-        torch._C._set_fp32_precision_setter(*key, value)
+    with float32_settings_restored():
+        yield
 
 
 @pytest.mark.usefixtures("float32_settings")
@@ -54,6 +58,43 @@ def test_a_change_by_the_old_interface_is_detected():
     with pytest.raises(InputError, match="float32 matmul of cuda was changed to 'tf32'"):
         verify_float32_policy(precision, CPU)
     torch.backends.cuda.matmul.allow_tf32 = False
+
+
+def read_old_interface():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch 2.13 deprecates it
+        return (
+            torch.backends.cuda.matmul.allow_tf32,
+            torch.get_float32_matmul_precision(),
+            torch.backends.cudnn.allow_tf32,
+        )
+
+
+@pytest.mark.usefixtures("float32_settings")
+@pytest.mark.parametrize(
+    ("allows_tf32", "expected"), [(True, (True, "high", True)), (False, (False, "highest", False))]
+)
+def test_both_interfaces_say_the_same(allows_tf32, expected):
+    before = read_old_interface()
+    mode = "tf32" if allows_tf32 else "fp32"
+    precision = dataclasses.replace(resolve("fp32", CPU), mode=mode)
+    with float32_policy(precision):
+        assert read_old_interface() == expected
+        with torch.backends.cudnn.flags(enabled=False):  # reads and writes the old interface
+            pass
+        verify_float32_policy(precision, CPU)
+    assert read_old_interface() == before
+
+
+@pytest.mark.usefixtures("float32_settings", "fresh_accelerate")
+def test_a_compile_backend_of_accelerate_does_not_switch_tf32_on(monkeypatch):
+    def with_tf32(**options):
+        torch.backends.cuda.matmul.allow_tf32 = True  # as accelerate/state.py does on a GPU
+        return Accelerator(**options)
+
+    monkeypatch.setattr(accelerator, "Accelerator", with_tf32)
+    precision = resolve("fp32", CPU)
+    accelerator.verify_prepared(accelerator.make_accelerator(precision), precision)
 
 
 def test_the_probe_has_the_bit_that_tf32_drops():

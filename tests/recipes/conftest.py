@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from running import (
     BIN,
     CANARIES,
@@ -67,30 +72,49 @@ def tiny_model(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def fp16_run(files, tiny_model, tmp_path_factory) -> Finished:
+def run_once(tmp_path_factory) -> Callable[..., Finished]:
+    """Return a function that starts a run unless another worker of this session has done so.
+
+    It is called with the name of a folder and a function that trains into that folder.
+    """
+    root = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent  # of the folders of all workers
+
+    def run(name: str, start: Callable[[Path], subprocess.CompletedProcess[str]]) -> Finished:
+        folder, printed = root / name, root / f"{name}.json"
+        with FileLock(root / f"{name}.lock"):
+            if not printed.exists():
+                done = succeeded(start(folder))
+                printed.write_text(json.dumps([done.stdout, done.stderr]))
+            return Finished(folder, *json.loads(printed.read_text()))
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def fp16_run(files, tiny_model, run_once) -> Finished:
     """A run in fp16 through accelerate launch, with all outputs."""
-    folder = tmp_path_factory.mktemp("runs") / "fp16"
-    done = succeeded(
-        call(
+    return run_once(
+        "fp16",
+        lambda folder: call(
             BIN / "accelerate", "launch", CLASSIFY, "--mixed_precision", "fp16",
             *text_settings(files, tiny_model, folder),
             "--with_tracking", "--history_csv", "--baseline",
             **CANARIES,
-        )
+        ),
     )  # fmt: skip
-    return Finished(folder, done.stdout, done.stderr)
 
 
 @pytest.fixture(scope="session")
-def fp32_run(files, tiny_model, tmp_path_factory) -> Finished:
+def fp32_run(files, tiny_model, run_once, tmp_path_factory) -> Finished:
     """A run from a configuration file: fp32, no test file, stopped early."""
-    folder = tmp_path_factory.mktemp("runs") / "fp32"
     config = tmp_path_factory.mktemp("config") / "run.yaml"
     config.write_text(CONFIG.format(files=files, model=tiny_model), encoding="utf-8")
-    done = succeeded(
-        call(
+    return run_once(
+        "fp32",
+        lambda folder: call(
             sys.executable, CLASSIFY, "--config", config, "--learning_rate", "8e-3",
             "--output_dir", folder, "--no-padding",
-        )
+        ),
     )  # fmt: skip
-    return Finished(folder, done.stdout, done.stderr)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import csv
 import json
 import statistics
-import sys
 
 import pytest
-from running import BIN, CLASSIFY, Finished, call, printed, succeeded, text_settings
+from running import BIN, CLASSIFY, Finished, call_here, printed, succeeded, text_settings
 
 pytestmark = pytest.mark.slow
 
@@ -17,11 +16,12 @@ BF16_CONFIDENCE = 0.02
 
 
 def start(files, tiny_model, folder, mode):
-    """Run through accelerate launch, which sets the precision `no` in the environment."""
+    """Run with the precision `no` in the environment, as accelerate launch sets it."""
     done = succeeded(
-        call(
-            BIN / "accelerate", "launch", CLASSIFY, "--mixed_precision", mode,
+        call_here(
+            CLASSIFY, "--mixed_precision", mode,
             *text_settings(files, tiny_model, folder), "--history_csv",
+            ACCELERATE_MIXED_PRECISION="no",
         )
     )  # fmt: skip
     return Finished(folder, done.stdout, done.stderr)
@@ -45,7 +45,7 @@ def test_storage_dtypes_are_printed_and_recorded(runs):
         assert "The saved weights are bfloat16" in (run.folder / "README.md").read_text()
 
 
-def test_it_is_like_for_like_with_float32(runs, fp16_run):
+def test_it_is_comparable_to_float32(runs, fp16_run):
     for run in runs.values():
         ours, theirs = run.record, fp16_run.record
         assert ours["example_ids_sha256"] == theirs["example_ids_sha256"]
@@ -56,15 +56,15 @@ def test_lost_updates_are_in_the_history_the_record_and_the_last_line(runs, fp16
     shares = {}
     for mode, run in runs.items():
         measured = [row["lost_updates"] for row in run.history]
-        kept = [value for value in measured if value is not None]
+        known = [value for value in measured if value is not None]
         assert [index for index, value in enumerate(measured, 1) if value is not None] == [
             10, 20, 30,
         ]  # fmt: skip
         shares[mode] = run.record["precision"]["lost_updates"]
-        assert shares[mode] == pytest.approx(statistics.median(kept))
+        assert shares[mode] == pytest.approx(statistics.median(known))
         words = f"{shares[mode]:.1%} of weight updates changed nothing"
         assert run.stdout.splitlines()[-1].endswith(words)
-        shown = succeeded(call(BIN / "ampft", "report", run.folder)).stdout
+        shown = succeeded(call_here(BIN / "ampft", "report", run.folder)).stdout
         assert words in shown
     assert shares["bf16-true"] > 0.05 > shares["bf16-true-kahan"]
     # Negative control: float32 weights are not measured.
@@ -84,7 +84,7 @@ def test_the_saved_model_is_bfloat16_and_predicts(runs, files, tmp_path):
     for mode in ("fp32", "bf16-true-kahan"):
         target = tmp_path / f"{mode}.csv"
         succeeded(
-            call(
+            call_here(
                 BIN / "ampft", "predict", "--model", run.folder, "--mixed_precision", mode,
                 "--output_file", target, files / "test.csv",
             )
@@ -96,8 +96,8 @@ def test_the_saved_model_is_bfloat16_and_predicts(runs, files, tmp_path):
 
 
 def test_a_launcher_that_requests_bf16_is_a_conflict(files, tiny_model, tmp_path):
-    done = call(
-        sys.executable, CLASSIFY, "--mixed_precision", "bf16-true",
+    done = call_here(
+        CLASSIFY, "--mixed_precision", "bf16-true",
         *text_settings(files, tiny_model, tmp_path / "run"), ACCELERATE_MIXED_PRECISION="bf16",
     )  # fmt: skip
     assert done.returncode == 2

@@ -17,6 +17,7 @@ def test_there_are_recipes():
     assert len(RECIPES) >= 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["fp32", "bf16", "bf16-true", "fp16"])
 @pytest.mark.parametrize("recipe", RECIPES, ids=[path.stem for path in RECIPES])
 def test_it_learns_digits(recipe, mode, capsys, monkeypatch):

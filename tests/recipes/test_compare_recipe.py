@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from running import REPOSITORY, call, clean_environment, succeeded, text_settings
+from running import REPOSITORY, call, call_here, clean_environment, succeeded, text_settings
 
 COMPARE = "recipes/compare_precision.py"
 PLANNED = [
@@ -33,7 +33,7 @@ class Compared:
         folder: Folder of the comparison.
         interrupted: Exit code and standard error of the first process.
         left: Status of each run whose folder the first process left.
-        kept: Modification times of the first run's record before and after the second process.
+        written: Modification times of the first run's record before and after the second process.
         stdout: Standard output of the second process.
         stderr: Standard error of the second process.
     """
@@ -42,7 +42,7 @@ class Compared:
     folder: Path
     interrupted: tuple[int, str]
     left: dict[str, str]
-    kept: tuple[float, float]
+    written: tuple[float, float]
     stdout: str
     stderr: str
 
@@ -87,9 +87,9 @@ def compared(files, tiny_model, tmp_path_factory) -> Compared:
     left, first = statuses(folder), folder / "runs" / PLANNED[0] / "run.json"
     before = first.stat().st_mtime
     done = succeeded(call(*words, timeout=600))
-    kept = before, first.stat().st_mtime
+    written = before, first.stat().st_mtime
     return Compared(
-        words, folder, (process.returncode, stderr), left, kept, done.stdout, done.stderr
+        words, folder, (process.returncode, stderr), left, written, done.stdout, done.stderr
     )
 
 
@@ -103,7 +103,7 @@ def test_ctrl_c_ends_the_run_and_explains_how_to_continue(compared):
 
 
 def test_the_same_command_continues_with_the_missing_runs(compared):
-    assert compared.kept[0] == compared.kept[1]
+    assert compared.written[0] == compared.written[1]
     assert "fp32 was added" in compared.stdout
     assert "9 runs, one at a time, arms interleaved; 1 already done" in compared.stdout
     runs = [line for line in compared.stdout.splitlines() if line.startswith("run ")]
@@ -113,7 +113,7 @@ def test_the_same_command_continues_with_the_missing_runs(compared):
     assert statuses(compared.folder) == dict.fromkeys(PLANNED, "finished")
 
 
-def test_runs_went_one_after_the_other_in_the_planned_order(compared):
+def test_runs_finish_one_after_the_other_in_the_planned_order(compared):
     logs = [compared.folder / "logs" / f"{name}.log" for name in PLANNED]
     ended = [log.stat().st_mtime for log in logs]
     assert ended == sorted(ended)
@@ -161,7 +161,7 @@ def test_the_plan_records_its_progress(compared):
 def test_a_lost_run_is_repeated(compared):
     shutil.rmtree(compared.folder / "runs" / PLANNED[4])
     before = (compared.folder / "comparison.json").read_text()
-    done = succeeded(call(*compared.words))
+    done = succeeded(call_here(*compared.words[1:]))
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("run ")]
     assert line.startswith("run 5/9 bf16 seed 6: accuracy ")
     assert compared.read("plan.json")["looks_taken"] == [3]
@@ -172,28 +172,28 @@ def test_a_lost_run_is_repeated(compared):
 
 
 def test_another_plan_in_the_same_folder_is_refused(compared):
-    done = call(*compared.words, "--learning_rate", "1e-3")
+    done = call_here(*compared.words[1:], "--learning_rate", "1e-3")
     assert done.returncode == 2
     assert done.stdout == ""
     assert "holds another comparison: --learning_rate was 0.008 and is now 0.001" in done.stderr
 
 
 @pytest.mark.parametrize(
-    ("own", "more", "says"),
+    ("own", "more", "message"),
     [
         (("--modes", "fp8"), (), "--mixed_precision fp8: not available on this device"),
         (("--budget", "9s"), ("--max_train_steps", "5"), "--budget: "),
     ],
 )
 def test_input_that_runs_would_refuse_is_refused_before_anything_is_written(
-    files, tiny_model, tmp_path, own, more, says
+    files, tiny_model, tmp_path, own, more, message
 ):
     folder = tmp_path / "cmp"
-    done = call(
-        sys.executable, COMPARE, "--output_dir", folder, *own, "--",
+    done = call_here(
+        COMPARE, "--output_dir", folder, *own, "--",
         *settings(files, tiny_model), *more,
     )  # fmt: skip
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"error: {says}")
+    assert line.startswith(f"error: {message}")
     assert not folder.exists()

@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from running import CLASSIFY, Finished, call, succeeded, text_settings
+from running import CLASSIFY, Finished, call, call_here, succeeded, text_settings
 
 from ampft.runs.predictions import read_predictions
 from ampft.runs.show import format_run
@@ -17,12 +17,16 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def short_run(files, tiny_model, tmp_path_factory):
-    """Return a function that runs two epochs in a mode, with further flags."""
+    """Return a function that runs two epochs in a mode, with further flags.
 
-    def start(mode, *more) -> Finished:
+    A run whose peak of memory is tested runs `alone`, in a process of its own.
+    """
+
+    def start(mode, *more, alone=False) -> Finished:
         folder = tmp_path_factory.mktemp("compared") / mode
         words = [*text_settings(files, tiny_model, folder), "--num_train_epochs", 2, *more]
-        done = succeeded(call(sys.executable, CLASSIFY, "--mixed_precision", mode, *words))
+        words = [CLASSIFY, "--mixed_precision", mode, *words]
+        done = succeeded(call(sys.executable, *words) if alone else call_here(*words))
         return Finished(folder, done.stdout, done.stderr)
 
     return start
@@ -30,7 +34,7 @@ def short_run(files, tiny_model, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def plain(short_run) -> Finished:
-    return short_run("fp32", "--evaluate_fp32")
+    return short_run("fp32", "--evaluate_fp32", alone=True)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +44,7 @@ def placebo(short_run) -> Finished:
 
 @pytest.fixture(scope="module")
 def in_fp16(short_run) -> Finished:
-    return short_run("fp16", "--evaluate_fp32")
+    return short_run("fp16", "--evaluate_fp32", alone=True)
 
 
 def weights(run: Finished) -> str:

@@ -3,36 +3,24 @@
 from __future__ import annotations
 
 import json
-import sys
 
-import pytest
-from running import call, text_settings
-
-pytestmark = pytest.mark.slow
-
-# As a model with code of its own might: its feed-forward layers turn autocast off.
-STRAYING = """
-import runpy, sys
 import torch
-from torch.nn import functional
-from transformers.models.bert import modeling_bert
-
-native = modeling_bert.BertIntermediate.forward
-
-def forward(self, hidden_states):
-    with torch.autocast("cpu", enabled=False):
-        return native(self, hidden_states.float())
-
-modeling_bert.BertIntermediate.forward = forward
-sys.argv = ["recipes/classify.py", *sys.argv[1:]]
-runpy.run_path("recipes/classify.py", run_name="__main__")
-"""
+from running import BIN, CLASSIFY, call_here, text_settings
+from transformers.models.bert.modeling_bert import BertIntermediate
 
 
-def test_a_contradicted_precision_has_its_own_status(files, tiny_model, tmp_path):
+def test_a_contradicted_precision_has_its_own_status(files, tiny_model, tmp_path, monkeypatch):
+    native = BertIntermediate.forward
+
+    def without_autocast(self, hidden_states):
+        """A model with custom code can do this: its feed-forward layers turn autocast off."""
+        with torch.autocast("cpu", enabled=False):
+            return native(self, hidden_states.float())
+
+    monkeypatch.setattr(BertIntermediate, "forward", without_autocast)
     folder = tmp_path / "run"
     words = [*text_settings(files, tiny_model, folder), "--mixed_precision", "bf16"]
-    done = call(sys.executable, "-c", STRAYING, *words)
+    done = call_here(CLASSIFY, *words)
     assert done.returncode == 3, done.stderr
     assert "Traceback" not in done.stderr
     record = json.loads((folder / "run.json").read_text())
@@ -40,5 +28,5 @@ def test_a_contradicted_precision_has_its_own_status(files, tiny_model, tmp_path
     assert "mode bf16 was requested, but" in record["reason"]
     assert "float32 x float32" in record["reason"]
     assert record["precision"]["executed"]["rows"]
-    shown = call(sys.executable, "-m", "ampft.cli", "report", folder).stdout.splitlines()[-1]
+    shown = call_here(BIN / "ampft", "report", folder).stdout.splitlines()[-1]
     assert shown.startswith("stopped: its first step did not compute in the requested precision")

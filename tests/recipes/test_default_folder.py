@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from running import CLASSIFY, REPOSITORY, call, clean_environment, text_settings
+from running import CLASSIFY, REPOSITORY, call_here, clean_environment, text_settings
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +42,7 @@ def test_a_refused_run_leaves_no_folder(words, tmp_path):
     # This is refused after the model is loaded, right before the run starts.
     at = words.index("--validation_file")
     more = ["--validation_fraction", "0", "--early_stopping_patience", "1"]
-    done = call(sys.executable, *words[:at], *words[at + 2 :], *more, cwd=tmp_path)
+    done = call_here(*words[:at], *words[at + 2 :], *more, cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert "--early_stopping_patience 1: early stopping needs a validation split" in done.stderr
     assert list(tmp_path.iterdir()) == []

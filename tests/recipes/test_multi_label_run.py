@@ -7,7 +7,17 @@ import io
 
 import pyarrow.parquet as pq
 import pytest
-from running import BIN, CLASSIFY, WORDS, Finished, call, rows, succeeded, text_settings, write_csv
+from running import (
+    BIN,
+    CLASSIFY,
+    WORDS,
+    Finished,
+    call_here,
+    rows,
+    succeeded,
+    text_settings,
+    write_csv,
+)
 from test_saved_model import FLOAT32_TOLERANCE
 
 pytestmark = pytest.mark.slow
@@ -31,8 +41,8 @@ def run(tiny_model, tmp_path_factory) -> Finished:
         write_csv(files / f"{name}.csv", labelled(count, seed), ("text", "labels"))
     folder = tmp_path_factory.mktemp("runs") / "multi-label"
     done = succeeded(
-        call(
-            BIN / "accelerate", "launch", CLASSIFY, "--task", "multi-label",
+        call_here(
+            CLASSIFY, "--task", "multi-label",
             "--label_separator", "|", "--threshold", 0.4, "--class_weights", "balanced",
             "--baseline", *text_settings(files, tiny_model, folder),
         )
@@ -76,7 +86,7 @@ def test_a_pipeline_of_transformers_gives_the_same_probabilities(run, prediction
 
 def test_predict_writes_labels_as_the_training_file_has_them(run, predictions, tmp_path):
     texts = write_csv(tmp_path / "new.csv", [(text,) for text in predictions["text"]], ["text"])
-    done = succeeded(call(BIN / "ampft", "predict", "--model", run.folder, texts))
+    done = succeeded(call_here(BIN / "ampft", "predict", "--model", run.folder, texts))
     table = list(csv.DictReader(io.StringIO(done.stdout)))
     assert [row["prediction"] for row in table] == [
         "|".join(names) for names in predictions["prediction"]

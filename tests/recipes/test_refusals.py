@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from running import BIN, CLASSIFY, REPOSITORY, call, clean_environment, text_settings, write_csv
-
-pytestmark = pytest.mark.slow
+from running import BIN, CLASSIFY, REPOSITORY, call, call_here, text_settings, write_csv
 
 HEADER = ("text", "label")
 GOOD = [("apple pear", "fruit"), ("iron tin", "metal"), ("nile rhine", "river")] * 8
@@ -171,50 +167,26 @@ def command_line(case: Case, folder: Path, model: Path, name: str) -> list[str]:
     return [*settings, *case.words]
 
 
-@pytest.fixture(scope="module")
-def refused(folder, tiny_model) -> dict[str, dict[str, str | int]]:
-    """The exit code and output of each case; all run in one process."""
-    assert CASES
-    lines = [
-        (command_line(case, folder, tiny_model, name.replace(" ", "-")), case.environment)
-        for name, case in CASES.items()
-    ]
-    done = subprocess.run(
-        [sys.executable, Path(__file__).with_name("refusal_cases.py"), REPOSITORY / CLASSIFY],
-        cwd=folder, env=clean_environment(), input=json.dumps(lines),
-        capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return dict(zip(CASES, json.loads(done.stdout), strict=True))
-
-
 @pytest.mark.parametrize("name", CASES)
-def test_refused_with_one_message(name, refused, folder):
-    found = refused[name]
-    assert "Traceback" not in found["stderr"], found["stderr"]
-    assert found["code"] == 2, found
-    lines = found["stderr"].splitlines()
-    assert len(lines) == 1, lines
-    assert lines[0].startswith("error: ")
-    for part in CASES[name].message_parts:
-        assert part in lines[0]
-    assert found["stdout"] == ""
-
-
-def test_nothing_was_written(refused, folder):
-    before = {
-        "train.csv", "validation.csv", "test.csv", "no_label.csv", "no_text.csv", "unseen.csv",
-        "one_class.csv", "header.csv", "empty.csv", "notes.txt", "unknown.yaml", "type.json",
-        "list.yaml", "used", "used/notes",
-    }  # fmt: skip
-    assert {str(path.relative_to(folder)) for path in folder.rglob("*")} == before
+def test_refused_with_one_message_and_nothing_written(name, folder, tiny_model):
+    case, files = CASES[name], set(folder.rglob("*"))
+    words = command_line(case, folder, tiny_model, name.replace(" ", "-"))
+    done = call_here(REPOSITORY / CLASSIFY, *words, cwd=folder, **case.environment)
+    assert done.returncode == 2, done
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    for part in case.message_parts:
+        assert part in line
+    assert done.stdout == ""
+    assert set(folder.rglob("*")) == files
 
 
 # In separate processes
 
 
-def test_a_refusal_is_the_exit_code_of_the_recipe(folder, tiny_model):
-    output = folder / "alone"
+@pytest.mark.slow
+def test_the_recipe_exits_with_code_2(folder, tiny_model):
+    output = folder / "separate"
     done = call(
         sys.executable, CLASSIFY, *text_settings(folder, tiny_model, output),
         "--mixed_precision", "fp8",
@@ -226,6 +198,7 @@ def test_a_refusal_is_the_exit_code_of_the_recipe(folder, tiny_model):
     assert not output.exists()
 
 
+@pytest.mark.slow
 def test_a_launcher_that_starts_one_process_of_two_is_refused(folder, tiny_model):
     output = folder / "two"
     done = call(

@@ -7,7 +7,7 @@ import io
 
 import pyarrow.parquet as pq
 import pytest
-from running import BIN, call, succeeded
+from running import BIN, call, call_here, succeeded
 
 pytestmark = pytest.mark.slow
 
@@ -81,7 +81,7 @@ def test_predict_in_the_precision_of_the_training_gives_its_probabilities(
 ):
     target = tmp_path / "predicted.csv"
     done = succeeded(
-        call(
+        call_here(
             BIN / "ampft", "predict", "--model", fp16_run.folder, "--mixed_precision", "fp16",
             "--output_file", target, "--batch_size", 64, files / "test.csv",
         )
@@ -95,7 +95,7 @@ def test_predict_in_the_precision_of_the_training_gives_its_probabilities(
 
 
 def test_report_prints_the_run_again(fp16_run):
-    done = succeeded(call(BIN / "ampft", "report", fp16_run.folder))
+    done = succeeded(call_here(BIN / "ampft", "report", fp16_run.folder))
     assert (fp16_run.folder / "report.txt").read_text().strip() in done.stdout
     assert fp16_run.record["precision"]["summary"] in done.stdout
     assert f"accuracy {fp16_run.report['accuracy']:.4f}" in done.stdout.splitlines()[-1]

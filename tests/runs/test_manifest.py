@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,7 @@ def write_run(folder: Path, model: Path, make_record, *, seed: int) -> Path:
         metrics={**report.metrics(), "split": "test", "selected": False},
     )
     with RunFolder(folder) as run:
+        write_record(run, replace(record, status="running"))
         (folder / "history.jsonl").write_text(f'{{"step": {seed}}}\n')
         shutil.copytree(model, run.stage(), dirs_exist_ok=True)
         (run.stage() / "tokenizer_config.json").write_text(

@@ -19,7 +19,7 @@ def test_more_than_eight_bits_are_scaled(dtype):
     expected = [0, 4, 156, 255]  # value / 257
     assert np.asarray(as_rgb(image))[0].tolist() == [[value] * 3 for value in expected]
     plain = np.asarray(image.convert("RGB"))[0, :, 0].tolist()
-    assert plain != expected  # negative control: pillow's own conversion
+    assert plain != expected  # negative control: Pillow's conversion
 
 
 def test_values_outside_of_sixteen_bits_are_clipped():

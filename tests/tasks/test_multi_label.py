@@ -149,10 +149,10 @@ def test_choices_are_sets_of_labels():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"probabilities": np.full((2, 5), np.nan, np.float32)}, "2 of 2 examples lie outside"),
+        ({"probabilities": np.full((2, 5), np.nan, np.float32)}, "2 of 2 examples are outside"),
         ({"probabilities": np.full((2, 5), 1.5, np.float32)}, "the first is example 0"),
         ({"labels": np.zeros((2, 5), np.int64)}, "labels must have shape"),
-        ({"label_names": ("a",) * 5}, "two or more distinct"),
+        ({"label_names": ("a",) * 5}, "at least two distinct"),
         ({"labels": np.zeros((0, 5), bool), "probabilities": np.zeros((0, 5), np.float32)},
          "has no examples"),
     ],
@@ -199,7 +199,7 @@ def test_label_smoothing_moves_the_targets_to_one_half():
 
 def test_balanced_weights_need_both_answers():
     targets = np.zeros((4, 5), dtype=bool)
-    with pytest.raises(InputError, match="on no training example or on all of them"):
+    with pytest.raises(InputError, match="on no training example or on all"):
         MultiLabel.from_settings(NAMES, targets, TaskSettings(class_weights="balanced"))
 
 

@@ -1,4 +1,4 @@
-"""Models and labels: heads kept and renewed, weights of classes, the default model."""
+"""Models and labels: heads that are reused or replaced, class weights, the default model."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def checkpoint(tiny_bert) -> BertForSequenceClassification:
 # Heads
 
 
-def test_an_own_head_for_the_same_labels_is_kept(tiny_bert, checkpoint):
+def test_a_head_for_the_same_labels_is_reused(tiny_bert, checkpoint):
     model, notes = load(tiny_bert, LABELS)
     assert notes == ()
     assert torch.equal(model.classifier.weight, checkpoint.classifier.weight)
@@ -52,7 +52,7 @@ def test_an_own_head_for_the_same_labels_is_kept(tiny_bert, checkpoint):
         pytest.param(("cow", "bee", "ant"), id="another order"),
     ],
 )
-def test_a_stale_head_is_renewed_and_said(tiny_bert, checkpoint, labels):
+def test_a_stale_head_is_replaced_and_reported(tiny_bert, checkpoint, labels):
     model, notes = load(tiny_bert, labels)
     assert notes == ("new head: the old one was trained for ant, bee, cow",)
     assert model.classifier.weight.shape == (len(labels), 32)
@@ -61,7 +61,7 @@ def test_a_stale_head_is_renewed_and_said(tiny_bert, checkpoint, labels):
     assert model.config.label2id == {name: index for index, name in enumerate(labels)}
 
 
-def test_a_renewed_head_leaves_the_encoder_alone(tiny_bert, checkpoint):
+def test_a_new_head_leaves_the_encoder_alone(tiny_bert, checkpoint):
     model, _ = load(tiny_bert, ("one", "two", "three"))
     for (name, kept), original in zip(
         model.bert.encoder.state_dict().items(), checkpoint.bert.encoder.state_dict().values(),
@@ -70,14 +70,14 @@ def test_a_renewed_head_leaves_the_encoder_alone(tiny_bert, checkpoint):
         assert torch.equal(kept, original), name
 
 
-def test_a_renewed_head_comes_from_the_seed(tiny_bert):
+def test_a_new_head_comes_from_the_seed(tiny_bert):
     first, _ = load(tiny_bert, ("one", "two"))
     second, _ = load(tiny_bert, ("one", "two"))
     assert torch.equal(first.classifier.weight, second.classifier.weight)
 
 
-def test_a_renewed_head_is_as_small_as_transformers_draws_it(tiny_bert):
-    # Linear's own initialization has another spread, and a bias that is not zero.
+def test_a_new_head_is_as_small_as_transformers_draws_it(tiny_bert):
+    # Linear's initialization has another spread and a non-zero bias.
     model, _ = load(tiny_bert, ("one", "two", "three"))
     assert model.classifier.weight.std().item() == pytest.approx(0.2, rel=0.3)
     assert not model.classifier.bias.any()
@@ -142,14 +142,14 @@ def test_no_weights():
 
 
 @pytest.mark.parametrize(
-    "wanted", ["1,2", "1,2,3,4", "1,2,x", "1,,2", "0,1,1", "-1,1,1", "1,nan,1", "1,inf,1", ""]
+    "weights", ["1,2", "1,2,3,4", "1,2,x", "1,,2", "0,1,1", "-1,1,1", "1,nan,1", "1,inf,1", ""]
 )
-def test_weights_that_are_refused(wanted):
+def test_weights_that_are_refused(weights):
     with pytest.raises(InputError, match=r"--class_weights: received .*'balanced', or 3 positive"):
-        parse_class_weights(wanted, np.array([1, 1, 1]))
+        parse_class_weights(weights, np.array([1, 1, 1]))
 
 
-def test_balanced_weights_want_an_example_of_each_class():
+def test_balanced_weights_need_an_example_of_each_class():
     with pytest.raises(InputError, match="--class_weights balanced: a class has no training"):
         parse_class_weights("balanced", np.array([1, 0]))
 
@@ -157,7 +157,7 @@ def test_balanced_weights_want_an_example_of_each_class():
 # Texts
 
 
-def test_texts_that_are_cut_are_counted(tiny_bert):
+def test_truncated_texts_are_counted(tiny_bert):
     task = tiny_task(tiny_bert, train=20, validation=5, max_seq_length=8)
     texts = {name: split["text"] for name, split in task.data.splits.items()}
     for name, split in texts.items():
@@ -166,7 +166,7 @@ def test_texts_that_are_cut_are_counted(tiny_bert):
         assert task.examples(name).lengths.max() == 8
 
 
-def test_a_text_of_exactly_the_longest_length_is_not_cut(tiny_bert):
+def test_a_text_of_exactly_the_longest_length_is_not_truncated(tiny_bert):
     task = tiny_task(tiny_bert, train=20, max_seq_length=64)
     assert task.notes == ()
 
@@ -183,18 +183,18 @@ def test_the_saved_tokenizer_is_that_of_the_training(tiny_bert, tmp_path):
 # The default model
 
 
-def test_a_named_model_is_taken_as_named():
+def test_a_named_model_is_used():
     assert default_model("some/model") == ("some/model", "some/model")
 
 
 def package(folder: Path, weights: bytes):
-    """A stand-in for the package: its spec, with a folder `model` beside its `__init__`."""
+    """Return `find_spec` of a fake package with a folder `model` beside its `__init__`."""
     (folder / "model").mkdir()
     (folder / "model" / "model.safetensors").write_bytes(weights)
     return lambda name: type("Spec", (), {"origin": str(folder / "__init__.py")})()
 
 
-def test_a_genuine_package_is_taken(monkeypatch, tmp_path):
+def test_a_genuine_package_is_used(monkeypatch, tmp_path):
     import hashlib
 
     monkeypatch.setattr(minilm.importlib.util, "find_spec", package(tmp_path, b"weights"))

@@ -19,6 +19,8 @@ from ampft.training.auto_micro_batch import fewest_micro_batches, fit_micro_batc
 
 PLENTY = 2**40  # bytes
 
+pytestmark = pytest.mark.usefixtures("quick_garbage_collection")
+
 
 @pytest.mark.parametrize(("rows", "expected"), [(12, 1), (11, 2), (5, 4), (2, 8), (1, 12)])
 @pytest.mark.parametrize("budget", [None, PLENTY])

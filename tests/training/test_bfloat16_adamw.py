@@ -16,6 +16,7 @@ from ampft.training.bfloat16_adamw import (
     KAHAN,
     STOCHASTIC,
     BFloat16AdamW,
+    _chunks,
     add_stochastically,
     add_with_compensation,
 )
@@ -150,7 +151,7 @@ def test_the_moments_equal_torchs_bit_for_bit(rounding, decay):
     train(optimizer, parameter, steps=5)
     for name in ("exp_avg", "exp_avg_sq"):
         assert torch.equal(optimizer.state[parameter][name], twin.state[plain][name])
-    assert {t.dtype for t in optimizer.state[parameter].values() if t.ndim} == {BF16}
+    assert {t.dtype for name, t in optimizer.state[parameter].items() if name != "step"} == {BF16}
     assert parameter.dtype == BF16
 
 
@@ -231,6 +232,29 @@ def test_noncontiguous_parameters_are_updated_too():
         ends.append(train(optimizer, parameter))
     assert not parameter.is_contiguous()
     assert torch.equal(*ends)
+
+
+def test_parameters_updated_together_end_as_they_do_one_by_one():
+    """On a GPU, small parameters are concatenated."""
+    initial = [weights(600).view(20, 30), weights(33, seed=2), weights(600).view(30, 20).t()]
+    entries = [
+        {name: t.clone() for name in ("weight", "grad", "exp_avg", "exp_avg_sq", "compensation")}
+        for t in initial
+    ]
+    joined = deepcopy(entries)
+
+    def change(chunk):
+        for factor, name in enumerate(chunk, start=2):
+            chunk[name].mul_(factor)
+
+    for chunk in _chunks(joined):
+        change(chunk)
+    for entry in entries:
+        for chunk in _chunks([entry]):
+            change(chunk)
+    for one, other in zip(entries, joined, strict=True):
+        for name in one.keys() - {"grad"}:
+            assert torch.equal(one[name], other[name])
 
 
 @pytest.mark.parametrize(

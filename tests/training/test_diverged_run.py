@@ -1,17 +1,12 @@
 """The recipe with a model whose activations overflow in fp16: the run stops and is recorded."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from running import CLASSIFY, call_here
 from tiny_text import save_tiny_bert, tiny_texts
 from transformers import AutoModelForSequenceClassification
-
-REPOSITORY = Path(__file__).parents[2]
 
 # The sum of 64 features of this size, times weights around 0.2, exceeds 65504.
 LARGE = 60_000.0
@@ -36,16 +31,7 @@ def train_file(tmp_path_factory):
 def run(model, train_file, folder, *flags):
     words = ["--mixed_precision", "fp16", "--model_name_or_path", model, "--train_file", train_file,
              "--output_dir", folder, "--per_device_train_batch_size", "2", *flags]  # fmt: skip
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("ACCELERATE_")}
-    return subprocess.run(
-        [sys.executable, "recipes/classify.py", *map(str, words)],
-        cwd=REPOSITORY,
-        env=environment | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    return call_here(CLASSIFY, *words)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from tiny_text import tiny_task
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from ampft.errors import PrecisionContradicted
 from ampft.precision.accelerator import make_accelerator, numerics
 from ampft.precision.executed import state_bytes, tensor_bytes
 from ampft.precision.resolve import resolve
@@ -137,6 +138,27 @@ def test_measuring_changes_no_gradient(tiny_bert, mode, settings):
     # In fp16 the first step may overflow and be skipped.
     assert memory["optimizer_state"] in {0, (2 * count + len(gradients)) * FLOAT}
     assert memory["activations"] > 10_000
+
+
+def test_products_of_random_later_steps_are_checked():
+    """A model that leaves autocast after its first step."""
+    model = network()
+    first_step = FirstStep(resolve("bf16", CPU))
+
+    class Prepared:
+        optimizer = torch.optim.AdamW(model.parameters())
+
+    def train(*, strays):
+        for _ in range(1000):
+            with (
+                first_step.measured(model, Prepared()),
+                torch.autocast("cpu", torch.bfloat16, enabled=not strays),
+            ):
+                model(torch.ones(2, 4)).sum().backward()
+
+    train(strays=False)
+    with pytest.raises(PrecisionContradicted, match="products of a later step ran in another"):
+        train(strays=True)
 
 
 @pytest.mark.usefixtures("fresh_accelerate")

@@ -20,6 +20,8 @@ from ampft.training.out_of_memory import (
     is_out_of_memory,
 )
 
+pytestmark = pytest.mark.usefixtures("quick_garbage_collection")
+
 
 @dataclass
 class Trained:

@@ -34,7 +34,7 @@ from ampft.comparison.analysis.run_predictions import (
     check_recorded,
     read_run_predictions,
 )
-from ampft.comparison.analysis.stamps import all_stamps
+from ampft.comparison.analysis.stamps import all_stamps, group_stamps
 from ampft.comparison.findings import (
     CALIBRATION_ERROR,
     ArmResult,
@@ -44,8 +44,8 @@ from ampft.comparison.findings import (
     PlanFacts,
     RunOutcome,
 )
-from ampft.comparison.statistics.interim import alpha_per_look
-from ampft.comparison.statistics.interval import FEWEST_SEEDS
+from ampft.comparison.statistics.interim import alpha_per_analysis
+from ampft.comparison.statistics.interval import MIN_SEEDS
 from ampft.comparison.verdict_text import verdict_texts
 from ampft.errors import InputError
 from ampft.metrics.sums import Metric
@@ -121,7 +121,7 @@ def compare_folders(
     stamps = all_stamps(groups, plan)
     seeds = tuple(run.seed for run in groups[0].runs)
     looks = plan.looks or (len(seeds),)
-    alpha = alpha_per_look(looks, ALPHA)
+    alpha = alpha_per_analysis(looks, ALPHA)
     evidence = _evidence(groups, problem.metrics[metric], margin=margin, alpha=alpha)
     arms = tuple(_arm_result(group, evidence) for group in groups)
     record = (groups[0].finished or groups[0].runs)[0].record
@@ -136,10 +136,11 @@ def compare_folders(
         seeds=seeds,
         split=evidence.cases.split,
         examples=len(evidence.cases.truth),
+        groups=len(evidence.cases.groups) if evidence.cases.groups else None,
         label_names=evidence.cases.label_names,
         arms=arms,
         verdicts=(),
-        stamps=stamps,
+        stamps=(*stamps, *group_stamps(evidence.cases)),
         setup=setup(record),
         environment=environment(record),
         yardstick=plan.yardstick,
@@ -182,7 +183,7 @@ def _evidence(
     cases = cases or _cases_without_complete_arms(groups)
     base = predictions.get(groups[0].name)
     evidence = _Evidence(groups, cases, predictions, {}, {}, metric.name)
-    if base is None or len(groups[0].runs) < FEWEST_SEEDS:
+    if base is None or len(groups[0].runs) < MIN_SEEDS:
         return evidence
     base_fp32 = base.in_mode if groups[0].mode == BASELINE else base.in_fp32
     estimates, estimates_fp32 = {}, {}
@@ -193,14 +194,19 @@ def _evidence(
         estimates[group.name] = estimate(arm.in_mode, base.in_mode, metric)
         if arm.in_fp32 and base_fp32:
             estimates_fp32[group.name] = estimate(arm.in_fp32, base_fp32, metric)
-    placebos = {group.name for group in groups if group.is_placebo}
-    modes = {name: each for name, each in estimates.items() if name not in placebos}
+    judged = {
+        group.name: estimates[group.name]
+        for group in groups
+        if group.name in estimates and not group.is_placebo
+        if not (group.is_suspect or groups[0].is_suspect)
+    }
     return replace(
         evidence,
-        differences=with_verdicts(modes, metric, margin=margin, alpha=alpha)
+        differences=with_verdicts(judged, metric, margin=margin, alpha=alpha)
         | {
-            name: without_verdict(estimates[name], alpha=alpha)
-            for name in placebos & set(estimates)
+            name: without_verdict(each, alpha=alpha)
+            for name, each in estimates.items()
+            if name not in judged
         },
         differences_fp32={
             name: without_verdict(each, alpha=alpha) for name, each in estimates_fp32.items()
@@ -276,6 +282,7 @@ def _arm_result(group: RunGroup, evidence: _Evidence) -> ArmResult:
                 status=run.record.status,
                 reason=run.record.reason,
                 folder=run.folder.resolve().name,
+                warnings=tuple(run.record.warnings.values()),
             )
             for run in group.runs
         ),

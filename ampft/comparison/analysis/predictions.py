@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ampft.comparison.analysis.run_predictions import BINS, Cases, RunPredictions
+from ampft.comparison.analysis.run_predictions import BINS, Cases, RunPredictions, rows_differ
 from ampft.comparison.findings import CalibrationBin, ClassFigures, FlippedExample, Flips
 from ampft.comparison.statistics.mcnemar import mcnemar_mid_p
+from ampft.data.groups import Groups
 from ampft.errors import InputError
 from ampft.runs.predictions import RESERVED_COLUMNS
 
@@ -36,7 +36,7 @@ def flips(
         texts: A predictions.parquet with the inputs of the examples.
     """
     pairs = list(zip(predictions, baseline, strict=True))
-    flipped = np.stack([_differ(arm.choices, base.choices) for arm, base in pairs])
+    flipped = np.stack([rows_differ(arm.choices, base.choices) for arm, base in pairs])
     gained = [int((arm.correct & ~base.correct).sum()) for arm, base in pairs]
     lost = [int((base.correct & ~arm.correct).sum()) for arm, base in pairs]
     per_seed = flipped.sum(axis=1).tolist()
@@ -45,15 +45,17 @@ def flips(
         mean=float(np.mean(per_seed)),
         gained=float(np.mean(gained)),
         lost=float(np.mean(lost)),
-        mcnemar_mid_p=tuple(mcnemar_mid_p(g, k) for g, k in zip(gained, lost, strict=True)),
+        mcnemar_mid_p=tuple(_mcnemar(arm, base, cases.groups) for arm, base in pairs),
         examples=_examples(cases, predictions, baseline, flipped, texts),
     )
 
 
-def _differ(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Return (n,) whether the rows of two (n, ...) arrays differ."""
-    differ: npt.NDArray[np.bool_] = (one != other).reshape(len(one), -1).any(axis=1)
-    return differ
+def _mcnemar(arm: RunPredictions, base: RunPredictions, groups: Groups | None) -> float:
+    """Return McNemar's mid-p; a group counts once, by the sign of its net gain."""
+    gain = arm.correct.astype(np.int64) - base.correct
+    if groups is not None:
+        gain = np.rint(np.bincount(groups.ids, weights=gain)).astype(np.int64)
+    return mcnemar_mid_p(int((gain > 0).sum()), int((gain < 0).sum()))
 
 
 def _examples(

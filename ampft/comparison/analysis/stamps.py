@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ampft.comparison.analysis.comparability import difference_stamps
+from ampft.comparison.analysis.cost import speed
 from ampft.comparison.analysis.loading import RunGroup
-from ampft.comparison.findings import PlanFacts
-from ampft.comparison.statistics.interval import FEWEST_SEEDS
+from ampft.comparison.analysis.run_predictions import Cases
+from ampft.comparison.findings import PlanFacts, is_reliable_speed
+from ampft.comparison.statistics.interval import MIN_SEEDS
 from ampft.text.escaping import inert
+from ampft.text.numbers import ratio_text
 
 UNPLANNED = (
     "metric, margin and number of seeds may have been chosen after results were seen, and speeds "
@@ -28,7 +31,55 @@ def all_stamps(groups: Sequence[RunGroup], plan: PlanFacts) -> tuple[str, ...]:
         InputError: The runs cannot be compared.
     """
     differences = difference_stamps(groups)
-    return (*_seed_stamps(groups), *_selection_stamps(groups), *differences, *_plan_stamps(plan))
+    return (
+        *_training_stamps(groups),
+        *_seed_stamps(groups),
+        *_speed_stamps(groups),
+        *_selection_stamps(groups),
+        *differences,
+        *_plan_stamps(plan),
+    )
+
+
+def _training_stamps(groups: Sequence[RunGroup]) -> Iterator[str]:
+    runs = [(group, run) for group in groups for run in group.runs]
+    suspect = [(group, run) for group, run in runs if run.record.warnings]
+    if suspect:
+        group, run = suspect[0]
+        warning = inert(next(iter(run.record.warnings.values())))
+        yield (
+            f"not trained well: {len(suspect)} of {len(runs)} runs ended with a warning, such as "
+            f"{inert(group.name)} with seed {run.seed}: {warning.rstrip('.')}"
+        )
+
+
+def _speed_stamps(groups: Sequence[RunGroup]) -> Iterator[str]:
+    for group in groups:
+        found = speed(group, groups[0], None) if group.is_placebo else None
+        if found is not None and found.ratio is not None and not is_reliable_speed(found.ratio):
+            yield (
+                f"speeds are unreliable: the placebo, which computes the same as "
+                f"{inert(groups[0].name)}, ran at {ratio_text(found.ratio)}x its speed; repeat the "
+                "comparison on a machine that does nothing else"
+            )
+
+
+def group_stamps(cases: Cases) -> tuple[str, ...]:
+    """Return the stamp of examples that are not independent, if there are any."""
+    if cases.groups is None:
+        return ()
+    examples, groups = len(cases.truth), len(cases.groups)
+    if cases.groups.column is not None:
+        column = inert(cases.groups.column)
+        return (
+            f"grouped: the {examples:,} examples belong to {groups:,} groups (--group_column "
+            f"{column}), which are the cases of the error bars",
+        )
+    return (
+        f"duplicates: {examples - groups:,} of {examples:,} examples repeat another one (apart "
+        f"from case, punctuation and white space), so the {groups:,} distinct ones are the cases "
+        "of the error bars",
+    )
 
 
 def _seed_stamps(groups: Sequence[RunGroup]) -> Iterator[str]:
@@ -36,10 +87,10 @@ def _seed_stamps(groups: Sequence[RunGroup]) -> Iterator[str]:
     seeds = len(baseline.runs)
     if baseline.status != "complete":
         yield f"no baseline: {inert(baseline.name)} is {baseline.status_words()}"
-    if seeds < FEWEST_SEEDS:
+    if seeds < MIN_SEEDS:
         yield (
             f"only {seeds} seed{'s' * (seeds > 1)}: error bars and verdicts need at least "
-            f"{FEWEST_SEEDS}"
+            f"{MIN_SEEDS}"
         )
     elif seeds <= MAX_SCREENING_SEEDS:
         yield f"screening: {seeds} seeds are usually too few to establish equivalence"

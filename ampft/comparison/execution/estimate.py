@@ -92,6 +92,19 @@ class Estimate:
 
 
 @dataclass(frozen=True)
+class TrialResult:
+    """The result of the trial.
+
+    Attributes:
+        estimate: Measured costs.
+        modes: Requested modes, or the available default modes.
+    """
+
+    estimate: Estimate
+    modes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Fitted:
     """A run size within a budget.
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ampft.arguments.compare import MIN_SEEDS
+from ampft.comparison.analysis.loading import RUNS_NAME
 from ampft.comparison.execution.plan import PLAN_NAME, Plan, PlannedRun
+from ampft.comparison.findings import PlanFacts
 from ampft.errors import InputError
 from ampft.runs.record import RunRecord, read_record
 from ampft.text.escaping import inert
-from ampft.text.json_io import JSONValue
+from ampft.text.json_io import read_json_object
 
 if TYPE_CHECKING:
     from ampft.comparison.findings import Comparison
 
+LOGS_NAME = "logs"
+YARDSTICK_NAME = "yardstick.json"
 COMPLETE = ("finished", "diverged")
 _ERROR = "error: "
 _TAIL = 2**16  # bytes read from the end of a log
@@ -79,11 +82,6 @@ def _input_error(log: Path) -> str | None:
     return errors[-1] if errors else None
 
 
-RUNS_NAME = "runs"
-LOGS_NAME = "logs"
-YARDSTICK_NAME = "yardstick.json"
-
-
 def compare_planned_runs(
     folder: Path,
     plan: Plan,
@@ -126,7 +124,7 @@ def compare_planned_runs(
         metric=plan.metric,
         margin=plan.margin,
         baseline=plan.modes[0],
-        plan=plan.facts(read_yardstick(folder), omitted_seeds=omitted_seeds(plan, folder, seeds)),
+        plan=plan_facts(plan, folder, seeds),
     )
 
 
@@ -138,6 +136,13 @@ def run_folder(folder: Path, run: PlannedRun) -> Path:
 def log_file(folder: Path, run: PlannedRun) -> Path:
     """Return the log file of a run."""
     return folder / LOGS_NAME / f"{run.name}.log"
+
+
+def incomplete_runs(plan: Plan, folder: Path, seeds: int | None = None) -> tuple[PlannedRun, ...]:
+    """Return the runs of the first `seeds` seeds without a result, in execution order."""
+    return tuple(
+        run for run in plan.runs(seeds) if not run_ending(run_folder(folder, run)).is_complete
+    )
 
 
 def complete_runs(plan: Plan, folder: Path, seeds: int) -> list[Path]:
@@ -161,21 +166,23 @@ def complete_runs(plan: Plan, folder: Path, seeds: int) -> list[Path]:
     return [run_folder(folder, run) for run in runs if run.seed not in missing]
 
 
-def omitted_seeds(plan: Plan, folder: Path, seeds: int) -> tuple[str, ...]:
-    """Return a sentence for each of the first `seeds` seeds that `complete_runs` omits."""
-    return tuple(
-        f"seed {seed} is omitted because {' and '.join(arms)} left no run record"
-        for seed, arms in _arms_without_record(plan, folder, seeds).items()
+def plan_facts(plan: Plan, folder: Path, seeds: int) -> PlanFacts:
+    """Return what the analysis of the first `seeds` seeds needs from the plan and its folder."""
+    yardstick = None
+    with contextlib.suppress(OSError, ValueError):  # it is optional
+        yardstick = read_json_object(folder / YARDSTICK_NAME)
+    return PlanFacts(
+        planned=True,
+        looks=plan.looks,
+        added_after_look=plan.added_after_look,
+        reductions=plan.reductions,
+        omitted_seeds=tuple(
+            f"seed {seed} is omitted because {' and '.join(arms)} left no run record"
+            for seed, arms in _arms_without_record(plan, folder, seeds).items()
+        ),
+        overhead_share=plan.overhead_share,
+        yardstick=yardstick,
     )
-
-
-def read_yardstick(folder: Path) -> Mapping[str, JSONValue] | None:
-    """Return the noise yardstick in a comparison's folder; None if there is none."""
-    try:
-        yardstick = json.loads((folder / YARDSTICK_NAME).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return yardstick if isinstance(yardstick, dict) else None
 
 
 def _arms_without_record(plan: Plan, folder: Path, seeds: int) -> dict[int, list[str]]:

@@ -10,11 +10,10 @@ from typing import Any
 
 from ampft.comparison.arms import Arm, make_arms
 from ampft.comparison.execution.estimate import Estimate, Size
-from ampft.comparison.findings import PlanFacts
 from ampft.errors import InputError
 from ampft.precision.modes import TABLE
 from ampft.text.escaping import inert
-from ampft.text.json_io import JSONValue, check_schema, from_json, read_json_object
+from ampft.text.json_io import check_schema, from_json, read_json_object
 
 SCHEMA = 1
 
@@ -117,20 +116,6 @@ class Plan:
         if seeds in self.looks_taken:
             return self
         return replace(self, looks_taken=(*self.looks_taken, seeds))
-
-    def facts(
-        self, yardstick: Mapping[str, JSONValue] | None, *, omitted_seeds: tuple[str, ...] = ()
-    ) -> PlanFacts:
-        """Return what the analysis needs from the plan; see `PlanFacts` for the arguments."""
-        return PlanFacts(
-            planned=True,
-            looks=self.looks,
-            added_after_look=self.added_after_look,
-            reductions=self.reductions,
-            omitted_seeds=omitted_seeds,
-            overhead_share=self.overhead_share,
-            yardstick=yardstick,
-        )
 
 
 def interleaved(arms: tuple[Arm, ...], seeds: range) -> tuple[PlannedRun, ...]:

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import psutil
 
 from ampft.arguments.compare import CompareCommand
 from ampft.comparison.arms import make_arms
-from ampft.comparison.execution.estimate import Estimate, ModeCost, Size, fit
+from ampft.comparison.execution.estimate import TrialResult, fit
 from ampft.comparison.execution.launch import interruptible, launch_command, run_command
 from ampft.comparison.execution.plan import (
     PLAN_NAME,
@@ -32,7 +32,7 @@ from ampft.files import nearest_existing
 from ampft.runs.folder import LOCK_NAME, check_creatable
 from ampft.runs.record import redact_secrets
 from ampft.text.escaping import inert
-from ampft.text.json_io import json_values
+from ampft.text.json_io import from_json, json_values
 from ampft.text.numbers import approximate_duration, counted
 from ampft.text.terminal import labelled, print_line
 
@@ -191,14 +191,6 @@ def _default_folder(command: CompareCommand, requested: dict[str, Any]) -> Path:
 TRIAL_MODULE = "ampft.comparison.execution.trial"
 
 
-@dataclass(frozen=True)
-class TrialResult:
-    """The result of the trial; `modes` are the requested modes, or the available default modes."""
-
-    estimate: Estimate
-    modes: tuple[str, ...]
-
-
 def run_trial(
     classify_argv: Sequence[str], modes: Sequence[str] | None, config_file: str | None
 ) -> TrialResult:
@@ -224,16 +216,7 @@ def run_trial(
             raise InputError(_trial_error(folder / "log")) from None
     if "error" in result:
         raise InputError(result["error"])
-    return _trial_result(result)
-
-
-def _trial_result(result: dict[str, Any]) -> TrialResult:
-    modes, threads = tuple(result.pop("available_modes")), result.pop("threads")
-    if result["device"] == "cpu":
-        result["device"] = f"CPU, {threads} thread{'s' * (threads != 1)}"
-    costs = {mode: ModeCost(**cost) for mode, cost in result["modes"].items()}
-    size = Size(**result["size"])
-    return TrialResult(Estimate(**{**result, "modes": costs, "size": size}), modes)
+    return from_json(TrialResult, result, "trial")
 
 
 def _trial_error(log: Path) -> str:

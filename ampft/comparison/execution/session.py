@@ -11,13 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ampft.arguments.compare import CompareCommand
+from ampft.comparison.analysis.loading import RUNS_NAME
 from ampft.comparison.arms import Arm
 from ampft.comparison.execution.folder import (
+    LOGS_NAME,
     YARDSTICK_NAME,
     complete_runs,
-    omitted_seeds,
-    read_yardstick,
+    incomplete_runs,
+    log_file,
+    plan_facts,
     run_ending,
+    run_folder,
 )
 from ampft.comparison.execution.launch import (
     check_no_process_left,
@@ -68,18 +72,8 @@ class ComparisonSession:
         self._yardstick_before = self.plan.yardstick_seconds
 
     def missing(self, seeds: int | None = None) -> tuple[PlannedRun, ...]:
-        """Return the runs of the first `seeds` seeds that are not complete, in execution order."""
-        return tuple(
-            run for run in self.plan.runs(seeds) if not run_ending(self.run_folder(run)).is_complete
-        )
-
-    def run_folder(self, run: PlannedRun) -> Path:
-        """Return the folder of a run."""
-        return self.folder.path / "runs" / run.name
-
-    def log(self, run: PlannedRun) -> Path:
-        """Return the log file of a run."""
-        return self.folder.path / "logs" / f"{run.name}.log"
+        """Return the runs of the first `seeds` seeds without a result, in execution order."""
+        return incomplete_runs(self.plan, self.folder.path, seeds)
 
     def launch(self, run: PlannedRun) -> None:
         """Run one training in a separate process, and print how it ended.
@@ -88,19 +82,21 @@ class ComparisonSession:
             InputError: The input of the run is invalid and no run of its arm is complete, or
                 another run is still running because an earlier comparison process was killed.
         """
-        check_no_process_left(self.log(run).parent)
+        output, log = run_folder(self.folder.path, run), log_file(self.folder.path, run)
+        check_no_process_left(log.parent)
         for other in self.plan.runs():
-            check_output_folder(self.run_folder(other), overwrite=True)
-        self.progress.start(run, self.run_folder(run))
+            check_output_folder(run_folder(self.folder.path, other), overwrite=True)
+        self.progress.start(run, output)
         command = launch_command(self.plan.config_file, *self.argv(run))
         started = time.perf_counter()
         try:
-            _, seconds = run_command(command, self.log(run), self.progress.watch)
+            _, duration = run_command(command, log, self.progress.watch)
         finally:
-            self._add_run_seconds(time.perf_counter() - started)
-        ending = run_ending(self.run_folder(run), self.log(run))
+            seconds = self.plan.runs_seconds + time.perf_counter() - started
+            self.plan = replace(self.plan, runs_seconds=seconds)
+        ending = run_ending(output, log)
         summary = ending.summary(self.plan.metric)
-        print_line(self.progress.finish(seconds, summary, finished=ending.status == "finished"))
+        print_line(self.progress.finish(duration, summary, finished=ending.status == "finished"))
         self.write_plan()
         if ending.input_error and not self._has_complete_run(run.arm):
             raise InputError(ending.input_error)
@@ -108,8 +104,9 @@ class ComparisonSession:
     def argv(self, run: PlannedRun) -> list[str]:
         """Return the recipe and all its arguments for a run."""
         overrides = [a for name, v in self.plan.overrides.items() for a in (f"--{name}", str(v))]
-        output = ["--output_dir", str(self.run_folder(run)), "--overwrite_output_dir"]
-        return [str(self.recipe), *self.command.classify_argv, *overrides, *run.flags, *output]
+        output = str(run_folder(self.folder.path, run))
+        flags = [*overrides, *run.flags, "--output_dir", output, "--overwrite_output_dir"]
+        return [str(self.recipe), *self.command.classify_argv, *flags]
 
     def measure_yardstick(self) -> None:
         """Measure the noise yardstick in a separate process, unless the folder already has it."""
@@ -118,29 +115,22 @@ class ComparisonSession:
         print_line(
             "yardstick  measuring the gradient error of each mode relative to the batch noise"
         )
-        log = self.folder.path / "logs" / "yardstick.log"
+        log = self.folder.path / LOGS_NAME / "yardstick.log"
         # There is no reference gradient for weights that are stored in fewer bits.
         modes = [mode for mode in self.plan.modes if not TABLE[mode].stores_16_bits]
+        output = ["--output", str(self.folder / YARDSTICK_NAME)]
         yardstick = [sys.executable, "-m", "ampft.cli", "yardstick", "--modes", ",".join(modes)]
-        yardstick += [
-            "--output",
-            str(self.folder / YARDSTICK_NAME),
-            "--",
-            *self.command.classify_argv,
-        ]
         started = time.perf_counter()
-        run_command(yardstick, log)
+        run_command([*yardstick, *output, "--", *self.command.classify_argv], log)
         seconds = self.plan.yardstick_seconds + time.perf_counter() - started
         self.plan = replace(self.plan, yardstick_seconds=seconds)
         if not (self.folder / YARDSTICK_NAME).exists():
             print_line(labelled("yardstick", f"the measurement failed; see {log}"))
 
-    def facts(self, seeds: int | None = None) -> PlanFacts:
-        """Return what the analysis of the first `seeds` seeds needs; None for all seeds."""
+    def facts(self, seeds: int) -> PlanFacts:
+        """Return what the analysis of the first `seeds` seeds needs."""
         self._update_own_seconds()
-        folder, seeds = self.folder.path, self.plan.looks[-1] if seeds is None else seeds
-        omitted = omitted_seeds(self.plan, folder, seeds)
-        return self.plan.facts(read_yardstick(folder), omitted_seeds=omitted)
+        return plan_facts(self.plan, self.folder.path, seeds)
 
     def folders(self, seeds: int) -> list[Path]:
         """Return the run folders of the first `seeds` seeds, without incomplete seeds.
@@ -198,15 +188,12 @@ class ComparisonSession:
 
     def _failed_text(self, seeds: int) -> str:
         failed = self.missing(seeds)
-        logs = ", ".join(str(self.log(run)) for run in failed)
+        logs = ", ".join(str(log_file(self.folder.path, run)) for run in failed)
         return f"{counted(len(failed), 'run')} failed. Repeat the command to retry. Logs: {logs}"
 
     def _has_complete_run(self, arm: Arm) -> bool:
-        runs = [run for run in self.plan.runs() if run.arm == arm]
-        return any(run_ending(self.run_folder(run)).is_complete for run in runs)
-
-    def _add_run_seconds(self, seconds: float) -> None:
-        self.plan = replace(self.plan, runs_seconds=self.plan.runs_seconds + seconds)
+        missing = self.missing()
+        return any(run.arm == arm and run not in missing for run in self.plan.runs())
 
     def _update_own_seconds(self) -> None:
         """Set the time of the comparison itself: that of this process minus its waiting time."""
@@ -229,11 +216,9 @@ def open_comparison(
         recipe: Path of classify.py, which trains one run.
     """
     with RunFolder(folder, keep_files=True) as locked:
-        (folder / "logs").mkdir(exist_ok=True)
-        (folder / "runs").mkdir(exist_ok=True)
-        todo = tuple(
-            run for run in plan.runs() if not run_ending(folder / "runs" / run.name).is_complete
-        )
+        for name in (LOGS_NAME, RUNS_NAME):
+            (folder / name).mkdir(exist_ok=True)
+        todo = incomplete_runs(plan, folder)
         with Progress(plan, todo) as progress:
             session = ComparisonSession(command, locked, plan, progress, recipe)
             session.write_plan()

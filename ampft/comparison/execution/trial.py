@@ -4,8 +4,8 @@
 
 The process is launched like a run. REQUEST is a JSON file with `classify_argv` (arguments of
 classify.py), `modes` (null for the default modes that the device supports) and `launched` (seconds
-since the epoch). RESULT is the JSON file to write: the fields of an `Estimate`, `threads` and
-`available_modes`, or else `error`, the message of an `InputError`.
+since the epoch). RESULT is the JSON file to write: a `TrialResult`, or `error`, the message of an
+`InputError`.
 """
 
 from __future__ import annotations
@@ -16,28 +16,26 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from accelerate import PartialState
 
 from ampft.arguments import parse_classify_arguments
-from ampft.comparison.execution.estimate import Estimate, ModeCost, Size
+from ampft.comparison.execution.estimate import Estimate, ModeCost, Size, TrialResult
 from ampft.data.steps import IntArray, StepBatches
 from ampft.errors import InputError, TrainingStopped
 from ampft.precision.accelerator import numerics, separate_accelerators, training_device
 from ampft.precision.resolve import UNAVAILABLE, Precision, resolve, survey_modes
 from ampft.runs.prepare import Prepared, check_prepared, load_task, prepare_mode, start_clock
 from ampft.text.json_io import json_text
+from ampft.text.numbers import counted
 from ampft.training.step import accumulate_gradient, apply_step
 from ampft.training.threads import restore_cpu_threads
 from ampft.training.trackers import installed_trackers
-
-if TYPE_CHECKING:
-    pass
 
 DEFAULT_MODES = ("fp32", "bf16", "fp16")
 WARM_UP_STEPS = 2
@@ -50,7 +48,7 @@ REPEATS = 2
 def main(request_path: str, result_path: str) -> None:
     """Run the trial, and write the result from the main process."""
     request = json.loads(Path(request_path).read_text(encoding="utf-8"))
-    result: dict[str, Any]
+    result: TrialResult | dict[str, str]
     try:
         result = run_trial(request)
     except InputError as error:
@@ -59,7 +57,7 @@ def main(request_path: str, result_path: str) -> None:
         Path(result_path).write_text(json_text(result), encoding="utf-8")
 
 
-def run_trial(request: dict[str, Any]) -> dict[str, Any]:
+def run_trial(request: dict[str, Any]) -> TrialResult:
     """Load data and model as classify.py does, and time a few steps of each mode."""
     _refuse_sharding()
     process_start = start_clock()
@@ -81,11 +79,9 @@ def run_trial(request: dict[str, Any]) -> dict[str, Any]:
             # Measured once, because the startup time is about the same in every mode.
             startup = startup or time.time() - request["launched"]
             costs[precision.mode] = _mode_cost(prepared)
-    return {
-        **asdict(_estimate(prepared, costs, precisions, startup)),
-        "threads": threads,
-        "available_modes": [precision.mode for precision in precisions],
-    }
+    device_name = f"CPU, {counted(threads, 'thread')}" if device.type == "cpu" else device.type
+    estimate = _estimate(prepared, costs, precisions, startup=startup, device=device_name)
+    return TrialResult(estimate, tuple(precision.mode for precision in precisions))
 
 
 def _modes(requested: Sequence[str] | None, device: torch.device) -> list[str]:
@@ -184,7 +180,12 @@ def _evaluated_example_seconds(prepared: Prepared) -> float:
 
 
 def _estimate(
-    prepared: Prepared, costs: dict[str, ModeCost], precisions: Sequence[Precision], startup: float
+    prepared: Prepared,
+    costs: dict[str, ModeCost],
+    precisions: Sequence[Precision],
+    *,
+    startup: float,
+    device: str,
 ) -> Estimate:
     args, data = prepared.args, prepared.task.data
     sizes = {name: len(rows) for name, rows in data.splits.items()}
@@ -193,7 +194,7 @@ def _estimate(
         startup=startup,
         modes=costs,
         executions={precision.mode: precision.execution for precision in precisions},
-        device=prepared.accelerator.device.type,
+        device=device,
         size=Size(
             epochs=args.num_train_epochs,
             train_examples=sizes["train"],

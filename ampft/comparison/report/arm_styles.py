@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from ampft.comparison.findings import ArmResult
-from ampft.comparison.report.drawing import element, one_line, picture
+from ampft.comparison.report.drawing import element, picture
+from ampft.text.escaping import one_line
 
 BASELINE, PLACEBO, FIRST_MODE, LAST = 0, 1, 2, 9
 

@@ -19,11 +19,11 @@ from ampft.comparison.report.drawing import (
     exponent,
     fraction,
     line,
-    metric,
     picture,
     plot_area,
     text,
 )
+from ampft.text.numbers import number
 
 LEFT, RIGHT = 9.0, 84.0  # percent; the names of the arms are to the right
 TOP, HEIGHT = 14.0, 250.0  # pixels
@@ -68,7 +68,7 @@ def loss_chart(comparison: Comparison, styles: Sequence[ArmStyle]) -> Chart | No
     high = min(max(tops), 1.5 * statistics.median(tops))
     low = min(value for one in lines for run in one.runs for value in run.values())
     up = _up(0.0 if 0 <= low < 0.4 * high else low, high)
-    last = ", ".join(f"{one.style.name} {metric(one.end)}" for one in lines)
+    last = ", ".join(f"{one.style.name} {number(one.end, 4)}" for one in lines)
     return _chart(lines, up, fraction, alt=f"Training loss over optimizer steps; at the end {last}")
 
 
@@ -80,7 +80,7 @@ def validation_chart(comparison: Comparison, styles: Sequence[ArmStyle]) -> Char
     if not lines:
         return None
     values = [value for one in lines for run in one.runs for value in run.values()]
-    last = ", ".join(f"{one.style.name} {metric(one.end)}" for one in lines)
+    last = ", ".join(f"{one.style.name} {number(one.end, 4)}" for one in lines)
     alt = f"Validation metric over optimizer steps; at the end {last}"
     return _chart(lines, _up(min(values), max(values)), fraction, alt=alt)
 

@@ -8,22 +8,14 @@ wide screen. Lines of many points are in a nested viewBox of 1000 x 1000 that is
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from ampft.text.escaping import inert
 from ampft.text.numbers import MINUS
 
-_BREAKS = re.compile(r"[ \t\r\n\f\v]+")
 INNER = 1000  # side of the stretched viewBox of a plot area
-
-
-def one_line(text: str) -> str:
-    """Return untrusted text on one line, without characters that move, hide or reverse others."""
-    return inert(_BREAKS.sub(" ", text).strip())
 
 
 def element(tag: str, *children: str, **attributes: str | float | None) -> Markup:
@@ -43,11 +35,6 @@ def element(tag: str, *children: str, **attributes: str | float | None) -> Marku
     inside = "".join(escape(child) for child in children)
     # Every part has been escaped.
     return Markup(f"<{tag}{values}>{inside}</{tag}>")
-
-
-def joined(parts: Iterable[str]) -> Markup:
-    """Return the concatenated parts, escaped unless they are Markup."""
-    return Markup("").join(parts)
 
 
 def picture(
@@ -106,10 +93,6 @@ class Axis:
         """Return the position in the stretched viewBox, rounded to an integer."""
         return round((self.at(value) - self.start) / (self.end - self.start) * INNER)
 
-    def holds(self, value: float) -> bool:
-        """Return whether the value is finite and within the ends."""
-        return math.isfinite(value) and self.low <= value <= self.high
-
     def ticks(self, count: int) -> tuple[float, ...]:
         """Return about `count` round values between the ends, in steps of 1, 2 or 5."""
         span = self.high - self.low
@@ -138,20 +121,12 @@ def plot_area(across: Axis, up: Axis, lines: Sequence[Markup]) -> Markup:
     )
 
 
-def curve(
-    points: Sequence[tuple[float, float] | None], across: Axis, up: Axis, class_: str
-) -> Markup:
-    """Return a line through the points, with gaps at None."""
-    parts, pen = [], "M"
-    for point in points:
-        if point is None:
-            pen = "M"
-            continue
-        x = across.inner(point[0])
-        parts.append(f"{pen}{x} {INNER - up.inner(point[1])}")
-        pen = "L"
+def curve(points: Sequence[tuple[float, float]], across: Axis, up: Axis, class_: str) -> Markup:
+    """Return a line through the points."""
+    places = "L".join(f"{across.inner(x)} {INNER - up.inner(y)}" for x, y in points)
     # A line of length 0 with round caps shows a single point as a dot.
-    return element("path", d="".join(parts) + ("h0" if len(parts) == 1 else ""), class_=class_)
+    dot = "h0" if len(points) == 1 else ""
+    return element("path", d=f"M{places}{dot}" if points else "", class_=class_)
 
 
 def _value(value: str | float) -> str:
@@ -170,10 +145,3 @@ def exponent(value: float) -> Markup:
     """Return a tick label for a base-2 logarithm, as a power of two."""
     power = element("tspan", f"{round(value)}".replace("-", MINUS), dy=-4, class_="power")
     return Markup("2{}").format(power)
-
-
-def metric(value: float, decimals: int = 4) -> str:
-    """Return a metric with a fixed number of decimals."""
-    if not math.isfinite(value):
-        return "not finite"
-    return f"{value:,.{decimals}f}".replace("-", MINUS)

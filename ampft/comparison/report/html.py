@@ -3,78 +3,41 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
-from ampft.comparison.findings import Comparison
-from ampft.comparison.report import cells, drawing, strips
-from ampft.comparison.report.arm_styles import ArmStyle, arm_styles
+from ampft.comparison.findings import ArmResult, Comparison
+from ampft.comparison.report import strips, tables
+from ampft.comparison.report.arm_styles import arm_styles
 from ampft.comparison.report.calibration_charts import MIN_COUNT, calibration_panels
-from ampft.comparison.report.classes import (
-    MAX_MATRIX_CLASSES,
-    class_rows,
-    largest_confusions,
-    matrix_cells,
-)
 from ampft.comparison.report.curve_charts import loss_chart, scale_chart, validation_chart
-from ampft.comparison.report.drawing import one_line
-from ampft.comparison.report.method import SOURCES, method_paragraphs
-from ampft.comparison.report.noise import noise_protocol, noise_rows, share
+from ampft.comparison.report.sections import sections
 from ampft.comparison.verdict_text import verdict_texts
-from ampft.text import numbers
-from ampft.text.numbers import counted, duration
+from ampft.text.escaping import one_line
+from ampft.text.numbers import PLUS_MINUS, counted, percent, seed_list
+from ampft.text.tables import Cell, Table, html_table, isolated
 
 TEMPLATE = "comparison.html.j2"
-MISSING = "\N{EN DASH}"
 NO_BREAK = "\N{NO-BREAK SPACE}"
 _UNIT = re.compile(r"(?<=\d) (?=%|points?\b)")
+_STACKED = re.compile(rf"(.*\d) (\(.*\)|{PLUS_MINUS}.*)")
+MAX_ROWS = 30  # of a table; further rows are folded
+MAX_MATRIX_CLASSES = 30  # a matrix of more classes is not readable
+SHADES = 8
 
 
-def isolated(text: str) -> Markup:
-    """Return untrusted text, inert, escaped and isolated in its text direction."""
-    line = one_line(text)
-    return Markup("<bdi>{}</bdi>").format(line) if line else Markup('<i class="none">blank</i>')
+def no_break_units(text: str) -> Markup:
+    """Return untrusted text in which no line breaks between a number and its unit."""
+    return isolated(_UNIT.sub(NO_BREAK, text))
 
 
-def _optional(format_: Callable[..., str]) -> Callable[..., str]:
-    """Return a format that shows a dash for None."""
-    return lambda value, *more: MISSING if value is None else format_(value, *more)
-
-
-def stacked(cell: str) -> Markup:
-    """Return a cell such as "+0.3 (+0.1 to +0.5)" on two lines."""
-    first, _, rest = cell.removesuffix(")").partition(" (")
-    if not rest:
-        return escape(MISSING if cell == numbers.NOT_MEASURED else cell)
-    return Markup("{}<br><small>{}</small>").format(first, rest)
-
-
-FILTERS: Mapping[str, Callable[..., str]] = {
-    "one_line": one_line,
-    "isolated": isolated,
-    "no_break_units": lambda text: isolated(_UNIT.sub(NO_BREAK, text)),
-    "dash": lambda cell: MISSING if cell == numbers.NOT_MEASURED else cell,
-    "stacked": stacked,
-    "sentence": lambda text: f"{text[:1].upper()}{text[1:].rstrip('.')}.",
-    "count": lambda value: f"{value:,}",
-    "counted": counted,
-    "duration": _optional(duration),
-    "level": numbers.level,
-    "mean_count": numbers.mean_count,
-    "metric": drawing.metric,
-    "mebibytes": _optional(cells.mebibytes),
-    "p_value": _optional(numbers.p_value),
-    "percent": _optional(numbers.percent),
-    "points": _optional(numbers.points),
-    "range": numbers.count_range,
-    "ratio": _optional(lambda value: f"{value:.2f}"),
-    "share": _optional(share),
-    "fixed": _optional(numbers.number),
-    "integer": _optional(lambda value: f"{value:,.0f}"),
-}
+def rows(table: Table, start: int, stop: int | None = None) -> Table:
+    """Return a table with only the rows from `start` to `stop`."""
+    return replace(table, rows=table.rows[start:stop])
 
 
 def html_text(comparison: Comparison) -> str:
@@ -97,104 +60,114 @@ def html_text(comparison: Comparison) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= FILTERS
+    filters = (counted, html_table, isolated, no_break_units, one_line, percent, rows)
+    environment.filters |= {each.__name__: each for each in filters}
     return environment.get_template(TEMPLATE).render(_context(comparison))
 
 
 def _context(comparison: Comparison) -> dict[str, Any]:
     verdicts = comparison.verdicts or verdict_texts(comparison)
-    comparison = cells.without_incomplete_medians(comparison)
+    comparison = tables.without_incomplete_medians(comparison)
     arms = comparison.arms
     styles = arm_styles(arms)
-    pairs = tuple(zip(arms, styles, strict=True))
-    confused = tuple((arm, style) for arm, style in pairs if arm.confusion)
+    keys = {arm.name: style.key() for arm, style in zip(arms, styles, strict=True)}
+    strip_of = {each.name: each for each in strips.columns(comparison, styles)}
     has_many = len(comparison.label_names) > MAX_MATRIX_CLASSES
     return {
         "c": comparison,
-        "pairs": pairs,
         "units": comparison.units,
         "verdicts": verdicts,
-        "seeds": numbers.seed_list(comparison.seeds),
-        "levels": (numbers.level(1 - comparison.alpha), numbers.level(1 - 2 * comparison.alpha)),
-        "has_band": any(arm.is_placebo and arm.difference for arm in arms),
-        "cell": cells,
-        "modes": _modes(comparison, styles),
-        "in_fp32": _in_fp32(comparison, styles),
+        "seeds": seed_list(comparison.seeds),
+        "modes": _with_graphics(tables.modes(comparison), keys, strip_of["modes"]),
+        "executed": tables.executed(comparison),
+        "sections": tuple(
+            replace(
+                section,
+                tables=tuple(
+                    _with_graphics(table, keys, None if index else strip_of.get(section.name))
+                    for index, table in enumerate(section.tables)
+                ),
+            )
+            for section in sections(comparison)
+        ),
         "loss": loss_chart(comparison, styles),
         "validation": validation_chart(comparison, styles),
         "scale": scale_chart(comparison, styles),
-        "classes": class_rows(arms, styles),
-        "matrices": () if has_many else tuple((a, style, matrix_cells(a)) for a, style in confused),
-        "confused_arms": confused,
-        "confusions": largest_confusions([arm for arm, _ in confused], comparison.label_names)
-        if has_many and confused
-        else (),
-        "calibration": calibration_panels(arms, styles),
-        "speed": _speed(comparison, styles),
-        "memory": _memory(comparison, styles),
-        "broken": any(arm.status != "complete" for arm in arms),
+        "matrices": ()
+        if has_many
+        else tuple(
+            (style, matrix_cells(arm))
+            for arm, style in zip(arms, styles, strict=True)
+            if arm.confusion
+        ),
+        "panels": calibration_panels(arms, styles),
+        "has_broken_arm": any(arm.status != "complete" for arm in arms),
         "min_count": MIN_COUNT,
-        "complete": tuple((arm, style) for arm, style in pairs if arm.metrics),
-        "flipped": tuple((arm, style) for arm, style in pairs if arm.flips is not None),
-        "tested": tuple((arm, style) for arm, style in pairs if arm.difference is not None),
-        "paragraphs": method_paragraphs(comparison),
-        "sources": SOURCES,
-        "noise": noise_rows(comparison.yardstick),
-        "noise_protocol": noise_protocol(comparison.yardstick),
+        "max_rows": MAX_ROWS,
     }
 
 
-def _modes(comparison: Comparison, styles: Sequence[ArmStyle]) -> dict[str, Any]:
-    axis = strips.difference_axis(comparison)
-    rows = tuple(
-        (arm, style, strips.difference_strip(comparison, arm, style, axis))
-        for arm, style in zip(comparison.arms, styles, strict=True)
+def _with_graphics(
+    table: Table, keys: Mapping[str, Markup], column: strips.Column | None = None
+) -> Table:
+    """Return a table with the line styles of the arms next to their names, and a strip per row."""
+    header = tuple(
+        _with_key(cell, {**keys, **(column.keys if column else {})}) for cell in table.header
     )
-    return {"head": strips.points_head(axis, comparison.units), "rows": rows}
-
-
-def _in_fp32(comparison: Comparison, styles: Sequence[ArmStyle]) -> dict[str, Any] | None:
-    measured = [(a, s) for a, s in zip(comparison.arms, styles, strict=True) if a.metrics_fp32]
-    if not any(arm.difference_fp32 for arm, _ in measured):
-        return None
-    axis = strips.difference_axis(comparison, of_fp32=True)
-    rows = tuple(
-        (arm, style, strips.difference_strip(comparison, arm, style, axis, of_fp32=True))
-        for arm, style in measured
+    rows = [(_with_key(row[0], keys), *map(_stacked, row[1:])) for row in table.rows]
+    if column is None:
+        return replace(table, header=header, rows=rows)
+    names = [_text(row[0]) for row in table.rows]
+    strip = Markup('<div class="strip">{}</div>')
+    return replace(
+        table,
+        header=(header[0], Markup("{} {}").format(column.heading, column.scale), *header[1:]),
+        rows=[
+            (row[0], strip.format(column.strips.get(name, "")), *row[1:])
+            for name, row in zip(names, rows, strict=True)
+        ],
+        note=f"{column.explanation} {table.note}".strip(),
+        left=table.left + 1,
     )
-    return {"head": strips.points_head(axis, comparison.units), "rows": rows}
 
 
-def _speed(comparison: Comparison, styles: Sequence[ArmStyle]) -> dict[str, Any] | None:
-    measured = [(a, s) for a, s in zip(comparison.arms, styles, strict=True) if a.speed]
-    if not measured:
-        return None
-    axis = strips.step_axis(comparison.arms)
-    head = strips.strip_axis(axis, lambda s: f"{1000 * s:,.6g}", "Scale: milliseconds per step")
-    return {
-        "head": head,
-        "rows": tuple((arm, style, strips.step_strip(arm, style, axis)) for arm, style in measured),
-        "has_tf32": any(arm.speed and arm.speed.ratio_to_tf32 for arm, _ in measured),
-        "reasons": tuple(
-            (style, a.speed.reason) for a, style in measured if a.speed and a.speed.reason
-        ),
-    }
+def _with_key(cell: Cell, keys: Mapping[str, Markup]) -> Cell:
+    key = keys.get(_text(cell))
+    return Markup("{} {}").format(key, isolated(_text(cell))) if key else cell
 
 
-def _memory(comparison: Comparison, styles: Sequence[ArmStyle]) -> dict[str, Any] | None:
-    measured = [
-        (arm, style, arm.memory)
-        for arm, style in zip(comparison.arms, styles, strict=True)
-        if arm.memory is not None
-    ]
-    if not measured:
-        return None
-    axis = strips.memory_axis([memory for _, _, memory in measured])
-    return {
-        "head": strips.memory_head(axis),
-        "rows": tuple(
-            (a, style, m, strips.memory_strip(m, style, axis)) for a, style, m in measured
-        ),
-        "patches": strips.part_keys(),
-        "protocols": sorted({memory.protocol for _, _, memory in measured if memory.protocol}),
-    }
+def _text(cell: Cell) -> str:
+    return cell if isinstance(cell, str) else cell.text
+
+
+def _stacked(cell: Cell) -> Cell:
+    """Return a cell such as "+0.3 (+0.1 to +0.5)" on two lines."""
+    match = _STACKED.fullmatch(cell) if isinstance(cell, str) else None
+    return Markup("{}<br><small>{}</small>").format(*match.groups()) if match else cell
+
+
+@dataclass(frozen=True)
+class MatrixCell:
+    """A count and its shade (0 is blank); counts on the diagonal are correct."""
+
+    count: int
+    shade: int
+    is_correct: bool
+
+
+def matrix_cells(arm: ArmResult) -> tuple[tuple[MatrixCell, ...], ...]:
+    """Return the cells of a matrix, shaded by the share of the row on a square-root scale.
+
+    The square root makes errors visible, which are few compared with correct predictions.
+    """
+    return tuple(
+        tuple(
+            MatrixCell(count, _shade(count, sum(row)), column == index)
+            for column, count in enumerate(row)
+        )
+        for index, row in enumerate(arm.confusion)
+    )
+
+
+def _shade(count: int, total: int) -> int:
+    return 0 if not count else max(1, round(SHADES * (count / total) ** 0.5))

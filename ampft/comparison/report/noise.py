@@ -1,86 +1,83 @@
-"""The rows of the noise yardstick table."""
+"""The tables of the noise yardstick."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 
 from ampft.text.json_io import JSONValue
-from ampft.text.numbers import number
+from ampft.text.numbers import or_dash, percent
+from ampft.text.tables import Name, Quote, Table
 
 MAX_MODULES = 5  # modules listed per row
 
 
-@dataclass(frozen=True)
-class NoiseRow:
-    """Gradient error of one mode relative to batch noise, for one set of weights.
+def yardstick(values: Mapping[str, JSONValue] | None) -> Iterator[Table]:
+    """Yield the gradient errors of the modes relative to batch noise, and the largest by module.
 
-    Attributes:
-        weights: Name of the weights: the initial weights or a checkpoint.
-        mode: Mode such as "bf16".
-        error: Error of the whole gradient, divided by the noise.
-        bias: Error that all batches share, divided by the noise.
-        bias_z: z-score of the bias.
-        underflow: Share of the entries that became 0.
-        overflowed: Number of batches whose gradient was not finite at the initial loss scale.
-        failed: Number of batches without a finite gradient at any scale.
-        modules: Modules with the largest error divided by noise, and that ratio.
+    Args:
+        values: `Yardstick` as JSON; None if not measured. Parts with another layout are skipped.
     """
-
-    weights: str
-    mode: str
-    error: float | None
-    bias: float | None
-    bias_z: float | None
-    underflow: float | None
-    overflowed: float | None
-    failed: float | None
-    modules: tuple[tuple[str, float], ...]
-
-
-def noise_rows(yardstick: Mapping[str, JSONValue] | None) -> tuple[NoiseRow, ...]:
-    """Return a row for each set of weights and mode; parts with another layout are skipped."""
-    return tuple(
-        _row(str(checkpoint.get("name", "")), mode)
-        for checkpoint in _mappings((yardstick or {}).get("checkpoints"))
+    measured = [
+        (Name(str(checkpoint.get("name", ""))), Name(str(mode.get("mode", ""))), mode)
+        for checkpoint in _mappings((values or {}).get("checkpoints"))
         for mode in _mappings(checkpoint.get("modes"))
-    )
-
-
-def noise_protocol(yardstick: Mapping[str, JSONValue] | None) -> str:
-    """Return the number and size of the measured batches; empty if unknown."""
-    settings = _mapping((yardstick or {}).get("settings"))
-    batches, size = settings.get("batches"), settings.get("effective_batch_size")
-    if not isinstance(batches, int):
-        return ""
-    return f"{batches} step batches" + (f" of {size} examples" if isinstance(size, int) else "")
-
-
-def share(value: float) -> str:
-    """Return a share in percent, such as "0.41 %" or "3e-05 %"."""
-    percent = 100 * value
-    return f"{number(percent, 2)} %" if percent >= 0.01 or not percent else f"{percent:.0e} %"
-
-
-def _row(weights: str, figures: Mapping[str, JSONValue]) -> NoiseRow:
-    whole = _mapping(figures.get("whole"))
-    modules = [
-        (str(module.get("name", "")), value)
-        for module in _mappings(figures.get("modules"))
-        if (value := _number(module.get("error_over_noise"))) is not None
     ]
-    modules.sort(key=lambda pair: (-pair[1], pair[0]))
-    return NoiseRow(
-        weights=weights,
-        mode=str(figures.get("mode", "")),
-        error=_number(whole.get("error_over_noise")),
-        bias=_number(whole.get("bias_over_noise")),
-        bias_z=_number(whole.get("bias_z")),
-        underflow=_number(whole.get("underflow")),
-        overflowed=_number(figures.get("overflowed_batches")),
-        failed=_number(figures.get("failed_batches")),
-        modules=tuple(modules[:MAX_MODULES]),
+    if not measured:
+        return
+    settings = _mapping((values or {}).get("settings"))
+    batches, size = settings.get("batches"), settings.get("effective_batch_size")
+    sizes = f" of {size} examples" if isinstance(size, int) else ""
+    protocol = f" ({batches} step batches{sizes})" if isinstance(batches, int) else ""
+    yield Table(
+        title=f"Gradient error relative to float64, divided by batch noise{protocol}",
+        header=(
+            *("weights", "mode", "error / noise", "bias / noise", "z of the bias"),
+            *("underflowed entries", "overflowed batches", "failed batches"),
+        ),
+        rows=[
+            (
+                *(weights, name),
+                *(
+                    or_dash(_number(whole.get(f"{key}_over_noise")), _share)
+                    for key in ("error", "bias")
+                ),
+                or_dash(_number(whole.get("bias_z")), "{:.1f}".format),
+                or_dash(_number(whole.get("underflow")), _share),
+                or_dash(_number(mode.get("overflowed_batches")), "{:,.0f}".format),
+                or_dash(_number(mode.get("failed_batches")), "{:,.0f}".format),
+            )
+            for weights, name, mode in measured
+            for whole in [_mapping(mode.get("whole"))]
+        ],
+        note="Noise is what the choice of the batch changes in the gradient. The bias is the part "
+        "of the error that all batches share, so it does not average out over steps. A z above 2 "
+        "indicates a bias beyond chance.",
+        left=2,
     )
+    modules = [
+        (weights, name, Quote(listed))
+        for weights, name, mode in measured
+        if (listed := _largest_modules(mode))
+    ]
+    if modules:
+        header = ("weights", "mode", "modules")
+        title = "Modules with the largest error / noise"
+        yield Table(title=title, header=header, rows=modules, left=3)
+
+
+def _largest_modules(mode: Mapping[str, JSONValue]) -> str:
+    modules = [
+        (-error, str(module.get("name", "")))
+        for module in _mappings(mode.get("modules"))
+        if (error := _number(module.get("error_over_noise"))) is not None
+    ]
+    return ", ".join(f"{name} {_share(-error)}" for error, name in sorted(modules)[:MAX_MODULES])
+
+
+def _share(value: float) -> str:
+    """Return a share in percent, such as "0.41 %" or "3e-05 %"."""
+    is_shown = 100 * value >= 0.01 or not value
+    return percent(value, 2) if is_shown else f"{100 * value:.0e} %"
 
 
 def _number(value: JSONValue) -> float | None:

@@ -6,17 +6,117 @@ A strip fills its cell, so that zero lines and margins run through the whole tab
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from markupsafe import Markup
 
 from ampft.comparison.findings import ArmResult, ClassFigures, Comparison, Memory
 from ampft.comparison.report.arm_styles import ArmStyle
-from ampft.comparison.report.drawing import Axis, element, joined, line, picture, text
+from ampft.comparison.report.drawing import Axis, element, line, picture, text
+from ampft.text.escaping import one_line
 from ampft.text.numbers import Units, byte_size, level, milliseconds, points, signed
 
 LEFT, RIGHT = 5.0, 95.0  # percent of the cell
 MEMORY_PARTS = ("baseline", "weights", "gradients", "optimizer_state", "activations", "rest")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A column of strips in the first table of a section.
+
+    Attributes:
+        name: Name of the section.
+        heading: Heading of the column.
+        scale: Scale below the heading.
+        strips: Strip by the name in the first column of the table.
+        explanation: Sentences on how to read the strips.
+        keys: Colour patches next to other headings of the table.
+    """
+
+    name: str
+    heading: str
+    scale: Markup
+    strips: Mapping[str, Markup]
+    explanation: str
+    keys: Mapping[str, Markup] = field(default_factory=dict)
+
+
+def columns(comparison: Comparison, styles: Sequence[ArmStyle]) -> Iterator[Column]:
+    """Yield the columns of strips that the comparison has data for."""
+    pairs = tuple(zip(comparison.arms, styles, strict=True))
+    yield _differences(comparison, pairs, name="modes")
+    if any(arm.difference_fp32 for arm in comparison.arms):
+        yield _differences(comparison, pairs, name="in-fp32", of_fp32=True)
+    axis = step_axis(comparison.arms)
+    yield Column(
+        name="speed",
+        heading="median step of each run, ms",
+        scale=strip_axis(axis, lambda s: f"{1000 * s:,.6g}", "Scale: milliseconds per step"),
+        strips={arm.name: step_strip(arm, style, axis) for arm, style in pairs if arm.speed},
+        explanation="Each mark is a run.",
+    )
+    axis = memory_axis([arm.memory for arm in comparison.arms if arm.memory is not None])
+    yield Column(
+        name="memory",
+        heading="parts of the peak",
+        scale=memory_head(axis),
+        strips={
+            arm.name: memory_strip(arm.memory, style, axis)
+            for arm, style in pairs
+            if arm.memory is not None
+        },
+        explanation="The parts are in the order of the columns. The vertical line marks the peak.",
+        keys=part_keys(),
+    )
+    yield _classes(pairs)
+
+
+def _differences(
+    comparison: Comparison,
+    pairs: Sequence[tuple[ArmResult, ArmStyle]],
+    *,
+    name: str,
+    of_fp32: bool = False,
+) -> Column:
+    units, axis = comparison.units, difference_axis(comparison, of_fp32=of_fp32)
+    wide, narrow = level(1 - comparison.alpha), level(1 - 2 * comparison.alpha)
+    dots = (
+        f"Dot: mean difference over the seeds. Thin whisker: {wide} confidence interval (CI); "
+        f"thick whisker: {narrow} CI, which decides equivalence. Small ticks: individual seeds. "
+    )
+    band = f" Shaded: the {wide} CI of the placebo."
+    has_band = any(arm.is_placebo and arm.difference for arm, _ in pairs)
+    return Column(
+        name=name,
+        heading=f"difference{' in fp32' * of_fp32}{units.difference_suffix}",
+        scale=points_head(axis, units),
+        strips={
+            arm.name: difference_strip(comparison, arm, style, axis, of_fp32=of_fp32)
+            for arm, style in pairs
+        },
+        explanation=dots * any(arm.difference for arm, _ in pairs)
+        + f"Dashed lines: the margin of ±{units.margin_with_unit}."
+        + band * has_band,
+    )
+
+
+def _classes(pairs: Sequence[tuple[ArmResult, ArmStyle]]) -> Column:
+    base, others = pairs[0][0], [(arm, style) for arm, style in pairs[1:] if arm.classes]
+    axis = class_axis(row for arm, _ in others for row in arm.classes)
+    strips = {}
+    for index, row in enumerate(base.classes):
+        differences = [(style, arm.classes[index].f1_difference) for arm, style in others]
+        drawn = [(style, value) for style, value in differences if value is not None]
+        strips[row.name] = class_strip(one_line(row.name) or "blank", drawn, axis)
+    return Column(
+        name="classes",
+        heading="difference, points",
+        scale=points_head(axis),
+        strips=strips,
+        explanation="Compare the marks of a mode with those of the placebo."
+        * any(arm.is_placebo for arm, _ in others),
+    )
 
 
 def strip_axis(axis: Axis, label: Callable[[float], str], alt: str) -> Markup:
@@ -146,19 +246,19 @@ def memory_strip(memory: Memory, style: ArmStyle, axis: Axis) -> Markup:
     return picture(*bars, height=None, alt=alt, class_="fill")
 
 
-def part_keys() -> tuple[tuple[Markup, str], ...]:
-    """Return a colour patch and a name for each part of memory."""
+def part_keys() -> dict[str, Markup]:
+    """Return a colour patch for each part of memory, by its heading in the table."""
     names = ("before loading the model", *(part.replace("_", " ") for part in MEMORY_PARTS[1:]))
-    return tuple(
-        (
-            picture(
-                element("rect", x=1, y=3, width=14, height=10, class_=f"part p{index}"),
-                height=16, alt="", class_="patch", hidden=True,
-            ),
-            name,
+    return {
+        name: picture(
+            element("rect", x=1, y=3, width=14, height=10, class_=f"part p{index}"),
+            height=16,
+            alt="",
+            class_="patch",
+            hidden=True,
         )
         for index, name in enumerate(names)
-    )  # fmt: skip
+    }
 
 
 def _background(comparison: Comparison, axis: Axis) -> Markup:
@@ -171,7 +271,7 @@ def _background(comparison: Comparison, axis: Axis) -> Markup:
     for value, class_ in ((0.0, "zero"), (comparison.margin, "margin"),
                           (-comparison.margin, "margin")):  # fmt: skip
         parts.append(line(axis.percent(value), 0, axis.percent(value), "100%", class_))
-    return joined(parts)
+    return Markup("").join(parts)
 
 
 def _parts_total(memory: Memory) -> float:

@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from ampft.comparison.findings import ArmResult, Comparison
-from ampft.comparison.report.cells import (
-    difference_cell,
-    flips_cell,
-    metric_cell,
-    peak_cell,
-    ratio_cell,
-    step_cell,
-    without_incomplete_medians,
-)
+from ampft.comparison.findings import Comparison
+from ampft.comparison.report.tables import modes, scope, without_incomplete_medians
 from ampft.comparison.verdict_text import verdict_texts
 from ampft.text.escaping import display_width, inert
-from ampft.text.numbers import (
-    PLUS_MINUS,
-    count_range,
-    level,
-    seed_list,
-)
+from ampft.text.numbers import level
+from ampft.text.tables import Cell, Table, terminal_table
 
 WIDTH = 96  # columns; fits into a window of 100
 
@@ -41,7 +27,7 @@ def terminal_text(comparison: Comparison) -> str:
     verdicts = comparison.verdicts or verdict_texts(comparison)
     comparison = without_incomplete_medians(comparison)
     parts = [
-        _wrapped(heading(comparison)),
+        _wrapped(f"{comparison.title}: {scope(comparison)}"),
         mode_table(comparison),
         _wrapped(legend(comparison)),
         "\n".join(_wrapped(stamp, "! ") for stamp in comparison.stamps),
@@ -50,82 +36,34 @@ def terminal_text(comparison: Comparison) -> str:
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def heading(comparison: Comparison) -> str:
-    """Return title, metric, split, number of examples and seeds in one line."""
-    return (
-        f"{comparison.title}: {comparison.units.title} on {comparison.split}, "
-        f"{comparison.examples:,} examples, {seed_list(comparison.seeds)}"
-    )
-
-
 def mode_table(comparison: Comparison) -> str:
-    """Return one row per arm below two header rows; the inner columns are right-aligned."""
+    """Return one row per arm below two header rows."""
+    units = comparison.units
     levels = [arm.difference.level95 for arm in comparison.arms if arm.difference is not None]
-    header = [
-        ("", "mode"),
-        (comparison.units.title, "%" if comparison.units.is_share else ""),
-        (
-            f"difference{comparison.units.difference_suffix}",
-            f"({level(levels[0])} CI)" if levels else "",
-        ),
-        ("changed", f"of {comparison.examples:,}"),
-        ("speed-", "up"),
-        ("step", "ms"),
-        ("peak", "MiB"),
-        ("skipped", "steps"),
-        ("", ""),
+    interval = f"({level(levels[0])} CI)" if levels else ""
+    headings = [
+        *(("", "mode"), ("", ""), (units.title, "%" if units.is_share else "")),
+        (f"difference{units.difference_suffix}", interval),
+        *(("changed", f"of {comparison.examples:,}"), ("speed-", "up"), ("step", "ms")),
+        *(("peak", "MiB"), ("skipped", "steps")),
     ]
-    rows = [tuple(pair[line] for pair in header) for line in (0, 1)]
-    rows += [_row(comparison, arm) for arm in comparison.arms]
-    return _aligned(rows)
+    upper, lower = zip(*headings, strict=True)
+    rows: list[tuple[Cell, ...]] = [lower]
+    for arm, cells in zip(comparison.arms, modes(comparison).rows, strict=True):
+        name, execution, verdict, metric, difference, *others = cells
+        shown = difference if arm.status == "complete" else verdict
+        rows.append((name, execution, metric, shown, *others))
+    return terminal_table(Table(header=upper, rows=rows, left=2))
 
 
 def legend(comparison: Comparison) -> str:
     """Return explanations of the columns, and reasons why modes are not faster."""
-    base = comparison.baseline.name
-    parts = [
-        f"{PLUS_MINUS} is the standard deviation over seeds. Changed predictions and speed-up are "
-        f"relative to {base}."
-    ]
-    if any(arm.is_placebo for arm in comparison.arms):
-        parts.append(
-            f"The placebo is {base} trained again from initial weights changed by one unit in the "
-            "last place."
-        )
-    parts += [
+    reasons = [
         f"{arm.name}: {arm.speed.reason.rstrip('.')}."
         for arm in comparison.arms
         if arm.speed is not None and arm.speed.reason
     ]
-    return " ".join(parts)
-
-
-def _row(comparison: Comparison, arm: ArmResult) -> tuple[str, ...]:
-    return (
-        arm.name,
-        metric_cell(comparison, arm),
-        difference_cell(comparison, arm) if arm.status == "complete" else arm.status_words,
-        flips_cell(comparison, arm),
-        ratio_cell(comparison, arm),
-        step_cell(arm),
-        peak_cell(arm),
-        count_range(arm.skipped_steps),
-        arm.execution,
-    )
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
-    cells = [[inert(cell) for cell in row] for row in rows]
-    widths = [max(map(display_width, column)) for column in zip(*cells, strict=True)]
-    lines = []
-    for row in cells:
-        padded = [
-            cell + gap if index in (0, len(row) - 1) else gap + cell
-            for index, cell in enumerate(row)
-            for gap in (" " * (widths[index] - display_width(cell)),)
-        ]
-        lines.append("  ".join(padded).rstrip())
-    return "\n".join(lines)
+    return " ".join([modes(comparison).note, *reasons])
 
 
 def _wrapped(text: str, mark: str = "") -> str:

@@ -1,23 +1,34 @@
-"""CSV and TSV files, row by row, with the line where each row begins."""
+"""CSV and TSV files, row by row, with the line on which each row starts."""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Literal, TextIO
 
-from ampft.data.sources.table import Row, Table, refuse_duplicates
+from ampft.data.columns import DELIMITERS, is_usual
+from ampft.data.sources.table import SAMPLE_ROWS, Row, Table, refuse_duplicates
 from ampft.errors import InputError
 
 Quoting = Literal[0, 3]  # csv.QUOTE_MINIMAL, csv.QUOTE_NONE
-LONGEST_FIELD = 16 * 2**20  # characters; csv's own limit of 131,072 is less than long documents
+MAX_FIELD_LENGTH = 16 * 2**20  # characters; csv's default of 131,072 is too few for long documents
 
 
 def read_csv(path: Path, *, encoding: str) -> Table:
-    """Open a comma-separated file (RFC 4180: fields may be quoted, quotes doubled inside)."""
-    return read_delimited(path, encoding=encoding, delimiter=",", quoting=csv.QUOTE_MINIMAL)
+    """Open a comma-separated file (RFC 4180: fields may be quoted, quotes doubled inside).
+
+    Some spreadsheets write semicolons or tabs instead of commas; a note says so.
+    """
+    delimiter = detect_delimiter(path, encoding)
+    table = read_delimited(path, encoding=encoding, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL)
+    if delimiter == ",":
+        return table
+    note = f"{path}: the fields are separated by {DELIMITERS[delimiter]}, not by commas."
+    return replace(table, notes=(note,))
 
 
 def read_tsv(path: Path, *, encoding: str) -> Table:
@@ -28,121 +39,155 @@ def read_tsv(path: Path, *, encoding: str) -> Table:
 def read_delimited(path: Path, *, encoding: str, delimiter: str, quoting: Quoting) -> Table:
     """Read the header and return the table.
 
-    A byte-order mark, CRLF and blank lines are read over.
+    A byte-order mark, CRLF and blank lines are allowed.
 
     Raises:
-        InputError: For an empty file and two columns of one name at once; while rows are read, for
-            bytes that are not of the encoding, a row with too few or too many fields, a quote left
-            open, and NUL, each with file and line.
+        InputError: At once if the file is empty or two columns have the same name. While rows are
+            read, for bytes that the encoding does not have, a row with too few or too many fields,
+            an unclosed quote, and NUL; the message names file and line.
     """
 
     def rows() -> Iterator[tuple[int, list[str]]]:
-        with path.open(encoding=with_mark(encoding), newline="") as file, long_fields():
-            yield from parsed(file, path, delimiter=delimiter, quoting=quoting)
+        return numbered_rows(path, encoding=encoding, delimiter=delimiter, quoting=quoting)
 
-    header = next(guarded(rows(), path, encoding), None)
+    header = next(rows(), None)
     if header is None:
-        raise InputError(f"{path}: the file is empty. A header with the columns' names is wanted.")
+        raise InputError(f"{path}: the file is empty. Its first line must be a header.")
     columns = tuple(header[1])
     refuse_duplicates(columns, str(path))
 
     def read(names: Sequence[str]) -> Iterator[Row]:
-        places = [columns.index(name) for name in names]
-        numbered = guarded(rows(), path, encoding)
+        indices = [columns.index(name) for name in names]
+        numbered = rows()
         next(numbered)
         for line, values in numbered:
             if len(values) != len(columns):
-                raise InputError(ragged(path, line, len(values), len(columns), delimiter))
-            yield line, [values[place] for place in places]
+                raise InputError(
+                    f"{path}, line {line}: {len(values)} fields, but the header has {len(columns)}."
+                    f" {ragged_hint(delimiter, quoting)}"
+                )
+            yield line, [values[index] for index in indices]
 
     return Table(columns=columns, read=read, unit="line", origin=str(path))
 
 
-def with_mark(encoding: str) -> str:
-    """Return the encoding that reads over a byte-order mark, where there is one."""
+def ragged_hint(delimiter: str, quoting: Quoting) -> str:
+    """Return what to do about a row with too few or too many fields."""
+    if quoting == csv.QUOTE_NONE:
+        return (
+            "In a .tsv file quotes are plain characters, and a text has neither tabs nor line"
+            " breaks. If the fields are quoted, save the file as .csv."
+        )
+    return f"A text with {DELIMITERS[delimiter]} must be in double quotes."
+
+
+def detect_delimiter(path: Path, encoding: str) -> str:
+    """Return the delimiter that divides the header and the first 1,000 rows of a CSV file.
+
+    It must give at least two columns, and either usual names or the same number of fields in every
+    row. It is a comma if none does.
+    """
+
+    def fit(delimiter: str) -> tuple[bool, int, bool]:
+        rows = numbered_rows(
+            path, encoding=encoding, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL
+        )
+        try:
+            _, header = next(rows, (0, []))
+            if len(header) < 2:
+                return False, 0, False
+            sample = islice(rows, SAMPLE_ROWS)
+            constant = all(len(fields) == len(header) for _, fields in sample)
+        except InputError:  # whoever reads the rows reports it
+            return False, 0, False
+        return constant, sum(map(is_usual, header)), delimiter == ","
+
+    fits = {delimiter: fit(delimiter) for delimiter in DELIMITERS}
+    best = max(fits, key=lambda delimiter: fits[delimiter])
+    return best if any(fits[best]) else ","
+
+
+def numbered_rows(
+    path: Path, *, encoding: str, delimiter: str, quoting: Quoting
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield (line on which the row starts, fields) for all rows, including the header."""
+    with (
+        decoding_errors(path, encoding),
+        path.open(encoding=without_mark(encoding), newline="") as file,
+        long_fields(),
+    ):
+        yield from parse(file, path, delimiter=delimiter, quoting=quoting)
+
+
+def without_mark(encoding: str) -> str:
+    """Return the variant of UTF-8 that skips a byte-order mark, and any other encoding as it is."""
     return "utf-8-sig" if encoding.lower().replace("_", "-") in ("utf-8", "utf8") else encoding
 
 
 @contextmanager
 def long_fields() -> Iterator[None]:
-    """Let csv read long documents; its limit belongs to the process and is put back."""
-    before = csv.field_size_limit(LONGEST_FIELD)
+    """Let csv read long documents; its limit belongs to the process and is restored."""
+    before = csv.field_size_limit(MAX_FIELD_LENGTH)
     try:
         yield
     finally:
         csv.field_size_limit(before)
 
 
-def parsed(
+def parse(
     file: TextIO, path: Path, *, delimiter: str, quoting: Quoting
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line where the row begins, fields) for all rows, the header among them."""
+    """Yield (line on which the row starts, fields) for all rows, including the header."""
 
     def without_nul() -> Iterator[str]:
         for line, content in enumerate(file, start=1):
             if "\0" in content:
                 raise InputError(
-                    f"{path}, line {line}: a NUL character. The file is damaged, or is UTF-16:"
-                    " then give --encoding utf-16."
+                    f"{path}, line {line}: a NUL character. The file is damaged, or it is UTF-16:"
+                    " in that case pass --encoding utf-16."
                 )
             yield content
 
     reader = csv.reader(without_nul(), delimiter=delimiter, quoting=quoting, strict=True)
-    begins = 1
+    start = 1
     try:
         for fields in reader:
             if fields:
-                yield begins, fields
-            begins = reader.line_num + 1
+                yield start, fields
+            start = reader.line_num + 1
     except csv.Error as error:
         raise InputError(
-            f"{path}, line {begins}: this row does not end as a CSV row should ({error}). Is a"
-            " quote left open or not doubled? In a .tsv file quotes are plain characters."
+            f"{path}, line {start}: not a valid CSV row ({error}). Is a quote not closed, or not"
+            " doubled? In a .tsv file quotes are plain characters."
         ) from None
 
 
-def guarded(
-    rows: Iterator[tuple[int, list[str]]], path: Path, encoding: str
-) -> Iterator[tuple[int, list[str]]]:
-    """Pass rows on and turn a decoding error into one that names the line."""
+@contextmanager
+def decoding_errors(path: Path, encoding: str) -> Iterator[None]:
+    """Turn a decoding error into an InputError that names the line, if it is known."""
     try:
-        yield from rows
+        yield
     except UnicodeError as error:
-        raise InputError(undecodable(path, encoding, error)) from None
+        problem = undecodable_byte(path, encoding) or f": not {encoding} ({error})"
+        raise InputError(
+            f"{path}{problem}. Name the file's encoding, for example --encoding latin-1 (or cp1252,"
+            f" or utf-16), or convert it: iconv -f latin1 -t utf-8 {path.name} > new{path.suffix}"
+        ) from None
     except LookupError:
         raise InputError(
-            f"--encoding: got {encoding!r}; a codec of Python is wanted, such as utf-8 or latin-1."
+            f"--encoding: received {encoding!r}; allowed are the names of Python's codecs, such as"
+            " utf-8 or latin-1."
         ) from None
 
 
-def undecodable(path: Path, encoding: str, error: UnicodeError) -> str:
-    """Say on which line the first byte stands that the encoding does not have."""
-    return (
-        f"{path}{bad_byte(path, encoding) or f': not {encoding} ({error})'}. Say what the file is"
-        " in, for example --encoding latin-1 (or cp1252, or utf-16), or convert it:"
-        f" iconv -f latin1 -t utf-8 {path.name} > new{path.suffix}"
-    )
-
-
-def bad_byte(path: Path, encoding: str) -> str | None:
-    """Return where the first undecodable byte is, if the encoding has line breaks as ASCII has."""
+def undecodable_byte(path: Path, encoding: str) -> str | None:
+    """Return the location of the first undecodable byte, if line breaks are encoded as in ASCII."""
     if "\n".encode(encoding) != b"\n":
         return None
     with path.open("rb") as file:
         for line, content in enumerate(file, start=1):
             try:
                 content.decode(encoding)
-            except UnicodeDecodeError as found:
-                return f", line {line}: byte 0x{content[found.start]:02x} is not {encoding}"
+            except UnicodeDecodeError as error:
+                return f", line {line}: byte 0x{content[error.start]:02x} is not {encoding}"
     return None
-
-
-def ragged(path: Path, line: int, found: int, wanted: int, delimiter: str) -> str:
-    """Say that a row has another number of fields than the header."""
-    reason = (
-        "In a .tsv file quotes are plain characters and a text has neither tabs nor line breaks;"
-        " save it as .csv if its fields are quoted."
-        if delimiter == "\t"
-        else "A text with a comma has to stand in double quotes."
-    )
-    return f"{path}, line {line}: {found} fields where the header has {wanted}. {reason}"

@@ -1,4 +1,4 @@
-"""scikit-learn's handwritten digits as images: a second kind of task without a download."""
+"""scikit-learn's handwritten digits as images: image classification without a download."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from PIL import Image as PILImage
 from sklearn.datasets import load_digits as read_digits
 from sklearn.model_selection import train_test_split
 
-LARGEST_VALUE = 16  # scikit-learn's pixels are 0 to 16
+MAX_PIXEL = 16  # scikit-learn's pixels are 0 to 16
 
 
 def load_digits(*, split_seed: int = 0) -> DatasetDict:
@@ -21,7 +21,7 @@ def load_digits(*, split_seed: int = 0) -> DatasetDict:
         Splits with `image` (PIL, mode `L`) and `label` (ClassLabel `0` to `9`).
     """
     digits = read_digits()
-    pixels = np.rint(digits.images * (255 / LARGEST_VALUE)).astype(np.uint8)
+    pixels = np.rint(digits.images * (255 / MAX_PIXEL)).astype(np.uint8)
     indices = np.arange(len(pixels))
     rest, test = train_test_split(
         indices, test_size=0.25, stratify=digits.target, random_state=split_seed

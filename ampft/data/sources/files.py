@@ -1,6 +1,6 @@
 """Texts and labels from CSV, TSV, JSON, JSON Lines and Parquet files.
 
-Rows go from the file to an Arrow file on disk in batches, so that memory does not grow with them.
+Rows are written to an Arrow file on disk in batches, so that memory use does not grow with them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
@@ -20,10 +19,19 @@ import pyarrow as pa
 from datasets import Dataset
 from filelock import FileLock, Timeout
 
-from ampft.data.columns import label_columns, require, text_columns
-from ampft.data.intake import Intake, LabelledRows, places
-from ampft.data.label_cells import LabelCells
+from ampft.data.columns import (
+    DataColumns,
+    label_columns,
+    require,
+    respelled,
+    respelling_notes,
+    text_columns,
+    wanted_names,
+)
+from ampft.data.groups import GROUP_COLUMN
+from ampft.data.label_parser import LabelParser
 from ampft.data.request import DataRequest
+from ampft.data.row_collector import LabelledRows, RowCollector, location
 from ampft.data.sources.delimited import read_csv, read_tsv
 from ampft.data.sources.json_rows import read_json
 from ampft.data.sources.parquet import read_parquet
@@ -51,68 +59,91 @@ FLAGS = {"train": "--train_file", "validation": "--validation_file", "test": "--
 LOCK_NAME = ".lock"  # of a temporary folder
 SECONDS_TO_LOCK = 5  # a younger folder may not be locked yet
 ROWS_AT_A_TIME = 4096
-
-
-@dataclass(frozen=True)
-class FileColumns:
-    """The columns that were named or found in the training file."""
-
-    inputs: tuple[str, ...]
-    labels: LabelCells
+WORKBOOK_SUFFIXES = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
+OLE_MAGIC = bytes.fromhex("d0cf11e0a1b11ae1")  # .xls: Compound File Binary, section 2.2
+ZIP_MAGIC = b"PK\x03\x04"  # .xlsx and .ods are ZIP archives
 
 
 def open_table(path: Path, *, flag: str, encoding: str) -> Table:
-    """Open a file by its ending.
+    """Open a file with the reader of its extension.
 
     Args:
         path: The file.
-        flag: The argument that named it, for the messages.
-        encoding: Of CSV, TSV and JSON.
+        flag: The flag that named it, for the messages.
+        encoding: Character encoding of CSV, TSV and JSON files.
 
     Raises:
-        InputError: When there is no such file, its ending is unknown, or it cannot be read.
+        InputError: The file does not exist, its extension is unknown, or it cannot be read.
     """
+    if is_workbook(path):
+        raise InputError(
+            f"{flag}: {path} is a spreadsheet, which is not read. Save its sheet as CSV (in Excel"
+            ' "CSV UTF-8") and pass that file.'
+        )
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise InputError(
-            f"{flag}: got {path}; files that end in {', '.join(READERS)} are read. Rename or"
-            " convert it."
+            f"{flag}: received {path}; allowed are files that end in {', '.join(READERS)}. Convert"
+            " the file."
         )
     if not path.is_file():
-        raise InputError(f"{flag}: there is no file {path}.")
+        raise InputError(f"{flag}: the file {path} does not exist.")
     return reader(path, encoding=encoding)
 
 
-def load_files(request: DataRequest) -> tuple[dict[str, LabelledRows], FileColumns, list[str]]:
+def is_workbook(path: Path) -> bool:
+    """Return whether a file is a workbook of Excel or LibreOffice, by content or by name."""
+    suffix = path.suffix.lower()
+    if suffix not in READERS or not path.is_file():
+        return suffix in WORKBOOK_SUFFIXES
+    with path.open("rb") as file:
+        start = file.read(len(OLE_MAGIC))
+    return start == OLE_MAGIC or start.startswith(ZIP_MAGIC)
+
+
+def load_files(request: DataRequest) -> tuple[dict[str, LabelledRows], DataColumns, list[str]]:
     """Read the files of a request.
 
     Args:
-        request: Has a training file.
+        request: The user's choices, with at least one file.
 
     Returns:
         Rows by split, their columns, and notes.
 
     Raises:
-        InputError: For a file or a row that cannot be read, with its place.
+        InputError: There is no training file, or a file or a row cannot be read; the message
+            names it.
     """
     if request.train_file is None:
-        given = ", ".join(FLAGS[split] for split in request.files)
-        raise InputError(
-            f"--train_file: missing; got {given} alone. There is nothing to learn from."
-        )
+        flags = ", ".join(FLAGS[split] for split in request.files)
+        raise InputError(f"--train_file: missing; received only {flags}. Pass a file to train on.")
     tables = {
         split: open_table(path, flag=FLAGS[split], encoding=request.encoding)
         for split, path in request.files.items()
     }
+    train = tables["train"]
+    tables["train"] = respell(
+        train,
+        wanted_names(
+            train.columns, texts=request.text_column_names, labels=request.label_column_names
+        ),
+    )
     columns, notes = choose_columns(tables["train"], request)
-    for table in tables.values():
-        refuse_other_columns(table, columns)
+    for split, table in tables.items():
+        tables[split] = respell(table, (*columns.inputs, *columns.labels.columns))
+        columns.require_in(tables[split].columns, origin=table.origin)
     rows = {split: read_rows(table, columns, request) for split, table in tables.items()}
-    return rows, columns, notes
+    return rows, columns, [*(note for table in tables.values() for note in table.notes), *notes]
 
 
-def choose_columns(table: Table, request: DataRequest) -> tuple[FileColumns, list[str]]:
-    """Return the columns of the training file, and a note when they were not named."""
+def respell(table: Table, wanted: Sequence[str]) -> Table:
+    """Return the table with the wanted names for columns that differ only in case or blanks."""
+    names = respelled(table.columns, wanted)
+    return table.renamed(names, respelling_notes(names, table.origin)) if names else table
+
+
+def choose_columns(table: Table, request: DataRequest) -> tuple[DataColumns, list[str]]:
+    """Return the columns of the training file, and a note if the user did not name them."""
 
     def describe() -> str:
         return described_columns(table)
@@ -120,8 +151,9 @@ def choose_columns(table: Table, request: DataRequest) -> tuple[FileColumns, lis
     labels = label_columns(
         table.columns, request.label_column_names, origin=table.origin, describe=describe
     )
+    named_texts = request.text_column_names is not None
     inputs = text_columns(
-        table.columns,
+        [name for name in table.columns if named_texts or name != request.group_column],
         request.text_column_names,
         labels=labels,
         origin=table.origin,
@@ -133,46 +165,30 @@ def choose_columns(table: Table, request: DataRequest) -> tuple[FileColumns, lis
             f"Texts are read from {' and '.join(map(repr, inputs))}, labels from "
             f"{', '.join(map(repr, labels))}."
         )
-    cells = LabelCells(labels, request.several_labels, request.label_separator)
-    return FileColumns(inputs=inputs, labels=cells), notes
+    parser = LabelParser(labels, request.several_labels, request.label_separator)
+    return DataColumns(inputs, parser, group=request.group_column), notes
 
 
-def refuse_other_columns(table: Table, columns: FileColumns) -> None:
-    """Raise InputError when a file lacks a column that the training file has."""
-    for names, flag in (
-        (columns.inputs, "--text_column_names"),
-        (columns.labels.columns, "--label_column_name"),
-    ):
-        require(
-            names,
-            table.columns,
-            flag,
-            origin=table.origin,
-            describe=lambda: ", ".join(map(repr, table.columns)),
-        )
-
-
-def read_rows(table: Table, columns: FileColumns, request: DataRequest) -> LabelledRows:
-    """Read the rows of one file into an Arrow file, checking each."""
+def read_rows(table: Table, columns: DataColumns, request: DataRequest) -> LabelledRows:
+    """Check the rows of one file, and write the usable ones to an Arrow file."""
     count = len(columns.inputs)
-    names = (*columns.inputs, *columns.labels.columns)
-    intake = Intake(
-        origin=table.origin,
-        unit=table.unit,
-        inputs=columns.inputs,
-        labels=columns.labels.columns,
-        drop_missing_text=request.drop_missing_text,
-        ignore_labels=request.ignore_labels,
-    )
+    group = (columns.group,) if columns.group else ()
+    collector = RowCollector(origin=table.origin, unit=table.unit, columns=columns, request=request)
 
-    def kept() -> Iterator[Sequence[str | None]]:
+    def usable() -> Iterator[Sequence[str | None]]:
+        names = (*columns.inputs, *group, *columns.labels.columns)
         for number, values in table.read(names):
-            place = f"{table.origin}, {table.unit} {number}"
-            inputs = [as_text(value, place) for value in values[:count]]
-            if intake.take(number, inputs, columns.labels.read(values[count:], place)):
-                yield inputs
+            row = f"{table.origin}, {table.unit} {number}"
+            texts = [
+                as_text(value, row, name)
+                for name, value in zip(names, values[: count + len(group)], strict=False)
+            ]
+            labels = columns.labels.parse(values[len(texts) :], row)
+            if collector.add(number, texts[:count], labels):
+                yield texts
 
-    return intake.finish(on_disk(kept(), columns.inputs), declared=columns.labels.classes)
+    written = write_arrow(usable(), (*columns.inputs, *([GROUP_COLUMN] if group else [])))
+    return collector.finish(written, declared=columns.labels.classes)
 
 
 def load_texts(
@@ -181,20 +197,20 @@ def load_texts(
     text_column_names: tuple[str, ...],
     encoding: str = "utf-8",
 ) -> Dataset:
-    """Read texts without labels, every row, for prediction.
+    """Read the texts of every row, without labels, for prediction.
 
     Args:
-        path: A file of any format above.
-        text_column_names: One column, or two for pairs.
-        encoding: Of CSV, TSV and JSON.
+        path: A file in one of the formats of `READERS`.
+        text_column_names: One text column, or two for pairs.
+        encoding: Character encoding of CSV, TSV and JSON files.
 
     Returns:
-        The columns named, strings, in the file's order.
+        The named columns, as strings, in the order of the file.
 
     Raises:
-        InputError: For a missing column, and for a missing text with its place.
+        InputError: A column or a text is missing; the message names the rows.
     """
-    table = open_table(path, flag="FILE", encoding=encoding)
+    table = respell(open_table(path, flag="FILE", encoding=encoding), text_column_names)
     require(
         text_column_names,
         table.columns,
@@ -206,24 +222,28 @@ def load_texts(
 
     def rows() -> Iterator[Sequence[str | None]]:
         for number, values in table.read(text_column_names):
-            texts = [as_text(value, f"{path}, {table.unit} {number}") for value in values]
+            row = f"{path}, {table.unit} {number}"
+            texts = [
+                as_text(value, row, name)
+                for name, value in zip(text_column_names, values, strict=True)
+            ]
             if None in texts:
                 missing.append(number)
             yield texts
 
-    texts = on_disk(rows(), text_column_names)
+    texts = write_arrow(rows(), text_column_names)
     if missing:
         raise InputError(
-            f"{places(table.origin, table.unit, missing)}: nothing in column"
+            f"{location(table.origin, table.unit, missing)}: nothing in column"
             f" {', '.join(map(repr, text_column_names))}. Fill the cells or remove the rows."
         )
     return texts
 
 
-def on_disk(rows: Iterator[Sequence[str | None]], names: tuple[str, ...]) -> Dataset:
+def write_arrow(rows: Iterator[Sequence[str | None]], names: tuple[str, ...]) -> Dataset:
     """Write columns of strings to a temporary Arrow file and return it, mapped into memory.
 
-    The file is removed when the process ends; `TMPDIR` says where it lies.
+    `TMPDIR` sets its folder; the file is removed when the process ends.
     """
     folder = _temporary_folder()
     path = folder / "rows.arrow"

@@ -1,55 +1,65 @@
-"""Datasets of the Hugging Face hub, and folders that `datasets` can read."""
+"""Data sets of the Hugging Face hub, and folders that `datasets` can read."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, Value, load_from_disk
 from datasets import load_dataset as read_dataset
 
-from ampft.data.columns import Describe, label_columns, require, text_columns
+from ampft.data.columns import (
+    DataColumns,
+    Describe,
+    label_columns,
+    require,
+    respelled,
+    respelling_notes,
+    text_columns,
+    wanted_names,
+)
 from ampft.data.dataset import batches
-from ampft.data.intake import Intake, LabelledRows
-from ampft.data.label_cells import LabelCells
+from ampft.data.groups import GROUP_COLUMN
+from ampft.data.label_parser import LabelParser
 from ampft.data.request import DataRequest
+from ampft.data.row_collector import LabelledRows, RowCollector
 from ampft.data.sources.table import as_text
 from ampft.errors import InputError
 
-# What other names stand for the splits; GLUE's MNLI has the matched ones
+# Usual names of the splits; GLUE's MNLI has the matched ones.
 SPLIT_NAMES = {
     "train": ("train", "training"),
     "validation": ("validation", "valid", "val", "dev", "validation_matched"),
     "test": ("test", "test_matched"),
 }
-UNLABELLED = -1  # what `datasets` puts in a ClassLabel where the label is withheld
+UNLABELLED = -1  # value of a ClassLabel whose label is not published
 
 
-@dataclass(frozen=True)
-class HubColumns:
-    """The columns that were named or found, and what kind of inputs they hold."""
-
-    inputs: tuple[str, ...]
-    labels: LabelCells
-    kind: str
-
-
-def load_hub(request: DataRequest) -> tuple[dict[str, LabelledRows], HubColumns, list[str]]:
-    """Read the dataset of a request.
+def load_hub(request: DataRequest) -> tuple[dict[str, LabelledRows], DataColumns, list[str]]:
+    """Read the data set of a request.
 
     Args:
-        request: Has a dataset's name.
+        request: The user's choices, with the name of a data set.
 
     Returns:
         Rows by split, their columns, and notes.
 
     Raises:
-        InputError: When the dataset cannot be had, or its columns or rows cannot be used.
+        InputError: The data set cannot be loaded, or its columns or rows cannot be used.
     """
-    found = fetch(str(request.dataset_name), request.dataset_config_name)
-    splits, notes = usual_splits(found, str(request.dataset_name))
+    name = str(request.dataset_name)
+    splits, notes = standard_splits(fetch(name, request.dataset_config_name), name)
+    wanted = wanted_names(
+        splits["train"].column_names,
+        texts=request.text_column_names,
+        labels=request.label_column_names,
+    )
+    for split, part in splits.items():
+        names = respelled(part.column_names, wanted)
+        splits[split] = part.rename_columns(names)
+        notes += respelling_notes(names, f"{name}, split {split}")
     columns = choose_columns(splits["train"].features, request)
     notes.append(
         f"{columns.kind.capitalize()}s are read from {' and '.join(map(repr, columns.inputs))},"
@@ -57,8 +67,8 @@ def load_hub(request: DataRequest) -> tuple[dict[str, LabelledRows], HubColumns,
     )
     rows = {}
     for split, part in splits.items():
-        refuse_other_columns(part, split, columns, str(request.dataset_name))
-        if split != "train" and labels_withheld(part, columns.labels.columns[0]):
+        columns.require_in(part.column_names, origin=f"{name}, split {split}")
+        if split != "train" and is_unlabelled(part, columns.labels.columns[0]):
             notes.append(f"The {split} split has no labels and is left out.")
             continue
         rows[split] = read_rows(part, split, columns, request)
@@ -66,49 +76,46 @@ def load_hub(request: DataRequest) -> tuple[dict[str, LabelledRows], HubColumns,
 
 
 def fetch(name: str, configuration: str | None) -> DatasetDict:
-    """Return the dataset, from the disk where it was saved there, else through `datasets`.
+    """Return the data set, from a folder of `save_to_disk` or through `load_dataset`.
 
     Raises:
-        InputError: When it does not exist, needs a configuration, or cannot be reached.
+        InputError: It does not exist, needs a configuration, or cannot be downloaded.
     """
     folder = Path(name)
-    saved = any((folder / file).is_file() for file in ("dataset_dict.json", "state.json"))
+    is_saved = any((folder / file).is_file() for file in ("dataset_dict.json", "state.json"))
     try:
-        found = load_from_disk(name) if saved else read_dataset(name, configuration)
-    except Exception as error:  # whatever a download, a cache or a parser raises
+        loaded = load_from_disk(name) if is_saved else read_dataset(name, configuration)
+    except Exception as error:  # downloads, caches and parsers raise many kinds
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise InputError(
             f"--dataset_name: cannot load {name!r}"
             + (f" with --dataset_config_name {configuration!r}" if configuration else "")
-            + f": {reason}. Check the name and the connection to the hub (HF_HUB_OFFLINE=1 forbids"
-            " one); without a connection, give a folder or --train_file, or --dataset_name stdlib,"
-            " which needs none."
+            + f": {reason}. Check the name and the connection to the hub (HF_HUB_OFFLINE=1 disables"
+            " it). Without a connection, pass a folder, --train_file or --dataset_name stdlib."
         ) from error
-    return DatasetDict({"train": found}) if isinstance(found, Dataset) else found
+    return DatasetDict({"train": loaded}) if isinstance(loaded, Dataset) else loaded
 
 
-def usual_splits(found: DatasetDict, name: str) -> tuple[dict[str, Dataset], list[str]]:
-    """Return the splits under their usual names, and a note on those that are left out."""
-    splits: dict[str, Dataset] = {}
-    used: set[str] = set()
-    for split, names in SPLIT_NAMES.items():
-        there = next((candidate for candidate in names if candidate in found), None)
-        if there is not None:
-            splits[split] = found[there]
-            used.add(there)
-    if len(found) == 1 and not splits:
-        used = set(found)
-        splits = {"train": found[next(iter(used))]}
-    if "train" not in splits:
+def standard_splits(data: DatasetDict, name: str) -> tuple[dict[str, Dataset], list[str]]:
+    """Return the splits under their standard names, and a note on those that are not used."""
+    used = {
+        split: next(candidate for candidate in names if candidate in data)
+        for split, names in SPLIT_NAMES.items()
+        if not data.keys().isdisjoint(names)
+    }
+    if len(data) == 1 and not used:
+        used = {"train": next(iter(data))}
+    if "train" not in used:
         raise InputError(
-            f"--dataset_name: {name} has no split called train; it has {', '.join(found)}."
+            f"--dataset_name: {name} has no split called train; its splits: {', '.join(data)}."
         )
-    left = [split for split in found if split not in used]
-    return splits, [f"Splits of {name} that are not used: {', '.join(left)}."] if left else []
+    unused = [split for split in data if split not in used.values()]
+    notes = [f"Splits of {name} that are not used: {', '.join(unused)}."] if unused else []
+    return {split: data[source] for split, source in used.items()}, notes
 
 
-def choose_columns(features: Features, request: DataRequest) -> HubColumns:
-    """Return the columns named by the request, or found by type and name."""
+def choose_columns(features: Features, request: DataRequest) -> DataColumns:
+    """Return the columns that the request names, or those of a usual type and name."""
     origin = str(request.dataset_name)
 
     def describe() -> str:
@@ -117,32 +124,37 @@ def choose_columns(features: Features, request: DataRequest) -> HubColumns:
     images = [name for name, feature in features.items() if isinstance(feature, Image)]
     named_image = request.image_column_name
     names = hub_label_columns(features, request.label_column_names, origin, describe)
-    labels = LabelCells(
+    labels = LabelParser(
         names, request.several_labels, request.label_separator, label_names(features[names[0]])
     )
     if named_image is None and (request.text_column_names or not images):
         texts = [n for n, f in features.items() if isinstance(f, Value) and "string" in f.dtype]
         inputs = text_columns(
-            [*texts, *(name for name in names if name not in texts)],
+            [
+                *(n for n in texts if request.text_column_names or n != request.group_column),
+                *(name for name in names if name not in texts),
+            ],
             request.text_column_names,
             labels=names,
             origin=origin,
             describe=describe,
         )
-        return HubColumns(inputs=inputs, labels=labels, kind="text")
+        return DataColumns(inputs=inputs, labels=labels, kind="text", group=request.group_column)
     if named_image is not None:
         require((named_image,), images, "--image_column_name", origin=origin, describe=describe)
     elif len(images) > 1:
         raise InputError(
-            f"--image_column_name: {origin} has several: {', '.join(images)}. Say which."
+            f"--image_column_name: {origin} has several image columns: {', '.join(images)}. Name"
+            " one."
         )
-    return HubColumns(inputs=(named_image or images[0],), labels=labels, kind="image")
+    inputs = (named_image or images[0],)
+    return DataColumns(inputs=inputs, labels=labels, kind="image", group=request.group_column)
 
 
 def hub_label_columns(
     features: Features, named: tuple[str, ...] | None, origin: str, describe: Describe
 ) -> tuple[str, ...]:
-    """Return the columns of the labels; beyond the usual names, the only classes are taken."""
+    """Return the label columns; without a name, also the only column that declares classes."""
     classes = [name for name, feature in features.items() if label_names(feature)]
     if named is None and "label" not in features and len(classes) == 1:
         return (classes[0],)
@@ -150,76 +162,67 @@ def hub_label_columns(
 
 
 def kind_of(feature: object) -> str:
-    """Return a feature's type as a message shall call it."""
+    """Return the name of a feature's type for a message."""
     return feature.dtype if isinstance(feature, Value) else type(feature).__name__
 
 
-def refuse_other_columns(part: Dataset, split: str, columns: HubColumns, name: str) -> None:
-    """Raise InputError when a split lacks a column that training has."""
-    for names, flag in (
-        (columns.inputs, f"--{columns.kind}_column_name{'s' * (columns.kind == 'text')}"),
-        (columns.labels.columns, "--label_column_name"),
-    ):
-        require(
-            names,
-            part.column_names,
-            flag,
-            origin=f"{name}, split {split}",
-            describe=lambda: ", ".join(map(repr, part.column_names)),
-        )
-
-
 def label_names(feature: object) -> tuple[str, ...] | None:
-    """Return the classes that a `ClassLabel`, or a list of them, declares, or None."""
+    """Return the classes that a `ClassLabel`, or a list of them, declares; otherwise None."""
     feature = getattr(feature, "feature", feature)
     return tuple(feature.names) if isinstance(feature, ClassLabel) else None
 
 
-def labels_withheld(part: Dataset, column: str) -> bool:
+def is_unlabelled(part: Dataset, column: str) -> bool:
     """Return whether no row has a label, as in the test splits of benchmarks."""
-    withheld = (None, UNLABELLED) if label_names(part.features[column]) else (None,)
+    missing = (None, UNLABELLED) if label_names(part.features[column]) else (None,)
     labels = part.select_columns([column])
     return len(part) > 0 and all(
-        label in withheld for batch in batches(labels) for label in batch[column]
+        label in missing for batch in batches(labels) for label in batch[column]
     )
 
 
-def read_rows(part: Dataset, split: str, columns: HubColumns, request: DataRequest) -> LabelledRows:
-    """Check the rows of one split and keep those that can be used."""
+def read_rows(
+    part: Dataset, split: str, columns: DataColumns, request: DataRequest
+) -> LabelledRows:
+    """Check the rows of one split, and select the usable ones."""
     origin = f"{request.dataset_name}, split {split}"
-    intake = Intake(
-        origin=origin,
-        unit="row",
-        inputs=columns.inputs,
-        labels=columns.labels.columns,
-        drop_missing_text=request.drop_missing_text,
-        ignore_labels=request.ignore_labels,
-    )
+    collector = RowCollector(origin=origin, unit="row", columns=columns, request=request)
     # A split can declare its classes in another order than training does.
     labels = replace(columns.labels, declared=label_names(part.features[columns.labels.columns[0]]))
-    kept = array("q")
+    usable = array("q")
     for number, inputs, cells in numbered_rows(part, columns, origin):
-        if intake.take(number, inputs, labels.read(cells, f"{origin}, row {number}")):
-            kept.append(number - 1)
-    used = part.select_columns(list(columns.inputs))
-    used = used if len(kept) == len(part) else used.select(kept)
-    return intake.finish(used, declared=labels.classes)
+        if collector.add(number, inputs, labels.parse(cells, f"{origin}, row {number}")):
+            usable.append(number - 1)
+    selected = part.select_columns(list(columns.inputs))
+    if columns.group is not None:
+        groups = [as_text(value, origin, columns.group) for value in part[columns.group]]
+        selected = selected.add_column(GROUP_COLUMN, groups)
+    if len(usable) < len(part):
+        selected = selected.select(usable)
+    return collector.finish(selected, declared=labels.classes)
 
 
 def numbered_rows(
-    part: Dataset, columns: HubColumns, origin: str
+    part: Dataset, columns: DataColumns, origin: str
 ) -> Iterator[tuple[int, list[object], list[object]]]:
-    """Yield (row from 1, inputs with None for a missing one, label cells), no image decoded."""
+    """Yield (row number from 1, inputs, label cells) without decoding images.
+
+    A missing input is None.
+    """
     count = len(columns.inputs)
     names = [*columns.inputs, *columns.labels.columns]
-    plain = part.select_columns(names)
+    selected = part.select_columns(names)
     if columns.kind == "image":
-        plain = plain.cast_column(columns.inputs[0], Image(decode=False))
+        selected = selected.cast_column(columns.inputs[0], Image(decode=False))
     number = 0
-    for batch in batches(plain):
+    for batch in batches(selected):
         for values in zip(*(batch[name] for name in names), strict=True):
             number += 1
             inputs = list(values[:count])
             if columns.kind == "text":
-                inputs = [as_text(value, f"{origin}, row {number}") for value in inputs]
+                row = f"{origin}, row {number}"
+                inputs = [
+                    as_text(value, row, name)
+                    for name, value in zip(columns.inputs, inputs, strict=True)
+                ]
             yield number, inputs, list(values[count:])

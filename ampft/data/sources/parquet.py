@@ -15,25 +15,25 @@ ROWS_AT_A_TIME = 4096
 
 
 def read_parquet(path: Path, *, encoding: str) -> Table:
-    """Open a Parquet file; its texts are UTF-8 whatever `encoding` says.
+    """Open a Parquet file; its texts are UTF-8, so `encoding` has no effect.
 
     Raises:
-        InputError: For a file that is not Parquet, and for two columns of one name.
+        InputError: The file is not Parquet, or two columns have the same name.
     """
     del encoding
     try:
         columns = tuple(pq.ParquetFile(path.absolute()).schema_arrow.names)
     except (pa.ArrowInvalid, OSError) as error:
-        raise InputError(f"{path}: not a Parquet file that can be read ({error}).") from None
+        raise InputError(f"{path}: not a readable Parquet file ({error}).") from None
     refuse_duplicates(columns, str(path))
 
     def read(names: Sequence[str]) -> Iterator[Row]:
         number = 0
-        # A dictionary, because the file gives its columns in its own order
         with pq.ParquetFile(path.absolute()) as file:
             for batch in file.iter_batches(batch_size=ROWS_AT_A_TIME, columns=list(names)):
-                values = {name: batch.column(name).to_pylist() for name in names}
-                for row in zip(*(values[name] for name in names), strict=True):
+                # By name, because the batch has the columns in the order of the file.
+                values = [batch.column(name).to_pylist() for name in names]
+                for row in zip(*values, strict=True):
                     number += 1
                     yield number, row
 

@@ -1,7 +1,7 @@
-"""Docstrings of Python's own standard library, classified by the package that they belong to.
+"""Docstrings of Python's standard library, classified by the package that they belong to.
 
-Read with `ast` from the running interpreter's sources: nothing is imported or downloaded. The
-texts differ a little between Python versions; a run record holds their fingerprint.
+They are read with `ast` from the running interpreter's sources: nothing is imported or downloaded.
+The texts differ a little between Python versions; a run record holds their fingerprint.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ import sysconfig
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import takewhile
 from pathlib import Path
 
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 
 from ampft.errors import InputError, nearest
 
-# The twelve largest that Python 3.11 to 3.14 have and that Debian keeps in libpython3-stdlib:
-# tkinter and idlelib are packages of their own there; distutils and lib2to3 went with 3.12 and 3.13
+# The twelve largest packages of Python 3.11 to 3.14 that Debian has in libpython3-stdlib. It has
+# tkinter and idlelib in separate packages; distutils and lib2to3 were removed in 3.12 and 3.13.
 CLASSES = (
     "_pydecimal",
     "asyncio",
@@ -36,9 +37,9 @@ CLASSES = (
     "xml",
 )
 CONFIGURATIONS = ("summary", "full")
-FEWEST_TEXTS = 90
+MIN_TEXTS = 90
 TEST_FOLDERS = frozenset({"test", "tests"})
-# Per cent of the hash's range; test is large because a class of 100 texts has to be judged too
+# Per cent of the range of the hash; test is large because some classes have only 100 texts.
 SPLIT_ENDS = {"train": 65, "validation": 75, "test": 100}
 
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -49,20 +50,20 @@ def load_stdlib(configuration: str | None = None, *, root: Path | None = None) -
 
     Args:
         configuration: `summary`, the first paragraph of each (the default), or `full`, all of it.
-        root: The folder of the standard library; None takes the running interpreter's.
+        root: Folder of the standard library; None uses the running interpreter's.
 
     Returns:
-        Splits `train`, `validation`, `test` with `text` (string) and `label` (ClassLabel). No text
-        stands twice, and none that two packages have is kept. A text's split follows from its
-        SHA-256 alone.
+        Splits `train`, `validation`, `test` with `text` (string) and `label` (ClassLabel). The
+        texts are distinct, and those that two packages have are removed. The split of a text
+        depends only on its SHA-256.
 
     Raises:
-        InputError: For an unknown configuration, or when the sources of a class are missing.
+        InputError: The configuration is unknown, or sources of a class are missing.
     """
     chosen = configuration or CONFIGURATIONS[0]
     if chosen not in CONFIGURATIONS:
         raise InputError(
-            f"--dataset_config_name: got {chosen!r}; stdlib has {', '.join(CONFIGURATIONS)}."
+            f"--dataset_config_name: received {chosen!r}; stdlib has {', '.join(CONFIGURATIONS)}."
             + nearest(chosen, CONFIGURATIONS)
         )
     folder = root or Path(sysconfig.get_paths()["stdlib"])
@@ -72,7 +73,7 @@ def load_stdlib(configuration: str | None = None, *, root: Path | None = None) -
 
 
 def distinct_texts(folder: Path, *, summary: bool) -> dict[str, str]:
-    """Return text to class, in the order of the texts, without those that two classes have."""
+    """Return the class of each text, sorted by text, without texts that two classes have."""
     labels: dict[str, str] = {}
     ambiguous: set[str] = set()
     for name in CLASSES:
@@ -89,14 +90,14 @@ def sources(folder: Path, name: str) -> list[Path]:
     module = folder / f"{name}.py"
     if module.is_file():
         return [module]
-    inside = (folder / name).rglob("*.py")
-    return sorted(p for p in inside if not TEST_FOLDERS & set(p.relative_to(folder).parts))
+    files = (folder / name).rglob("*.py")
+    return sorted(p for p in files if not TEST_FOLDERS & set(p.relative_to(folder).parts))
 
 
 def docstrings(source: Path) -> Iterator[str]:
-    """Yield the docstrings of a file, indentation and outer blank space removed, none empty."""
+    """Yield the non-empty docstrings of a file without indentation and outer white space."""
     with warnings.catch_warnings():
-        # Invalid escapes in others' sources are not this program's business
+        # Invalid escapes in these sources do not matter here.
         warnings.simplefilter("ignore", SyntaxWarning)
         warnings.simplefilter("ignore", DeprecationWarning)
         tree = ast.parse(source.read_bytes(), filename=str(source))
@@ -108,26 +109,22 @@ def docstrings(source: Path) -> Iterator[str]:
 
 
 def first_paragraph(text: str) -> str:
-    """Return what stands before the first blank line, on one line."""
-    lines = []
-    for line in text.splitlines():
-        if not line.strip():
-            break
-        lines.append(line)
+    """Return the text before the first blank line, on one line."""
+    lines = takewhile(str.strip, text.splitlines())
     return " ".join(" ".join(lines).split())
 
 
 def check_classes(labels: Mapping[str, str], folder: Path) -> None:
-    """Raise InputError when a class has too few texts to be learned and judged."""
+    """Raise InputError when a class has too few texts to be learned and evaluated."""
     counts = Counter(labels.values())
-    short = [name for name in CLASSES if counts[name] < FEWEST_TEXTS]
+    short = [name for name in CLASSES if counts[name] < MIN_TEXTS]
     if short:
-        found = ", ".join(f"{name} {counts[name]}" for name in short)
+        listed = ", ".join(f"{name} {counts[name]}" for name in short)
         raise InputError(
             f"--dataset_name stdlib: the standard library in {folder} has too few docstrings, fewer"
-            f" than {FEWEST_TEXTS} for: {found}. Its source files are needed (.py, not only .pyc):"
-            " on Debian and Ubuntu `apt install libpython3-stdlib`, on Windows the full installer"
-            " rather than the embeddable package. Or name data of your own with --train_file."
+            f" than {MIN_TEXTS} for: {listed}. Its source files are needed (.py, not only .pyc): on"
+            " Debian and Ubuntu `apt install libpython3-stdlib`, on Windows the full installer"
+            " instead of the embeddable package. Or pass your own data with --train_file."
         )
 
 

@@ -1,15 +1,15 @@
-"""What the readers of files have in common: named columns, and rows that know where they stand."""
+"""What file readers share: named columns, and rows with their line or row numbers."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from ampft.errors import InputError
 
-LONGEST_NAME_SHOWN = 40
-ROWS_LOOKED_AT = 1000  # to say how many different values a column has
+MAX_NAME_LENGTH = 40
+SAMPLE_ROWS = 1000  # in which the different values of a column are counted
 
 Row = tuple[int, Sequence[object]]
 
@@ -20,75 +20,94 @@ class Table:
 
     Attributes:
         columns: Names in the file's order, each once.
-        read: Given names out of `columns`, yields (number, values in the order of those names).
-            A number is counted from 1, in the unit below. Each call reads the file anew.
-        unit: `line` where numbers are lines of the file, `row` where they count examples.
-        origin: The file, as the user named it.
+        read: Function of some names of `columns` that yields (number, values in their order) for
+            each row. Numbers count from 1, in `unit`. Each call reads the file again.
+        unit: `line` if numbers are lines of the file, `row` if they count examples.
+        origin: The file as the user named it.
+        notes: Sentences about how the file is read, for the user.
     """
 
     columns: tuple[str, ...]
     read: Callable[[Sequence[str]], Iterator[Row]]
     unit: str
     origin: str
+    notes: tuple[str, ...] = ()
+
+    def renamed(self, names: Mapping[str, str], notes: tuple[str, ...]) -> Table:
+        """Return the table with new names for some columns, and notes that say so."""
+        old = {names.get(column, column): column for column in self.columns}
+        return replace(
+            self,
+            columns=tuple(old),
+            read=lambda wanted: self.read([old[name] for name in wanted]),
+            notes=(*self.notes, *notes),
+        )
 
 
-def shown(name: str) -> str:
-    """Return a name in quotes, cut where it is long: a missing header makes names of texts."""
-    cut = name if len(name) <= LONGEST_NAME_SHOWN else name[: LONGEST_NAME_SHOWN - 3] + "..."
-    return repr(cut)
+def quoted(name: str) -> str:
+    """Return a name in quotes, shortened: without a header, long texts become column names."""
+    return repr(name if len(name) <= MAX_NAME_LENGTH else name[: MAX_NAME_LENGTH - 3] + "...")
 
 
 def refuse_duplicates(columns: Sequence[str], origin: str) -> None:
-    """Raise InputError when two columns have one name: which of them is meant is not known."""
-    twice = sorted({name for name in columns if columns.count(name) > 1})
-    if twice:
+    """Raise InputError when two columns have the same name."""
+    duplicates = sorted({name for name in columns if columns.count(name) > 1})
+    if duplicates:
         raise InputError(
-            f"{origin}: more than one column is called {', '.join(map(shown, twice))}."
+            f"{origin}: more than one column is called {', '.join(map(quoted, duplicates))}."
             " Rename or remove all but one."
         )
 
 
-def as_text(value: object, place: str) -> str | None:
-    """Return a cell as a string, or None where it is missing: null, NaN, nothing but blanks.
+def as_text(value: object, location: str, column: str) -> str | None:
+    """Return a cell as a string, or None if it is missing: null, NaN or only white space.
 
-    `None`, `NA` and `null` as texts are texts. Numbers and booleans are spelled as Python does.
+    The strings `None`, `NA` and `null` are texts. Numbers and booleans are spelled as in Python.
+
+    Args:
+        value: The cell.
+        location: File and line, for the messages.
+        column: Name of the column, for the messages.
 
     Raises:
-        InputError: For a list or an object, which is neither a text nor a label.
+        InputError: The cell holds a list or an object, which is neither a text nor a label.
     """
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
     if isinstance(value, str):
-        refuse_surrogates(value, place)
+        refuse_surrogates(value, location)
         return value if value and not value.isspace() else None
     if isinstance(value, bool | int | float):
         return str(value)
     raise InputError(
-        f"{place}: a text or a single value is wanted, found {type(value).__name__}"
-        f" {shown(str(value))}."
+        f"{location}: column {quoted(column)} holds a nested value ({type(value).__name__}"
+        f" {quoted(str(value))}), but a cell must be a text or a single value. Write it as one"
+        " string, or name another column."
     )
 
 
-def refuse_surrogates(value: str, place: str) -> None:
-    """Raise InputError for half of a surrogate pair, which JSON can spell and UTF-8 cannot."""
+def refuse_surrogates(value: str, location: str) -> None:
+    """Raise InputError for half of a surrogate pair, which JSON can hold but UTF-8 cannot."""
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        found = ascii(value[error.start])
-        raise InputError(f"{place}: {found} is half of a surrogate pair, no character.") from None
+        character = ascii(value[error.start])
+        raise InputError(
+            f"{location}: {character} is half of a surrogate pair, not a character. Remove it."
+        ) from None
 
 
 def described_columns(table: Table) -> str:
-    """Return the columns with how many different values each has in the first rows."""
+    """Return the columns with the number of different values that each has in the first rows."""
     values: list[set[str]] = [set() for _ in table.columns]
     count = 0
     for count, (_, row) in enumerate(table.read(table.columns), start=1):
         for seen, value in zip(values, row, strict=True):
             seen.add(str(value))
-        if count == ROWS_LOOKED_AT:
+        if count == SAMPLE_ROWS:
             break
     listed = ", ".join(
-        f"{shown(name)} ({len(seen)} different)"
+        f"{quoted(name)} ({len(seen)} different)"
         for name, seen in zip(table.columns, values, strict=True)
     )
     return f"{listed}; counted in the first {count} rows"

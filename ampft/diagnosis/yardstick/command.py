@@ -13,7 +13,6 @@ from ampft.errors import InputError
 
 DEFAULT_MODES = "fp32,bf16,fp16"
 DEFAULT_BATCHES = 32
-SUMMARY = "measure the gradient error of each precision relative to batch noise"
 
 
 def main(argv: Sequence[str]) -> None:
@@ -42,7 +41,7 @@ def main(argv: Sequence[str]) -> None:
         from ampft.text.json_io import json_text
 
         with special_or_atomic_path(Path(args.output)) as path:
-            path.write_text(json_text(yardstick.as_dict()), encoding="utf-8")
+            path.write_text(json_text(yardstick), encoding="utf-8")
         print_line(labelled("wrote", args.output))
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
 
 from ampft.machine import versions
-from ampft.text.json_io import from_json
 
 SCHEMA = 1
 WHOLE_GRADIENT = "whole gradient"
@@ -150,19 +148,3 @@ class Yardstick:
     versions: Mapping[str, str] = field(default_factory=versions)
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     schema: int = SCHEMA
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return dictionaries, lists, strings and numbers that JSON can represent."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Yardstick:
-        """Return the yardstick from the result of `as_dict`.
-
-        Raises:
-            ValueError: The layout is that of another version, or a value is missing or has another
-                type.
-        """
-        if values.get("schema") != SCHEMA:
-            raise ValueError(f"layout {values.get('schema')}, this version of ampft reads {SCHEMA}")
-        return from_json(cls, values, "yardstick")

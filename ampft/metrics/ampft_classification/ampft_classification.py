@@ -1,25 +1,26 @@
-"""The report's metrics as a module of `evaluate`, which works offline and by batches."""
+"""The report's metrics as a module for `evaluate`, which also works offline and in batches."""
 
 import datasets
 import evaluate
 import numpy as np
 
-from ampft.metrics.scores import flat_scores
+from ampft.metrics.scores import scalar_scores
 
 _DESCRIPTION = """
 Accuracy, balanced accuracy, macro and weighted precision, recall and F1, Cohen's kappa and
-Matthews' correlation, each by scikit-learn over the whole label map.
+Matthews correlation, computed by scikit-learn over all classes of the label map.
 """
 
 _INPUTS = """
 Args:
     predictions: Predicted classes, integers from 0.
     references: True classes, integers from 0.
-    labels: Optional. The number of classes of the label map, or its list of class names; a class
-        that is in neither predictions nor references then counts with zeros in the macro averages,
-        as in ampft's report. Without it, the classes are those that occur, as in scikit-learn.
+    labels: Optional. The number of classes of the label map, or the list of its class names. A
+        class that is in neither predictions nor references then counts as zeros in the macro
+        averages, as in ampft's report. Without it, only classes that occur count, as in
+        scikit-learn.
 Returns:
-    A dictionary of floats. `cohen_kappa` is NaN where it is undefined: one class in all.
+    A dictionary of floats. `cohen_kappa` is NaN where it is undefined, with only one class.
 """
 
 _CITATION = """
@@ -56,6 +57,6 @@ class AmpftClassification(evaluate.Metric):
             if pair.min() < 0 or pair.max() >= classes:
                 raise ValueError(
                     f"predictions and references must lie in 0..{classes - 1}, "
-                    f"got {pair.min()}..{pair.max()}"
+                    f"received {pair.min()}..{pair.max()}"
                 )
-        return flat_scores(pair[0], pair[1], classes)
+        return scalar_scores(pair[0], pair[1], classes)

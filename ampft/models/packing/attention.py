@@ -13,7 +13,7 @@ from transformers.masking_utils import sdpa_mask
 
 from ampft.models.packing.dropout import keep_mask, realised_probability
 from ampft.models.packing.grouped import attention_plan, dropout_attention
-from ampft.models.packing.kernels import nested_attention, varlen_attention
+from ampft.models.packing.kernels import has_varlen_kernel, varlen_attention
 from ampft.models.packing.layout import AttentionOptions, GroupIndex, PackedLayout, SequenceGroup
 from ampft.precision.emulation.attention import attention as emulated_attention
 
@@ -91,13 +91,11 @@ class AttentionKernel(Protocol):
 
 
 def choose_kernel(rows: Sequence[torch.Tensor], options: AttentionOptions) -> AttentionKernel:
-    """Choose the attention kernel for the device, dtype and options.
+    """Choose the attention kernel for the device, dtype, head size and options.
 
     On a CPU, float16 with dropout is emulated with the same dropout masks as other precisions.
     float16 without dropout uses torch's `scaled_dot_product_attention`, which the emulation
-    replaces. Evaluation uses it too, because torch's fused kernel computes scores in float32. On a
-    GPU, the variable-length kernel of `torch.nn.attention.varlen` requires 16 bits and has no
-    dropout; nested tensors support float32 and dropout, but no sliding window.
+    replaces. Evaluation uses it too, because torch's fused kernel computes scores in float32.
 
     Args:
         rows: Query, key and value.
@@ -111,11 +109,9 @@ def choose_kernel(rows: Sequence[torch.Tensor], options: AttentionOptions) -> At
         trains = torch.is_grad_enabled() and any(row.requires_grad for row in rows)
         quick = dtype in (torch.float32, torch.bfloat16) and (trains or dropout > 0)
         return dropout_attention if quick else grouped_attention
-    if device != "cuda":
-        return grouped_attention
-    if dropout == 0 and dtype in (torch.float16, torch.bfloat16):
+    if device == "cuda" and dropout == 0 and has_varlen_kernel(rows[0]):
         return varlen_attention
-    return nested_attention if options.sliding_window is None else grouped_attention
+    return grouped_attention
 
 
 def grouped_attention(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import torch
@@ -21,6 +22,8 @@ from ampft.models.packing.layout import PackedLayout, pack_layout
 Kwargs = dict[str, Any]
 Output: TypeAlias = tuple[torch.Tensor, ...] | BaseModelOutput
 _PACKED_TENSORS = ("input_ids", "attention_mask", "token_type_ids")
+# Rounding to bfloat16 in every layer reaches a few percent of the largest logit.
+PACKED_TOLERANCE_IN_PRECISION = 0.2
 _UNPACKED_OPTIONS = ("output_attentions", "output_hidden_states", "past_key_values", "use_cache")
 
 
@@ -213,24 +216,73 @@ def verify_packing(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) ->
         The largest absolute difference of the first output (logits, or hidden states at real
         tokens), divided by the largest absolute padded value; infinity if the batch was not packed.
     """
-    was_training = model.training
-    model.eval()
+    with evaluation_mode(model):
+        padded = model(**batch)[0]
+        handle = install_packing(model)
+        try:
+            packed = model(**batch)[0]
+        finally:
+            handle.remove()
+    return _difference(padded, packed, batch) if handle.paths["packed"] == 1 else float("inf")
+
+
+def check_packing(
+    prepared: nn.Module, model: PreTrainedModel, batch: Mapping[str, torch.Tensor]
+) -> None:
+    """Check that a packed model runs on its device, in its precision, with the padded logits.
+
+    `verify_packing` compares in float32 on a CPU, where other attention kernels run. A model whose
+    padded logits are not finite passes.
+
+    Args:
+        prepared: Callable that computes in the precision of the run.
+        model: The packed model inside it.
+        batch: Arguments of the model, on its device.
+
+    Raises:
+        InputError: The packed path fails, or its logits are too different.
+    """
     try:
-        with torch.no_grad():
-            padded = model(**batch)[0]
-            handle = install_packing(model)
+        with evaluation_mode(prepared):
+            packed = prepared(**batch)[0]
+            # The hooks leave a model with another attention implementation padded.
+            model.config._attn_implementation = "sdpa"
             try:
-                packed = model(**batch)[0]
+                padded = prepared(**batch)[0]
             finally:
-                handle.remove()
-    finally:
-        model.train(was_training)
-    if handle.paths["packed"] != 1:
-        return float("inf")
+                model.config._attn_implementation = ATTENTION_NAME
+        if not padded.isfinite().all():
+            return  # the model overflows in this precision anyway, and training says so
+        difference = _difference(padded, packed, batch)
+        problem = f"logits without padding differ by {difference:.1e}"
+    except RuntimeError as error:
+        difference, problem = float("inf"), f"running without padding fails ({error})"
+    if not difference <= PACKED_TOLERANCE_IN_PRECISION:
+        device = next(model.parameters()).device
+        raise InputError(
+            f"model: on this device ({device}) and in this precision {problem}. Pass --padding."
+        )
+
+
+def _difference(
+    padded: torch.Tensor, packed: torch.Tensor, batch: Mapping[str, torch.Tensor]
+) -> float:
     if padded.shape[:2] == batch["input_ids"].shape:
         real = batch["attention_mask"] != 0
         padded, packed = padded[real], packed[real]
     return float((padded - packed).abs().max() / padded.abs().max())
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Switch dropout and gradients off."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(was_training)
 
 
 # Without padding nearly every step multiplies matrices of new shapes. In bfloat16 on a CPU oneDNN

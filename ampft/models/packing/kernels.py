@@ -1,13 +1,29 @@
-"""PyTorch's variable-length attention kernels for GPUs."""
+"""PyTorch's variable-length attention kernel for NVIDIA GPUs."""
 
 from __future__ import annotations
 
-import warnings
-
 import torch
-from torch.nn import functional
 
 from ampft.models.packing.layout import AttentionOptions, PackedLayout
+
+
+def has_varlen_kernel(query: torch.Tensor) -> bool:
+    """Return whether `varlen_attention` supports the dtype, head size and device of `query`.
+
+    Flash attention has kernels for float16 and bfloat16, heads of 8, 16, ..., 256 elements, and
+    compute capability 8.0 and above.
+
+    Args:
+        query: (N, heads, d), on a CUDA device.
+    """
+    head_size = query.shape[-1]
+    return (
+        query.dtype in (torch.float16, torch.bfloat16)
+        and head_size % 8 == 0
+        and head_size <= 256
+        and torch.version.hip is None
+        and torch.cuda.get_device_capability(query.device) >= (8, 0)
+    )
 
 
 def varlen_attention(
@@ -49,46 +65,3 @@ def varlen_attention(
     )
     assert isinstance(attended, torch.Tensor)
     return attended
-
-
-def nested_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    packing: PackedLayout,
-    options: AttentionOptions,
-) -> torch.Tensor:
-    """Compute attention by jagged nested tensors, with dropout but without a sliding window.
-
-    Args:
-        query: (N, heads, d), any floating dtype.
-        key: Same shape and dtype as `query`.
-        value: Same shape and dtype as `query`.
-        packing: Layout of the sequences in the row.
-        options: Options without a sliding window.
-
-    Returns:
-        (N, heads, d).
-    """
-    assert options.sliding_window is None, "nested tensors do not support a sliding window"
-    with warnings.catch_warnings():
-        # torch internally creates a strided nested tensor, and warns that these are a prototype.
-        warnings.filterwarnings("ignore", message="The PyTorch API of nested tensors")
-        attended = functional.scaled_dot_product_attention(
-            _nested(query, packing),
-            _nested(key, packing),
-            _nested(value, packing),
-            dropout_p=options.dropout,
-            scale=options.scale,
-        )
-    return attended.transpose(1, 2).values()
-
-
-def _nested(row: torch.Tensor, packing: PackedLayout) -> torch.Tensor:
-    nested = torch.nested.nested_tensor_from_jagged(
-        row.contiguous(),
-        offsets=packing.offsets,
-        min_seqlen=packing.lengths[0],
-        max_seqlen=packing.lengths[-1],
-    )
-    return nested.transpose(1, 2)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import io
 import json
 import os
 import random
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -13,8 +16,11 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
-REPOSITORY = Path(__file__).parents[2]
+from global_state import fresh_global_state
+
+REPOSITORY = Path(__file__).parents[1]
 CLASSIFY = "recipes/classify.py"
 BIN = Path(sys.executable).parent
 
@@ -65,9 +71,9 @@ def clean_environment(**more: str) -> dict[str, str]:
         "FSDP_",
         "TORCHELASTIC",
     )
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
     offline = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
-    return {**kept, **offline, **more}
+    return {**inherited, **offline, **more}
 
 
 def call(
@@ -77,6 +83,28 @@ def call(
         [str(word) for word in words], cwd=cwd, env=clean_environment(**environment),
         capture_output=True, text=True, check=False, timeout=timeout,
     )  # fmt: skip
+
+
+def call_here(
+    script: str | Path, *words: object, cwd: Path = REPOSITORY, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a script of Python, as `call` does, in this process: it has imported torch already."""
+    argv = [str(script), *map(str, words)]
+    out, err = io.StringIO(), io.StringIO()
+    code: Any = 0
+    with (
+        patch.dict(os.environ, clean_environment(**environment), clear=True),
+        patch.object(sys, "argv", argv),
+        contextlib.chdir(cwd),
+        fresh_global_state(),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            runpy.run_path(str(script), run_name="__main__")
+        except SystemExit as end:
+            code = end.code
+    return subprocess.CompletedProcess(argv, code, out.getvalue(), err.getvalue())
 
 
 def succeeded(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:

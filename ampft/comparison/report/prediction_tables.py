@@ -1,0 +1,193 @@
+"""The tables of changed predictions, classes, metrics and calibration of a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ampft.comparison.findings import CALIBRATION_ERROR, Comparison, MetricInfo, MetricValues
+from ampft.comparison.report.tables import by_seed, seed_names
+from ampft.text.numbers import (
+    NOT_MEASURED,
+    PLUS_MINUS,
+    mean_count,
+    number,
+    or_dash,
+    p_value,
+    percent,
+    points,
+)
+from ampft.text.tables import Name, Table
+
+MANY_CLASSES = 30  # with more, the classes with the largest differences come first
+MAX_CONFUSIONS = 12
+
+
+def changed(comparison: Comparison) -> Iterator[Table]:
+    """Yield the numbers of changed predictions, McNemar's tests and a few examples."""
+    arms = [(arm, arm.flips) for arm in comparison.arms if arm.flips is not None]
+    if not arms:
+        return
+    base, names = comparison.baseline.name, seed_names(comparison)
+    yield Table(
+        title=f"Predictions that differ from those of {base} with the same seed, out of "
+        f"{comparison.examples:,}",
+        header=("mode", *names, "mean", "only this mode correct", "only the baseline correct"),
+        rows=[
+            (
+                Name(arm.name),
+                *by_seed(comparison, arm, [f"{count:,}" for count in flips.per_seed]),
+                *map(mean_count, (flips.mean, flips.gained, flips.lost)),
+            )
+            for arm, flips in arms
+        ],
+    )
+    yield Table(
+        title="McNemar's test per seed, mid-p",
+        header=("mode", *names),
+        rows=[
+            (Name(arm.name), *by_seed(comparison, arm, map(p_value, flips.mcnemar_mid_p)))
+            for arm, flips in arms
+        ],
+        note="McNemar's test compares only the two checkpoints of a seed and does not cover the "
+        "variation of training.",
+    )
+    for arm, flips in arms:
+        if flips.examples:
+            yield Table(
+                title=f"Examples that {arm.name} changes for the largest number of seeds, with "
+                "predictions and confidence at the first of these seeds",
+                header=(
+                    *("example", "label", Name(base), Name(arm.name), "text"),
+                    *(f"confidence of {base}", f"confidence of {arm.name}", "seeds"),
+                ),
+                rows=[
+                    (
+                        f"{each.example_id}",
+                        *(Name(each.label), Name(each.baseline), Name(each.arm)),
+                        Name(each.text) if each.text else "",
+                        *(percent(each.baseline_confidence), percent(each.arm_confidence)),
+                        f"{each.seeds}",
+                    )
+                    for each in flips.examples
+                ],
+                left=5,
+            )
+
+
+def classes(comparison: Comparison, *, limit: int | None = None) -> Table | None:
+    """Return the F1 of each class with its differences.
+
+    Args:
+        comparison: Comparison.
+        limit: Number of classes with the largest differences that are listed; None for all.
+    """
+    base = comparison.baseline
+    arms = [arm for arm in comparison.arms if arm is not base and arm.classes]
+    if not base.classes:
+        return None
+    count = len(base.classes)
+
+    def largest(index: int) -> float:
+        return max((abs(arm.classes[index].f1_difference or 0.0) for arm in arms), default=0.0)
+
+    order: Sequence[int] = range(count)
+    if count > MANY_CLASSES:
+        order = sorted(order, key=lambda index: -largest(index))[:limit]
+    omitted = count - len(order)
+    return Table(
+        title=f"F1 of {base.name} in % and differences to it in points, means over the seeds",
+        header=("class", "examples", *(Name(arm.name) for arm in (base, *arms))),
+        rows=[
+            (
+                Name(base.classes[index].name),
+                f"{base.classes[index].support:,}",
+                number(100 * base.classes[index].f1, 1),
+                *(or_dash(arm.classes[index].f1_difference, points) for arm in arms),
+            )
+            for index in order
+        ],
+        note="Classes with few examples vary more by chance."
+        + (f" {omitted:,} classes with smaller differences are omitted." if omitted else ""),
+    )
+
+
+def confusions(comparison: Comparison) -> Table | None:
+    """Return the most frequent confusions, summed over the seeds."""
+    arms = [arm for arm in comparison.arms if arm.confusion]
+    names = comparison.label_names
+    totals = {
+        (row, column): total
+        for row in range(len(names))
+        for column in range(len(names))
+        if row != column and (total := sum(arm.confusion[row][column] for arm in arms))
+    }
+    largest = sorted(totals, key=lambda pair: (-totals[pair], pair))[:MAX_CONFUSIONS]
+    if not largest:
+        return None
+    return Table(
+        title="Most frequent confusions, summed over the seeds",
+        header=("label", "predicted as", *(Name(arm.name) for arm in arms)),
+        rows=[
+            (
+                *(Name(names[row]), Name(names[column])),
+                *(f"{arm.confusion[row][column]:,}" for arm in arms),
+            )
+            for row, column in largest
+        ],
+        left=2,
+    )
+
+
+def metrics(comparison: Comparison) -> Table | None:
+    """Return all metrics of each arm."""
+    arms = [arm for arm in comparison.arms if arm.metrics]
+    if not arms:
+        return None
+    return Table(
+        title="All metrics",
+        header=("metric", *(Name(arm.name) for arm in arms)),
+        rows=[
+            (
+                f"{info.title}, %" if info.is_share else info.title,
+                *(_metric_cell(info, arm.metrics.get(info.name)) for arm in arms),
+            )
+            for info in comparison.metrics
+            if any(info.name in arm.metrics for arm in arms)
+        ],
+        note=f"Means {PLUS_MINUS} standard deviations over seeds. The calibration error (15 bins "
+        "of equal width) is biased upwards, more so with fewer examples, and has no confidence "
+        "interval.",
+    )
+
+
+def _metric_cell(info: MetricInfo, values: MetricValues | None) -> str:
+    if values is None:
+        return NOT_MEASURED
+    factor, decimals = (100, 2) if info.is_share else (1, 4)
+    mean = number(factor * values.mean, decimals)
+    if values.sd is None or info.name == CALIBRATION_ERROR:
+        return mean
+    return f"{mean} {PLUS_MINUS} {factor * values.sd:.{decimals}f}"
+
+
+def calibration(comparison: Comparison) -> Table | None:
+    """Return the accuracy of each arm by confidence."""
+    arms = [arm for arm in comparison.arms if arm.calibration]
+    if not arms:
+        return None
+    return Table(
+        title="Mean confidence, accuracy (number of predictions)",
+        header=("confidence", *(Name(arm.name) for arm in arms)),
+        rows=[
+            (
+                f"{percent(bins[0].low)} to {percent(bins[0].high)}",
+                *(
+                    NOT_MEASURED
+                    if each.accuracy is None or each.confidence is None
+                    else f"{percent(each.confidence)}, {percent(each.accuracy)} ({each.count:,})"
+                    for each in bins
+                ),
+            )
+            for bins in zip(*(arm.calibration for arm in arms), strict=True)
+        ],
+    )

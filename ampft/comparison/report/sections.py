@@ -1,0 +1,109 @@
+"""The sections of the reports in Markdown and HTML, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ampft.comparison.findings import Comparison
+from ampft.comparison.report import prediction_tables, tables
+from ampft.comparison.report.method import SOURCES, method_paragraphs
+from ampft.comparison.report.noise import yardstick
+from ampft.text.tables import Table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A section of a report.
+
+    Attributes:
+        name: Identifier, such as "classes".
+        heading: Heading.
+        is_exploratory: Whether its results may only suggest a question.
+        tables: Tables.
+        paragraphs: Paragraphs above the tables, not escaped.
+        items: List below the tables, not escaped.
+    """
+
+    name: str
+    heading: str
+    is_exploratory: bool = False
+    tables: tuple[Table, ...] = ()
+    paragraphs: tuple[str, ...] = ()
+    items: tuple[str, ...] = ()
+
+
+def sections(comparison: Comparison, *, max_classes: int | None = None) -> tuple[Section, ...]:
+    """Return the sections below the table of modes that have content.
+
+    Args:
+        comparison: Comparison, from `without_incomplete_medians`.
+        max_classes: Maximum number of classes in the table of classes; None for all.
+    """
+    every = _sections(comparison, max_classes)
+    return tuple(each for each in every if each.tables or each.paragraphs or each.items)
+
+
+def _sections(comparison: Comparison, max_classes: int | None) -> Iterator[Section]:
+    yield Section(name="seeds", heading="Results per seed", tables=tuple(tables.seeds(comparison)))
+    yield Section(
+        name="changed",
+        heading="Changed predictions",
+        is_exploratory=True,
+        tables=tuple(prediction_tables.changed(comparison)),
+    )
+    yield Section(
+        name="in-fp32",
+        heading="Predictions in fp32",
+        is_exploratory=True,
+        tables=_present(tables.predicted_in_fp32(comparison)),
+    )
+    yield Section(
+        name="speed",
+        heading="Speed",
+        tables=_present(tables.speed(comparison)),
+        items=tuple(
+            f"{arm.name}: {arm.speed.reason}"
+            for arm in comparison.arms
+            if arm.speed is not None and arm.speed.reason
+        ),
+    )
+    yield Section(name="memory", heading="Memory", tables=_present(tables.memory(comparison)))
+    yield Section(
+        name="classes",
+        heading="Classes",
+        is_exploratory=True,
+        tables=_present(
+            prediction_tables.classes(comparison, limit=max_classes),
+            prediction_tables.confusions(comparison),
+        ),
+    )
+    yield Section(
+        name="calibration",
+        heading="Other metrics and calibration",
+        is_exploratory=True,
+        tables=_present(
+            prediction_tables.metrics(comparison), prediction_tables.calibration(comparison)
+        ),
+    )
+    yield Section(
+        name="noise",
+        heading="Gradient error relative to batch noise",
+        is_exploratory=True,
+        tables=tuple(yardstick(comparison.yardstick)),
+    )
+    yield Section(name="runs", heading="Runs", tables=(tables.runs(comparison),))
+    yield Section(name="method", heading="Method", paragraphs=method_paragraphs(comparison))
+    yield Section(name="sources", heading="Sources", items=SOURCES)
+    yield Section(
+        name="setup",
+        heading="Setup and environment",
+        tables=_present(
+            tables.facts("Settings of all runs", comparison.setup),
+            tables.facts("Hardware and versions", comparison.environment),
+        ),
+    )
+
+
+def _present(*every: Table | None) -> tuple[Table, ...]:
+    return tuple(each for each in every if each is not None)

@@ -1,0 +1,337 @@
+"""The tables of a comparison that its reports on a terminal, in Markdown and in HTML share."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from ampft.comparison.findings import ArmResult, Comparison
+from ampft.text.numbers import (
+    NOT_MEASURED,
+    PLUS_MINUS,
+    count_range,
+    duration,
+    level,
+    mean_count,
+    milliseconds,
+    or_dash,
+    p_value,
+    percent,
+    seed_list,
+)
+from ampft.text.tables import Cell, Name, Quote, Table
+
+MIB = 2**20
+
+
+def without_incomplete_medians(comparison: Comparison) -> Comparison:
+    """Return a comparison without medians of speed and memory over only part of an arm's runs.
+
+    An incomplete arm keeps neither speed nor memory. If the baseline is incomplete, no arm keeps a
+    ratio.
+    """
+    is_ranked = comparison.baseline.status == "complete"
+    return replace(comparison, arms=tuple(_displayed(arm, is_ranked) for arm in comparison.arms))
+
+
+def _displayed(arm: ArmResult, is_ranked: bool) -> ArmResult:
+    if arm.status != "complete":
+        return replace(arm, speed=None, memory=None)
+    if is_ranked:
+        return arm
+    # The reason explains the ratio.
+    return replace(
+        arm,
+        speed=arm.speed and replace(arm.speed, ratio=None, ratio_spread=None, reason=None),
+        memory=arm.memory and replace(arm.memory, ratio=None),
+    )
+
+
+def scope(comparison: Comparison) -> str:
+    """Return metric, split, number of examples and seeds in one clause."""
+    return (
+        f"{comparison.units.capitalized()} on {comparison.split}, {comparison.examples:,} "
+        f"examples, {seed_list(comparison.seeds)}"
+    )
+
+
+def modes(comparison: Comparison) -> Table:
+    """Return the results of each arm."""
+    levels = [arm.difference.level95 for arm in comparison.arms if arm.difference is not None]
+    interval = f" ({level(levels[0])} CI)" if levels else ""
+    base = comparison.baseline.name
+    placebo = ""
+    if any(arm.is_placebo for arm in comparison.arms):
+        placebo = (
+            f" The placebo is {base} trained again from initial weights changed by one unit in the "
+            "last place."
+        )
+    return Table(
+        title=scope(comparison),
+        header=(
+            *("mode", "execution", "verdict", comparison.units.heading),
+            f"difference{comparison.units.difference_suffix}{interval}",
+            f"changed predictions, of {comparison.examples:,}",
+            *("speed-up", "step, ms", "peak memory, MiB", "skipped steps"),
+        ),
+        rows=[(Name(arm.name), *_mode_cells(comparison, arm)) for arm in comparison.arms],
+        note=f"{PLUS_MINUS} is the standard deviation over seeds. Changed predictions and speed-up "
+        f"are relative to {base}.{placebo}",
+        left=3,
+    )
+
+
+def _mode_cells(comparison: Comparison, arm: ArmResult) -> tuple[Cell, ...]:
+    is_baseline = arm is comparison.baseline
+    verdict = arm.difference.verdict if arm.difference is not None else None
+    unchanged = "" if is_baseline else NOT_MEASURED
+    return (
+        Quote(arm.execution),
+        (verdict or "") if arm.status == "complete" else Quote(arm.status_words),
+        _metric(comparison, arm),
+        _difference(comparison, arm),
+        unchanged if arm.flips is None else mean_count(arm.flips.mean),
+        _ratio(comparison, arm),
+        _step(arm),
+        _mebibytes(arm.memory.peak if arm.memory else None),
+        count_range(arm.skipped_steps),
+    )
+
+
+def _metric(comparison: Comparison, arm: ArmResult) -> str:
+    """Return the primary metric as "84.6 ± 0.5"; "-" if there is no mean."""
+    values = arm.metrics.get(comparison.metric)
+    if values is None:
+        return NOT_MEASURED
+    units = comparison.units
+    mean = units.value(values.mean)
+    return mean if values.sd is None else f"{mean} {PLUS_MINUS} {units.value(values.sd)}"
+
+
+def _difference(comparison: Comparison, arm: ArmResult) -> str:
+    """Return the difference as "+0.3 (+0.1 to +0.5)"; empty for the baseline."""
+    units = comparison.units
+    if arm.difference is not None:
+        ends = units.interval(arm.difference.interval95)
+        return f"{units.difference(arm.difference.estimate)} ({ends})"
+    values = arm.metrics.get(comparison.metric)
+    base = comparison.baseline.metrics.get(comparison.metric)
+    if arm is comparison.baseline:
+        return ""
+    if values is None or base is None:
+        return NOT_MEASURED
+    return f"{units.difference(values.mean - base.mean)} (no CI)"
+
+
+def _ratio(comparison: Comparison, arm: ArmResult) -> str:
+    """Return the speed-up over the baseline; "-" if not ranked, empty for the baseline."""
+    if arm is comparison.baseline:
+        return ""
+    return or_dash(arm.speed.ratio if arm.speed else None, "{:.2f}".format)
+
+
+def _step(arm: ArmResult) -> str:
+    """Return the median of the median step times of the runs, in milliseconds."""
+    if arm.speed is None or not arm.speed.step_seconds:
+        return NOT_MEASURED
+    return milliseconds(statistics.median(arm.speed.step_seconds))
+
+
+def _mebibytes(size: int | None) -> str:
+    return or_dash(size, lambda size: f"{size / MIB:,.0f}")
+
+
+def executed(comparison: Comparison) -> tuple[str, ...]:
+    """Return the precision measured in the first step; arms with the same one share a line."""
+    names: dict[str, list[str]] = {}
+    for arm in comparison.arms:
+        if arm.executed:
+            names.setdefault(arm.executed, []).append(arm.name)
+    return tuple(f"{', '.join(arms)}: {summary}" for summary, arms in names.items())
+
+
+def seeds(comparison: Comparison) -> Iterator[Table]:
+    """Yield the metric and the difference per seed, and the components of the intervals."""
+    units, base = comparison.units, comparison.baseline.name
+    header = ("mode", *seed_names(comparison))
+    metrics: list[tuple[Cell, ...]] = [
+        (
+            Name(arm.name),
+            *by_seed(comparison, arm, [units.value(x, 1) for x in values.per_seed]),
+            units.value(values.mean, 1),
+            or_dash(values.sd, lambda sd: units.value(sd, 1)),
+        )
+        for arm in comparison.arms
+        for values in [arm.metrics.get(comparison.metric)]
+        if values is not None
+    ]
+    yield Table(
+        title=f"{units.heading[0].upper()}{units.heading[1:]}",
+        header=(*header, "mean", "standard deviation"),
+        rows=metrics,
+    )
+    tested = [(arm, arm.difference) for arm in comparison.arms if arm.difference is not None]
+    if not tested:
+        return
+    first = tested[0][1]
+    yield Table(
+        title=f"Difference to {base}{units.difference_suffix}",
+        header=(*header, "mean", f"{level(first.level95)} CI", f"{level(first.level90)} CI"),
+        rows=[
+            (
+                Name(arm.name),
+                *by_seed(comparison, arm, [units.difference(x, 1) for x in each.per_seed]),
+                units.difference(each.estimate, 1),
+                units.interval(each.interval95, 1),
+                units.interval(each.interval90, 1),
+            )
+            for arm, each in tested
+        ],
+    )
+    yield Table(
+        title="Components of the confidence intervals (square roots of the variances"
+        f"{units.difference_suffix}) and p-values",
+        header=(
+            *("mode", "s, over seeds", "√J, over examples", "√C, between seeds"),
+            *("degrees of freedom", "p (difference)", "after Holm"),
+            *("p (equivalence)", "after Holm"),
+        ),
+        rows=[
+            (
+                Name(arm.name),
+                units.value(each.seed_variance**0.5, 1),
+                units.value(each.jackknife_variance**0.5, 1),
+                units.value(each.jackknife_covariance**0.5, 1),
+                f"{each.degrees_of_freedom:.1f}",
+                *map(p_value, (each.p_difference, each.p_difference_holm)),
+                *map(p_value, (each.p_equivalence, each.p_equivalence_holm)),
+            )
+            for arm, each in tested
+        ],
+    )
+
+
+def seed_names(comparison: Comparison) -> list[str]:
+    """Return the column names of the seeds."""
+    return [f"seed {seed}" for seed in comparison.seeds]
+
+
+def by_seed(comparison: Comparison, arm: ArmResult, cells: Iterable[str]) -> list[str]:
+    """Return one cell per seed of the comparison; "-" if the arm has no run."""
+    cell_of = dict(zip((run.seed for run in arm.runs), cells, strict=False))
+    return [cell_of.get(seed, NOT_MEASURED) for seed in comparison.seeds]
+
+
+def predicted_in_fp32(comparison: Comparison) -> Table | None:
+    """Return the metric and the difference of the same models predicting in fp32."""
+    units = comparison.units
+    arms = [arm for arm in comparison.arms if comparison.metric in arm.metrics_fp32]
+    if not arms:
+        return None
+    return Table(
+        title="The same models predicting in their own precision and in fp32",
+        header=(
+            *("mode", f"{units.title} in own precision", f"{units.title} in fp32"),
+            *("difference in own precision", "difference in fp32"),
+        ),
+        rows=[
+            (
+                Name(arm.name),
+                _metric(comparison, arm),
+                units.value(arm.metrics_fp32[comparison.metric].mean),
+                _difference(comparison, arm),
+                or_dash(
+                    arm.difference_fp32,
+                    lambda d: f"{units.difference(d.estimate)} ({units.interval(d.interval95)})",
+                ),
+            )
+            for arm in arms
+        ],
+        note="A difference that remains in fp32 comes from training in the precision; the rest "
+        "comes from predicting in it.",
+    )
+
+
+def speed(comparison: Comparison) -> Table | None:
+    """Return the timings of each arm."""
+    measured = [(arm, arm.speed) for arm in comparison.arms if arm.speed is not None]
+    if not measured:
+        return None
+    has_tf32 = any(each.ratio_to_tf32 is not None for _, each in measured)
+    return Table(
+        title="Time per optimizer step after warm-up",
+        header=(
+            *("mode", "step, ms", "speed-up", "range over seeds"),
+            *(["speed-up over tf32"] * has_tf32),
+            *("tokens/s", "waiting for data", "utilisation", "training time", "total time"),
+        ),
+        rows=[
+            (
+                Name(arm.name),
+                _step(arm),
+                _ratio(comparison, arm),
+                "" if each.ratio_spread is None else "{:.2f} to {:.2f}".format(*each.ratio_spread),
+                *([or_dash(each.ratio_to_tf32, "{:.2f}".format)] * has_tf32),
+                or_dash(each.tokens_per_second, "{:,.0f}".format),
+                or_dash(each.waiting_share, lambda share: percent(share, 1)),
+                or_dash(each.utilisation, percent),
+                or_dash(each.training_seconds, duration),
+                or_dash(each.total_seconds, duration),
+            )
+            for arm, each in measured
+        ],
+        note="Waiting for data is a share of the step time. Utilisation is a share of the matrix "
+        "product rate measured in the same process.",
+    )
+
+
+def memory(comparison: Comparison) -> Table | None:
+    """Return the peak memory of each arm and its parts in MiB."""
+    measured = [(arm, arm.memory) for arm in comparison.arms if arm.memory is not None]
+    if not measured:
+        return None
+    return Table(
+        title="Peak memory and its parts in MiB, medians over the runs",
+        header=(
+            *("mode", "peak", "relative to baseline", "before loading the model", "weights"),
+            *("gradients", "optimizer state", "activations", "rest"),
+        ),
+        rows=[
+            (
+                Name(arm.name),
+                _mebibytes(each.peak),
+                "" if each.ratio is None else percent(each.ratio),
+                *map(_mebibytes, (each.baseline, each.weights, each.gradients)),
+                *map(_mebibytes, (each.optimizer_state, each.activations, each.rest)),
+            )
+            for arm, each in measured
+        ],
+        note=" ".join(
+            dict.fromkeys(f"{each.protocol.rstrip('.')}." for _, each in measured if each.protocol)
+        ),
+    )
+
+
+def runs(comparison: Comparison) -> Table:
+    """Return one row per run: its folder, how it ended, and its steps."""
+    rows: list[tuple[Cell, ...]] = []
+    for arm in comparison.arms:
+        skipped, total = dict(enumerate(arm.skipped_steps)), dict(enumerate(arm.total_steps))
+        for index, run in enumerate(arm.runs):
+            ending = run.status + (f": {run.reason}" if run.reason else "")
+            rows.append(
+                (
+                    *(Name(arm.name), Name(run.folder), Quote(ending), f"{run.seed}"),
+                    or_dash(total.get(index), "{:,}".format),
+                    or_dash(skipped.get(index), "{:,}".format),
+                )
+            )
+    header = ("mode", "folder", "status", "seed", "steps", "skipped steps")
+    return Table(title="Status and steps of every run", header=header, rows=rows, left=3)
+
+
+def facts(title: str, values: Mapping[str, str]) -> Table | None:
+    """Return names and values; None if there are none."""
+    rows = [(Quote(name), Quote(value)) for name, value in values.items()]
+    return Table(title=title, header=("", ""), rows=rows, left=2) if rows else None

@@ -1,0 +1,172 @@
+"""Collect the usable rows of a source, and refuse the others in one message."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from datasets import Dataset
+
+from ampft.data.columns import DataColumns
+from ampft.data.request import DataRequest
+from ampft.data.row_labels import IntArray, RowLabels
+from ampft.errors import InputError
+
+MAX_NUMBERS_SHOWN = 10
+# What `datasets` and loss functions use for "no label"; as a class it would be meaningless.
+NO_LABEL = frozenset({"-1", "-100", "-1.0", "-100.0"})
+
+
+@dataclass(frozen=True)
+class LabelledRows:
+    """The usable rows of one split of a source.
+
+    Attributes:
+        inputs: The input columns.
+        labels: The labels of the n rows; codes are indices into `names`.
+        names: Labels in the order in which they first appear.
+        numbers: (n,) line or row number of each row in `origin`, from 1.
+        origin: The file, or the data set and its split.
+        unit: What the numbers count, `line` or `row`.
+        declared: The classes in the order that the source declares; None if it declares none.
+        notes: Sentences about rows that were left out.
+    """
+
+    inputs: Dataset
+    labels: RowLabels
+    names: tuple[str, ...]
+    numbers: IntArray
+    origin: str
+    unit: str
+    declared: tuple[str, ...] | None
+    notes: tuple[str, ...]
+
+    def names_of(self, row: int) -> frozenset[str]:
+        """Return the labels of the row with index `row`."""
+        return frozenset(self.names[code] for code in self.labels.of_row(row))
+
+    def location(self, rows: IntArray) -> str:
+        """Return the location of the rows with these indices: `file, lines 3, 7`."""
+        return location(self.origin, self.unit, self.numbers[rows].tolist())
+
+
+def location(origin: str, unit: str, numbers: Sequence[int]) -> str:
+    """Return an origin with line or row numbers: the first ten, and how many more there are."""
+    listed = ", ".join(map(str, numbers[:MAX_NUMBERS_SHOWN]))
+    more = len(numbers) - MAX_NUMBERS_SHOWN
+    plural = unit if len(numbers) == 1 else f"{unit}s"
+    return f"{origin}, {plural} {listed}" + (f" and {more} more" if more > 0 else "")
+
+
+class RowCollector:
+    """Collects labels row by row, and every unusable row, so that one message names them all.
+
+    Args:
+        origin: The file, or the data set and its split.
+        unit: What row numbers count, `line` or `row`.
+        columns: Columns that are read.
+        request: Which labels to ignore, and whether rows without text are left out.
+    """
+
+    def __init__(
+        self, *, origin: str, unit: str, columns: DataColumns, request: DataRequest
+    ) -> None:
+        self._origin, self._unit = origin, unit
+        self._inputs = ", ".join(map(repr, columns.inputs))
+        self._labels = ", ".join(columns.labels.columns)
+        self._drop = request.drop_missing_text
+        self._ignored = frozenset(request.ignore_labels)
+        self._index: dict[str, int] = {}
+        self._codes, self._counts, self._numbers = array("q"), array("q"), array("q")
+        self._no_text, self._no_label, self._negative = array("q"), array("q"), array("q")
+        self._ignored_rows: Counter[str] = Counter()
+
+    def add(self, number: int, inputs: Sequence[object], labels: Collection[str] | None) -> bool:
+        """Record the labels of a row, or why it is unusable; return whether it is used.
+
+        Args:
+            number: Line or row number.
+            inputs: The row's inputs; None for a missing one.
+            labels: The row's distinct labels; None if the label is missing.
+        """
+        if labels is None:
+            self._no_label.append(number)
+            return False
+        if ignored := self._ignored.intersection(labels):
+            self._ignored_rows[min(ignored)] += 1
+            return False
+        if not NO_LABEL.isdisjoint(labels):
+            self._negative.append(number)
+            return False
+        if any(value is None for value in inputs):
+            self._no_text.append(number)
+            return False
+        self._codes.extend(self._index.setdefault(name, len(self._index)) for name in labels)
+        self._counts.append(len(labels))
+        self._numbers.append(number)
+        return True
+
+    def finish(self, inputs: Dataset, *, declared: tuple[str, ...] | None = None) -> LabelledRows:
+        """Return the collected rows.
+
+        Args:
+            inputs: The inputs of the rows for which `add` returned true, in that order.
+            declared: The classes, if the source declares them.
+
+        Raises:
+            InputError: A label is missing or stands for "no label", or a text is missing.
+        """
+        self._refuse()
+        return LabelledRows(
+            inputs=inputs,
+            labels=RowLabels.from_counts(self._codes, self._counts),
+            names=tuple(self._index),
+            numbers=np.array(self._numbers, dtype=np.int64),
+            origin=self._origin,
+            unit=self._unit,
+            declared=declared,
+            notes=self._notes(),
+        )
+
+    def _refuse(self) -> None:
+        if self._no_label:
+            raise InputError(
+                f"{self._location(self._no_label)}: no label in column {self._labels!r}"
+                f" ({len(self._no_label)} of {self._total} rows). Fill the cells or remove the"
+                " rows."
+            )
+        if self._negative:
+            raise InputError(
+                f"{self._location(self._negative)}: the label in column {self._labels!r} is -1 or"
+                " -100, which stands for no label. Pass --ignore_label -1 (or -100) to leave such"
+                " rows out, or rename the class."
+            )
+        if self._no_text and not self._drop:
+            raise InputError(
+                f"{self._location(self._no_text)}: nothing in column {self._inputs}"
+                f" ({len(self._no_text)} of {self._total} rows). Fill the cells, or pass"
+                " --drop_missing_text to leave such rows out."
+            )
+
+    def _notes(self) -> tuple[str, ...]:
+        notes = [
+            f"{self._origin}: {count} rows with the label {label!r} are left out (--ignore_label)."
+            for label, count in sorted(self._ignored_rows.items())
+        ]
+        if self._no_text:
+            notes.append(
+                f"{self._location(self._no_text)}: {len(self._no_text)} rows without text are left"
+                " out (--drop_missing_text)."
+            )
+        return tuple(notes)
+
+    def _location(self, numbers: array[int]) -> str:
+        return location(self._origin, self._unit, numbers.tolist())
+
+    @property
+    def _total(self) -> int:
+        unusable = (self._no_text, self._no_label, self._negative)
+        return len(self._numbers) + sum(map(len, unusable)) + self._ignored_rows.total()

@@ -1,0 +1,154 @@
+"""Whether a training was worth anything: rules that say when it was not.
+
+The rules look at the result beside that of a constant model, which gives every example the
+frequencies of the classes in `train` (scikit-learn's `DummyClassifier(strategy="prior")`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ampft.metrics.sums import class_counts
+from ampft.tasks.outcome import Outcome, headline
+from ampft.tasks.task import Task
+
+EXPLODED = "exploded"
+NEAR_CHANCE = "near_chance"
+ONE_PREDICTION = "one_prediction"
+NOT_BETTER = "not_better_than_chance"
+NEVER_MOVED = "validation_never_moved"
+
+# A loss that rests at chance differs from it by a few percent over some hundred examples; a model
+# that has lost its weights is far above it (1.8 to 15,000 times in `benchmarks/LOG.md`).
+EXPLODED_ABOVE = 1.5
+NEAR_CHANCE_ABOVE = 0.9
+STANDARD_ERRORS = 2.0  # by which a model must be better than the constant one
+LAST_STEPS = 5  # the end of a training is a tenth of its steps, and at least these
+EXAMPLES_FOR_CHANCE = 2048
+
+
+def constant_outcome(task: Task, split: str) -> Outcome:
+    """Return the outcome of predicting the class frequencies of `train` for each example."""
+    probabilities = np.tile(_frequencies(task).astype(np.float32), (len(task.labels[split]), 1))
+    return task.outcome(split, {"probabilities": probabilities})
+
+
+def constant_summary(task: Task, constant: Outcome) -> str:
+    """Return such as "accuracy 0.1312, macro F1 0.0193, always 'email'"."""
+    always = task.problem.choice_text(constant.choices[0], task.label_names)
+    return f"{headline(task.problem, constant.metrics())}, always {always!r}"
+
+
+def chance_loss(task: Task) -> float:
+    """Return the training loss of the constant model, per unit of weight, as training computes it.
+
+    It is that of at most `EXAMPLES_FOR_CHANCE` random examples.
+    """
+    targets = task.labels["train"]
+    if len(targets) > EXAMPLES_FOR_CHANCE:
+        chosen = np.random.default_rng(0).choice(len(targets), EXAMPLES_FOR_CHANCE, replace=False)
+        targets = targets[chosen]
+    shares = np.clip(_frequencies(task), 1e-6, 1 - 1e-6)
+    logits = torch.from_numpy(np.log(shares / (1 - shares) if targets.ndim == 2 else shares))
+    loss = task.problem.loss(logits.float().expand(len(targets), -1), torch.from_numpy(targets))
+    return float(loss) / float(task.problem.weights(targets).sum())
+
+
+def loss_warnings(losses: Sequence[float], chance: float) -> dict[str, str]:
+    """Return what is wrong with the losses of a training, by the name of the rule.
+
+    Args:
+        losses: Loss of each applied step, per unit of weight.
+        chance: Loss of the constant model, from `chance_loss`.
+    """
+    if not losses:
+        return {}
+    end = float(np.mean(losses[-max(LAST_STEPS, len(losses) // 10) :]))
+    start = float(losses[0])
+    if end > EXPLODED_ABOVE * max(start, chance):
+        return {
+            EXPLODED: f"the training loss rose from {start:.4g} to {end:.4g}, and the class "
+            f"frequencies alone give {chance:.4g}: training destroyed the model. Lower "
+            "--learning_rate."
+        }
+    if end > NEAR_CHANCE_ABOVE * chance and end > NEAR_CHANCE_ABOVE * start:
+        return {
+            NEAR_CHANCE: f"the training loss ended at {end:.4g}, and the class frequencies alone "
+            f"give {chance:.4g}: next to nothing was learned. Train longer, or change "
+            "--learning_rate."
+        }
+    return {}
+
+
+def outcome_warnings(outcome: Outcome, constant: Outcome, task: Task) -> dict[str, str]:
+    """Return what is wrong with the final predictions, by the name of the rule.
+
+    Args:
+        outcome: Outcome of the trained model.
+        constant: Outcome of the constant model on the same split.
+        task: Task of both.
+    """
+    found = {}
+    labels, names = outcome.truth, task.label_names
+    if len(np.unique(outcome.choices, axis=0)) == 1 < len(np.unique(labels, axis=0)):
+        always = task.problem.choice_text(outcome.choices[0], names)
+        found[ONE_PREDICTION] = f"the model predicts {always!r} for every example."
+    gains = _values(constant, "log_loss") - _values(outcome, "log_loss")
+    if not (_is_positive(gains) or _is_positive(informedness(outcome))):
+        found[NOT_BETTER] = (
+            f"on {len(outcome)} examples the predictions are not better than chance: neither log "
+            f"loss nor informedness (Youden's J) exceeds it by {STANDARD_ERRORS:g} standard errors."
+        )
+    return found
+
+
+def validation_warnings(validations: Sequence[Mapping[str, float | None]]) -> dict[str, str]:
+    """Return what is wrong with the metrics of the validations, in order."""
+    if len(validations) < 2 or any(metrics != validations[0] for metrics in validations):
+        return {}
+    return {
+        NEVER_MOVED: f"all {len(validations)} validations gave the same metrics: training changed "
+        "no prediction. Raise --learning_rate, and check that the weights are trainable."
+    }
+
+
+def informedness(outcome: Outcome) -> npt.NDArray[np.float64]:
+    """Return the (n,) values whose mean is Youden's J (true minus false positive rate) of a class.
+
+    It is summed over the classes that some but not all examples have. Whatever a model predicts
+    regardless of the example has a J of 0, so that rare classes count as much as frequent ones
+    (Youden, "Index for rating diagnostic tests", 1950).
+    """
+    sums = outcome.sums("macro_f1")
+    counts = class_counts(sums.totals())
+    classes, n = len(counts.labelled), len(outcome)
+    varied = (counts.labelled > 0) & (counts.labelled < n)
+    positive = np.where(varied, n / np.maximum(counts.labelled, 1), 0.0)
+    negative = np.where(varied, n / np.maximum(n - counts.labelled, 1), 0.0)
+    right = sums.patterns[:, :classes] @ (positive + negative)
+    predicted = sums.patterns[:, 2 * classes : 3 * classes] @ negative
+    values: npt.NDArray[np.float64] = (right - predicted)[sums.pattern_of]
+    return values
+
+
+def _frequencies(task: Task) -> npt.NDArray[np.float64]:
+    targets = task.labels["train"]
+    if targets.ndim == 2:
+        return np.asarray(targets.mean(axis=0), dtype=np.float64)
+    return np.bincount(targets.astype(np.int64), minlength=len(task.label_names)) / len(targets)
+
+
+def _values(outcome: Outcome, metric: str) -> npt.NDArray[np.float64]:
+    """Return the (n,) values that a mean is taken of."""
+    sums = outcome.sums(metric)
+    values: npt.NDArray[np.float64] = sums.patterns[:, [0]].toarray()[:, 0][sums.pattern_of]
+    return values
+
+
+def _is_positive(gains: npt.NDArray[np.float64]) -> bool:
+    error = gains.std(ddof=1) / np.sqrt(len(gains)) if len(gains) > 1 else np.inf
+    return bool(gains.mean() > STANDARD_ERRORS * error and gains.mean() > 0)

@@ -1,0 +1,156 @@
+"""The rules that say that a training was worth nothing, on predictions whose worth is known."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
+from sklearn.metrics import recall_score
+
+from ampft.data.dataset import ClassificationData
+from ampft.evaluation.sanity import (
+    EXPLODED,
+    NEAR_CHANCE,
+    NEVER_MOVED,
+    NOT_BETTER,
+    ONE_PREDICTION,
+    chance_loss,
+    constant_outcome,
+    constant_summary,
+    informedness,
+    loss_warnings,
+    outcome_warnings,
+    validation_warnings,
+)
+from ampft.tasks.task import TaskSettings, make_task
+
+NAMES = ["common", "less", "rare"]
+
+
+def made(labels, **settings):
+    """A task whose `train` and `test` have these labels."""
+    several = isinstance(labels[0], list)
+    names = ClassLabel(names=NAMES)
+    features = Features({"text": Value("string"), "label": List(names) if several else names})
+    texts = [f"text {i}" for i in range(len(labels))]
+    part = Dataset.from_dict({"text": texts, "label": labels}, features=features)
+    splits = DatasetDict({"train": part, "test": part})
+    task = "multi-label" if several else None
+    return make_task(
+        ClassificationData(splits, ("text",), "text", "made", {}, ()),
+        TaskSettings(task=task, **settings),
+    )
+
+
+def predicted(task, choices, sure=0.8):
+    """The outcome of predicting these classes, or 0/1 rows of labels, with one confidence."""
+    choices = np.asarray(choices)
+    if choices.ndim == 2:
+        probabilities = np.where(choices, sure, 1 - sure)
+    else:
+        rest = (1 - sure) / (len(NAMES) - 1)
+        probabilities = np.full((len(choices), len(NAMES)), rest)
+        probabilities[np.arange(len(choices)), choices] = sure
+    return task.outcome("test", {"probabilities": probabilities.astype(np.float32)})
+
+
+def rules(task, choices, **settings):
+    constant = constant_outcome(task, "test")
+    return set(outcome_warnings(predicted(task, choices, **settings), constant, task))
+
+
+LABELS = [0] * 60 + [1] * 30 + [2] * 10
+
+
+def test_the_constant_outcome_are_the_majority_class_with_the_entropy_of_the_labels():
+    task = made(LABELS)
+    constant = constant_outcome(task, "test")
+    entropy = -sum(p * math.log(p) for p in (0.6, 0.3, 0.1))
+    assert constant.metrics()["accuracy"] == 0.6
+    assert constant.metrics()["log_loss"] == pytest.approx(entropy)
+    assert chance_loss(task) == pytest.approx(entropy)
+    assert constant_summary(task, constant).startswith("accuracy 0.6000, macro F1 0.2500, ")
+    assert constant_summary(task, constant).endswith("always 'common'")
+
+
+def test_chance_of_several_labels_is_the_entropy_of_each():
+    task = made([[0, 1]] * 30 + [[0]] * 50 + [[]] * 20)
+    entropy = [-p * math.log(p) - (1 - p) * math.log(1 - p) for p in (0.8, 0.3)]
+    assert chance_loss(task) == pytest.approx(sum(entropy) / 3, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("losses", "rule"),
+    [
+        ([1.0] * 20 + [0.3] * 20, None),
+        ([0.9, 4.0, 8.0] + [5.0] * 20, EXPLODED),
+        ([0.1] * 20 + [0.2] * 20, None),  # overfits a little, still far below chance
+        ([0.9] * 40, NEAR_CHANCE),
+        ([0.9] * 30 + [0.88] * 10, NEAR_CHANCE),
+        ([], None),
+    ],
+)
+def test_losses(losses, rule):
+    assert list(loss_warnings(losses, chance=0.9)) == ([rule] if rule else [])
+
+
+def test_losses_that_exploded_in_the_first_steps():
+    """The first window of steps is high already: the first loss and chance are what counts."""
+    assert EXPLODED in loss_warnings([2.48, 9.1, 8.3, 5.9, 6.1, 4.7, 4.6, 4.5], chance=2.45)
+
+
+def test_one_prediction_for_every_example():
+    assert rules(made(LABELS), [0] * 100) == {ONE_PREDICTION, NOT_BETTER}
+
+
+def test_random_predictions_are_of_no_use():
+    choices = np.random.default_rng(0).integers(0, 3, 100)
+    assert rules(made(LABELS), choices) == {NOT_BETTER}
+
+
+def test_good_predictions_pass():
+    choices = np.array(LABELS)
+    choices[::10] = 2
+    assert rules(made(LABELS), choices) == set()
+
+
+def test_an_overconfident_model_passes_if_its_choices_inform():
+    choices = np.array(LABELS)
+    choices[::3] = 0
+    assert predicted(made(LABELS), choices, sure=0.9999).metrics()["log_loss"] > 1.3
+    assert rules(made(LABELS), choices, sure=0.9999) == set()
+
+
+def test_a_model_for_rare_classes_passes_below_the_majority_class():
+    """Balanced weights cost accuracy: 0.55 here, where always "common" has 0.6."""
+    choices = np.array([0] * 15 + [1] * 25 + [2] * 20 + [1] * 30 + [2] * 10)
+    assert np.mean(choices == LABELS) < 0.6
+    assert rules(made(LABELS), choices) == set()
+
+
+def test_informedness_is_youdens_j_of_each_class():
+    choices = np.random.default_rng(1).integers(0, 3, 100)
+    found = informedness(predicted(made(LABELS), choices))
+    hit = recall_score(LABELS, choices, average=None)
+    false = [np.mean(choices[np.array(LABELS) != k] == k) for k in range(3)]
+    assert found.shape == (100,)
+    assert found.mean() == pytest.approx(np.sum(hit - false))
+
+
+def test_several_labels():
+    labels = [[0, 1]] * 30 + [[0]] * 50 + [[]] * 20
+    task = made(labels)
+    right = task.labels["test"].astype(int)
+    assert rules(task, right) == set()
+    assert rules(task, np.zeros_like(right)) == {ONE_PREDICTION, NOT_BETTER}
+    constant = constant_outcome(task, "test")
+    assert constant_summary(task, constant).endswith("always 'common'")
+
+
+def test_validations_that_never_moved():
+    same = [{"accuracy": 0.25, "log_loss": 1.5}] * 2
+    assert list(validation_warnings(same)) == [NEVER_MOVED]
+    assert validation_warnings([*same, {"accuracy": 0.25, "log_loss": 1.4}]) == {}
+    assert validation_warnings(same[:1]) == {}

@@ -1,0 +1,124 @@
+"""The optimizer step of every family and mode on a CUDA device that computes nothing."""
+
+import dataclasses
+
+import pytest
+import torch
+import torch.utils._pytree as pytree
+from fake_cuda import CUDA, cuda_autocast, fake_mode, to_cuda
+from tiny_encoders import ENCODERS, right_padded, tiny, without_dropout
+from torch._subclasses.fake_tensor import FakeTensorDeviceMismatchError as DeviceMismatch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import ampft.precision.executed as executed_module
+from ampft.models.packing.install import install_packing
+from ampft.models.packing.layout import pack_layout
+from ampft.models.weights import cast_in_place
+from ampft.precision.executed import ProductRecorder, contradiction
+from ampft.precision.modes import MODES, TABLE
+from ampft.precision.resolve import Precision
+from ampft.training import bfloat16_adamw
+from ampft.training.optimizer import OptimizerSettings, make_optimizer
+
+
+def precision_of(mode):
+    row = TABLE[mode]
+    storage, compute = getattr(torch, row.storage), getattr(torch, row.compute)
+    return Precision(mode, "cuda", storage, compute, row.needs_scaler, "native", "fake")
+
+
+def take_step(name, mode, *, dropout=True):
+    """Return the recorded step of a packed model, its logits and its loss scale."""
+    precision = precision_of(mode)
+    model = tiny(name) if dropout else without_dropout(tiny(name))
+    batch = right_padded(model, [5, 17, 1, 17])
+    layout = pack_layout(batch["attention_mask"])
+    with fake_mode():
+        cast_in_place(to_cuda(model), precision.storage_dtype)
+        handle = install_packing(model)
+        batch = {key: value.to(CUDA) for key, value in batch.items()}
+        fields = {key: getattr(layout, key).to(CUDA) for key in ("tokens", "columns", "first")}
+        layout = dataclasses.replace(layout, **fields)
+        optimizer = make_optimizer(model, OptimizerSettings(learning_rate=1e-3), precision)
+        recorder = ProductRecorder(precision)
+        with recorder:
+            dtype = precision.compute_dtype if precision.uses_autocast else torch.float32
+            with cuda_autocast(dtype):
+                logits = model(**batch, packing=layout).logits
+            logits.float().sum().backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+        executed = recorder.census(model, optimizer)
+    assert handle.paths == {"packed": 1}
+    assert logits.device == CUDA
+    return precision, executed
+
+
+@pytest.fixture
+def _no_probe(monkeypatch):
+    """Without the probe of TF32, which reads a result that a fake device does not have."""
+    monkeypatch.setattr(executed_module, "float32_product_loses_bits", lambda device: None)
+
+
+@pytest.fixture(autouse=True)
+def _generator_on_the_cpu(monkeypatch):
+    """A fake device has no generators, and a fake tensor draws nothing."""
+    monkeypatch.setattr(bfloat16_adamw, "_generator", lambda *_: torch.Generator())
+
+
+@pytest.mark.usefixtures("capability", "_no_probe")
+@pytest.mark.parametrize("mode", [m for m in MODES if m != "fp8"])
+@pytest.mark.parametrize("name", sorted(ENCODERS))
+def test_every_family_steps_in_every_mode(name, mode):
+    precision, executed = take_step(name, mode)
+    assert executed.rows
+    assert contradiction(precision, executed) is None
+
+
+@pytest.mark.usefixtures("capability", "_no_probe")
+@pytest.mark.parametrize("name", ["bert", "modernbert, mean"])
+def test_flash_attention_is_recorded(name):
+    _, executed = take_step(name, "bf16", dropout=False)
+    attention = {row.inputs[0] for row in executed.rows if row.kind == "attention"}
+    assert attention == {"bfloat16"}
+
+
+class OperatorCounter(TorchDispatchMode):
+    """Counts operators, and refuses copies between the host and the device."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        is_aten = func.namespace == "aten" and "empty" not in func.name()
+        self.count += is_aten and not func.is_view
+        leaves = pytree.tree_leaves((args, kwargs, result))
+        devices = {leaf.device for leaf in leaves if isinstance(leaf, torch.Tensor)}
+        assert devices <= {CUDA}, func
+        return result
+
+
+@pytest.mark.parametrize("mode", ["bf16-true-kahan", "bf16-true-stochastic"])
+def test_the_optimizer_needs_few_operators_and_no_copies_from_the_host(mode):
+    precision = precision_of(mode)
+    model = tiny("bert")
+    with fake_mode():
+        cast_in_place(to_cuda(model), torch.bfloat16)
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer = make_optimizer(model, OptimizerSettings(learning_rate=1e-3), precision)
+        optimizer.step()  # creates its state
+        with OperatorCounter() as operators:
+            optimizer.step()
+    # Two groups, for weights with and without decay, whatever the number of tensors.
+    assert len(list(model.parameters())) > 40
+    assert operators.count < 80
+
+
+def test_a_tensor_left_on_the_cpu_is_refused():
+    with fake_mode() as mode:
+        left, right = torch.empty(2, 2, device=CUDA), mode.from_tensor(torch.ones(2, 2))
+        with pytest.raises(DeviceMismatch, match="cuda:0 and cpu"):
+            left @ right
