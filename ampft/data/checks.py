@@ -97,7 +97,7 @@ def refuse_unseen(split: str, part: LabelledRows, train: LabelledRows) -> None:
     unseen = [name for name in part.names if name not in train.names]
     if not unseen:
         return
-    rows = part.labels.having([part.names.index(name) for name in unseen])
+    rows = part.labels.rows_with([part.names.index(name) for name in unseen])
     known = {canonical(name): name for name in train.names}
     hints = [f"{n!r} may mean {known[canonical(n)]!r}" for n in unseen if canonical(n) in known]
     hint = f" ({'; '.join(hints)})" if hints else ""
@@ -194,8 +194,8 @@ def shared_rows(
             continue
         note = (
             f"{len(shared)} of {len(digests[second])} {second} rows have inputs that {first} has"
-            f" too, {count_relabelled(rows, digests, first, second, shared)} of them with another"
-            " label"
+            f" too, {count_relabelled(rows, digests, first, second, shared)} of them with a"
+            " different label"
         )
         if refuse:
             raise InputError(
@@ -213,7 +213,7 @@ def count_relabelled(
     second: str,
     shared: npt.NDArray[np.intp],
 ) -> int:
-    """Count the shared rows of `second` whose first equal row in `first` has another label."""
+    """Count the shared rows of `second` whose first equal row in `first` has a different label."""
     distinct, indices = np.unique(digests[first], return_index=True)
     twins = indices[np.searchsorted(distinct, digests[second][shared])]
     one, other = rows[first], rows[second]

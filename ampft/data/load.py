@@ -97,7 +97,7 @@ def refuse_unused_options(request: DataRequest, unused: Sequence[str], source: s
     for option in unused:
         if getattr(request, option) != getattr(DataRequest, option):
             flag = option.replace("label_column_names", "label_column_name")
-            raise InputError(f"--{flag}: has no effect on {source}. Remove the flag.")
+            raise InputError(f"--{flag} has no effect on {source}. Remove the flag.")
 
 
 def assemble(
@@ -118,7 +118,7 @@ def assemble(
         notes: Notes of the source.
 
     Raises:
-        InputError: As `class_names`, `shared_rows` and `missing_splits`.
+        InputError: `class_names`, `shared_rows` or `missing_splits` rejects the data.
     """
     names = class_names(rows, several=request.several_labels)
     digests = {split: input_digests(part, columns.inputs) for split, part in rows.items()}

@@ -46,7 +46,7 @@ class LabelledRows:
 
     def names_of(self, row: int) -> frozenset[str]:
         """Return the labels of the row with index `row`."""
-        return frozenset(self.names[code] for code in self.labels.of_row(row))
+        return frozenset(self.names[code] for code in self.labels.row_codes(row))
 
     def location(self, rows: IntArray) -> str:
         """Return the location of the rows with these indices: `file, lines 3, 7`."""

@@ -139,7 +139,7 @@ def check_fractions(validation: float, test: float) -> None:
     for flag, value in (("--validation_fraction", validation), ("--test_fraction", test)):
         if not 0 <= value < 1:
             raise InputError(
-                f"{flag}: received {value}; allowed is a share from 0 (no such split) to below 1."
+                f"{flag}: received {value}; it must be at least 0 (no such split) and below 1."
             )
     if validation + test >= 1:
         raise InputError(
@@ -179,9 +179,7 @@ def subsample(
     """
     limit = limits.get(split)
     if limit is not None and limit < 1:
-        raise InputError(
-            f"{LIMIT_FLAGS[split]}: received {limit}; allowed is a number of rows from 1."
-        )
+        raise InputError(f"{LIMIT_FLAGS[split]}: received {limit}; it must be at least 1.")
     if limit is None or limit >= len(labels):
         return None, None
     note = (

@@ -41,7 +41,7 @@ from ampft.tasks.outcome import (
     FloatArray,
     HubMetric,
     IntArray,
-    check_census,
+    check_ids_complete,
     check_names,
     check_shapes,
     label_arguments,
@@ -109,7 +109,7 @@ class Predictions:
         if n == 0:
             raise ValueError(f"the split {self.split!r} has no examples to report on")
         check_names(self.label_names)
-        check_census(self.example_ids, n)
+        check_ids_complete(self.example_ids, n)
         if np.any(np.diff(self.example_ids) < 0):
             raise ValueError("example_ids must ascend: sort them together with the predictions")
         self._check_values()

@@ -164,7 +164,7 @@ REFUSED = {
     "unknown ending": (
         "train.txt",
         "",
-        r"--train_file: received .*train\.txt; allowed are files that end in \.csv",
+        r"--train_file: received .*train\.txt; the name must end in one of \.csv",
     ),
     "Excel": ("train.xlsx", b"PK\3\4", r"--train_file: .*train\.xlsx is a spreadsheet.*CSV UTF-8"),
     "Excel called CSV": ("train.csv", b"PK\3\4\x14\0", r"train\.csv is a spreadsheet"),
@@ -173,7 +173,7 @@ REFUSED = {
         bytes.fromhex("d0cf11e0a1b11ae1"),
         r"train\.csv is a spreadsheet",
     ),
-    "ZIP archive": ("train.csv.zip", b"PK\3\4", r"train\.csv\.zip; allowed are files that end in"),
+    "ZIP archive": ("train.csv.zip", b"PK\3\4", r"train\.csv\.zip; the name must end in one of"),
 }
 
 

@@ -55,7 +55,7 @@ class Chart:
 
     svg: Markup
     styles: tuple[ArmStyle, ...]
-    is_cut: bool
+    is_clipped: bool
 
 
 def loss_chart(comparison: Comparison, styles: Sequence[ArmStyle]) -> Chart | None:
@@ -170,9 +170,9 @@ def _chart(
         parts.append(_rug(rows, across, rug))
         parts.append(text("skipped", f"{RIGHT + 2.5}%", HEIGHT + rug / 2 + 4, "tick"))
     height = HEIGHT + rug + 36
-    is_cut = any(v > up.high for one in lines for run in one.runs for v in run.values())
+    is_clipped = any(v > up.high for one in lines for run in one.runs for v in run.values())
     svg = picture(*parts, height=height, alt=alt, class_="chart")
-    return Chart(svg, tuple(one.style for one in lines), is_cut)
+    return Chart(svg, tuple(one.style for one in lines), is_clipped)
 
 
 def _curve(points: Points, across: Axis, up: Axis, class_: str, is_stepped: bool) -> Markup:

@@ -175,7 +175,7 @@ def decoding_errors(path: Path, encoding: str) -> Iterator[None]:
         ) from None
     except LookupError:
         raise InputError(
-            f"--encoding: received {encoding!r}; allowed are the names of Python's codecs, such as"
+            f"--encoding: received {encoding!r}; it must be the name of a Python codec, such as"
             " utf-8 or latin-1."
         ) from None
 

@@ -13,12 +13,12 @@ from datasets import load_dataset as read_dataset
 from ampft.data.columns import (
     DataColumns,
     Describe,
+    column_renames,
+    expected_names,
     label_columns,
+    renaming_notes,
     require,
-    respelled,
-    respelling_notes,
     text_columns,
-    wanted_names,
 )
 from ampft.data.dataset import batches
 from ampft.data.groups import GROUP_COLUMN
@@ -51,15 +51,15 @@ def load_hub(request: DataRequest) -> tuple[dict[str, LabelledRows], DataColumns
     """
     name = str(request.dataset_name)
     splits, notes = standard_splits(fetch(name, request.dataset_config_name), name)
-    wanted = wanted_names(
+    expected = expected_names(
         splits["train"].column_names,
         texts=request.text_column_names,
         labels=request.label_column_names,
     )
     for split, part in splits.items():
-        names = respelled(part.column_names, wanted)
+        names = column_renames(part.column_names, expected)
         splits[split] = part.rename_columns(names)
-        notes += respelling_notes(names, f"{name}, split {split}")
+        notes += renaming_notes(names, f"{name}, split {split}")
     columns = choose_columns(splits["train"].features, request)
     notes.append(
         f"{columns.kind.capitalize()}s are read from {' and '.join(map(repr, columns.inputs))},"
