@@ -76,7 +76,7 @@ def test_a_plan_reads_back(tmp_path):
 @pytest.mark.parametrize("text", ["{", "[]", '{"schema": 2}', '{"schema": 99}'])
 def test_an_invalid_plan_is_refused(tmp_path, text):
     (tmp_path / "plan.json").write_text(text)
-    message = r"plan\.json: (the file is not a valid plan|has schema version 99)"
+    message = r"plan\.json: (the file is not a valid plan|the file has schema version 99)"
     with pytest.raises(InputError, match=message):
         read_plan(tmp_path)
 

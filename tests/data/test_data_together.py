@@ -122,7 +122,7 @@ def test_pairs(tmp_path):
         ),
         (
             {"train_file": Path("t.csv"), "image_column_name": "x"},
-            r"--image_column_name: has no eff",
+            r"--image_column_name has no eff",
         ),
     ],
 )

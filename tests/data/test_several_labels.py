@@ -168,4 +168,6 @@ def test_shared_rows_with_other_labels_are_counted(tmp_path):
         tmp_path, 'text,label\nx,"a,b"\ny,b\nz,"a,b"\n', **SEVERAL,
         validation_file=tmp_path / "validation.csv",
     )  # fmt: skip
-    assert any("2 of 2 validation rows" in n and "1 of them with another" in n for n in data.notes)
+    assert any(
+        "2 of 2 validation rows" in n and "1 of them with a different" in n for n in data.notes
+    )
