@@ -440,7 +440,7 @@ def _check_conflicts(arguments: ClassifyArguments) -> None:
             if getattr(arguments, name) != getattr(ClassifyArguments, name):
                 several = [task for task, kind in TASKS.items() if kind.several_labels]
                 raise InputError(
-                    f"--{name}: applies where examples have several labels. Add --task "
+                    f"--{name} applies only if examples have several labels. Add --task "
                     f"{' or '.join(several)}, or remove the flag."
                 )
     _check_metric(arguments.metric_for_best_model)

@@ -89,7 +89,7 @@ class Difference:
         p_beyond: p-value of a difference beyond the margin, before Holm; None for a placebo and in
             files of earlier versions.
         p_beyond_holm: `p_beyond` after Holm over the modes; None likewise.
-        verdict: Verdict such as "equivalent" or "undecided"; None for a placebo, which gets none.
+        verdict: Verdict such as "equivalent" or "undecided"; None for a placebo.
         seeds_to_decide: Number of seeds below which a decision is unlikely, and number from which
             it is likely; None when decided, or when more seeds are unlikely to be enough.
         unseen_share: Largest share of cases that could fail at every seed although the test set
@@ -306,7 +306,7 @@ class ArmResult:
         status: "complete", "unstable" (a run diverged) or "failed" (a run did not finish).
         status_words: Status with the number of runs, such as "unstable, 2 of 5".
         runs: Runs in the order of their seeds.
-        metrics: Metrics by name; empty for an incomplete arm, which gets no mean over its
+        metrics: Metrics by name; empty for an incomplete arm, which has no mean over its
             remaining runs.
         metrics_fp32: Metrics of the same models predicting in float32; empty if not measured.
         difference: Difference to the baseline in the primary metric; None for the baseline and for

@@ -132,7 +132,7 @@ def case_brier_scores(labels: IntArray, probabilities: FloatArray) -> npt.NDArra
     """Return the sum over classes of (p - y)^2 of each example, in [0, 2], shape (n,), float64.
 
     Source: Brier, "Verification of forecasts expressed in terms of probability", Monthly Weather
-    Review 78, 1950. With two classes it is not halved, as some do.
+    Review 78, 1950. Unlike in some definitions, it is not halved for two classes.
 
     Args:
         labels: True classes, shape (n,).

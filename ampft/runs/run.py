@@ -236,7 +236,7 @@ class Run:
         """Return reasons not to trust the result.
 
         Raises:
-            TrainingStopped: The loss exploded, and the predictions are of no use.
+            TrainingStopped: The loss exploded, and the predictions are not better than chance.
         """
         task = self.prepared.task
         warnings = {

@@ -154,7 +154,7 @@ def _load_processor(size: tuple[int, int], settings: TaskSettings) -> Any:
     if settings.model_name_or_path is None:
         if size != (8, 8):
             raise InputError(
-                f"--model_name_or_path: missing; the default {SMALL_VIT} needs images of 8 x 8 "
+                f"--model_name_or_path is missing: the default {SMALL_VIT} needs images of 8 x 8 "
                 f"pixels, and these have {size[0]} x {size[1]}. Name an image model."
             )
         return ViTImageProcessorPil(size={"height": 8, "width": 8})

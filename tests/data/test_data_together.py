@@ -113,7 +113,7 @@ def test_pairs(tmp_path):
     [
         (
             {"train_file": None, "test_file": Path("t.csv")},
-            r"--train_file: missing; received only --test_file",
+            r"--train_file is missing: received only --test_file",
         ),
         ({"train_file": Path("gone.csv")}, r"--train_file: the file gone\.csv"),
         (

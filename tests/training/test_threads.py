@@ -33,7 +33,7 @@ def test_a_single_launched_process_uses_all_cores(monkeypatch):
 @pytest.mark.usefixtures("thread_count")
 def test_requested_threads_are_set():
     assert restore_cpu_threads(3, {}) == torch.get_num_threads() == 3
-    with pytest.raises(InputError, match="--cpu_threads 0: must be 1 or more"):
+    with pytest.raises(InputError, match="--cpu_threads: received 0; it must be at least 1"):
         restore_cpu_threads(0, {})
 
 

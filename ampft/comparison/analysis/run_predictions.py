@@ -156,7 +156,7 @@ def check_recorded(
     ):
         title = problem.metrics[name].title
         raise InputError(
-            f"RUN: {path} has {title} {actual:.9g}, but the run.json beside it has "
+            f"RUN: {path} has {title} {actual:.9g}, but the run.json next to it has "
             f"{inert(str(expected))}. One of the two files belongs to another run or was modified. "
             "Copy the folder of the run again, or repeat the run."
         )

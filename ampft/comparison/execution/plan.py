@@ -134,7 +134,7 @@ def interleaved(arms: tuple[Arm, ...], seeds: range) -> tuple[PlannedRun, ...]:
 
 PLAN_NAME = "plan.json"
 
-# Fields in which a command must match the plan in its folder, besides the classify settings.
+# Fields in which a command must match the plan in its folder, in addition to the classify settings.
 MATCHED_FIELDS = ("modes", "first_seed", "metric", "margin", "placebo", "config_file", "budget")
 FLAG_NAMES = {"first_seed": "seed"}
 

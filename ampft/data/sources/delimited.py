@@ -120,7 +120,7 @@ def numbered_rows(
 
 
 def without_mark(encoding: str) -> str:
-    """Return the variant of UTF-8 that skips a byte-order mark, and any other encoding as it is."""
+    """Return the variant of UTF-8 that skips a byte-order mark; other encodings unchanged."""
     return "utf-8-sig" if encoding.lower().replace("_", "-") in ("utf-8", "utf8") else encoding
 
 

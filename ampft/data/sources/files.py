@@ -116,7 +116,9 @@ def load_files(request: DataRequest) -> tuple[dict[str, LabelledRows], DataColum
     """
     if request.train_file is None:
         flags = ", ".join(FLAGS[split] for split in request.files)
-        raise InputError(f"--train_file: missing; received only {flags}. Pass a file to train on.")
+        raise InputError(
+            f"--train_file is missing: received only {flags}. Pass a file to train on."
+        )
     tables = {
         split: open_table(path, flag=FLAGS[split], encoding=request.encoding)
         for split, path in request.files.items()
