@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from datasets import ClassLabel, Dataset, DatasetDict, List
 
-from ampft.data.checks import class_names, input_digests, label_notes, shared_rows
+from ampft.data.checks import class_names, ignored_notes, input_digests, label_notes, shared_rows
 from ampft.data.columns import DataColumns
 from ampft.data.dataset import ClassificationData, fingerprint, row_labels
 from ampft.data.request import DataRequest
@@ -130,6 +130,7 @@ def assemble(
     all_notes = [
         *notes,
         *(note for part in rows.values() for note in part.notes),
+        *ignored_notes(rows, request.ignore_labels),
         *label_notes(names, train.labels, several=request.several_labels),
         *shared_rows(rows, digests, refuse=request.fail_on_leak),
         *([split_note] if split_note else []),
