@@ -82,7 +82,7 @@ def rare_classes() -> list[Setting]:
 def others() -> list[Setting]:
     """Return copies, seeds that fail, losses that are offset, and classes that are lost."""
     lost = product(NUMBERS, ("macro_f1", "balanced_accuracy"), ((250, 150, 91, 3, 3, 3),))
-    copies = list(product((5,), (250,), (2, 4, 10)))
+    copies = list(product((5,), (250,), (2, 4, 10), (False, True)))
     return [
         *(Duplicates(*point) for point in copies),
         *(GroupedDuplicates(*point) for point in copies),

@@ -139,12 +139,14 @@ class Duplicates:
     Attributes:
         seeds: S.
         cases: Number of different cases.
-        copies: Of each.
+        copies: Number of copies of each case, or its mean.
+        varies: Whether the number of copies of a case is drawn from 1 to 2 copies - 1.
     """
 
     seeds: int
     cases: int
     copies: int
+    varies: bool = False
 
     family: ClassVar[str] = "duplicates"
     metric: ClassVar[str] = "accuracy"
@@ -163,9 +165,12 @@ class Duplicates:
     def draw(self, generator: np.random.Generator) -> Drawn:
         """Draw one comparison."""
         drawn = self.once.draw(generator)
+        copies = np.full(self.cases, self.copies)
+        if self.varies:
+            copies = generator.integers(1, 2 * self.copies, self.cases)
 
         def copied(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-            return np.repeat(rows, self.copies, axis=-1)
+            return np.repeat(rows, copies, axis=-1)
 
         return Drawn(
             copied(drawn.labels),

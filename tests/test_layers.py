@@ -29,7 +29,7 @@ LAYERS = (
     ("runs",),
     ("comparison",),
     ("diagnosis",),
-    ("cli",),
+    ("cli", "__main__"),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc"}

@@ -106,6 +106,12 @@ class ClassifyArguments:
     )
     label_separator: str = flag(",", "separator of the labels in a cell (multi-label)", group=DATA)
     image_column_name: str | None = flag(None, "image column", group=DATA)
+    group_column: str | None = flag(
+        None,
+        "column of documents, patients, users, ...: rows with the same value stay in one split, "
+        "and a comparison counts them as one case",
+        group=DATA,
+    )
     max_train_samples: int | None = flag(
         None, "number of training examples to keep, chosen at random", group=DATA, at_least=1
     )
@@ -331,6 +337,7 @@ class ClassifyArguments:
             several_labels=several,
             label_separator=self.label_separator,
             image_column_name=self.image_column_name,
+            group_column=self.group_column,
             max_train_samples=self.max_train_samples,
             max_eval_samples=self.max_eval_samples,
             max_predict_samples=self.max_predict_samples,

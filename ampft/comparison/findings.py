@@ -100,7 +100,8 @@ class Difference:
             is not None; None unless equivalence fails only because rare losses are not excluded.
         rarest_class: Index of the label whose cases weigh most in the metric; None if all cases
             weigh about the same.
-        rarest_cases: Number of cases of `rarest_class`, otherwise of all cases.
+        rarest_cases: Number of cases of `rarest_class`, otherwise of all cases. A case is an
+            example, or a group of examples.
     """
 
     estimate: float
@@ -208,7 +209,8 @@ class Flips:
         mean: Mean number over the seeds.
         gained: Mean number that only the arm predicts correctly.
         lost: Mean number that only the baseline predicts correctly.
-        mcnemar_mid_p: McNemar's mid-p per seed; it compares only the two checkpoints of a seed.
+        mcnemar_mid_p: McNemar's mid-p per seed; it compares only the two checkpoints of a seed. A
+            group of examples counts once.
         examples: A few examples, those that differ for the largest number of seeds first.
     """
 
@@ -375,6 +377,8 @@ class Comparison:
         yardstick: Noise yardstick, as `ampft.diagnosis.yardstick` writes it; None if not measured.
         overhead_share: Time spent comparing divided by the time of the runs; None if unknown.
         planned: Whether a plan preceded the runs, as in `PlanFacts`; False if absent from the file.
+        groups: Number of groups of examples, which are then the cases of the statistics; None if
+            all examples are independent.
         schema: Version of this layout.
     """
 
@@ -397,6 +401,7 @@ class Comparison:
     yardstick: Mapping[str, JSONValue] | None
     overhead_share: float | None
     planned: bool = False
+    groups: int | None = None
     schema: int = SCHEMA
 
     @property

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from ampft.comparison.findings import ArmResult, Comparison, Difference
+from ampft.comparison.statistics.interval import MIN_SEEDS
+from ampft.comparison.statistics.power import MAX_SEEDS
 from ampft.text.numbers import (
     level,
     mean_count,
@@ -15,8 +17,6 @@ from ampft.text.numbers import (
 # Two runs of the same mode differ in speed and memory by up to about this much.
 SPEED_TOLERANCE = 1.05  # ratio
 MEMORY_TOLERANCE = 0.01  # relative
-MIN_SEEDS_FOR_INTERVAL = 3
-MAX_SEEDS = 1000  # the search for a number of seeds ends here
 
 
 def verdict_texts(comparison: Comparison) -> tuple[str, ...]:
@@ -240,13 +240,13 @@ def without_interval(comparison: Comparison, arm: ArmResult) -> str:
         return f"{name} unknown because {comparison.baseline.name} has diverged or unfinished runs"
     seeds = len(values.per_seed)
     text = f"{name} {units.difference_with_unit(values.mean - base.mean)}"
-    if seeds >= MIN_SEEDS_FOR_INTERVAL:
+    if seeds >= MIN_SEEDS:
         return f"{text} over {seeds} seeds, without a confidence interval and therefore no verdict"
     differences = [a - b for a, b in zip(values.per_seed, base.per_seed, strict=True)]
     listed = f" ({' and '.join(map(units.difference, differences))})" if seeds > 1 else ""
     return (
         f"{text} over {seeds} {'seeds' if seeds > 1 else 'seed'}{listed}: no verdict, because a "
-        f"confidence interval needs at least {MIN_SEEDS_FOR_INTERVAL} seeds"
+        f"confidence interval needs at least {MIN_SEEDS} seeds"
     )
 
 
@@ -285,11 +285,12 @@ def margin_text(comparison: Comparison, difference: Difference | None) -> str:
 def _not_excluded(comparison: Comparison, difference: Difference) -> list[str]:
     """Return how large a failure could be that neither the examples nor the seeds show."""
     parts = []
+    count, noun = _cases(comparison)
     if difference.unseen_share is not None:
         share = f"{100 * difference.unseen_share:.2g} %"
         parts.append(
-            f"a subgroup of up to {share} of examples could fail at every seed without being among "
-            f"these {comparison.examples:,} (probability 5 %)"
+            f"a subgroup of up to {share} of {noun} could fail at every seed without being among "
+            f"these {count:,} (probability 5 %)"
         )
     if difference.failure_rate is not None:
         parts.append(
@@ -302,25 +303,30 @@ def _not_excluded(comparison: Comparison, difference: Difference) -> list[str]:
 def _cases_needed(comparison: Comparison, difference: Difference) -> str:
     """Return why a difference within the margin is not called equivalent."""
     loss = f"a loss of {comparison.units.margin_with_unit}"
+    count, noun = _cases(comparison)
     if difference.rarest_class is None:
         return (
             f"{loss} could come from rare examples that are not in this test set: excluding it "
-            f"takes at least {difference.cases_needed:,} examples, and there are "
-            f"{comparison.examples:,}"
+            f"takes at least {difference.cases_needed:,} {noun}, and there are {count:,}"
         )
     return (
         f"{loss} could come from class {comparison.label_names[difference.rarest_class]!r} only: "
-        f"excluding it takes at least {difference.cases_needed:,} examples of that class, and "
+        f"excluding it takes at least {difference.cases_needed:,} {noun} of that class, and "
         f"there are {difference.rarest_cases:,}"
     )
 
 
+def _cases(comparison: Comparison) -> tuple[int, str]:
+    """Return the number and the name of the cases of the statistics."""
+    if comparison.groups is None:
+        return comparison.examples, "examples"
+    return comparison.groups, "groups of examples"
+
+
 def _seeds_needed(comparison: Comparison, difference: Difference) -> str:
     if difference.seeds_to_decide is None:
-        return (
-            "more seeds are unlikely to allow a decision, because "
-            f"{comparison.examples:,} examples are too few"
-        )
+        count, noun = _cases(comparison)
+        return f"more seeds are unlikely to allow a decision, because {count:,} {noun} are too few"
     low, high = difference.seeds_to_decide
     if high >= MAX_SEEDS:
         return f"a decision is unlikely with fewer than {low:,} seeds, and not certain with more"

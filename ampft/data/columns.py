@@ -26,6 +26,7 @@ LABELS = ("label", "labels", "class", "category", "target", "sentiment", "intent
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 
 LABEL_FLAG = "--label_column_name"
+GROUP_FLAG = "--group_column"
 
 Describe = Callable[[], str]
 USUAL_NAMES = frozenset({*LABELS, *TEXTS, *chain.from_iterable(PAIRS)})
@@ -49,11 +50,13 @@ class DataColumns:
         inputs: Columns of the inputs.
         labels: Columns of the labels, and how to parse their cells.
         kind: Kind of the inputs, `text` or `image`.
+        group: Column of the groups that the user named, or None.
     """
 
     inputs: tuple[str, ...]
     labels: LabelParser
     kind: str = "text"
+    group: str | None = None
 
     def require_in(self, available: Sequence[str], *, origin: str) -> None:
         """Raise InputError when another split lacks a column that the training split has.
@@ -63,7 +66,11 @@ class DataColumns:
             origin: Its file or data set, for the message.
         """
         inputs_flag = f"--{self.kind}_column_name{'s' if self.kind == 'text' else ''}"
-        for names, flag in ((self.inputs, inputs_flag), (self.labels.columns, LABEL_FLAG)):
+        for names, flag in (
+            (self.inputs, inputs_flag),
+            (self.labels.columns, LABEL_FLAG),
+            ((self.group,) if self.group else (), GROUP_FLAG),
+        ):
             require(
                 names,
                 available,

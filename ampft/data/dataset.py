@@ -24,12 +24,13 @@ class ClassificationData:
     Attributes:
         splits: `train`, and `validation` and `test` where they exist. Each has the input
             columns (strings, or PIL images) and `label`, a `datasets.ClassLabel` (int64) or a
-            `datasets.List` of one.
+            `datasets.List` of one; with a group column also `groups.GROUP_COLUMN`, strings or None.
         input_columns: `("text",)`, a pair such as `("sentence1", "sentence2")`, or `("image",)`.
         kind: `text` or `image`.
         name: Name of the data in the output and in the run record.
         fingerprints: SHA-256 of the contents in their order, by split; stable across runs.
         notes: Sentences to print: splits made, rows dropped, rows shared, suspicious labels.
+        group_column: Column of the groups that the user named, or None.
     """
 
     splits: DatasetDict
@@ -38,6 +39,7 @@ class ClassificationData:
     name: str
     fingerprints: Mapping[str, str]
     notes: tuple[str, ...]
+    group_column: str | None = None
 
     @property
     def label_names(self) -> tuple[str, ...]:

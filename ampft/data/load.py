@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 from datasets import ClassLabel, Dataset, DatasetDict, List
 
 from ampft.data.checks import class_names, ignored_notes, input_digests, label_notes, shared_rows
 from ampft.data.columns import DataColumns
-from ampft.data.dataset import ClassificationData, fingerprint, row_labels
+from ampft.data.dataset import ClassificationData, batches, fingerprint, row_labels
+from ampft.data.groups import GROUP_COLUMN, numbered
 from ampft.data.request import DataRequest
 from ampft.data.row_collector import LabelledRows
 from ampft.data.sources.files import load_files
@@ -19,7 +21,9 @@ from ampft.data.splits import missing_splits, subsample
 from ampft.errors import InputError
 
 SPLITS = ("train", "validation", "test")
-COLUMN_OPTIONS = ("text_column_names", "label_column_names", "image_column_name")
+COLUMN_OPTIONS = (
+    *("text_column_names", "label_column_names", "image_column_name", "group_column"),
+)
 FRACTIONS = ("validation_fraction", "test_fraction")
 # Options without an effect on the built-in data sets, which have splits of their own.
 UNUSED_OPTIONS = {
@@ -121,7 +125,7 @@ def assemble(
     train = rows["train"]
     new_splits, split_note = missing_splits(
         train.labels.strata(),
-        digests["train"],
+        digests["train"] if columns.group is None else group_codes(train.inputs),
         frozenset(rows),
         validation_fraction=request.validation_fraction,
         test_fraction=request.test_fraction,
@@ -181,4 +185,12 @@ def finalize(
         name=name,
         fingerprints={split: fingerprint(part, input_columns) for split, part in reduced.items()},
         notes=tuple(all_notes),
+        group_column=request.group_column,
     )
+
+
+def group_codes(inputs: Dataset) -> npt.NDArray[np.uint64]:
+    """Return (n,) codes that are equal for rows of the same group."""
+    values = inputs.select_columns([GROUP_COLUMN])
+    groups = numbered(value for batch in batches(values) for value in batch[GROUP_COLUMN])
+    return groups.ids.astype(np.uint64)

@@ -25,6 +25,8 @@ class DataRequest:
         several_labels: Whether a row can have any number of labels; otherwise it has one.
         label_separator: Text between the labels of a cell.
         image_column_name: Image column. None takes the only one.
+        group_column: Column whose equal values mark rows that are not independent, such as a
+            document, patient or user. None takes only duplicates as such.
         max_train_samples: Number of training rows to use, chosen at random with `split_seed`. None
             uses all.
         max_eval_samples: Number of validation rows to use.
@@ -50,6 +52,7 @@ class DataRequest:
     several_labels: bool = False
     label_separator: str = ","
     image_column_name: str | None = None
+    group_column: str | None = None
     max_train_samples: int | None = None
     max_eval_samples: int | None = None
     max_predict_samples: int | None = None

@@ -51,6 +51,24 @@ class CaseSums:
         totals: FloatArray = self.patterns.T @ counts.astype(np.float64)
         return totals
 
+    def grouped(self, groups: IntArray) -> CaseSums:
+        """Return the same sums with each group of cases as one case.
+
+        Args:
+            groups: (n,) index of each case's group, 0..G-1, each of which occurs.
+        """
+        from scipy.sparse import csr_array, vstack
+
+        patterns, shape = self.patterns.shape[0], (int(groups.max()) + 1, self.patterns.shape[0])
+        counts = csr_array((np.ones(len(groups)), (groups, self.pattern_of)), shape=shape)
+        has_several = np.bincount(groups) > 1
+        pattern_of = np.empty(shape[0], dtype=np.int64)
+        pattern_of[groups] = self.pattern_of
+        pattern_of[has_several] = patterns + np.arange(np.count_nonzero(has_several))
+        used, pattern_of = np.unique(pattern_of, return_inverse=True)
+        added = counts[np.flatnonzero(has_several)] @ self.patterns
+        return CaseSums(csr_array(vstack([self.patterns, added]))[used], pattern_of)
+
 
 @dataclass(frozen=True)
 class CostliestCase:

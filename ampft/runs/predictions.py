@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ampft.data.groups import Groups, numbered
 from ampft.errors import InputError
 from ampft.files import atomic_path
 from ampft.tasks import problem_types
@@ -20,12 +21,13 @@ from ampft.tasks.outcome import Outcome
 References = Callable[[slice], Mapping[str, Sequence[str]]]
 
 OUTCOME_KEY = b"ampft.outcome"
+GROUPS_KEY = b"ampft.groups"  # JSON: the column of the groups, or null for duplicates
 # Files written before there were several kinds of outcome have this key instead.
 LABEL_NAMES_KEY = b"ampft.label_names"
 ROWS_PER_GROUP = 8192
 RESERVED_COLUMNS = (
     *("example_id", "split", "label", "prediction", "label_id", "prediction_id"),
-    *("confidence", "probabilities"),
+    *("confidence", "probabilities", "group_id"),
 )
 # Raised by a column that is missing or has an unexpected type or value.
 FORMAT_ERRORS = (AttributeError, LookupError, TypeError, ValueError)
@@ -36,28 +38,37 @@ def write_predictions(
     outcome: Outcome,
     references: References,
     *,
+    groups: Groups | None = None,
     rows_per_group: int = ROWS_PER_GROUP,
 ) -> None:
     """Write the predictions as Parquet, atomically.
 
     Columns: `example_id` int64, `split` string, one string column for each input, and the columns
     of the outcome (label, prediction, probabilities, ...). The file's metadata hold what applies to
-    all rows. An input column with a reserved name is written as `input_<name>`.
+    all rows. An input column with a reserved name is written as `input_<name>`. With groups, there
+    is also a column `group_id` int64.
 
     Args:
         path: File to write, in an existing folder.
         outcome: Predictions of n examples.
         references: Function that returns the input columns of a slice of rows. It is called with
             consecutive slices of 0..n-1, so that only one slice is in memory at a time.
+        groups: Groups of examples that are not independent; None if all are.
         rows_per_group: Rows of one slice, and of one row group of the file.
     """
     metadata = {OUTCOME_KEY: json.dumps({"kind": outcome.kind, **outcome.metadata()}).encode()}
-    with atomic_path(path) as temporary:
+    if groups is not None:
+        metadata[GROUPS_KEY] = json.dumps(groups.column).encode()
+    # pyarrow takes a relative path with a colon for a URL.
+    with atomic_path(path.absolute()) as temporary:
         writer: pq.ParquetWriter | None = None
         try:
             for start in range(0, len(outcome), rows_per_group):
                 rows = slice(start, min(start + rows_per_group, len(outcome)))
-                table = _table(outcome, rows, references(rows)).replace_schema_metadata(metadata)
+                table = _table(outcome, rows, references(rows))
+                if groups is not None:
+                    table = table.append_column("group_id", pa.array(groups.ids[rows]))
+                table = table.replace_schema_metadata(metadata)
                 if writer is None:
                     writer = pq.ParquetWriter(temporary, table.schema, compression="zstd")
                 writer.write_table(table)
@@ -73,7 +84,26 @@ def read_predictions(path: Path) -> Outcome:
         InputError: The file is missing or damaged, or was not written by a run.
     """
     try:
-        return _read(pq.ParquetFile(path))
+        return _read(pq.ParquetFile(path.absolute()))
+    except (OSError, pa.ArrowException, *FORMAT_ERRORS) as error:
+        raise InputError(f"{path}: not the predictions.parquet of a run ({error}).") from error
+
+
+def read_groups(path: Path) -> Groups | None:
+    """Read the groups of the examples in a file that `write_predictions` wrote.
+
+    Raises:
+        InputError: The file is missing or damaged, or was not written by a run.
+    """
+    try:
+        file = pq.ParquetFile(path)
+        stored = file.schema_arrow.metadata or {}
+        if GROUPS_KEY not in stored:
+            return None
+        ids = file.read(columns=["group_id"])["group_id"].to_numpy()
+        column = json.loads(stored[GROUPS_KEY])
+        # Numbering them again makes sure that the ids are 0..G-1.
+        return numbered(ids.tolist(), None if column is None else str(column))
     except (OSError, pa.ArrowException, *FORMAT_ERRORS) as error:
         raise InputError(f"{path}: not the predictions.parquet of a run ({error}).") from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ampft.data.groups import Groups, find_groups
 from ampft.data.steps import StepBatch
 from ampft.errors import InputError, PrecisionContradicted, TrainingStopped
 from ampft.evaluation.baseline import baseline_summary
@@ -28,12 +30,13 @@ from ampft.evaluation.sanity import (
     outcome_warnings,
     validation_warnings,
 )
-from ampft.files import is_disk_error
+from ampft.files import is_disk_error, write_text
 from ampft.precision.executed import ExecutedDtypes, contradiction
 from ampft.precision.modes import is_fp32
 from ampft.runs.card import model_card
 from ampft.runs.folder import RunFolder, claim_default_folder
 from ampft.runs.history import History, write_csv
+from ampft.runs.manifest import BEST_NAME, HISTORY_NAME, STAGING_NAME, describe_files
 from ampft.runs.memory import PeakMemory, device_memory, process_memory
 from ampft.runs.predictions import References, write_predictions
 from ampft.runs.prepare import Prepared, plan_lines, with_fitting_micro_batches
@@ -48,11 +51,12 @@ from ampft.runs.record import (
 )
 from ampft.runs.show import report_with_heading, result_line
 from ampft.tasks.outcome import Outcome, Report
+from ampft.text.json_io import json_text
 from ampft.text.terminal import labelled, print_line
 from ampft.training.best import BestModel
 from ampft.training.first_step import FirstStep
 from ampft.training.out_of_memory import OutOfMemoryRetries, explain_out_of_memory
-from ampft.training.signals import raise_on_sigterm
+from ampft.training.signals import raise_on_termination
 from ampft.training.step import StepOutcome, StepStopped, shared_autocast_cache
 from ampft.training.trackers import tracked_settings
 from ampft.training.utilisation import measure_utilisation
@@ -206,7 +210,15 @@ class Run:
             warnings=warnings,
         )
         references = partial(prepared.task.references, split)
-        write_results(self.folder, record, report, outcome, references, outcome_fp32=outcome_fp32)
+        write_results(
+            self.folder,
+            record,
+            report,
+            outcome,
+            references,
+            outcome_fp32=outcome_fp32,
+            groups=find_groups(prepared.task.data, split),
+        )
         self.finished = True
         self.history.close()
         print_line(f"\n{report_with_heading(report, selected=metrics['selected'])}")
@@ -241,8 +253,12 @@ class Run:
         if self.folder is None or self.finished:
             return
         self.best.path.unlink(missing_ok=True)
+        if not self.folder.staged:
+            shutil.rmtree(self.folder.path / STAGING_NAME, ignore_errors=True)
         with contextlib.suppress(OSError):  # the full disk itself is reported
-            write_record(self.folder, replace(self._record(status), reason=reason))
+            self.folder.check_record()
+            record = replace(self._record(status), reason=reason, files=self.folder.files())
+            write_record(self.folder, record)
 
     def _check_executed(self, executed: ExecutedDtypes) -> None:
         message = contradiction(self.prepared.precision, executed)
@@ -254,19 +270,22 @@ class Run:
         assert self.folder is not None
         accelerator = self.prepared.accelerator
         unwrapped: Any = accelerator.unwrap_model(model, keep_torch_compile=False)
-        unwrapped.save_pretrained(self.folder.path)
-        self.prepared.task.save_processor(self.folder.path)
+        stage = self.folder.stage()
+        unwrapped.save_pretrained(stage)
+        self.prepared.task.save_processor(stage)
         if self.prepared.args.history_csv:
-            write_csv(self.folder / "history.jsonl", self.folder / "history.csv")
+            write_csv(self.folder / HISTORY_NAME, stage / "history.csv")
 
-    def _predict(self, model: nn.Module, split: str) -> Outcome:
+    def _predict(self, model: nn.Module, split: str, *, in_mode: bool = True) -> Outcome:
+        """Predict a split; in the mode of the run, the dtypes of the first batch are checked."""
+        checked = self.first_step.checked(f"the evaluation on {split}") if in_mode else None
         return evaluate(
             self.prepared.accelerator,
             model,
             self.prepared.task,
             split,
             batch_size=self.prepared.args.per_device_eval_batch_size,
-            first_batch=self.first_step.checked(f"the evaluation on {split}"),
+            first_batch=checked,
         )
 
     def _predict_fp32(self, model: nn.Module, split: str) -> Outcome | None:
@@ -275,7 +294,7 @@ class Run:
         if not prepared.args.evaluate_fp32 or is_fp32(prepared.precision.mode):
             return None
         with in_float32(prepared.accelerator, model, prepared.precision) as plain:
-            return self._predict(plain, split)
+            return self._predict(plain, split, in_mode=False)
 
     def _metrics(self, outcome: Outcome) -> dict[str, Any]:
         """Return the metrics of the final split, and whether it also selected the epoch."""
@@ -348,27 +367,26 @@ def open_run(prepared: Prepared) -> Iterator[Run]:
         print_line("\n".join(plan_lines(prepared)))
     output_dir = claim_default_folder(args, prepared.precision.mode, accelerator, chosen)
     folder = RunFolder(output_dir, overwrite=args.overwrite_output_dir) if main else None
-    history_path = None if folder is None else folder / "history.jsonl"
+    history_path = None if folder is None else folder / HISTORY_NAME
+    record = first_record(prepared)
+    if folder is not None:  # before any other file, which a later run then knows as a result
+        write_record(folder, record)
     with (
         folder or contextlib.nullcontext(),
         History(history_path, accelerator, prepared.total_steps) as history,
     ):
         if args.with_tracking:
             accelerator.init_trackers("ampft", config=tracked_settings(asdict(args)))
-        best = BestModel(
-            output_dir / ".best.safetensors", prepared.best_metric, args.early_stopping_patience
-        )
+        best = BestModel(output_dir / BEST_NAME, prepared.best_metric, args.early_stopping_patience)
         run = Run(
             prepared,
             folder,
             history,
             best,
-            first_record(prepared),
+            record,
             FirstStep(prepared.precision),
             _retries(prepared, history.write),
         )
-        if folder is not None:
-            write_record(folder, run.record_so_far)
         with _record_early_stop(run, output_dir):
             yield run
 
@@ -376,7 +394,7 @@ def open_run(prepared: Prepared) -> Iterator[Run]:
 @contextlib.contextmanager
 def _record_early_stop(run: Run, output_dir: Path) -> Iterator[None]:
     """Record why the run stopped, if it does not finish."""
-    with raise_on_sigterm():
+    with raise_on_termination():
         try:
             with explain_out_of_memory():
                 yield
@@ -385,12 +403,17 @@ def _record_early_stop(run: Run, output_dir: Path) -> Iterator[None]:
             raise
         except BaseException as error:
             run.record_stop("interrupted", f"{type(error).__name__}: {error}")
-            if is_disk_error(error):
+            if is_disk_error(error) or not _has_record(run):
                 raise InputError(
                     f"--output_dir {output_dir}: the folder cannot be written ({error}), so the "
-                    "run stopped. Free disk space or name another folder."
+                    "run stopped. Free disk space, keep the folder, or name another one."
                 ) from error
             raise
+
+
+def _has_record(run: Run) -> bool:
+    """Return whether the folder of the run still exists, as far as this process writes to it."""
+    return run.folder is None or run.folder.has_record()
 
 
 def write_results(
@@ -401,26 +424,36 @@ def write_results(
     references: References,
     *,
     outcome_fp32: Outcome | None = None,
+    groups: Groups | None = None,
 ) -> None:
     """Write report, predictions, model card and, last, the record of a finished run.
 
     Args:
-        folder: Folder that already holds the history and the saved model.
+        folder: Folder that holds the history, and in its stage the saved model.
         record: Record of the run; `files` is filled in here.
         report: Report of the final evaluation.
         outcome: Outcome of the final evaluation.
         references: Input columns, as for `write_predictions`.
         outcome_fp32: Outcome of the same model in fp32; None writes no file for it.
+        groups: Groups of examples, as for `write_predictions`.
     """
     selected = bool(record.metrics.get("selected"))
-    folder.write_text("report.txt", report_with_heading(report, selected=selected))
-    folder.write_json("report.json", {**report.as_dict(), "selected": selected})
-    write_predictions(folder / "predictions.parquet", outcome, references)
+    stage = folder.stage()
+    write_text(stage / "report.txt", report_with_heading(report, selected=selected))
+    write_text(stage / "report.json", json_text({**report.as_dict(), "selected": selected}))
+    write_predictions(stage / "predictions.parquet", outcome, references, groups=groups)
     if outcome_fp32 is not None:
-        write_predictions(folder / "predictions_fp32.parquet", outcome_fp32, references)
-    folder.write_text("README.md", model_card(record, report))
-    names = {path.name for path in folder.path.iterdir() if not path.name.startswith(".")}
-    write_record(folder, replace(record, files=sorted(names | {"run.json"})))
+        path = stage / "predictions_fp32.parquet"
+        write_predictions(path, outcome_fp32, references, groups=groups)
+    write_text(stage / "README.md", model_card(record, report))
+    folder.check_record()
+    folder.staged = describe_files(stage)
+    record = replace(record, files=folder.files())
+    # Even if the run is killed during the next line, a later run knows which files are results.
+    write_record(folder, replace(record, status="running"))
+    folder.publish()
+    folder.check_record()
+    write_record(folder, record)
 
 
 def peak_memory(prepared: Prepared) -> PeakMemory:

@@ -68,6 +68,7 @@ class TextInputs:
     model_name: str
     tokenizer: Any = field(repr=False)
     tokens: Mapping[str, TextExamples] = field(repr=False)
+    max_length: int
 
     def examples(self, split: str) -> TextExamples:
         """Return the tokens of a split."""
@@ -126,7 +127,8 @@ class TextInputs:
         return cast("Mapping[str, Sequence[str]]", columns)
 
     def save_processor(self, folder: Path) -> None:
-        """Save the tokenizer."""
+        """Save the tokenizer, which truncates as in training when it is asked to truncate."""
+        self.tokenizer.model_max_length = self.max_length
         self.tokenizer.save_pretrained(folder)
 
 
@@ -149,7 +151,7 @@ def prepare_inputs(data: ClassificationData, settings: TaskSettings) -> TextInpu
             share = f"{truncated} of {len(lengths)} texts ({truncated / len(lengths):.1%})"
             notes.append(f"{name}: {share} truncated to {max_length} tokens")
         tokens[name] = TextExamples(rows, lengths, collator)
-    return TextInputs(data, tuple(notes), model_path, model_name, tokenizer, tokens)
+    return TextInputs(data, tuple(notes), model_path, model_name, tokenizer, tokens, max_length)
 
 
 def _tokenize(

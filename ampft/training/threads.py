@@ -12,6 +12,7 @@ import torch
 
 from ampft.errors import InputError
 
+MOST_THREADS_PER_CORE = 16  # more cannot be useful, and 100,000 cannot be created
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")
 
 
@@ -30,11 +31,17 @@ def restore_cpu_threads(
         num_processes: Number of processes that train together and share the cores.
 
     Raises:
-        InputError: `requested` is less than one.
+        InputError: `requested` is less than one, or far more than there are cores.
     """
     if requested is not None:
         if requested < 1:
             raise InputError(f"--cpu_threads {requested}: must be 1 or more.")
+        most = MOST_THREADS_PER_CORE * (psutil.cpu_count() or 1)
+        if requested > most:
+            raise InputError(
+                f"--cpu_threads {requested}: this machine has {psutil.cpu_count()} cores, and at "
+                f"most {most} threads are allowed. Use one thread per core."
+            )
         torch.set_num_threads(requested)
     elif num_processes == 1 and launcher_set_one_thread(environ):
         torch.set_num_threads(usable_cores())

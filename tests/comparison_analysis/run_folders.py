@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ampft.data.groups import Groups
 from ampft.runs.folder import RunFolder
 from ampft.runs.memory import PeakMemory
 from ampft.runs.predictions import write_predictions
@@ -125,6 +126,7 @@ def write_run(
     name: str | None = None,
     losses: Sequence[float | str] = (),
     rows: Sequence[Mapping[str, Any]] = (),
+    groups: Groups | None = None,
     **changes: Any,
 ) -> Path:
     """Write a run folder; `changes` go into its record.
@@ -141,6 +143,7 @@ def write_run(
         name: Name of the folder; None stands for `{arm}-seed{seed}`.
         losses: Losses of the history, one per row.
         rows: Additional values of the history's rows.
+        groups: Groups of the examples.
     """
     path = parent / (name or f"{arm}-seed{seed}")
     record = record_of(arm, seed, **changes)
@@ -150,7 +153,8 @@ def write_run(
             metrics = classification_report(written).metrics()
             selected = {"split": "test", "selected": False}
             record = replace(record, metrics={**metrics, **selected, **record.metrics})
-            write_predictions(folder / "predictions.parquet", written, _texts, rows_per_group=64)
+            file = folder / "predictions.parquet"
+            write_predictions(file, written, _texts, groups=groups, rows_per_group=64)
         if in_fp32 is not None:
             written = _predictions(in_fp32, truth, names, confidence)
             write_predictions(folder / "predictions_fp32.parquet", written, _texts)

@@ -46,6 +46,7 @@ def cells(modules):
         losses.Subgroup(10, 300, 0.97, 0.001, 1.0, 0.0),
         losses.RareClasses(5, "macro_f1", (250, 150, 91, 3, 3, 3), 0.95, 0.0),
         losses.GroupedDuplicates(5, 100, 10),
+        losses.GroupedDuplicates(5, 200, 4, varies=True),
         losses.Duplicates(5, 100, 10),
         losses.BadSeeds(5, 1000),
     )
@@ -55,7 +56,7 @@ def cells(modules):
 
 def test_levels_hold(calibration, cells):
     outcome = calibration.outcome(cells)
-    assert outcome["settings"] == 7
+    assert outcome["settings"] == 8
     after = outcome["after"]
     assert after["over_false_difference"] == 0
     assert after["over_false_equivalence"] == 0
@@ -110,7 +111,7 @@ def test_accuracy_is_computed_as_real_comparisons_are(calibration):
     wanted = jackknife_differences(*sides, ACCURACY)
     found = calibration.accuracy_differences(arm, baseline)
     np.testing.assert_allclose(found.per_seed, wanted.per_seed, atol=1e-12)
-    np.testing.assert_allclose(found.by_case, wanted.by_case, atol=1e-12)
+    np.testing.assert_allclose(found.pseudovalues, wanted.pseudovalues, atol=1e-12)
     for name in ("variance", "covariance", "cases", "case_effect"):
         assert getattr(found, name) == pytest.approx(getattr(wanted, name), rel=1e-9)
     assert found.costliest.worth == pytest.approx(wanted.costliest.worth)
@@ -140,6 +141,7 @@ def test_the_true_difference_is_what_was_set(modules):
         losses.Subgroup(20, 1000, 0.85, 0.02, 0.5, 0.01),
         losses.RareClasses(5, "balanced_accuracy", (300, 100, 20), 0.95, 0.01),
         losses.GroupedDuplicates(20, 400, 3),
+        losses.GroupedDuplicates(20, 400, 3, varies=True),
         losses.BadSeeds(40, 1000),
         losses.OffsetSubgroup(20, 1000, 4.0),
     )

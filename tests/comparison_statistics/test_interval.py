@@ -153,7 +153,7 @@ def test_degrees_of_freedom_never_exceed_the_examples():
 
 @pytest.mark.parametrize("seeds", [0, 1, 2])
 def test_two_seeds_are_refused(seeds):
-    with pytest.raises(InputError, match=f"{seeds} seeds per mode: at least 3"):
+    with pytest.raises(InputError, match=f"{seeds} seeds per mode: an interval needs at least 3"):
         obuchowski_rockette(np.zeros(seeds), 1e-5, 0.0)
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.sparse import csr_array
 from sklearn.metrics import (
     accuracy_score,
     cohen_kappa_score,
@@ -95,7 +94,7 @@ def assert_is_jackknife(found, arm, baseline) -> None:
     assert found.covariance == pytest.approx(off.mean() if off.size else 0, rel=1e-9, abs=SAME)
     assert found.cases == cases
     wanted = per_seed.mean() - (cases - 1) * centred.mean(axis=0)
-    np.testing.assert_allclose(found.by_case, wanted, rtol=0, atol=SAME)
+    np.testing.assert_allclose(found.pseudovalues, wanted, rtol=0, atol=SAME)
 
 
 def test_every_metric_is_looked_at():
@@ -143,7 +142,7 @@ def test_means_equal_leaving_out_by_hand(metric):
         [mean_sums(row) for row in arm], [mean_sums(row) for row in baseline], metric
     )
     assert_is_jackknife(found, by_hand(arm), by_hand(baseline))
-    np.testing.assert_allclose(found.by_case, (arm - baseline).mean(axis=0), rtol=0, atol=SAME)
+    np.testing.assert_allclose(found.pseudovalues, (arm - baseline).mean(axis=0), rtol=0, atol=SAME)
 
 
 def test_of_accuracy_the_differences_of_cases_are_means_over_seeds():
@@ -154,7 +153,7 @@ def test_of_accuracy_the_differences_of_cases_are_means_over_seeds():
         sums_of(labels, predicted, 2), sums_of(labels, baseline, 2), ACCURACY
     )
     wanted = ((predicted == labels).astype(float) - (baseline == labels)).mean(axis=0)
-    np.testing.assert_allclose(found.by_case, wanted, rtol=0, atol=SAME)
+    np.testing.assert_allclose(found.pseudovalues, wanted, rtol=0, atol=SAME)
 
 
 @pytest.mark.parametrize("metric", OF_CLASSES, ids=lambda metric: metric.name)
@@ -195,18 +194,10 @@ def test_chunks_make_no_difference(monkeypatch):
     parts = jackknife_differences(arm, baseline, MACRO_F1)
     assert parts.variance == pytest.approx(whole.variance, rel=1e-12)
     assert parts.covariance == pytest.approx(whole.covariance, rel=1e-9)
-    np.testing.assert_array_equal(parts.by_case, whole.by_case)
+    np.testing.assert_array_equal(parts.pseudovalues, whole.pseudovalues)
 
 
 # What one case is worth
-
-
-def sums_of_groups(sums: CaseSums, groups) -> CaseSums:
-    """One row for each group of cases, as `--group_column` makes them."""
-    rows = sums.patterns[sums.pattern_of].toarray()
-    added = np.zeros((groups.max() + 1, rows.shape[1]))
-    np.add.at(added, groups, rows)
-    return CaseSums(csr_array(added), np.arange(len(added)))
 
 
 def perfect(*counts: int) -> CaseSums:
@@ -253,7 +244,7 @@ def test_a_group_is_worth_its_examples():
     """Ten examples in groups of 1 and 4: in the mean over examples, a group has 3.4 of them."""
     labels = np.arange(10) % 2
     sums = single_label_sums(labels, labels, 2)
-    grouped = sums_of_groups(sums, np.array([0, 1, 2, 2, 2, 2, 3, 3, 3, 3]))
+    grouped = sums.grouped(np.array([0, 1, 2, 2, 2, 2, 3, 3, 3, 3]))
     assert len(grouped) == 4
     assert ACCURACY.changed_case(grouped) == pytest.approx(np.sqrt((1 + 1 + 16 + 16) / 4) / 10)
     assert ACCURACY.costliest_case([grouped]).worth == pytest.approx(3.4 / 10)
@@ -268,14 +259,14 @@ def test_groups_of_one_example_are_the_examples():
     for metric in (*OF_CLASSES, MICRO_F1):
         examples = jackknife_differences(arm, baseline, metric)
         groups = jackknife_differences(
-            [sums_of_groups(sums, each) for sums in arm],
-            [sums_of_groups(sums, each) for sums in baseline],
+            [sums.grouped(each) for sums in arm],
+            [sums.grouped(each) for sums in baseline],
             metric,
         )
         assert groups.variance == pytest.approx(examples.variance, rel=1e-12)
         assert groups.case_effect == pytest.approx(examples.case_effect, rel=1e-12)
         assert groups.costliest == examples.costliest
-        np.testing.assert_allclose(groups.by_case, examples.by_case, rtol=0, atol=SAME)
+        np.testing.assert_allclose(groups.pseudovalues, examples.pseudovalues, rtol=0, atol=SAME)
 
 
 # Bad input, and size
@@ -283,14 +274,14 @@ def test_groups_of_one_example_are_the_examples():
 
 def test_bad_input_is_named():
     one, two = perfect(1, 0), perfect(1, 1)
-    with pytest.raises(InputError, match="at least 2 test examples, got 1"):
+    with pytest.raises(InputError, match="at least 2 independent test cases, and there are 1"):
         jackknife_differences([one], [one], ACCURACY)
     with pytest.raises(ValueError, match="the same seeds and the same cases"):
         jackknife_differences([two], [two, two], ACCURACY)
     with pytest.raises(ValueError, match="the same seeds and the same cases"):
         jackknife_differences([two], [perfect(2, 1)], ACCURACY)
     same = perfect(3, 0)
-    with pytest.raises(InputError, match="--metric cohen_kappa: is undefined"):
+    with pytest.raises(InputError, match="--metric cohen_kappa: it is undefined"):
         jackknife_differences([same], [same], COHEN_KAPPA)
 
 
@@ -328,3 +319,32 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     seconds, extra_kib = map(float, done.stdout.split())
     assert seconds < 30
     assert extra_kib < 300 * 1024
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_leaving_a_group_out_leaves_its_examples_out(name):
+    generator = np.random.default_rng(3)
+    labels, arm, baseline = generator.integers(0, 3, (3, 40))
+    groups = np.concatenate([np.arange(12), generator.integers(0, 12, 28)])
+    losses = generator.random((2, 40))
+
+    def sums(predicted, values, rows):
+        if METRICS[name].from_sums is METRICS["log_loss"].from_sums:
+            return mean_sums(values[rows])
+        return single_label_sums(labels[rows], predicted[rows], 3)
+
+    def difference(rows):
+        pairs = ((arm, losses[0]), (baseline, losses[1]))
+        values = [METRICS[name].value(sums(*pair, rows)) for pair in pairs]
+        return values[0] - values[1]
+
+    everything = np.arange(40)
+    jackknife = jackknife_differences(
+        [sums(arm, losses[0], everything).grouped(groups)],
+        [sums(baseline, losses[1], everything).grouped(groups)],
+        METRICS[name],
+    )
+    left_out = np.array([difference(np.flatnonzero(groups != group)) for group in range(12)])
+    assert jackknife.cases == 12
+    np.testing.assert_allclose(jackknife.per_seed, difference(everything), atol=SAME)
+    assert jackknife.variance == pytest.approx(11 / 12 * ((left_out - left_out.mean()) ** 2).sum())

@@ -10,7 +10,7 @@ from scipy import stats
 
 from ampft.comparison.statistics.interval import obuchowski_rockette
 from ampft.comparison.statistics.mcnemar import mcnemar_mid_p
-from ampft.comparison.statistics.power import MOST_SEEDS, power, seeds_to_decide
+from ampft.comparison.statistics.power import MAX_SEEDS, power, seeds_to_decide
 from ampft.errors import InputError
 
 MARGIN = 0.01
@@ -36,7 +36,7 @@ def test_an_end_that_is_out_of_reach_is_said():
     each = obuchowski_rockette(SEEDS - SEEDS.mean() + MARGIN, 2e-5, 1e-5)
     found = seeds_to_decide(each, margin=MARGIN)
     assert found is not None
-    assert 5 < found[0] < found[1] == MOST_SEEDS
+    assert 5 < found[0] < found[1] == MAX_SEEDS
 
 
 def test_a_forecast_is_the_same_twice():
@@ -50,17 +50,17 @@ def test_the_range_of_seeds_is_rarely_wrong(truth, deviation):
     generator = np.random.default_rng(0)
     sooner, later, stated = [], [], 0
     for _ in range(100):
-        seeds = generator.normal(truth, deviation, MOST_SEEDS)
+        seeds = generator.normal(truth, deviation, MAX_SEEDS)
 
         def at(number: int, seeds=seeds):
             return obuchowski_rockette(seeds[:number], 1e-5, 1e-6, cases=1000)
 
         if not is_decided(at(5)):
             found = seeds_to_decide(at(5), margin=MARGIN)
-            low, high = found or (MOST_SEEDS, MOST_SEEDS)
+            low, high = found or (MAX_SEEDS, MAX_SEEDS)
             sooner.append(low > 6 and is_decided(at(low - 1)))
-            later.append(high < MOST_SEEDS and not is_decided(at(high)))
-            stated += high < MOST_SEEDS
+            later.append(high < MAX_SEEDS and not is_decided(at(high)))
+            stated += high < MAX_SEEDS
     assert len(sooner) > 30
     assert stated > 20  # a range that never ends would always be right
     assert np.mean(sooner) <= 0.2
@@ -116,17 +116,17 @@ def test_power_uses_the_floor_of_the_interval():
     reach = stats.t.ppf(0.975, 4) * case_effect
     arguments = {"seeds": 5, "seed_variance": 0.0, "covariance": 1e-12, "cases": 300}
     for loss, wanted in ((0.9 * reach, 0.0), (1.1 * reach, 1.0)):
-        found = power(loss, **arguments, smallest_variance=case_effect**2)
+        found = power(loss, **arguments, min_variance=case_effect**2)
         assert found == pytest.approx(wanted, abs=1e-6)
     assert power(0.9 * reach, **arguments) == pytest.approx(1)
     nothing = arguments | {"covariance": 0.0}
-    assert power(0.9 * reach, **nothing, smallest_variance=case_effect**2) == 0
-    assert power(1.1 * reach, **nothing, smallest_variance=case_effect**2) == 1
+    assert power(0.9 * reach, **nothing, min_variance=case_effect**2) == 0
+    assert power(1.1 * reach, **nothing, min_variance=case_effect**2) == 1
 
 
 @pytest.mark.parametrize("seeds", [0, 1, 2])
 def test_power_of_too_few_seeds_is_refused(seeds):
-    with pytest.raises(InputError, match=f"seeds {seeds}: an interval needs at least 3 seeds"):
+    with pytest.raises(InputError, match=f"{seeds} seeds per mode: an interval needs at least 3"):
         power(0.02, seeds=seeds, seed_variance=1e-4, covariance=0.0)
 
 
@@ -175,5 +175,5 @@ def test_mid_p_of_a_million():
 
 
 def test_negative_counts_are_refused():
-    with pytest.raises(ValueError, match="counts are not negative: -1, 3"):
+    with pytest.raises(ValueError, match="counts must not be negative, received -1 and 3"):
         mcnemar_mid_p(-1, 3)

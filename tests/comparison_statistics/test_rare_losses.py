@@ -10,8 +10,7 @@ from scipy import optimize, stats
 
 from ampft.comparison.statistics.interval import DifferenceEstimate, obuchowski_rockette
 from ampft.comparison.statistics.rare_losses import (
-    CaseDifferences,
-    case_differences,
+    CaseDistribution,
     tail_of_sum,
 )
 
@@ -19,24 +18,24 @@ MARGIN = 0.01
 ROUNDING = 1e-12  # of a sum of probabilities by Fourier transform
 
 
-def systematic(losses: int, n: int, seeds: int = 5) -> CaseDifferences:
+def systematic(losses: int, n: int, seeds: int = 5) -> CaseDistribution:
     """That many of n cases are lost at every seed, and nothing else differs."""
     values = np.zeros(n)
     values[:losses] = -1
-    return case_differences(values, 1.0, seeds)
+    return CaseDistribution.from_differences(values, 1.0, seeds)
 
 
 def estimate_of(losses: int, n: int, seeds: int) -> DifferenceEstimate:
     """The estimate of accuracy in that situation: J and C are the same."""
-    by_case = systematic(losses, n, seeds)
+    case_distribution = systematic(losses, n, seeds)
     variance = losses * (n - losses) / n**2 / (n - 1)
     return obuchowski_rockette(
-        np.full(seeds, by_case.mean),
+        np.full(seeds, case_distribution.mean),
         variance,
         variance,
-        smallest_variance=1 / n**2,
+        min_variance=1 / n**2,
         cases=n,
-        by_case=by_case,
+        case_distribution=case_distribution,
     )
 
 
@@ -50,23 +49,26 @@ def test_systematic_losses_are_tested_exactly(n, losses, margin):
 
 def test_clopper_pearson_limits():
     for losses, n in ((0, 300), (3, 648), (20, 1000)):
-        low = systematic(losses, n).lowest(0.975)
+        low = systematic(losses, n).lower_limit(0.975)
         assert -low == pytest.approx(stats.beta.ppf(0.975, losses + 1, n - losses), rel=1e-4)
 
 
 def test_gains_are_losses_of_the_other_side():
     generator = np.random.default_rng(0)
     values = generator.integers(-5, 6, 200) / 5 * (generator.random(200) < 0.1)
-    lost, gained = case_differences(values, 1.0, 5), case_differences(-values, 1.0, 5)
+    lost, gained = (
+        CaseDistribution.from_differences(values, 1.0, 5),
+        CaseDistribution.from_differences(-values, 1.0, 5),
+    )
     for limit in (0.005, 0.02, 0.05):
         assert lost.p_above(-limit) == gained.p_below(limit)
-    assert lost.lowest(0.95) == -gained.highest(0.95)
+    assert lost.lower_limit(0.95) == -gained.upper_limit(0.95)
 
 
 def test_many_differences_have_the_normal_limit():
     generator = np.random.default_rng(1)
     values = generator.choice([-1.0, 0.0, 1.0], 20_000, p=[0.2, 0.6, 0.2])
-    found = case_differences(values, 1.0, 5)
+    found = CaseDistribution.from_differences(values, 1.0, 5)
     error = values.std() / np.sqrt(len(values))
     for distance in (1.0, 1.645, 2.5):
         p_value = found.p_above(float(values.mean()) - distance * error)
@@ -85,7 +87,7 @@ def test_many_differences_have_the_normal_limit():
 def test_the_distribution_is_the_likeliest(values, distance):
     """By a general optimizer over the probabilities of each value, and of a lost case."""
     values = np.array(values)
-    found = case_differences(values, 1.0, 5)
+    found = CaseDistribution.from_differences(values, 1.0, 5)
     limit = found.mean - distance
     steps, shares = found._likeliest(limit)
     assert shares.sum() == pytest.approx(1)
@@ -124,7 +126,7 @@ def test_the_tail_is_that_of_all_outcomes():
 def test_noise_is_added():
     """Normal noise of the sum beside normal cases: variances add."""
     values = np.random.default_rng(2).choice([-1.0, 1.0], 4000)
-    found = case_differences(values, 1.0, 5)
+    found = CaseDistribution.from_differences(values, 1.0, 5)
     cases = values.var() / len(values)
     for noise in (cases, 3 * cases):
         distance = 2 * np.sqrt(cases + noise)
@@ -138,26 +140,26 @@ def test_noise_is_added():
 def test_p_values_fall_with_the_distance_and_limits_are_where_they_pass(seed, n, share):
     generator = np.random.default_rng(seed)
     values = generator.integers(-5, 6, n) / 5 * (generator.random(n) < share)
-    found = case_differences(values, 1.0, 5)
+    found = CaseDistribution.from_differences(values, 1.0, 5)
     p_values = [found.p_above(found.mean - distance) for distance in (0, 0.01, 0.05, 0.2, 0.5)]
     assert all(np.diff(p_values) < ROUNDING)
-    low = found.lowest(0.95)
+    low = found.lower_limit(0.95)
     assert found.p_above(low) <= 0.05 < found.p_above(low + 1e-4 * (found.mean - low))
 
 
 def test_not_even_the_loss_of_every_case_explains_too_much():
     assert systematic(0, 300).p_above(-1.5) == 0
-    assert case_differences(np.full(50, 0.5), 0.1, 5).p_above(-0.2) == 0
+    assert CaseDistribution.from_differences(np.full(50, 0.5), 0.1, 5).p_above(-0.2) == 0
 
 
 def test_the_grid_is_fine_enough_for_small_differences_beside_a_costly_case():
     """A rare class makes a lost case worth 40, the differences that are there 0.1 to 1."""
     values = np.random.default_rng(3).uniform(-1, 1, 2000)
-    found = case_differences(values, 40.0, 5)
+    found = CaseDistribution.from_differences(values, 40.0, 5)
     rounded = found.steps * found.step
     assert found.counts @ rounded**2 == pytest.approx(values @ values, rel=0.02)
     assert found.step * found.lost_steps == pytest.approx(40)
-    finer = case_differences(values, 40.0, 5 * 1000)
+    finer = CaseDistribution.from_differences(values, 40.0, 5 * 1000)
     assert finer.step < found.step / 2
     for distance in (0.01, 0.03, 0.1):
         p_value = found.p_above(found.mean - distance)
@@ -218,9 +220,9 @@ def test_verdicts_and_intervals_agree(seed, n, share, shift):
         per_seed,
         float(np.trace(covariances)) / 5,
         float((covariances.sum() - np.trace(covariances)) / 20),
-        smallest_variance=1 / n**2,
+        min_variance=1 / n**2,
         cases=n,
-        by_case=case_differences(rows.mean(axis=0), 1.0, 5),
+        case_distribution=CaseDistribution.from_differences(rows.mean(axis=0), 1.0, 5),
     )
     (low, high), (inner_low, inner_high) = each.interval(0.95), each.interval(0.90)
     assert (each.p_difference() <= 0.05) == (low >= 0 or high <= 0)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from ampft.comparison.statistics.interim import alpha_per_look
+from ampft.comparison.statistics.interim import alpha_per_analysis
 from ampft.comparison.statistics.interval import DifferenceEstimate, obuchowski_rockette
 from ampft.comparison.statistics.multiplicity import holm
 from ampft.comparison.statistics.verdict import Verdict, decide
@@ -103,21 +103,21 @@ def test_holm_by_hand():
     assert holm({"a": 0.7, "b": 0.9}) == {"a": 1.0, "b": 1.0}
 
 
-def test_planned_looks_share_alpha():
-    assert alpha_per_look((5,)) == 0.05
-    assert alpha_per_look((5, 10)) == 0.025
+def test_planned_analyses_share_alpha():
+    assert alpha_per_analysis((5,)) == 0.05
+    assert alpha_per_analysis((5, 10)) == 0.025
     for looks in ((), (5, 5), (10, 5), (0,), (-1, 5)):
-        with pytest.raises(InputError, match="give positive numbers of seeds that increase"):
-            alpha_per_look(looks)
+        with pytest.raises(InputError, match="they must be positive and increasing"):
+            alpha_per_analysis(looks)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"margin": 0.0}, "margin 0: give a share between 0 and 1"),
+        ({"margin": 0.0}, "margin 0: the margin must be between 0 and 1"),
         ({"margin": 1.5}, "margin 1.5"),
         ({"margin": math.nan}, "margin nan"),
-        ({"margin": 0.01, "alpha": 0.5}, "alpha 0.5: give a level"),
+        ({"margin": 0.01, "alpha": 0.5}, "alpha 0.5: the level must be"),
     ],
 )
 def test_bad_settings_are_named(settings, message):

@@ -1,6 +1,10 @@
 """Bad files are refused with file, line and remedy; what the standards allow is read."""
 
 import json
+import os
+import subprocess
+import sys
+import tempfile
 
 import numpy as np
 import pyarrow as pa
@@ -8,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from tiny_files import GOOD, NO_SPLITS, ROWS, csv_of, load, rows_of
 
+import ampft.data.sources.files as sources_files
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
 from ampft.errors import InputError
@@ -391,3 +396,30 @@ def test_different_labels_are_not_reported(tmp_path):
 def test_a_label_column_of_identifiers_is_reported(tmp_path):
     data = load(tmp_path, csv_of((f"t{i}", str(i)) for i in range(9)))
     assert any("9 classes in 9 training rows" in note for note in data.notes)
+
+
+HOLD = """
+import sys, time
+from ampft.data.sources.files import write_arrow
+write_arrow(iter([("a text",)]), ("text",))
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def test_the_texts_of_a_killed_process_are_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+    )  # fmt: skip
+    with holder:
+        assert holder.stdout.readline() == "held\n"
+        (held,) = tmp_path.glob("ampft-data-*")
+        os.utime(held / ".lock", (0, 0))
+        sources_files.write_arrow(iter([("another",)]), ("text",))
+        assert held.exists()
+        holder.kill()
+    sources_files.write_arrow(iter([("another",)]), ("text",))
+    assert not held.exists()
+    assert len(list(tmp_path.glob("ampft-data-*"))) == 2

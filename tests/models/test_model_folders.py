@@ -9,18 +9,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tiny_text import LABELS, tiny_task
 from transformers import (
     AutoConfig,
     AutoModelForImageClassification,
     AutoModelForSequenceClassification,
+    BertForMaskedLM,
     BertForSequenceClassification,
     pipeline,
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
 
 from ampft.errors import InputError
-from ampft.models.pretrained import load_config, load_pretrained, loading_error
+from ampft.models.pretrained import load_config, load_pretrained, load_saved, loading_error
 from ampft.models.tokenizer import OFFSET_POSITIONS, load_tokenizer, max_input_length
 from ampft.tasks.single_label import SingleLabel
 
@@ -159,6 +161,88 @@ def test_weights_that_are_not_finite(folder, value):
     model.save_pretrained(folder)
     named = r"bert\.encoder\.layer\.1\.output\.dense\.weight"
     with pytest.raises(InputError, match=rf"--model_name.* its parameter {named} contains"):
+        load(folder)
+
+
+ENCODER = "bert.encoder.layer.1.output.dense.weight"
+
+
+def change_weights(folder: Path, change) -> None:
+    """Apply `change` to the tensors in the folder's file."""
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def rename(tensors: dict) -> None:
+    tensors["renamed\x1b[2J"] = tensors.pop(ENCODER)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (rename, "missing"),
+        (lambda tensors: tensors.pop(ENCODER), "missing"),
+        (lambda tensors: tensors.update({ENCODER: torch.zeros(3, 2)}), r"shape \[3, 2\] instead"),
+    ],
+)
+def test_weights_of_the_encoder_that_do_not_match(folder, change, problem):
+    change_weights(folder, change)
+    with pytest.raises(InputError, match=rf"--model_name_or_path .*{ENCODER}: {problem}"):
+        load(folder)
+    with pytest.raises(InputError, match=rf"--model .*{ENCODER}: {problem}"):
+        load_saved(AutoModelForSequenceClassification, str(folder))
+
+
+def test_a_saved_model_has_no_weight_too_many_and_no_new_head(folder):
+    load_saved(AutoModelForSequenceClassification, str(folder))
+    change_weights(folder, lambda tensors: tensors.pop("classifier.bias"))
+    with pytest.raises(InputError, match=r"--model .*\(classifier\.bias: missing\)"):
+        load_saved(AutoModelForSequenceClassification, str(folder))
+    added = {"classifier.bias": torch.zeros(3), "more\x1b[2J": torch.zeros(2)}
+    change_weights(folder, lambda tensors: tensors.update(added))
+    with pytest.raises(InputError, match=r"\(more\\x1b\[2J: unexpected\)"):
+        load_saved(AutoModelForSequenceClassification, str(folder))
+
+
+def test_a_new_head_is_named_in_one_line(folder):
+    assert load(folder)[1] == ()
+    BertForSequenceClassification.from_pretrained(folder).bert.save_pretrained(folder)
+    assert load(folder)[1] == (
+        "new head, initialized at random: classifier.bias, classifier.weight",
+    )
+
+
+def test_a_model_trained_for_something_else_has_a_new_head_and_pooler(folder):
+    config = AutoConfig.from_pretrained(folder)
+    BertForMaskedLM(config).save_pretrained(folder)
+    new, unused = load(folder)[1]
+    assert new == (
+        "new head, initialized at random: bert.pooler.dense.bias, bert.pooler.dense.weight, "
+        "classifier.bias, classifier.weight"
+    )
+    assert unused.startswith("not used, though in the file: cls.predictions.bias, ")
+    assert unused.endswith(" and 1 more")
+
+
+@pytest.mark.parametrize("elsewhere", ["../other/model.safetensors", "{absolute}"])
+def test_an_index_cannot_name_weights_outside_the_folder(folder, tiny_bert, elsewhere):
+    shutil.copytree(tiny_bert, folder.parent / "other")
+    (folder / "model.safetensors").unlink()
+    shard = elsewhere.format(absolute=tiny_bert / "model.safetensors")
+    names = load_file(tiny_bert / "model.safetensors")
+    index = {"metadata": {"total_size": 1}, "weight_map": dict.fromkeys(names, shard)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(InputError, match=r"index\.json lists .*not a file in this folder"):
+        load(folder)
+    with pytest.raises(InputError, match=r"index\.json lists .*not a file in this folder"):
+        load_saved(AutoModelForSequenceClassification, str(folder))
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"weight_map": 3}', '{"weight_map": {"a": 3}}'])
+def test_a_damaged_index(folder, content):
+    (folder / "model.safetensors.index.json").write_text(content)
+    with pytest.raises(InputError, match=r"index\.json: cannot be loaded"):
         load(folder)
 
 

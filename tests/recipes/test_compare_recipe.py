@@ -33,7 +33,7 @@ class Compared:
         folder: Folder of the comparison.
         interrupted: Exit code and standard error of the first process.
         left: Status of each run whose folder the first process left.
-        kept: Modification times of the first run's record before and after the second process.
+        written: Modification times of the first run's record before and after the second process.
         stdout: Standard output of the second process.
         stderr: Standard error of the second process.
     """
@@ -103,7 +103,7 @@ def test_ctrl_c_ends_the_run_and_explains_how_to_continue(compared):
 
 
 def test_the_same_command_continues_with_the_missing_runs(compared):
-    assert compared.kept[0] == compared.kept[1]
+    assert compared.written[0] == compared.written[1]
     assert "fp32 was added" in compared.stdout
     assert "9 runs, one at a time, arms interleaved; 1 already done" in compared.stdout
     runs = [line for line in compared.stdout.splitlines() if line.startswith("run ")]

@@ -65,7 +65,7 @@ def test_a_split_used_for_both_is_reported(fp32_run):
         "\nclassification report, validation, 30 examples; the epoch was also chosen on this split"
     )
     assert heading in fp32_run.stdout
-    assert "No test split: validation chooses and is reported on." in fp32_run.stdout
+    assert "No test split: the validation split chooses the best model" in fp32_run.stdout
     assert fp32_run.record["metrics"]["split"] == "validation"
     assert fp32_run.record["metrics"]["selected"] is True
     assert "No test split" in " ".join(fp32_run.record["data"]["notes"])

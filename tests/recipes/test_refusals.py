@@ -210,3 +210,11 @@ def test_a_launcher_that_starts_one_process_of_two_is_refused(folder, tiny_model
     assert "torchrun --nproc_per_node" in message
     assert "returned non-zero exit status 2" in done.stderr
     assert not output.exists()
+
+
+def test_a_variable_of_a_launcher_that_is_not_a_number(files, tiny_model, tmp_path):
+    words = text_settings(files, tiny_model, tmp_path / "run")
+    done = call(sys.executable, CLASSIFY, *words, WORLD_SIZE="x")
+    assert done.returncode == 2, done.stderr
+    assert "error: WORLD_SIZE=x in the environment: must be a number" in done.stderr
+    assert "Traceback" not in done.stderr

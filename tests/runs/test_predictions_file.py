@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from ampft.data.groups import Groups
 from ampft.errors import InputError
-from ampft.runs.predictions import read_predictions, write_predictions
+from ampft.runs.predictions import read_groups, read_predictions, write_predictions
 from ampft.tasks.single_label import Predictions
 
 NAMES = ("no", "yes", "a|b")
@@ -69,9 +70,42 @@ def test_a_failing_source_leaves_no_file(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_colon_in_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    folder = Path("lr:1e-3")
+    folder.mkdir()
+    write_predictions(folder / "p.parquet", make(4), lambda rows: {"text": ["x"] * 4})
+    assert len(read_predictions(folder / "p.parquet")) == 4
+
+
 def test_another_file_is_refused(tmp_path: Path):
     (tmp_path / "p.parquet").write_text("no")
     with pytest.raises(InputError, match=r"not the predictions.parquet of a run"):
         read_predictions(tmp_path / "p.parquet")
     with pytest.raises(InputError, match=r"not the predictions.parquet of a run"):
         read_predictions(tmp_path / "absent.parquet")
+
+
+@pytest.mark.parametrize("column", ["user", None])
+def test_groups_read_back(tmp_path: Path, column: str | None):
+    predictions, path = make(6), tmp_path / "predictions.parquet"
+    groups = Groups(np.array([0, 1, 1, 2, 0, 3]), column)
+
+    def references(rows: slice) -> Mapping[str, Sequence[str]]:
+        return {"group_id": ["theirs" for _ in range(rows.start, rows.stop)]}
+
+    write_predictions(path, predictions, references, groups=groups, rows_per_group=4)
+    assert read_groups(path) == groups
+    assert pq.read_table(path)["group_id"].to_pylist() == groups.ids.tolist()
+    assert np.array_equal(read_predictions(path).truth, predictions.truth)
+    write_predictions(path, predictions, references)
+    assert read_groups(path) is None
+    assert "group_id" not in pq.read_table(path).column_names
+
+
+def test_a_damaged_group_column_is_named(tmp_path: Path):
+    path = tmp_path / "predictions.parquet"
+    write_predictions(path, make(3), lambda _: {}, groups=Groups(np.array([0, 0, 1]), None))
+    pq.write_table(pq.read_table(path).drop_columns(["group_id"]), path)
+    with pytest.raises(InputError, match=r"not the predictions\.parquet of a run"):
+        read_groups(path)

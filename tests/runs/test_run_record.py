@@ -51,9 +51,11 @@ def test_reads_a_record_without_the_newer_fields(tmp_path: Path, make_record):
     del values["model"]["perturbed"]
     for name in ("weights", "gradients", "optimizer_state", "activations", "rest"):
         del values["memory"][name]
-    path.write_text(json.dumps(values))
+    del values["sha256"]
+    path.write_text(json.dumps({**values, "schema": 2, "files": ["run.json"]}))
     read = read_record(tmp_path)
     assert read.validations == ()
+    assert read.files == {}
     assert read.metrics_fp32 is None
     assert read.model.perturbed is False
     assert read.memory.weights is None
@@ -75,7 +77,7 @@ def test_a_record_of_schema_1_is_read(tmp_path: Path, make_record):
     with RunFolder(tmp_path) as folder:
         path = write_record(folder, make_record())
     values = json.loads(path.read_text())
-    del values["task"]
+    del values["task"], values["sha256"]
     old = {"epoch": 1, "step": 7, "accuracy": 0.5, "macro_f1": 0.4, "log_loss": None}
     path.write_text(json.dumps({**values, "schema": 1, "validations": [old]}))
     read = read_record(tmp_path)
@@ -98,7 +100,7 @@ def test_a_folder_without_a_record_is_refused(tmp_path: Path, make_record):
         read_record(tmp_path)
     (tmp_path / "run.json").write_text('{"schema": 99}')
     with pytest.raises(
-        InputError, match="has schema version 99, but this version of ampft reads 2"
+        InputError, match="has schema version 99, but this version of ampft reads 3"
     ):
         read_record(tmp_path)
 

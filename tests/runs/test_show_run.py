@@ -10,7 +10,7 @@ import pytest
 from ampft.errors import InputError
 from ampft.runs.folder import RunFolder
 from ampft.runs.memory import PeakMemory
-from ampft.runs.record import write_record
+from ampft.runs.record import StepsPart, write_record
 from ampft.runs.show import format_run
 from ampft.text.numbers import byte_size, duration
 
@@ -70,6 +70,14 @@ def test_shows_how_an_unfinished_run_ended(tmp_path: Path, make_record, status: 
         record = make_record(status=status, reason=reason, best=None, memory=None, timings={})
         write_record(folder, record)
     assert format_run(str(tmp_path)).splitlines()[-1].startswith(words)
+
+
+def test_a_killed_run_shows_the_steps_of_its_history(tmp_path: Path, make_record):
+    with RunFolder(tmp_path) as folder:
+        write_record(folder, make_record(status="running", steps=StepsPart(total=105)))
+        rows = '{"step": 1, "skipped": true}\n{"step": 2, "skipped": false}\n{"st'
+        (folder / "history.jsonl").write_text(rows)
+    assert "steps      1 of 105 applied, 1 skipped" in format_run(tmp_path)
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path, make_record):

@@ -50,3 +50,8 @@ def test_usable_cores_are_limited_by_the_control_group(monkeypatch, tmp_path, qu
     assert usable_cores() == cores
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {5}, raising=False)
     assert usable_cores() == 1
+
+
+def test_more_threads_than_a_machine_can_create():
+    with pytest.raises(InputError, match=r"--cpu_threads 100000: this machine has \d+ cores"):
+        restore_cpu_threads(100_000, num_processes=1)

@@ -34,7 +34,7 @@ from ampft.comparison.analysis.run_predictions import (
     check_recorded,
     read_run_predictions,
 )
-from ampft.comparison.analysis.stamps import all_stamps
+from ampft.comparison.analysis.stamps import all_stamps, group_stamps
 from ampft.comparison.findings import (
     CALIBRATION_ERROR,
     ArmResult,
@@ -44,8 +44,8 @@ from ampft.comparison.findings import (
     PlanFacts,
     RunOutcome,
 )
-from ampft.comparison.statistics.interim import alpha_per_look
-from ampft.comparison.statistics.interval import FEWEST_SEEDS
+from ampft.comparison.statistics.interim import alpha_per_analysis
+from ampft.comparison.statistics.interval import MIN_SEEDS
 from ampft.comparison.verdict_text import verdict_texts
 from ampft.errors import InputError
 from ampft.metrics.sums import Metric
@@ -121,7 +121,7 @@ def compare_folders(
     stamps = all_stamps(groups, plan)
     seeds = tuple(run.seed for run in groups[0].runs)
     looks = plan.looks or (len(seeds),)
-    alpha = alpha_per_look(looks, ALPHA)
+    alpha = alpha_per_analysis(looks, ALPHA)
     evidence = _evidence(groups, problem.metrics[metric], margin=margin, alpha=alpha)
     arms = tuple(_arm_result(group, evidence) for group in groups)
     record = (groups[0].finished or groups[0].runs)[0].record
@@ -136,10 +136,11 @@ def compare_folders(
         seeds=seeds,
         split=evidence.cases.split,
         examples=len(evidence.cases.truth),
+        groups=len(evidence.cases.groups) if evidence.cases.groups else None,
         label_names=evidence.cases.label_names,
         arms=arms,
         verdicts=(),
-        stamps=stamps,
+        stamps=(*stamps, *group_stamps(evidence.cases)),
         setup=setup(record),
         environment=environment(record),
         yardstick=plan.yardstick,
@@ -182,7 +183,7 @@ def _evidence(
     cases = cases or _cases_without_complete_arms(groups)
     base = predictions.get(groups[0].name)
     evidence = _Evidence(groups, cases, predictions, {}, {}, metric.name)
-    if base is None or len(groups[0].runs) < FEWEST_SEEDS:
+    if base is None or len(groups[0].runs) < MIN_SEEDS:
         return evidence
     base_fp32 = base.in_mode if groups[0].mode == BASELINE else base.in_fp32
     estimates, estimates_fp32 = {}, {}

@@ -66,7 +66,7 @@ def without_verdict(estimated: DifferenceEstimate, *, alpha: float) -> Differenc
 
 
 def _with_verdict(decision: Decision) -> Difference:
-    blind = decision.blind
+    limits = decision.limits
     return replace(
         without_verdict(decision.estimate, alpha=decision.alpha),
         p_difference=decision.p_difference,
@@ -77,11 +77,11 @@ def _with_verdict(decision: Decision) -> Difference:
         p_beyond_holm=decision.p_beyond_holm,
         verdict=str(decision.verdict),
         seeds_to_decide=decision.seeds_to_decide,
-        unseen_share=blind.share_of_cases,
-        failure_rate=blind.failure_rate,
-        cases_needed=blind.needed,
-        rarest_class=blind.costliest.label if blind.costliest else None,
-        rarest_cases=blind.costliest.support if blind.costliest else None,
+        unseen_share=limits.unseen_share,
+        failure_rate=limits.failure_rate,
+        cases_needed=limits.cases_needed,
+        rarest_class=limits.costliest.label if limits.costliest else None,
+        rarest_cases=limits.costliest.support if limits.costliest else None,
     )
 
 

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from ampft.comparison.analysis.run_predictions import BINS, Cases, RunPredictions, rows_differ
 from ampft.comparison.findings import CalibrationBin, ClassFigures, FlippedExample, Flips
 from ampft.comparison.statistics.mcnemar import mcnemar_mid_p
+from ampft.data.groups import Groups
 from ampft.errors import InputError
 from ampft.runs.predictions import RESERVED_COLUMNS
 
@@ -44,9 +45,17 @@ def flips(
         mean=float(np.mean(per_seed)),
         gained=float(np.mean(gained)),
         lost=float(np.mean(lost)),
-        mcnemar_mid_p=tuple(mcnemar_mid_p(g, k) for g, k in zip(gained, lost, strict=True)),
+        mcnemar_mid_p=tuple(_mcnemar(arm, base, cases.groups) for arm, base in pairs),
         examples=_examples(cases, predictions, baseline, flipped, texts),
     )
+
+
+def _mcnemar(arm: RunPredictions, base: RunPredictions, groups: Groups | None) -> float:
+    """Return McNemar's mid-p; a group counts once, by the sign of its net gain."""
+    gain = arm.correct.astype(np.int64) - base.correct
+    if groups is not None:
+        gain = np.rint(np.bincount(groups.ids, weights=gain)).astype(np.int64)
+    return mcnemar_mid_p(int((gain > 0).sum()), int((gain < 0).sum()))
 
 
 def _examples(
@@ -106,7 +115,7 @@ def read_texts(path: Path, rows: Sequence[int]) -> dict[int, str]:
         InputError: The inputs are damaged.
     """
     try:
-        return _read_texts(pq.ParquetFile(path), rows)
+        return _read_texts(pq.ParquetFile(path.absolute()), rows)
     except (OSError, pa.ArrowException, ValueError) as error:  # such as text that is not UTF-8
         raise InputError(
             f"{path}: the texts in this file cannot be read ({error}). Copy the file again, or "

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ampft.data.groups import Groups
 from ampft.errors import InputError, nearest
 from ampft.metrics.scores import Scores
 from ampft.metrics.sums import CaseSums
-from ampft.runs.predictions import read_predictions
+from ampft.runs.predictions import read_groups, read_predictions
 from ampft.tasks import problem_types
 from ampft.tasks.outcome import FloatArray, IntArray, Outcome, Problem
 from ampft.text.escaping import inert
@@ -35,6 +36,7 @@ class Cases:
         split: Name of the split.
         truth: (n, ...) labels.
         label_names: Class names in the order of the logits.
+        groups: Groups of examples that are not independent; None if all are.
     """
 
     path: Path
@@ -42,6 +44,7 @@ class Cases:
     split: str
     truth: npt.NDArray[Any]
     label_names: tuple[str, ...]
+    groups: Groups | None = None
 
     @property
     def problem(self) -> type[Problem]:
@@ -60,7 +63,8 @@ class RunPredictions:
         correct: (n,) whether each case is correct as a whole.
         confidence: (n,) float32.
         metrics: Metrics by name.
-        sums: Contributions of each case to the sums of the primary metric.
+        sums: Contributions of each example, or group of examples, to the sums of the primary
+            metric.
         scores: Scores per class.
         confusion: (K, K) int64, labels as rows; None if the problem has no such matrix.
         bins: (3, BINS) float64: count, sum of confidences, number correct; None likewise.
@@ -98,7 +102,7 @@ def read_run_predictions(
     else:
         _check_same_cases(path, outcome, cases)
     check_metric(metric, cases.problem)
-    return _reduced(outcome, metric), cases
+    return _reduced(outcome, metric, cases.groups), cases
 
 
 def cases_of(path: Path, outcome: Outcome) -> Cases:
@@ -109,6 +113,7 @@ def cases_of(path: Path, outcome: Outcome) -> Cases:
         split=outcome.split,
         truth=outcome.truth,
         label_names=outcome.label_names,
+        groups=read_groups(path),
     )
 
 
@@ -176,6 +181,11 @@ def _check_same_cases(path: Path, outcome: Outcome, cases: Cases) -> None:
                 f"RUN: {cases.path} and {path} have different {name}: {inert(str(expected))} and "
                 f"{inert(str(received))}. Compare runs that report on the same examples."
             )
+    if read_groups(path) != cases.groups:
+        raise InputError(
+            f"RUN: {cases.path} and {path} have different groups of examples. Compare runs with "
+            "the same --group_column, of the same version of ampft."
+        )
     # The outcome checks that the ids are 0..n-1 in every file.
     differs = rows_differ(cases.truth, outcome.truth)
     if differs.any():
@@ -186,13 +196,14 @@ def _check_same_cases(path: Path, outcome: Outcome, cases: Cases) -> None:
         )
 
 
-def _reduced(outcome: Outcome, metric: str) -> RunPredictions:
+def _reduced(outcome: Outcome, metric: str, groups: Groups | None) -> RunPredictions:
+    sums = outcome.sums(metric)
     return RunPredictions(
         choices=outcome.choices,
         correct=outcome.correct,
         confidence=outcome.confidence,
         metrics=outcome.metrics(),
-        sums=outcome.sums(metric),
+        sums=sums if groups is None else sums.grouped(groups.ids),
         scores=outcome.scores(),
         confusion=outcome.confusion(),
         bins=outcome.calibration(BINS),

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from ampft.comparison.analysis.comparability import difference_stamps
 from ampft.comparison.analysis.cost import speed
 from ampft.comparison.analysis.loading import RunGroup
+from ampft.comparison.analysis.run_predictions import Cases
 from ampft.comparison.findings import PlanFacts, is_reliable_speed
-from ampft.comparison.statistics.interval import FEWEST_SEEDS
+from ampft.comparison.statistics.interval import MIN_SEEDS
 from ampft.text.escaping import inert
 from ampft.text.numbers import ratio_text
 
@@ -63,15 +64,33 @@ def _speed_stamps(groups: Sequence[RunGroup]) -> Iterator[str]:
             )
 
 
+def group_stamps(cases: Cases) -> tuple[str, ...]:
+    """Return the stamp of examples that are not independent, if there are any."""
+    if cases.groups is None:
+        return ()
+    examples, groups = len(cases.truth), len(cases.groups)
+    if cases.groups.column is not None:
+        column = inert(cases.groups.column)
+        return (
+            f"grouped: the {examples:,} examples belong to {groups:,} groups (--group_column "
+            f"{column}), which are the cases of the error bars",
+        )
+    return (
+        f"duplicates: {examples - groups:,} of {examples:,} examples repeat another one (apart "
+        f"from case, punctuation and white space), so the {groups:,} distinct ones are the cases "
+        "of the error bars",
+    )
+
+
 def _seed_stamps(groups: Sequence[RunGroup]) -> Iterator[str]:
     baseline = groups[0]
     seeds = len(baseline.runs)
     if baseline.status != "complete":
         yield f"no baseline: {inert(baseline.name)} is {baseline.status_words()}"
-    if seeds < FEWEST_SEEDS:
+    if seeds < MIN_SEEDS:
         yield (
             f"only {seeds} seed{'s' * (seeds > 1)}: error bars and verdicts need at least "
-            f"{FEWEST_SEEDS}"
+            f"{MIN_SEEDS}"
         )
     elif seeds <= MAX_SCREENING_SEEDS:
         yield f"screening: {seeds} seeds are usually too few to establish equivalence"

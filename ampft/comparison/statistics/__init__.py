@@ -1,1 +1,1 @@
-"""How sure a difference between two modes is: seeds as readers, examples as cases."""
+"""How certain a difference between two modes is: seeds are readers, and examples are cases."""

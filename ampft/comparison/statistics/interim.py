@@ -1,4 +1,4 @@
-"""Planned looks at the seeds of a comparison."""
+"""Planned interim analyses of a comparison."""
 
 from __future__ import annotations
 
@@ -7,22 +7,21 @@ from itertools import pairwise
 from ampft.errors import InputError
 
 
-def alpha_per_look(looks: tuple[int, ...], alpha: float = 0.05) -> float:
-    """Return the level of each look, so that all looks together err at most with `alpha`.
+def alpha_per_analysis(numbers: tuple[int, ...], alpha: float = 0.05) -> float:
+    """Return the level of each analysis, so that all of them together have the level `alpha`.
 
-    Bonferroni: alpha / (number of looks). Valid whatever the dependence between the looks.
+    Bonferroni's correction, alpha / (number of analyses), holds for any dependence between them.
 
     Args:
-        looks: Numbers of seeds at which is looked, increasing, such as (5, 10).
+        numbers: Increasing numbers of seeds at which the results are analysed, such as (5, 10).
         alpha: Level of the whole comparison.
 
     Raises:
-        InputError: There is no look, a number is not positive, or the numbers do not increase.
+        InputError: `numbers` is empty, or the numbers are not positive and increasing.
     """
-    if not looks or looks[0] < 1 or any(later <= sooner for sooner, later in pairwise(looks)):
-        shown = ",".join(map(str, looks)) or "nothing"
+    if not numbers or numbers[0] < 1 or any(b <= a for a, b in pairwise(numbers)):
         raise InputError(
-            f"looks at the seeds: got {shown}; give positive numbers of seeds that increase, "
-            "such as 5,10"
+            f"numbers of seeds: received {','.join(map(str, numbers)) or 'none'}, but they must be "
+            "positive and increasing, such as 5,10"
         )
-    return alpha / len(looks)
+    return alpha / len(numbers)

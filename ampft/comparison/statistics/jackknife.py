@@ -1,8 +1,8 @@
-"""The difference of a metric at every seed, and how it varies with the cases.
+"""Differences of a metric at every seed, and their jackknife variance over the cases.
 
-A difference is (arm - baseline). A metric is a function of sums over cases, so leaving a case out
-changes it by an amount that depends only on what that case adds to the sums: one value for each
-distinct contribution gives every leave-one-out value, exactly.
+A difference is (arm - baseline). A metric is a function of sums over cases, so the effect of
+leaving a case out depends only on what that case adds to the sums. One value for each distinct
+contribution therefore gives every leave-one-out value, exactly.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ampft.metrics.sums import CaseSums, CostliestCase, Metric
 
 FloatArray = npt.NDArray[np.float64]
 
-CHUNK = 1 << 16  # cases at a time: the memory beside the sums is S x CHUNK floats
+CHUNK = 1 << 16  # cases at a time; memory besides the sums is S x CHUNK floats
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,10 @@ class JackknifeDifferences:
             pairs of seeds; may be negative. 0 with one seed.
         cases: n.
         case_effect: Effect of one changed case, see `Metric.changed_case`.
-        by_case: What each case contributes to the difference, mean over seeds, shape (n,), float64:
-            the jackknife's pseudo-values, whose mean is the difference. For accuracy these are the
-            differences themselves, from -1 (lost at every seed) to 1.
-        costliest: The kind of case whose loss would cost most, see `Metric.costliest_case`.
+        pseudovalues: The jackknife's pseudo-value of each case, mean over seeds, shape (n,),
+            float64. Their mean is the difference. For accuracy they are the differences of the
+            cases, from -1 (lost at every seed) to 1.
+        costliest: The kind of case whose loss costs the metric most, see `Metric.costliest_case`.
     """
 
     per_seed: FloatArray
@@ -43,7 +43,7 @@ class JackknifeDifferences:
     covariance: float
     cases: int
     case_effect: float
-    by_case: FloatArray
+    pseudovalues: FloatArray
     costliest: CostliestCase
 
 
@@ -56,8 +56,8 @@ def jackknife_differences(
 
         cov(s, t) = (n - 1) / n * sum over i of (d_s(-i) - mean d_s) (d_t(-i) - mean d_t),
 
-    as Obuchowski and Rockette (1995) and Hillis, Obuchowski, Schartz and Berbaum (Statistics in
-    Medicine 24, 2005, doi:10.1002/sim.2024) use it. Time O(S n + S^2 n), memory O(n) and O(S) per
+    as in Obuchowski and Rockette (1995) and in Hillis, Obuchowski, Schartz and Berbaum (Statistics
+    in Medicine 24, 2005, doi:10.1002/sim.2024). Time is O(S^2 n); memory is O(n), plus O(S) per
     case of a chunk.
 
     Args:
@@ -74,12 +74,13 @@ def jackknife_differences(
         raise ValueError("both sides need the same seeds and the same cases")
     if cases < 2:
         raise InputError(
-            f"a comparison needs at least 2 test examples, got {cases}. Name a larger split."
+            f"a comparison needs at least 2 independent test cases, and there are {cases}. Use a "
+            "larger test set."
         )
     values = np.array([[metric.value(sums) for sums in side] for side in (arm, baseline)])
     if not np.isfinite(values).all():
         raise InputError(
-            f"--metric {metric.name}: is undefined for these predictions. Name another metric."
+            f"--metric {metric.name}: it is undefined for these predictions. Use another metric."
         )
     covariances, left_out = _left_out(arm, baseline, metric)
     per_seed = values[0] - values[1]
@@ -91,7 +92,7 @@ def jackknife_differences(
         covariance=(float(covariances.sum()) - diagonal) / pairs if pairs else 0.0,
         cases=cases,
         case_effect=max(metric.changed_case(sums) for sums in baseline),
-        by_case=per_seed.mean() - (cases - 1) * (left_out - left_out.mean()),
+        pseudovalues=per_seed.mean() - (cases - 1) * (left_out - left_out.mean()),
         costliest=metric.costliest_case(baseline),
     )
 
@@ -120,6 +121,6 @@ def _left_out(
 
 
 def _centred(values: FloatArray) -> FloatArray:
-    # The sums are then of small numbers: variances of 1e-7 beside values of 1.
+    # Sums of small numbers are accurate; variances may be 1e-7 while values are near 1.
     centred: FloatArray = values - values.mean()
     return centred

@@ -1,26 +1,26 @@
-"""How surprising a difference is, given that a rare kind of case may be missing from the test set.
+"""Test a difference while allowing for rare cases that the test set may lack.
 
-A t interval fails where few cases differ. When a subgroup of 1 % of cases is lost at every seed, a
-test set of 300 has none of it with probability 5 %, and then nothing varies. The test here asks
-instead: if the true difference were `limit`, how likely is a mean over cases at least as high as
-the one that was observed? It answers for the likeliest distribution of a case's difference among
-those with mean `limit`, where a case may also be lost although none was observed:
+A t interval fails if few cases differ. When a subgroup of 1 % of cases is lost at every seed, a
+test set of 300 contains none of it with probability 5 %, and then nothing varies. The test here
+computes instead how likely a mean over cases at least as high as the observed one is if the true
+difference is `limit`. It uses the likeliest distribution of a case's difference with mean `limit`,
+in which a case may also be lost even though none was observed:
 
     maximize sum_i log p_i   subject to   sum_i p_i + q = 1,   sum_i p_i v_i - q w = limit,
 
-with v_i the observed differences of cases and w what a lost case is worth. This is bootstrap
+with v_i the observed differences of cases and w the effect of a lost case. This is bootstrap
 tilting (Efron 1981) in the least favourable family of the nonparametric likelihood (DiCiccio and
-Romano 1990), whose support includes the bound of the differences besides the observed values, as
-in Honda and Takemura (2010). The solution has a closed form where q > 0,
+Romano 1990), with the bound of the differences as a further support point, as in Honda and Takemura
+(2010). If q > 0, the solution has a closed form,
 
     p_i = (w + limit) / (n (w + v_i)),
 
 and otherwise p_i = 1 / (n (1 + t (v_i - limit))), as in empirical likelihood (Owen 1988). The
 distribution of a sum over n cases is exact on a grid of values, by Fourier transform.
 
-Where k of n cases are lost at every seed and nothing else differs, this is the exact binomial test
-of Clopper and Pearson (Biometrika 26, 1934): 0 of n exclude a loss of m only if (1 - m)^n <= 5 %,
-so that one point needs 299 cases. Where many cases differ, the test is that of the normal limit.
+If k of n cases are lost at every seed and nothing else differs, this is the exact binomial test of
+Clopper and Pearson (Biometrika 26, 1934): 0 of n exclude a loss of m only if (1 - m)^n <= 5 %, so
+that one point needs 299 cases. If many cases differ, it approaches the normal test.
 
 Sources: Efron, "Nonparametric standard errors and confidence intervals", Canadian Journal of
 Statistics 9, 1981; DiCiccio and Romano, "Nonparametric confidence limits by resampling methods and
@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -40,24 +41,25 @@ import numpy.typing as npt
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
-GRID_ERROR = 0.01  # of the mean square of the differences
-HALVINGS = 8  # of the grid's step, at most
+GRID_ERROR = 0.01  # relative, in the mean square of the differences
+MAX_HALVINGS = 8  # of the grid's step
 BISECTIONS = 60  # to the last bit of a float64
-DEVIATIONS = 10  # of a sum on each side of its mean, beyond which its distribution is cut
+LIMIT_BISECTIONS = 20  # to a millionth of the distance to the limit
+MAX_DEVIATIONS = 10  # standard deviations on each side, beyond which a distribution is cut off
 
 
 @dataclass(frozen=True)
-class CaseDifferences:
+class CaseDistribution:
     """The distribution of a case's difference over a test set, on a grid.
 
-    Values are in the metric's unit per case: their mean is the difference of the metric.
+    Values are in the metric's unit per case, so that their mean is the difference of the metric.
 
     Attributes:
         steps: (U,) int64, ascending: the values that occur, in steps of the grid.
-        counts: (U,) float64, how many cases have each.
+        counts: (U,) float64: the number of cases with each value.
         step: Width of a step.
         mean: Exact mean over the cases.
-        lost_steps: What a lost case is worth, in steps, at least 1.
+        lost_steps: Effect of a lost case, in steps, at least 1.
     """
 
     steps: IntArray
@@ -66,17 +68,46 @@ class CaseDifferences:
     mean: float
     lost_steps: int
 
-    def p_above(self, limit: float, *, noise: float = 0.0) -> float:
-        """Return the p value of "the mean difference is `limit` or less".
+    @classmethod
+    def from_differences(cls, values: FloatArray, lost: float, seeds: int) -> Self:
+        """Return the distribution of the differences of cases.
+
+        A step of the grid is the effect of one loss at one seed, which is exact for accuracy. It is
+        halved until rounding to the grid changes the mean square by at most 1 %.
 
         Args:
-            limit: In the metric's unit.
-            noise: Variance of the mean that the cases do not explain: that between seeds.
+            values: (n,) differences of cases, such as `JackknifeDifferences.pseudovalues`.
+            lost: Effect of a lost case, in the same unit, above 0.
+            seeds: S, the number of seeds that the differences are means over.
+        """
+        step, square = lost / seeds, float(values @ values)
+        for _ in range(MAX_HALVINGS):
+            if abs(_rounded_square(values, step) - square) <= GRID_ERROR * square:
+                break
+            step /= 2
+        nearest = np.rint(values / step).astype(np.int64)
+        first = int(nearest.min())
+        counts = np.bincount(nearest - first)
+        occurring = np.flatnonzero(counts)
+        return cls(
+            steps=occurring + first,
+            counts=counts[occurring].astype(np.float64),
+            step=step,
+            mean=float(values.mean()),
+            lost_steps=max(round(lost / step), 1),
+        )
+
+    def p_above(self, limit: float, *, noise: float = 0.0) -> float:
+        """Return the p-value of the hypothesis "the mean difference is at most `limit`".
+
+        Args:
+            limit: Difference in the metric's unit.
+            noise: Part of the variance of the mean that the cases do not explain but seeds do.
         """
         if limit >= self.mean:
             return 1.0
         total = int(self.counts @ self.steps)
-        # Rounding to the grid moves the mean; the distance to the limit is what counts.
+        # Rounding to the grid shifts the mean, so the limit is shifted by as much.
         cases = float(self.counts.sum())
         tilted = self._likeliest(limit + total * self.step / cases - self.mean)
         if tilted is None:
@@ -86,8 +117,8 @@ class CaseDifferences:
         )
 
     def p_below(self, limit: float, *, noise: float = 0.0) -> float:
-        """Return the p value of "the mean difference is `limit` or more"."""
-        mirrored = CaseDifferences(
+        """Return the p-value of the hypothesis "the mean difference is at least `limit`"."""
+        mirrored = CaseDistribution(
             -self.steps[::-1], self.counts[::-1], self.step, -self.mean, self.lost_steps
         )
         return mirrored.p_above(-limit, noise=noise)
@@ -95,7 +126,7 @@ class CaseDifferences:
     def _likeliest(self, limit: float) -> tuple[IntArray, FloatArray] | None:
         """Return steps and probabilities of the likeliest distribution with mean `limit`.
 
-        `None` where there is no such distribution: not even losing every case explains it.
+        Return None if there is no such distribution, because losing every case is not enough.
         """
         values: FloatArray = self.steps.astype(np.float64) * self.step
         shares: FloatArray = self.counts / self.counts.sum()
@@ -103,76 +134,52 @@ class CaseDifferences:
         if values[0] > lost:
             if limit <= lost:
                 return None
-            kept = shares * (limit - lost) / (values - lost)
-            unseen = 1 - float(kept.sum())
+            observed = shares * (limit - lost) / (values - lost)
+            unseen = 1 - float(observed.sum())
             if unseen >= 0:
-                return np.append(self.steps, -self.lost_steps), np.append(kept, unseen)
+                return np.append(self.steps, -self.lost_steps), np.append(observed, unseen)
         if values[0] >= limit:
             return None
         distances: FloatArray = values - limit
         return self.steps, _tilted(shares, distances)
 
-    def lowest(self, level: float, *, noise: float = 0.0) -> float:
-        """Return the limit below which differences have p values of at most 1 - `level`.
+    def lower_limit(self, level: float, *, noise: float = 0.0) -> float:
+        """Return the lower confidence limit of the mean difference.
 
         Args:
-            level: One-sided, such as 0.975.
-            noise: As in `p_above`.
+            level: One-sided confidence level, such as 0.975.
+            noise: Variance between seeds, as in `p_above`.
         """
         reach = self.lost_steps * self.step / self.counts.sum()
         while self.p_above(self.mean - reach, noise=noise) > 1 - level:
             reach *= 2
         near, far = 0.0, reach
-        for _ in range(BISECTIONS // 3):
+        for _ in range(LIMIT_BISECTIONS):
             middle = (near + far) / 2
             inside = self.p_above(self.mean - middle, noise=noise) > 1 - level
             near, far = (middle, far) if inside else (near, middle)
         return self.mean - far
 
-    def highest(self, level: float, *, noise: float = 0.0) -> float:
-        """Return the limit above which differences have p values of at most 1 - `level`."""
-        mirrored = CaseDifferences(
+    def upper_limit(self, level: float, *, noise: float = 0.0) -> float:
+        """Return the upper confidence limit of the mean difference."""
+        mirrored = CaseDistribution(
             -self.steps[::-1], self.counts[::-1], self.step, -self.mean, self.lost_steps
         )
-        return -mirrored.lowest(level, noise=noise)
+        return -mirrored.lower_limit(level, noise=noise)
 
 
-def case_differences(values: FloatArray, lost: float, seeds: int) -> CaseDifferences:
-    """Return the distribution of the differences of cases.
-
-    The grid's step is what one loss at one seed is worth, which is exact for accuracy, halved until
-    rounding changes the mean square by at most 1 %.
-
-    Args:
-        values: (n,) differences of cases, such as `JackknifeDifferences.by_case`.
-        lost: What a lost case is worth, in the same unit, > 0.
-        seeds: S, that the differences are means over.
-    """
-    step, square = lost / seeds, float(values @ values)
-    for _ in range(HALVINGS):
-        if abs(_square(values, step) - square) <= GRID_ERROR * square:
-            break
-        step /= 2
-    nearest = np.rint(values / step).astype(np.int64)
-    first = int(nearest.min())
-    counts = np.bincount(nearest - first)
-    occurring = np.flatnonzero(counts)
-    return CaseDifferences(
-        steps=occurring + first,
-        counts=counts[occurring].astype(np.float64),
-        step=step,
-        mean=float(values.mean()),
-        lost_steps=max(round(lost / step), 1),
-    )
-
-
-def _square(values: FloatArray, step: float) -> float:
+def _rounded_square(values: FloatArray, step: float) -> float:
     rounded = np.rint(values / step) * step
     return float(rounded @ rounded)
 
 
 def _tilted(shares: FloatArray, distances: FloatArray) -> FloatArray:
-    """Return shares / (1 + t distances), t such that their mean distance is 0; some are < 0."""
+    """Return shares / (1 + t distances) with t such that the mean distance is 0.
+
+    Args:
+        shares: (U,) probabilities.
+        distances: (U,) ascending, the first below 0.
+    """
     low, high = 0.0, float(-1 / distances[0])
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
@@ -187,20 +194,21 @@ def tail_of_sum(
 ) -> float:
     """Return the probability that a sum over cases, plus normal noise, is at least `total`.
 
-    By Fourier transform over a window of ten standard deviations and ten of the largest steps on
-    each side; what is outside is less than the rounding of float64 for a sum of many cases.
+    The sum is computed by Fourier transform over a window of ten standard deviations plus ten times
+    the largest step on each side. For a sum of many cases, the rest is smaller than the rounding
+    error of float64.
 
     Args:
         steps: (U,) values of a case.
-        shares: (U,) their probabilities.
+        shares: (U,) probabilities of these values.
         cases: Number of independent cases.
-        total: The sum that is asked for.
+        total: Threshold of the sum.
         noise: Variance of the noise.
     """
     mean = cases * float(shares @ steps)
     centred = steps - mean / cases
     deviation = math.sqrt(cases * float(shares @ centred**2) + noise)
-    reach = DEVIATIONS * (deviation + int(np.abs(steps).max())) + abs(total - mean)
+    reach = MAX_DEVIATIONS * (deviation + int(np.abs(steps).max())) + abs(total - mean)
     length = 1 << (2 * int(reach) + 2).bit_length()
     density = np.zeros(length)
     np.add.at(density, steps % length, shares)

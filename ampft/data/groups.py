@@ -1,0 +1,100 @@
+"""Groups of examples that are not independent of each other, such as the reviews of one user."""
+
+from __future__ import annotations
+
+import sys
+import unicodedata
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from ampft.data.dataset import ClassificationData
+
+IntArray = npt.NDArray[np.int64]
+
+GROUP_COLUMN = "ampft_group"  # of a split, where the user named a group column
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Groups of the examples of a split.
+
+    Attributes:
+        ids: (n,) index of each example's group, 0..G-1, in the order of first occurrence.
+        column: Column whose values are the groups; None if a group is a set of duplicates.
+    """
+
+    ids: IntArray
+    column: str | None
+
+    def __len__(self) -> int:
+        """Number of groups, G."""
+        return int(self.ids.max()) + 1
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the same examples form groups for the same reason."""
+        if not isinstance(other, Groups):
+            return NotImplemented
+        return self.column == other.column and np.array_equal(self.ids, other.ids)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def find_groups(data: ClassificationData, split: str) -> Groups | None:
+    """Return the groups of a split; None if all its examples are independent.
+
+    Without a group column, examples whose inputs are equal after `normalized` form a group.
+    """
+    from ampft.data.dataset import batches, value_bytes
+
+    part = data.splits[split]
+    if data.group_column is not None:
+        values = part.select_columns([GROUP_COLUMN])
+        return numbered(
+            (value for batch in batches(values) for value in batch[GROUP_COLUMN]),
+            data.group_column,
+        )
+    inputs = part.select_columns(list(data.input_columns))
+    groups = numbered(
+        tuple(
+            normalized(value) if isinstance(value, str) else value_digest(value_bytes(value))
+            for value in row
+        )
+        for batch in batches(inputs)
+        for row in zip(*batch.values(), strict=True)
+    )
+    return groups if len(groups) < len(part) else None
+
+
+def numbered(keys: Iterable[Hashable | None], column: str | None = None) -> Groups:
+    """Return the groups of examples with equal keys; an example with the key None has its own."""
+    index: dict[Any, int] = {}
+    ids = [index.setdefault(object() if key is None else key, len(index)) for key in keys]
+    return Groups(np.array(ids, dtype=np.int64), column)
+
+
+def value_digest(value: bytes) -> bytes:
+    """Return 16 bytes that stand for the pixels of an image."""
+    import hashlib
+
+    return hashlib.blake2b(value, digest_size=16).digest()
+
+
+def normalized(text: str) -> str:
+    """Return a text without differences in case, punctuation, white space and Unicode form.
+
+    A text that consists only of punctuation stays as it is.
+    """
+    words = unicodedata.normalize("NFKC", text).casefold().translate(_punctuation()).split()
+    return " ".join(words) or text
+
+
+@cache
+def _punctuation() -> dict[int, str]:
+    codes = range(sys.maxunicode + 1)
+    return {code: " " for code in codes if unicodedata.category(chr(code)).startswith("P")}

@@ -1,0 +1,32 @@
+"""Groups of examples: from the file to predictions.parquet."""
+
+from __future__ import annotations
+
+import pyarrow.parquet as pq
+import pytest
+from running import CLASSIFY, call_here, rows, succeeded, text_settings, write_csv
+
+from ampft.runs.predictions import read_groups
+
+pytestmark = pytest.mark.slow
+
+COPIES = 5
+
+
+@pytest.mark.parametrize("column", ["author", None])
+def test_a_run_records_the_groups_of_its_test_split(tiny_model, tmp_path, column):
+    for seed, (name, count) in enumerate({"train": 60, "validation": 20, "test": 30}.items()):
+        table = [(f"{text} {i}", label) for i, (text, label) in enumerate(rows(count, seed))]
+        table += [(f"{text.upper()}!", label) for text, label in table[:COPIES]]
+        authors = [(*row, f"author {i // 7}") for i, row in enumerate(table)]
+        write_csv(tmp_path / f"{name}.csv", authors, ("text", "label", "author"))
+    flags = ("--group_column", column) if column else ("--text_column_names", "text")
+    settings = text_settings(tmp_path, tiny_model, tmp_path / "run")
+    succeeded(call_here(CLASSIFY, *settings, *flags))
+    path = tmp_path / "run" / "predictions.parquet"
+    groups = read_groups(path)
+    assert groups is not None
+    assert groups.column == column
+    expected = [i // 7 for i in range(35)] if column else [*range(30), *range(COPIES)]
+    assert groups.ids.tolist() == expected
+    assert pq.read_table(path)["group_id"].to_pylist() == expected
