@@ -310,3 +310,12 @@ def test_predict_writes_a_row_per_text(run_folders, capsys, fresh_accelerate):
     assert header == "text,prediction,confidence"
     assert [row.split(",")[0] for row in rows] == ["w1 w2", "w3"]
     assert {row.split(",")[1] for row in rows} <= {"ant", "bee", "cow"}
+
+
+def test_python_without_docstrings_is_refused():
+    done = subprocess.run(
+        [sys.executable, "-OO", "recipes/classify.py", "--mixed_precision", "fp32"],
+        cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: python -OO or PYTHONOPTIMIZE=2 removes docstrings")

@@ -219,6 +219,8 @@ def _read_config(
         raise InputError(
             f"--config {path}: the file is neither YAML nor JSON ({reason})."
         ) from error
+    except RecursionError:
+        raise InputError(f"--config {path}: values are nested too deeply.") from None
     if content is None:
         return {}
     if not isinstance(content, dict):

@@ -11,11 +11,12 @@ from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
+from PIL.Image import DecompressionBombError
 
 from ampft.data.dataset import batches, value_bytes
 from ampft.data.row_collector import LabelledRows
 from ampft.data.row_labels import RowLabels
-from ampft.errors import InputError
+from ampft.errors import InputError, nearest
 
 DigestArray = npt.NDArray[np.uint64]
 
@@ -23,7 +24,8 @@ MAX_LABELS_SHOWN = 12
 MAX_FRACTIONS = 20  # half stars from 0.5 to 5 can be classes
 LABEL_SEPARATORS = (",", ";", "|")
 MIN_ROWS_PER_CLASS = 2  # with fewer on average, the column may not hold classes
-DECODING_ERRORS = (OSError, SyntaxError, ValueError)  # raised by Pillow for broken files
+# Raised by Pillow for broken files, and for pixels that would fill the memory.
+DECODING_ERRORS = (OSError, SyntaxError, ValueError, DecompressionBombError)
 
 
 def class_names(rows: Mapping[str, LabelledRows], *, several: bool) -> tuple[str, ...]:
@@ -135,6 +137,16 @@ def label_notes(names: Sequence[str], labels: RowLabels, *, several: bool) -> li
             "rows have none."
         )
     return notes
+
+
+def ignored_notes(rows: Mapping[str, LabelledRows], labels: Iterable[str]) -> list[str]:
+    """Return notes on labels of `--ignore_label` that no split has."""
+    found = frozenset().union(*(part.ignored for part in rows.values()))
+    return [
+        f"--ignore_label: no row has the label {label!r}.{nearest(label, rows['train'].names)}"
+        for label in labels
+        if label not in found
+    ]
 
 
 def input_digests(part: LabelledRows, columns: tuple[str, ...]) -> DigestArray:

@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
 from torch import nn
 from transformers import AutoConfig
 
 from ampft.errors import InputError
 from ampft.files import is_inside
+from ampft.hub import hub_problem
 from ampft.text.escaping import inert
 from ampft.text.json_io import read_json_object
 
@@ -74,10 +77,35 @@ def load_config(path: str, *, trust_remote_code: bool) -> Any:
     Raises:
         InputError: The configuration cannot be loaded.
     """
+    check_model_name(path)
     try:
         return AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
     except Exception as error:  # a damaged config.json can raise any error
         raise loading_error(path, error) from error
+
+
+def check_model_name(path: str, *, flag: str = MODEL_NAME_FLAG) -> None:
+    """Check that a model is a folder, is in the cache of the hub, or can be on the hub.
+
+    Args:
+        path: Folder or hub id.
+        flag: Flag that received the path, for the error message.
+
+    Raises:
+        InputError: It is neither, or the hub cannot be reached.
+    """
+    if Path(path).exists():
+        return
+    try:
+        cached = try_to_load_from_cache(path, "config.json")
+    except HFValidationError:
+        raise InputError(
+            f"{flag} {path}: no such folder, and not the id of a model on the hub. Check the path,"
+            " or pass an id such as distilbert/distilroberta-base."
+        ) from None
+    problem = hub_problem()
+    if problem is not None and not isinstance(cached, str):
+        raise InputError(f"{flag} {path}: no such folder, not in the cache, and {problem}")
 
 
 def load_saved(auto_class: Any, path: str, *, flag: str = SAVED_MODEL_FLAG) -> Any:
