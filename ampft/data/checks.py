@@ -16,7 +16,7 @@ from PIL.Image import DecompressionBombError
 from ampft.data.dataset import batches, value_bytes
 from ampft.data.row_collector import LabelledRows
 from ampft.data.row_labels import RowLabels
-from ampft.errors import InputError, nearest
+from ampft.errors import InputError, did_you_mean
 
 DigestArray = npt.NDArray[np.uint64]
 
@@ -143,7 +143,7 @@ def ignored_notes(rows: Mapping[str, LabelledRows], labels: Iterable[str]) -> li
     """Return notes on labels of `--ignore_label` that no split has."""
     found = frozenset().union(*(part.ignored for part in rows.values()))
     return [
-        f"--ignore_label: no row has the label {label!r}.{nearest(label, rows['train'].names)}"
+        f"--ignore_label: no row has the label {label!r}.{did_you_mean(label, rows['train'].names)}"
         for label in labels
         if label not in found
     ]
