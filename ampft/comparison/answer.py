@@ -7,14 +7,14 @@ from ampft.comparison.verdict_text import SPEED_TOLERANCE
 from ampft.text.numbers import percent, ratio_text
 
 NOT_WORSE = ("equivalent", "better")  # first words of these verdicts
-MIN_SAVING = 0.05  # of the baseline's peak memory; a smaller one is no reason to change
+MIN_SAVING = 0.05  # of the baseline's peak memory; smaller savings do not justify a change
 
 
 def answer_text(comparison: Comparison) -> str:
     """Return which mode to use, or an empty string if no mode was compared.
 
     A mode is recommended if it is equivalent or better, and if it ran natively faster at every
-    seed or needs less memory. Of several, the fastest is recommended.
+    seed or needs less memory. If several qualify, the fastest is recommended.
 
     Args:
         comparison: Comparison. Its stamps say what the answer depends on.

@@ -141,11 +141,11 @@ def label_notes(names: Sequence[str], labels: RowLabels, *, several: bool) -> li
 
 def ignored_notes(rows: Mapping[str, LabelledRows], labels: Iterable[str]) -> list[str]:
     """Return notes on labels of `--ignore_label` that no split has."""
-    found = frozenset().union(*(part.ignored for part in rows.values()))
+    present = frozenset().union(*(part.ignored for part in rows.values()))
     return [
         f"--ignore_label: no row has the label {label!r}.{did_you_mean(label, rows['train'].names)}"
         for label in labels
-        if label not in found
+        if label not in present
     ]
 
 

@@ -202,7 +202,7 @@ def subsample(
     if split == "train" and limit < classes:
         raise InputError(
             f"{LIMIT_FLAGS[split]}: received {limit}, but the training rows have {classes} classes,"
-            f" and each needs a row. Allowed is a number of rows from {classes}."
+            f" and each needs a row. It must be at least {classes}."
         )
     note = (
         f"{LIMIT_FLAGS[split]}: {limit} of {len(labels)} {split} rows, a stratified choice with"

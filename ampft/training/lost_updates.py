@@ -33,7 +33,7 @@ def step_measuring_lost_updates(optimizer: Any, *, step: int) -> float | None:
 
     Args:
         optimizer: AdamW, prepared or not.
-        step: Number of this step, from 1.
+        step: Number of this step, counted from 1.
 
     Returns:
         Number of lost updates divided by that of non-zero updates, 0 to 1. None if nothing is
