@@ -285,7 +285,7 @@ class ClassifyArguments:
     )
     threshold: float = flag(
         0.5,
-        "probability from which a label is predicted (multi-label)",
+        "smallest probability at which a label is predicted (multi-label)",
         group=EVALUATION,
         at_least=0,
         at_most=1,
@@ -434,6 +434,11 @@ def _check_conflicts(arguments: ClassifyArguments) -> None:
         raise InputError(
             "--early_stopping_patience and --no-load_best_model_at_end: early stopping needs the "
             "best epoch, which the second flag does not keep. Remove one of them."
+        )
+    if arguments.report_to != ClassifyArguments.report_to and not arguments.with_tracking:
+        raise InputError(
+            f"--report_to {arguments.report_to} has no effect without --with_tracking. Add "
+            "--with_tracking, or remove the flag."
         )
     if arguments.task is None or not TASKS[arguments.task].several_labels:
         for name in ("threshold", "label_separator"):

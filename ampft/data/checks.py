@@ -49,6 +49,14 @@ def class_names(rows: Mapping[str, LabelledRows], *, several: bool) -> tuple[str
             f"{train.origin}: none of the {len(train.labels)} rows has a label. Check"
             " --label_column_name and --label_separator."
         )
+    if several and train.declared is None:
+        refuse_other_separator(train)
+    if len(train.names) < 2 and several:
+        raise InputError(
+            f"{train.origin}: the only label is {train.names[0]!r}, and several labels per row need"
+            " at least two. Whether a text has one label is a question for --task text, with two"
+            " classes such as yes and no."
+        )
     if len(train.names) < 2:
         raise InputError(
             f"{train.origin}: all {len(train.labels)} rows have the label {train.names[0]!r}. A"
@@ -81,17 +89,38 @@ def refuse_scores(train: LabelledRows) -> None:
 
 def refuse_lists(train: LabelledRows) -> None:
     """Raise InputError when the labels seem to be lists of labels, such as `2,5`."""
+    lists = find_lists(train.names)
+    if lists is not None:
+        separator, text = lists
+        flags = "" if separator == "," else f" --label_separator '{separator}'"
+        raise InputError(
+            f"{train.origin}: {text} If a row has several labels, add --task multi-label{flags}. If"
+            f" each of them is one class, write them without {separator!r}."
+        )
+
+
+def refuse_other_separator(train: LabelledRows) -> None:
+    """Raise InputError when no row has several labels, and these contain another separator."""
+    lists = find_lists(train.names) if len(train.labels.codes) <= len(train.labels) else None
+    if lists is not None:
+        separator, text = lists
+        raise InputError(
+            f"{train.origin}: no row has more than one label, but {text} If {separator!r} separates"
+            f" labels, add --label_separator '{separator}'. Otherwise write them without it."
+        )
+
+
+def find_lists(names: Sequence[str]) -> tuple[str, str] | None:
+    """Return the separator of labels that seem to be lists, and why they do; None if none does."""
     for separator in LABEL_SEPARATORS:
-        lists = [name for name in train.names if separator in name]
-        parts = {part.strip() for name in train.names for part in name.split(separator)}
-        if 2 * len(lists) >= len(train.names) > len(parts):
-            flags = "" if separator == "," else f" --label_separator '{separator}'"
-            raise InputError(
-                f"{train.origin}: {len(lists)} of {len(train.names)} different labels contain"
-                f" {separator!r}, such as {lists[0]!r}, and all consist of only {len(parts)} parts."
-                f" If a row has several labels, add --task multi-label{flags}. If each of them is"
-                f" one class, write them without {separator!r}."
+        lists = [name for name in names if separator in name]
+        parts = {part.strip() for name in names for part in name.split(separator)}
+        if 2 * len(lists) >= len(names) > len(parts):
+            return separator, (
+                f"{len(lists)} of {len(names)} different labels contain {separator!r}, such as"
+                f" {lists[0]!r}, and all consist of only {len(parts)} parts."
             )
+    return None
 
 
 def refuse_unseen(split: str, part: LabelledRows, train: LabelledRows) -> None:

@@ -102,8 +102,9 @@ def outcome_warnings(outcome: Outcome, constant: Outcome, task: Task) -> dict[st
     gains = _values(constant, "log_loss") - _values(outcome, "log_loss")
     if not (_is_significantly_positive(gains) or _is_significantly_positive(informedness(outcome))):
         warnings[NOT_BETTER] = (
-            f"on {len(outcome)} examples the predictions are not better than chance: neither log "
-            f"loss nor informedness (Youden's J) exceeds it by {STANDARD_ERRORS:g} standard errors."
+            f"on {len(outcome)} examples the predictions are not shown to be better than the class "
+            "frequencies: neither their log loss nor their informedness (Youden's J) is better by "
+            f"{STANDARD_ERRORS:g} standard errors."
         )
     return warnings
 

@@ -63,12 +63,11 @@ MODE_TABLE = {
 MODES = tuple(MODE_TABLE)
 
 
-def canonical_mode(name: str, *, flag: str = "--mixed_precision") -> str:
+def canonical_mode(name: str) -> str:
     """Return the mode that `name` spells.
 
     Args:
         name: One of `MODES` in upper or lower case, or Accelerate's `no`, which means fp32.
-        flag: The argument that received the name, for the error message.
 
     Raises:
         InputError: `name` is not a mode.
@@ -78,8 +77,8 @@ def canonical_mode(name: str, *, flag: str = "--mixed_precision") -> str:
         return BASELINE
     if mode not in MODE_TABLE:
         raise InputError(
-            f"{flag}: received {name!r}, which is not a precision mode.{did_you_mean(mode, MODES)} "
-            f"Choose one of {', '.join(MODES)} (`no` means {BASELINE})."
+            f"{name!r} is not a precision mode.{did_you_mean(mode, MODES)} Choose one of"
+            f" {', '.join(MODES)} (`no` means {BASELINE})."
         )
     return mode
 

@@ -115,7 +115,10 @@ def requested_mode(flag: str | None, environ: Mapping[str, str]) -> str:
         if inherited in _UNSET:
             return BASELINE
         return _mode_of_variable(inherited)
-    mode = canonical_mode(flag)
+    try:
+        mode = canonical_mode(flag)
+    except InputError as error:
+        raise InputError(f"{FLAG}: {error}") from error
     launcher_modes = {row.accelerate_name for row in MODE_TABLE.values()} - {*_UNSET}
     if inherited in launcher_modes and inherited != mode:
         raise InputError(

@@ -42,8 +42,11 @@ def format_run(folder: str | os.PathLike[str]) -> str:
     table = "" if report is None else f"{report_with_heading(report, selected=selected)}\n"
     if record.status == "running" and (path / HISTORY_NAME).is_file():
         record = _with_steps_of_history(record, read_history(path / HISTORY_NAME))
-    warnings = "".join(f"warning: {inert(text)}\n" for text in record.warnings.values())
-    return f"{heading(record)}\n\n{table}{warnings}{closing_line(record, report)}"
+    notes = [f"warning: {inert(text)}\n" for text in record.warnings.values()]
+    if record.metrics_chance is not None:
+        chance = headline(problem_of(record), record.metrics_chance)
+        notes.insert(0, f"chance: {chance}, from the class frequencies of train\n")
+    return f"{heading(record)}\n\n{table}{''.join(notes)}{closing_line(record, report)}"
 
 
 def _with_steps_of_history(record: RunRecord, rows: Sequence[Mapping[str, JSONValue]]) -> RunRecord:

@@ -90,7 +90,11 @@ REFUSED = {
         "text,a,b\nx,1,0\n", {"label_column_names": ("a", "d")}, r"no column 'd'",
     ),
     "no label at all": ("text,label\nx,\ny,\n", {}, r"none of the 2 rows has a label"),
-    "one label only": ("text,label\nx,a\ny,a\n", {}, r"all 2 rows have the label 'a'"),
+    "one label only": ("text,label\nx,a\ny,a\n", {}, r"the only label is 'a', and several labels"),
+    "another separator": (
+        "text,label\nx,a|b\ny,b|c\nz,a|c\nu,a\n", {},
+        r"no row has more than one label, but 3 of 4 .* add --label_separator '\|'",
+    ),
     "a label that stands for no label": ("text,label\nx,a\ny,\"b,-1\"\n", {}, r"line 3: the label"),
     "the text is a label": (
         "text,a,b\nx,1,0\n",

@@ -112,6 +112,9 @@ CASES = {
         ("--with_tracking", *flags(report_to="tensorbord")),
         ("--report_to", "tensorbord", "tensorboard"),
     ),
+    "tracker without tracking": Case(
+        flags(report_to="tensorboard"), ("--report_to tensorboard", "--with_tracking")
+    ),
     "tracker that is not installed": Case(
         ("--with_tracking", *flags(report_to="swanlab")), ("--report_to", "swanlab", "tensorboard")
     ),

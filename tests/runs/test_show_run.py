@@ -97,3 +97,15 @@ def test_durations_and_sizes_are_readable():
         "9.4 s", "59.9 s", "1 min 00 s", "2 min 05 s", "1 h 00 min", "2 h 07 min",
     ]  # fmt: skip
     assert [byte_size(n) for n in (2**29, 2**31)] == ["512 MiB", "2.00 GiB"]
+
+
+def test_chance_and_warnings_stand_above_the_closing_line(tmp_path: Path, make_record):
+    record = make_record(
+        metrics_chance={"accuracy": 0.25, "macro_f1": 0.1},
+        warnings={"one_prediction": "the model predicts 'a' for every example."},
+    )
+    with RunFolder(tmp_path) as folder:
+        write_record(folder, record)
+    chance, warning, _ = format_run(tmp_path).splitlines()[-3:]
+    assert chance == "chance: accuracy 0.2500, macro F1 0.1000, from the class frequencies of train"
+    assert warning == "warning: the model predicts 'a' for every example."
