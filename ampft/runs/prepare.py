@@ -37,7 +37,7 @@ from ampft.precision.executed import check_storage, dtype_name
 from ampft.precision.resolve import Precision, requested_mode, resolve
 from ampft.runs.folder import choose_folder
 from ampft.tasks.task import Task, make_task
-from ampft.text.numbers import counted
+from ampft.text.numbers import counted, in_epochs
 from ampft.text.terminal import labelled, quiet_libraries
 from ampft.training.auto_micro_batch import fit_micro_batches
 from ampft.training.optimizer import make_optimizer, make_schedule
@@ -342,20 +342,10 @@ def plan_lines(prepared: Prepared) -> list[str]:
         ),
         labelled(
             "steps",
-            f"{steps} {_in_epochs(steps, len(batches))}; effective batch "
+            f"{steps} {in_epochs(steps, len(batches))}; effective batch "
             f"{batches.effective_batch_size} = {processes} x {micro_batches} x {micro}{suffix}",
         ),
     ]
-
-
-def _in_epochs(steps: int, steps_per_epoch: int) -> str:
-    """Return "= 2 epochs x 9", "= about 2.3 epochs x 9" or "of the 9 of one epoch"."""
-    epochs, rest = divmod(steps, steps_per_epoch)
-    if not epochs:
-        return f"of the {steps_per_epoch} of one epoch"
-    if rest:
-        return f"= about {steps / steps_per_epoch:.1f} epochs x {steps_per_epoch}"
-    return f"= {epochs} epoch{'s' * (epochs != 1)} x {steps_per_epoch}"
 
 
 def _check_launcher_variables(environ: Mapping[str, str]) -> None:
