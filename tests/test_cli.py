@@ -122,6 +122,15 @@ def test_predict_refuses(words, match, capsys, run_folders, fresh_accelerate):
     assert match in line
 
 
+def test_a_variable_of_a_launcher_that_is_not_a_number(
+    run_folders, capsys, monkeypatch, fresh_accelerate
+):
+    monkeypatch.setenv("WORLD_SIZE", "x")
+    assert cli.main(["predict", "--model", run_folders["run"], run_folders["file"]]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: WORLD_SIZE=x in the environment: must be a number")
+
+
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\u202e"
 
 
@@ -235,6 +244,13 @@ def test_the_version(capsys):
         cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.stdout == f"ampft {metadata.version('ampft')}\n"
+
+
+def test_the_help_of_predict_says_that_formulas_are_kept(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["predict", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "texts that begin with = are not changed, so import them as text" in text
 
 
 def test_report_on_an_interrupted_comparison(tmp_path, run_folders, capsys):

@@ -214,7 +214,7 @@ def _read_config(
         content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"--config {path}: the file cannot be read ({error.strerror}).") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise InputError(
             f"--config {path}: the file is neither YAML nor JSON ({reason})."
@@ -240,6 +240,8 @@ def _checked_setting(
     if value is None and optional:
         return None
     choices = known[name].metadata["choices"]
+    if "\0" in str(value):
+        raise InputError(f"--config {path}: {name} contains a NUL character. Remove it.")
     if value is False and choices and "no" in choices:
         value = "no"  # YAML reads an unquoted no as false
     if choices and str(value) not in choices:

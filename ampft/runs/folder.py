@@ -181,7 +181,7 @@ def check_output_folder(
     folder = Path(path)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--output_dir {folder}: this is a file. Name a folder.")
-    if (folder / LOCK_NAME).exists():
+    if os.path.lexists(folder / LOCK_NAME):
         _unlock(_lock(folder))
     _refuse_contents(folder, overwrite=overwrite, keep_files=keep_files)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -123,7 +122,6 @@ def prepare(args: ClassifyArguments) -> Prepared:
             folder or a combination of settings is invalid. Nothing has been written.
     """
     started = start_clock()
-    _check_launcher_variables(os.environ)
     device = training_device(cpu=args.use_cpu)
     precision = resolve(requested_mode(args.mixed_precision, os.environ), device)
     output_dir = choose_folder(args, precision.mode)
@@ -346,20 +344,6 @@ def plan_lines(prepared: Prepared) -> list[str]:
             f"{batches.effective_batch_size} = {processes} x {micro_batches} x {micro}{suffix}",
         ),
     ]
-
-
-def _check_launcher_variables(environ: Mapping[str, str]) -> None:
-    """Check the variables that a launcher sets, which Accelerate reads as numbers.
-
-    Raises:
-        InputError: One is not a number.
-    """
-    for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK"):
-        if not environ.get(name, "0").isdecimal():
-            raise InputError(
-                f"{name}={environ[name]} in the environment: must be a number that a launcher has "
-                f"set. Run `unset {name}`, or start with accelerate launch or torchrun."
-            )
 
 
 def _describe_device(accelerator: Accelerator) -> str:
