@@ -33,8 +33,8 @@ from .runs.prepare import Prepared as Prepared
 from .runs.prepare import prepare as prepare
 from .runs.run import Run as Run
 from .runs.run import open_run as open_run
+from .tasks.classification_report import ClassificationReport as ClassificationReport
 from .tasks.loss import summed_cross_entropy as summed_cross_entropy
-from .tasks.single_label import ClassificationReport as ClassificationReport
 from .tasks.single_label import Predictions as Predictions
 from .tasks.single_label import classification_report as classification_report
 from .tasks.task import make_task as make_task

@@ -30,7 +30,7 @@ class PrecisionContradicted(TrainingStopped):
     status = "contradicted"
 
 
-def nearest(name: str, allowed: Iterable[str]) -> str:
+def did_you_mean(name: str, allowed: Iterable[str]) -> str:
     """Return ` Did you mean 'x'?` for the allowed name closest to `name`, or an empty string."""
     matches = get_close_matches(name, list(allowed), n=1)
     return f" Did you mean {matches[0]!r}?" if matches else ""

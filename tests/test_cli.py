@@ -253,14 +253,6 @@ def test_the_help_of_predict_says_that_formulas_are_kept(capsys):
     assert "texts that begin with = are not changed, so import them as text" in text
 
 
-def test_report_on_an_interrupted_comparison(tmp_path, run_folders, capsys):
-    (tmp_path / "plan.json").write_text("{}")
-    assert cli.main(["report", str(tmp_path)]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "the comparison has not finished: 0 of its runs have" in line
-    assert "Repeat its command to continue" in line
-
-
 def test_a_full_temporary_folder(run_folders):
     script = (
         "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
@@ -326,3 +318,12 @@ def test_predict_writes_a_row_per_text(run_folders, capsys, fresh_accelerate):
     assert header == "text,prediction,confidence"
     assert [row.split(",")[0] for row in rows] == ["w1 w2", "w3"]
     assert {row.split(",")[1] for row in rows} <= {"ant", "bee", "cow"}
+
+
+def test_python_without_docstrings_is_refused():
+    done = subprocess.run(
+        [sys.executable, "-OO", "recipes/classify.py", "--mixed_precision", "fp32"],
+        cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: python -OO or PYTHONOPTIMIZE=2 removes docstrings")

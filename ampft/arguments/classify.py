@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ampft.arguments.flags import flag, parse_flags
-from ampft.errors import InputError, nearest
+from ampft.errors import InputError, did_you_mean
 from ampft.precision.modes import MODES
 from ampft.tasks import TASKS, problem_types
 
@@ -440,7 +440,7 @@ def _check_conflicts(arguments: ClassifyArguments) -> None:
             if getattr(arguments, name) != getattr(ClassifyArguments, name):
                 several = [task for task, kind in TASKS.items() if kind.several_labels]
                 raise InputError(
-                    f"--{name}: applies where examples have several labels. Add --task "
+                    f"--{name} applies only if examples have several labels. Add --task "
                     f"{' or '.join(several)}, or remove the flag."
                 )
     _check_metric(arguments.metric_for_best_model)
@@ -453,7 +453,7 @@ def _check_metric(name: str | None) -> None:
     known = [metric for problem in problem_types().values() for metric in problem.metrics]
     if name not in known:
         raise InputError(
-            f"--metric_for_best_model: received {name!r}.{nearest(name, known)} "
+            f"--metric_for_best_model: received {name!r}.{did_you_mean(name, known)} "
             f"Allowed values: {', '.join(dict.fromkeys(known))}."
         )
 

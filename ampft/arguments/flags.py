@@ -214,11 +214,13 @@ def _read_config(
         content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"--config {path}: the file cannot be read ({error.strerror}).") from error
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split())
         raise InputError(
             f"--config {path}: the file is neither YAML nor JSON ({reason})."
         ) from error
+    except RecursionError:
+        raise InputError(f"--config {path}: values are nested too deeply.") from None
     if content is None:
         return {}
     if not isinstance(content, dict):

@@ -11,11 +11,12 @@ from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
+from PIL.Image import DecompressionBombError
 
 from ampft.data.dataset import batches, value_bytes
 from ampft.data.row_collector import LabelledRows
 from ampft.data.row_labels import RowLabels
-from ampft.errors import InputError
+from ampft.errors import InputError, did_you_mean
 
 DigestArray = npt.NDArray[np.uint64]
 
@@ -23,7 +24,8 @@ MAX_LABELS_SHOWN = 12
 MAX_FRACTIONS = 20  # half stars from 0.5 to 5 can be classes
 LABEL_SEPARATORS = (",", ";", "|")
 MIN_ROWS_PER_CLASS = 2  # with fewer on average, the column may not hold classes
-DECODING_ERRORS = (OSError, SyntaxError, ValueError)  # raised by Pillow for broken files
+# Raised by Pillow for broken files, and for pixels that would fill the memory.
+DECODING_ERRORS = (OSError, SyntaxError, ValueError, DecompressionBombError)
 
 
 def class_names(rows: Mapping[str, LabelledRows], *, several: bool) -> tuple[str, ...]:
@@ -97,7 +99,7 @@ def refuse_unseen(split: str, part: LabelledRows, train: LabelledRows) -> None:
     unseen = [name for name in part.names if name not in train.names]
     if not unseen:
         return
-    rows = part.labels.having([part.names.index(name) for name in unseen])
+    rows = part.labels.rows_with([part.names.index(name) for name in unseen])
     known = {canonical(name): name for name in train.names}
     hints = [f"{n!r} may mean {known[canonical(n)]!r}" for n in unseen if canonical(n) in known]
     hint = f" ({'; '.join(hints)})" if hints else ""
@@ -135,6 +137,16 @@ def label_notes(names: Sequence[str], labels: RowLabels, *, several: bool) -> li
             "rows have none."
         )
     return notes
+
+
+def ignored_notes(rows: Mapping[str, LabelledRows], labels: Iterable[str]) -> list[str]:
+    """Return notes on labels of `--ignore_label` that no split has."""
+    present = frozenset().union(*(part.ignored for part in rows.values()))
+    return [
+        f"--ignore_label: no row has the label {label!r}.{did_you_mean(label, rows['train'].names)}"
+        for label in labels
+        if label not in present
+    ]
 
 
 def input_digests(part: LabelledRows, columns: tuple[str, ...]) -> DigestArray:
@@ -194,8 +206,8 @@ def shared_rows(
             continue
         note = (
             f"{len(shared)} of {len(digests[second])} {second} rows have inputs that {first} has"
-            f" too, {count_relabelled(rows, digests, first, second, shared)} of them with another"
-            " label"
+            f" too, {count_relabelled(rows, digests, first, second, shared)} of them with a"
+            " different label"
         )
         if refuse:
             raise InputError(
@@ -213,7 +225,7 @@ def count_relabelled(
     second: str,
     shared: npt.NDArray[np.intp],
 ) -> int:
-    """Count the shared rows of `second` whose first equal row in `first` has another label."""
+    """Count the shared rows of `second` whose first equal row in `first` has a different label."""
     distinct, indices = np.unique(digests[first], return_index=True)
     twins = indices[np.searchsorted(distinct, digests[second][shared])]
     one, other = rows[first], rows[second]

@@ -9,11 +9,13 @@ from typing import Any
 
 import torch
 from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
 from torch import nn
 from transformers import AutoConfig, PreTrainedConfig
 
 from ampft.errors import InputError
 from ampft.files import is_inside
+from ampft.hub import hub_problem
 from ampft.models.size import check_memory, check_sizes
 from ampft.text.escaping import inert
 from ampft.text.json_io import read_json_object
@@ -80,6 +82,7 @@ def load_config(path: str, *, trust_remote_code: bool, flag: str = MODEL_NAME_FL
     Raises:
         InputError: The configuration cannot be loaded, or a size in it is out of range.
     """
+    check_model_name(path, flag=flag)
     try:
         values, _ = PreTrainedConfig.get_config_dict(path)
         check_sizes(values, f"{flag} {path}", REMEDIES[flag])
@@ -88,6 +91,30 @@ def load_config(path: str, *, trust_remote_code: bool, flag: str = MODEL_NAME_FL
         raise
     except Exception as error:  # a damaged config.json can raise any error
         raise loading_error(path, error, flag=flag) from error
+
+
+def check_model_name(path: str, *, flag: str = MODEL_NAME_FLAG) -> None:
+    """Check that a model is a folder, is in the cache of the hub, or can be on the hub.
+
+    Args:
+        path: Folder or hub id.
+        flag: Flag that received the path, for the error message.
+
+    Raises:
+        InputError: It is neither, or the hub cannot be reached.
+    """
+    if Path(path).exists():
+        return
+    try:
+        cached = try_to_load_from_cache(path, "config.json")
+    except HFValidationError:
+        raise InputError(
+            f"{flag} {path}: no such folder, and not the id of a model on the hub. Check the path,"
+            " or pass an id such as distilbert/distilroberta-base."
+        ) from None
+    problem = hub_problem()
+    if problem is not None and not isinstance(cached, str):
+        raise InputError(f"{flag} {path}: no such folder, not in the cache, and {problem}")
 
 
 def load_saved(auto_class: Any, path: str, *, flag: str = SAVED_MODEL_FLAG) -> Any:

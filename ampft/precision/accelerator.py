@@ -14,7 +14,7 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType, parse_flag_from_env, patch_environment
 
 from ampft.errors import InputError
-from ampft.precision.resolve import FLAG, VARIABLE, Precision
+from ampft.precision.resolve import ENV_VARIABLE, FLAG, Precision
 from ampft.precision.tf32 import apply_float32_policy, float32_policy, verify_float32_policy
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def make_accelerator(
         "cpu": precision.device_type == "cpu",
     }
     # DeepSpeed's plugin reads the variable, not the argument.
-    with patch_environment(**{VARIABLE: precision.accelerate_name}):
+    with patch_environment(**{ENV_VARIABLE: precision.accelerate_name}):
         try:
             accelerator = Accelerator(mixed_precision=precision.accelerate_name, **options)
         except ValueError as error:

@@ -21,7 +21,7 @@ TWO_INPUTS = '{"text": "one text", "text_pair": "another"}'
 def model_card(record: RunRecord, report: Report) -> str:
     """Return the model card: YAML metadata, then Markdown in which labels and names are inert.
 
-    The card names no licence, which is for the publisher of the model to choose. It is not checked
+    The card names no licence, because the publisher of the model chooses it. It is not checked
     with `validate` of huggingface_hub, which would send it to the hub.
 
     Args:

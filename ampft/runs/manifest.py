@@ -94,7 +94,7 @@ def check_files(folder: Path, files: Mapping[str, FilePart], names: Iterable[str
             problem = None if describe_file(path) == files[name] else "was changed after the run"
         if problem:
             raise InputError(
-                f"{path}: the file {problem}, according to the {RECORD_NAME} beside it. Restore "
+                f"{path}: the file {problem}, according to the {RECORD_NAME} next to it. Restore "
                 "the folder from a copy, or repeat the run."
             )
 
@@ -132,7 +132,7 @@ def earlier_results(folder: Path) -> Iterator[Path]:
 
 
 def leftovers(folder: Path) -> Iterator[Path]:
-    """Yield what a run that was killed left behind besides its results."""
+    """Yield what a run that was killed left behind in addition to its results."""
     for path in folder.iterdir():
         match = _UNFINISHED_WRITE.fullmatch(path.name)
         if path.name in (STAGING_NAME, BEST_NAME) or (match and is_result_name(match[1])):

@@ -62,7 +62,7 @@ def predict_file(
     if output_file is not None:
         _check_output(Path(output_file), Path(file))
     folder = Path(model)
-    record = _record_of_texts(folder)
+    record = _text_run_record(folder)
     columns = _columns(text_column_names, record.data.input_columns)
     texts = load_texts(Path(file), text_column_names=columns)
     predict = _Predictor(folder, record, mixed_precision, batch_size)
@@ -159,7 +159,7 @@ def _columns(requested: str | None, trained: Sequence[str]) -> tuple[str, ...]:
     return columns
 
 
-def _record_of_texts(folder: Path) -> RunRecord:
+def _text_run_record(folder: Path) -> RunRecord:
     if not folder.is_dir():
         raise InputError(f"--model {folder}: not a folder. Name the --output_dir of a run.")
     record = read_record(folder)

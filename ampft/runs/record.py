@@ -147,7 +147,7 @@ class RunRecord:
         metrics_chance: Metrics of predicting the class frequencies of `train` for every example.
         metrics_fp32: The same metrics of predictions in fp32; `None` without `--evaluate_fp32`.
         best: Epoch whose weights are kept; `None` before the first evaluation.
-        warnings: What speaks against the result, by the rule of `evaluation.sanity`.
+        warnings: Reasons not to trust the result, by the rule of `evaluation.sanity`.
         reason: Reason why the run stopped early.
         files: Hash and size of the files that the run wrote, except this record and the files of
             trackers, by relative path.
@@ -197,7 +197,7 @@ class RunRecord:
         object.__setattr__(self, "reason", _without_credentials(self.reason))
 
 
-def first_record(prepared: Prepared) -> RunRecord:
+def initial_record(prepared: Prepared) -> RunRecord:
     """Return the record of a run before its first step."""
     import torch
 
@@ -291,8 +291,8 @@ def read_record(folder: Path) -> RunRecord:
         return from_json(RunRecord, _check_values(values), RECORD_NAME)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"{folder}: is not the folder of a run, because {RECORD_NAME} is missing or damaged "
-            f"({type(error).__name__}: {error}). Name the --output_dir of a run."
+            f"{folder}: this is not the folder of a run, because {RECORD_NAME} is missing or "
+            f"damaged ({type(error).__name__}: {error}). Name the --output_dir of a run."
         ) from error
 
 

@@ -45,7 +45,7 @@ from ampft.runs.record import (
     RunRecord,
     StepIdsHash,
     ValidationPart,
-    first_record,
+    initial_record,
     precision_part,
     write_record,
 )
@@ -71,26 +71,26 @@ class Run:
         folder: Output folder, on the main process; None on the others.
         history: History of the optimizer steps.
         best: Best weights so far.
-        record_so_far: Record of the run at its start.
+        initial_record: Record of the run at its start.
         first_step: Measurements of the first step.
         retries: Repeats steps that run out of memory, in smaller micro-batches.
         finished: Whether the results are written.
         validations: Evaluations on the validation split.
-        ids: Hash of the example ids of each step.
-        current: Step batch of the current step.
+        step_ids: Hash of the example ids of each step.
+        current_batch: Step batch of the current step.
     """
 
     prepared: Prepared
     folder: RunFolder | None
     history: History
     best: BestModel
-    record_so_far: RunRecord
+    initial_record: RunRecord
     first_step: FirstStep
     retries: OutOfMemoryRetries
     finished: bool = False
     validations: list[ValidationPart] = field(default_factory=list)
-    ids: StepIdsHash = field(default_factory=StepIdsHash)
-    current: StepBatch | None = None
+    step_ids: StepIdsHash = field(default_factory=StepIdsHash)
+    current_batch: StepBatch | None = None
 
     @property
     def steps(self) -> int:
@@ -106,7 +106,7 @@ class Run:
         """Yield the step batches of an epoch, at most as many as the training has left."""
         remaining = self.prepared.total_steps - self.steps
         for step_batch in self.retries.step_batches.epoch(epoch, stop=remaining):
-            self.current = step_batch
+            self.current_batch = step_batch
             yield step_batch
 
     @contextlib.contextmanager
@@ -147,15 +147,15 @@ class Run:
                 torch.clear_autocast_cache()  # because the weights will change
                 return losses
 
-        self.current, losses = self.retries.gradient(compute_with_shared_cache, step_batch)
+        self.current_batch, losses = self.retries.gradient(compute_with_shared_cache, step_batch)
         return losses
 
     def record(self, outcome: StepOutcome) -> None:
         """Add the current optimizer step to the history."""
-        assert self.current is not None
-        self.ids.update(self.current.effective_ids)
+        assert self.current_batch is not None
+        self.step_ids.update(self.current_batch.effective_ids)
         peak = peak_memory(self.prepared).peak
-        self.history.record(self.current, outcome, None if peak is None else peak / 2**20)
+        self.history.record(self.current_batch, outcome, None if peak is None else peak / 2**20)
 
     def validate(self, model: nn.Module, epoch: int) -> bool:
         """Evaluate on the validation split after an epoch; return whether to stop early."""
@@ -233,20 +233,20 @@ class Run:
         print_line(result_line(record))
 
     def _warnings(self, outcome: Outcome, constant: Outcome) -> dict[str, str]:
-        """Return what speaks against the result.
+        """Return reasons not to trust the result.
 
         Raises:
-            TrainingStopped: The loss exploded, and the predictions are of no use.
+            TrainingStopped: The loss exploded, and the predictions are not better than chance.
         """
         task = self.prepared.task
-        found = {
+        warnings = {
             **loss_warnings(self.history.losses, chance_loss(task)),
             **validation_warnings([part.metrics for part in self.validations]),
             **outcome_warnings(outcome, constant, task),
         }
-        if EXPLODED in found and NOT_BETTER in found:
-            raise TrainingStopped(found[EXPLODED])
-        return found
+        if EXPLODED in warnings and NOT_BETTER in warnings:
+            raise TrainingStopped(warnings[EXPLODED])
+        return warnings
 
     def record_stop(self, status: str, reason: str) -> None:
         """Record why the run stopped early; the other files in its folder remain."""
@@ -322,7 +322,7 @@ class Run:
     def _record(self, status: str) -> RunRecord:
         executed, best = self.first_step.executed, self.best
         return replace(
-            self.record_so_far,
+            self.initial_record,
             status=status,
             precision=precision_part(
                 self.prepared.precision,
@@ -331,12 +331,12 @@ class Run:
                 lost_updates=self.history.lost_updates(),
             ),
             steps=replace(
-                self.record_so_far.steps,
+                self.initial_record.steps,
                 applied=self.steps - self.history.skipped,
                 skipped=self.history.skipped,
                 micro_batches=self.retries.step_batches.micro_batches,
             ),
-            example_ids_sha256=self.ids.hexdigest(),
+            example_ids_sha256=self.step_ids.hexdigest(),
             random_state_sha256=self.first_step.random_state,
             timings=self.history.timings() if self.steps else {},
             memory=self._memory(),
@@ -368,7 +368,7 @@ def open_run(prepared: Prepared) -> Iterator[Run]:
     output_dir = claim_default_folder(args, prepared.precision.mode, accelerator, chosen)
     folder = RunFolder(output_dir, overwrite=args.overwrite_output_dir) if main else None
     history_path = None if folder is None else folder / HISTORY_NAME
-    record = first_record(prepared)
+    record = initial_record(prepared)
     if folder is not None:  # before any other file, which a later run then knows as a result
         write_record(folder, record)
     with (

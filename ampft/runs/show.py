@@ -33,7 +33,7 @@ def format_run(folder: str | os.PathLike[str]) -> str:
     path = Path(folder)
     if not path.is_dir():
         raise InputError(
-            f"RUN {path}: is not a folder. Name the --output_dir of a run, which holds "
+            f"RUN {path}: this is not a folder. Name the --output_dir of a run, which holds "
             f"{RECORD_NAME} and {REPORT_NAME}."
         )
     record = read_record(path)
@@ -67,7 +67,7 @@ def read_report(folder: Path, record: RunRecord) -> Report | None:
         return problem_of(record).report_type.from_dict(read_json_object(path))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
-            f"{path}: is not the report of a run ({type(error).__name__}: {error})."
+            f"{path}: this is not the report of a run ({type(error).__name__}: {error})."
         ) from error
 
 

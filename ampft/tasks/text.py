@@ -102,9 +102,9 @@ class TextInputs:
             return ()
         return (
             f"its results depend on padding: logits of a padded batch differ by {difference:.1%} "
-            "from those of each text alone, so that gradients and predictions depend on how texts "
-            "are batched. With --per_device_train_batch_size 1 and --per_device_eval_batch_size 1 "
-            "they do not",
+            "from those of each text by itself, so that gradients and predictions depend on how "
+            "texts are batched. With --per_device_train_batch_size 1 and "
+            "--per_device_eval_batch_size 1 they do not",
         )
 
     def _remove_padding(self, model: Any, *, requested: bool) -> tuple[bool, str]:

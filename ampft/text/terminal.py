@@ -30,6 +30,11 @@ def run_main(main: Callable[[], None]) -> int:
     """
     _prepare_streams()
     try:
+        if sys.flags.optimize > 1:
+            raise InputError(
+                "python -OO or PYTHONOPTIMIZE=2 removes docstrings, without which transformers"
+                " loads no model. Use python, or python -O."
+            )
         main()
     except tuple(EXIT_CODES) as error:
         rank = os.environ.get("RANK", "0")

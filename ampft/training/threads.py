@@ -35,7 +35,7 @@ def restore_cpu_threads(
     """
     if requested is not None:
         if requested < 1:
-            raise InputError(f"--cpu_threads {requested}: must be 1 or more.")
+            raise InputError(f"--cpu_threads: received {requested}; it must be at least 1.")
         most = MOST_THREADS_PER_CORE * (psutil.cpu_count() or 1)
         if requested > most:
             raise InputError(

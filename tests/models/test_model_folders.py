@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -22,9 +23,9 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICA
 
 from ampft.errors import InputError
 from ampft.machine import resident_peak
-from ampft.models.pretrained import load_pretrained, load_saved, loading_error
+from ampft.models.pretrained import load_config, load_pretrained, load_saved, loading_error
 from ampft.models.size import check_memory
-from ampft.models.tokenizer import OFFSET_POSITIONS, max_input_length
+from ampft.models.tokenizer import OFFSET_POSITIONS, load_tokenizer, max_input_length
 from ampft.tasks.single_label import SingleLabel
 
 SMALL = {
@@ -103,6 +104,18 @@ def test_families_with_an_offset_are_families_of_transformers():
 @pytest.mark.parametrize("family", ["xlnet", "t5"])
 def test_families_without_positions_set_no_limit(family):
     assert max_input_length(1000, UnlimitedTokenizer(), AutoConfig.for_model(family)) == 1000
+
+
+# Names
+
+
+@pytest.mark.parametrize("name", ["./gone", "gone/a/b", "/gone/model", "~/gone"])
+def test_a_folder_that_does_not_exist(name):
+    message = f"--model_name_or_path {name}: no such folder, and not the id of a model on the hub"
+    with pytest.raises(InputError, match=re.escape(message)):
+        load_config(name, trust_remote_code=False)
+    with pytest.raises(InputError, match=re.escape(message)):
+        load_tokenizer(name)
 
 
 # Weights

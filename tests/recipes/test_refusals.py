@@ -88,7 +88,7 @@ CASES = {
     "config with a NUL in a path": Case(
         flags(config="nul.json"), ("nul.json", "output_dir contains a NUL character")
     ),
-    "config nested too deeply": Case(flags(config="deep.yaml"), ("deep.yaml", "recursion depth")),
+    "config nested too deeply": Case(flags(config="deep.yaml"), ("deep.yaml", "nested too deeply")),
     "config with wrong type": Case(
         flags(config="type.json"), ("type.json", "num_train_epochs", "many")
     ),

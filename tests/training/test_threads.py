@@ -59,7 +59,7 @@ def test_a_thread_limit_of_the_user_is_respected_under_a_launcher(users, threads
 @pytest.mark.usefixtures("thread_count")
 def test_requested_threads_are_set():
     assert restore_cpu_threads(3, {}) == torch.get_num_threads() == 3
-    with pytest.raises(InputError, match="--cpu_threads 0: must be 1 or more"):
+    with pytest.raises(InputError, match="--cpu_threads: received 0; it must be at least 1"):
         restore_cpu_threads(0, {})
 
 

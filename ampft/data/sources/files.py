@@ -21,12 +21,12 @@ from filelock import FileLock, Timeout
 
 from ampft.data.columns import (
     DataColumns,
+    column_renames,
+    expected_names,
     label_columns,
+    renaming_notes,
     require,
-    respelled,
-    respelling_notes,
     text_columns,
-    wanted_names,
 )
 from ampft.data.groups import GROUP_COLUMN
 from ampft.data.label_parser import LabelParser
@@ -83,8 +83,8 @@ def open_table(path: Path, *, flag: str, encoding: str) -> Table:
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise InputError(
-            f"{flag}: received {path}; allowed are files that end in {', '.join(READERS)}. Convert"
-            " the file."
+            f"{flag}: received {path}; the name must end in one of {', '.join(READERS)}."
+            " Convert the file."
         )
     if not path.is_file():
         raise InputError(f"{flag}: the file {path} does not exist.")
@@ -116,30 +116,32 @@ def load_files(request: DataRequest) -> tuple[dict[str, LabelledRows], DataColum
     """
     if request.train_file is None:
         flags = ", ".join(FLAGS[split] for split in request.files)
-        raise InputError(f"--train_file: missing; received only {flags}. Pass a file to train on.")
+        raise InputError(
+            f"--train_file is missing: received only {flags}. Pass a file to train on."
+        )
     tables = {
         split: open_table(path, flag=FLAGS[split], encoding=request.encoding)
         for split, path in request.files.items()
     }
     train = tables["train"]
-    tables["train"] = respell(
+    tables["train"] = rename_columns(
         train,
-        wanted_names(
+        expected_names(
             train.columns, texts=request.text_column_names, labels=request.label_column_names
         ),
     )
     columns, notes = choose_columns(tables["train"], request)
     for split, table in tables.items():
-        tables[split] = respell(table, (*columns.inputs, *columns.labels.columns))
+        tables[split] = rename_columns(table, (*columns.inputs, *columns.labels.columns))
         columns.require_in(tables[split].columns, origin=table.origin)
     rows = {split: read_rows(table, columns, request) for split, table in tables.items()}
     return rows, columns, [*(note for table in tables.values() for note in table.notes), *notes]
 
 
-def respell(table: Table, wanted: Sequence[str]) -> Table:
-    """Return the table with the wanted names for columns that differ only in case or blanks."""
-    names = respelled(table.columns, wanted)
-    return table.renamed(names, respelling_notes(names, table.origin)) if names else table
+def rename_columns(table: Table, expected: Sequence[str]) -> Table:
+    """Return the table with the expected names for columns that differ only in case or blanks."""
+    names = column_renames(table.columns, expected)
+    return table.renamed(names, renaming_notes(names, table.origin)) if names else table
 
 
 def choose_columns(table: Table, request: DataRequest) -> tuple[DataColumns, list[str]]:
@@ -210,7 +212,7 @@ def load_texts(
     Raises:
         InputError: A column or a text is missing; the message names the rows.
     """
-    table = respell(open_table(path, flag="FILE", encoding=encoding), text_column_names)
+    table = rename_columns(open_table(path, flag="FILE", encoding=encoding), text_column_names)
     require(
         text_column_names,
         table.columns,
