@@ -171,15 +171,17 @@ def _report(args: argparse.Namespace) -> None:
 
 def _refuse_unfinished(folder: Path) -> None:
     """Say how far a comparison without results has come."""
-    from ampft.comparison.analysis.loading import RUNS_NAME
-    from ampft.comparison.execution.folder import run_ending
+    from ampft.comparison.execution.folder import incomplete_runs, run_folder
+    from ampft.comparison.execution.plan import read_plan
 
-    runs = folder / RUNS_NAME
-    endings = [run_ending(path) for path in runs.iterdir()] if runs.is_dir() else []
-    complete = sum(ending.is_complete for ending in endings)
+    plan = read_plan(folder)
+    assert plan is not None, "its file exists"
+    runs, missing = plan.runs(), incomplete_runs(plan, folder)
+    complete = [run_folder(folder, run) for run in runs if run not in missing]
+    show = f" To see one of them: ampft report {complete[0]}" if complete else ""
     raise InputError(
-        f"RUN {folder}: the comparison has not finished: {complete} of its runs have. Repeat its "
-        f"command to continue, or name one run in {runs}."
+        f"RUN {folder}: the comparison has not finished: {len(complete)} of {len(runs)} runs are "
+        f"complete. Repeat its command with --output_dir {folder} to continue.{show}"
     )
 
 

@@ -54,6 +54,16 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_bytes(text.encode("utf-8", "backslashreplace"))
 
 
+def set_default_permissions(path: Path) -> None:
+    """Give a file the permissions that the user's umask gives to new files.
+
+    safetensors makes its files readable only by their owner.
+    """
+    mask = os.umask(0o077)  # it can only be read by setting it
+    os.umask(mask)
+    path.chmod(0o666 & ~mask)
+
+
 def is_inside(name: str) -> bool:
     """Return whether a path that was read from a file stays in the folder of that file."""
     path = PurePosixPath(name)

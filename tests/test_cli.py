@@ -122,6 +122,15 @@ def test_predict_refuses(words, match, capsys, run_folders, fresh_accelerate):
     assert match in line
 
 
+def test_a_variable_of_a_launcher_that_is_not_a_number(
+    run_folders, capsys, monkeypatch, fresh_accelerate
+):
+    monkeypatch.setenv("WORLD_SIZE", "x")
+    assert cli.main(["predict", "--model", run_folders["run"], run_folders["file"]]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: WORLD_SIZE=x in the environment: must be a number")
+
+
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\u202e"
 
 
@@ -237,12 +246,11 @@ def test_the_version(capsys):
     assert done.stdout == f"ampft {metadata.version('ampft')}\n"
 
 
-def test_report_on_an_interrupted_comparison(tmp_path, run_folders, capsys):
-    (tmp_path / "plan.json").write_text("{}")
-    assert cli.main(["report", str(tmp_path)]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "the comparison has not finished: 0 of its runs have" in line
-    assert "Repeat its command to continue" in line
+def test_the_help_of_predict_says_that_formulas_are_kept(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["predict", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "texts that begin with = are not changed, so import them as text" in text
 
 
 def test_a_full_temporary_folder(run_folders):

@@ -180,7 +180,7 @@ class ClassifyArguments:
     use_cpu: bool = flag(False, "train on the CPU even if there is an accelerator", group=BATCH)
     cpu_threads: int | None = flag(
         None,
-        "CPU threads per process; if none, all cores where the launcher set a single thread",
+        "CPU threads per process; if none, OMP_NUM_THREADS if you set it, and otherwise all cores",
         group=BATCH,
         at_least=1,
     )

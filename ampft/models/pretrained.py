@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,17 +11,19 @@ import torch
 from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 from torch import nn
-from transformers import AutoConfig
+from transformers import AutoConfig, PreTrainedConfig
 
 from ampft.errors import InputError
 from ampft.files import is_inside
 from ampft.hub import hub_problem
+from ampft.models.size import check_memory, check_sizes
 from ampft.text.escaping import inert
 from ampft.text.json_io import read_json_object
 
 MODEL_NAME_FLAG = "--model_name_or_path"
 SAVED_MODEL_FLAG = "--model"
 CHECKPOINTS_FLAG = "--checkpoints"
+INDEX_NAMES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 NAMED = 4  # weights that a message names
 _FINISHED_RUN = "Pass the --output_dir of a finished run, with all its files."
 REMEDIES = {
@@ -54,6 +57,7 @@ def load_pretrained(
         auto_class,
         path,
         MODEL_NAME_FLAG,
+        config,
         {"trust_remote_code": trust_remote_code, **label_arguments},
     )
     differences = _differences(loading)
@@ -67,21 +71,26 @@ def load_pretrained(
     return model, _head_notes(old_labels, differences, loading["unexpected_keys"])
 
 
-def load_config(path: str, *, trust_remote_code: bool) -> Any:
+def load_config(path: str, *, trust_remote_code: bool, flag: str = MODEL_NAME_FLAG) -> Any:
     """Return the configuration of a model.
 
     Args:
         path: Folder or hub id.
         trust_remote_code: Whether code from the model's repository may run.
+        flag: Flag that received the path, for the error message.
 
     Raises:
-        InputError: The configuration cannot be loaded.
+        InputError: The configuration cannot be loaded, or a size in it is out of range.
     """
-    check_model_name(path)
+    check_model_name(path, flag=flag)
     try:
+        values, _ = PreTrainedConfig.get_config_dict(path)
+        check_sizes(values, f"{flag} {path}", REMEDIES[flag])
         return AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+    except InputError:
+        raise
     except Exception as error:  # a damaged config.json can raise any error
-        raise loading_error(path, error) from error
+        raise loading_error(path, error, flag=flag) from error
 
 
 def check_model_name(path: str, *, flag: str = MODEL_NAME_FLAG) -> None:
@@ -120,7 +129,8 @@ def load_saved(auto_class: Any, path: str, *, flag: str = SAVED_MODEL_FLAG) -> A
         InputError: The model cannot be loaded, its weights are not finite, or one is missing,
             unexpected or has another shape than the configuration says.
     """
-    model, loading = _load(auto_class, path, flag, {})
+    config = load_config(path, trust_remote_code=False, flag=flag)
+    model, loading = _load(auto_class, path, flag, config, {})
     differences = _differences(loading)
     differences |= dict.fromkeys(loading["unexpected_keys"], "unexpected")
     if differences:
@@ -130,10 +140,11 @@ def load_saved(auto_class: Any, path: str, *, flag: str = SAVED_MODEL_FLAG) -> A
 
 
 def _load(
-    auto_class: Any, path: str, flag: str, arguments: Mapping[str, Any]
+    auto_class: Any, path: str, flag: str, config: Any, arguments: Mapping[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
     """Return a model in float32, and how its weights differ from its configuration."""
-    _check_shards(Path(path), flag)
+    _check_shards(path, flag)
+    check_memory(auto_class, config, f"{flag} {path}")
     try:
         model, loading = auto_class.from_pretrained(
             path,
@@ -147,13 +158,13 @@ def _load(
     return model, loading
 
 
-def _check_shards(folder: Path, flag: str) -> None:
+def _check_shards(path: str, flag: str) -> None:
     """Check that the files listed in an index of weights lie in the folder of the model.
 
     Raises:
         InputError: A file lies elsewhere, or an index is not readable.
     """
-    for index in sorted(folder.glob("*.index.json")):
+    for index in _indexes(path):
         try:
             names = set(read_json_object(index)["weight_map"].values())
             outside = sorted(name for name in names if not is_inside(name))
@@ -161,10 +172,22 @@ def _check_shards(folder: Path, flag: str) -> None:
             raise loading_error(str(index), error, flag=flag) from error
         if outside:
             raise InputError(
-                f"{flag} {folder}: {index.name} lists {inert(outside[0])!r}, which is not a file "
+                f"{flag} {path}: {index.name} lists {inert(outside[0])!r}, which is not a file "
                 "in this folder, so no weights were loaded. Use a model whose files are all in its "
                 "folder."
             )
+
+
+def _indexes(path: str) -> list[Path]:
+    """Return the indexes of weights in a folder, or in the cache of a model of the hub."""
+    if Path(path).is_dir():
+        return sorted(Path(path).glob("*.index.json"))
+    found: list[Path] = []
+    for name in INDEX_NAMES:
+        with contextlib.suppress(ValueError):  # not a hub id, which loading reports
+            index = try_to_load_from_cache(path, name)
+            found += [Path(index)] if isinstance(index, str) else []
+    return found
 
 
 def _differences(loading: Mapping[str, Any]) -> dict[str, str]:

@@ -15,7 +15,13 @@ from filelock import FileLock, Timeout
 
 from ampft.arguments import ClassifyArguments
 from ampft.errors import InputError
-from ampft.files import durably_rename, is_writable_folder, nearest_existing, write_text
+from ampft.files import (
+    durably_rename,
+    is_writable_folder,
+    nearest_existing,
+    set_default_permissions,
+    write_text,
+)
 from ampft.runs.manifest import (
     HISTORY_NAME,
     RECORD_NAME,
@@ -141,6 +147,7 @@ class RunFolder:
                     f"run, whose results are kept in {STAGING_NAME}. Move the results elsewhere."
                 )
             target.parent.mkdir(parents=True, exist_ok=True)
+            set_default_permissions(source)
             durably_rename(source, target)
         shutil.rmtree(self.path / STAGING_NAME)
 
@@ -174,7 +181,7 @@ def check_output_folder(
     folder = Path(path)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--output_dir {folder}: this is a file. Name a folder.")
-    if (folder / LOCK_NAME).exists():
+    if os.path.lexists(folder / LOCK_NAME):
         _unlock(_lock(folder))
     _refuse_contents(folder, overwrite=overwrite, keep_files=keep_files)
 

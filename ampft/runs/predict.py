@@ -95,8 +95,8 @@ class _Predictor:
             tuple(record.label_names), record.arguments
         )
         self._batch_size = batch_size
-        self._tokenizer = load_tokenizer(str(folder), flag=SAVED_MODEL_FLAG)
         model = load_saved(getattr(transformers, kind.model_class), str(folder))
+        self._tokenizer = load_tokenizer(str(folder), flag=SAVED_MODEL_FLAG)
         longest = int(record.arguments["max_seq_length"])
         self._max_length = max_input_length(longest, self._tokenizer, model.config)
         cast_in_place(model, precision.storage_dtype)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +36,7 @@ from ampft.precision.executed import check_storage, dtype_name
 from ampft.precision.resolve import Precision, requested_mode, resolve
 from ampft.runs.folder import choose_folder
 from ampft.tasks.task import Task, make_task
-from ampft.text.numbers import counted
+from ampft.text.numbers import counted, in_epochs
 from ampft.text.terminal import labelled, quiet_libraries
 from ampft.training.auto_micro_batch import fit_micro_batches
 from ampft.training.optimizer import make_optimizer, make_schedule
@@ -123,7 +122,6 @@ def prepare(args: ClassifyArguments) -> Prepared:
             folder or a combination of settings is invalid. Nothing has been written.
     """
     started = start_clock()
-    _check_launcher_variables(os.environ)
     device = training_device(cpu=args.use_cpu)
     precision = resolve(requested_mode(args.mixed_precision, os.environ), device)
     output_dir = choose_folder(args, precision.mode)
@@ -342,34 +340,10 @@ def plan_lines(prepared: Prepared) -> list[str]:
         ),
         labelled(
             "steps",
-            f"{steps} {_in_epochs(steps, len(batches))}; effective batch "
+            f"{steps} {in_epochs(steps, len(batches))}; effective batch "
             f"{batches.effective_batch_size} = {processes} x {micro_batches} x {micro}{suffix}",
         ),
     ]
-
-
-def _in_epochs(steps: int, steps_per_epoch: int) -> str:
-    """Return "= 2 epochs x 9", "= about 2.3 epochs x 9" or "of the 9 of one epoch"."""
-    epochs, rest = divmod(steps, steps_per_epoch)
-    if not epochs:
-        return f"of the {steps_per_epoch} of one epoch"
-    if rest:
-        return f"= about {steps / steps_per_epoch:.1f} epochs x {steps_per_epoch}"
-    return f"= {epochs} epoch{'s' * (epochs != 1)} x {steps_per_epoch}"
-
-
-def _check_launcher_variables(environ: Mapping[str, str]) -> None:
-    """Check the variables that a launcher sets, which Accelerate reads as numbers.
-
-    Raises:
-        InputError: One is not a number.
-    """
-    for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK"):
-        if not environ.get(name, "0").isdecimal():
-            raise InputError(
-                f"{name}={environ[name]} in the environment: must be a number that a launcher has "
-                f"set. Run `unset {name}`, or start with accelerate launch or torchrun."
-            )
 
 
 def _describe_device(accelerator: Accelerator) -> str:

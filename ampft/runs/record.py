@@ -7,7 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path, PurePath
@@ -189,6 +189,12 @@ class RunRecord:
             raise ValueError(f"status must be one of {STATUSES}, received {self.status!r}")
         object.__setattr__(self, "arguments", redact_secrets(self.arguments))
         object.__setattr__(self, "command", redact_command(self.command))
+        notes = tuple(map(without_credentials, self.data.notes))
+        data = replace(self.data, name=without_credentials(self.data.name), notes=notes)
+        object.__setattr__(self, "data", data)
+        model = replace(self.model, name=without_credentials(self.model.name))
+        object.__setattr__(self, "model", model)
+        object.__setattr__(self, "reason", _without_credentials(self.reason))
 
 
 def initial_record(prepared: Prepared) -> RunRecord:

@@ -140,8 +140,8 @@ def prepare_inputs(data: ClassificationData, settings: TaskSettings) -> TextInpu
             vocabulary or no padding token.
     """
     model_path, model_name = default_model(settings.model_name_or_path)
-    tokenizer = load_tokenizer(model_path, trust_remote_code=settings.trust_remote_code)
     config = load_config(model_path, trust_remote_code=settings.trust_remote_code)
+    tokenizer = load_tokenizer(model_path, trust_remote_code=settings.trust_remote_code)
     max_length = max_input_length(settings.max_seq_length, tokenizer, config)
     collator = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=settings.pad_to_multiple_of)
     tokens, notes = {}, []

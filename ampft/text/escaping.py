@@ -11,7 +11,8 @@ HOSTILE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 SPELLING_JOINERS = frozenset("\u200c\u200d")
 _SPACES = re.compile(r"[ \t\r\n\f\v]+")
 
-_URL_CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+@")
+# pathlib joins the two slashes.
+_URL_CREDENTIALS = re.compile(r"(\w\w:/{1,2})[^/\s@]+@")
 _URL_SECRET = re.compile(
     r"(?<=[?&])([\w.-]*(?:token|secret|password|passwd|key|signature|sig|credential|auth))=[^&\s#]+",
     re.IGNORECASE,
@@ -37,7 +38,7 @@ def inert_lines(text: str) -> str:
 
 def without_credentials(text: str) -> str:
     """Return `text` without the passwords and tokens of the URLs in it."""
-    return _URL_SECRET.sub(r"\1=REDACTED", _URL_CREDENTIALS.sub("", text))
+    return _URL_SECRET.sub(r"\1=REDACTED", _URL_CREDENTIALS.sub(r"\1", text))
 
 
 def one_line(text: str) -> str:

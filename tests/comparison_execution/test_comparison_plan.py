@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from planned import plan
+from planned import SIZE, plan
 
+from ampft import cli
 from ampft.arguments import parse_compare_arguments
 from ampft.comparison.execution.plan import (
     MATCHED_FIELDS,
@@ -149,6 +150,47 @@ def test_the_plan_is_printed_with_its_time_and_disk_space(tmp_path):
     assert "fp32 (native), placebo (fp32 with initial" in text
     assert "seeds      42 to 44; 9 runs, one at a time, arms interleaved; 2 already done" in text
     assert "515 steps = 5 epochs x 103;" in text
+    few = replace(shortened, size=replace(SIZE, max_steps=3))
+    assert "each run   3 steps of the 103 of one epoch;" in plan_lines(tmp_path, few, ())
     assert "time       about 10 min in total; per run: fp32 96 s, bf16 67 s" in text
     assert "disk       0.6 GiB for 7 models" in text
     assert "budget     --num_train_epochs reduced from 5 to 2" in text
+
+
+FINISHED = {
+    "schema": 1, "status": "finished", "arguments": {}, "command": [], "label_names": ["a", "b"],
+    "data": {"name": "d", "kind": "text", "fingerprints": {}, "examples": {}},
+    "model": {
+        "name": "m", "architecture": "a", "parameters": 1, "trainable_parameters": 1,
+        "initial_weights_sha256": "",
+    },
+    "precision": {"requested": "fp32", "resolved": {"mode": "fp32"}},
+    "topology": {"num_processes": 1, "cpu_threads": 1, "device": "cpu"},
+    "steps": {"total": 1}, "memory": None, "best": None,
+}  # fmt: skip
+
+
+def test_report_on_an_interrupted_comparison(tmp_path, capsys):
+    def message() -> str:
+        assert cli.main(["report", str(tmp_path)]) == 2
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        (line,) = captured.err.splitlines()
+        return line
+
+    (tmp_path / "plan.json").write_text(json_text(plan()))
+    none = f"0 of 9 runs are complete. Repeat its command with --output_dir {tmp_path} to continue."
+    assert message().endswith(f"the comparison has not finished: {none}")
+    for name in ("fp32-seed42", "bf16-seed42"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "run.json").write_text(json.dumps(FINISHED))
+    assert "2 of 9 runs are complete" in message()
+    assert message().endswith(f"ampft report {tmp_path / 'runs' / 'fp32-seed42'}")
+    for damaged in ("{", '{"schema": 3}', ""):
+        (tmp_path / "runs" / "bf16-seed42" / "run.json").write_text(damaged)
+        assert "1 of 9 runs are complete" in message()
+    for damaged in ("{}", "[", ""):
+        (tmp_path / "plan.json").write_text(damaged)
+        assert "plan.json" in message()
+    (tmp_path / "comparison.json").write_text('{"schema"')
+    assert "comparison.json" in message()

@@ -22,7 +22,9 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
 
 from ampft.errors import InputError
+from ampft.machine import resident_peak
 from ampft.models.pretrained import load_config, load_pretrained, load_saved, loading_error
+from ampft.models.size import check_memory
 from ampft.models.tokenizer import OFFSET_POSITIONS, load_tokenizer, max_input_length
 from ampft.tasks.single_label import SingleLabel
 
@@ -133,6 +135,62 @@ def test_a_damaged_configuration(folder, content):
         load(folder)
 
 
+def change_config(folder: Path, **values) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | values))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("num_attention_heads", -2, "at least 1"),
+        ("num_hidden_layers", 0, "from 1 to 2000"),
+        ("num_hidden_layers", 10**7, "from 1 to 2000"),
+        ("hidden_size", -32, "at least 1"),
+        ("text_config", {"n_layers": 10**7}, "from 1 to 2000"),
+    ],
+)
+def test_a_size_out_of_range_is_named_before_anything_is_built(folder, name, value, allowed):
+    change_config(folder, **{name: value})
+    named = "n_layers" if name == "text_config" else name
+    reason = rf".*states {named} -?\d+, which must be {allowed}\. Pass"
+    with pytest.raises(InputError, match=f"--model_name_or_path {reason}"):
+        load(folder)
+    with pytest.raises(InputError, match=f"--model_name_or_path {reason}"):
+        tiny_task(folder, train=4)
+    with pytest.raises(InputError, match=f"--model {reason}"):
+        load_saved(AutoModelForSequenceClassification, str(folder))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"vocab_size": 10**12},
+        {"max_position_embeddings": 10**12},
+        {"intermediate_size": 10**13},
+        {"hidden_size": 2 * 10**6, "num_attention_heads": 1, "num_hidden_layers": 100},
+    ],
+)
+def test_a_model_larger_than_memory_is_refused_before_it_is_built(folder, values):
+    change_config(folder, **values)
+    before = resident_peak()
+    for loading, flag in (
+        (load, "--model_name_or_path"),
+        (lambda path: load_saved(AutoModelForSequenceClassification, str(path)), "--model"),
+    ):
+        with pytest.raises(InputError, match=rf"{flag} .* weights, which take [\d.]+ GiB in float"):
+            loading(folder)
+    assert resident_peak() - before < 2**27
+
+
+def test_checking_the_memory_draws_no_random_numbers(folder):
+    config = AutoConfig.from_pretrained(folder)
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    check_memory(AutoModelForSequenceClassification, config, str(folder))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_a_model_of_another_kind(folder):
     with pytest.raises(InputError, match=r"--model_name_or_path .*: cannot be loaded"):
         load(folder, AutoModelForImageClassification)
@@ -237,6 +295,25 @@ def test_an_index_cannot_name_weights_outside_the_folder(folder, tiny_bert, else
         load(folder)
     with pytest.raises(InputError, match=r"index\.json lists .*not a file in this folder"):
         load_saved(AutoModelForSequenceClassification, str(folder))
+
+
+@pytest.mark.parametrize("shard", ["../../../elsewhere.safetensors", "{absolute}"])
+def test_an_index_in_the_cache_of_the_hub_cannot_name_weights_elsewhere(
+    tiny_bert, tmp_path, monkeypatch, shard
+):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    repository, commit = tmp_path / "models--someone--tiny", "0" * 40
+    snapshot = shutil.copytree(tiny_bert, repository / "snapshots" / commit)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    load("someone/tiny")
+    (snapshot / "model.safetensors").rename(tmp_path / "elsewhere.safetensors")
+    names = load_file(tiny_bert / "model.safetensors")
+    shard = shard.format(absolute=tmp_path / "elsewhere.safetensors")
+    index = {"metadata": {"total_size": 1}, "weight_map": dict.fromkeys(names, shard)}
+    (snapshot / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(InputError, match=r"someone/tiny: model\.safetensors\.index\.json lists "):
+        load("someone/tiny")
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", '{"weight_map": 3}', '{"weight_map": {"a": 3}}'])

@@ -171,6 +171,36 @@ def test_a_file_created_during_the_run_is_not_replaced(tmp_path: Path):
     assert (tmp_path / "config.json").read_text() == "mine"
 
 
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
+def test_results_have_the_permissions_of_the_umask(tmp_path: Path, make_record, mask: int):
+    before = os.umask(mask)
+    try:
+        with RunFolder(tmp_path) as folder:
+            write_record(folder, make_record(status="running"))
+            (folder.stage() / "part").mkdir()
+            for name in ("config.json", "model.safetensors", "part/model.safetensors"):
+                (folder.stage() / name).write_text("results")
+                (folder.stage() / name).chmod(0o600)
+            folder.staged = describe_files(folder.stage())
+            folder.publish()
+    finally:
+        assert os.umask(before) == mask
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(files) == 4
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o666 & ~mask}
+
+
+@pytest.mark.parametrize("target", ["precious", "absent", ".", ".lock"])
+def test_a_lock_that_is_a_link_is_refused(tmp_path: Path, target: str):
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / ".lock").symlink_to(tmp_path / target)
+    for claim in (check_output_folder, RunFolder):
+        with pytest.raises(InputError, match=r"cannot be locked \(\.lock: .*Remove that file"):
+            claim(tmp_path, overwrite=True)
+    assert (tmp_path / "precious").read_text() == "mine"
+    assert names(tmp_path) == [".lock", "precious"]
+
+
 def test_a_file_is_not_a_folder(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="is a file"):

@@ -29,6 +29,7 @@ from ampft.runs.record import (
     write_record,
 )
 from ampft.runs.show import format_run
+from ampft.text.terminal import run_main
 
 
 @pytest.mark.parametrize("status", STATUSES)
@@ -132,6 +133,36 @@ def test_secrets_in_arguments_are_redacted(make_record):
     }
     assert record.command == ["classify.py", "--hub_token", REDACTED, f"--api-key={REDACTED}"]
     assert redact_command([]) == []
+
+
+URL = "https://me:canary@host.example/a.csv?X-Amz-Signature=canary&x=1&access_token=canary#rows"
+CLEAN_URL = "https://host.example/a.csv?X-Amz-Signature=REDACTED&x=1&access_token=REDACTED#rows"
+
+
+def test_credentials_in_urls_are_in_no_file_and_no_message(
+    tmp_path: Path, make_record, make_report, capsys
+):
+    record: RunRecord = make_record()
+    data = replace(record.data, name=URL, notes=(f"read from {URL}",))
+    record = replace(
+        record,
+        arguments={"train_file": URL},
+        command=["classify.py", "--train_file", URL, f"--test_file={URL}"],
+        data=data,
+        model=replace(record.model, name=URL),
+        reason=f"OSError: {URL}",
+    )
+    with RunFolder(tmp_path) as folder:
+        written = write_record(folder, record).read_text()
+    assert record.arguments == {"train_file": CLEAN_URL}
+    for text in (written, model_card(record, make_report())):
+        assert "canary" not in text
+
+    def refuse() -> None:
+        raise InputError(f"--train_file {Path(URL)}: this is {URL}")
+
+    assert run_main(refuse) == 2
+    assert "canary" not in capsys.readouterr().err
 
 
 def test_no_secret_of_the_environment_reaches_the_folder(

@@ -12,7 +12,7 @@ from ampft.runs.folder import RunFolder
 from ampft.runs.memory import PeakMemory
 from ampft.runs.record import StepsPart, write_record
 from ampft.runs.show import format_run
-from ampft.text.numbers import byte_size, duration
+from ampft.text.numbers import byte_size, duration, in_epochs
 
 
 def test_prints_the_plan_the_report_and_the_closing_line(tmp_path: Path, make_record, make_report):
@@ -90,6 +90,19 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path, make_record):
         folder.write_json("report.json", {"accuracy": 1})
     with pytest.raises(InputError, match="is not the report of a run"):
         format_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("steps", "per_epoch", "text"),
+    [
+        (3, 103, "of the 103 of one epoch"),
+        (103, 103, "= 1 epoch x 103"),
+        (515, 103, "= 5 epochs x 103"),
+        (150, 103, "= about 1.5 epochs x 103"),
+    ],
+)
+def test_steps_in_epochs_are_readable(steps, per_epoch, text):
+    assert in_epochs(steps, per_epoch) == text
 
 
 def test_durations_and_sizes_are_readable():

@@ -33,7 +33,7 @@ from ampft.runs.folder import LOCK_NAME, check_creatable
 from ampft.runs.record import redact_secrets
 from ampft.text.escaping import inert
 from ampft.text.json_io import from_json, json_values
-from ampft.text.numbers import approximate_duration, counted
+from ampft.text.numbers import approximate_duration, counted, in_epochs
 from ampft.text.terminal import labelled, print_line
 
 
@@ -104,7 +104,6 @@ def plan_lines(folder: Path, plan: Plan, todo: tuple[PlannedRun, ...]) -> str:
     if len(plan.seed_counts) > 1:
         analyses = f", analysed after {' and '.join(map(str, plan.seed_counts))} seeds"
     steps, per_epoch = estimate.total_steps(size), estimate.steps_per_epoch(size)
-    epochs = steps / per_epoch
     per_run = ", ".join(
         f"{m} {approximate_duration(estimate.run_seconds(m, size))}" for m in plan.modes
     )
@@ -120,7 +119,7 @@ def plan_lines(folder: Path, plan: Plan, todo: tuple[PlannedRun, ...]) -> str:
         ),
         labelled(
             "each run",
-            f"{counted(steps, 'step')} = {epochs:.3g} epoch{'s' * (epochs != 1)} x {per_epoch}; "
+            f"{counted(steps, 'step')} {in_epochs(steps, per_epoch)}; "
             f"{counted(size.train_examples, 'training example')}; effective batch "
             f"{estimate.effective_batch_size}",
         ),
