@@ -131,7 +131,7 @@ CASES = {
         ("--report_to", "tensorbord", "tensorboard"),
     ),
     "tracker without tracking": Case(
-        flags(report_to="tensorboard"), ("--report_to tensorboard", "--with_tracking")
+        flags(report_to="wandb"), ("--report_to wandb", "--with_tracking")
     ),
     "tracker that is not installed": Case(
         ("--with_tracking", *flags(report_to="swanlab")), ("--report_to", "swanlab", "tensorboard")
