@@ -17,7 +17,6 @@ from .data.steps import StepBatches as StepBatches
 from .data.steps import TensorExamples as TensorExamples
 from .errors import InputError as InputError
 from .errors import TrainingStopped as TrainingStopped
-from .errors import run_main as run_main
 from .evaluation.evaluate import evaluate as evaluate
 from .models.weights import cast_weights as cast_weights
 from .models.weights import perturb_weights as perturb_weights
@@ -34,12 +33,13 @@ from .runs.prepare import Prepared as Prepared
 from .runs.prepare import prepare as prepare
 from .runs.run import Run as Run
 from .runs.run import open_run as open_run
+from .tasks.classification_report import ClassificationReport as ClassificationReport
 from .tasks.loss import summed_cross_entropy as summed_cross_entropy
-from .tasks.single_label import ClassificationReport as ClassificationReport
 from .tasks.single_label import Predictions as Predictions
 from .tasks.single_label import classification_report as classification_report
 from .tasks.task import make_task as make_task
 from .text.terminal import print_line as print_line
+from .text.terminal import run_main as run_main
 from .training.optimizer import make_optimizer as make_optimizer
 from .training.optimizer import make_schedule as make_schedule
 from .training.step import Losses as Losses

@@ -6,12 +6,14 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from ampft.arguments.flags import ArgumentParser
-from ampft.errors import InputError, run_main
+from ampft.errors import InputError
 from ampft.precision.modes import BASELINE
-from ampft.text.terminal import discard_output
+from ampft.text.escaping import inert_lines
+from ampft.text.terminal import discard_output, run_main
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,6 +46,7 @@ def _parser() -> ArgumentParser:
         description="Inspect, predict with and compare classifiers fine-tuned in mixed precision. "
         "To train one, see accelerate launch recipes/classify.py --help.",
     )
+    parser.add_argument("--version", action="version", version=f"ampft {version('ampft')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     env = commands.add_parser(
         "env",
@@ -62,7 +65,8 @@ def _parser() -> ArgumentParser:
     predict.add_argument(
         "--output_file",
         metavar="FILE",
-        help="CSV file for the rows with their predictions (default: standard output)",
+        help="CSV file for the rows with their predictions (default: standard output); texts that "
+        "begin with = are not changed, so import them as text into a spreadsheet",
     )
     predict.add_argument(
         "--text_column_names",
@@ -125,7 +129,11 @@ def _env(args: argparse.Namespace) -> None:
     from ampft.diagnosis.environment import collect_environment, format_environment
 
     environment = collect_environment(measure=not args.no_measure)
-    print(json.dumps(environment, indent=2) if args.json else format_environment(environment))
+    print(
+        json.dumps(environment, indent=2)
+        if args.json
+        else inert_lines(format_environment(environment))
+    )
 
 
 def _predict(args: argparse.Namespace) -> None:
@@ -151,11 +159,30 @@ def _report(args: argparse.Namespace) -> None:
         from ampft.comparison.report.files import read_comparison
         from ampft.comparison.report.terminal import terminal_text
 
-        print(terminal_text(read_comparison(folder)), end="")
+        print(inert_lines(terminal_text(read_comparison(folder))), end="")
         return
+    from ampft.comparison.execution.plan import PLAN_NAME
     from ampft.runs.show import format_run
 
-    print(format_run(args.run))
+    if (folder / PLAN_NAME).is_file():
+        _refuse_unfinished(folder)
+    print(inert_lines(format_run(args.run)))
+
+
+def _refuse_unfinished(folder: Path) -> None:
+    """Say how far a comparison without results has come."""
+    from ampft.comparison.execution.folder import incomplete_runs, run_folder
+    from ampft.comparison.execution.plan import read_plan
+
+    plan = read_plan(folder)
+    assert plan is not None, "its file exists"
+    runs, missing = plan.runs(), incomplete_runs(plan, folder)
+    complete = [run_folder(folder, run) for run in runs if run not in missing]
+    show = f" To see one of them: ampft report {complete[0]}" if complete else ""
+    raise InputError(
+        f"RUN {folder}: the comparison has not finished: {len(complete)} of {len(runs)} runs are "
+        f"complete. Repeat its command with --output_dir {folder} to continue.{show}"
+    )
 
 
 def _compare(args: argparse.Namespace) -> None:
@@ -166,7 +193,7 @@ def _compare(args: argparse.Namespace) -> None:
     if args.output_dir is not None:
         _refuse_results(Path(args.output_dir))
     comparison = _compare_runs(args, [Path(run) for run in args.runs])
-    print(terminal_text(comparison), end="")
+    print(inert_lines(terminal_text(comparison)), end="")
     if args.output_dir is None:
         print("\nAdd --output_dir DIR to write comparison.html, comparison.md and comparison.json.")
         return
@@ -199,7 +226,7 @@ def _compare_runs(args: argparse.Namespace, folders: list[Path]) -> Comparison:
 def _refuse_results(folder: Path) -> None:
     """Reject a folder that holds a run or a comparison, whose records would be overwritten."""
     from ampft.comparison.execution.plan import PLAN_NAME
-    from ampft.runs.record import RECORD_NAME
+    from ampft.runs.manifest import RECORD_NAME
 
     for name, owner in ((PLAN_NAME, "a comparison"), (RECORD_NAME, "a run")):
         if (folder / name).exists():

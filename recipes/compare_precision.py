@@ -18,24 +18,24 @@ CLASSIFY = Path(__file__).with_name("classify.py")
 def compare(command: ampft.CompareCommand) -> None:
     """Train each arm with each seed, and print the verdict."""
     folder, plan = ampft.plan_comparison(command)  # measures a few steps, or reads the plan
-    with ampft.open_comparison(command, folder, plan, CLASSIFY) as comparing:
+    with ampft.open_comparison(command, folder, plan, CLASSIFY) as session:
         if command.yardstick:
-            comparing.measure_yardstick()
-        for seeds in plan.looks:
-            for run in comparing.missing(seeds):
-                comparing.launch(run)
+            session.measure_yardstick()
+        for seeds in plan.seed_counts:
+            for run in session.missing(seeds):
+                session.launch(run)
             comparison = ampft.compare_folders(
-                comparing.folders(seeds),
+                session.folders(seeds),
                 metric=plan.metric,
                 margin=plan.margin,
-                plan=comparing.facts(seeds),
+                plan=session.facts(seeds),
             )
             ampft.write_comparison(comparison, folder)
-            comparing.record_analysis(seeds)
+            session.record_analysis(seeds)
             if ampft.is_decided(comparison):
                 break
         ampft.print_line(ampft.terminal_text(comparison))
-        comparing.close(seeds)
+        session.close(seeds)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ def main(mode: str = "fp32", *, epochs: int = 6) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     precision = ampft.resolve(mode, device)
     if precision.rounding not in (None, "nearest"):
-        raise ampft.InputError(f"{mode}: needs AdamW, but this loop uses SGD. Use bf16-true.")
+        raise ampft.InputError(f"{mode} needs AdamW, but this loop uses SGD. Use bf16-true.")
     autocast = torch.autocast(device.type, precision.compute_dtype, enabled=precision.uses_autocast)
     scaler = torch.amp.GradScaler(device.type, enabled=precision.uses_scaler)
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,162 @@ def test_predict_refuses(words, match, capsys, run_folders, fresh_accelerate):
     assert match in line
 
 
+def test_a_variable_of_a_launcher_that_is_not_a_number(
+    run_folders, capsys, monkeypatch, fresh_accelerate
+):
+    monkeypatch.setenv("WORLD_SIZE", "x")
+    assert cli.main(["predict", "--model", run_folders["run"], run_folders["file"]]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: WORLD_SIZE=x in the environment: must be a number")
+
+
+HOSTILE = "\x1b[2J\x1b]0;owned\x07\u202e"
+
+
+def assert_inert(text: str) -> None:
+    assert text
+    assert not [character for character in text if character in HOSTILE[0] + "\x07\u202e"]
+
+
+def string_fields(values, path=()):
+    """The paths of all strings in JSON values, keys included by replacing their value's key."""
+    items = values.items() if isinstance(values, dict) else enumerate(values)
+    for key, value in items:
+        if isinstance(value, str):
+            yield (*path, key)
+        elif isinstance(value, dict | list):
+            yield from string_fields(value, (*path, key))
+
+
+def test_no_field_of_a_record_reaches_the_terminal_raw(run_folders, tmp_path, capsys):
+    record = json.loads((Path(run_folders["run"]) / "run.json").read_text())
+    record |= {"reason": "r", "started": "s", "versions": {"torch": "v"}}
+    record["data"] |= {"notes": ["n"], "examples": {"test": 3}}
+    record["precision"] |= {"summary": "s"}
+    record["precision"]["resolved"] |= {"execution": "native", "reason": "r"}
+    record["best"] = {"metric": "accuracy", "epoch": 1, "value": 0.5}
+    paths = [path for path in string_fields(record) if path != ("status",)]
+    assert len(paths) > 15
+    for path in paths:
+        changed = json.loads(json.dumps(record))
+        place = changed
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] += HOSTILE
+        (tmp_path / "run.json").write_text(json.dumps(changed))
+        cli.main(["report", str(tmp_path)])
+        assert_inert("".join(capsys.readouterr()))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model_type": HOSTILE},
+        {
+            "id2label": {"0": HOSTILE, "1": "b", "2": "c"},
+            "architectures": [f"{HOSTILE}Classification"],
+        },
+        {"torch_dtype": HOSTILE},
+    ],
+)
+def test_no_field_of_a_configuration_reaches_the_terminal_raw(
+    run_folders, tmp_path, capsys, change, fresh_accelerate
+):
+    import shutil
+
+    folder = shutil.copytree(run_folders["run"], tmp_path / "run")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | change))
+    cli.main(["predict", "--model", str(folder), run_folders["file"]])
+    assert_inert("".join(capsys.readouterr()))
+    from transformers import AutoModelForSequenceClassification
+
+    from ampft.models.pretrained import load_pretrained
+    from ampft.text.terminal import print_line, run_main
+
+    def load() -> None:
+        labels = {"id2label": {0: "x", 1: "y", 2: "z"}, "label2id": {"x": 0, "y": 1, "z": 2}}
+        auto_class = AutoModelForSequenceClassification
+        _, notes = load_pretrained(auto_class, str(folder), labels, trust_remote_code=False)
+        print_line(" ".join(("loaded", *notes)))
+
+    run_main(load)
+    assert_inert("".join(capsys.readouterr()))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("report", HOSTILE),
+        ("compare", HOSTILE),
+        (HOSTILE,),
+        ("predict", "--model", HOSTILE, "x.csv"),
+        ("predict", "--model", "{run}", f"{HOSTILE}.csv"),
+        ("predict", "--model", "{run}", "{file}", "--output_file", f"no/{HOSTILE}"),
+    ],
+)
+def test_no_name_reaches_the_terminal_raw(words, run_folders, capsys):
+    assert cli.main([word.format(**run_folders) for word in words]) == 2
+    assert_inert(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        (("report", "x" * 5000), "File name too long"),
+        (("predict", "--model", "{run}", "y" * 5000 + ".csv"), "File name too long"),
+        (("compare", "run", "--output_dir", "x" * 5000), "File name too long"),
+    ],
+)
+def test_paths_that_cannot_exist(words, match, run_folders, capsys):
+    assert cli.main([word.format(**run_folders) for word in words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert match in line
+
+
+def test_the_version(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["--version"])
+    assert capsys.readouterr().out == f"ampft {metadata.version('ampft')}\n"
+    done = subprocess.run(
+        [sys.executable, "-m", "ampft", "--version"],
+        cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.stdout == f"ampft {metadata.version('ampft')}\n"
+
+
+def test_the_help_of_predict_says_that_formulas_are_kept(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["predict", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "texts that begin with = are not changed, so import them as text" in text
+
+
+def test_a_full_temporary_folder(run_folders):
+    script = (
+        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64)); "
+        "from ampft.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, "predict", "--model", run_folders["run"],
+         run_folders["file"]],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert "TMPDIR" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("redirect", [">&-", "2>&-", ">&- 2>&-"])
+def test_closed_streams(redirect, run_folders):
+    done = subprocess.run(
+        ["bash", "-c", f'"$0" report "$1" {redirect}', AMPFT, run_folders["run"]],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.fixture(scope="module")
 def run_folders(tiny_bert, tmp_path_factory) -> dict[str, str]:
     """Folders with a model and a run record: `predict` accepts one and refuses two."""
@@ -161,3 +318,12 @@ def test_predict_writes_a_row_per_text(run_folders, capsys, fresh_accelerate):
     assert header == "text,prediction,confidence"
     assert [row.split(",")[0] for row in rows] == ["w1 w2", "w3"]
     assert {row.split(",")[1] for row in rows} <= {"ant", "bee", "cow"}
+
+
+def test_python_without_docstrings_is_refused():
+    done = subprocess.run(
+        [sys.executable, "-OO", "recipes/classify.py", "--mixed_precision", "fp32"],
+        cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: python -OO or PYTHONOPTIMIZE=2 removes docstrings")

@@ -24,7 +24,7 @@ from ampft.data.sources.files import READERS
 from ampft.data.sources.table import Table
 from ampft.errors import InputError
 from ampft.metrics.sums import Metric, class_counts, costliest_of_classes, effect_on_share
-from ampft.precision.modes import TABLE, Mode
+from ampft.precision.modes import MODE_TABLE, Mode
 from ampft.precision.resolve import _PROBES, resolve
 from ampft.runs.record import read_record
 from ampft.runs.show import read_report
@@ -97,7 +97,7 @@ def test_a_task(monkeypatch, arguments, train):
 @pytest.mark.usefixtures("fresh_accelerate")
 def test_a_precision(monkeypatch, arguments, train):
     row = Mode("bf16-by-hand", "bf16", "float32", "bfloat16", "by_hand")
-    monkeypatch.setitem(TABLE, row.name, row)
+    monkeypatch.setitem(MODE_TABLE, row.name, row)
     monkeypatch.setitem(_PROBES, "by_hand", lambda device: ("native", f"asked {device.type}"))
     assert resolve("bf16-by-hand", torch.device("cpu")).reason == "asked cpu"
     train(dataclasses.replace(arguments, mixed_precision="bf16-by-hand"))

@@ -17,7 +17,7 @@ PACKAGE = REPOSITORY / "ampft"
 # From the bottom up. A module may import from its own layer and from those listed before it.
 LAYERS = (
     ("errors",),
-    ("text", "files", "machine"),
+    ("text", "files", "machine", "hub"),
     ("precision",),
     ("data",),
     ("models",),
@@ -29,7 +29,7 @@ LAYERS = (
     ("runs",),
     ("comparison",),
     ("diagnosis",),
-    ("cli",),
+    ("cli", "__main__"),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc"}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ampft.arguments.flags import flag, parse_flags
-from ampft.errors import InputError, nearest
+from ampft.errors import InputError, did_you_mean
 from ampft.precision.modes import MODES
 from ampft.tasks import TASKS, problem_types
 
@@ -180,7 +180,7 @@ class ClassifyArguments:
     use_cpu: bool = flag(False, "train on the CPU even if there is an accelerator", group=BATCH)
     cpu_threads: int | None = flag(
         None,
-        "CPU threads per process; if none, all cores where the launcher set a single thread",
+        "CPU threads per process; if none, OMP_NUM_THREADS if you set it, and otherwise all cores",
         group=BATCH,
         at_least=1,
     )
@@ -285,7 +285,7 @@ class ClassifyArguments:
     )
     threshold: float = flag(
         0.5,
-        "probability from which a label is predicted (multi-label)",
+        "smallest probability at which a label is predicted (multi-label)",
         group=EVALUATION,
         at_least=0,
         at_most=1,
@@ -435,12 +435,17 @@ def _check_conflicts(arguments: ClassifyArguments) -> None:
             "--early_stopping_patience and --no-load_best_model_at_end: early stopping needs the "
             "best epoch, which the second flag does not keep. Remove one of them."
         )
+    if arguments.report_to != ClassifyArguments.report_to and not arguments.with_tracking:
+        raise InputError(
+            f"--report_to {arguments.report_to} has no effect without --with_tracking. Add "
+            "--with_tracking, or remove the flag."
+        )
     if arguments.task is None or not TASKS[arguments.task].several_labels:
         for name in ("threshold", "label_separator"):
             if getattr(arguments, name) != getattr(ClassifyArguments, name):
                 several = [task for task, kind in TASKS.items() if kind.several_labels]
                 raise InputError(
-                    f"--{name}: applies where examples have several labels. Add --task "
+                    f"--{name} applies only if examples have several labels. Add --task "
                     f"{' or '.join(several)}, or remove the flag."
                 )
     _check_metric(arguments.metric_for_best_model)
@@ -453,7 +458,7 @@ def _check_metric(name: str | None) -> None:
     known = [metric for problem in problem_types().values() for metric in problem.metrics]
     if name not in known:
         raise InputError(
-            f"--metric_for_best_model: received {name!r}.{nearest(name, known)} "
+            f"--metric_for_best_model: received {name!r}.{did_you_mean(name, known)} "
             f"Allowed values: {', '.join(dict.fromkeys(known))}."
         )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ampft.arguments.classify import MAX_SEED, ClassifyArguments, parse_classify_arguments
 from ampft.arguments.flags import flag, parse_flags
-from ampft.errors import InputError, nearest
+from ampft.errors import InputError, did_you_mean
 from ampft.precision.modes import BASELINE, MODES
 from ampft.tasks import TASKS
 
@@ -85,7 +85,8 @@ class CompareCommand:
 
     Attributes:
         modes: Precisions, the baseline first; None for the default.
-        looks: Numbers of seeds at which the results are analysed; the last is the number of seeds.
+        seed_counts: Numbers of seeds at which the results are analysed, the last of which is the
+            total.
         metric: Name of the primary metric.
         margin: Equivalence margin as a fraction (0.01 is one point).
         placebo: Whether the baseline is also trained from perturbed initial weights.
@@ -99,7 +100,7 @@ class CompareCommand:
     """
 
     modes: tuple[str, ...] | None
-    looks: tuple[int, ...]
+    seed_counts: tuple[int, ...]
     metric: str
     margin: float
     placebo: bool
@@ -137,10 +138,10 @@ def parse_compare_arguments(argv: Sequence[str] | None = None) -> CompareCommand
     )
     classify = parse_classify_arguments(classify_argv)
     _refuse_set_by_comparison(classify)
-    looks = _parse_looks(settings.seeds)
-    if classify.seed + looks[-1] - 1 > MAX_SEED:
+    seed_counts = _parse_seeds(settings.seeds)
+    if classify.seed + seed_counts[-1] - 1 > MAX_SEED:
         raise InputError(
-            f"--seed {classify.seed}: {looks[-1]} seeds starting there exceed {MAX_SEED}. "
+            f"--seed {classify.seed}: {seed_counts[-1]} seeds starting there exceed {MAX_SEED}. "
             "Use a smaller first seed."
         )
     if not 0 < settings.margin < 100:
@@ -152,7 +153,7 @@ def parse_compare_arguments(argv: Sequence[str] | None = None) -> CompareCommand
     modes, notes = _parse_modes(settings.modes)
     return CompareCommand(
         modes=modes,
-        looks=looks,
+        seed_counts=seed_counts,
         metric=_primary_metric(settings.metric, classify.task),
         margin=settings.margin / 100,
         placebo=not settings.no_placebo,
@@ -173,7 +174,7 @@ def _primary_metric(name: str | None, task: str | None) -> str:
         return next(iter(problem.metrics))
     if name not in problem.metrics:
         raise InputError(
-            f"--metric: received {name!r}.{nearest(name, problem.metrics)} Choose from "
+            f"--metric: received {name!r}.{did_you_mean(name, problem.metrics)} Choose from "
             f"{', '.join(problem.metrics)}."
         )
     return name
@@ -201,21 +202,21 @@ def _refuse_set_by_comparison(classify: ClassifyArguments) -> None:
             raise InputError(f"--{name}{value_text} after ` -- `: {remedy}.")
 
 
-def _parse_looks(text: str) -> tuple[int, ...]:
+def _parse_seeds(text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
-    looks = tuple(int(part) for part in parts if part.isascii() and part.isdigit())
-    if len(looks) != len(parts) or list(looks) != sorted(set(looks)):
+    numbers = tuple(int(part) for part in parts if part.isascii() and part.isdigit())
+    if len(numbers) != len(parts) or list(numbers) != sorted(set(numbers)):
         raise InputError(
             f"--seeds: received {text!r}; use a number such as 5, or increasing numbers for "
             "planned interim analyses, such as 5,10."
         )
-    if looks[0] < MIN_SEEDS:
+    if numbers[0] < MIN_SEEDS:
         raise InputError(
             f"--seeds: received {text!r}; it must be at least {MIN_SEEDS}, because fewer seeds "
             "cannot tell an effect of the precision from chance. Use 3 for screening; the default "
             "is 5."
         )
-    return looks
+    return numbers
 
 
 def _parse_modes(text: str | None) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
@@ -227,8 +228,8 @@ def _parse_modes(text: str | None) -> tuple[tuple[str, ...] | None, tuple[str, .
     for mode in modes:
         if mode not in MODES:
             raise InputError(
-                f"--modes: received {text!r}; {mode!r} is not a precision.{nearest(mode, MODES)} "
-                f"Choose from {', '.join(MODES)}."
+                f"--modes: received {text!r}; {mode!r} is not a precision."
+                f"{did_you_mean(mode, MODES)} Choose from {', '.join(MODES)}."
             )
         if modes.count(mode) > 1:
             raise InputError(f"--modes: received {text!r}; {mode} appears twice.")

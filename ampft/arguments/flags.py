@@ -219,6 +219,8 @@ def _read_config(
         raise InputError(
             f"--config {path}: the file is neither YAML nor JSON ({reason})."
         ) from error
+    except RecursionError:
+        raise InputError(f"--config {path}: values are nested too deeply.") from None
     if content is None:
         return {}
     if not isinstance(content, dict):
@@ -240,6 +242,8 @@ def _checked_setting(
     if value is None and optional:
         return None
     choices = known[name].metadata["choices"]
+    if "\0" in str(value):
+        raise InputError(f"--config {path}: {name} contains a NUL character. Remove it.")
     if value is False and choices and "no" in choices:
         value = "no"  # YAML reads an unquoted no as false
     if choices and str(value) not in choices:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from ampft.errors import InputError, nearest
+from ampft.errors import InputError, did_you_mean
 
 ALWAYS_RUN = "Remove the flag: training, validation and test always run if there is data for them."
 REPLACEMENTS = {
@@ -59,7 +59,7 @@ def suggestion(name: str, known: Iterable[str], *, dashes: str = "--") -> str:
     """
     if name in REPLACEMENTS:
         return f" {REPLACEMENTS[name]}"
-    return nearest(name, known).replace("'", f"'{dashes}", 1)
+    return did_you_mean(name, known).replace("'", f"'{dashes}", 1)
 
 
 def refuse_valued_switches(argv: Sequence[str], switches: Iterable[str]) -> None:

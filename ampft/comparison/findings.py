@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ampft.text.json_io import JSONValue
 from ampft.text.numbers import Units
 
-SCHEMA = 2
+SCHEMA = 3
 COMPARISON_NAME = "comparison.json"
 PLACEBO_SPEED_TOLERANCE = 1.1  # ratio; two runs of the same mode differ by up to about 1.05
 CALIBRATION_ERROR = "expected_calibration_error"
@@ -27,7 +27,7 @@ class RunOutcome:
         status: Status in the run record.
         reason: Reason why it diverged or was interrupted.
         folder: Name of its folder, without parents.
-        warnings: What speaks against its result, as `ampft.evaluation.sanity` found it.
+        warnings: Reasons not to trust its result, from `ampft.evaluation.sanity`.
     """
 
     seed: int
@@ -89,7 +89,7 @@ class Difference:
         p_beyond: p-value of a difference beyond the margin, before Holm; None for a placebo and in
             files of earlier versions.
         p_beyond_holm: `p_beyond` after Holm over the modes; None likewise.
-        verdict: Verdict such as "equivalent" or "undecided"; None for a placebo, which gets none.
+        verdict: Verdict such as "equivalent" or "undecided"; None for a placebo.
         seeds_to_decide: Number of seeds below which a decision is unlikely, and number from which
             it is likely; None when decided, or when more seeds are unlikely to be enough.
         unseen_share: Largest share of cases that could fail at every seed although the test set
@@ -275,9 +275,9 @@ class PlanFacts:
     Attributes:
         planned: Whether metric, margin and seeds were fixed before the first run, and the runs were
             trained one at a time with the arms interleaved.
-        looks: Numbers of seeds at which the results are analysed, planned before the first run;
-            empty for a single analysis of all seeds.
-        added_after_look: Whether unplanned seeds were added after results were seen.
+        seed_counts: Numbers of seeds at which the results are analysed, planned before the first
+            run; empty for a single analysis of all seeds.
+        added_after_analysis: Whether unplanned seeds were added after results were seen.
         reductions: One sentence on each reduction to fit a budget.
         omitted_seeds: One sentence on each planned seed that is omitted, with the reason.
         overhead_share: Time spent comparing divided by the time of the runs.
@@ -285,8 +285,8 @@ class PlanFacts:
     """
 
     planned: bool = False
-    looks: tuple[int, ...] = ()
-    added_after_look: bool = False
+    seed_counts: tuple[int, ...] = ()
+    added_after_analysis: bool = False
     reductions: tuple[str, ...] = ()
     omitted_seeds: tuple[str, ...] = ()
     overhead_share: float | None = None
@@ -306,7 +306,7 @@ class ArmResult:
         status: "complete", "unstable" (a run diverged) or "failed" (a run did not finish).
         status_words: Status with the number of runs, such as "unstable, 2 of 5".
         runs: Runs in the order of their seeds.
-        metrics: Metrics by name; empty for an incomplete arm, which gets no mean over its
+        metrics: Metrics by name; empty for an incomplete arm, which has no mean over its
             remaining runs.
         metrics_fp32: Metrics of the same models predicting in float32; empty if not measured.
         difference: Difference to the baseline in the primary metric; None for the baseline and for
@@ -363,7 +363,7 @@ class Comparison:
         margin: Equivalence margin: the largest difference that does not matter.
         margin_share_of_errors: Margin divided by the baseline's error rate.
         alpha: Significance level of this analysis: 0.05, or less with several planned analyses.
-        looks: Numbers of seeds at which the results are analysed.
+        seed_counts: Numbers of seeds at which the results are analysed.
         seeds: Compared seeds.
         split: Split that the metrics come from.
         examples: Number of examples of that split.
@@ -388,7 +388,7 @@ class Comparison:
     margin: float
     margin_share_of_errors: float | None
     alpha: float
-    looks: tuple[int, ...]
+    seed_counts: tuple[int, ...]
     seeds: tuple[int, ...]
     split: str
     examples: int

@@ -178,12 +178,15 @@ def _memory_words(arm: ArmResult) -> tuple[int, str, str] | None:
 
 
 def difference_text(comparison: Comparison, difference: Difference) -> str:
-    """Return such as "Accuracy difference +0.1 points (95 % CI ..., 5 seeds)"."""
+    """Return a text such as "Accuracy difference +0.1 points (95 % CI ..., 5 seeds)"."""
     units = comparison.units
     seeds = len(difference.per_seed)
     analysis = ""
-    if len(comparison.looks) > 1 and seeds in comparison.looks:
-        number, total = comparison.looks.index(seeds) + 1, len(comparison.looks)
+    if len(comparison.seed_counts) > 1 and seeds in comparison.seed_counts:
+        number, total = (
+            comparison.seed_counts.index(seeds) + 1,
+            len(comparison.seed_counts),
+        )
         analysis = f", planned analysis {number} of {total}"
     return (
         f"{units.capitalized()} difference {units.difference_with_unit(difference.estimate)} "

@@ -35,13 +35,13 @@ def balanced_micro_batches(lengths: IntArray, k: int, padded: bool) -> list[IntA
     """
     lengths = np.asarray(lengths, dtype=np.int64)
     if k < 1:
-        raise InputError(f"k: received {k}; allowed is an integer from 1.")
+        raise InputError(f"k: received {k}; it must be at least 1.")
     if lengths.size == 0:
         return []
     if lengths.min() < 1:
         raise InputError(
-            f"lengths: received {int(lengths.min())} at index {int(lengths.argmin())}; allowed are "
-            "integers from 1. Remove examples without tokens from the step batch."
+            f"lengths: received {int(lengths.min())} at index {int(lengths.argmin())}; all "
+            "must be at least 1. Remove examples without tokens from the step batch."
         )
     order = np.argsort(-lengths, kind="stable").astype(np.int64)
     fill = _fill_padded if padded else _fill_packed

@@ -11,11 +11,12 @@ from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
+from PIL.Image import DecompressionBombError
 
 from ampft.data.dataset import batches, value_bytes
 from ampft.data.row_collector import LabelledRows
 from ampft.data.row_labels import RowLabels
-from ampft.errors import InputError
+from ampft.errors import InputError, did_you_mean
 
 DigestArray = npt.NDArray[np.uint64]
 
@@ -23,7 +24,8 @@ MAX_LABELS_SHOWN = 12
 MAX_FRACTIONS = 20  # half stars from 0.5 to 5 can be classes
 LABEL_SEPARATORS = (",", ";", "|")
 MIN_ROWS_PER_CLASS = 2  # with fewer on average, the column may not hold classes
-DECODING_ERRORS = (OSError, SyntaxError, ValueError)  # raised by Pillow for broken files
+# Raised by Pillow for broken files, and for pixels that would fill the memory.
+DECODING_ERRORS = (OSError, SyntaxError, ValueError, DecompressionBombError)
 
 
 def class_names(rows: Mapping[str, LabelledRows], *, several: bool) -> tuple[str, ...]:
@@ -46,6 +48,14 @@ def class_names(rows: Mapping[str, LabelledRows], *, several: bool) -> tuple[str
         raise InputError(
             f"{train.origin}: none of the {len(train.labels)} rows has a label. Check"
             " --label_column_name and --label_separator."
+        )
+    if several and train.declared is None:
+        refuse_other_separator(train)
+    if len(train.names) < 2 and several:
+        raise InputError(
+            f"{train.origin}: the only label is {train.names[0]!r}, and several labels per row need"
+            " at least two. Whether a text has one label is a question for --task text, with two"
+            " classes such as yes and no."
         )
     if len(train.names) < 2:
         raise InputError(
@@ -79,17 +89,38 @@ def refuse_scores(train: LabelledRows) -> None:
 
 def refuse_lists(train: LabelledRows) -> None:
     """Raise InputError when the labels seem to be lists of labels, such as `2,5`."""
+    lists = find_lists(train.names)
+    if lists is not None:
+        separator, text = lists
+        flags = "" if separator == "," else f" --label_separator '{separator}'"
+        raise InputError(
+            f"{train.origin}: {text} If a row has several labels, add --task multi-label{flags}. If"
+            f" each of them is one class, write them without {separator!r}."
+        )
+
+
+def refuse_other_separator(train: LabelledRows) -> None:
+    """Raise InputError when no row has several labels, and these contain another separator."""
+    lists = find_lists(train.names) if len(train.labels.codes) <= len(train.labels) else None
+    if lists is not None:
+        separator, text = lists
+        raise InputError(
+            f"{train.origin}: no row has more than one label, but {text} If {separator!r} separates"
+            f" labels, add --label_separator '{separator}'. Otherwise write them without it."
+        )
+
+
+def find_lists(names: Sequence[str]) -> tuple[str, str] | None:
+    """Return the separator of labels that seem to be lists, and why they do; None if none does."""
     for separator in LABEL_SEPARATORS:
-        lists = [name for name in train.names if separator in name]
-        parts = {part.strip() for name in train.names for part in name.split(separator)}
-        if 2 * len(lists) >= len(train.names) > len(parts):
-            flags = "" if separator == "," else f" --label_separator '{separator}'"
-            raise InputError(
-                f"{train.origin}: {len(lists)} of {len(train.names)} different labels contain"
-                f" {separator!r}, such as {lists[0]!r}, and all consist of only {len(parts)} parts."
-                f" If a row has several labels, add --task multi-label{flags}. If each of them is"
-                f" one class, write them without {separator!r}."
+        lists = [name for name in names if separator in name]
+        parts = {part.strip() for name in names for part in name.split(separator)}
+        if 2 * len(lists) >= len(names) > len(parts):
+            return separator, (
+                f"{len(lists)} of {len(names)} different labels contain {separator!r}, such as"
+                f" {lists[0]!r}, and all consist of only {len(parts)} parts."
             )
+    return None
 
 
 def refuse_unseen(split: str, part: LabelledRows, train: LabelledRows) -> None:
@@ -97,7 +128,7 @@ def refuse_unseen(split: str, part: LabelledRows, train: LabelledRows) -> None:
     unseen = [name for name in part.names if name not in train.names]
     if not unseen:
         return
-    rows = part.labels.having([part.names.index(name) for name in unseen])
+    rows = part.labels.rows_with([part.names.index(name) for name in unseen])
     known = {canonical(name): name for name in train.names}
     hints = [f"{n!r} may mean {known[canonical(n)]!r}" for n in unseen if canonical(n) in known]
     hint = f" ({'; '.join(hints)})" if hints else ""
@@ -135,6 +166,16 @@ def label_notes(names: Sequence[str], labels: RowLabels, *, several: bool) -> li
             "rows have none."
         )
     return notes
+
+
+def ignored_notes(rows: Mapping[str, LabelledRows], labels: Iterable[str]) -> list[str]:
+    """Return notes on labels of `--ignore_label` that no split has."""
+    present = frozenset().union(*(part.ignored for part in rows.values()))
+    return [
+        f"--ignore_label: no row has the label {label!r}.{did_you_mean(label, rows['train'].names)}"
+        for label in labels
+        if label not in present
+    ]
 
 
 def input_digests(part: LabelledRows, columns: tuple[str, ...]) -> DigestArray:
@@ -194,8 +235,8 @@ def shared_rows(
             continue
         note = (
             f"{len(shared)} of {len(digests[second])} {second} rows have inputs that {first} has"
-            f" too, {count_relabelled(rows, digests, first, second, shared)} of them with another"
-            " label"
+            f" too, {count_relabelled(rows, digests, first, second, shared)} of them with a"
+            " different label"
         )
         if refuse:
             raise InputError(
@@ -213,7 +254,7 @@ def count_relabelled(
     second: str,
     shared: npt.NDArray[np.intp],
 ) -> int:
-    """Count the shared rows of `second` whose first equal row in `first` has another label."""
+    """Count the shared rows of `second` whose first equal row in `first` has a different label."""
     distinct, indices = np.unique(digests[first], return_index=True)
     twins = indices[np.searchsorted(distinct, digests[second][shared])]
     one, other = rows[first], rows[second]

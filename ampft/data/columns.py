@@ -8,7 +8,7 @@ from itertools import chain
 
 from ampft.data.label_parser import LabelParser
 from ampft.data.sources.table import quoted
-from ampft.errors import InputError, nearest
+from ampft.errors import InputError, did_you_mean
 
 # Names in GLUE's tasks and in common classification data sets. transformers' run_glue knows the
 # pairs; its run_classification uses `sentence` and `label` by default.
@@ -80,22 +80,22 @@ class DataColumns:
             )
 
 
-def respelled(columns: Sequence[str], wanted: Sequence[str]) -> dict[str, str]:
-    """Return the wanted name of each column that differs from it only in case or blanks.
+def column_renames(columns: Sequence[str], expected: Sequence[str]) -> dict[str, str]:
+    """Return the expected name of each column that differs from it only in case or blanks.
 
     A name is left out if a column has it exactly, or if several columns could be meant.
     """
-    missing = [name for name in wanted if name not in columns]
-    others = [column for column in columns if column not in wanted]
-    found = {}
+    missing = [name for name in expected if name not in columns]
+    others = [column for column in columns if column not in expected]
+    renames = {}
     for name in missing:
         alike = [column for column in others if folded(column) == folded(name)]
         if len(alike) == 1:
-            found[alike[0]] = name
-    return found
+            renames[alike[0]] = name
+    return renames
 
 
-def wanted_names(
+def expected_names(
     columns: Sequence[str], *, texts: tuple[str, ...] | None, labels: tuple[str, ...] | None
 ) -> tuple[str, ...]:
     """Return the names to look for: those that the user named, and usual ones if none is there.
@@ -113,7 +113,7 @@ def wanted_names(
     return (*usual, *(texts or ()), *(labels or ()))
 
 
-def respelling_notes(names: Mapping[str, str], origin: str) -> tuple[str, ...]:
+def renaming_notes(names: Mapping[str, str], origin: str) -> tuple[str, ...]:
     """Return the note that says which columns are read under which names."""
     listed = ", ".join(f"{quoted(old)} as {quoted(new)}" for old, new in names.items())
     return (f"{origin}: columns are read under other spellings: {listed}.",) if names else ()
@@ -207,7 +207,7 @@ def require(
     if missing:
         raise InputError(
             f"{flag}: {origin} has no column {', '.join(map(quoted, missing))}. Its columns:"
-            f" {describe()}.{nearest(missing[0], columns)}{header_hint(columns)}"
+            f" {describe()}.{did_you_mean(missing[0], columns)}{header_hint(columns)}"
         )
 
 

@@ -88,7 +88,7 @@ def value_digest(value: bytes) -> bytes:
 def normalized(text: str) -> str:
     """Return a text without differences in case, punctuation, white space and Unicode form.
 
-    A text that consists only of punctuation stays as it is.
+    A text that consists only of punctuation is returned unchanged.
     """
     words = unicodedata.normalize("NFKC", text).casefold().translate(_punctuation()).split()
     return " ".join(words) or text

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from datasets import ClassLabel, Dataset, DatasetDict, List
 
-from ampft.data.checks import class_names, input_digests, label_notes, shared_rows
+from ampft.data.checks import class_names, ignored_notes, input_digests, label_notes, shared_rows
 from ampft.data.columns import DataColumns
 from ampft.data.dataset import ClassificationData, batches, fingerprint, row_labels
 from ampft.data.groups import GROUP_COLUMN, numbered
@@ -97,7 +97,7 @@ def refuse_unused_options(request: DataRequest, unused: Sequence[str], source: s
     for option in unused:
         if getattr(request, option) != getattr(DataRequest, option):
             flag = option.replace("label_column_names", "label_column_name")
-            raise InputError(f"--{flag}: has no effect on {source}. Remove the flag.")
+            raise InputError(f"--{flag} has no effect on {source}. Remove the flag.")
 
 
 def assemble(
@@ -118,7 +118,7 @@ def assemble(
         notes: Notes of the source.
 
     Raises:
-        InputError: As `class_names`, `shared_rows` and `missing_splits`.
+        InputError: `class_names`, `shared_rows` or `missing_splits` rejects the data.
     """
     names = class_names(rows, several=request.several_labels)
     digests = {split: input_digests(part, columns.inputs) for split, part in rows.items()}
@@ -134,6 +134,7 @@ def assemble(
     all_notes = [
         *notes,
         *(note for part in rows.values() for note in part.notes),
+        *ignored_notes(rows, request.ignore_labels),
         *label_notes(names, train.labels, several=request.several_labels),
         *shared_rows(rows, digests, refuse=request.fail_on_leak),
         *([split_note] if split_note else []),

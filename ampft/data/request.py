@@ -24,9 +24,9 @@ class DataRequest:
             `label`, then for other usual names.
         several_labels: Whether a row can have any number of labels; otherwise it has one.
         label_separator: Text between the labels of a cell.
-        image_column_name: Image column. None takes the only one.
+        image_column_name: Image column. None uses the only one.
         group_column: Column whose equal values mark rows that are not independent, such as a
-            document, patient or user. None takes only duplicates as such.
+            document, patient or user. With None, only duplicates are grouped.
         max_train_samples: Number of training rows to use, chosen at random with `split_seed`. None
             uses all.
         max_eval_samples: Number of validation rows to use.

@@ -32,6 +32,7 @@ class LabelledRows:
         origin: The file, or the data set and its split.
         unit: What the numbers count, `line` or `row`.
         declared: The classes in the order that the source declares; None if it declares none.
+        ignored: Labels whose rows were left out.
         notes: Sentences about rows that were left out.
     """
 
@@ -42,11 +43,12 @@ class LabelledRows:
     origin: str
     unit: str
     declared: tuple[str, ...] | None
+    ignored: frozenset[str]
     notes: tuple[str, ...]
 
     def names_of(self, row: int) -> frozenset[str]:
         """Return the labels of the row with index `row`."""
-        return frozenset(self.names[code] for code in self.labels.of_row(row))
+        return frozenset(self.names[code] for code in self.labels.row_codes(row))
 
     def location(self, rows: IntArray) -> str:
         """Return the location of the rows with these indices: `file, lines 3, 7`."""
@@ -83,6 +85,7 @@ class RowCollector:
         self._codes, self._counts, self._numbers = array("q"), array("q"), array("q")
         self._no_text, self._no_label, self._negative = array("q"), array("q"), array("q")
         self._ignored_rows: Counter[str] = Counter()
+        self._ignored_found: set[str] = set()
 
     def add(self, number: int, inputs: Sequence[object], labels: Collection[str] | None) -> bool:
         """Record the labels of a row, or why it is unusable; return whether it is used.
@@ -97,6 +100,7 @@ class RowCollector:
             return False
         if ignored := self._ignored.intersection(labels):
             self._ignored_rows[min(ignored)] += 1
+            self._ignored_found |= ignored
             return False
         if not NO_LABEL.isdisjoint(labels):
             self._negative.append(number)
@@ -128,6 +132,7 @@ class RowCollector:
             origin=self._origin,
             unit=self._unit,
             declared=declared,
+            ignored=frozenset(self._ignored_found),
             notes=self._notes(),
         )
 

@@ -43,11 +43,11 @@ class RowLabels:
         """(n,) number of labels of each row."""
         return np.bincount(self.rows, minlength=self.count).astype(np.int64)
 
-    def having(self, codes: Sequence[int]) -> IntArray:
+    def rows_with(self, codes: Sequence[int]) -> IntArray:
         """Return the indices of the rows that have any of `codes`, ascending."""
         return np.unique(self.rows[np.isin(self.codes, codes)])
 
-    def of_row(self, row: int) -> frozenset[int]:
+    def row_codes(self, row: int) -> frozenset[int]:
         """Return the codes of one row."""
         start, stop = np.searchsorted(self.rows, [row, row + 1])
         return frozenset(self.codes[start:stop].tolist())

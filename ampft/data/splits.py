@@ -20,7 +20,7 @@ LIMIT_FLAGS = {
 
 
 def stratified_choice(
-    labels: IntArray, count: int, *, seed: int, leave_one: bool = False
+    labels: IntArray, count: int, *, seed: int, leave_one: bool = False, take_one: bool = False
 ) -> IntArray:
     """Choose rows at random so that each class keeps its share.
 
@@ -32,6 +32,8 @@ def stratified_choice(
         seed: Seed of the choice.
         leave_one: Whether one row of each class is left behind, even if fewer than `count` rows
             are then chosen.
+        take_one: Whether one row of each class is chosen, even if its share is smaller; `count`
+            must be at least the number of classes.
 
     Returns:
         (count,) row indices, ascending; fewer if `leave_one` requires it.
@@ -40,6 +42,7 @@ def stratified_choice(
     classes, sizes = np.unique(labels, return_counts=True)
     available = sizes - 1 if leave_one else sizes
     exact = [Fraction(int(size) * count, len(labels)) for size in sizes]
+    shares = np.array([float(share) for share in exact])
     quota = np.array([int(share) for share in exact], dtype=np.int64)
     remainders = np.array([float(share - int(share)) for share in exact])
     by_remainder = np.lexsort((generator.random(len(classes)), -remainders))
@@ -48,6 +51,10 @@ def stratified_choice(
         if quota.sum() >= count:
             break
         quota[index] += quota[index] < available[index]
+    if take_one:
+        quota = np.maximum(quota, 1)
+        while quota.sum() > count:
+            quota[np.argmax(np.where(quota > 1, quota - shares, -np.inf))] -= 1
     chosen = [
         generator.permutation(np.flatnonzero(labels == label))[:size]
         for label, size in zip(classes, quota, strict=True)
@@ -123,7 +130,7 @@ def missing_splits(
             )
             left -= fractions[split]
             rest, new[split] = rest[first], rest[second]
-            refuse_empty(split, len(second), len(labels))
+            refuse_empty(split, len(second), groups)
     if not new:
         return {"train": rest}, None
     sizes = ", ".join(f"{split} {len(new[split])}" for split in fractions if split in new)
@@ -139,7 +146,7 @@ def check_fractions(validation: float, test: float) -> None:
     for flag, value in (("--validation_fraction", validation), ("--test_fraction", test)):
         if not 0 <= value < 1:
             raise InputError(
-                f"{flag}: received {value}; allowed is a share from 0 (no such split) to below 1."
+                f"{flag}: received {value}; it must be at least 0 (no such split) and below 1."
             )
     if validation + test >= 1:
         raise InputError(
@@ -148,12 +155,21 @@ def check_fractions(validation: float, test: float) -> None:
         )
 
 
-def refuse_empty(split: str, count: int, training_rows: int) -> None:
-    """Raise InputError when a new split has no rows."""
+def refuse_empty(split: str, count: int, groups: npt.NDArray[np.uint64]) -> None:
+    """Raise InputError when a new split has no rows.
+
+    Args:
+        split: The new split.
+        count: Number of its rows.
+        groups: (n,) equal for training rows with equal inputs.
+    """
     if not count:
+        rows, different = len(groups), len(np.unique(groups))
+        which = "" if different == rows else f", of which {different} are different,"
         raise InputError(
-            f"--{split}_fraction: {training_rows} training rows are too few for a {split} split."
-            f" Add rows, pass --{split}_file, or set --{split}_fraction 0."
+            f"--{split}_fraction: {rows} training rows{which} are too few for a {split} split."
+            f" Add {'' if different == rows else 'different '}rows, pass --{split}_file, or set"
+            f" --{split}_fraction 0."
         )
 
 
@@ -163,7 +179,7 @@ def subsample(
     """Choose as many rows of a split as `max_..._samples` allows.
 
     The choice is random and stratified, because the first n rows of a file sorted by label would
-    have one class. The rows keep their order.
+    have one class. Training keeps a row of each class. The rows keep their order.
 
     Args:
         labels: (n,) class of each row.
@@ -175,17 +191,22 @@ def subsample(
         The rows to keep and a note; None and None if all are kept.
 
     Raises:
-        InputError: The limit is below 1.
+        InputError: The limit is below 1 or, for training, below the number of classes.
     """
     limit = limits.get(split)
     if limit is not None and limit < 1:
-        raise InputError(
-            f"{LIMIT_FLAGS[split]}: received {limit}; allowed is a number of rows from 1."
-        )
+        raise InputError(f"{LIMIT_FLAGS[split]}: received {limit}; it must be at least 1.")
     if limit is None or limit >= len(labels):
         return None, None
+    classes = len(np.unique(labels))
+    if split == "train" and limit < classes:
+        raise InputError(
+            f"{LIMIT_FLAGS[split]}: received {limit}, but the training rows have {classes} classes,"
+            f" and each needs a row. It must be at least {classes}."
+        )
     note = (
         f"{LIMIT_FLAGS[split]}: {limit} of {len(labels)} {split} rows, a stratified choice with"
         f" seed {seed}."
     )
-    return stratified_choice(labels, limit, seed=seed), note
+    chosen = stratified_choice(labels, limit, seed=seed, take_one=split == "train")
+    return chosen, note

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from ampft.data.steps import IntArray
 from ampft.errors import TrainingStopped
-from ampft.tasks.outcome import Outcome, check_census
+from ampft.tasks.outcome import Outcome, check_ids_complete
 from ampft.tasks.task import LabelledExamples, Task
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def evaluate(
     # Ids are gathered with their rows, so that the order of the processes does not matter.
     gathered = gather_object([(ids, decoded)])
     all_ids = np.concatenate([part[0] for part in gathered])
-    check_census(all_ids, len(examples.weights))
+    check_ids_complete(all_ids, len(examples.weights))
     order = np.argsort(all_ids)
     parts = [part[1] for part in gathered if len(part[0])]
     ordered = {name: np.concatenate([part[name] for part in parts])[order] for name in parts[0]}

@@ -28,7 +28,7 @@ def check_float32_possible(accelerator: Accelerator, precision: Precision) -> No
     Raises:
         InputError: FSDP casts the weights, or fp8 has replaced layers.
     """
-    if accelerator.distributed_type == DistributedType.FSDP or precision.row.replaces_layers:
+    if accelerator.distributed_type == DistributedType.FSDP or precision.properties.replaces_layers:
         raise InputError(
             "--evaluate_fp32: FSDP and fp8 build their precision into the model, so that the same "
             "model cannot predict in float32. Remove the flag, and predict with the saved model: "

@@ -1,6 +1,6 @@
-"""Whether a training was worth anything: rules that say when it was not.
+"""Rules that detect a training that learned nothing or was destroyed.
 
-The rules look at the result beside that of a constant model, which gives every example the
+The rules compare the result with that of a constant model, which gives every example the
 frequencies of the classes in `train` (scikit-learn's `DummyClassifier(strategy="prior")`).
 """
 
@@ -28,17 +28,19 @@ EXPLODED_ABOVE = 1.5
 NEAR_CHANCE_ABOVE = 0.9
 STANDARD_ERRORS = 2.0  # by which a model must be better than the constant one
 LAST_STEPS = 5  # the end of a training is a tenth of its steps, and at least these
-EXAMPLES_FOR_CHANCE = 2048
+MAX_CHANCE_EXAMPLES = 2048
 
 
 def constant_outcome(task: Task, split: str) -> Outcome:
     """Return the outcome of predicting the class frequencies of `train` for each example."""
-    probabilities = np.tile(_frequencies(task).astype(np.float32), (len(task.labels[split]), 1))
+    probabilities = np.tile(
+        _class_frequencies(task).astype(np.float32), (len(task.labels[split]), 1)
+    )
     return task.outcome(split, {"probabilities": probabilities})
 
 
 def constant_summary(task: Task, constant: Outcome) -> str:
-    """Return such as "accuracy 0.1312, macro F1 0.0193, always 'email'"."""
+    """Return a text such as "accuracy 0.1312, macro F1 0.0193, always 'email'"."""
     always = task.problem.choice_text(constant.choices[0], task.label_names)
     return f"{headline(task.problem, constant.metrics())}, always {always!r}"
 
@@ -46,13 +48,13 @@ def constant_summary(task: Task, constant: Outcome) -> str:
 def chance_loss(task: Task) -> float:
     """Return the training loss of the constant model, per unit of weight, as training computes it.
 
-    It is that of at most `EXAMPLES_FOR_CHANCE` random examples.
+    It is that of at most `MAX_CHANCE_EXAMPLES` random examples.
     """
     targets = task.labels["train"]
-    if len(targets) > EXAMPLES_FOR_CHANCE:
-        chosen = np.random.default_rng(0).choice(len(targets), EXAMPLES_FOR_CHANCE, replace=False)
+    if len(targets) > MAX_CHANCE_EXAMPLES:
+        chosen = np.random.default_rng(0).choice(len(targets), MAX_CHANCE_EXAMPLES, replace=False)
         targets = targets[chosen]
-    shares = np.clip(_frequencies(task), 1e-6, 1 - 1e-6)
+    shares = np.clip(_class_frequencies(task), 1e-6, 1 - 1e-6)
     logits = torch.from_numpy(np.log(shares / (1 - shares) if targets.ndim == 2 else shares))
     loss = task.problem.loss(logits.float().expand(len(targets), -1), torch.from_numpy(targets))
     return float(loss) / float(task.problem.weights(targets).sum())
@@ -71,14 +73,14 @@ def loss_warnings(losses: Sequence[float], chance: float) -> dict[str, str]:
     start = float(losses[0])
     if end > EXPLODED_ABOVE * max(start, chance):
         return {
-            EXPLODED: f"the training loss rose from {start:.4g} to {end:.4g}, and the class "
-            f"frequencies alone give {chance:.4g}: training destroyed the model. Lower "
+            EXPLODED: f"the training loss rose from {start:.4g} to {end:.4g}, and predicting "
+            f"only the class frequencies gives {chance:.4g}: training destroyed the model. Lower "
             "--learning_rate."
         }
     if end > NEAR_CHANCE_ABOVE * chance and end > NEAR_CHANCE_ABOVE * start:
         return {
-            NEAR_CHANCE: f"the training loss ended at {end:.4g}, and the class frequencies alone "
-            f"give {chance:.4g}: next to nothing was learned. Train longer, or change "
+            NEAR_CHANCE: f"the training loss ended at {end:.4g}, and predicting only the class "
+            f"frequencies gives {chance:.4g}: next to nothing was learned. Train longer, or change "
             "--learning_rate."
         }
     return {}
@@ -92,18 +94,19 @@ def outcome_warnings(outcome: Outcome, constant: Outcome, task: Task) -> dict[st
         constant: Outcome of the constant model on the same split.
         task: Task of both.
     """
-    found = {}
+    warnings = {}
     labels, names = outcome.truth, task.label_names
     if len(np.unique(outcome.choices, axis=0)) == 1 < len(np.unique(labels, axis=0)):
         always = task.problem.choice_text(outcome.choices[0], names)
-        found[ONE_PREDICTION] = f"the model predicts {always!r} for every example."
+        warnings[ONE_PREDICTION] = f"the model predicts {always!r} for every example."
     gains = _values(constant, "log_loss") - _values(outcome, "log_loss")
-    if not (_is_positive(gains) or _is_positive(informedness(outcome))):
-        found[NOT_BETTER] = (
-            f"on {len(outcome)} examples the predictions are not better than chance: neither log "
-            f"loss nor informedness (Youden's J) exceeds it by {STANDARD_ERRORS:g} standard errors."
+    if not (_is_significantly_positive(gains) or _is_significantly_positive(informedness(outcome))):
+        warnings[NOT_BETTER] = (
+            f"on {len(outcome)} examples the predictions are not shown to be better than the class "
+            "frequencies: neither their log loss nor their informedness (Youden's J) is better by "
+            f"{STANDARD_ERRORS:g} standard errors."
         )
-    return found
+    return warnings
 
 
 def validation_warnings(validations: Sequence[Mapping[str, float | None]]) -> dict[str, str]:
@@ -129,13 +132,13 @@ def informedness(outcome: Outcome) -> npt.NDArray[np.float64]:
     varied = (counts.labelled > 0) & (counts.labelled < n)
     positive = np.where(varied, n / np.maximum(counts.labelled, 1), 0.0)
     negative = np.where(varied, n / np.maximum(n - counts.labelled, 1), 0.0)
-    right = sums.patterns[:, :classes] @ (positive + negative)
+    correct = sums.patterns[:, :classes] @ (positive + negative)
     predicted = sums.patterns[:, 2 * classes : 3 * classes] @ negative
-    values: npt.NDArray[np.float64] = (right - predicted)[sums.pattern_of]
+    values: npt.NDArray[np.float64] = (correct - predicted)[sums.pattern_of]
     return values
 
 
-def _frequencies(task: Task) -> npt.NDArray[np.float64]:
+def _class_frequencies(task: Task) -> npt.NDArray[np.float64]:
     targets = task.labels["train"]
     if targets.ndim == 2:
         return np.asarray(targets.mean(axis=0), dtype=np.float64)
@@ -143,12 +146,12 @@ def _frequencies(task: Task) -> npt.NDArray[np.float64]:
 
 
 def _values(outcome: Outcome, metric: str) -> npt.NDArray[np.float64]:
-    """Return the (n,) values that a mean is taken of."""
+    """Return the (n,) values of the examples whose mean is `metric`."""
     sums = outcome.sums(metric)
     values: npt.NDArray[np.float64] = sums.patterns[:, [0]].toarray()[:, 0][sums.pattern_of]
     return values
 
 
-def _is_positive(gains: npt.NDArray[np.float64]) -> bool:
+def _is_significantly_positive(gains: npt.NDArray[np.float64]) -> bool:
     error = gains.std(ddof=1) / np.sqrt(len(gains)) if len(gains) > 1 else np.inf
     return bool(gains.mean() > STANDARD_ERRORS * error and gains.mean() > 0)

@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from ampft.metrics.sums import cohen_kappa, matthews, single_label_sums
 from ampft.text.escaping import display_width, inert
 
 IntArray = npt.NDArray[np.int64]
@@ -21,6 +22,7 @@ BoolArray = npt.NDArray[np.bool_]
 Average = Literal["micro", "macro", "weighted", "samples"]
 
 DIGITS = 3
+MAX_MATRIX_CLASSES = 200  # with more, nothing of K x K size is stored or computed
 MAX_NAME_WIDTH = 60  # columns; the table, and only the table, shortens longer class names
 
 
@@ -82,15 +84,12 @@ def scalar_scores(labels: IntArray, predicted: IntArray, classes: int) -> dict[s
         predicted: Predicted classes, shape (n,).
         classes: Number of classes of the label map.
     """
-    from sklearn.metrics import cohen_kappa_score, matthews_corrcoef
-
     rows = class_scores(labels, predicted, classes)
     macro, weighted = (average_scores(rows, weighted=flag) for flag in (False, True))
-    # scikit-learn's balanced accuracy warns if a class that the split lacks is predicted; its kappa
-    # and Matthews correlation warn if there is only one class. Both are normal here.
-    one_class = len(np.unique(np.concatenate([labels, predicted]))) == 1
+    kappa, correlation = _agreement(labels, predicted, classes)
     return {
         "accuracy": float(np.mean(labels == predicted)),
+        # scikit-learn's warns if a class that the split lacks is predicted, which is normal here.
         "balanced_accuracy": float(np.mean([row.recall for row in rows if row.support])),
         "macro_precision": macro.precision,
         "macro_recall": macro.recall,
@@ -98,9 +97,22 @@ def scalar_scores(labels: IntArray, predicted: IntArray, classes: int) -> dict[s
         "weighted_precision": weighted.precision,
         "weighted_recall": weighted.recall,
         "weighted_f1": weighted.f1,
-        "cohen_kappa": float("nan") if one_class else float(cohen_kappa_score(labels, predicted)),
-        "matthews": 0.0 if one_class else float(matthews_corrcoef(labels, predicted)),
+        "cohen_kappa": kappa,
+        "matthews": correlation,
     }
+
+
+def _agreement(labels: IntArray, predicted: IntArray, classes: int) -> tuple[float, float]:
+    """Return Cohen's kappa and the Matthews correlation; NaN and 0 if there is only one class."""
+    if len(np.unique(np.concatenate([labels, predicted]))) == 1:  # scikit-learn warns
+        return float("nan"), 0.0
+    if classes > MAX_MATRIX_CLASSES:
+        totals = single_label_sums(labels, predicted, classes).totals()
+        return float(cohen_kappa(totals)), float(matthews(totals))
+    from sklearn.metrics import cohen_kappa_score, matthews_corrcoef
+
+    kappa, correlation = (f(labels, predicted) for f in (cohen_kappa_score, matthews_corrcoef))
+    return float(kappa), float(correlation)
 
 
 def confusion(labels: IntArray, predicted: IntArray, classes: int) -> IntArray:
@@ -109,6 +121,12 @@ def confusion(labels: IntArray, predicted: IntArray, classes: int) -> IntArray:
 
     matrix: IntArray = confusion_matrix(labels, predicted, labels=np.arange(classes))
     return matrix.astype(np.int64)
+
+
+def confusion_counts(labels: IntArray, predicted: IntArray) -> IntArray:
+    """Return (m, 3) int64 label, prediction and count of each pair that occurs, ascending."""
+    pairs, counts = np.unique(np.stack([labels, predicted], axis=1), axis=0, return_counts=True)
+    return np.column_stack([pairs, counts]).astype(np.int64)
 
 
 def case_log_losses(labels: IntArray, probabilities: FloatArray) -> npt.NDArray[np.float64]:
@@ -132,7 +150,7 @@ def case_brier_scores(labels: IntArray, probabilities: FloatArray) -> npt.NDArra
     """Return the sum over classes of (p - y)^2 of each example, in [0, 2], shape (n,), float64.
 
     Source: Brier, "Verification of forecasts expressed in terms of probability", Monthly Weather
-    Review 78, 1950. With two classes it is not halved, as some do.
+    Review 78, 1950. Unlike in some definitions, it is not halved for two classes.
 
     Args:
         labels: True classes, shape (n,).
@@ -210,28 +228,56 @@ def report_table(
     Returns:
         The table, with a newline at its end.
     """
+    matrix = np.asarray(confusion_matrix, dtype=np.int64)
+    labels, predicted = np.nonzero(matrix)
+    counts = matrix[labels, predicted]
+    return score_table(labels.repeat(counts), predicted.repeat(counts), label_names, digits=digits)
+
+
+def score_table(
+    labels: IntArray,
+    predicted: IntArray,
+    label_names: Sequence[str],
+    *,
+    digits: int = DIGITS,
+    rows: Sequence[int] | None = None,
+) -> str:
+    """Return scikit-learn's classification report.
+
+    Args:
+        labels: True classes, shape (n,).
+        predicted: Predicted classes, shape (n,).
+        label_names: The C class names.
+        digits: Decimal places.
+        rows: Classes to show, in this order; None shows all. The averages are over all.
+
+    Returns:
+        The table, with a newline at its end.
+    """
     from sklearn.metrics import classification_report
 
-    counts = np.asarray(confusion_matrix, dtype=np.int64).ravel()
-    classes = np.arange(len(label_names))
-    names = [_shorten(inert(name)) for name in label_names]
+    shown = range(len(label_names)) if rows is None else rows
+    names = {index: _shorten(inert(label_names[index])) for index in shown}
     table: str = classification_report(
-        np.repeat(classes.repeat(len(classes)), counts),
-        np.repeat(np.tile(classes, len(classes)), counts),
-        labels=classes,
+        labels,
+        predicted,
+        labels=np.arange(len(label_names)),
         # scikit-learn aligns by the number of characters: placeholders have the width of the names.
-        target_names=["x" * display_width(name) for name in names],
+        target_names=[
+            "x" * display_width(names.get(index, "")) for index in range(len(label_names))
+        ],
         digits=digits,
         zero_division=0,
     )
     # Without a correct prediction, scikit-learn prints supports as floats: 5.0.
     table = re.sub(r"(\d+)\.0$", r"  \1", table, flags=re.MULTILINE)
-    header, blank, *rows = table.split("\n")
-    for index, name in enumerate(names):
-        width = display_width(name)
-        start = len(rows[index]) - len(rows[index].lstrip())
-        rows[index] = " " * start + name + rows[index][start + width :] if width else rows[index]
-    return "\n".join([header, blank, *rows])
+    header, blank, *lines = table.split("\n")
+    named = []
+    for index, name in names.items():
+        line, width = lines[index], display_width(name)
+        start = len(line) - len(line.lstrip())
+        named.append(" " * start + name + line[start + width :] if width else line)
+    return "\n".join([header, blank, *named, *lines[len(label_names) :]])
 
 
 def _normalized(probabilities: FloatArray) -> npt.NDArray[np.float64]:

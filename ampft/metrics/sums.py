@@ -24,8 +24,8 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.integer]
 BoolArray = npt.NDArray[np.bool_]
 
-UNSEEN = 0.05  # probability at which a share of a class that is lost has no loss among its cases
-ABOUT_THE_SAME = 1.1  # classes whose labels differ less in worth are not told apart
+UNSEEN_PROBABILITY = 0.05  # that no case of a class is lost although a share of the class is
+SAME_EFFECT_RATIO = 1.1  # ratio of effects below which classes are not distinguished
 ENTRIES_AT_A_TIME = 1 << 22  # entries of the leave-one-out sums that are in memory at a time
 
 
@@ -75,13 +75,13 @@ class CostliestCase:
     """The kind of case whose loss costs a metric most.
 
     Attributes:
-        worth: Change of the metric when one such case is lost, in the metric's unit.
+        effect: Change of the metric when one such case is lost, in the metric's unit.
         label: Index of the class whose cases these are; `None` where all cases weigh about the
             same, or are not of one class.
         support: Number of such cases.
     """
 
-    worth: float
+    effect: float
     label: int | None
     support: int
 
@@ -114,17 +114,17 @@ class Metric:
         """Return the metric over all cases."""
         return float(self.from_sums(sums.totals()))
 
-    def changed_case(self, sums: CaseSums) -> float:
-        """Return what one changed case is worth; `case_effect` for cases of one unit each."""
+    def effect_of_changed_case(self, sums: CaseSums) -> float:
+        """Return the effect of one changed case; `case_effect` for cases of one unit each."""
         counts = np.bincount(sums.pattern_of, minlength=sums.patterns.shape[0])
         sizes = _column(sums.patterns, -1)
         return self.case_effect(sums.totals()) * math.sqrt(counts @ sizes**2 / len(sums))
 
     def costliest_case(self, seeds: Sequence[CaseSums]) -> CostliestCase:
-        """Return the kind of case whose loss would cost most, in the mean over seeds."""
+        """Return the kind of case whose loss would cost most, averaged over the seeds."""
         return self.costliest(self.from_sums, seeds)
 
-    def without_each(self, sums: CaseSums) -> FloatArray:
+    def leave_one_out(self, sums: CaseSums) -> FloatArray:
         """Return (U,) values of the metric: for each pattern, without one case of that pattern."""
         totals, patterns = sums.totals(), sums.patterns
         rows = max(1, ENTRIES_AT_A_TIME // len(totals))
@@ -326,71 +326,73 @@ def effect_on_mean(sums: FloatArray) -> float:
     return float(np.sqrt(sums[1] / sums[2]) / sums[2])
 
 
-# The case that is worth most
+# The case with the largest effect
 
 
 def costliest_of_classes(
-    of: Callable[[FloatArray], FloatArray], seeds: Sequence[CaseSums]
+    from_sums: Callable[[FloatArray], FloatArray], seeds: Sequence[CaseSums]
 ) -> CostliestCase:
     """Return the costliest kind of case of a metric of class counts.
 
     A class with L labels can lose the share r = 1 - 0.05^(1/L) without one loss among L labels, at
-    the rule of three's 5 %. A label of the class is worth the change of the metric per label when
-    that share of its right predictions is lost, or of its wrong ones gained, whichever is more. The
-    worth of a case with several labels is that of all of them, in the mean over labels.
+    the rule of three's 5 %. The effect of a label of the class is the change of the metric per
+    label when that share of its correct predictions is lost, or of its wrong ones gained, whichever
+    is more. The effect of a case with several labels is that of all of them, averaged over labels.
 
     Args:
-        of: The metric.
+        from_sums: Metric as a function of sums.
         seeds: Sums of class counts at each seed, over the same cases.
     """
     sums = seeds[0]
     totals = np.mean([each.totals() for each in seeds], axis=0)
-    worth = _worth_of_label(of, totals)
+    label_effect = _effect_per_label(from_sums, totals)
     counts = np.bincount(sums.pattern_of, minlength=sums.patterns.shape[0])
     classes = len(totals) // 3
     labelled = sums.patterns[:, classes : 2 * classes]
     support = np.asarray((labelled > 0).T @ counts).astype(np.int64)
     labels = totals[classes : 2 * classes]
-    at_once = _ratio(np.asarray(labelled.power(2).T @ counts), labels)
-    of_class = worth * at_once
-    of_case = np.asarray(labelled @ worth)
-    whole = float(counts @ of_case**2 / max(float(counts @ of_case), np.finfo(float).tiny))
-    rarest = int(of_class.argmax())
-    if of_class[rarest] <= whole * ABOUT_THE_SAME:
-        return CostliestCase(max(whole, float(of_class[rarest])), None, len(sums))
-    return CostliestCase(float(of_class[rarest]), rarest, int(support[rarest]))
+    labels_per_case = _ratio(np.asarray(labelled.power(2).T @ counts), labels)
+    class_effect = label_effect * labels_per_case
+    case_effect = np.asarray(labelled @ label_effect)
+    whole = float(counts @ case_effect**2 / max(float(counts @ case_effect), np.finfo(float).tiny))
+    rarest = int(class_effect.argmax())
+    if class_effect[rarest] <= whole * SAME_EFFECT_RATIO:
+        return CostliestCase(max(whole, float(class_effect[rarest])), None, len(sums))
+    return CostliestCase(float(class_effect[rarest]), rarest, int(support[rarest]))
 
 
-def _worth_of_label(of: Callable[[FloatArray], FloatArray], totals: FloatArray) -> FloatArray:
+def _effect_per_label(
+    from_sums: Callable[[FloatArray], FloatArray], totals: FloatArray
+) -> FloatArray:
     """Return (K,) the change of the metric per label of a class, lost or gained."""
     counts = class_counts(totals)
-    classes, value = len(counts.labelled), float(of(totals))
+    classes, value = len(counts.labelled), float(from_sums(totals))
     ranked = np.argsort(counts.predicted)
     other = np.where(np.arange(classes) == ranked[-1], ranked[max(classes - 2, 0)], ranked[-1])
-    worth = np.zeros(classes)
+    effect = np.zeros(classes)
     for label in np.flatnonzero(counts.labelled):
-        share = 1 - UNSEEN ** (1 / counts.labelled[label])
-        right = counts.true_positives[label]
-        for moved in (-share * right, share * (counts.labelled[label] - right)):
+        share = 1 - UNSEEN_PROBABILITY ** (1 / counts.labelled[label])
+        correct = counts.true_positives[label]
+        for moved in (-share * correct, share * (counts.labelled[label] - correct)):
             if moved:
-                then = totals.copy()
-                then[[label, 2 * classes + label]] += moved
-                then[2 * classes + other[label]] -= moved
-                change = abs(float(of(then)) - value) / abs(moved)
-                worth[label] = np.fmax(worth[label], change)
-    return worth
+                changed = totals.copy()
+                changed[[label, 2 * classes + label]] += moved
+                changed[2 * classes + other[label]] -= moved
+                change = abs(float(from_sums(changed)) - value) / abs(moved)
+                effect[label] = np.fmax(effect[label], change)
+    return effect
 
 
 def costliest_of_mean(
-    of: Callable[[FloatArray], FloatArray], seeds: Sequence[CaseSums]
+    from_sums: Callable[[FloatArray], FloatArray], seeds: Sequence[CaseSums]
 ) -> CostliestCase:
-    """Return what a typical bad case is worth in a mean.
+    """Return the effect of a typical bad case on a mean.
 
     That is sum |v|^3 / sum v^2, the mean where a value v weighs by its square, as it does in the
     variance. Values such as the log loss have no bound: a case may be lost by more than that.
 
     Args:
-        of: The metric.
+        from_sums: Metric as a function of sums.
         seeds: Sums of a mean at each seed, over the same cases.
     """
     squares = cubes = 0.0

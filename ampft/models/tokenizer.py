@@ -7,7 +7,7 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from ampft.errors import InputError
-from ampft.models.pretrained import MODEL_NAME_FLAG, loading_error
+from ampft.models.pretrained import MODEL_NAME_FLAG, check_model_name, loading_error
 
 # Families that call transformers' `create_position_ids_from_input_ids`: their positions start at
 # padding_idx + 1, so that a table of n rows has n - padding_idx - 1 positions.
@@ -31,6 +31,7 @@ def load_tokenizer(
     Raises:
         InputError: The tokenizer cannot be loaded, has no vocabulary, or cannot pad.
     """
+    check_model_name(path, flag=flag)
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
     except Exception as error:  # a damaged tokenizer.json: KeyError, TypeError, bare Exception, ...

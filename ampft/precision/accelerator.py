@@ -14,7 +14,7 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType, parse_flag_from_env, patch_environment
 
 from ampft.errors import InputError
-from ampft.precision.resolve import FLAG, VARIABLE, Precision
+from ampft.precision.resolve import ENV_VARIABLE, FLAG, Precision
 from ampft.precision.tf32 import apply_float32_policy, float32_policy, verify_float32_policy
 
 if TYPE_CHECKING:
@@ -27,7 +27,11 @@ def training_device(*, cpu: bool = False) -> torch.device:
     Args:
         cpu: Whether to use the CPU even where an accelerator is available, as
             `accelerate launch --cpu` does.
+
+    Raises:
+        InputError: A variable of a launcher is not a number.
     """
+    _check_launcher_variables(os.environ)
     # Passed explicitly: Accelerate connects several processes on CPUs only when told to use them.
     use_cpu = cpu or parse_flag_from_env("ACCELERATE_USE_CPU")
     device: torch.device = PartialState(use_cpu or not torch.accelerator.is_available()).device
@@ -65,7 +69,7 @@ def make_accelerator(
         "cpu": precision.device_type == "cpu",
     }
     # DeepSpeed's plugin reads the variable, not the argument.
-    with patch_environment(**{VARIABLE: precision.accelerate_name}):
+    with patch_environment(**{ENV_VARIABLE: precision.accelerate_name}):
         try:
             accelerator = Accelerator(mixed_precision=precision.accelerate_name, **options)
         except ValueError as error:
@@ -188,6 +192,20 @@ def verify_prepared(accelerator: Accelerator, precision: Precision) -> None:
             f"{FLAG} {precision.mode}: the Accelerator has no gradient scaler, so small gradients "
             f"would become zero. Build it with ampft.make_accelerator."
         )
+
+
+def _check_launcher_variables(environ: Mapping[str, str]) -> None:
+    """Check the variables that a launcher sets, which Accelerate reads as numbers.
+
+    Raises:
+        InputError: One is not a number.
+    """
+    for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK"):
+        if not environ.get(name, "0").isdecimal():
+            raise InputError(
+                f"{name}={environ[name]} in the environment: must be a number that a launcher has "
+                f"set. Run `unset {name}`, or start with accelerate launch or torchrun."
+            )
 
 
 def check_world_size(accelerator: Accelerator, environ: Mapping[str, str] = os.environ) -> None:

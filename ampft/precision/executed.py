@@ -308,14 +308,14 @@ def contradiction(
         where: What was measured, for the message.
     """
     used_tf32 = executed.float32_products_lose_bits
-    if used_tf32 is not None and used_tf32 != precision.row.allows_tf32:
+    if used_tf32 is not None and used_tf32 != precision.properties.allows_tf32:
         return (
             f"mode {precision.mode} was requested, but float32 products "
             f"{'ran in TF32' if used_tf32 else 'did not run in TF32'}"
         )
     rows = [row for row in executed.rows if row.kind not in _ONLY_REPORTED]
     expected = dtype_name(precision.compute_dtype)
-    if precision.row.replaces_layers:
+    if precision.properties.replaces_layers:
         # Only layers that are large enough are converted; the others multiply in bfloat16.
         return None if any(expected in row.inputs for row in rows) else _no_product(precision)
     mismatches = [row for row in rows if set(row.inputs) != {expected}]

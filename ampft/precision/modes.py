@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ampft.errors import InputError, nearest
+from ampft.errors import InputError, did_you_mean
 
 BASELINE = "fp32"
 
@@ -47,7 +47,7 @@ class Mode:
         return self.storage != "float32"
 
 
-TABLE = {
+MODE_TABLE = {
     mode.name: mode
     for mode in (
         Mode("fp32", "no", "float32", "float32", "fp32"),
@@ -60,15 +60,14 @@ TABLE = {
         Mode("bf16-true-stochastic", "no", "bfloat16", "bfloat16", "bf16", rounding="stochastic"),
     )
 }
-MODES = tuple(TABLE)
+MODES = tuple(MODE_TABLE)
 
 
-def canonical_mode(name: str, *, flag: str = "--mixed_precision") -> str:
+def canonical_mode(name: str) -> str:
     """Return the mode that `name` spells.
 
     Args:
         name: One of `MODES` in upper or lower case, or Accelerate's `no`, which means fp32.
-        flag: The argument that received the name, for the error message.
 
     Raises:
         InputError: `name` is not a mode.
@@ -76,10 +75,10 @@ def canonical_mode(name: str, *, flag: str = "--mixed_precision") -> str:
     mode = name.strip().lower()
     if mode == "no":
         return BASELINE
-    if mode not in TABLE:
+    if mode not in MODE_TABLE:
         raise InputError(
-            f"{flag}: received {name!r}, which is not a precision mode.{nearest(mode, MODES)} "
-            f"Choose one of {', '.join(MODES)} (`no` means {BASELINE})."
+            f"{name!r} is not a precision mode.{did_you_mean(mode, MODES)} Choose one of"
+            f" {', '.join(MODES)} (`no` means {BASELINE})."
         )
     return mode
 

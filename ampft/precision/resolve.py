@@ -12,11 +12,11 @@ from importlib.util import find_spec
 
 import torch
 
-from ampft.errors import InputError, nearest
-from ampft.precision.modes import BASELINE, MODES, TABLE, Mode, canonical_mode
+from ampft.errors import InputError, did_you_mean
+from ampft.precision.modes import BASELINE, MODE_TABLE, MODES, Mode, canonical_mode
 
 FLAG = "--mixed_precision"
-VARIABLE = "ACCELERATE_MIXED_PRECISION"
+ENV_VARIABLE = "ACCELERATE_MIXED_PRECISION"
 
 NATIVE = "native"
 EMULATED = "emulated"
@@ -55,19 +55,19 @@ class Precision:
     reason: str
 
     @property
-    def row(self) -> Mode:
-        """The mode's row in the table of modes."""
-        return TABLE[self.mode]
+    def properties(self) -> Mode:
+        """The properties of the mode, from the table of modes."""
+        return MODE_TABLE[self.mode]
 
     @property
     def accelerate_name(self) -> str:
         """The value of Accelerate's `mixed_precision` for this mode."""
-        return self.row.accelerate_name
+        return self.properties.accelerate_name
 
     @property
     def rounding(self) -> str | None:
         """How updates of 16-bit weights are rounded; None for float32 weights."""
-        return self.row.rounding
+        return self.properties.rounding
 
     @property
     def uses_autocast(self) -> bool:
@@ -110,17 +110,20 @@ def requested_mode(flag: str | None, environ: Mapping[str, str]) -> str:
     Raises:
         InputError: The two name different modes, or one of them is not a mode.
     """
-    inherited = environ.get(VARIABLE, "").strip().lower()
+    inherited = environ.get(ENV_VARIABLE, "").strip().lower()
     if flag is None:
         if inherited in _UNSET:
             return BASELINE
         return _mode_of_variable(inherited)
-    mode = canonical_mode(flag)
-    launcher_modes = {row.accelerate_name for row in TABLE.values()} - {*_UNSET}
+    try:
+        mode = canonical_mode(flag)
+    except InputError as error:
+        raise InputError(f"{FLAG}: {error}") from error
+    launcher_modes = {row.accelerate_name for row in MODE_TABLE.values()} - {*_UNSET}
     if inherited in launcher_modes and inherited != mode:
         raise InputError(
-            f"{FLAG} {flag} disagrees with {VARIABLE}={inherited} (set by accelerate launch, its "
-            f"config file or your shell). Remove one of the two, or set both to the same mode."
+            f"{FLAG} {flag} disagrees with {ENV_VARIABLE}={inherited} (set by accelerate launch, "
+            f"its config file or your shell). Remove one of the two, or set both to the same mode."
         )
     return mode
 
@@ -130,8 +133,8 @@ def _mode_of_variable(value: str) -> str:
         return canonical_mode(value)
     except InputError as error:
         raise InputError(
-            f"{VARIABLE}={value} (set by accelerate launch, its config file or your shell) is not "
-            f"a precision mode.{nearest(value, MODES)} Choose one of {', '.join(MODES)}."
+            f"{ENV_VARIABLE}={value} (set by accelerate launch, its config file or your shell) is "
+            f"not a precision mode.{did_you_mean(value, MODES)} Choose one of {', '.join(MODES)}."
         ) from error
 
 
@@ -162,9 +165,9 @@ def resolve(mode: str, device: torch.device) -> Precision:
     return Precision(
         mode=mode,
         device_type=device.type,
-        storage_dtype=getattr(torch, TABLE[mode].storage),
-        compute_dtype=getattr(torch, TABLE[mode].compute),
-        uses_scaler=TABLE[mode].needs_scaler,
+        storage_dtype=getattr(torch, MODE_TABLE[mode].storage),
+        compute_dtype=getattr(torch, MODE_TABLE[mode].compute),
+        uses_scaler=MODE_TABLE[mode].needs_scaler,
         execution=availability.status,
         reason=availability.reason,
     )
@@ -172,7 +175,7 @@ def resolve(mode: str, device: torch.device) -> Precision:
 
 def survey_modes(device: torch.device) -> tuple[Availability, ...]:
     """Return the availability of each mode on `device`, in the order of `MODES`."""
-    return tuple(_availability(row, device) for row in TABLE.values())
+    return tuple(_availability(row, device) for row in MODE_TABLE.values())
 
 
 def _availability(row: Mode, device: torch.device) -> Availability:

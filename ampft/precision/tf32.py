@@ -28,7 +28,7 @@ PROBE = 1.0 + 2.0**-12
 
 def _settings(precision: Precision) -> dict[tuple[str, str], str]:
     """Return the value of `fp32_precision` for each pair of backend and operator."""
-    on_gpu = "tf32" if precision.row.allows_tf32 else "ieee"
+    on_gpu = "tf32" if precision.properties.allows_tf32 else "ieee"
     return {
         **dict.fromkeys(_CUDA_OPERATORS, on_gpu),
         **dict.fromkeys(_CPU_OPERATORS, "ieee"),
@@ -94,7 +94,7 @@ def verify_float32_policy(precision: Precision, device: torch.device) -> None:
             )
     if device.type == "cuda":
         ran_in_tf32 = float32_product_loses_bits(device)
-        if ran_in_tf32 != precision.row.allows_tf32:
+        if ran_in_tf32 != precision.properties.allows_tf32:
             raise InputError(
                 f"mode {precision.mode}: a float32 product on {device} "
                 f"{'lost' if ran_in_tf32 else 'kept'} the bit that TF32 drops, so something "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
+
 from huggingface_hub import EvalResult, ModelCardData
 
 from ampft.runs.record import RunRecord
@@ -19,7 +21,7 @@ TWO_INPUTS = '{"text": "one text", "text_pair": "another"}'
 def model_card(record: RunRecord, report: Report) -> str:
     """Return the model card: YAML metadata, then Markdown in which labels and names are inert.
 
-    The card names no licence, which is for the publisher of the model to choose. It is not checked
+    The card names no licence, because the publisher of the model chooses it. It is not checked
     with `validate` of huggingface_hub, which would send it to the hub.
 
     Args:
@@ -45,7 +47,7 @@ def _metadata(record: RunRecord, report: Report) -> ModelCardData:
         EvalResult(
             task_type=_pipeline_tag(record),
             dataset_type=record.data.hub_id or "local",
-            dataset_name=metadata_text(record.data.name),
+            dataset_name=metadata_text(_data_name(record)),
             dataset_split=metadata_text(report.split),
             metric_type=metric.kind,
             metric_name=metric.title,
@@ -62,9 +64,22 @@ def _metadata(record: RunRecord, report: Report) -> ModelCardData:
         datasets=record.data.hub_id,
         metrics=list(dict.fromkeys(metric.kind for metric in metrics)),
         tags=["ampft", "mixed-precision", str(mode)],
-        model_name=metadata_text(f"{record.model.name} on {record.data.name}"),
+        model_name=metadata_text(f"{_model_name(record)} on {_data_name(record)}"),
         eval_results=results,
     )
+
+
+def _model_name(record: RunRecord) -> str:
+    """Return the hub id, or the last part of a local path, which can contain a user's name."""
+    return record.model.hub_id or _without_folders(record.model.name)
+
+
+def _data_name(record: RunRecord) -> str:
+    return record.data.hub_id or ", ".join(map(_without_folders, record.data.name.split(", ")))
+
+
+def _without_folders(name: str) -> str:
+    return PurePath(name).name if PurePath(name).is_absolute() else name
 
 
 def _pipeline_tag(record: RunRecord) -> str:
@@ -73,7 +88,7 @@ def _pipeline_tag(record: RunRecord) -> str:
 
 def _introduction(record: RunRecord, report: Report) -> str:
     return (
-        f"# {code(record.model.name)} on {code(record.data.name)}\n\n"
+        f"# {code(_model_name(record))} on {code(_data_name(record))}\n\n"
         f"{prose(record.model.architecture)}, {record.model.parameters / 1e6:.1f} M parameters, "
         f"fine-tuned to distinguish {counted(len(record.label_names), 'class')}. "
         f"On {code(report.split)} ({counted(report.examples, 'example')}): "

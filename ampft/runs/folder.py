@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import errno
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +15,23 @@ from filelock import FileLock, Timeout
 
 from ampft.arguments import ClassifyArguments
 from ampft.errors import InputError
-from ampft.files import is_writable_folder, nearest_existing, write_text
+from ampft.files import (
+    durably_rename,
+    is_writable_folder,
+    nearest_existing,
+    set_default_permissions,
+    write_text,
+)
+from ampft.runs.manifest import (
+    HISTORY_NAME,
+    RECORD_NAME,
+    STAGING_NAME,
+    FilePart,
+    describe_file,
+    refuse_foreign_files,
+    remove_earlier_run,
+)
+from ampft.text.escaping import without_credentials
 from ampft.text.json_io import json_text
 
 if TYPE_CHECKING:
@@ -23,19 +40,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LOCK_NAME = ".lock"
-
-# Overwriting removes these files and those that the record of the earlier run lists, such as its
-# model, so that a folder never mixes two runs.
-RESULT_FILES = (
-    "run.json",
-    "report.txt",
-    "report.json",
-    "predictions.parquet",
-    "predictions_fp32.parquet",
-    "history.jsonl",
-    "history.csv",
-    "README.md",
-)
 
 
 class RunFolder:
@@ -51,17 +55,19 @@ class RunFolder:
 
         Args:
             path: The folder. It and its parents are created if they do not exist.
-            overwrite: Whether the folder may contain files. Only results of runs are removed.
+            overwrite: Whether the folder may contain files. Only the unchanged results of an
+                earlier run are removed.
             keep_files: Whether the folder may contain files and nothing is removed, for a
                 comparison that continues.
 
         Raises:
             InputError: Another process has locked the folder, it is not empty and neither flag is
-                set, or it cannot be created or written.
+                set, it contains files of the user under the names of results, or it cannot be
+                created or written.
         """
         self.path = Path(path)
-        overwrite = overwrite or keep_files
-        check_output_folder(self.path, overwrite=overwrite)
+        self.staged: dict[str, FilePart] = {}
+        check_output_folder(path, overwrite=overwrite, keep_files=keep_files)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock: FileLock | None = _lock(self.path)
@@ -72,13 +78,12 @@ class RunFolder:
             ) from error
         try:
             # Repeated under the lock, because another run may have written in the meantime.
-            _refuse_contents(self.path, overwrite=overwrite)
+            _refuse_contents(self.path, overwrite=overwrite, keep_files=keep_files)
         except InputError:
             self.close()
             raise
         if not keep_files:
-            for name in (*_recorded_files(self.path), *RESULT_FILES):
-                (self.path / name).unlink(missing_ok=True)
+            remove_earlier_run(self.path)
 
     def __enter__(self) -> RunFolder:
         return self
@@ -103,6 +108,49 @@ class RunFolder:
         """Write a JSON file atomically; non-finite numbers become null."""
         return self.write_text(name, json_text(value))
 
+    def stage(self) -> Path:
+        """Return a hidden subfolder for results, which become visible with `publish`."""
+        staging = self.path / STAGING_NAME
+        staging.mkdir(exist_ok=True)
+        return staging
+
+    def has_record(self) -> bool:
+        """Return whether the folder still holds the record that the run wrote at its start."""
+        return (self.path / RECORD_NAME).is_file()
+
+    def check_record(self) -> None:
+        """Check that the folder has not been removed during the run.
+
+        Raises:
+            FileNotFoundError: It has.
+        """
+        if not self.has_record():
+            reason = "the folder was removed or emptied during the run"
+            raise FileNotFoundError(errno.ENOENT, reason, str(self.path))
+
+    def files(self) -> dict[str, FilePart]:
+        """Return the staged or published results and the history, for the record of the run."""
+        history = self.path / HISTORY_NAME
+        return self.staged | ({HISTORY_NAME: describe_file(history)} if history.exists() else {})
+
+    def publish(self) -> None:
+        """Move the staged files, which `staged` lists, into the folder.
+
+        Raises:
+            InputError: The user has created a file of the same name in the meantime.
+        """
+        for name in self.staged:
+            source, target = self.path / STAGING_NAME / name, self.path / name
+            if os.path.lexists(target):
+                raise InputError(
+                    f"--output_dir {self.path}: {name} was created by another program during the "
+                    f"run, whose results are kept in {STAGING_NAME}. Move the results elsewhere."
+                )
+            target.parent.mkdir(parents=True, exist_ok=True)
+            set_default_permissions(source)
+            durably_rename(source, target)
+        shutil.rmtree(self.path / STAGING_NAME)
+
     def close(self) -> None:
         """Release the lock. A second call has no effect."""
         if self._lock is not None:
@@ -110,36 +158,39 @@ class RunFolder:
             self._lock = None
 
 
-def _recorded_files(folder: Path) -> list[str]:
-    """Return the files in the folder that the record of an earlier run lists."""
-    try:
-        names = json.loads((folder / "run.json").read_text(encoding="utf-8"))["files"]
-        return [name for name in names if Path(name).name == name and (folder / name).is_file()]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
-
-
-def check_output_folder(path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+def check_output_folder(
+    path: str | os.PathLike[str], *, overwrite: bool = False, keep_files: bool = False
+) -> None:
     """Check that a run may write to `path`, without creating anything.
 
     Args:
         path: The folder, which need not exist.
         overwrite: Whether the folder may contain files.
+        keep_files: Whether it may contain files that a comparison keeps.
 
     Raises:
-        InputError: The path is a file, another process has locked the folder, or it is not empty
-            and `overwrite` is false.
+        InputError: The path is a URL or a file, another process has locked the folder, it is not
+            empty and neither flag is set, or it contains files of the user under the names of
+            results.
     """
+    if "://" in str(path):
+        raise InputError(
+            f"--output_dir {without_credentials(str(path))}: this is a URL. Name a local folder, "
+            "and copy it after the run."
+        )
     folder = Path(path)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--output_dir {folder}: this is a file. Name a folder.")
-    if (folder / LOCK_NAME).exists():
+    if os.path.lexists(folder / LOCK_NAME):
         _unlock(_lock(folder))
-    _refuse_contents(folder, overwrite=overwrite)
+    _refuse_contents(folder, overwrite=overwrite, keep_files=keep_files)
 
 
-def _refuse_contents(folder: Path, *, overwrite: bool) -> None:
-    if overwrite or not folder.is_dir():
+def _refuse_contents(folder: Path, *, overwrite: bool, keep_files: bool) -> None:
+    if keep_files or not folder.is_dir():
+        return
+    if overwrite:
+        refuse_foreign_files(folder)
         return
     names = sorted(entry.name for entry in folder.iterdir() if entry.name != LOCK_NAME)
     if names:

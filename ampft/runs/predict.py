@@ -14,7 +14,7 @@ import transformers
 
 from ampft.data.sources.files import load_texts
 from ampft.errors import InputError
-from ampft.files import atomic_path
+from ampft.files import special_or_atomic_path
 from ampft.models.packing.families import packing_support
 from ampft.models.packing.install import install_packing
 from ampft.models.pretrained import SAVED_MODEL_FLAG, load_saved
@@ -23,6 +23,7 @@ from ampft.models.weights import cast_in_place
 from ampft.precision.accelerator import make_accelerator, numerics, training_device
 from ampft.precision.modes import canonical_mode
 from ampft.precision.resolve import resolve
+from ampft.runs.manifest import check_files, model_files
 from ampft.runs.record import RunRecord, read_record
 from ampft.tasks import TASKS
 from ampft.tasks.task import forward_logits
@@ -61,12 +62,12 @@ def predict_file(
     if output_file is not None:
         _check_output(Path(output_file), Path(file))
     folder = Path(model)
-    record = _record_of_texts(folder)
+    record = _text_run_record(folder)
     columns = _columns(text_column_names, record.data.input_columns)
     texts = load_texts(Path(file), text_column_names=columns)
     predict = _Predictor(folder, record, mixed_precision, batch_size)
     names = [name for name in texts.column_names if name in columns]
-    target = nullcontext() if output_file is None else atomic_path(Path(output_file))
+    target = nullcontext() if output_file is None else special_or_atomic_path(Path(output_file))
     with predict.numerics, target as path:
         out: IO[str] = sys.stdout if path is None else path.open("w", encoding="utf-8", newline="")
         writer = csv.writer(out, lineterminator="\n")
@@ -94,8 +95,8 @@ class _Predictor:
             tuple(record.label_names), record.arguments
         )
         self._batch_size = batch_size
-        self._tokenizer = load_tokenizer(str(folder), flag=SAVED_MODEL_FLAG)
         model = load_saved(getattr(transformers, kind.model_class), str(folder))
+        self._tokenizer = load_tokenizer(str(folder), flag=SAVED_MODEL_FLAG)
         longest = int(record.arguments["max_seq_length"])
         self._max_length = max_input_length(longest, self._tokenizer, model.config)
         cast_in_place(model, precision.storage_dtype)
@@ -158,7 +159,7 @@ def _columns(requested: str | None, trained: Sequence[str]) -> tuple[str, ...]:
     return columns
 
 
-def _record_of_texts(folder: Path) -> RunRecord:
+def _text_run_record(folder: Path) -> RunRecord:
     if not folder.is_dir():
         raise InputError(f"--model {folder}: not a folder. Name the --output_dir of a run.")
     record = read_record(folder)
@@ -169,4 +170,5 @@ def _record_of_texts(folder: Path) -> RunRecord:
             f"--model {folder}: the model was trained on {record.data.kind}s, and this command "
             "reads only texts. Use transformers.pipeline."
         )
+    check_files(folder, record.files, sorted(model_files(folder, record.files)))
     return record

@@ -59,7 +59,8 @@ def write_predictions(
     metadata = {OUTCOME_KEY: json.dumps({"kind": outcome.kind, **outcome.metadata()}).encode()}
     if groups is not None:
         metadata[GROUPS_KEY] = json.dumps(groups.column).encode()
-    with atomic_path(path) as temporary:
+    # pyarrow takes a relative path with a colon for a URL.
+    with atomic_path(path.absolute()) as temporary:
         writer: pq.ParquetWriter | None = None
         try:
             for start in range(0, len(outcome), rows_per_group):
@@ -83,7 +84,7 @@ def read_predictions(path: Path) -> Outcome:
         InputError: The file is missing or damaged, or was not written by a run.
     """
     try:
-        return _read(pq.ParquetFile(path))
+        return _read(pq.ParquetFile(path.absolute()))
     except (OSError, pa.ArrowException, *FORMAT_ERRORS) as error:
         raise InputError(f"{path}: not the predictions.parquet of a run ({error}).") from error
 

@@ -36,7 +36,7 @@ from ampft.precision.executed import check_storage, dtype_name
 from ampft.precision.resolve import Precision, requested_mode, resolve
 from ampft.runs.folder import choose_folder
 from ampft.tasks.task import Task, make_task
-from ampft.text.numbers import counted
+from ampft.text.numbers import counted, in_epochs
 from ampft.text.terminal import labelled, quiet_libraries
 from ampft.training.auto_micro_batch import fit_micro_batches
 from ampft.training.optimizer import make_optimizer, make_schedule
@@ -319,7 +319,6 @@ def plan_lines(prepared: Prepared) -> list[str]:
     weights = sum(parameter.numel() for parameter in loaded.model.parameters()) / 1e6
     sizes = ", ".join(f"{name} {len(rows)}" for name, rows in task.data.splits.items())
     batches, steps = prepared.step_batches, prepared.total_steps
-    epochs = steps / len(batches)
     processes = counted(batches.world_size, "process")
     micro_batches = counted(batches.micro_batches, "micro-batch")
     micro = batches.effective_batch_size // (batches.world_size * batches.micro_batches)
@@ -341,7 +340,7 @@ def plan_lines(prepared: Prepared) -> list[str]:
         ),
         labelled(
             "steps",
-            f"{steps} = {epochs:.3g} epoch{'s' * (epochs != 1)} x {len(batches)}; effective batch "
+            f"{steps} {in_epochs(steps, len(batches))}; effective batch "
             f"{batches.effective_batch_size} = {processes} x {micro_batches} x {micro}{suffix}",
         ),
     ]

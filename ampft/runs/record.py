@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -19,15 +20,16 @@ from ampft.arguments.classify import BUILT_IN_DEFAULTS
 from ampft.errors import InputError
 from ampft.machine import hardware, versions
 from ampft.runs.folder import RunFolder
+from ampft.runs.manifest import RECORD_NAME, FilePart
 from ampft.runs.memory import PeakMemory
-from ampft.text.json_io import JSONValue, check_schema, from_json, read_json_object
+from ampft.text.escaping import without_credentials
+from ampft.text.json_io import JSONValue, check_schema, from_json, json_values, read_json_object
 
 if TYPE_CHECKING:
     from ampft.precision.resolve import Precision
     from ampft.runs.prepare import Prepared
 
-RECORD_NAME = "run.json"
-SCHEMA = 2
+SCHEMA = 3
 # Contradicted: the first step did not compute in the requested precision.
 STATUSES = ("running", "finished", "diverged", "contradicted", "interrupted")
 
@@ -145,9 +147,10 @@ class RunRecord:
         metrics_chance: Metrics of predicting the class frequencies of `train` for every example.
         metrics_fp32: The same metrics of predictions in fp32; `None` without `--evaluate_fp32`.
         best: Epoch whose weights are kept; `None` before the first evaluation.
-        warnings: What speaks against the result, by the rule of `evaluation.sanity`.
+        warnings: Reasons not to trust the result, by the rule of `evaluation.sanity`.
         reason: Reason why the run stopped early.
-        files: Names of the files in the folder.
+        files: Hash and size of the files that the run wrote, except this record and the files of
+            trackers, by relative path.
         hardware: `ampft.machine.hardware()`.
         versions: `ampft.machine.versions()`.
         started: Start of the run, ISO 8601 in UTC.
@@ -175,7 +178,7 @@ class RunRecord:
     best: BestPart | None = None
     warnings: Mapping[str, str] = field(default_factory=dict)
     reason: str | None = None
-    files: Sequence[str] = ()
+    files: Mapping[str, FilePart] = field(default_factory=dict)
     hardware: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=versions)
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
@@ -186,9 +189,15 @@ class RunRecord:
             raise ValueError(f"status must be one of {STATUSES}, received {self.status!r}")
         object.__setattr__(self, "arguments", redact_secrets(self.arguments))
         object.__setattr__(self, "command", redact_command(self.command))
+        notes = tuple(map(without_credentials, self.data.notes))
+        data = replace(self.data, name=without_credentials(self.data.name), notes=notes)
+        object.__setattr__(self, "data", data)
+        model = replace(self.model, name=without_credentials(self.model.name))
+        object.__setattr__(self, "model", model)
+        object.__setattr__(self, "reason", _without_credentials(self.reason))
 
 
-def first_record(prepared: Prepared) -> RunRecord:
+def initial_record(prepared: Prepared) -> RunRecord:
     """Return the record of a run before its first step."""
     import torch
 
@@ -244,8 +253,22 @@ def _hub_id(name: str | None) -> str | None:
 
 
 def write_record(folder: RunFolder, record: RunRecord) -> Path:
-    """Write run.json atomically, replacing an earlier one."""
-    return folder.write_json(RECORD_NAME, record)
+    """Write run.json atomically, with the hash of its values, replacing an earlier one."""
+    values = cast("dict[str, JSONValue]", json_values(record))
+    return folder.write_json(RECORD_NAME, {**values, "sha256": _values_hash(values)})
+
+
+def _values_hash(values: Mapping[str, JSONValue]) -> str:
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _check_values(values: dict[str, Any]) -> dict[str, Any]:
+    """Return a record without the hash that it must have from schema 3 on."""
+    stored = values.pop("sha256", None)
+    if stored != _values_hash(values):
+        raise ValueError("its values do not have the hash that it states")
+    return values
 
 
 def read_record(folder: Path) -> RunRecord:
@@ -257,30 +280,33 @@ def read_record(folder: Path) -> RunRecord:
     path = folder / RECORD_NAME
     try:
         values = read_json_object(path)
-        if values.get("schema") == 1:
-            values = _upgrade_schema_1(values)
+        if values.get("schema") in (1, 2):
+            return from_json(RunRecord, _upgraded(values), RECORD_NAME)
         check_schema(
             path,
             values,
             SCHEMA,
             "Use the version of ampft that the file names under `versions`.",
         )
-        return from_json(RunRecord, values, RECORD_NAME)
+        return from_json(RunRecord, _check_values(values), RECORD_NAME)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"{folder}: is not the folder of a run, because {RECORD_NAME} is missing or damaged "
-            f"({type(error).__name__}: {error}). Name the --output_dir of a run."
+            f"{folder}: this is not the folder of a run, because {RECORD_NAME} is missing or "
+            f"damaged ({type(error).__name__}: {error}). Name the --output_dir of a run."
         ) from error
 
 
-def _upgrade_schema_1(values: dict[str, Any]) -> dict[str, Any]:
-    """Return a record of schema version 1, which had no tasks, in version 2."""
-    validations = [
-        {"epoch": part.pop("epoch"), "step": part.pop("step"), "metrics": part}
-        for part in values.get("validations", ())
-    ]
-    task = {"text": "text", "image": "images"}[values["data"]["kind"]]
-    return {**values, "validations": validations, "task": task, "schema": SCHEMA}
+def _upgraded(values: dict[str, Any]) -> dict[str, Any]:
+    """Return a record of an earlier schema in the current one."""
+    if values["schema"] == 1:  # there were no tasks
+        validations = [
+            {"epoch": part.pop("epoch"), "step": part.pop("step"), "metrics": part}
+            for part in values.get("validations", ())
+        ]
+        task = {"text": "text", "image": "images"}[values["data"]["kind"]]
+        values = {**values, "validations": validations, "task": task}
+    # Schema 2 listed the names of all files in the folder.
+    return {**values, "files": {}, "schema": SCHEMA}
 
 
 def precision_part(
@@ -335,7 +361,6 @@ REDACTED = "(not recorded)"
 _SECRET_NAME = re.compile(
     r"(^|[_-])(token|secret|password|passwd|api[_-]?key|auth)$", re.IGNORECASE
 )
-_URL_CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+@")
 
 
 def redact_secrets(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -365,4 +390,4 @@ def redact_command(words: Sequence[str]) -> list[str]:
 
 
 def _without_credentials(value: Any) -> Any:
-    return _URL_CREDENTIALS.sub("", value) if isinstance(value, str) else value
+    return without_credentials(value) if isinstance(value, str) else value

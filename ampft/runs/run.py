@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -29,12 +30,13 @@ from ampft.evaluation.sanity import (
     outcome_warnings,
     validation_warnings,
 )
-from ampft.files import is_disk_error
+from ampft.files import is_disk_error, write_text
 from ampft.precision.executed import ExecutedDtypes, contradiction
 from ampft.precision.modes import is_fp32
 from ampft.runs.card import model_card
 from ampft.runs.folder import RunFolder, claim_default_folder
 from ampft.runs.history import History, write_csv
+from ampft.runs.manifest import BEST_NAME, HISTORY_NAME, STAGING_NAME, describe_files
 from ampft.runs.memory import PeakMemory, device_memory, process_memory
 from ampft.runs.predictions import References, write_predictions
 from ampft.runs.prepare import Prepared, plan_lines, with_fitting_micro_batches
@@ -43,17 +45,18 @@ from ampft.runs.record import (
     RunRecord,
     StepIdsHash,
     ValidationPart,
-    first_record,
+    initial_record,
     precision_part,
     write_record,
 )
 from ampft.runs.show import report_with_heading, result_line
 from ampft.tasks.outcome import Outcome, Report
+from ampft.text.json_io import json_text
 from ampft.text.terminal import labelled, print_line
 from ampft.training.best import BestModel
 from ampft.training.first_step import FirstStep
 from ampft.training.out_of_memory import OutOfMemoryRetries, explain_out_of_memory
-from ampft.training.signals import raise_on_sigterm
+from ampft.training.signals import raise_on_termination
 from ampft.training.step import StepOutcome, StepStopped, shared_autocast_cache
 from ampft.training.trackers import tracked_settings
 from ampft.training.utilisation import measure_utilisation
@@ -68,26 +71,26 @@ class Run:
         folder: Output folder, on the main process; None on the others.
         history: History of the optimizer steps.
         best: Best weights so far.
-        record_so_far: Record of the run at its start.
+        initial_record: Record of the run at its start.
         first_step: Measurements of the first step.
         retries: Repeats steps that run out of memory, in smaller micro-batches.
         finished: Whether the results are written.
         validations: Evaluations on the validation split.
-        ids: Hash of the example ids of each step.
-        current: Step batch of the current step.
+        step_ids: Hash of the example ids of each step.
+        current_batch: Step batch of the current step.
     """
 
     prepared: Prepared
     folder: RunFolder | None
     history: History
     best: BestModel
-    record_so_far: RunRecord
+    initial_record: RunRecord
     first_step: FirstStep
     retries: OutOfMemoryRetries
     finished: bool = False
     validations: list[ValidationPart] = field(default_factory=list)
-    ids: StepIdsHash = field(default_factory=StepIdsHash)
-    current: StepBatch | None = None
+    step_ids: StepIdsHash = field(default_factory=StepIdsHash)
+    current_batch: StepBatch | None = None
 
     @property
     def steps(self) -> int:
@@ -103,7 +106,7 @@ class Run:
         """Yield the step batches of an epoch, at most as many as the training has left."""
         remaining = self.prepared.total_steps - self.steps
         for step_batch in self.retries.step_batches.epoch(epoch, stop=remaining):
-            self.current = step_batch
+            self.current_batch = step_batch
             yield step_batch
 
     @contextlib.contextmanager
@@ -144,15 +147,15 @@ class Run:
                 torch.clear_autocast_cache()  # because the weights will change
                 return losses
 
-        self.current, losses = self.retries.gradient(compute_with_shared_cache, step_batch)
+        self.current_batch, losses = self.retries.gradient(compute_with_shared_cache, step_batch)
         return losses
 
     def record(self, outcome: StepOutcome) -> None:
         """Add the current optimizer step to the history."""
-        assert self.current is not None
-        self.ids.update(self.current.effective_ids)
+        assert self.current_batch is not None
+        self.step_ids.update(self.current_batch.effective_ids)
         peak = peak_memory(self.prepared).peak
-        self.history.record(self.current, outcome, None if peak is None else peak / 2**20)
+        self.history.record(self.current_batch, outcome, None if peak is None else peak / 2**20)
 
     def validate(self, model: nn.Module, epoch: int) -> bool:
         """Evaluate on the validation split after an epoch; return whether to stop early."""
@@ -230,28 +233,32 @@ class Run:
         print_line(result_line(record))
 
     def _warnings(self, outcome: Outcome, constant: Outcome) -> dict[str, str]:
-        """Return what speaks against the result.
+        """Return reasons not to trust the result.
 
         Raises:
-            TrainingStopped: The loss exploded, and the predictions are of no use.
+            TrainingStopped: The loss exploded, and the predictions are not better than chance.
         """
         task = self.prepared.task
-        found = {
+        warnings = {
             **loss_warnings(self.history.losses, chance_loss(task)),
             **validation_warnings([part.metrics for part in self.validations]),
             **outcome_warnings(outcome, constant, task),
         }
-        if EXPLODED in found and NOT_BETTER in found:
-            raise TrainingStopped(found[EXPLODED])
-        return found
+        if EXPLODED in warnings and NOT_BETTER in warnings:
+            raise TrainingStopped(warnings[EXPLODED])
+        return warnings
 
     def record_stop(self, status: str, reason: str) -> None:
         """Record why the run stopped early; the other files in its folder remain."""
         if self.folder is None or self.finished:
             return
         self.best.path.unlink(missing_ok=True)
+        if not self.folder.staged:
+            shutil.rmtree(self.folder.path / STAGING_NAME, ignore_errors=True)
         with contextlib.suppress(OSError):  # the full disk itself is reported
-            write_record(self.folder, replace(self._record(status), reason=reason))
+            self.folder.check_record()
+            record = replace(self._record(status), reason=reason, files=self.folder.files())
+            write_record(self.folder, record)
 
     def _check_executed(self, executed: ExecutedDtypes) -> None:
         message = contradiction(self.prepared.precision, executed)
@@ -263,10 +270,11 @@ class Run:
         assert self.folder is not None
         accelerator = self.prepared.accelerator
         unwrapped: Any = accelerator.unwrap_model(model, keep_torch_compile=False)
-        unwrapped.save_pretrained(self.folder.path)
-        self.prepared.task.save_processor(self.folder.path)
+        stage = self.folder.stage()
+        unwrapped.save_pretrained(stage)
+        self.prepared.task.save_processor(stage)
         if self.prepared.args.history_csv:
-            write_csv(self.folder / "history.jsonl", self.folder / "history.csv")
+            write_csv(self.folder / HISTORY_NAME, stage / "history.csv")
 
     def _predict(self, model: nn.Module, split: str, *, in_mode: bool = True) -> Outcome:
         """Predict a split; in the mode of the run, the dtypes of the first batch are checked."""
@@ -314,7 +322,7 @@ class Run:
     def _record(self, status: str) -> RunRecord:
         executed, best = self.first_step.executed, self.best
         return replace(
-            self.record_so_far,
+            self.initial_record,
             status=status,
             precision=precision_part(
                 self.prepared.precision,
@@ -323,12 +331,12 @@ class Run:
                 lost_updates=self.history.lost_updates(),
             ),
             steps=replace(
-                self.record_so_far.steps,
+                self.initial_record.steps,
                 applied=self.steps - self.history.skipped,
                 skipped=self.history.skipped,
                 micro_batches=self.retries.step_batches.micro_batches,
             ),
-            example_ids_sha256=self.ids.hexdigest(),
+            example_ids_sha256=self.step_ids.hexdigest(),
             random_state_sha256=self.first_step.random_state,
             timings=self.history.timings() if self.steps else {},
             memory=self._memory(),
@@ -359,27 +367,26 @@ def open_run(prepared: Prepared) -> Iterator[Run]:
         print_line("\n".join(plan_lines(prepared)))
     output_dir = claim_default_folder(args, prepared.precision.mode, accelerator, chosen)
     folder = RunFolder(output_dir, overwrite=args.overwrite_output_dir) if main else None
-    history_path = None if folder is None else folder / "history.jsonl"
+    history_path = None if folder is None else folder / HISTORY_NAME
+    record = initial_record(prepared)
+    if folder is not None:  # before any other file, which a later run then knows as a result
+        write_record(folder, record)
     with (
         folder or contextlib.nullcontext(),
         History(history_path, accelerator, prepared.total_steps) as history,
     ):
         if args.with_tracking:
             accelerator.init_trackers("ampft", config=tracked_settings(asdict(args)))
-        best = BestModel(
-            output_dir / ".best.safetensors", prepared.best_metric, args.early_stopping_patience
-        )
+        best = BestModel(output_dir / BEST_NAME, prepared.best_metric, args.early_stopping_patience)
         run = Run(
             prepared,
             folder,
             history,
             best,
-            first_record(prepared),
+            record,
             FirstStep(prepared.precision),
             _retries(prepared, history.write),
         )
-        if folder is not None:
-            write_record(folder, run.record_so_far)
         with _record_early_stop(run, output_dir):
             yield run
 
@@ -387,7 +394,7 @@ def open_run(prepared: Prepared) -> Iterator[Run]:
 @contextlib.contextmanager
 def _record_early_stop(run: Run, output_dir: Path) -> Iterator[None]:
     """Record why the run stopped, if it does not finish."""
-    with raise_on_sigterm():
+    with raise_on_termination():
         try:
             with explain_out_of_memory():
                 yield
@@ -396,12 +403,17 @@ def _record_early_stop(run: Run, output_dir: Path) -> Iterator[None]:
             raise
         except BaseException as error:
             run.record_stop("interrupted", f"{type(error).__name__}: {error}")
-            if is_disk_error(error):
+            if is_disk_error(error) or not _has_record(run):
                 raise InputError(
                     f"--output_dir {output_dir}: the folder cannot be written ({error}), so the "
-                    "run stopped. Free disk space or name another folder."
+                    "run stopped. Free disk space, keep the folder, or name another one."
                 ) from error
             raise
+
+
+def _has_record(run: Run) -> bool:
+    """Return whether the folder of the run still exists, as far as this process writes to it."""
+    return run.folder is None or run.folder.has_record()
 
 
 def write_results(
@@ -417,7 +429,7 @@ def write_results(
     """Write report, predictions, model card and, last, the record of a finished run.
 
     Args:
-        folder: Folder that already holds the history and the saved model.
+        folder: Folder that holds the history, and in its stage the saved model.
         record: Record of the run; `files` is filled in here.
         report: Report of the final evaluation.
         outcome: Outcome of the final evaluation.
@@ -426,15 +438,22 @@ def write_results(
         groups: Groups of examples, as for `write_predictions`.
     """
     selected = bool(record.metrics.get("selected"))
-    folder.write_text("report.txt", report_with_heading(report, selected=selected))
-    folder.write_json("report.json", {**report.as_dict(), "selected": selected})
-    write_predictions(folder / "predictions.parquet", outcome, references, groups=groups)
+    stage = folder.stage()
+    write_text(stage / "report.txt", report_with_heading(report, selected=selected))
+    write_text(stage / "report.json", json_text({**report.as_dict(), "selected": selected}))
+    write_predictions(stage / "predictions.parquet", outcome, references, groups=groups)
     if outcome_fp32 is not None:
-        path = folder / "predictions_fp32.parquet"
+        path = stage / "predictions_fp32.parquet"
         write_predictions(path, outcome_fp32, references, groups=groups)
-    folder.write_text("README.md", model_card(record, report))
-    names = {path.name for path in folder.path.iterdir() if not path.name.startswith(".")}
-    write_record(folder, replace(record, files=sorted(names | {"run.json"})))
+    write_text(stage / "README.md", model_card(record, report))
+    folder.check_record()
+    folder.staged = describe_files(stage)
+    record = replace(record, files=folder.files())
+    # Even if the run is killed during the next line, a later run knows which files are results.
+    write_record(folder, replace(record, status="running"))
+    folder.publish()
+    folder.check_record()
+    write_record(folder, record)
 
 
 def peak_memory(prepared: Prepared) -> PeakMemory:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ampft.errors import InputError
+from ampft.runs.history import read_history
+from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, check_files
 from ampft.runs.memory import PeakMemory
-from ampft.runs.record import RECORD_NAME, RunRecord, read_record
+from ampft.runs.record import RunRecord, read_record
 from ampft.tasks import TASKS
 from ampft.tasks.outcome import Problem, Report, headline
 from ampft.text.escaping import inert
-from ampft.text.json_io import read_json_object
+from ampft.text.json_io import JSONValue, read_json_object
 from ampft.text.numbers import byte_size, counted, duration
 
 REPORT_NAME = "report.json"
@@ -29,31 +33,44 @@ def format_run(folder: str | os.PathLike[str]) -> str:
     path = Path(folder)
     if not path.is_dir():
         raise InputError(
-            f"RUN {path}: is not a folder. Name the --output_dir of a run, which holds "
+            f"RUN {path}: this is not a folder. Name the --output_dir of a run, which holds "
             f"{RECORD_NAME} and {REPORT_NAME}."
         )
     record = read_record(path)
     report = read_report(path, record)
     selected = bool(record.metrics.get("selected"))
     table = "" if report is None else f"{report_with_heading(report, selected=selected)}\n"
-    warnings = "".join(f"warning: {inert(text)}\n" for text in record.warnings.values())
-    return f"{heading(record)}\n\n{table}{warnings}{closing_line(record, report)}"
+    if record.status == "running" and (path / HISTORY_NAME).is_file():
+        record = _with_steps_of_history(record, read_history(path / HISTORY_NAME))
+    notes = [f"warning: {inert(text)}\n" for text in record.warnings.values()]
+    if record.metrics_chance is not None:
+        chance = headline(problem_of(record), record.metrics_chance)
+        notes.insert(0, f"chance: {chance}, from the class frequencies of train\n")
+    return f"{heading(record)}\n\n{table}{''.join(notes)}{closing_line(record, report)}"
+
+
+def _with_steps_of_history(record: RunRecord, rows: Sequence[Mapping[str, JSONValue]]) -> RunRecord:
+    """Return the record of a run that was killed, with the steps that its history contains."""
+    skipped = sum(bool(row.get("skipped")) for row in rows)
+    steps = replace(record.steps, applied=len(rows) - skipped, skipped=skipped)
+    return replace(record, steps=steps)
 
 
 def read_report(folder: Path, record: RunRecord) -> Report | None:
     """Read report.json; return `None` if the run has not written one.
 
     Raises:
-        InputError: The file is not the report of a run.
+        InputError: The file is not the report of this run.
     """
     path = folder / REPORT_NAME
+    check_files(folder, record.files, [REPORT_NAME])
     if not path.exists():
         return None
     try:
         return problem_of(record).report_type.from_dict(read_json_object(path))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
-            f"{path}: is not the report of a run ({type(error).__name__}: {error})."
+            f"{path}: this is not the report of a run ({type(error).__name__}: {error})."
         ) from error
 
 

@@ -35,7 +35,7 @@ def parse_class_weights(
         weights = []
     if len(weights) != len(counts) or not all(0 < weight < np.inf for weight in weights):
         raise InputError(
-            f"--class_weights: received {requested!r}; allowed are 'balanced', or {len(counts)} "
+            f"--class_weights: received {requested!r}; use 'balanced' or {len(counts)} "
             "positive numbers separated by commas, in the order of the labels."
         )
     return np.array(weights, dtype=np.float32)

@@ -18,6 +18,7 @@ from ampft.data.dataset import ClassificationData
 from ampft.data.steps import IntArray
 from ampft.errors import InputError
 from ampft.models.pretrained import (
+    check_model_name,
     enable_gradient_checkpointing,
     load_pretrained,
     loading_error,
@@ -154,10 +155,11 @@ def _load_processor(size: tuple[int, int], settings: TaskSettings) -> Any:
     if settings.model_name_or_path is None:
         if size != (8, 8):
             raise InputError(
-                f"--model_name_or_path: missing; the default {SMALL_VIT} needs images of 8 x 8 "
+                f"--model_name_or_path is missing: the default {SMALL_VIT} needs images of 8 x 8 "
                 f"pixels, and these have {size[0]} x {size[1]}. Name an image model."
             )
         return ViTImageProcessorPil(size={"height": 8, "width": 8})
+    check_model_name(settings.model_name_or_path)
     try:
         return AutoImageProcessor.from_pretrained(
             settings.model_name_or_path, trust_remote_code=settings.trust_remote_code

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -140,15 +141,8 @@ class MultiLabelPredictions:
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics that are functions of sums, and the calibration error."""
-        totals = self.sums(MICRO_F1.name).totals()
-        means = {metric.name for metric in MEANS}
-        return {
-            **{
-                name: float(m.from_sums(totals)) for name, m in METRICS.items() if name not in means
-            },
-            **{metric.name: metric.value(self.sums(metric.name)) for metric in MEANS},
-            "expected_calibration_error": self.calibration_error(),
-        }
+        values = {name: metric.value(self.sums(name)) for name, metric in METRICS.items()}
+        return {**values, "expected_calibration_error": self.calibration_error()}
 
     def calibration_error(self) -> float:
         """Return the expected calibration error over all n * K decisions, 15 bins."""
@@ -159,6 +153,10 @@ class MultiLabelPredictions:
         """Return the sums of which `metric` is a function."""
         if metric in {mean.name for mean in MEANS}:
             return mean_sums(self.case_values(metric))
+        return self._class_counts
+
+    @cached_property
+    def _class_counts(self) -> CaseSums:
         return class_count_sums(self.labels, self.predicted)
 
     def case_values(self, metric: str) -> npt.NDArray[np.float64]:

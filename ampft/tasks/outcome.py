@@ -285,7 +285,7 @@ def check_names(label_names: Sequence[str]) -> None:
         )
 
 
-def check_census(ids: IntArray, n: int) -> None:
+def check_ids_complete(ids: IntArray, n: int) -> None:
     """Check that `ids` contains each of 0..n-1 exactly once, in any order.
 
     Args:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -15,13 +15,14 @@ import numpy.typing as npt
 
 from ampft.metrics.calibration import calibration_sums, expected_calibration_error
 from ampft.metrics.scores import (
+    MAX_MATRIX_CLASSES,
     Scores,
     average_scores,
     case_brier_scores,
     case_log_losses,
     class_scores,
     confusion,
-    report_table,
+    confusion_counts,
     scalar_scores,
 )
 from ampft.metrics.sums import (
@@ -37,20 +38,17 @@ from ampft.metrics.sums import (
     single_label_sums,
 )
 from ampft.tasks.class_weights import parse_class_weights
+from ampft.tasks.classification_report import ClassificationReport
 from ampft.tasks.outcome import (
     FloatArray,
-    HubMetric,
     IntArray,
-    check_census,
+    check_ids_complete,
     check_names,
     check_shapes,
     label_arguments,
     probability_column,
     read_probabilities,
-    score_cells,
 )
-from ampft.text.json_io import from_json
-from ampft.text.tables import Cell, Name, Table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,6 +59,8 @@ if TYPE_CHECKING:
 # A float32 softmax over K classes sums to one within K * 2^-23. This tolerance allows thousands of
 # classes and still detects logits passed as probabilities.
 SUM_TOLERANCE = 1e-3
+
+MAX_COMPARED_CLASSES = 1000  # with a confusion matrix, which then has 8 MB
 
 LOG_LOSS = mean_metric("log_loss", "log loss")
 BRIER = mean_metric("brier", "Brier score")
@@ -109,7 +109,7 @@ class Predictions:
         if n == 0:
             raise ValueError(f"the split {self.split!r} has no examples to report on")
         check_names(self.label_names)
-        check_census(self.example_ids, n)
+        check_ids_complete(self.example_ids, n)
         if np.any(np.diff(self.example_ids) < 0):
             raise ValueError("example_ids must ascend: sort them together with the predictions")
         self._check_values()
@@ -192,8 +192,10 @@ class Predictions:
         """Return precision, recall, F1 and support of each class."""
         return class_scores(self.labels, self.predicted, len(self.label_names))
 
-    def confusion(self) -> IntArray:
-        """Return (K, K) counts: row = label, column = prediction."""
+    def confusion(self) -> IntArray | None:
+        """Return (K, K) counts: row = label, column = prediction; None for very many classes."""
+        if len(self.label_names) > MAX_COMPARED_CLASSES:
+            return None
         return confusion(self.labels, self.predicted, len(self.label_names))
 
     def calibration(self, bins: int) -> npt.NDArray[np.float64]:
@@ -250,116 +252,9 @@ class Predictions:
                 )
 
 
-@dataclass(frozen=True)
-class ClassificationReport:
-    """All metrics of one split whose examples have one label each.
-
-    Attributes:
-        split: Name of the split.
-        label_names: The K class names; the rows of `per_class` and of `confusion_matrix`.
-        per_class: Scores of each class; a class absent from the split has support 0.
-        accuracy: Share of correct examples.
-        macro_avg: Mean over the classes of the label map.
-        weighted_avg: Mean over the classes, weighted by support.
-        balanced_accuracy: Mean recall of the classes that the split has.
-        cohen_kappa: Agreement beyond chance; None if undefined (only one class).
-        matthews: Matthews correlation coefficient.
-        log_loss: Mean negative log likelihood, nats.
-        brier: Mean over the examples of the sum of squares over the classes, in [0, 2].
-        expected_calibration_error: Expected calibration error with 15 bins of equal width, in
-            [0, 1].
-        confusion_matrix: (K, K) counts, row = true class, column = predicted class.
-    """
-
-    split: str
-    label_names: tuple[str, ...]
-    per_class: tuple[Scores, ...]
-    accuracy: float
-    macro_avg: Scores
-    weighted_avg: Scores
-    balanced_accuracy: float
-    cohen_kappa: float | None
-    matthews: float
-    log_loss: float
-    brier: float
-    expected_calibration_error: float
-    confusion_matrix: tuple[tuple[int, ...], ...]
-
-    @property
-    def macro_f1(self) -> float:
-        """Mean F1 over the classes."""
-        return self.macro_avg.f1
-
-    @property
-    def examples(self) -> int:
-        """Number of examples of the split."""
-        return self.macro_avg.support
-
-    def metrics(self) -> dict[str, float | None]:
-        """Return the scalar metrics by name."""
-        averages = {
-            f"{name}_{part}": getattr(scores, part)
-            for name, scores in (("macro", self.macro_avg), ("weighted", self.weighted_avg))
-            for part in ("precision", "recall", "f1")
-        }
-        flat = ("cohen_kappa", "matthews", "log_loss", "brier", "expected_calibration_error")
-        return {
-            "accuracy": self.accuracy,
-            "balanced_accuracy": self.balanced_accuracy,
-            **averages,
-            **{name: getattr(self, name) for name in flat},
-        }
-
-    def text(self) -> str:
-        """Return the table of `sklearn.metrics.classification_report` with digits=3."""
-        return report_table(self.confusion_matrix, self.label_names)
-
-    def tables(self) -> tuple[Table, ...]:
-        """Return the scores of the classes, with the other metrics in the note."""
-        rows: list[tuple[Cell, ...]] = [
-            (Name(name), *score_cells(scores))
-            for name, scores in zip(self.label_names, self.per_class, strict=True)
-        ]
-        averages = {"macro average": self.macro_avg, "weighted average": self.weighted_avg}
-        others = {
-            "balanced accuracy": self.balanced_accuracy,
-            "Cohen's kappa": self.cohen_kappa,
-            "Matthews correlation": self.matthews,
-            "log loss (nats)": self.log_loss,
-            "Brier score (0 to 2)": self.brier,
-            "expected calibration error (15 bins)": self.expected_calibration_error,
-        }
-        listed = (
-            f"{name} {'undefined' if v is None else f'{v:.4f}'}" for name, v in others.items()
-        )
-        return (
-            Table(
-                header=("class", "precision", "recall", "F1", "support"),
-                rows=(*rows, *((name, *score_cells(scores)) for name, scores in averages.items())),
-                note=f"Also: {', '.join(listed)}.",
-            ),
-        )
-
-    def hub_metrics(self) -> tuple[HubMetric, ...]:
-        """Return accuracy and macro F1."""
-        return (
-            HubMetric("accuracy", "Accuracy", self.accuracy),
-            HubMetric("f1", "Macro F1", self.macro_f1, {"average": "macro"}),
-        )
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the report as JSON values; `from_dict` is the inverse."""
-        return {"examples": self.examples, **asdict(self), **self.metrics()}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> ClassificationReport:
-        """Return the report from the result of `as_dict`.
-
-        Raises:
-            ValueError: A field is missing or of another type.
-        """
-        names = cls.__dataclass_fields__
-        return from_json(cls, {k: v for k, v in values.items() if k in names}, "report")
+def as_tuples(counts: IntArray) -> tuple[tuple[int, ...], ...]:
+    """Return the rows of (m, k) counts as tuples."""
+    return tuple(map(tuple, counts.tolist()))
 
 
 def classification_report(predictions: Predictions) -> ClassificationReport:
@@ -370,6 +265,7 @@ def classification_report(predictions: Predictions) -> ClassificationReport:
     """
     labels, predicted = predictions.labels, predictions.predicted
     classes = len(predictions.label_names)
+    large = classes > MAX_MATRIX_CLASSES
     rows = class_scores(labels, predicted, classes)
     flat = scalar_scores(labels, predicted, classes)
     return ClassificationReport(
@@ -387,7 +283,8 @@ def classification_report(predictions: Predictions) -> ClassificationReport:
         expected_calibration_error=expected_calibration_error(
             predictions.confidence, predictions.correct
         ),
-        confusion_matrix=tuple(map(tuple, confusion(labels, predicted, classes).tolist())),
+        confusion_matrix=None if large else as_tuples(confusion(labels, predicted, classes)),
+        confusion_counts=as_tuples(confusion_counts(labels, predicted)) if large else None,
     )
 
 

@@ -210,7 +210,7 @@ def make_task(data: ClassificationData, settings: TaskSettings) -> Task:
     kind = TASKS[name]
     if kind.data_kind != data.kind:
         raise InputError(
-            f"--task {name}: needs {kind.data_kind} data, but {data.name} contains {data.kind} "
+            f"--task {name} needs {kind.data_kind} data, but {data.name} contains {data.kind} "
             "data. Remove the flag, or use other data."
         )
     labels = {split: data.labels(split) for split in data.splits}

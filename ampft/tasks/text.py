@@ -68,6 +68,7 @@ class TextInputs:
     model_name: str
     tokenizer: Any = field(repr=False)
     tokens: Mapping[str, TextExamples] = field(repr=False)
+    max_length: int
 
     def examples(self, split: str) -> TextExamples:
         """Return the tokens of a split."""
@@ -101,9 +102,9 @@ class TextInputs:
             return ()
         return (
             f"its results depend on padding: logits of a padded batch differ by {difference:.1%} "
-            "from those of each text alone, so that gradients and predictions depend on how texts "
-            "are batched. With --per_device_train_batch_size 1 and --per_device_eval_batch_size 1 "
-            "they do not",
+            "from those of each text by itself, so that gradients and predictions depend on how "
+            "texts are batched. With --per_device_train_batch_size 1 and "
+            "--per_device_eval_batch_size 1 they do not",
         )
 
     def _remove_padding(self, model: Any, *, requested: bool) -> tuple[bool, str]:
@@ -126,7 +127,8 @@ class TextInputs:
         return cast("Mapping[str, Sequence[str]]", columns)
 
     def save_processor(self, folder: Path) -> None:
-        """Save the tokenizer."""
+        """Save the tokenizer, which truncates as in training when it is asked to truncate."""
+        self.tokenizer.model_max_length = self.max_length
         self.tokenizer.save_pretrained(folder)
 
 
@@ -138,8 +140,8 @@ def prepare_inputs(data: ClassificationData, settings: TaskSettings) -> TextInpu
             vocabulary or no padding token.
     """
     model_path, model_name = default_model(settings.model_name_or_path)
-    tokenizer = load_tokenizer(model_path, trust_remote_code=settings.trust_remote_code)
     config = load_config(model_path, trust_remote_code=settings.trust_remote_code)
+    tokenizer = load_tokenizer(model_path, trust_remote_code=settings.trust_remote_code)
     max_length = max_input_length(settings.max_seq_length, tokenizer, config)
     collator = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=settings.pad_to_multiple_of)
     tokens, notes = {}, []
@@ -149,7 +151,7 @@ def prepare_inputs(data: ClassificationData, settings: TaskSettings) -> TextInpu
             share = f"{truncated} of {len(lengths)} texts ({truncated / len(lengths):.1%})"
             notes.append(f"{name}: {share} truncated to {max_length} tokens")
         tokens[name] = TextExamples(rows, lengths, collator)
-    return TextInputs(data, tuple(notes), model_path, model_name, tokenizer, tokens)
+    return TextInputs(data, tuple(notes), model_path, model_name, tokenizer, tokens, max_length)
 
 
 def _tokenize(

@@ -11,6 +11,13 @@ HOSTILE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 SPELLING_JOINERS = frozenset("\u200c\u200d")
 _SPACES = re.compile(r"[ \t\r\n\f\v]+")
 
+# pathlib joins the two slashes.
+_URL_CREDENTIALS = re.compile(r"(\w\w:/{1,2})[^/\s@]+@")
+_URL_SECRET = re.compile(
+    r"(?<=[?&])([\w.-]*(?:token|secret|password|passwd|key|signature|sig|credential|auth))=[^&\s#]+",
+    re.IGNORECASE,
+)
+
 
 def is_hostile(character: str) -> bool:
     """Return whether a character moves, hides or reverses the text around it."""
@@ -22,6 +29,16 @@ def is_hostile(character: str) -> bool:
 def inert(text: str) -> str:
     """Return `text` on one line, with control and direction characters escaped."""
     return "".join(_escaped(c) if is_hostile(c) else c for c in text)
+
+
+def inert_lines(text: str) -> str:
+    """Return `text` with each of its lines made inert."""
+    return "\n".join(map(inert, text.split("\n")))
+
+
+def without_credentials(text: str) -> str:
+    """Return `text` without the passwords and tokens of the URLs in it."""
+    return _URL_SECRET.sub(r"\1=REDACTED", _URL_CREDENTIALS.sub(r"\1", text))
 
 
 def one_line(text: str) -> str:

@@ -85,8 +85,8 @@ def check_schema(path: Path, values: Mapping[str, Any], schema: int, remedy: str
     actual = values.get("schema")
     if actual != schema:
         raise InputError(
-            f"{path}: has schema version {actual!r}, but this version of ampft reads {schema}. "
-            f"{remedy}"
+            f"{path}: the file has schema version {actual!r}, but this version of ampft reads "
+            f"{schema}. {remedy}"
         )
 
 

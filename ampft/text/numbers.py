@@ -191,6 +191,16 @@ def duration(seconds: float) -> str:
     return f"{rounded // 3600} h {rounded % 3600 // 60:02d} min"
 
 
+def in_epochs(steps: int, steps_per_epoch: int) -> str:
+    """Return "= 2 epochs x 9", "= about 2.3 epochs x 9" or "of the 9 of one epoch"."""
+    epochs, rest = divmod(steps, steps_per_epoch)
+    if not epochs:
+        return f"of the {steps_per_epoch} of one epoch"
+    if rest:
+        return f"= about {steps / steps_per_epoch:.1f} epochs x {steps_per_epoch}"
+    return f"= {epochs} epoch{'s' * (epochs != 1)} x {steps_per_epoch}"
+
+
 def byte_size(number: int) -> str:
     """Return a number of bytes as "512 MiB" or "1.93 GiB"."""
     return f"{number / 2**20:.0f} MiB" if number < 2**30 else f"{number / 2**30:.2f} GiB"

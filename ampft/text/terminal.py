@@ -1,24 +1,85 @@
-"""Terminal output: lines above a progress bar, wrapped text, and libraries kept quiet."""
+"""Terminal output: lines above a progress bar, wrapped text, errors, libraries kept quiet."""
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import textwrap
+import time
 import warnings
+from collections.abc import Callable
+
+from ampft.errors import InputError, TrainingStopped
+from ampft.files import is_disk_error, is_path_error
+from ampft.text.escaping import inert_lines, without_credentials
 
 WIDTH, INDENT = 100, 11
+SECONDS_BEFORE_OTHER_RANKS = 5.0
+EXIT_CODES: dict[type[Exception], int] = {InputError: 2, TrainingStopped: 3}
+
+
+def run_main(main: Callable[[], None]) -> int:
+    """Call `main` and turn the errors of `ampft.errors` into a message on stderr and an exit code.
+
+    Args:
+        main: Body of a script or command. Any other exception is a bug and is not caught.
+
+    Returns:
+        0 if `main` returned, 130 after Ctrl-C, and otherwise the exit code of the error.
+    """
+    _prepare_streams()
+    try:
+        if sys.flags.optimize > 1:
+            raise InputError(
+                "python -OO or PYTHONOPTIMIZE=2 removes docstrings, without which transformers"
+                " loads no model. Use python, or python -O."
+            )
+        main()
+    except tuple(EXIT_CODES) as error:
+        rank = os.environ.get("RANK", "0")
+        if rank != "0":
+            # If rank 0 reports the same error, the launcher ends this process before it prints.
+            time.sleep(SECONDS_BEFORE_OTHER_RANKS)
+        message = inert_lines(without_credentials(str(error)))
+        print(f"{f'[rank {rank}] ' if rank != '0' else ''}error: {message}", file=sys.stderr)
+        return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
+    except (OSError, ValueError) as error:
+        if isinstance(error, BrokenPipeError) or not (is_disk_error(error) or is_path_error(error)):
+            raise
+        remedy = (
+            "Free disk space, or set TMPDIR to a folder on another disk."
+            if is_disk_error(error)
+            else "Name another path."
+        )
+        print(f"error: {inert_lines(str(error))}. {remedy}", file=sys.stderr)
+        return EXIT_CODES[InputError]
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        return 130  # 128 + SIGINT, as shells count
+    return 0
+
+
+def _prepare_streams() -> None:
+    """Make sure that printing never raises."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by the caller
+            setattr(sys, name, io.TextIOWrapper(io.FileIO(os.devnull, "w"), encoding="utf-8"))
+        elif isinstance(stream, io.TextIOWrapper):
+            # Without Unicode support the terminal shows escapes.
+            stream.reconfigure(errors="backslashreplace")
 
 
 def print_line(text: str) -> None:
-    """Print `text` on standard output, above any progress bar.
+    """Print `text` on standard output, above any progress bar, with hostile characters escaped.
 
     If the reader of a pipe has closed it, as `head` does, output stops and the program continues.
     """
     from tqdm import tqdm
 
     try:
-        tqdm.write(text, file=sys.stdout)
+        tqdm.write(inert_lines(text), file=sys.stdout)
         sys.stdout.flush()
     except BrokenPipeError:
         discard_output()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from ampft.files import set_default_permissions
 from ampft.metrics.sums import Metric
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class BestModel:
                 for name, tensor in weights.items()
             }
             save_file(unshared, self.path)
-            self.path.chmod(0o644)  # safetensors makes it readable only by its owner
+            set_default_permissions(self.path)
         return True
 
     @property

@@ -15,7 +15,7 @@ from ampft.training.bfloat16_adamw import COMPENSATION
 MEASURED_EVERY = 10
 # Models with more weights than this are sampled, to save memory and time: every 101st weight of
 # each tensor. The stride is prime, so that it visits all columns of a matrix.
-SAMPLED_FROM, STRIDE = 1_000_000, 101
+MIN_SAMPLED_WEIGHTS, STRIDE = 1_000_000, 101
 
 
 class _Snapshot(NamedTuple):
@@ -33,7 +33,7 @@ def step_measuring_lost_updates(optimizer: Any, *, step: int) -> float | None:
 
     Args:
         optimizer: AdamW, prepared or not.
-        step: Number of this step, from 1.
+        step: Number of this step, counted from 1.
 
     Returns:
         Number of lost updates divided by that of non-zero updates, 0 to 1. None if nothing is
@@ -45,7 +45,7 @@ def step_measuring_lost_updates(optimizer: Any, *, step: int) -> float | None:
         optimizer.step()
         return None
     weights = sum(p.numel() for group in plain.param_groups for p in group["params"])
-    stride = STRIDE if weights > SAMPLED_FROM else 1
+    stride = STRIDE if weights > MIN_SAMPLED_WEIGHTS else 1
     snapshots = [
         _Snapshot(group, parameter, [t.clone() for t in _stored(plain, parameter, stride)])
         for group in plain.param_groups

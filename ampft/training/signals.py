@@ -8,14 +8,22 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def raise_on_sigterm() -> Iterator[None]:
-    """Make SIGTERM raise `SystemExit`, so that the end of the run is recorded."""
+def raise_on_termination() -> Iterator[None]:
+    """Make SIGTERM and SIGHUP raise `SystemExit`, so that the end of the run is recorded.
+
+    SIGHUP, which a closed terminal sends, stays ignored under `nohup`.
+    """
 
     def stop(number: int, frame: object) -> None:
         raise SystemExit(128 + number)  # as shells count
 
-    previous = signal.signal(signal.SIGTERM, stop)
+    numbers = [signal.SIGTERM, *filter(None, [getattr(signal, "SIGHUP", None)])]
+    previous = {number: signal.getsignal(number) for number in numbers}
+    for number in numbers:
+        if number == signal.SIGTERM or previous[number] != signal.SIG_IGN:
+            signal.signal(number, stop)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number in numbers:
+            signal.signal(number, previous[number])

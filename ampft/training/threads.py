@@ -12,6 +12,7 @@ import torch
 
 from ampft.errors import InputError
 
+MOST_THREADS_PER_CORE = 16  # more cannot be useful, and 100,000 cannot be created
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")
 
 
@@ -22,7 +23,7 @@ def restore_cpu_threads(
 
     `accelerate launch` without a config file sets `OMP_NUM_THREADS=1` on a CPU, which halves the
     speed on two cores. If it did so and a single process trains, all physical cores are used. A
-    user's own `OMP_NUM_THREADS=1` cannot be distinguished from this; `--cpu_threads 1` can.
+    user's own `OMP_NUM_THREADS`, which the launcher passes on, is respected.
 
     Args:
         requested: Number of threads from `--cpu_threads`; None for the rule above.
@@ -30,22 +31,42 @@ def restore_cpu_threads(
         num_processes: Number of processes that train together and share the cores.
 
     Raises:
-        InputError: `requested` is less than one.
+        InputError: `requested` is less than one, or far more than there are cores.
     """
     if requested is not None:
         if requested < 1:
-            raise InputError(f"--cpu_threads {requested}: must be 1 or more.")
+            raise InputError(f"--cpu_threads: received {requested}; it must be at least 1.")
+        most = MOST_THREADS_PER_CORE * (psutil.cpu_count() or 1)
+        if requested > most:
+            raise InputError(
+                f"--cpu_threads {requested}: this machine has {psutil.cpu_count()} cores, and at "
+                f"most {most} threads are allowed. Use one thread per core."
+            )
         torch.set_num_threads(requested)
-    elif num_processes == 1 and launcher_set_one_thread(environ):
+    elif num_processes == 1 and launcher_set_one_thread(environ, parent_environment()):
         torch.set_num_threads(usable_cores())
     return torch.get_num_threads()
 
 
-def launcher_set_one_thread(environ: Mapping[str, str]) -> bool:
-    """Return whether `accelerate launch` limited this process to one thread."""
+def launcher_set_one_thread(environ: Mapping[str, str], launcher: Mapping[str, str]) -> bool:
+    """Return whether `accelerate launch` limited this process to one thread.
+
+    Args:
+        environ: Environment variables of this process.
+        launcher: Environment variables with which the launcher was started.
+    """
     # Users set ACCELERATE_MIXED_PRECISION too; only the launcher sets the other variable.
     launched = "ACCELERATE_MIXED_PRECISION" in environ and "ACCELERATE_DYNAMO_MODE" in environ
-    return launched and environ.get("OMP_NUM_THREADS") == "1"
+    is_users = "OMP_NUM_THREADS" in launcher
+    return launched and environ.get("OMP_NUM_THREADS") == "1" and not is_users
+
+
+def parent_environment() -> Mapping[str, str]:
+    """Return the environment variables that the parent process was started with, if readable."""
+    try:
+        return psutil.Process(os.getppid()).environ()
+    except (psutil.Error, OSError):
+        return {}
 
 
 def usable_cores() -> int:

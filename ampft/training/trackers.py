@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ampft.errors import InputError, nearest
+from ampft.errors import InputError, did_you_mean
 
 
 def tracked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def installed_trackers(report_to: str) -> list[str]:
         if name not in known:
             raise InputError(
                 f"--report_to {report_to}: {name!r} is not one of Accelerate's trackers."
-                f"{nearest(name, known)} Choose from {', '.join(known)}."
+                f"{did_you_mean(name, known)} Choose from {', '.join(known)}."
             )
         if name not in installed and name != "all":
             raise InputError(

@@ -61,7 +61,7 @@ def measure_utilisation(
         num_processes: Number of processes that trained together.
     """
     rate = None
-    if not precision.is_emulated and not precision.row.replaces_layers:
+    if not precision.is_emulated and not precision.properties.replaces_layers:
         rate = measure_matrix_rate(
             device, precision.compute_dtype, name=precision.mode, max_seconds=MAX_PRODUCT_SECONDS
         ).gflops

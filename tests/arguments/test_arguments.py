@@ -126,6 +126,7 @@ def test_an_empty_file_changes_nothing(tmp_path):
         ("mixed_precision: fp15", "mixed_precision is 'fp15'; choose from no, fp32"),
         ("- seed", "map flag names to values"),
         ("seed: [1", "neither YAML nor JSON"),
+        ("seed: " + "[" * 10_000, "values are nested too deeply"),
         ("learning_rate: -1", "--learning_rate: received -1.0"),
         ("baseline: 'on'", "baseline is 'on'; it must be true or false"),
         ("output_dir: ' '", "--output_dir: received ' '"),

@@ -195,16 +195,16 @@ def test_a_selected_split_is_stamped():
 def test_facts_of_the_plan_are_stamped(tmp_path):
     runs = write_runs(tmp_path, {"fp32": [range(5)] * 5, "bf16": [range(5)] * 5})
     plan = PlanFacts(
-        looks=(5, 10),
+        seed_counts=(5, 10),
         reductions=("--num_train_epochs reduced from 3 to 1 to fit the budget.",),
-        added_after_look=True,
+        added_after_analysis=True,
         overhead_share=0.01,
         yardstick={"overall": 0.004},
     )
     comparison = compare_folders(runs, plan=plan)
     assert comparison.stamps[0] == "--num_train_epochs reduced from 3 to 1 to fit the budget."
     assert comparison.stamps[1].startswith("unplanned seeds were added after results")
-    assert (comparison.looks, comparison.alpha) == ((5, 10), 0.025)
+    assert (comparison.seed_counts, comparison.alpha) == ((5, 10), 0.025)
     difference = comparison.arm("bf16").difference
     assert difference is not None
     assert (difference.level95, difference.level90) == (0.975, 0.95)

@@ -18,11 +18,11 @@ from ampft.text.json_io import json_text
 
 WRONG = {arm: [range(5)] * 5 for arm in ("fp32", "placebo", "bf16")}
 PLAN = plan(
-    looks=(5, 10),
+    seed_counts=(5, 10),
     metric="macro_f1",
     margin=0.02,
     reductions=("--num_train_epochs reduced from 5 to 1 to fit the budget.",),
-    added_after_look=True,
+    added_after_analysis=True,
 )
 
 
@@ -49,7 +49,7 @@ def test_the_plan_of_the_folder_is_followed(tmp_path):
     folder, runs = planned(tmp_path)
     comparison = compared(tmp_path, folder)
     assert (comparison.metric, comparison.margin) == ("macro_f1", 0.02)
-    assert (comparison.looks, comparison.alpha) == ((5, 10), 0.025)
+    assert (comparison.seed_counts, comparison.alpha) == ((5, 10), 0.025)
     assert comparison.planned
     assert PLAN.reductions[0] in comparison.stamps
     assert any(stamp.startswith("unplanned seeds were added after") for stamp in comparison.stamps)
@@ -115,10 +115,10 @@ def test_too_few_complete_seeds_are_refused(tmp_path, capsys):
 
 
 def test_a_running_comparison_omits_the_same_seeds(tmp_path):
-    folder, runs = planned(tmp_path, replace(PLAN, looks=(5,)))
+    folder, runs = planned(tmp_path, replace(PLAN, seed_counts=(5,)))
     (folder / "runs" / "bf16-seed46" / "run.json").unlink()
     command = parse_compare_arguments([])
-    with open_comparison(command, folder, replace(PLAN, looks=(5,)), tmp_path) as session:
+    with open_comparison(command, folder, replace(PLAN, seed_counts=(5,)), tmp_path) as session:
         complete = [run for run in runs if "seed46" not in run.name]
         assert sorted(session.folders(5)) == sorted(complete)
         assert session.facts(5).omitted_seeds == (
@@ -135,7 +135,7 @@ def test_between_two_analyses_the_earlier_one_is_reported(tmp_path):
 
 
 def test_before_the_first_analysis_there_is_no_result(tmp_path, capsys):
-    folder, _ = planned(tmp_path, replace(PLAN, looks=(6,)))
+    folder, _ = planned(tmp_path, replace(PLAN, seed_counts=(6,)))
     error = refused(capsys, folder)
     assert "has not reached its first planned analysis, at 6 seeds" in error
 

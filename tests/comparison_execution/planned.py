@@ -28,7 +28,7 @@ ESTIMATE = Estimate(
 def plan(**changes: object) -> Plan:
     """Return a plan of fp32, its placebo and bf16 with seeds 42 to 44."""
     result = Plan(
-        modes=("fp32", "bf16"), first_seed=42, looks=(3,), metric="accuracy", margin=0.01,
+        modes=("fp32", "bf16"), first_seed=42, seed_counts=(3,), metric="accuracy", margin=0.01,
         placebo=True, arguments={"seed": 42, "learning_rate": 1e-3}, config_file=None,
         budget=None, estimate=ESTIMATE, size=SIZE,
     )  # fmt: skip

@@ -17,7 +17,7 @@ REPOSITORY = Path(__file__).parents[2]
 def test_the_default_is_a_comparison_on_the_standard_library():
     command = parse_compare_arguments([])
     assert command.modes is None
-    assert command.looks == (5,)
+    assert command.seed_counts == (5,)
     assert (command.metric, command.margin, command.placebo) == ("accuracy", 0.01, True)
     assert command.classify.dataset_name == "stdlib"
     assert command.classify.num_train_epochs == 5
@@ -28,7 +28,7 @@ def test_settings_after_the_dashes_are_for_the_runs():
     flags = ["--modes", "BF16, no", "--seeds", "5,10", "--margin", "0.5", "--no_placebo"]
     command = parse_compare_arguments([*flags, "--", "--train_file", "a.csv", "--seed", "7"])
     assert command.modes == ("fp32", "bf16")
-    assert command.looks == (5, 10)
+    assert command.seed_counts == (5, 10)
     assert command.margin == pytest.approx(0.005)
     assert not command.placebo
     assert command.classify_argv == ("--train_file", "a.csv", "--seed", "7")

@@ -55,7 +55,7 @@ def test_a_crash_is_listed_at_the_end_with_its_log(tmp_path, capsys):
     log = tmp_path / "cmp" / "logs" / "fp32-seed42.log"
     assert str(log) in out
     assert "out of luck" in log.read_text()
-    assert json.loads((tmp_path / "cmp" / "plan.json").read_text())["looks_taken"] == []
+    assert json.loads((tmp_path / "cmp" / "plan.json").read_text())["seeds_analysed"] == []
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from planned import plan
+from planned import SIZE, plan
 
+from ampft import cli
 from ampft.arguments import parse_compare_arguments
 from ampft.comparison.execution.plan import (
     MATCHED_FIELDS,
@@ -30,7 +31,7 @@ ARMS = tuple(Arm(name, name) for name in ("fp32", "placebo", "tf32", "bf16", "fp
 
 
 def requested(existing, **changes):
-    names = (*MATCHED_FIELDS, "looks", "arguments")
+    names = (*MATCHED_FIELDS, "seed_counts", "arguments")
     return {name: getattr(existing, name) for name in names} | changes
 
 
@@ -48,7 +49,7 @@ def test_runs_are_interleaved_and_every_arm_takes_every_position(arms, seeds, fi
 
 
 def test_more_seeds_come_after_earlier_seeds():
-    existing, more = plan(), plan(looks=(3, 6))
+    existing, more = plan(), plan(seed_counts=(3, 6))
     assert more.runs()[: len(existing.runs())] == existing.runs()
     assert more.runs(3) == existing.runs()
 
@@ -64,7 +65,7 @@ def test_the_flags_of_a_run():
 def test_a_plan_reads_back(tmp_path):
     existing = plan(
         budget=900.0, overrides={"num_train_epochs": 2}, reductions=("a sentence",),
-        looks_taken=(3,), own_seconds=1.5, runs_seconds=100.0,
+        seeds_analysed=(3,), own_seconds=1.5, runs_seconds=100.0,
     )  # fmt: skip
     with RunFolder(tmp_path / "cmp") as folder:
         folder.write_json("plan.json", existing)
@@ -73,10 +74,10 @@ def test_a_plan_reads_back(tmp_path):
     assert read_plan(tmp_path) is None
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"schema": 1}', '{"schema": 99}'])
+@pytest.mark.parametrize("text", ["{", "[]", '{"schema": 2}', '{"schema": 99}'])
 def test_an_invalid_plan_is_refused(tmp_path, text):
     (tmp_path / "plan.json").write_text(text)
-    message = r"plan\.json: (the file is not a valid plan|has schema version 99)"
+    message = r"plan\.json: (the file is not a valid plan|the file has schema version 99)"
     with pytest.raises(InputError, match=message):
         read_plan(tmp_path)
 
@@ -88,8 +89,8 @@ def test_an_invalid_plan_is_refused(tmp_path, text):
         ({"first_seed": 7}, "--seed was 42 and is now 7"),
         ({"metric": "macro_f1"}, "--metric was accuracy and is now macro_f1"),
         ({"budget": 60.0}, "--budget was not set and is now 60.0"),
-        ({"looks": (2,)}, "--seeds was 3 and is now 2"),
-        ({"looks": (2, 5)}, "--seeds was 3 and is now 2,5"),
+        ({"seed_counts": (2,)}, "--seeds was 3 and is now 2"),
+        ({"seed_counts": (2, 5)}, "--seeds was 3 and is now 2,5"),
         (
             {"arguments": {"seed": 42, "learning_rate": 1.0}},
             "--learning_rate was 0.001 and is now 1.0",
@@ -100,25 +101,27 @@ def test_the_first_difference_from_a_plan(changes, message):
     assert plan_difference(plan(), requested(plan(), **changes)) == message
 
 
-@pytest.mark.parametrize("changes", [{}, {"modes": None}, {"looks": (5,)}, {"looks": (3, 5)}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"modes": None}, {"seed_counts": (5,)}, {"seed_counts": (3, 5)}]
+)
 def test_the_same_plan_and_more_seeds_continue(changes):
     assert plan_difference(plan(), requested(plan(), **changes)) is None
 
 
 def test_seeds_added_after_an_analysis_are_marked():
-    assert not with_more_seeds(plan(), (5,)).added_after_look
+    assert not with_more_seeds(plan(), (5,)).added_after_analysis
     with_analysis = plan().with_analysis(3)
-    assert with_analysis.looks_taken == (3,)
+    assert with_analysis.seeds_analysed == (3,)
     assert with_analysis.with_analysis(3) == with_analysis
-    assert with_more_seeds(with_analysis, (5,)).added_after_look
-    assert with_more_seeds(with_more_seeds(with_analysis, (5,)), (5,)).added_after_look
-    assert not with_more_seeds(with_analysis, (3,)).added_after_look
-    assert not plan(looks=(3, 6)).with_analysis(3).with_analysis(6).added_after_look
+    assert with_more_seeds(with_analysis, (5,)).added_after_analysis
+    assert with_more_seeds(with_more_seeds(with_analysis, (5,)), (5,)).added_after_analysis
+    assert not with_more_seeds(with_analysis, (3,)).added_after_analysis
+    assert not plan(seed_counts=(3, 6)).with_analysis(3).with_analysis(6).added_after_analysis
 
 
 def test_a_repeated_analysis_is_counted_once():
-    with_analysis = plan(looks=(3, 6)).with_analysis(3).with_analysis(6)
-    assert with_analysis.looks_taken == (3, 6)
+    with_analysis = plan(seed_counts=(3, 6)).with_analysis(3).with_analysis(6)
+    assert with_analysis.seeds_analysed == (3, 6)
     assert with_analysis.with_analysis(3).with_analysis(6) == with_analysis
 
 
@@ -147,6 +150,47 @@ def test_the_plan_is_printed_with_its_time_and_disk_space(tmp_path):
     assert "fp32 (native), placebo (fp32 with initial" in text
     assert "seeds      42 to 44; 9 runs, one at a time, arms interleaved; 2 already done" in text
     assert "515 steps = 5 epochs x 103;" in text
+    few = replace(shortened, size=replace(SIZE, max_steps=3))
+    assert "each run   3 steps of the 103 of one epoch;" in plan_lines(tmp_path, few, ())
     assert "time       about 10 min in total; per run: fp32 96 s, bf16 67 s" in text
     assert "disk       0.6 GiB for 7 models" in text
     assert "budget     --num_train_epochs reduced from 5 to 2" in text
+
+
+FINISHED = {
+    "schema": 1, "status": "finished", "arguments": {}, "command": [], "label_names": ["a", "b"],
+    "data": {"name": "d", "kind": "text", "fingerprints": {}, "examples": {}},
+    "model": {
+        "name": "m", "architecture": "a", "parameters": 1, "trainable_parameters": 1,
+        "initial_weights_sha256": "",
+    },
+    "precision": {"requested": "fp32", "resolved": {"mode": "fp32"}},
+    "topology": {"num_processes": 1, "cpu_threads": 1, "device": "cpu"},
+    "steps": {"total": 1}, "memory": None, "best": None,
+}  # fmt: skip
+
+
+def test_report_on_an_interrupted_comparison(tmp_path, capsys):
+    def message() -> str:
+        assert cli.main(["report", str(tmp_path)]) == 2
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        (line,) = captured.err.splitlines()
+        return line
+
+    (tmp_path / "plan.json").write_text(json_text(plan()))
+    none = f"0 of 9 runs are complete. Repeat its command with --output_dir {tmp_path} to continue."
+    assert message().endswith(f"the comparison has not finished: {none}")
+    for name in ("fp32-seed42", "bf16-seed42"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "run.json").write_text(json.dumps(FINISHED))
+    assert "2 of 9 runs are complete" in message()
+    assert message().endswith(f"ampft report {tmp_path / 'runs' / 'fp32-seed42'}")
+    for damaged in ("{", '{"schema": 3}', ""):
+        (tmp_path / "runs" / "bf16-seed42" / "run.json").write_text(damaged)
+        assert "1 of 9 runs are complete" in message()
+    for damaged in ("{}", "[", ""):
+        (tmp_path / "plan.json").write_text(damaged)
+        assert "plan.json" in message()
+    (tmp_path / "comparison.json").write_text('{"schema"')
+    assert "comparison.json" in message()

@@ -134,7 +134,7 @@ def test_remaining_time_is_based_on_durations():
 
 
 def test_the_progress_line(tmp_path):
-    planned = plan(looks=(3,))
+    planned = plan(seed_counts=(3,))
     runs = planned.runs()
     with Progress(planned, runs) as progress:
         progress.start(runs[2], tmp_path)

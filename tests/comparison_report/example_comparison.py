@@ -174,7 +174,7 @@ def _simulated(
         margin=0.01,
         margin_share_of_errors=0.01 / (1 - accuracy),
         alpha=0.05,
-        looks=(seeds,),
+        seed_counts=(seeds,),
         seeds=tuple(range(1, seeds + 1)),
         split="test",
         examples=examples,

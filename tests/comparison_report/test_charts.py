@@ -71,10 +71,10 @@ def test_a_diverging_run_does_not_flatten_the_other_lines():
     )
     chart = loss_chart(replace(comparison, arms=tuple(arms)), arm_styles(arms))
     assert chart is not None
-    assert chart.is_cut
+    assert chart.is_clipped
     uncut = loss_chart(comparison, arm_styles(comparison.arms))
     assert uncut is not None
-    assert not uncut.is_cut
+    assert not uncut.is_clipped
     assert re.findall(r'class="tick end">([\d.]+)<', chart.svg)[:3] == ["0", "1", "2"]
 
 

@@ -141,7 +141,7 @@ def test_a_difference_whose_size_is_uncertain_only_after_holm(name):
 
 def test_interim_analyses_and_their_level():
     comparison, arm = of_issue(level95=0.975, level90=0.95)
-    text = verdict_text(replace(comparison, looks=(5, 10), alpha=0.025), arm)
+    text = verdict_text(replace(comparison, seed_counts=(5, 10), alpha=0.025), arm)
     assert f"(97.5 % CI {MINUS}1.1 to +0.9, 5 seeds, planned analysis 1 of 2)" in text
 
 

@@ -114,7 +114,7 @@ def test_accuracy_is_computed_as_real_comparisons_are(calibration):
     np.testing.assert_allclose(found.pseudovalues, wanted.pseudovalues, atol=1e-12)
     for name in ("variance", "covariance", "cases", "case_effect"):
         assert getattr(found, name) == pytest.approx(getattr(wanted, name), rel=1e-9)
-    assert found.costliest.worth == pytest.approx(wanted.costliest.worth)
+    assert found.costliest.effect == pytest.approx(wanted.costliest.effect)
     assert found.costliest.label is wanted.costliest.label is None
 
 

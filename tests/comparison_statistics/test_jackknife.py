@@ -206,20 +206,20 @@ def perfect(*counts: int) -> CaseSums:
 
 
 def test_one_case_of_accuracy_and_of_balanced_macro_f1_is_one_in_n():
-    assert ACCURACY.changed_case(perfect(3, 1)) == pytest.approx(1 / 4)
-    assert MACRO_F1.changed_case(perfect(5, 5, 5)) == pytest.approx(1 / 15)
-    assert MACRO_F1.changed_case(perfect(98, 1, 1)) > 4 / 100
+    assert ACCURACY.effect_of_changed_case(perfect(3, 1)) == pytest.approx(1 / 4)
+    assert MACRO_F1.effect_of_changed_case(perfect(5, 5, 5)) == pytest.approx(1 / 15)
+    assert MACRO_F1.effect_of_changed_case(perfect(98, 1, 1)) > 4 / 100
 
 
 def test_the_costliest_case_of_accuracy_is_any_case():
     found = ACCURACY.costliest_case([perfect(98, 1, 1)])
-    assert found.worth == pytest.approx(1 / 100)
+    assert found.effect == pytest.approx(1 / 100)
     assert (found.label, found.support) == (None, 100)
 
 
 def test_the_costliest_case_of_balanced_accuracy_is_of_the_rarest_class():
     found = BALANCED_ACCURACY.costliest_case([perfect(250, 150, 97, 3)])
-    assert found.worth == pytest.approx(1 / (4 * 3))
+    assert found.effect == pytest.approx(1 / (4 * 3))
     assert (found.label, found.support) == (3, 3)
 
 
@@ -229,14 +229,14 @@ def test_a_lost_case_of_macro_f1_costs_what_the_largest_unseen_loss_costs_per_ca
     lost = 3 * (1 - 0.05 ** (1 / 3))
     own = 1 - 2 * (3 - lost) / (2 * 3 - lost)
     other = 1 - 2 * 250 / (2 * 250 + lost)
-    assert found.worth == pytest.approx((own + other) / 4 / lost)
+    assert found.effect == pytest.approx((own + other) / 4 / lost)
     assert (found.label, found.support) == (3, 3)
 
 
 def test_a_mean_counts_a_typical_bad_case():
     values = np.array([0.0, 0.1, 0.1, 4.0])
     found = METRICS["log_loss"].costliest_case([mean_sums(values)])
-    assert found.worth == pytest.approx(64.002 / 16.02 / 4)
+    assert found.effect == pytest.approx(64.002 / 16.02 / 4)
     assert found.support == 4
 
 
@@ -246,9 +246,11 @@ def test_a_group_is_worth_its_examples():
     sums = single_label_sums(labels, labels, 2)
     grouped = sums.grouped(np.array([0, 1, 2, 2, 2, 2, 3, 3, 3, 3]))
     assert len(grouped) == 4
-    assert ACCURACY.changed_case(grouped) == pytest.approx(np.sqrt((1 + 1 + 16 + 16) / 4) / 10)
-    assert ACCURACY.costliest_case([grouped]).worth == pytest.approx(3.4 / 10)
-    assert ACCURACY.costliest_case([sums]).worth == pytest.approx(1 / 10)
+    assert ACCURACY.effect_of_changed_case(grouped) == pytest.approx(
+        np.sqrt((1 + 1 + 16 + 16) / 4) / 10
+    )
+    assert ACCURACY.costliest_case([grouped]).effect == pytest.approx(3.4 / 10)
+    assert ACCURACY.costliest_case([sums]).effect == pytest.approx(1 / 10)
 
 
 def test_groups_of_one_example_are_the_examples():

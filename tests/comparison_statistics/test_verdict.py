@@ -1,4 +1,4 @@
-"""Verdicts: the rules of the intervals with one mode, Holm with several, planned looks."""
+"""Verdicts: the rules of the intervals with one mode, Holm with several, planned analyses."""
 
 from __future__ import annotations
 
@@ -106,9 +106,9 @@ def test_holm_by_hand():
 def test_planned_analyses_share_alpha():
     assert alpha_per_analysis((5,)) == 0.05
     assert alpha_per_analysis((5, 10)) == 0.025
-    for looks in ((), (5, 5), (10, 5), (0,), (-1, 5)):
+    for seed_counts in ((), (5, 5), (10, 5), (0,), (-1, 5)):
         with pytest.raises(InputError, match="they must be positive and increasing"):
-            alpha_per_analysis(looks)
+            alpha_per_analysis(seed_counts)
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def test_unknown_configuration_is_refused():
     ],
 )
 def test_options_without_effect_are_refused(options, flag):
-    with pytest.raises(InputError, match=rf"{flag}: has no effect"):
+    with pytest.raises(InputError, match=rf"{flag} has no effect"):
         load_data(DataRequest(**options))
 
 

@@ -1,12 +1,18 @@
 """Bad files are refused with file, line and remedy; what the standards allow is read."""
 
 import json
+import os
+import subprocess
+import sys
+import tempfile
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tiny_files import GOOD, NO_SPLITS, ROWS, csv_of, load, rows_of
 
+import ampft.data.sources.files as sources_files
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
 from ampft.errors import InputError
@@ -159,7 +165,7 @@ REFUSED = {
     "unknown ending": (
         "train.txt",
         "",
-        r"--train_file: received .*train\.txt; allowed are files that end in \.csv",
+        r"--train_file: received .*train\.txt; the name must end in one of \.csv",
     ),
     "Excel": ("train.xlsx", b"PK\3\4", r"--train_file: .*train\.xlsx is a spreadsheet.*CSV UTF-8"),
     "Excel called CSV": ("train.csv", b"PK\3\4\x14\0", r"train\.csv is a spreadsheet"),
@@ -168,7 +174,7 @@ REFUSED = {
         bytes.fromhex("d0cf11e0a1b11ae1"),
         r"train\.csv is a spreadsheet",
     ),
-    "ZIP archive": ("train.csv.zip", b"PK\3\4", r"train\.csv\.zip; allowed are files that end in"),
+    "ZIP archive": ("train.csv.zip", b"PK\3\4", r"train\.csv\.zip; the name must end in one of"),
 }
 
 
@@ -270,6 +276,18 @@ def test_unknown_encoding_is_refused(tmp_path, name):
         load(tmp_path, GOOD, name, encoding="klingon")
 
 
+@pytest.mark.parametrize("name", ["train.csv", "train.jsonl"])
+def test_an_encoding_that_decodes_nothing_is_refused(tmp_path, name):
+    with pytest.raises(InputError, match=rf"{name}: not undefined .*Name the file's encoding"):
+        load(tmp_path, GOOD, name, encoding="undefined")
+
+
+def test_a_cell_that_is_too_long_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr("ampft.data.sources.delimited.MAX_FIELD_LENGTH", 10)
+    with pytest.raises(InputError, match=r"train\.csv, line 3: a cell is longer than 10 char"):
+        load(tmp_path, "text,label\na,0\nlonger than ten,1\n")
+
+
 def test_utf_16_without_mark_is_refused_without_a_traceback(tmp_path):
     with pytest.raises(InputError, match=r"train\.csv: not utf-16"):
         load(tmp_path, b"text,label\na,0\n", encoding="utf-16")
@@ -284,6 +302,26 @@ def test_parquet_is_read_whatever_the_order_of_its_columns(tmp_path):
     labels = [y for _, y in ROWS]
     path = parquet(tmp_path, {"label": labels, "id": range(40), "text": [t for t, _ in ROWS]})
     assert rows_of(load_data(DataRequest(train_file=path, **NO_SPLITS))) == ROWS
+
+
+def test_a_damaged_parquet_file_is_refused_while_it_is_read(tmp_path):
+    generator = np.random.default_rng(0)
+    texts = [generator.bytes(40).hex() for _ in range(1000)]
+    path = tmp_path / "train.parquet"
+    table = pa.table({"text": texts, "label": [i % 2 for i in range(1000)]})
+    pq.write_table(table, path, write_page_checksum=True, use_dictionary=False)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"train\.parquet: not a readable Parquet file"):
+        load_data(DataRequest(train_file=path, **NO_SPLITS))
+
+
+def test_a_parquet_text_that_is_not_utf_8_is_refused(tmp_path):
+    texts = pa.array([b"a", b"caf\xe9"]).view(pa.string())
+    path = parquet(tmp_path, {"text": texts, "label": [0, 1]})
+    with pytest.raises(InputError, match=r"train\.parquet: a text has the byte 0xe9, .*not UTF-8"):
+        load_data(DataRequest(train_file=path, **NO_SPLITS))
 
 
 def test_a_missing_label_that_makes_integers_floats_is_refused(tmp_path):
@@ -331,6 +369,12 @@ def test_numbers_and_commas_can_be_classes(tmp_path, labels):
     assert set(data.label_names) == {label.strip('"') for label in labels}
 
 
+def test_an_ignored_label_that_no_row_has_is_said(tmp_path):
+    content = csv_of([("a", "positive"), ("b", "neutral"), ("c", "negative")])
+    notes = load(tmp_path, content, ignore_labels=("neutrl",)).notes
+    assert any("no row has the label 'neutrl'" in n and "'neutral'?" in n for n in notes)
+
+
 def test_labels_are_strings_that_sort_as_numbers(tmp_path):
     data = load(tmp_path, csv_of((f"t{i}", y) for i, y in enumerate(["10", "9", "007", "1.5"])))
     assert data.label_names == ("1.5", "007", "9", "10")
@@ -352,3 +396,30 @@ def test_different_labels_are_not_reported(tmp_path):
 def test_a_label_column_of_identifiers_is_reported(tmp_path):
     data = load(tmp_path, csv_of((f"t{i}", str(i)) for i in range(9)))
     assert any("9 classes in 9 training rows" in note for note in data.notes)
+
+
+HOLD = """
+import sys, time
+from ampft.data.sources.files import write_arrow
+write_arrow(iter([("a text",)]), ("text",))
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def test_the_texts_of_a_killed_process_are_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+    )  # fmt: skip
+    with holder:
+        assert holder.stdout.readline() == "held\n"
+        (held,) = tmp_path.glob("ampft-data-*")
+        os.utime(held / ".lock", (0, 0))
+        sources_files.write_arrow(iter([("another",)]), ("text",))
+        assert held.exists()
+        holder.kill()
+    sources_files.write_arrow(iter([("another",)]), ("text",))
+    assert not held.exists()
+    assert len(list(tmp_path.glob("ampft-data-*"))) == 2

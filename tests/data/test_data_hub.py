@@ -139,6 +139,15 @@ def test_a_corrupt_image_is_named_before_training(tmp_path):
         load(name)
 
 
+def test_an_image_that_would_fill_the_memory_is_named(tmp_path, monkeypatch):
+    features = Features({"img": Image(), "label": ClassLabel(names=["dark", "light"])})
+    large = PILImage.new("L", (40, 40))
+    name = saved(tmp_path, {"img": [picture(0), large], "label": [0, 1]}, features)
+    monkeypatch.setattr(PILImage, "MAX_IMAGE_PIXELS", 100)
+    with pytest.raises(InputError, match=r"split train, row 2: cannot be decoded .*BombError"):
+        load(name)
+
+
 @pytest.mark.parametrize("configuration", [None, "sst2"])
 def test_a_dataset_out_of_reach_says_what_to_do(configuration):
     with pytest.raises(InputError, match=r"cannot load 'nobody/nothing'.*--dataset_name stdlib"):

@@ -97,6 +97,7 @@ def test_limits_keep_all_classes_of_a_sorted_file(tmp_path):
     ("options", "message"),
     [
         ({"max_train_samples": 0}, r"--max_train_samples: received 0"),
+        ({"max_train_samples": 1}, r"received 1, but .* have 2 classes.* at least 2"),
         ({"validation_fraction": 1.0}, r"--validation_fraction: received 1\.0"),
         ({"test_fraction": -0.1}, r"--test_fraction: received -0\.1"),
         ({"validation_fraction": 0.5, "test_fraction": 0.5}, r"leaves nothing for training"),
@@ -106,6 +107,32 @@ def test_limits_keep_all_classes_of_a_sorted_file(tmp_path):
 def test_splits_that_cannot_be_made(tmp_path, options, message):
     with pytest.raises(InputError, match=message):
         load_data(DataRequest(train_file=write(tmp_path), **options))
+
+
+@given(
+    sizes=st.lists(st.integers(1, 300), min_size=2, max_size=6),
+    more=st.integers(0, 20),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=60, deadline=None)
+def test_training_keeps_a_row_of_each_class(sizes, more, seed):
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    count = min(len(sizes) + more, len(labels))
+    chosen = stratified_choice(labels, count, seed=seed, take_one=True)
+    assert len(chosen) == count == len(set(chosen.tolist()))
+    assert set(labels[chosen].tolist()) == set(range(len(sizes)))
+
+
+def test_rare_classes_would_be_lost_otherwise():
+    labels = np.repeat([0, 1, 2], [98, 1, 1])
+    assert set(labels[stratified_choice(labels, 3, seed=0)].tolist()) != {0, 1, 2}
+
+
+def test_rows_that_are_all_equal_are_not_called_too_few(tmp_path):
+    path = tmp_path / "equal.csv"
+    path.write_text("text,label\n" + "same,a\nsame,b\n" * 50)
+    with pytest.raises(InputError, match=r"100 training rows, of which 1 are different, are too"):
+        load_data(DataRequest(train_file=path))
 
 
 PRINT_FINGERPRINTS = """

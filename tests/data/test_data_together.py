@@ -89,7 +89,7 @@ def test_text_columns_must_be_one_or_two_others(tmp_path, names):
 def test_rows_in_two_splits_are_counted_and_refused_when_asked(tmp_path):
     test = csv_of([("text 0", "a"), ("text 1", "a"), ("new", "a")])
     data = with_test(tmp_path, GOOD, test)
-    note = "2 of 3 test rows have inputs that train has too, 1 of them with another label"
+    note = "2 of 3 test rows have inputs that train has too, 1 of them with a different label"
     assert any(note in other for other in data.notes)
     with pytest.raises(InputError, match=r"--fail_on_leak: 2 of 3 .*test\.csv, lines 2, 3"):
         with_test(tmp_path, GOOD, test, fail_on_leak=True)
@@ -113,7 +113,7 @@ def test_pairs(tmp_path):
     [
         (
             {"train_file": None, "test_file": Path("t.csv")},
-            r"--train_file: missing; received only --test_file",
+            r"--train_file is missing: received only --test_file",
         ),
         ({"train_file": Path("gone.csv")}, r"--train_file: the file gone\.csv"),
         (
@@ -122,7 +122,7 @@ def test_pairs(tmp_path):
         ),
         (
             {"train_file": Path("t.csv"), "image_column_name": "x"},
-            r"--image_column_name: has no eff",
+            r"--image_column_name has no eff",
         ),
     ],
 )

@@ -123,5 +123,5 @@ def test_a_group_column_that_is_missing_is_named(tmp_path):
 
 
 def test_built_in_data_have_no_group_column():
-    with pytest.raises(InputError, match="--group_column: has no effect on the built-in stdlib"):
+    with pytest.raises(InputError, match="--group_column has no effect on the built-in stdlib"):
         load_data(DataRequest(group_column="module"))

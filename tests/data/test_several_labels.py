@@ -90,7 +90,11 @@ REFUSED = {
         "text,a,b\nx,1,0\n", {"label_column_names": ("a", "d")}, r"no column 'd'",
     ),
     "no label at all": ("text,label\nx,\ny,\n", {}, r"none of the 2 rows has a label"),
-    "one label only": ("text,label\nx,a\ny,a\n", {}, r"all 2 rows have the label 'a'"),
+    "one label only": ("text,label\nx,a\ny,a\n", {}, r"the only label is 'a', and several labels"),
+    "another separator": (
+        "text,label\nx,a|b\ny,b|c\nz,a|c\nu,a\n", {},
+        r"no row has more than one label, but 3 of 4 .* add --label_separator '\|'",
+    ),
     "a label that stands for no label": ("text,label\nx,a\ny,\"b,-1\"\n", {}, r"line 3: the label"),
     "the text is a label": (
         "text,a,b\nx,1,0\n",
@@ -136,9 +140,9 @@ def test_rows_with_ignored_labels_are_left_out(tmp_path):
 def test_rows_are_stratified_by_their_rarest_label():
     labels = RowLabels.from_counts([0, 1, 0, 0, 2, 1, 0], [2, 1, 0, 2, 2])
     assert labels.strata().tolist() == [1, 0, -1, 2, 1]
-    assert labels.of_row(3) == {0, 2}
-    assert labels.of_row(2) == frozenset()
-    assert labels.having([1, 2]).tolist() == [0, 3, 4]
+    assert labels.row_codes(3) == {0, 2}
+    assert labels.row_codes(2) == frozenset()
+    assert labels.rows_with([1, 2]).tolist() == [0, 3, 4]
 
 
 def test_one_label_each_is_its_own_stratum():
@@ -168,4 +172,6 @@ def test_shared_rows_with_other_labels_are_counted(tmp_path):
         tmp_path, 'text,label\nx,"a,b"\ny,b\nz,"a,b"\n', **SEVERAL,
         validation_file=tmp_path / "validation.csv",
     )  # fmt: skip
-    assert any("2 of 2 validation rows" in n and "1 of them with another" in n for n in data.notes)
+    assert any(
+        "2 of 2 validation rows" in n and "1 of them with a different" in n for n in data.notes
+    )

@@ -195,7 +195,7 @@ def test_blocks_of_plain_modules_are_their_submodules():
     [
         (
             ["--modes", "fp32,bf61"],
-            "received 'bf61', which is not a precision mode. Did you mean 'bf16'?",
+            "'bf61' is not a precision mode. Did you mean 'bf16'?",
         ),
         (["--modes", "fp32,tf32"], "not available on this device"),
         (["--modes", "bf16,bf16"], "a mode appears twice"),

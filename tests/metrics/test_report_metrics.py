@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from sklearn import metrics as sklearn_metrics
 
 from ampft.metrics.calibration import expected_calibration_error
-from ampft.tasks.single_label import ClassificationReport, Predictions, classification_report
+from ampft.tasks.classification_report import ClassificationReport
+from ampft.tasks.single_label import Predictions, classification_report
 
 # The same float64 formulas in another order of summation.
 REORDERED = {"rel": 1e-12, "abs": 1e-12}

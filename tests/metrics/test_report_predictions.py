@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ampft.tasks.outcome import check_census
+from ampft.tasks.outcome import check_ids_complete
 from ampft.tasks.single_label import Predictions
 
 GOOD = Predictions(
@@ -73,13 +73,13 @@ def test_refused_with_the_reason(changes: dict[str, Any], message: str):
 
 @pytest.mark.parametrize("n", range(1, 18))
 def test_census_counts_each_once(n: int):
-    check_census(np.random.default_rng(n).permutation(n), n)
+    check_ids_complete(np.random.default_rng(n).permutation(n), n)
     with pytest.raises(ValueError, match="counted more than once"):
-        check_census(np.append(np.arange(n), 0), n)
+        check_ids_complete(np.append(np.arange(n), 0), n)
     with pytest.raises(ValueError, match="missing"):
-        check_census(np.arange(1, n + 1), n + 1)
+        check_ids_complete(np.arange(1, n + 1), n + 1)
 
 
 def test_census_names_five_at_most():
     with pytest.raises(ValueError, match="5, 6, 7, 8, 9 and 5 more missing"):
-        check_census(np.arange(5), 15)
+        check_ids_complete(np.arange(5), 15)

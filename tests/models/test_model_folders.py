@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tiny_text import LABELS, tiny_task
 from transformers import (
     AutoConfig,
     AutoModelForImageClassification,
     AutoModelForSequenceClassification,
+    BertForMaskedLM,
     BertForSequenceClassification,
     pipeline,
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
 
 from ampft.errors import InputError
-from ampft.models.pretrained import load_pretrained, loading_error
-from ampft.models.tokenizer import OFFSET_POSITIONS, max_input_length
+from ampft.machine import resident_peak
+from ampft.models.pretrained import load_config, load_pretrained, load_saved, loading_error
+from ampft.models.size import check_memory
+from ampft.models.tokenizer import OFFSET_POSITIONS, load_tokenizer, max_input_length
 from ampft.tasks.single_label import SingleLabel
 
 SMALL = {
@@ -101,6 +106,18 @@ def test_families_without_positions_set_no_limit(family):
     assert max_input_length(1000, UnlimitedTokenizer(), AutoConfig.for_model(family)) == 1000
 
 
+# Names
+
+
+@pytest.mark.parametrize("name", ["./gone", "gone/a/b", "/gone/model", "~/gone"])
+def test_a_folder_that_does_not_exist(name):
+    message = f"--model_name_or_path {name}: no such folder, and not the id of a model on the hub"
+    with pytest.raises(InputError, match=re.escape(message)):
+        load_config(name, trust_remote_code=False)
+    with pytest.raises(InputError, match=re.escape(message)):
+        load_tokenizer(name)
+
+
 # Weights
 
 
@@ -116,6 +133,62 @@ def test_a_damaged_configuration(folder, content):
     (folder / "config.json").write_text(content)
     with pytest.raises(InputError, match=r"--model_name_or_path .*: cannot be loaded"):
         load(folder)
+
+
+def change_config(folder: Path, **values) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | values))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("num_attention_heads", -2, "at least 1"),
+        ("num_hidden_layers", 0, "from 1 to 2000"),
+        ("num_hidden_layers", 10**7, "from 1 to 2000"),
+        ("hidden_size", -32, "at least 1"),
+        ("text_config", {"n_layers": 10**7}, "from 1 to 2000"),
+    ],
+)
+def test_a_size_out_of_range_is_named_before_anything_is_built(folder, name, value, allowed):
+    change_config(folder, **{name: value})
+    named = "n_layers" if name == "text_config" else name
+    reason = rf".*states {named} -?\d+, which must be {allowed}\. Pass"
+    with pytest.raises(InputError, match=f"--model_name_or_path {reason}"):
+        load(folder)
+    with pytest.raises(InputError, match=f"--model_name_or_path {reason}"):
+        tiny_task(folder, train=4)
+    with pytest.raises(InputError, match=f"--model {reason}"):
+        load_saved(AutoModelForSequenceClassification, str(folder))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"vocab_size": 10**12},
+        {"max_position_embeddings": 10**12},
+        {"intermediate_size": 10**13},
+        {"hidden_size": 2 * 10**6, "num_attention_heads": 1, "num_hidden_layers": 100},
+    ],
+)
+def test_a_model_larger_than_memory_is_refused_before_it_is_built(folder, values):
+    change_config(folder, **values)
+    before = resident_peak()
+    for loading, flag in (
+        (load, "--model_name_or_path"),
+        (lambda path: load_saved(AutoModelForSequenceClassification, str(path)), "--model"),
+    ):
+        with pytest.raises(InputError, match=rf"{flag} .* weights, which take [\d.]+ GiB in float"):
+            loading(folder)
+    assert resident_peak() - before < 2**27
+
+
+def test_checking_the_memory_draws_no_random_numbers(folder):
+    config = AutoConfig.from_pretrained(folder)
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    check_memory(AutoModelForSequenceClassification, config, str(folder))
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_model_of_another_kind(folder):
@@ -146,6 +219,107 @@ def test_weights_that_are_not_finite(folder, value):
     model.save_pretrained(folder)
     named = r"bert\.encoder\.layer\.1\.output\.dense\.weight"
     with pytest.raises(InputError, match=rf"--model_name.* its parameter {named} contains"):
+        load(folder)
+
+
+ENCODER = "bert.encoder.layer.1.output.dense.weight"
+
+
+def change_weights(folder: Path, change) -> None:
+    """Apply `change` to the tensors in the folder's file."""
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def rename(tensors: dict) -> None:
+    tensors["renamed\x1b[2J"] = tensors.pop(ENCODER)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (rename, "missing"),
+        (lambda tensors: tensors.pop(ENCODER), "missing"),
+        (lambda tensors: tensors.update({ENCODER: torch.zeros(3, 2)}), r"shape \[3, 2\] instead"),
+    ],
+)
+def test_weights_of_the_encoder_that_do_not_match(folder, change, problem):
+    change_weights(folder, change)
+    with pytest.raises(InputError, match=rf"--model_name_or_path .*{ENCODER}: {problem}"):
+        load(folder)
+    with pytest.raises(InputError, match=rf"--model .*{ENCODER}: {problem}"):
+        load_saved(AutoModelForSequenceClassification, str(folder))
+
+
+def test_a_saved_model_has_no_weight_too_many_and_no_new_head(folder):
+    load_saved(AutoModelForSequenceClassification, str(folder))
+    change_weights(folder, lambda tensors: tensors.pop("classifier.bias"))
+    with pytest.raises(InputError, match=r"--model .*\(classifier\.bias: missing\)"):
+        load_saved(AutoModelForSequenceClassification, str(folder))
+    added = {"classifier.bias": torch.zeros(3), "more\x1b[2J": torch.zeros(2)}
+    change_weights(folder, lambda tensors: tensors.update(added))
+    with pytest.raises(InputError, match=r"\(more\\x1b\[2J: unexpected\)"):
+        load_saved(AutoModelForSequenceClassification, str(folder))
+
+
+def test_a_new_head_is_named_in_one_line(folder):
+    assert load(folder)[1] == ()
+    BertForSequenceClassification.from_pretrained(folder).bert.save_pretrained(folder)
+    assert load(folder)[1] == (
+        "new head, initialized at random: classifier.bias, classifier.weight",
+    )
+
+
+def test_a_model_trained_for_something_else_has_a_new_head_and_pooler(folder):
+    config = AutoConfig.from_pretrained(folder)
+    BertForMaskedLM(config).save_pretrained(folder)
+    new, unused = load(folder)[1]
+    assert new == (
+        "new head, initialized at random: bert.pooler.dense.bias, bert.pooler.dense.weight, "
+        "classifier.bias, classifier.weight"
+    )
+    assert unused.startswith("not used, though in the file: cls.predictions.bias, ")
+    assert unused.endswith(" and 1 more")
+
+
+@pytest.mark.parametrize("elsewhere", ["../other/model.safetensors", "{absolute}"])
+def test_an_index_cannot_name_weights_outside_the_folder(folder, tiny_bert, elsewhere):
+    shutil.copytree(tiny_bert, folder.parent / "other")
+    (folder / "model.safetensors").unlink()
+    shard = elsewhere.format(absolute=tiny_bert / "model.safetensors")
+    names = load_file(tiny_bert / "model.safetensors")
+    index = {"metadata": {"total_size": 1}, "weight_map": dict.fromkeys(names, shard)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(InputError, match=r"index\.json lists .*not a file in this folder"):
+        load(folder)
+    with pytest.raises(InputError, match=r"index\.json lists .*not a file in this folder"):
+        load_saved(AutoModelForSequenceClassification, str(folder))
+
+
+@pytest.mark.parametrize("shard", ["../../../elsewhere.safetensors", "{absolute}"])
+def test_an_index_in_the_cache_of_the_hub_cannot_name_weights_elsewhere(
+    tiny_bert, tmp_path, monkeypatch, shard
+):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    repository, commit = tmp_path / "models--someone--tiny", "0" * 40
+    snapshot = shutil.copytree(tiny_bert, repository / "snapshots" / commit)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    load("someone/tiny")
+    (snapshot / "model.safetensors").rename(tmp_path / "elsewhere.safetensors")
+    names = load_file(tiny_bert / "model.safetensors")
+    shard = shard.format(absolute=tmp_path / "elsewhere.safetensors")
+    index = {"metadata": {"total_size": 1}, "weight_map": dict.fromkeys(names, shard)}
+    (snapshot / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(InputError, match=r"someone/tiny: model\.safetensors\.index\.json lists "):
+        load("someone/tiny")
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"weight_map": 3}', '{"weight_map": {"a": 3}}'])
+def test_a_damaged_index(folder, content):
+    (folder / "model.safetensors.index.json").write_text(content)
+    with pytest.raises(InputError, match=r"index\.json: cannot be loaded"):
         load(folder)
 
 

@@ -266,7 +266,8 @@ def test_one_requested_process_is_accepted(environ):
     ],
 )
 def test_a_thread_limit_of_the_launcher_is_recognized(environ, expected):
-    assert launcher_set_one_thread(environ) == expected
+    assert launcher_set_one_thread(environ, launcher={}) == expected
+    assert not launcher_set_one_thread(environ, launcher={"OMP_NUM_THREADS": "1"})
 
 
 def test_deepspeed_is_refused_until_its_steps_are_proven_exact():

@@ -35,7 +35,7 @@ def test_no_spells_fp32():
 
 def test_an_unknown_mode_is_refused_with_a_suggestion():
     with pytest.raises(
-        InputError, match=r"--mixed_precision: received 'pf16'.*Did you mean '.*fp32, tf32"
+        InputError, match=r"^'pf16' is not a precision mode.*Did you mean '.*fp32, tf32"
     ):
         canonical_mode("pf16")
 
@@ -84,7 +84,9 @@ SCRIPT = """
 import json, os
 from ampft.errors import InputError
 from ampft.precision.resolve import requested_mode
-from ampft.training.threads import restore_cpu_threads, launcher_set_one_thread, usable_cores
+from ampft.training.threads import (
+    launcher_set_one_thread, parent_environment, restore_cpu_threads, usable_cores
+)
 
 def mode_for(flag):
     try:
@@ -93,7 +95,7 @@ def mode_for(flag):
         return "both named" if "ACCELERATE_MIXED_PRECISION=" in str(error) else str(error)
 
 answers = {str(flag): mode_for(flag) for flag in (None, "no", "fp32", "tf32", "bf16", "fp16")}
-answers["launcher set one thread"] = launcher_set_one_thread(os.environ)
+answers["launcher set one thread"] = launcher_set_one_thread(os.environ, parent_environment())
 answers["all cores restored"] = restore_cpu_threads(None, os.environ) == usable_cores()
 print("ANSWERS " + json.dumps(answers))
 """

@@ -150,8 +150,8 @@ def test_the_comparison_is_written_and_printed(compared):
 def test_the_plan_records_its_progress(compared):
     plan = compared.read("plan.json")
     assert plan["modes"] == ["fp32", "bf16"]
-    assert (plan["first_seed"], plan["looks"], plan["looks_taken"]) == (5, [3], [3])
-    assert plan["added_after_look"] is False
+    assert (plan["first_seed"], plan["seed_counts"], plan["seeds_analysed"]) == (5, [3], [3])
+    assert plan["added_after_analysis"] is False
     runs = [compared.read(f"runs/{name}/run.json") for name in PLANNED]
     assert plan["runs_seconds"] > sum(record["timings"]["total_seconds"] for record in runs)
     assert plan["own_seconds"] > 0
@@ -164,7 +164,7 @@ def test_a_lost_run_is_repeated(compared):
     done = succeeded(call_here(*compared.words[1:]))
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("run ")]
     assert line.startswith("run 5/9 bf16 seed 6: accuracy ")
-    assert compared.read("plan.json")["looks_taken"] == [3]
+    assert compared.read("plan.json")["seeds_analysed"] == [3]
     after = json.loads((compared.folder / "comparison.json").read_text())
     assert after["verdicts"]
     # The same seed gives the same weights, so the repeated run has the same metrics.

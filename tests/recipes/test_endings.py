@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from running import (
     BIN,
     CLASSIFY,
     REPOSITORY,
+    call,
     call_here,
     clean_environment,
     succeeded,
@@ -47,7 +49,11 @@ def wait_for_steps(folder, steps):
 
 @pytest.mark.parametrize(
     ("number", "code", "reason"),
-    [(signal.SIGTERM, 143, "SystemExit: 143"), (signal.SIGINT, 130, "KeyboardInterrupt: ")],
+    [
+        (signal.SIGTERM, 143, "SystemExit: 143"),
+        (signal.SIGHUP, 129, "SystemExit: 129"),
+        (signal.SIGINT, 130, "KeyboardInterrupt: "),
+    ],
 )
 def test_a_signal_ends_a_run_with_a_correct_record(
     files, tiny_model, tmp_path, number, code, reason
@@ -99,6 +105,37 @@ def test_a_full_disk_gives_one_message_that_names_the_folder(files, tiny_model, 
     assert record_of(folder)["status"] in {"interrupted", "running"}
 
 
+@pytest.mark.parametrize("moment", ["training", "saving"])
+def test_a_folder_removed_during_the_run_is_an_error(files, tiny_model, tmp_path, moment):
+    folder = tmp_path / "run"
+    settings = [*text_settings(files, tiny_model, folder), "--max_train_steps", "1"]
+    script = f"""
+import shutil, sys
+import ampft
+sys.path.insert(0, "recipes")
+import classify
+from transformers import BertForSequenceClassification as Model
+save = Model.save_pretrained
+def save_after_removal(self, *words, **more):
+    shutil.rmtree({str(folder)!r})
+    save(self, *words, **more)
+step = ampft.apply_step
+def step_after_removal(*words, **more):
+    shutil.rmtree({str(folder)!r})
+    return step(*words, **more)
+if {moment!r} == "saving":
+    Model.save_pretrained = save_after_removal
+else:
+    ampft.apply_step = step_after_removal
+sys.argv = ["classify.py", *{settings!r}]
+sys.exit(ampft.run_main(lambda: classify.train(ampft.parse_classify_arguments())))
+"""
+    done = call(sys.executable, "-c", script)
+    assert done.returncode == 2, done.stderr
+    assert f"error: --output_dir {folder}: the folder cannot be written" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_baseline_without_words_does_not_fail_the_run(files, tiny_model, tmp_path):
     letters = tmp_path / "letters.csv"
     letters.write_text("text,label\n" + "a,x\nb,y\nc,x\nd,y\ne,x\nf,y\ng,x\nh,y\n" * 4)
@@ -124,6 +161,26 @@ def test_a_folder_never_mixes_two_runs(files, tiny_model, tmp_path):
     assert diverged.returncode == 3, diverged.stderr
     assert record_of(folder)["status"] == "diverged"
     assert {path.name for path in folder.iterdir()} == {"run.json", "history.jsonl"}
+
+
+def test_overwriting_the_current_folder_twice_keeps_the_files_of_the_user(
+    files, tiny_model, tmp_path
+):
+    for file in files.iterdir():
+        shutil.copy(file, tmp_path)
+    (tmp_path / "my_code.py").write_text("mine")
+    users = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    assert len(users) == 4
+    words = [*text_settings(tmp_path, tiny_model, "."), "--overwrite_output_dir"]
+    for _ in range(2):
+        succeeded(
+            call(
+                sys.executable, REPOSITORY / CLASSIFY, *words, "--max_train_steps", 1,
+                cwd=tmp_path, PYTHONPATH=str(REPOSITORY),
+            )
+        )  # fmt: skip
+        assert {path: path.read_bytes() for path in users} == users
+        assert not {path.name for path in users} & record_of(tmp_path)["files"].keys()
 
 
 def test_the_record_has_the_effective_batch_set_by_the_environment(files, tiny_model, tmp_path):

@@ -38,5 +38,5 @@ def test_it_refuses_a_mode_that_needs_adamw():
     done = call_here(PLAIN_LOOP, "bf16-true-kahan")
     assert done.returncode == 2
     assert done.stderr == (
-        "error: bf16-true-kahan: needs AdamW, but this loop uses SGD. Use bf16-true.\n"
+        "error: bf16-true-kahan needs AdamW, but this loop uses SGD. Use bf16-true.\n"
     )

@@ -85,11 +85,29 @@ CASES = {
     "config with unknown key": Case(
         flags(config="unknown.yaml"), ("unknown.yaml", "'learning_rat'", "learning_rate")
     ),
+    "config with a NUL in a path": Case(
+        flags(config="nul.json"), ("nul.json", "output_dir contains a NUL character")
+    ),
+    "config nested too deeply": Case(flags(config="deep.yaml"), ("deep.yaml", "nested too deeply")),
     "config with wrong type": Case(
         flags(config="type.json"), ("type.json", "num_train_epochs", "many")
     ),
     "config that is a list": Case(flags(config="list.yaml"), ("list.yaml", "map flag names")),
     "config absent": Case(flags(config="absent.yaml"), ("absent.yaml", "cannot be read")),
+    "lock that is a link": Case(
+        ("--overwrite_output_dir",), ("--output_dir", "cannot be locked (.lock: "), output="linked"
+    ),
+    "launcher without a number of processes": Case(
+        (), ("WORLD_SIZE=x in the environment: must be a number",), {"WORLD_SIZE": "x"}
+    ),
+    "password in a URL": Case(
+        flags(train_file="https://me:canary@host.example/a.csv?token=canary"),
+        ("--train_file", "host.example/a.csv"),
+        without=("train_file",),
+    ),
+    "output to a URL with a token": Case(
+        (), ("--output_dir", "this is a URL"), output="s3://canary@host/run?X-Amz-Signature=canary"
+    ),
     "wrong number of class weights": Case(
         flags(class_weights="1,2"), ("--class_weights", "'1,2'", "balanced", "3")
     ),
@@ -111,6 +129,9 @@ CASES = {
     "unknown tracker": Case(
         ("--with_tracking", *flags(report_to="tensorbord")),
         ("--report_to", "tensorbord", "tensorboard"),
+    ),
+    "tracker without tracking": Case(
+        flags(report_to="wandb"), ("--report_to wandb", "--with_tracking")
     ),
     "tracker that is not installed": Case(
         ("--with_tracking", *flags(report_to="swanlab")), ("--report_to", "swanlab", "tensorboard")
@@ -153,6 +174,10 @@ def folder(tmp_path_factory) -> Path:
     (folder / "notes.txt").write_text("text,label\n")
     (folder / "unknown.yaml").write_text("learning_rat: 1.0e-3\n")
     (folder / "type.json").write_text('{"num_train_epochs": "many"}')
+    (folder / "nul.json").write_text('{"output_dir": "a\\u0000b"}')
+    (folder / "deep.yaml").write_text("[" * 100_000)
+    (folder / "linked").mkdir()
+    (folder / "linked" / ".lock").symlink_to(folder / "notes.txt")
     (folder / "list.yaml").write_text("- learning_rate\n")
     (folder / "used").mkdir()
     (folder / "used" / "notes").touch()
@@ -160,7 +185,8 @@ def folder(tmp_path_factory) -> Path:
 
 
 def command_line(case: Case, folder: Path, model: Path, name: str) -> list[str]:
-    settings = text_settings(folder, model, folder / (case.output or f"out-{name}"))
+    output = case.output or f"out-{name}"
+    settings = text_settings(folder, model, output if "://" in output else folder / output)
     while settings_left := [f"--{name}" for name in case.without if f"--{name}" in settings]:
         place = settings.index(settings_left[0])
         del settings[place : place + 2]
@@ -178,7 +204,9 @@ def test_refused_with_one_message_and_nothing_written(name, folder, tiny_model):
     for part in case.message_parts:
         assert part in line
     assert done.stdout == ""
+    assert "canary" not in line
     assert set(folder.rglob("*")) == files
+    assert (folder / "notes.txt").read_text() == "text,label\n"
 
 
 # In separate processes

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 
 import pyarrow.parquet as pq
 import pytest
-from running import BIN, call, call_here, succeeded
+from running import BIN, CLASSIFY, call, call_here, succeeded, text_settings
 
 pytestmark = pytest.mark.slow
 
@@ -34,6 +35,29 @@ def test_a_pipeline_of_transformers_gives_the_same_predictions(fp32_run):
     assert [row["label"] for row in found] == expected["prediction"]
     scores = [row["score"] for row in found]
     assert scores == pytest.approx(expected["confidence"], abs=FLOAT32_TOLERANCE)
+
+
+def test_a_pipeline_that_truncates_does_so_where_the_training_did(files, tiny_model, tmp_path):
+    from transformers import AutoTokenizer, pipeline
+
+    folder = tmp_path / "run"
+    words = text_settings(files, tiny_model, folder)
+    succeeded(call_here(CLASSIFY, *words, "--max_seq_length", 5, "--num_train_epochs", 1))
+    assert AutoTokenizer.from_pretrained(folder).model_max_length == 5
+    expected = pq.read_table(folder / "predictions.parquet").to_pydict()
+    classify = pipeline("text-classification", model=str(folder), device="cpu")
+    scores = [row["score"] for row in classify(expected["text"], truncation=True)]
+    assert scores == pytest.approx(expected["confidence"], abs=FLOAT32_TOLERANCE)
+    longer = [row["score"] for row in classify(expected["text"], truncation=True, max_length=16)]
+    assert longer != pytest.approx(expected["confidence"], abs=FLOAT32_TOLERANCE)  # control
+
+
+def test_every_file_of_a_run_has_the_permissions_of_the_umask(fp16_run):
+    mask = os.umask(0o022)
+    os.umask(mask)
+    files = [path for path in fp16_run.folder.rglob("*") if path.is_file()]
+    assert len(files) > 8
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o666 & ~mask}
 
 
 def test_the_evaluator_of_evaluate_gives_the_same_accuracy(fp32_run):

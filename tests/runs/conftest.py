@@ -20,7 +20,8 @@ from ampft.runs.record import (
     TopologyPart,
     precision_part,
 )
-from ampft.tasks.single_label import ClassificationReport, Predictions, classification_report
+from ampft.tasks.classification_report import ClassificationReport
+from ampft.tasks.single_label import Predictions, classification_report
 
 # Labels and names that would do harm if they were not escaped.
 HOSTILE = (

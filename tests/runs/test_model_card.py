@@ -121,3 +121,12 @@ def test_pairs_have_an_example_of_a_pair(make_record, make_report):
     data = replace(record.data, input_columns=("sentence1", "sentence2"))
     card = model_card(replace(record, data=data), make_report())
     assert 'classify({"text": "one text", "text_pair": "another"})' in card
+
+
+def test_the_card_contains_no_local_path(make_record, make_report):
+    record = make_record()
+    data = replace(record.data, name="/home/someone/a.csv, /home/someone/b.csv")
+    model = replace(record.model, name="/home/someone/models/tiny")
+    card = model_card(replace(record, data=data, model=model), make_report())
+    assert "someone" not in card
+    assert "`tiny` on `a.csv, b.csv`" in card

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -36,6 +38,7 @@ def trained_on(columns, tiny_bert, tmp_path, monkeypatch) -> Path:
         data=SimpleNamespace(kind="text", input_columns=columns),
         label_names=LABELS,
         arguments={"max_seq_length": 128},
+        files={},
     )
     monkeypatch.setattr(ampft.runs.predict, "read_record", lambda folder: record)
     return shutil.copytree(tiny_bert, tmp_path / "run")
@@ -76,6 +79,34 @@ def test_the_output_is_not_the_input(folder, file):
 def test_the_output_is_not_a_folder(folder, file, tmp_path):
     with pytest.raises(InputError, match=r"--output_file .*: this is a folder"):
         predict(folder, file, output=tmp_path)
+
+
+def test_a_device_stays_a_device(folder, file):
+    predict(folder, file, output="/dev/null")
+    assert Path("/dev/null").is_char_device()
+
+
+def test_a_pipe_is_written_and_stays_a_pipe(folder, file, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE, text=True) as reader:
+        predict(folder, file, output=pipe)
+        assert reader.communicate()[0].startswith("text,prediction,confidence\n")
+    assert pipe.is_fifo()
+
+
+def test_a_link_stays_a_link_and_its_target_is_replaced(folder, file, tmp_path):
+    target, link = tmp_path / "target.csv", tmp_path / "link.csv"
+    target.write_text("old")
+    link.symlink_to(target.name)
+    predict(folder, file, output=link)
+    assert link.is_symlink()
+    assert target.read_text().startswith("text,prediction,confidence\n")
+    (folder / "model.safetensors").write_text("damaged")
+    before = target.read_text()
+    with pytest.raises(InputError, match="cannot be loaded"):
+        predict(folder, file, output=link)
+    assert target.read_text() == before
 
 
 def test_two_columns_for_a_model_of_single_texts(folder, file):

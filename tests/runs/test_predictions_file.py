@@ -70,6 +70,14 @@ def test_a_failing_source_leaves_no_file(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_colon_in_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    folder = Path("lr:1e-3")
+    folder.mkdir()
+    write_predictions(folder / "p.parquet", make(4), lambda rows: {"text": ["x"] * 4})
+    assert len(read_predictions(folder / "p.parquet")) == 4
+
+
 def test_another_file_is_refused(tmp_path: Path):
     (tmp_path / "p.parquet").write_text("no")
     with pytest.raises(InputError, match=r"not the predictions.parquet of a run"):

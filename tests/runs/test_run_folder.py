@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ import pytest
 from ampft.errors import InputError
 from ampft.files import atomic_path
 from ampft.runs.folder import LOCK_NAME, RunFolder, check_output_folder
+from ampft.runs.manifest import describe_file, describe_files
+from ampft.runs.record import read_record, write_record
 
 HOLD = """
 import sys, time
@@ -43,12 +46,159 @@ def test_a_folder_with_files_is_refused_and_untouched(tmp_path: Path):
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_overwriting_removes_only_results(tmp_path: Path):
-    for name in ("thesis.tex", "run.json", "history.jsonl"):
-        (tmp_path / name).write_text("old")
+def finish_run(path: Path, make_record) -> None:
+    """Write the results of a run as a recipe does."""
+    with RunFolder(path, overwrite=True) as folder:
+        write_record(folder, make_record(status="running"))
+        (folder / "history.jsonl").write_text('{"step": 1}\n')
+        for name in ("model.safetensors", "README.md"):
+            (folder.stage() / name).write_text("results")
+        folder.staged = describe_files(folder.stage())
+        record = make_record(files=folder.files())
+        folder.publish()
+        write_record(folder, record)
+
+
+def names(path: Path) -> list[str]:
+    return sorted(entry.name for entry in path.iterdir())
+
+
+RESULTS = ["README.md", "history.jsonl", "model.safetensors", "run.json"]
+
+
+def test_overwriting_removes_only_results(tmp_path: Path, make_record):
+    (tmp_path / "thesis.tex").write_text("mine")
+    finish_run(tmp_path, make_record)
+    assert names(tmp_path) == sorted([*RESULTS, "thesis.tex"])
+    (tmp_path / "data.csv").write_text("mine")
+    finish_run(tmp_path, make_record)
     with RunFolder(tmp_path, overwrite=True):
-        pass
-    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+        assert names(tmp_path) == [".lock", "data.csv", "thesis.tex"]
+
+
+def test_the_record_lists_only_what_the_run_wrote(tmp_path: Path, make_record):
+    (tmp_path / "thesis.tex").write_text("mine")
+    finish_run(tmp_path, make_record)
+    assert sorted(read_record(tmp_path).files) == RESULTS[:-1]
+
+
+@pytest.mark.parametrize("name", ["README.md", "config.json", "run.json", "history.jsonl"])
+def test_files_of_the_user_under_names_of_results_are_not_replaced(tmp_path: Path, name: str):
+    (tmp_path / name).write_text("mine")
+    for claim in (check_output_folder, RunFolder):
+        with pytest.raises(InputError, match=rf"written or changed by someone else: {name}\. Move"):
+            claim(tmp_path, overwrite=True)
+    assert (tmp_path / name).read_text() == "mine"
+    assert names(tmp_path) == [name]
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "history.jsonl", "run.json"])
+def test_a_planted_link_is_not_written_through(tmp_path: Path, make_record, name: str):
+    (tmp_path / "precious").write_text("mine")
+    finish_run(tmp_path / "run", make_record)
+    (tmp_path / "run" / name).unlink()
+    (tmp_path / "run" / name).symlink_to(tmp_path / "precious")
+    with pytest.raises(InputError, match="changed by someone else: "):
+        RunFolder(tmp_path / "run", overwrite=True)
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
+def test_a_link_to_the_output_folder_is_followed(tmp_path: Path, make_record):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "run").symlink_to(tmp_path / "disk")
+    for _ in range(2):
+        finish_run(tmp_path / "run", make_record)
+    assert names(tmp_path / "disk") == RESULTS
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/run", "hf://datasets/run", "file:///tmp/run"])
+def test_a_url_is_refused(url: str):
+    with pytest.raises(InputError, match=r"--output_dir .*: this is a URL\. Name a local folder"):
+        check_output_folder(url)
+    with pytest.raises(InputError, match=r"s3://host/run: this is a URL"):
+        check_output_folder("s3://me:secret@host/run")
+
+
+def test_a_changed_result_belongs_to_the_user(tmp_path: Path, make_record):
+    finish_run(tmp_path, make_record)
+    (tmp_path / "README.md").write_text("my own model card")
+    with pytest.raises(InputError, match=r"changed by someone else: README\.md"):
+        RunFolder(tmp_path, overwrite=True)
+    assert names(tmp_path) == RESULTS
+
+
+def test_a_record_of_an_earlier_version_that_lists_everything(tmp_path: Path, make_record):
+    finish_run(tmp_path, make_record)
+    (tmp_path / "my_code.py").write_text("mine")
+    record = json.loads((tmp_path / "run.json").read_text())
+    (tmp_path / "run.json").write_text(
+        json.dumps({**record, "schema": 2, "files": [*RESULTS, "my_code.py"]})
+    )
+    with RunFolder(tmp_path, overwrite=True):
+        assert names(tmp_path) == [".lock", "my_code.py"]
+
+
+def test_a_record_cannot_name_files_outside_its_folder(tmp_path: Path, make_record):
+    outside = tmp_path / "thesis.tex"
+    outside.write_text("mine")
+    finish_run(tmp_path / "run", make_record)
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    part = asdict(describe_file(outside))
+    record["files"] |= {"../thesis.tex": part, str(outside): part}
+    (tmp_path / "run" / "run.json").write_text(json.dumps(record))
+    with RunFolder(tmp_path / "run", overwrite=True):
+        assert outside.read_text() == "mine"
+
+
+def test_what_a_killed_run_left_is_removed(tmp_path: Path, make_record):
+    with RunFolder(tmp_path) as folder:
+        write_record(folder, make_record(status="running"))
+        (folder / "history.jsonl").write_text('{"st')
+        (folder.stage() / "config.json").write_text("{")
+        (folder / ".report.txt.tmp-123").write_text("half")
+        (folder / ".best.safetensors").write_text("weights")
+    with RunFolder(tmp_path, overwrite=True):
+        assert names(tmp_path) == [".lock"]
+
+
+def test_a_file_created_during_the_run_is_not_replaced(tmp_path: Path):
+    with RunFolder(tmp_path) as folder:
+        (folder.stage() / "config.json").write_text("{}")
+        folder.staged = describe_files(folder.stage())
+        (tmp_path / "config.json").write_text("mine")
+        with pytest.raises(InputError, match=r"config\.json was created by another program"):
+            folder.publish()
+    assert (tmp_path / "config.json").read_text() == "mine"
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
+def test_results_have_the_permissions_of_the_umask(tmp_path: Path, make_record, mask: int):
+    before = os.umask(mask)
+    try:
+        with RunFolder(tmp_path) as folder:
+            write_record(folder, make_record(status="running"))
+            (folder.stage() / "part").mkdir()
+            for name in ("config.json", "model.safetensors", "part/model.safetensors"):
+                (folder.stage() / name).write_text("results")
+                (folder.stage() / name).chmod(0o600)
+            folder.staged = describe_files(folder.stage())
+            folder.publish()
+    finally:
+        assert os.umask(before) == mask
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(files) == 4
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o666 & ~mask}
+
+
+@pytest.mark.parametrize("target", ["precious", "absent", ".", ".lock"])
+def test_a_lock_that_is_a_link_is_refused(tmp_path: Path, target: str):
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / ".lock").symlink_to(tmp_path / target)
+    for claim in (check_output_folder, RunFolder):
+        with pytest.raises(InputError, match=r"cannot be locked \(\.lock: .*Remove that file"):
+            claim(tmp_path, overwrite=True)
+    assert (tmp_path / "precious").read_text() == "mine"
+    assert names(tmp_path) == [".lock", "precious"]
 
 
 def test_a_file_is_not_a_folder(tmp_path: Path):

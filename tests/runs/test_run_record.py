@@ -29,6 +29,7 @@ from ampft.runs.record import (
     write_record,
 )
 from ampft.runs.show import format_run
+from ampft.text.terminal import run_main
 
 
 @pytest.mark.parametrize("status", STATUSES)
@@ -51,9 +52,11 @@ def test_reads_a_record_without_the_newer_fields(tmp_path: Path, make_record):
     del values["model"]["perturbed"]
     for name in ("weights", "gradients", "optimizer_state", "activations", "rest"):
         del values["memory"][name]
-    path.write_text(json.dumps(values))
+    del values["sha256"]
+    path.write_text(json.dumps({**values, "schema": 2, "files": ["run.json"]}))
     read = read_record(tmp_path)
     assert read.validations == ()
+    assert read.files == {}
     assert read.metrics_fp32 is None
     assert read.model.perturbed is False
     assert read.memory.weights is None
@@ -75,7 +78,7 @@ def test_a_record_of_schema_1_is_read(tmp_path: Path, make_record):
     with RunFolder(tmp_path) as folder:
         path = write_record(folder, make_record())
     values = json.loads(path.read_text())
-    del values["task"]
+    del values["task"], values["sha256"]
     old = {"epoch": 1, "step": 7, "accuracy": 0.5, "macro_f1": 0.4, "log_loss": None}
     path.write_text(json.dumps({**values, "schema": 1, "validations": [old]}))
     read = read_record(tmp_path)
@@ -98,7 +101,7 @@ def test_a_folder_without_a_record_is_refused(tmp_path: Path, make_record):
         read_record(tmp_path)
     (tmp_path / "run.json").write_text('{"schema": 99}')
     with pytest.raises(
-        InputError, match="has schema version 99, but this version of ampft reads 2"
+        InputError, match="has schema version 99, but this version of ampft reads 3"
     ):
         read_record(tmp_path)
 
@@ -130,6 +133,36 @@ def test_secrets_in_arguments_are_redacted(make_record):
     }
     assert record.command == ["classify.py", "--hub_token", REDACTED, f"--api-key={REDACTED}"]
     assert redact_command([]) == []
+
+
+URL = "https://me:canary@host.example/a.csv?X-Amz-Signature=canary&x=1&access_token=canary#rows"
+CLEAN_URL = "https://host.example/a.csv?X-Amz-Signature=REDACTED&x=1&access_token=REDACTED#rows"
+
+
+def test_credentials_in_urls_are_in_no_file_and_no_message(
+    tmp_path: Path, make_record, make_report, capsys
+):
+    record: RunRecord = make_record()
+    data = replace(record.data, name=URL, notes=(f"read from {URL}",))
+    record = replace(
+        record,
+        arguments={"train_file": URL},
+        command=["classify.py", "--train_file", URL, f"--test_file={URL}"],
+        data=data,
+        model=replace(record.model, name=URL),
+        reason=f"OSError: {URL}",
+    )
+    with RunFolder(tmp_path) as folder:
+        written = write_record(folder, record).read_text()
+    assert record.arguments == {"train_file": CLEAN_URL}
+    for text in (written, model_card(record, make_report())):
+        assert "canary" not in text
+
+    def refuse() -> None:
+        raise InputError(f"--train_file {Path(URL)}: this is {URL}")
+
+    assert run_main(refuse) == 2
+    assert "canary" not in capsys.readouterr().err
 
 
 def test_no_secret_of_the_environment_reaches_the_folder(

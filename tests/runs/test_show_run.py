@@ -10,9 +10,9 @@ import pytest
 from ampft.errors import InputError
 from ampft.runs.folder import RunFolder
 from ampft.runs.memory import PeakMemory
-from ampft.runs.record import write_record
+from ampft.runs.record import StepsPart, write_record
 from ampft.runs.show import format_run
-from ampft.text.numbers import byte_size, duration
+from ampft.text.numbers import byte_size, duration, in_epochs
 
 
 def test_prints_the_plan_the_report_and_the_closing_line(tmp_path: Path, make_record, make_report):
@@ -72,6 +72,14 @@ def test_shows_how_an_unfinished_run_ended(tmp_path: Path, make_record, status: 
     assert format_run(str(tmp_path)).splitlines()[-1].startswith(words)
 
 
+def test_a_killed_run_shows_the_steps_of_its_history(tmp_path: Path, make_record):
+    with RunFolder(tmp_path) as folder:
+        write_record(folder, make_record(status="running", steps=StepsPart(total=105)))
+        rows = '{"step": 1, "skipped": true}\n{"step": 2, "skipped": false}\n{"st'
+        (folder / "history.jsonl").write_text(rows)
+    assert "steps      1 of 105 applied, 1 skipped" in format_run(tmp_path)
+
+
 def test_a_folder_without_a_run_is_refused(tmp_path: Path, make_record):
     with pytest.raises(InputError, match=r"is not a folder. Name the --output_dir of a run"):
         format_run(tmp_path / "absent")
@@ -84,8 +92,33 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path, make_record):
         format_run(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("steps", "per_epoch", "text"),
+    [
+        (3, 103, "of the 103 of one epoch"),
+        (103, 103, "= 1 epoch x 103"),
+        (515, 103, "= 5 epochs x 103"),
+        (150, 103, "= about 1.5 epochs x 103"),
+    ],
+)
+def test_steps_in_epochs_are_readable(steps, per_epoch, text):
+    assert in_epochs(steps, per_epoch) == text
+
+
 def test_durations_and_sizes_are_readable():
     assert [duration(s) for s in (9.44, 59.9, 59.96, 125.2, 3599.6, 7620)] == [
         "9.4 s", "59.9 s", "1 min 00 s", "2 min 05 s", "1 h 00 min", "2 h 07 min",
     ]  # fmt: skip
     assert [byte_size(n) for n in (2**29, 2**31)] == ["512 MiB", "2.00 GiB"]
+
+
+def test_chance_and_warnings_stand_above_the_closing_line(tmp_path: Path, make_record):
+    record = make_record(
+        metrics_chance={"accuracy": 0.25, "macro_f1": 0.1},
+        warnings={"one_prediction": "the model predicts 'a' for every example."},
+    )
+    with RunFolder(tmp_path) as folder:
+        write_record(folder, record)
+    chance, warning, _ = format_run(tmp_path).splitlines()[-3:]
+    assert chance == "chance: accuracy 0.2500, macro F1 0.1000, from the class frequencies of train"
+    assert warning == "warning: the model predicts 'a' for every example."

@@ -80,7 +80,7 @@ def test_every_metric_is_scikit_learns(seed):
 def test_leaving_a_case_out_is_a_subtraction(name):
     found = predictions(3, n=25)
     sums, metric = found.sums(name), METRICS[name]
-    without = metric.without_each(sums)[sums.pattern_of]
+    without = metric.leave_one_out(sums)[sums.pattern_of]
     for case in range(len(found)):
         rest = np.arange(len(found)) != case
         again = MultiLabelPredictions(

@@ -145,7 +145,7 @@ def test_no_weights():
     "weights", ["1,2", "1,2,3,4", "1,2,x", "1,,2", "0,1,1", "-1,1,1", "1,nan,1", "1,inf,1", ""]
 )
 def test_weights_that_are_refused(weights):
-    with pytest.raises(InputError, match=r"--class_weights: received .*'balanced', or 3 positive"):
+    with pytest.raises(InputError, match=r"--class_weights: received .*'balanced' or 3 positive"):
         parse_class_weights(weights, np.array([1, 1, 1]))
 
 

@@ -86,7 +86,7 @@ def test_measuring_changes_no_bit(mode):
 def test_the_share_in_a_large_model_is_estimated_from_a_sample(monkeypatch):
     shares = []
     for sampled_from in (math.inf, 1000):
-        monkeypatch.setattr(lost_updates, "SAMPLED_FROM", sampled_from)
+        monkeypatch.setattr(lost_updates, "MIN_SAMPLED_WEIGHTS", sampled_from)
         generator = torch.Generator().manual_seed(0)
         model = nn.Linear(384, 384).to(BF16)
         with torch.no_grad():

@@ -120,8 +120,8 @@ def compare_folders(
     check_metric(metric, problem)
     stamps = all_stamps(groups, plan)
     seeds = tuple(run.seed for run in groups[0].runs)
-    looks = plan.looks or (len(seeds),)
-    alpha = alpha_per_analysis(looks, ALPHA)
+    seed_counts = plan.seed_counts or (len(seeds),)
+    alpha = alpha_per_analysis(seed_counts, ALPHA)
     evidence = _evidence(groups, problem.metrics[metric], margin=margin, alpha=alpha)
     arms = tuple(_arm_result(group, evidence) for group in groups)
     record = (groups[0].finished or groups[0].runs)[0].record
@@ -132,7 +132,7 @@ def compare_folders(
         margin=margin,
         margin_share_of_errors=_share_of_errors(arms[0], problem.metrics[metric], margin),
         alpha=alpha,
-        looks=looks,
+        seed_counts=seed_counts,
         seeds=seeds,
         split=evidence.cases.split,
         examples=len(evidence.cases.truth),

@@ -56,16 +56,18 @@ def _execution(run: RecordedRun) -> object:
 
 def _ratios(group: RunGroup, other: RunGroup | None) -> list[float]:
     """Return step time of `other` / step time of the arm for each seed at which both finished."""
-    is_itself = other is None or group.name == other.name
-    if other is None or is_itself or is_emulated(group) or is_emulated(other):
+    if other is None or group.name == other.name or is_emulated(group) or is_emulated(other):
         return []
     pairs = (
-        (_number(run.record.timings, name), _number(other_run.record.timings, name))
+        (_step_seconds(run), _step_seconds(other_run))
         for run, other_run in zip(group.runs, other.runs, strict=True)
         if run.is_finished and other_run.is_finished
-        for name in ("step_seconds_median",)
     )
     return [other_step / step for step, other_step in pairs if step and other_step]
+
+
+def _step_seconds(run: RecordedRun) -> float | None:
+    return _number(run.record.timings, "step_seconds_median")
 
 
 def _reason(group: RunGroup, baseline: RunGroup, ratio: float) -> str:

@@ -9,9 +9,11 @@ from pathlib import Path
 from ampft.comparison.arms import PLACEBO, arm_sort_key
 from ampft.errors import InputError
 from ampft.precision.modes import BASELINE, is_fp32
-from ampft.runs.record import RECORD_NAME, RunRecord, read_record
+from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, check_files
+from ampft.runs.record import RunRecord, read_record
 
 RUNS_NAME = "runs"  # subfolder of a comparison's folder that holds its runs
+READ_FILES = (HISTORY_NAME, "predictions.parquet", "predictions_fp32.parquet")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +150,7 @@ def _run_folders(folder: Path) -> list[Path]:
 
 def _recorded_run(folder: Path) -> RecordedRun:
     record = read_record(folder)
+    check_files(folder, record.files, READ_FILES)
     seed = record.arguments.get("seed")
     if not isinstance(seed, int):
         raise InputError(

@@ -115,7 +115,7 @@ def read_texts(path: Path, rows: Sequence[int]) -> dict[int, str]:
         InputError: The inputs are damaged.
     """
     try:
-        return _read_texts(pq.ParquetFile(path), rows)
+        return _read_texts(pq.ParquetFile(path.absolute()), rows)
     except (OSError, pa.ArrowException, ValueError) as error:  # such as text that is not UTF-8
         raise InputError(
             f"{path}: the texts in this file cannot be read ({error}). Copy the file again, or "

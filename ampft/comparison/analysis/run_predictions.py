@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ampft.data.groups import Groups
-from ampft.errors import InputError, nearest
+from ampft.errors import InputError, did_you_mean
 from ampft.metrics.scores import Scores
 from ampft.metrics.sums import CaseSums
 from ampft.runs.predictions import read_groups, read_predictions
@@ -126,7 +126,7 @@ def check_metric(metric: str, problem: type[Problem]) -> None:
     if metric not in problem.metrics:
         raise InputError(
             f"--metric {metric}: the runs have the metrics {', '.join(problem.metrics)}."
-            f"{nearest(metric, problem.metrics)}"
+            f"{did_you_mean(metric, problem.metrics)}"
         )
 
 
@@ -156,7 +156,7 @@ def check_recorded(
     ):
         title = problem.metrics[name].title
         raise InputError(
-            f"RUN: {path} has {title} {actual:.9g}, but the run.json beside it has "
+            f"RUN: {path} has {title} {actual:.9g}, but the run.json next to it has "
             f"{inert(str(expected))}. One of the two files belongs to another run or was modified. "
             "Copy the folder of the run again, or repeat the run."
         )

@@ -55,12 +55,16 @@ def _training_stamps(groups: Sequence[RunGroup]) -> Iterator[str]:
 
 def _speed_stamps(groups: Sequence[RunGroup]) -> Iterator[str]:
     for group in groups:
-        found = speed(group, groups[0], None) if group.is_placebo else None
-        if found is not None and found.ratio is not None and not is_reliable_speed(found.ratio):
+        placebo = speed(group, groups[0], None) if group.is_placebo else None
+        if (
+            placebo is not None
+            and placebo.ratio is not None
+            and not is_reliable_speed(placebo.ratio)
+        ):
             yield (
                 f"speeds are unreliable: the placebo, which computes the same as "
-                f"{inert(groups[0].name)}, ran at {ratio_text(found.ratio)}x its speed; repeat the "
-                "comparison on a machine that does nothing else"
+                f"{inert(groups[0].name)}, ran at {ratio_text(placebo.ratio)}x its speed; repeat "
+                "the comparison on an otherwise idle machine"
             )
 
 
@@ -110,7 +114,7 @@ def _selection_stamps(groups: Sequence[RunGroup]) -> Iterator[str]:
 def _plan_stamps(plan: PlanFacts) -> Iterator[str]:
     yield from plan.omitted_seeds
     yield from plan.reductions
-    if plan.added_after_look:
+    if plan.added_after_analysis:
         yield (
             "unplanned seeds were added after results were seen, so the error rates of the "
             "verdicts do not hold; plan interim analyses in advance with --seeds 5,10"

@@ -173,8 +173,8 @@ def plan_facts(plan: Plan, folder: Path, seeds: int) -> PlanFacts:
         yardstick = read_json_object(folder / YARDSTICK_NAME)
     return PlanFacts(
         planned=True,
-        looks=plan.looks,
-        added_after_look=plan.added_after_look,
+        seed_counts=plan.seed_counts,
+        added_after_analysis=plan.added_after_analysis,
         reductions=plan.reductions,
         omitted_seeds=tuple(
             f"seed {seed} is omitted because {' and '.join(arms)} left no run record"
@@ -198,17 +198,18 @@ def _arms_without_record(plan: Plan, folder: Path, seeds: int) -> dict[int, list
 def _seeds_at_last_analysis(plan: Plan, folder: Path) -> int:
     """Return the number of seeds of the last planned analysis whose runs were all started."""
     reached = [
-        look
-        for look in plan.looks
+        seeds
+        for seeds in plan.seed_counts
         if all(
             log_file(folder, run).exists() or run_ending(run_folder(folder, run)).record is not None
-            for run in plan.runs(look)
+            for run in plan.runs(seeds)
         )
     ]
     if not reached:
         raise InputError(
             f"RUN {folder}: the comparison has not reached its first planned analysis, at "
-            f"{plan.looks[0]} seeds. Repeat its command to continue, or {_without_plan(folder)}."
+            f"{plan.seed_counts[0]} seeds. Repeat its command to continue, or "
+            f"{_without_plan(folder)}."
         )
     return max(reached)
 

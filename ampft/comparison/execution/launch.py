@@ -25,8 +25,8 @@ TERMINATION_SECONDS = 60.0
 def launch_command(config_file: str | None, *argv: str) -> list[str]:
     """Return the command that starts a script, or a module with `-m`, through `accelerate launch`.
 
-    A run sets its precision by its own flag. The launcher gets `no`, which counts as unset, so that
-    neither its configuration file nor the environment conflicts with the flag.
+    A run sets its precision by its own flag. The launcher receives `no`, which counts as unset, so
+    that neither its configuration file nor the environment conflicts with the flag.
 
     Args:
         config_file: Configuration file of Accelerate; None for none.

@@ -11,11 +11,11 @@ from typing import Any
 from ampft.comparison.arms import Arm, make_arms
 from ampft.comparison.execution.estimate import Estimate, Size
 from ampft.errors import InputError
-from ampft.precision.modes import TABLE
+from ampft.precision.modes import MODE_TABLE
 from ampft.text.escaping import inert
 from ampft.text.json_io import check_schema, from_json, read_json_object
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class PlannedRun:
     def flags(self) -> tuple[str, ...]:
         """The flags of classify.py that distinguish it from the other runs."""
         flags = ["--mixed_precision", self.arm.mode, "--seed", str(self.seed)]
-        if not TABLE[self.arm.mode].replaces_layers:
+        if not MODE_TABLE[self.arm.mode].replaces_layers:
             flags.append("--evaluate_fp32")
         return (*flags, *["--perturb_initial_weights"] * self.arm.is_perturbed)
 
@@ -46,7 +46,8 @@ class Plan:
     Attributes:
         modes: Modes, the baseline first.
         first_seed: Seed of the first run of each arm; the other seeds follow consecutively.
-        looks: Numbers of seeds at which the results are analysed; the last is the number of seeds.
+        seed_counts: Numbers of seeds at which the results are analysed, the last of which is the
+            total.
         metric: Name of the primary metric.
         margin: Equivalence margin as a fraction (0.01 is one point).
         placebo: Whether the baseline is also trained from perturbed initial weights.
@@ -58,8 +59,8 @@ class Plan:
         overrides: Settings that the budget changes.
         reductions: One sentence per override.
         notes: Notes on other decisions, such as that fp32 was added.
-        looks_taken: Numbers of seeds that were complete when the results were analysed.
-        added_after_look: Whether unplanned seeds were added after results were seen.
+        seeds_analysed: Numbers of seeds that were complete when the results were analysed.
+        added_after_analysis: Whether unplanned seeds were added after results were seen.
         runs_seconds: Time of the runs so far, from launch to end.
         own_seconds: Time of the comparison itself so far, without the runs and the yardstick.
         yardstick_seconds: Time of the noise yardstick.
@@ -69,7 +70,7 @@ class Plan:
 
     modes: tuple[str, ...]
     first_seed: int
-    looks: tuple[int, ...]
+    seed_counts: tuple[int, ...]
     metric: str
     margin: float
     placebo: bool
@@ -81,8 +82,8 @@ class Plan:
     overrides: Mapping[str, int] = field(default_factory=dict)
     reductions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    looks_taken: tuple[int, ...] = ()
-    added_after_look: bool = False
+    seeds_analysed: tuple[int, ...] = ()
+    added_after_analysis: bool = False
     runs_seconds: float = 0.0
     own_seconds: float = 0.0
     yardstick_seconds: float = 0.0
@@ -96,7 +97,7 @@ class Plan:
 
     def runs(self, seeds: int | None = None) -> tuple[PlannedRun, ...]:
         """Return the runs of the first `seeds` seeds in execution order; None for all seeds."""
-        count = self.looks[-1] if seeds is None else seeds
+        count = self.seed_counts[-1] if seeds is None else seeds
         return interleaved(self.arms, range(self.first_seed, self.first_seed + count))
 
     def expected_seconds(self, run: PlannedRun) -> float:
@@ -113,9 +114,9 @@ class Plan:
 
         Analysing the same seeds again does not count as another analysis.
         """
-        if seeds in self.looks_taken:
+        if seeds in self.seeds_analysed:
             return self
-        return replace(self, looks_taken=(*self.looks_taken, seeds))
+        return replace(self, seeds_analysed=(*self.seeds_analysed, seeds))
 
 
 def interleaved(arms: tuple[Arm, ...], seeds: range) -> tuple[PlannedRun, ...]:
@@ -133,7 +134,7 @@ def interleaved(arms: tuple[Arm, ...], seeds: range) -> tuple[PlannedRun, ...]:
 
 PLAN_NAME = "plan.json"
 
-# Fields in which a command must match the plan in its folder, besides the classify settings.
+# Fields in which a command must match the plan in its folder, in addition to the classify settings.
 MATCHED_FIELDS = ("modes", "first_seed", "metric", "margin", "placebo", "config_file", "budget")
 FLAG_NAMES = {"first_seed": "seed"}
 
@@ -163,8 +164,8 @@ def plan_difference(plan: Plan, requested: Mapping[str, Any]) -> str | None:
 
     Args:
         plan: Plan in the folder.
-        requested: Values of `MATCHED_FIELDS`, `looks` and `arguments` by name; None for `modes`
-            stands for the modes of the plan.
+        requested: Values of `MATCHED_FIELDS`, `seed_counts` and `arguments` by name; None for
+            `modes` stands for the modes of the plan.
     """
     for name in MATCHED_FIELDS:
         if name == "modes" and requested[name] is None:
@@ -175,14 +176,14 @@ def plan_difference(plan: Plan, requested: Mapping[str, Any]) -> str | None:
     for name in sorted(set(arguments) & set(plan.arguments)):
         if plan.arguments[name] != arguments[name]:
             return _change(name, plan.arguments[name], arguments[name])
-    if not _extends(plan.looks, requested["looks"]):
-        return _change("seeds", plan.looks, requested["looks"])
+    if not _extends(plan.seed_counts, requested["seed_counts"]):
+        return _change("seeds", plan.seed_counts, requested["seed_counts"])
     return None
 
 
 def _extends(planned: tuple[int, ...], requested: tuple[int, ...]) -> bool:
-    """Return whether the looks are equal, or new ones only follow those that were planned."""
-    new = [look for look in requested if look not in planned]
+    """Return whether the analyses are equal, or new ones only follow those that were planned."""
+    new = [seeds for seeds in requested if seeds not in planned]
     return requested == planned or (requested[-1] > planned[-1] and min(new) > planned[-1])
 
 
@@ -196,9 +197,9 @@ def _value_text(value: object) -> str:
     return inert(",".join(map(str, value)) if isinstance(value, tuple) else str(value))
 
 
-def with_more_seeds(plan: Plan, looks: tuple[int, ...]) -> Plan:
+def with_more_seeds(plan: Plan, seed_counts: tuple[int, ...]) -> Plan:
     """Return the plan with more seeds, marked if results have already been analysed."""
-    if looks == plan.looks:
+    if seed_counts == plan.seed_counts:
         return plan
-    after_look = plan.added_after_look or bool(plan.looks_taken)
-    return replace(plan, looks=looks, added_after_look=after_look)
+    after_analysis = plan.added_after_analysis or bool(plan.seeds_analysed)
+    return replace(plan, seed_counts=seed_counts, added_after_analysis=after_analysis)

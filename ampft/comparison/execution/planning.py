@@ -33,7 +33,7 @@ from ampft.runs.folder import LOCK_NAME, check_creatable
 from ampft.runs.record import redact_secrets
 from ampft.text.escaping import inert
 from ampft.text.json_io import from_json, json_values
-from ampft.text.numbers import approximate_duration, counted
+from ampft.text.numbers import approximate_duration, counted, in_epochs
 from ampft.text.terminal import labelled, print_line
 
 
@@ -51,13 +51,13 @@ def plan_comparison(command: CompareCommand) -> tuple[Path, Plan]:
     folder = command.output_dir or _default_folder(command, requested)
     existing = read_plan(folder)
     if existing is not None:
-        return folder, _continued(existing, requested, folder)
+        return folder, _continued_plan(existing, requested, folder)
     _check_new_folder(folder)
     print_line("trial      timing a few steps of each mode to plan the comparison")
     with interruptible(lambda: "nothing has been written yet."):
         trial = run_trial(command.classify_argv, command.modes, command.config_file)
     planned_arms = make_arms(trial.modes, placebo=command.placebo)
-    runs = interleaved(planned_arms, range(command.looks[-1]))
+    runs = interleaved(planned_arms, range(command.seed_counts[-1]))
     budget = None if command.budget is None else command.budget - process_seconds()
     fitted = fit(trial.estimate, [run.arm.mode for run in runs], budget)
     return folder, Plan(
@@ -75,7 +75,7 @@ def requested_fields(command: CompareCommand) -> dict[str, Any]:
     return {
         "modes": command.modes,
         "first_seed": command.classify.seed,
-        "looks": command.looks,
+        "seed_counts": command.seed_counts,
         "metric": command.metric,
         "margin": command.margin,
         "placebo": command.placebo,
@@ -93,7 +93,7 @@ def process_seconds() -> float:
 def plan_lines(folder: Path, plan: Plan, todo: tuple[PlannedRun, ...]) -> str:
     """Return a description of the plan, with the time and the disk space that `todo` needs."""
     estimate, runs = plan.estimate, plan.runs()
-    size, seeds = plan.size, plan.looks[-1]
+    size, seeds = plan.size, plan.seed_counts[-1]
     arms = [
         f"{arm.name} ({arm.mode} with initial weights changed by one unit in the last place)"
         if arm.is_perturbed
@@ -101,10 +101,9 @@ def plan_lines(folder: Path, plan: Plan, todo: tuple[PlannedRun, ...]) -> str:
         for arm in plan.arms
     ]
     analyses = ""
-    if len(plan.looks) > 1:
-        analyses = f", analysed after {' and '.join(map(str, plan.looks))} seeds"
+    if len(plan.seed_counts) > 1:
+        analyses = f", analysed after {' and '.join(map(str, plan.seed_counts))} seeds"
     steps, per_epoch = estimate.total_steps(size), estimate.steps_per_epoch(size)
-    epochs = steps / per_epoch
     per_run = ", ".join(
         f"{m} {approximate_duration(estimate.run_seconds(m, size))}" for m in plan.modes
     )
@@ -120,7 +119,7 @@ def plan_lines(folder: Path, plan: Plan, todo: tuple[PlannedRun, ...]) -> str:
         ),
         labelled(
             "each run",
-            f"{counted(steps, 'step')} = {epochs:.3g} epoch{'s' * (epochs != 1)} x {per_epoch}; "
+            f"{counted(steps, 'step')} {in_epochs(steps, per_epoch)}; "
             f"{counted(size.train_examples, 'training example')}; effective batch "
             f"{estimate.effective_batch_size}",
         ),
@@ -130,10 +129,12 @@ def plan_lines(folder: Path, plan: Plan, todo: tuple[PlannedRun, ...]) -> str:
         lines.append(
             labelled("time", f"about {approximate_duration(total)} in total; per run: {per_run}")
         )
-        lines.append(labelled("disk", f"{disk_gib:.1f} GiB for {models}{_free(folder, disk_gib)}"))
+        lines.append(
+            labelled("disk", f"{disk_gib:.1f} GiB for {models}{_free_space_note(folder, disk_gib)}")
+        )
     if plan.reductions:
         lines.append(labelled("budget", *plan.reductions))
-    if plan.added_after_look:
+    if plan.added_after_analysis:
         lines.append(
             labelled("note", "Seeds are added after results were analysed; the report states this.")
         )
@@ -141,20 +142,20 @@ def plan_lines(folder: Path, plan: Plan, todo: tuple[PlannedRun, ...]) -> str:
     return "\n".join([*lines, labelled("folder", str(folder))])
 
 
-def _free(folder: Path, needed: float) -> str:
+def _free_space_note(folder: Path, needed: float) -> str:
     free = shutil.disk_usage(nearest_existing(folder)).free / 2**30
     return f"; only {free:.1f} GiB free" if free < needed else ""
 
 
-def _continued(existing: Plan, requested: dict[str, Any], folder: Path) -> Plan:
+def _continued_plan(existing: Plan, requested: dict[str, Any], folder: Path) -> Plan:
     difference = plan_difference(existing, requested)
     if difference is not None:
         raise InputError(
             f"--output_dir {folder}: the folder holds another comparison: {difference}. Name "
             "another folder, or use the settings of that comparison to continue it."
         )
-    plan = with_more_seeds(existing, requested["looks"])
-    if plan.looks[-1] > existing.looks[-1] and plan.reductions:
+    plan = with_more_seeds(existing, requested["seed_counts"])
+    if plan.seed_counts[-1] > existing.seed_counts[-1] and plan.reductions:
         note = "Seeds were added after runs were reduced to fit the budget; runs keep that size."
         return replace(plan, notes=(*plan.notes, note))
     return plan

@@ -34,7 +34,7 @@ from ampft.comparison.execution.planning import plan_lines, process_seconds
 from ampft.comparison.execution.progress import Progress
 from ampft.errors import InputError
 from ampft.files import is_disk_error
-from ampft.precision.modes import TABLE
+from ampft.precision.modes import MODE_TABLE
 from ampft.runs.folder import RunFolder, check_output_folder
 from ampft.text.numbers import counted
 from ampft.text.terminal import labelled, print_line
@@ -117,7 +117,7 @@ class ComparisonSession:
         )
         log = self.folder.path / LOGS_NAME / "yardstick.log"
         # There is no reference gradient for weights that are stored in fewer bits.
-        modes = [mode for mode in self.plan.modes if not TABLE[mode].stores_16_bits]
+        modes = [mode for mode in self.plan.modes if not MODE_TABLE[mode].stores_16_bits]
         output = ["--output", str(self.folder / YARDSTICK_NAME)]
         yardstick = [sys.executable, "-m", "ampft.cli", "yardstick", "--modes", ",".join(modes)]
         started = time.perf_counter()

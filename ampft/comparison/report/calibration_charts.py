@@ -52,18 +52,20 @@ def _error(arm: ArmResult) -> float | None:
 
 
 def _panel(arm: ArmResult, style: ArmStyle, base: ArmResult, base_style: ArmStyle) -> Markup:
-    across, up = Axis(0, 1, LEFT, RIGHT), Axis(0, 1, HEIGHT, TOP)
+    x_axis, y_axis = Axis(0, 1, LEFT, RIGHT), Axis(0, 1, HEIGHT, TOP)
     lines = [element("path", d="M0 1000L1000 0", class_="margin")]
     if arm is not base:
-        lines.append(curve(_pairs(base.calibration), across, up, f"seed lone {base_style.colour}"))
-    lines.append(curve(_pairs(arm.calibration), across, up, f"mean {style.colour}"))
-    parts = [*_grid(across, up), plot_area(across, up, lines)]
+        lines.append(
+            curve(_pairs(base.calibration), x_axis, y_axis, f"seed lone {base_style.colour}")
+        )
+    lines.append(curve(_pairs(arm.calibration), x_axis, y_axis, f"mean {style.colour}"))
+    parts = [*_grid(x_axis, y_axis), plot_area(x_axis, y_axis, lines)]
     for bin_ in arm.calibration:
         if bin_.confidence is not None and bin_.accuracy is not None:
             small = "small" if bin_.count < MIN_COUNT else ""
-            x, y = across.percent(bin_.confidence), up.at(bin_.accuracy)
+            x, y = x_axis.percent(bin_.confidence), y_axis.at(bin_.accuracy)
             parts.append(style.mark(x, y, class_=small))
-    parts += _bars(arm.calibration, across)
+    parts += _bars(arm.calibration, x_axis)
     return picture(
         *parts, height=HEIGHT + COUNT_HEIGHT + 38, alt=_alt_text(arm, style), class_="chart"
     )
@@ -78,10 +80,10 @@ def _pairs(bins: Sequence[CalibrationBin]) -> list[tuple[float, float]]:
     ]
 
 
-def _grid(across: Axis, up: Axis) -> list[Markup]:
+def _grid(x_axis: Axis, y_axis: Axis) -> list[Markup]:
     parts: list[Markup] = []
     for value in (0.0, 0.25, 0.5, 0.75, 1.0):
-        y, x = up.at(value), across.percent(value)
+        y, x = y_axis.at(value), x_axis.percent(value)
         parts.append(line(f"{LEFT}%", y, f"{RIGHT}%", y, "grid"))
         if value in (0.0, 0.5, 1.0):
             parts.append(text(fraction(value), f"{LEFT - 2}%", y + 4, "tick end"))
@@ -90,13 +92,13 @@ def _grid(across: Axis, up: Axis) -> list[Markup]:
     return parts
 
 
-def _bars(bins: Sequence[CalibrationBin], across: Axis) -> list[Markup]:
+def _bars(bins: Sequence[CalibrationBin], x_axis: Axis) -> list[Markup]:
     max_count = max((bin_.count for bin_ in bins), default=0)
     parts: list[Markup] = []
     for bin_ in bins:
         if bin_.count:
             height = max(1.0, (COUNT_HEIGHT - 6) * bin_.count / max_count)
-            left, right = across.at(bin_.low), across.at(bin_.high)
+            left, right = x_axis.at(bin_.low), x_axis.at(bin_.high)
             bar = {"x": f"{left:.2f}%", "width": f"{right - left:.2f}%", "class_": "count"}
             parts.append(element("rect", y=HEIGHT + COUNT_HEIGHT - height, height=height, **bar))
     below = HEIGHT + COUNT_HEIGHT

@@ -55,7 +55,7 @@ class Chart:
 
     svg: Markup
     styles: tuple[ArmStyle, ...]
-    is_cut: bool
+    is_clipped: bool
 
 
 def loss_chart(comparison: Comparison, styles: Sequence[ArmStyle]) -> Chart | None:
@@ -67,9 +67,11 @@ def loss_chart(comparison: Comparison, styles: Sequence[ArmStyle]) -> Chart | No
     # The loss of a diverging run would flatten all other lines.
     high = min(max(tops), 1.5 * statistics.median(tops))
     low = min(value for one in lines for run in one.runs for value in run.values())
-    up = _up(0.0 if 0 <= low < 0.4 * high else low, high)
+    y_axis = _y_axis(0.0 if 0 <= low < 0.4 * high else low, high)
     last = ", ".join(f"{one.style.name} {number(one.end, 4)}" for one in lines)
-    return _chart(lines, up, fraction, alt=f"Training loss over optimizer steps; at the end {last}")
+    return _chart(
+        lines, y_axis, fraction, alt=f"Training loss over optimizer steps; at the end {last}"
+    )
 
 
 def validation_chart(comparison: Comparison, styles: Sequence[ArmStyle]) -> Chart | None:
@@ -82,7 +84,7 @@ def validation_chart(comparison: Comparison, styles: Sequence[ArmStyle]) -> Char
     values = [value for one in lines for run in one.runs for value in run.values()]
     last = ", ".join(f"{one.style.name} {number(one.end, 4)}" for one in lines)
     alt = f"Validation metric over optimizer steps; at the end {last}"
-    return _chart(lines, _up(min(values), max(values)), fraction, alt=alt)
+    return _chart(lines, _y_axis(min(values), max(values)), fraction, alt=alt)
 
 
 def scale_chart(comparison: Comparison, styles: Sequence[ArmStyle]) -> Chart | None:
@@ -101,7 +103,7 @@ def scale_chart(comparison: Comparison, styles: Sequence[ArmStyle]) -> Chart | N
     if not lines:
         return None
     values = [value for one in lines for run in one.runs for value in run.values()]
-    up = _up(math.floor(min(values)) - 0.5, math.ceil(max(values)) + 0.5)
+    y_axis = _y_axis(math.floor(min(values)) - 0.5, math.ceil(max(values)) + 0.5)
     rugs = [
         (style, [c.skipped for c in arm.curves if c.loss_scale is not None])
         for arm, style in zip(comparison.arms, styles, strict=True)
@@ -111,7 +113,7 @@ def scale_chart(comparison: Comparison, styles: Sequence[ArmStyle]) -> Chart | N
         f"{style.name} skipped {', '.join(str(len(s)) for s in seeds)} steps per seed"
         for style, seeds in rugs
     )
-    return _chart(lines, up, exponent, alt=alt, rugs=rugs, is_stepped=True)
+    return _chart(lines, y_axis, exponent, alt=alt, rugs=rugs, is_stepped=True)
 
 
 def _points(steps: Sequence[int], values: Sequence[float | None]) -> Points:
@@ -134,14 +136,14 @@ def _lines(
     return lines
 
 
-def _up(low: float, high: float) -> Axis:
+def _y_axis(low: float, high: float) -> Axis:
     room = 0.04 * (high - low) or abs(high) * 0.05 or 1.0
     return Axis(low - room if low else 0.0, high + room, HEIGHT, TOP)
 
 
 def _chart(
     lines: Sequence[Lines],
-    up: Axis,
+    y_axis: Axis,
     label: Callable[[float], str],
     *,
     alt: str,
@@ -149,63 +151,66 @@ def _chart(
     is_stepped: bool = False,
 ) -> Chart:
     last = max(step for one in lines for run in one.runs for step in run)
-    across = Axis(0.0, float(max(last, 1)), LEFT, RIGHT)
+    x_axis = Axis(0.0, float(max(last, 1)), LEFT, RIGHT)
     curves: list[Markup] = []
     many = " many" if sum(len(one.runs) for one in lines) > MANY_RUNS else ""
     for one in lines:
         thin = f"seed{many}" if one.mean else "seed lone"
         curves += [
-            _curve(run, across, up, f"{thin} {one.style.colour}", is_stepped) for run in one.runs
+            _curve(run, x_axis, y_axis, f"{thin} {one.style.colour}", is_stepped)
+            for run in one.runs
         ]
-    curves += [_curve(o.mean, across, up, f"mean {o.style.colour}", False) for o in lines if o.mean]
+    curves += [
+        _curve(o.mean, x_axis, y_axis, f"mean {o.style.colour}", False) for o in lines if o.mean
+    ]
     rows = [(style, skipped) for style, seeds in rugs for skipped in seeds]
     rug = min(RUG_ROW_HEIGHT * len(rows), MAX_RUG_HEIGHT)
     parts = [
-        *_grid(across, up, label, below=HEIGHT + rug, integers_only=is_stepped),
-        plot_area(across, up, curves),
-        *_single_points(lines, across, up),
-        *_labels(lines, up),
+        *_grid(x_axis, y_axis, label, below=HEIGHT + rug, integers_only=is_stepped),
+        plot_area(x_axis, y_axis, curves),
+        *_single_points(lines, x_axis, y_axis),
+        *_labels(lines, y_axis),
     ]
     if rows:
-        parts.append(_rug(rows, across, rug))
+        parts.append(_rug(rows, x_axis, rug))
         parts.append(text("skipped", f"{RIGHT + 2.5}%", HEIGHT + rug / 2 + 4, "tick"))
     height = HEIGHT + rug + 36
-    is_cut = any(v > up.high for one in lines for run in one.runs for v in run.values())
+    is_clipped = any(v > y_axis.high for one in lines for run in one.runs for v in run.values())
     svg = picture(*parts, height=height, alt=alt, class_="chart")
-    return Chart(svg, tuple(one.style for one in lines), is_cut)
+    return Chart(svg, tuple(one.style for one in lines), is_clipped)
 
 
-def _curve(points: Points, across: Axis, up: Axis, class_: str, is_stepped: bool) -> Markup:
+def _curve(points: Points, x_axis: Axis, y_axis: Axis, class_: str, is_stepped: bool) -> Markup:
     ordered = [(float(step), points[step]) for step in sorted(points)]
     if is_stepped:
         corners = [(b[0], a[1]) for a, b in itertools.pairwise(ordered)]
         ordered = [p for pair in itertools.zip_longest(ordered, corners) for p in pair if p]
-    return curve(ordered, across, up, class_)
+    return curve(ordered, x_axis, y_axis, class_)
 
 
-def _single_points(lines: Sequence[Lines], across: Axis, up: Axis) -> list[Markup]:
+def _single_points(lines: Sequence[Lines], x_axis: Axis, y_axis: Axis) -> list[Markup]:
     """Return marks of runs with a single point, whose line would be invisible."""
     single = [(one, points) for one in lines if len(points := one.mean or one.runs[0]) == 1]
     return [
-        one.style.mark(across.percent(step), up.at(value))
+        one.style.mark(x_axis.percent(step), y_axis.at(value))
         for one, points in single
         for step, value in points.items()
     ]
 
 
 def _grid(
-    across: Axis, up: Axis, label: Callable[[float], str], *, below: float, integers_only: bool
+    x_axis: Axis, y_axis: Axis, label: Callable[[float], str], *, below: float, integers_only: bool
 ) -> list[Markup]:
     left, right = f"{LEFT}%", f"{RIGHT}%"
     parts: list[Markup] = []
-    for value in up.ticks(5):
+    for value in y_axis.ticks(5):
         if integers_only and value != round(value):
             continue
-        y = up.at(value)
+        y = y_axis.at(value)
         parts.append(line(left, y, right, y, "grid"))
         parts.append(text(label(value), f"{LEFT - 1}%", y + 4, "tick end"))
-    for value in across.ticks(5):
-        x = across.percent(value)
+    for value in x_axis.ticks(5):
+        x = x_axis.percent(value)
         parts.append(line(x, below, x, below + 5, "rule"))
         parts.append(text(f"{value:,.0f}", x, below + 18, "tick middle"))
     parts.append(line(left, below, right, below, "rule"))
@@ -213,12 +218,12 @@ def _grid(
     return parts
 
 
-def _labels(lines: Sequence[Lines], up: Axis) -> list[Markup]:
+def _labels(lines: Sequence[Lines], y_axis: Axis) -> list[Markup]:
     """Return labels at the ends of the lines, moved apart where they would overlap."""
-    ordered = sorted(lines, key=lambda one: up.at(one.end))
+    ordered = sorted(lines, key=lambda one: y_axis.at(one.end))
     places: list[float] = []
     for one in ordered:
-        at = up.at(one.end)
+        at = y_axis.at(one.end)
         places.append(max(at, places[-1] + LABEL_GAP) if places else at)
     # If labels are moved beyond the bottom, all of them move up.
     excess = max(0.0, places[-1] - HEIGHT) if places else 0.0
@@ -228,7 +233,7 @@ def _labels(lines: Sequence[Lines], up: Axis) -> list[Markup]:
         places[index] = min(places[index], limit) if excess else places[index]
     for one, place in zip(ordered, places, strict=True):
         start, end = f"{RIGHT}%", f"{RIGHT + 2}%"
-        leader = line(start, up.at(one.end), end, place, f"leader {one.style.colour}")
+        leader = line(start, y_axis.at(one.end), end, place, f"leader {one.style.colour}")
         parts += [leader, text(_short(one.style.name), f"{RIGHT + 2.5}%", place + 4, "name")]
     return parts
 
@@ -237,13 +242,13 @@ def _short(name: str) -> str:
     return name if len(name) <= 10 else f"{name[:9]}…"
 
 
-def _rug(rows: Sequence[tuple[ArmStyle, Sequence[int]]], across: Axis, height: float) -> Markup:
+def _rug(rows: Sequence[tuple[ArmStyle, Sequence[int]]], x_axis: Axis, height: float) -> Markup:
     """Return a row per seed below the plot, with one tick per skipped step."""
     ticks = [
         element(
             "path",
             d="".join(
-                f"M{across.inner(step)} {round(1000 * (index + 0.1) / len(rows))}"
+                f"M{x_axis.inner(step)} {round(1000 * (index + 0.1) / len(rows))}"
                 f"v{round(800 / len(rows))}"
                 for step in skipped
             ),
@@ -252,4 +257,4 @@ def _rug(rows: Sequence[tuple[ArmStyle, Sequence[int]]], across: Axis, height: f
         for index, (style, skipped) in enumerate(rows)
         if skipped
     ]
-    return plot_area(across, Axis(0, 1, HEIGHT + height, HEIGHT), ticks)
+    return plot_area(x_axis, Axis(0, 1, HEIGHT + height, HEIGHT), ticks)

@@ -105,15 +105,15 @@ class Axis:
         return tuple(index * step for index in range(first, last + 1))
 
 
-def plot_area(across: Axis, up: Axis, lines: Sequence[Markup]) -> Markup:
+def plot_area(x_axis: Axis, y_axis: Axis, lines: Sequence[Markup]) -> Markup:
     """Return a stretched area that contains the lines and spans the two axes."""
-    top, bottom = min(up.start, up.end), max(up.start, up.end)
+    top, bottom = min(y_axis.start, y_axis.end), max(y_axis.start, y_axis.end)
     return element(
         "svg",
         *lines,
-        x=f"{_value(across.start)}%",
+        x=f"{_value(x_axis.start)}%",
         y=top,
-        width=f"{_value(across.end - across.start)}%",
+        width=f"{_value(x_axis.end - x_axis.start)}%",
         height=bottom - top,
         viewBox=f"0 0 {INNER} {INNER}",
         preserveAspectRatio="none",
@@ -121,9 +121,9 @@ def plot_area(across: Axis, up: Axis, lines: Sequence[Markup]) -> Markup:
     )
 
 
-def curve(points: Sequence[tuple[float, float]], across: Axis, up: Axis, class_: str) -> Markup:
+def curve(points: Sequence[tuple[float, float]], x_axis: Axis, y_axis: Axis, class_: str) -> Markup:
     """Return a line through the points."""
-    places = "L".join(f"{across.inner(x)} {INNER - up.inner(y)}" for x, y in points)
+    places = "L".join(f"{x_axis.inner(x)} {INNER - y_axis.inner(y)}" for x, y in points)
     # A line of length 0 with round caps shows a single point as a dot.
     dot = "h0" if len(points) == 1 else ""
     return element("path", d=f"M{places}{dot}" if points else "", class_=class_)

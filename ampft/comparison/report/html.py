@@ -10,6 +10,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from ampft.comparison.answer import answer_text
 from ampft.comparison.findings import ArmResult, Comparison
 from ampft.comparison.report import strips, tables
 from ampft.comparison.report.arm_styles import arm_styles
@@ -76,6 +77,7 @@ def _context(comparison: Comparison) -> dict[str, Any]:
     return {
         "c": comparison,
         "units": comparison.units,
+        "answer": answer_text(comparison),
         "verdicts": verdicts,
         "seeds": seed_list(comparison.seeds),
         "modes": _with_graphics(tables.modes(comparison), keys, strip_of["modes"]),

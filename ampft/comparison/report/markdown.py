@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ampft.comparison.answer import answer_text
 from ampft.comparison.findings import Comparison
 from ampft.comparison.report.sections import Section, sections
 from ampft.comparison.report.tables import executed, modes, without_incomplete_medians
@@ -25,6 +26,7 @@ def markdown_text(comparison: Comparison) -> str:
     comparison = without_incomplete_medians(comparison)
     parts = [
         f"## Precision comparison: {prose(comparison.title)}",
+        f"**{prose(answer_text(comparison))}**" if answer_text(comparison) else "",
         _list(verdicts),
         "\n".join(f"> **Note:** {prose(stamp)}\\" for stamp in comparison.stamps).rstrip("\\"),
         markdown_table(modes(comparison)),

@@ -99,9 +99,9 @@ def _verdict_rules(comparison: Comparison) -> str:
         f"uncertain, if its {wide} CI lies below 0 and neither of the above holds. The same "
         "applies to better. Otherwise, the mode is undecided."
     )
-    if len(comparison.looks) < 2:
+    if len(comparison.seed_counts) < 2:
         return rules
-    numbers = ", then at ".join(f"{seeds}" for seeds in comparison.looks)
+    numbers = ", then at ".join(f"{seeds}" for seeds in comparison.seed_counts)
     return (
         f"{rules} Analyses were planned at {numbers} seeds. They share the error rate of 5 % "
         "equally, so their intervals are wider."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ampft.comparison.answer import answer_text
 from ampft.comparison.findings import Comparison
 from ampft.comparison.report.tables import modes, scope, without_incomplete_medians
 from ampft.comparison.verdict_text import verdict_texts
@@ -31,6 +32,7 @@ def terminal_text(comparison: Comparison) -> str:
         mode_table(comparison),
         _wrapped(legend(comparison)),
         "\n".join(_wrapped(stamp, "! ") for stamp in comparison.stamps),
+        _wrapped(answer_text(comparison)),
         *(_wrapped(verdict) for verdict in verdicts),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"

@@ -56,7 +56,7 @@ def min_support(costliest: CostliestCase, cases: int, *, margin: float, alpha: f
         margin: Margin in the metric's unit.
         alpha: Level of the test.
     """
-    together = costliest.worth * costliest.support
+    together = costliest.effect * costliest.support
     if costliest.label is None:
         return draws_to_exclude(min(margin / together, 0.5), probability=alpha)
     return math.ceil(together * cases / margin * rate_upper_limit(cases, probability=alpha))

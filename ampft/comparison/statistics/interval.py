@@ -171,7 +171,7 @@ def estimate_difference(jackknife: JackknifeDifferences) -> DifferenceEstimate:
 
 
 def _case_distribution(jackknife: JackknifeDifferences) -> CaseDistribution | None:
-    lost = jackknife.costliest.worth * jackknife.cases
+    lost = jackknife.costliest.effect * jackknife.cases
     if not lost:
         return None
     seeds = len(jackknife.per_seed)

@@ -31,7 +31,7 @@ class JackknifeDifferences:
         covariance: C, the jackknife covariance of the differences at two seeds, mean over the
             pairs of seeds; may be negative. 0 with one seed.
         cases: n.
-        case_effect: Effect of one changed case, see `Metric.changed_case`.
+        case_effect: Effect of one changed case, see `Metric.effect_of_changed_case`.
         pseudovalues: The jackknife's pseudo-value of each case, mean over seeds, shape (n,),
             float64. Their mean is the difference. For accuracy they are the differences of the
             cases, from -1 (lost at every seed) to 1.
@@ -91,7 +91,7 @@ def jackknife_differences(
         variance=diagonal / seeds,
         covariance=(float(covariances.sum()) - diagonal) / pairs if pairs else 0.0,
         cases=cases,
-        case_effect=max(metric.changed_case(sums) for sums in baseline),
+        case_effect=max(metric.effect_of_changed_case(sums) for sums in baseline),
         pseudovalues=per_seed.mean() - (cases - 1) * (left_out - left_out.mean()),
         costliest=metric.costliest_case(baseline),
     )
@@ -102,7 +102,7 @@ def _left_out(
 ) -> tuple[FloatArray, FloatArray]:
     """Return the (S, S) jackknife covariances, and the (n,) leave-one-out means over seeds."""
     cases, seeds = len(baseline[0]), len(baseline)
-    sides = [[_centred(metric.without_each(sums)) for sums in side] for side in (arm, baseline)]
+    sides = [[_centred(metric.leave_one_out(sums)) for sums in side] for side in (arm, baseline)]
     total, products, means = np.zeros(seeds), np.zeros((seeds, seeds)), np.empty(cases)
     for start in range(0, cases, CHUNK):
         part = slice(start, start + CHUNK)

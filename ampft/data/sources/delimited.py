@@ -120,7 +120,7 @@ def numbered_rows(
 
 
 def without_mark(encoding: str) -> str:
-    """Return the variant of UTF-8 that skips a byte-order mark, and any other encoding as it is."""
+    """Return the variant of UTF-8 that skips a byte-order mark; other encodings unchanged."""
     return "utf-8-sig" if encoding.lower().replace("_", "-") in ("utf-8", "utf8") else encoding
 
 
@@ -156,6 +156,11 @@ def parse(
                 yield start, fields
             start = reader.line_num + 1
     except csv.Error as error:
+        if "field limit" in str(error):
+            raise InputError(
+                f"{path}, line {start}: a cell is longer than {MAX_FIELD_LENGTH:,} characters."
+                " Shorten the text, or close the quote if one is open."
+            ) from None
         raise InputError(
             f"{path}, line {start}: not a valid CSV row ({error}). Is a quote not closed, or not"
             " doubled? In a .tsv file quotes are plain characters."
@@ -175,14 +180,17 @@ def decoding_errors(path: Path, encoding: str) -> Iterator[None]:
         ) from None
     except LookupError:
         raise InputError(
-            f"--encoding: received {encoding!r}; allowed are the names of Python's codecs, such as"
+            f"--encoding: received {encoding!r}; it must be the name of a Python codec, such as"
             " utf-8 or latin-1."
         ) from None
 
 
 def undecodable_byte(path: Path, encoding: str) -> str | None:
     """Return the location of the first undecodable byte, if line breaks are encoded as in ASCII."""
-    if "\n".encode(encoding) != b"\n":
+    try:
+        if "\n".encode(encoding) != b"\n":
+            return None
+    except UnicodeError:  # `undefined` encodes nothing
         return None
     with path.open("rb") as file:
         for line, content in enumerate(file, start=1):

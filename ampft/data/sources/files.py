@@ -6,8 +6,10 @@ Rows are written to an Arrow file on disk in batches, so that memory use does no
 from __future__ import annotations
 
 import atexit
+import contextlib
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -15,15 +17,16 @@ from typing import Protocol
 
 import pyarrow as pa
 from datasets import Dataset
+from filelock import FileLock, Timeout
 
 from ampft.data.columns import (
     DataColumns,
+    column_renames,
+    expected_names,
     label_columns,
+    renaming_notes,
     require,
-    respelled,
-    respelling_notes,
     text_columns,
-    wanted_names,
 )
 from ampft.data.groups import GROUP_COLUMN
 from ampft.data.label_parser import LabelParser
@@ -53,6 +56,8 @@ READERS: dict[str, Reader] = {
     ".parquet": read_parquet,
 }
 FLAGS = {"train": "--train_file", "validation": "--validation_file", "test": "--test_file"}
+LOCK_NAME = ".lock"  # of a temporary folder
+SECONDS_TO_LOCK = 5  # a younger folder may not be locked yet
 ROWS_AT_A_TIME = 4096
 WORKBOOK_SUFFIXES = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
 OLE_MAGIC = bytes.fromhex("d0cf11e0a1b11ae1")  # .xls: Compound File Binary, section 2.2
@@ -78,8 +83,8 @@ def open_table(path: Path, *, flag: str, encoding: str) -> Table:
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise InputError(
-            f"{flag}: received {path}; allowed are files that end in {', '.join(READERS)}. Convert"
-            " the file."
+            f"{flag}: received {path}; the name must end in one of {', '.join(READERS)}."
+            " Convert the file."
         )
     if not path.is_file():
         raise InputError(f"{flag}: the file {path} does not exist.")
@@ -111,30 +116,32 @@ def load_files(request: DataRequest) -> tuple[dict[str, LabelledRows], DataColum
     """
     if request.train_file is None:
         flags = ", ".join(FLAGS[split] for split in request.files)
-        raise InputError(f"--train_file: missing; received only {flags}. Pass a file to train on.")
+        raise InputError(
+            f"--train_file is missing: received only {flags}. Pass a file to train on."
+        )
     tables = {
         split: open_table(path, flag=FLAGS[split], encoding=request.encoding)
         for split, path in request.files.items()
     }
     train = tables["train"]
-    tables["train"] = respell(
+    tables["train"] = rename_columns(
         train,
-        wanted_names(
+        expected_names(
             train.columns, texts=request.text_column_names, labels=request.label_column_names
         ),
     )
     columns, notes = choose_columns(tables["train"], request)
     for split, table in tables.items():
-        tables[split] = respell(table, (*columns.inputs, *columns.labels.columns))
+        tables[split] = rename_columns(table, (*columns.inputs, *columns.labels.columns))
         columns.require_in(tables[split].columns, origin=table.origin)
     rows = {split: read_rows(table, columns, request) for split, table in tables.items()}
     return rows, columns, [*(note for table in tables.values() for note in table.notes), *notes]
 
 
-def respell(table: Table, wanted: Sequence[str]) -> Table:
-    """Return the table with the wanted names for columns that differ only in case or blanks."""
-    names = respelled(table.columns, wanted)
-    return table.renamed(names, respelling_notes(names, table.origin)) if names else table
+def rename_columns(table: Table, expected: Sequence[str]) -> Table:
+    """Return the table with the expected names for columns that differ only in case or blanks."""
+    names = column_renames(table.columns, expected)
+    return table.renamed(names, renaming_notes(names, table.origin)) if names else table
 
 
 def choose_columns(table: Table, request: DataRequest) -> tuple[DataColumns, list[str]]:
@@ -205,7 +212,7 @@ def load_texts(
     Raises:
         InputError: A column or a text is missing; the message names the rows.
     """
-    table = respell(open_table(path, flag="FILE", encoding=encoding), text_column_names)
+    table = rename_columns(open_table(path, flag="FILE", encoding=encoding), text_column_names)
     require(
         text_column_names,
         table.columns,
@@ -240,8 +247,7 @@ def write_arrow(rows: Iterator[Sequence[str | None]], names: tuple[str, ...]) ->
 
     `TMPDIR` sets its folder; the file is removed when the process ends.
     """
-    folder = Path(tempfile.mkdtemp(prefix="ampft-data-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder = _temporary_folder()
     path = folder / "rows.arrow"
     schema = pa.schema([(name, pa.string()) for name in names])
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
@@ -249,3 +255,32 @@ def write_arrow(rows: Iterator[Sequence[str | None]], names: tuple[str, ...]) ->
             columns = [pa.array(column, pa.string()) for column in zip(*batch, strict=True)]
             writer.write_batch(pa.record_batch(columns, schema=schema))
     return Dataset.from_file(str(path))
+
+
+def _temporary_folder() -> Path:
+    """Return a new folder that is removed at exit, and remove those of killed processes."""
+    for folder in Path(tempfile.gettempdir()).glob("ampft-data-*"):
+        with contextlib.suppress(OSError):
+            _remove_if_abandoned(folder)
+    folder = Path(tempfile.mkdtemp(prefix="ampft-data-"))
+    # The system releases the lock when the process ends, for whatever reason.
+    lock = FileLock(folder / LOCK_NAME, blocking=False)
+    lock.acquire()
+    atexit.register(_remove, folder, lock)
+    return folder
+
+
+def _remove(folder: Path, lock: FileLock) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    lock.release()
+
+
+def _remove_if_abandoned(folder: Path) -> None:
+    lock_file = folder / LOCK_NAME
+    if folder.is_symlink() or not lock_file.exists():
+        return
+    if time.time() - lock_file.stat().st_mtime < SECONDS_TO_LOCK:
+        return
+    lock = FileLock(lock_file, blocking=False)
+    with contextlib.suppress(Timeout), lock:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -13,12 +13,12 @@ from datasets import load_dataset as read_dataset
 from ampft.data.columns import (
     DataColumns,
     Describe,
+    column_renames,
+    expected_names,
     label_columns,
+    renaming_notes,
     require,
-    respelled,
-    respelling_notes,
     text_columns,
-    wanted_names,
 )
 from ampft.data.dataset import batches
 from ampft.data.groups import GROUP_COLUMN
@@ -27,6 +27,7 @@ from ampft.data.request import DataRequest
 from ampft.data.row_collector import LabelledRows, RowCollector
 from ampft.data.sources.table import as_text
 from ampft.errors import InputError
+from ampft.hub import hub_problem
 
 # Usual names of the splits; GLUE's MNLI has the matched ones.
 SPLIT_NAMES = {
@@ -51,15 +52,15 @@ def load_hub(request: DataRequest) -> tuple[dict[str, LabelledRows], DataColumns
     """
     name = str(request.dataset_name)
     splits, notes = standard_splits(fetch(name, request.dataset_config_name), name)
-    wanted = wanted_names(
+    expected = expected_names(
         splits["train"].column_names,
         texts=request.text_column_names,
         labels=request.label_column_names,
     )
     for split, part in splits.items():
-        names = respelled(part.column_names, wanted)
+        names = column_renames(part.column_names, expected)
         splits[split] = part.rename_columns(names)
-        notes += respelling_notes(names, f"{name}, split {split}")
+        notes += renaming_notes(names, f"{name}, split {split}")
     columns = choose_columns(splits["train"].features, request)
     notes.append(
         f"{columns.kind.capitalize()}s are read from {' and '.join(map(repr, columns.inputs))},"
@@ -83,6 +84,7 @@ def fetch(name: str, configuration: str | None) -> DatasetDict:
     """
     folder = Path(name)
     is_saved = any((folder / file).is_file() for file in ("dataset_dict.json", "state.json"))
+    problem = None if folder.exists() else hub_problem()
     try:
         loaded = load_from_disk(name) if is_saved else read_dataset(name, configuration)
     except Exception as error:  # downloads, caches and parsers raise many kinds
@@ -90,8 +92,8 @@ def fetch(name: str, configuration: str | None) -> DatasetDict:
         raise InputError(
             f"--dataset_name: cannot load {name!r}"
             + (f" with --dataset_config_name {configuration!r}" if configuration else "")
-            + f": {reason}. Check the name and the connection to the hub (HF_HUB_OFFLINE=1 disables"
-            " it). Without a connection, pass a folder, --train_file or --dataset_name stdlib."
+            + (f": {reason}." if problem is None else f": no such folder, and {problem}")
+            + " Without the hub, pass --train_file or --dataset_name stdlib."
         ) from error
     return DatasetDict({"train": loaded}) if isinstance(loaded, Dataset) else loaded
 

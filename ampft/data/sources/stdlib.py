@@ -18,7 +18,7 @@ from pathlib import Path
 
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 
-from ampft.errors import InputError, nearest
+from ampft.errors import InputError, did_you_mean
 
 # The twelve largest packages of Python 3.11 to 3.14 that Debian has in libpython3-stdlib. It has
 # tkinter and idlelib in separate packages; distutils and lib2to3 were removed in 3.12 and 3.13.
@@ -64,7 +64,7 @@ def load_stdlib(configuration: str | None = None, *, root: Path | None = None) -
     if chosen not in CONFIGURATIONS:
         raise InputError(
             f"--dataset_config_name: received {chosen!r}; stdlib has {', '.join(CONFIGURATIONS)}."
-            + nearest(chosen, CONFIGURATIONS)
+            + did_you_mean(chosen, CONFIGURATIONS)
         )
     folder = root or Path(sysconfig.get_paths()["stdlib"])
     labels = distinct_texts(folder, summary=chosen == "summary")

@@ -37,10 +37,10 @@ def main(argv: Sequence[str]) -> None:
     )
     print_line(format_yardstick(yardstick))
     if args.output is not None:
-        from ampft.files import atomic_path
+        from ampft.files import special_or_atomic_path
         from ampft.text.json_io import json_text
 
-        with atomic_path(Path(args.output)) as path:
+        with special_or_atomic_path(Path(args.output)) as path:
             path.write_text(json_text(yardstick), encoding="utf-8")
         print_line(labelled("wrote", args.output))
 

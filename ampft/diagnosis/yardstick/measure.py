@@ -37,6 +37,7 @@ from ampft.precision.accelerator import separate_accelerators, training_device
 from ampft.precision.modes import canonical_mode
 from ampft.precision.resolve import Precision, resolve
 from ampft.runs.history import PROGRESS_FORMAT
+from ampft.runs.manifest import check_files, model_files
 from ampft.runs.prepare import load_task, prepare_mode, start_clock
 from ampft.runs.record import RunRecord, read_record
 from ampft.tasks.task import Task
@@ -275,6 +276,7 @@ def check_record(folder: Path) -> RunRecord:
             f"{CHECKPOINTS_FLAG} {folder}: the status of the run is {record.status}, so it has no "
             "final model. Name a finished run."
         )
+    check_files(folder, record.files, sorted(model_files(folder, record.files)))
     return record
 
 

@@ -107,8 +107,8 @@ def choose_kernel(rows: Sequence[torch.Tensor], options: AttentionOptions) -> At
         return binary16_attention
     if device == "cpu":
         trains = torch.is_grad_enabled() and any(row.requires_grad for row in rows)
-        quick = dtype in (torch.float32, torch.bfloat16) and (trains or dropout > 0)
-        return dropout_attention if quick else grouped_attention
+        use_fast_dropout = dtype in (torch.float32, torch.bfloat16) and (trains or dropout > 0)
+        return dropout_attention if use_fast_dropout else grouped_attention
     if device == "cuda" and dropout == 0 and has_varlen_kernel(rows[0]):
         return varlen_attention
     return grouped_attention

@@ -58,14 +58,14 @@ def dropout(inputs: torch.Tensor, p: float) -> torch.Tensor:
         A tensor with the shape and dtype of `inputs`. Dropped infinities and NaN become NaN, as in
         torch, so that dropout does not hide them.
     """
-    quick = inputs.device.type == "cpu" and inputs.dtype in _QUICK_DTYPES and 0 < p < 1
-    if not quick or realised_probability(p) in (0, 1):
+    is_fast = inputs.device.type == "cpu" and inputs.dtype in _FAST_DTYPES and 0 < p < 1
+    if not is_fast or realised_probability(p) in (0, 1):
         return functional.dropout(inputs, p, training=True)
     result: torch.Tensor = _Dropout.apply(inputs, p)
     return result
 
 
-_QUICK_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_FAST_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class _Dropout(torch.autograd.Function):
@@ -83,8 +83,8 @@ class _Dropout(torch.autograd.Function):
         return (grad * mask).mul_(ctx.scale), None  # type: ignore[attr-defined]
 
 
-def install_quick_dropout(module: nn.Module) -> Callable[[], None]:
-    """Make every `nn.Dropout` in `module` draw its masks quickly.
+def install_fast_dropout(module: nn.Module) -> Callable[[], None]:
+    """Make every `nn.Dropout` in `module` draw its masks fast.
 
     Args:
         module: Module whose dropout layers change; their class, probability and training state do

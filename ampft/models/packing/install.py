@@ -15,7 +15,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from ampft.errors import InputError
 from ampft.models.packing.attention import ATTENTION_NAME, register_packed_attention
-from ampft.models.packing.dropout import install_quick_dropout
+from ampft.models.packing.dropout import install_fast_dropout
 from ampft.models.packing.families import Family, Trim, family_of, packing_support
 from ampft.models.packing.layout import PackedLayout, pack_layout
 
@@ -51,7 +51,7 @@ class PackedModel:
         if self.model.config._attn_implementation == ATTENTION_NAME:
             self.model.config._attn_implementation = self._original_attention
 
-    def attach(self, *, quick_dropout: bool) -> None:
+    def attach(self, *, fast_dropout: bool) -> None:
         """Register the hooks; called once, by `install_packing`."""
         register_packed_attention()
         base = self.model.base_model
@@ -59,8 +59,8 @@ class PackedModel:
         pack = base.register_forward_pre_hook(self._pack, with_kwargs=True)
         unpack = encoder.register_forward_hook(self._unpack, with_kwargs=True)
         self._undo += [pack.remove, unpack.remove]
-        if quick_dropout:
-            self._undo.append(install_quick_dropout(base))
+        if fast_dropout:
+            self._undo.append(install_fast_dropout(base))
         if self._trim is not None:
             self._attach_trim(base, self._trim)
         # Set for as long as the hooks are installed, not per call, because gradient checkpointing
@@ -159,7 +159,7 @@ class PackedModel:
 
 
 def install_packing(
-    model: PreTrainedModel, *, trim_last_layer: bool = True, quick_dropout: bool = True
+    model: PreTrainedModel, *, trim_last_layer: bool = True, fast_dropout: bool = True
 ) -> PackedModel:
     """Make `model` run its encoder on the real tokens of each batch.
 
@@ -172,7 +172,7 @@ def install_packing(
         model: A model of a supported family, whose attention implementation is `sdpa`.
         trim_last_layer: Whether to run the feed-forward part of the last layer only on first tokens
             if the head reads only those: same logits, same gradients, less work.
-        quick_dropout: Whether to draw the masks of `nn.Dropout` as `packing.dropout` does, on a
+        fast_dropout: Whether to draw the masks of `nn.Dropout` as `packing.dropout` does, on a
             CPU.
 
     Returns:
@@ -190,7 +190,7 @@ def install_packing(
         )
     heads = frozenset() if family.trim is None else family.trim.heads
     handle = PackedModel(model, family, trim=trim_last_layer and type(model).__name__ in heads)
-    handle.attach(quick_dropout=quick_dropout)
+    handle.attach(fast_dropout=fast_dropout)
     return handle
 
 

@@ -15,14 +15,14 @@ from ampft.models.packing.install import install_packing
 from ampft.models.packing.layout import pack_layout
 from ampft.models.weights import cast_in_place
 from ampft.precision.executed import ProductRecorder, contradiction
-from ampft.precision.modes import MODES, TABLE
+from ampft.precision.modes import MODE_TABLE, MODES
 from ampft.precision.resolve import Precision
 from ampft.training import bfloat16_adamw
 from ampft.training.optimizer import OptimizerSettings, make_optimizer
 
 
 def precision_of(mode):
-    row = TABLE[mode]
+    row = MODE_TABLE[mode]
     storage, compute = getattr(torch, row.storage), getattr(torch, row.compute)
     return Precision(mode, "cuda", storage, compute, row.needs_scaler, "native", "fake")
 

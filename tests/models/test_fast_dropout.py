@@ -8,7 +8,7 @@ from torch import nn
 import ampft
 from ampft.models.packing.dropout import (
     dropout,
-    install_quick_dropout,
+    install_fast_dropout,
     keep_mask,
     realised_probability,
 )
@@ -66,7 +66,7 @@ def test_extreme_probabilities_are_handled_by_torch(p):
 
 def test_nested_layers_are_changed_and_restored():
     model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Dropout(0.5)), nn.Dropout(0.0))
-    undo = install_quick_dropout(model)
+    undo = install_fast_dropout(model)
     inputs = torch.ones(100, 4)
     assert torch.equal(model[2](inputs), inputs)
     assert set(model[1](inputs).unique().tolist()) == {0.0, 2.0}

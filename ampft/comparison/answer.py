@@ -1,0 +1,84 @@
+"""The answer of a comparison in a few short sentences, which stand above the verdicts."""
+
+from __future__ import annotations
+
+from ampft.comparison.findings import ArmResult, Comparison
+from ampft.comparison.verdict_text import SPEED_TOLERANCE
+from ampft.text.numbers import percent, ratio_text
+
+NOT_WORSE = ("equivalent", "better")  # first words of these verdicts
+MIN_SAVING = 0.05  # of the baseline's peak memory; smaller savings do not justify a change
+
+
+def answer_text(comparison: Comparison) -> str:
+    """Return which mode to use, or an empty string if no mode was compared.
+
+    A mode is recommended if it is equivalent or better, and if it ran natively faster at every
+    seed or needs less memory. If several qualify, the fastest is recommended.
+
+    Args:
+        comparison: Comparison. Its stamps say what the answer depends on.
+    """
+    baseline = comparison.baseline
+    modes = [arm for arm in comparison.arms[1:] if not arm.is_placebo]
+    if not modes:
+        return ""
+    if baseline.status != "complete" or baseline.suspect_runs:
+        return f"No answer: {baseline.name} did not train well with every seed."
+    gains = {arm.name: gain for arm in modes if (gain := _gain(comparison, arm))}
+    best = max((arm for arm in modes if arm.name in gains), key=_speed_up, default=None)
+    metric = comparison.units.title
+    sentences = [f"On this machine, stay with {baseline.name}."]
+    if best is not None:
+        relation = "equivalent to" if _verdict(best) == "equivalent" else "better than"
+        sentences = [
+            f"Use {best.name}: its {metric} is {relation} that of {baseline.name}, and it "
+            f"{gains[best.name]} here."
+        ]
+    undecided = [arm for arm in modes if _verdict(arm) == "undecided"]
+    emulated = [arm for arm in modes if _is_not_worse(arm) and arm.execution == "emulated"]
+    if emulated:
+        sentences.append(
+            f"{_listed(emulated)} {_be(emulated)} not worse in {metric} but emulated: measure "
+            "speed on a GPU."
+        )
+    if undecided:
+        sentences.append(f"{_listed(undecided)} {_be(undecided)} undecided.")
+    return " ".join(sentences)
+
+
+def _is_not_worse(arm: ArmResult) -> bool:
+    return arm.status == "complete" and not arm.suspect_runs and _verdict(arm) in NOT_WORSE
+
+
+def _verdict(arm: ArmResult) -> str:
+    """Return the first word of the verdict."""
+    verdict = arm.difference.verdict if arm.difference else None
+    return verdict.split()[0].rstrip(",") if verdict else ""
+
+
+def _speed_up(arm: ArmResult) -> float:
+    return arm.speed.ratio or 0.0 if arm.speed else 0.0
+
+
+def _gain(comparison: Comparison, arm: ArmResult) -> str:
+    """Return what a mode that is not worse saves, such as "is 1.5x faster", or an empty string."""
+    if not _is_not_worse(arm) or {arm.execution, comparison.baseline.execution} != {"native"}:
+        return ""
+    gains = []
+    speed = arm.speed if comparison.has_reliable_speeds else None
+    is_faster = _speed_up(arm) >= SPEED_TOLERANCE
+    if speed and speed.ratio and speed.ratio_spread and speed.ratio_spread[0] > 1 and is_faster:
+        gains.append(f"is {ratio_text(speed.ratio)}x faster")
+    if arm.memory and arm.memory.ratio and 1 - arm.memory.ratio >= MIN_SAVING:
+        gains.append(f"needs {percent(1 - arm.memory.ratio)} less memory")
+    return " and ".join(gains)
+
+
+def _be(arms: list[ArmResult]) -> str:
+    return "is" if len(arms) == 1 else "are"
+
+
+def _listed(arms: list[ArmResult]) -> str:
+    names = [arm.name for arm in arms]
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

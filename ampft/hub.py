@@ -1,0 +1,56 @@
+"""Whether the Hugging Face hub can be reached: asked once, without retries."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from threading import Thread
+from urllib.parse import urlsplit
+
+SECONDS_TO_CONNECT = 3.0
+SECONDS_TO_ANSWER = 4.0  # includes the look-up of the host's name, which has no limit of its own
+OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+
+
+@cache
+def hub_problem() -> str | None:
+    """Return why nothing can be downloaded, and what to do; None if the hub answers.
+
+    If it does not answer, the libraries are set to use only their caches: they would otherwise try
+    each file six times, which takes 23 seconds per file.
+    """
+    from huggingface_hub import constants
+
+    if constants.is_offline_mode():
+        name = next((n for n in OFFLINE_VARIABLES if os.environ.get(n)), OFFLINE_VARIABLES[0])
+        return f"{name}=1 forbids downloads. Pass a local folder, or unset the variable."
+    reason = failure(constants.ENDPOINT)
+    if reason is None:
+        return None
+    constants.HF_HUB_OFFLINE = True
+    import datasets.config
+
+    datasets.config.HF_HUB_OFFLINE = True
+    return (
+        f"the hub ({urlsplit(constants.ENDPOINT).hostname}) cannot be reached: {reason}. Check the"
+        " network, or pass a local folder; with HF_HUB_OFFLINE=1 the hub is not asked."
+    )
+
+
+def failure(endpoint: str) -> str | None:
+    """Return why an HTTP server does not answer, or None if it does, with whatever status."""
+    from huggingface_hub import get_session
+
+    outcome: list[str | None] = []
+
+    def ask() -> None:
+        try:
+            get_session().head(endpoint, timeout=SECONDS_TO_CONNECT)
+            outcome.append(None)
+        except Exception as error:  # the client, its proxies and TLS raise many kinds
+            outcome.append(" ".join(str(error).split()).rstrip(".") or type(error).__name__)
+
+    thread = Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(SECONDS_TO_ANSWER)
+    return outcome[0] if outcome else f"no answer within {SECONDS_TO_ANSWER:.0f} seconds"

@@ -1,0 +1,197 @@
+"""The files that a run wrote: which they are, and whether they are unchanged."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from ampft.errors import InputError
+from ampft.files import is_inside
+from ampft.text.json_io import read_json_object
+
+RECORD_NAME = "run.json"
+HISTORY_NAME = "history.jsonl"
+STAGING_NAME = ".results"
+BEST_NAME = ".best.safetensors"
+
+# Names of the results of a run, and of what transformers saves and loads as a model.
+RESULT_FILES = (
+    RECORD_NAME,
+    HISTORY_NAME,
+    "history.csv",
+    "report.txt",
+    "report.json",
+    "predictions.parquet",
+    "predictions_fp32.parquet",
+    "README.md",
+)
+MODEL_FILES = (
+    "config.json",
+    *("generation_config.json", "preprocessor_config.json", "processor_config.json"),
+    *("model*.safetensors", "model.safetensors.index.json", "pytorch_model*.bin*"),
+    *("adapter_config.json", "adapter_model.*"),
+    *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "spiece.model"),
+    *("sentencepiece.bpe.model", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja"),
+)
+# Every run wrote these. Records before schema 3 also listed files of the user.
+_ALWAYS_WRITTEN = (
+    *RESULT_FILES,
+    *("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"),
+    "preprocessor_config.json",
+)
+_UNFINISHED_WRITE = re.compile(r"\.(.+)\.tmp-\d+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilePart:
+    """The contents of a file: their SHA-256, and their number of `bytes`."""
+
+    sha256: str
+    bytes: int
+
+
+def describe_file(path: Path) -> FilePart:
+    """Return hash and size of a file."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return FilePart(sha256=digest, bytes=file.tell())
+
+
+def describe_files(folder: Path) -> dict[str, FilePart]:
+    """Return hash and size of every file in a folder and its subfolders, by relative path."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): describe_file(path) for path in paths}
+
+
+def check_files(folder: Path, files: Mapping[str, FilePart], names: Iterable[str]) -> None:
+    """Check that files of a run are as the run wrote them.
+
+    Args:
+        folder: Folder of the run.
+        files: Files in its record. Records without any, from before schema 3, prove nothing.
+        names: Files that are about to be read, if they exist or the record lists them.
+
+    Raises:
+        InputError: A file is missing, was added, or differs from the record.
+    """
+    if not files:
+        return
+    for name in names:
+        path = folder / name
+        if name not in files:
+            problem = "is not a file of this run" if os.path.lexists(path) else None
+        elif not path.is_file():
+            problem = "is missing"
+        else:
+            problem = None if describe_file(path) == files[name] else "was changed after the run"
+        if problem:
+            raise InputError(
+                f"{path}: the file {problem}, according to the {RECORD_NAME} next to it. Restore "
+                "the folder from a copy, or repeat the run."
+            )
+
+
+def model_files(folder: Path, files: Mapping[str, FilePart]) -> set[str]:
+    """Return the names of the files that loading the model of a run may read."""
+    present = {path.name for path in folder.iterdir()}
+    return {name for name in present | files.keys() if _matches(name, MODEL_FILES)}
+
+
+def is_result_name(name: str) -> bool:
+    """Return whether a run may write a file of this name, or load it as part of its model."""
+    return _matches(name, (*RESULT_FILES, *MODEL_FILES))
+
+
+def earlier_results(folder: Path) -> Iterator[Path]:
+    """Yield the files in a folder that an earlier run wrote and that are unchanged since.
+
+    Anything else, such as an edited model card or a symbolic link, belongs to the user.
+    """
+    record = _earlier_record(folder)
+    if record is None:
+        return
+    yield folder / RECORD_NAME
+    files = record.get("files")
+    if isinstance(files, Mapping):
+        names = [name for name, part in files.items() if _is_unchanged(folder, name, part)]
+        # A run that was killed had no time to record the hash of its history.
+        names += [HISTORY_NAME] * (HISTORY_NAME not in files)
+    else:
+        names = list(_ALWAYS_WRITTEN[1:]) if files else [HISTORY_NAME]
+    yield from (
+        folder / name for name in names if (folder / name).is_file() and not _is_link(folder, name)
+    )
+
+
+def leftovers(folder: Path) -> Iterator[Path]:
+    """Yield what a run that was killed left behind in addition to its results."""
+    for path in folder.iterdir():
+        match = _UNFINISHED_WRITE.fullmatch(path.name)
+        if path.name in (STAGING_NAME, BEST_NAME) or (match and is_result_name(match[1])):
+            yield path
+
+
+def remove_earlier_run(folder: Path) -> None:
+    """Remove the files of an earlier run, and nothing of the user."""
+    for path in (*earlier_results(folder), *leftovers(folder)):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def refuse_foreign_files(folder: Path) -> None:
+    """Check that a run in this folder would replace only the results of an earlier run.
+
+    Raises:
+        InputError: The folder contains a file that no run wrote, under the name of a result.
+    """
+    if not folder.is_dir():
+        return
+    own = set(earlier_results(folder))
+    foreign = sorted(
+        path.name for path in folder.iterdir() if is_result_name(path.name) and path not in own
+    )
+    if foreign:
+        listed = ", ".join(foreign[:3]) + (" and more" if len(foreign) > 3 else "")
+        raise InputError(
+            f"--output_dir {folder}: --overwrite_output_dir replaces only what an earlier run "
+            f"wrote, and these files have been written or changed by someone else: {listed}. Move "
+            "them, or name another folder."
+        )
+
+
+def _earlier_record(folder: Path) -> dict[str, Any] | None:
+    """Return run.json as JSON values; None if it is not the record of a run."""
+    try:
+        record = read_json_object(folder / RECORD_NAME)
+    except (OSError, ValueError):
+        return None
+    is_record = {"schema", "status", "precision"} <= record.keys()
+    return record if is_record and not _is_link(folder, RECORD_NAME) else None
+
+
+def _is_unchanged(folder: Path, name: str, part: object) -> bool:
+    """Return whether a file listed in a record still has the contents that the record states."""
+    path = folder / name
+    if not is_inside(name) or _is_link(folder, name) or not path.is_file():
+        return False
+    return isinstance(part, Mapping) and describe_file(path).sha256 == part.get("sha256")
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _is_link(folder: Path, name: str) -> bool:
+    path = folder / name
+    inside = [part for part in (path, *path.parents) if part.is_relative_to(folder)]
+    return any(part.is_symlink() for part in inside if part != folder)

@@ -1,0 +1,168 @@
+"""The report of a split whose examples have one label each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from ampft.metrics.scores import MAX_MATRIX_CLASSES, Scores, report_table, score_table
+from ampft.tasks.outcome import HubMetric, score_cells
+from ampft.text.json_io import from_json
+from ampft.text.tables import Cell, Name, Table
+
+SHOWN_CLASSES = 10  # best and worst, of very many classes
+
+
+@dataclass(frozen=True)
+class ClassificationReport:
+    """All metrics of one split whose examples have one label each.
+
+    Attributes:
+        split: Name of the split.
+        label_names: The K class names; the rows of `per_class` and of `confusion_matrix`.
+        per_class: Scores of each class; a class absent from the split has support 0.
+        accuracy: Share of correct examples.
+        macro_avg: Mean over the classes of the label map.
+        weighted_avg: Mean over the classes, weighted by support.
+        balanced_accuracy: Mean recall of the classes that the split has.
+        cohen_kappa: Agreement beyond chance; None if undefined (only one class).
+        matthews: Matthews correlation coefficient.
+        log_loss: Mean negative log likelihood, nats.
+        brier: Mean over the examples of the sum of squares over the classes, in [0, 2].
+        expected_calibration_error: Expected calibration error with 15 bins of equal width, in
+            [0, 1].
+        confusion_matrix: (K, K) counts, row = true class, column = predicted class; None with more
+            than 200 classes.
+        confusion_counts: With more than 200 classes, (label, prediction, count) for each pair of
+            classes that occurs, as indices of `label_names`, ascending; otherwise None.
+    """
+
+    split: str
+    label_names: tuple[str, ...]
+    per_class: tuple[Scores, ...]
+    accuracy: float
+    macro_avg: Scores
+    weighted_avg: Scores
+    balanced_accuracy: float
+    cohen_kappa: float | None
+    matthews: float
+    log_loss: float
+    brier: float
+    expected_calibration_error: float
+    confusion_matrix: tuple[tuple[int, ...], ...] | None
+    confusion_counts: tuple[tuple[int, ...], ...] | None = None
+
+    @property
+    def macro_f1(self) -> float:
+        """Mean F1 over the classes."""
+        return self.macro_avg.f1
+
+    @property
+    def examples(self) -> int:
+        """Number of examples of the split."""
+        return self.macro_avg.support
+
+    def metrics(self) -> dict[str, float | None]:
+        """Return the scalar metrics by name."""
+        averages = {
+            f"{name}_{part}": getattr(scores, part)
+            for name, scores in (("macro", self.macro_avg), ("weighted", self.weighted_avg))
+            for part in ("precision", "recall", "f1")
+        }
+        flat = ("cohen_kappa", "matthews", "log_loss", "brier", "expected_calibration_error")
+        return {
+            "accuracy": self.accuracy,
+            "balanced_accuracy": self.balanced_accuracy,
+            **averages,
+            **{name: getattr(self, name) for name in flat},
+        }
+
+    def text(self) -> str:
+        """Return the table of `sklearn.metrics.classification_report` with digits=3.
+
+        With more than 200 classes it has only the 10 best and the 10 worst.
+        """
+        if self.confusion_matrix is not None:
+            return report_table(self.confusion_matrix, self.label_names)
+        labels, predicted, counts = np.array(self.confusion_counts or (), dtype=np.int64).T
+        table = score_table(
+            labels.repeat(counts), predicted.repeat(counts), self.label_names, rows=self.shown
+        )
+        return f"{table}\n{self.omission} report.json has all.\n"
+
+    @property
+    def shown(self) -> tuple[int, ...]:
+        """Indices of the classes of the tables: all, or the best and then the worst by F1.
+
+        Of classes with the same F1, those with more examples come first.
+        """
+        classes = range(len(self.per_class))
+        if len(classes) <= MAX_MATRIX_CLASSES:
+            return tuple(classes)
+        scores = self.per_class
+        best = sorted(classes, key=lambda i: (-scores[i].f1, -scores[i].support))[:SHOWN_CLASSES]
+        rest = set(classes).difference(best)
+        worst = sorted(rest, key=lambda i: (scores[i].f1, -scores[i].support, i))[:SHOWN_CLASSES]
+        return (*best, *reversed(worst))
+
+    @property
+    def omission(self) -> str:
+        """The sentence that says which classes the tables have."""
+        return (
+            f"The {SHOWN_CLASSES} best and the {SHOWN_CLASSES} worst of"
+            f" {len(self.per_class):,} classes by F1."
+        )
+
+    def tables(self) -> tuple[Table, ...]:
+        """Return the scores of the classes, with the other metrics in the note."""
+        rows: list[tuple[Cell, ...]] = [
+            (Name(self.label_names[i]), *score_cells(self.per_class[i])) for i in self.shown
+        ]
+        omission = f"{self.omission} " if len(rows) < len(self.per_class) else ""
+        averages = {"macro average": self.macro_avg, "weighted average": self.weighted_avg}
+        others = {
+            "balanced accuracy": self.balanced_accuracy,
+            "Cohen's kappa": self.cohen_kappa,
+            "Matthews correlation": self.matthews,
+            "log loss (nats)": self.log_loss,
+            "Brier score (0 to 2)": self.brier,
+            "expected calibration error (15 bins)": self.expected_calibration_error,
+        }
+        listed = (
+            f"{name} {'undefined' if v is None else f'{v:.4f}'}" for name, v in others.items()
+        )
+        return (
+            Table(
+                header=("class", "precision", "recall", "F1", "support"),
+                rows=(*rows, *((name, *score_cells(scores)) for name, scores in averages.items())),
+                note=f"{omission}Also: {', '.join(listed)}.",
+            ),
+        )
+
+    def hub_metrics(self) -> tuple[HubMetric, ...]:
+        """Return accuracy and macro F1."""
+        return (
+            HubMetric("accuracy", "Accuracy", self.accuracy),
+            HubMetric("f1", "Macro F1", self.macro_f1, {"average": "macro"}),
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report as JSON values; `from_dict` is the inverse."""
+        values = {"examples": self.examples, **asdict(self), **self.metrics()}
+        unused = "confusion_counts" if self.confusion_counts is None else "confusion_matrix"
+        return {name: value for name, value in values.items() if name != unused}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> ClassificationReport:
+        """Return the report from the result of `as_dict`.
+
+        Raises:
+            ValueError: A field is missing or of another type.
+        """
+        names = cls.__dataclass_fields__
+        fields = {"confusion_matrix": None} if "confusion_counts" in values else {}
+        fields |= {name: value for name, value in values.items() if name in names}
+        return from_json(cls, fields, "report")

@@ -1,0 +1,75 @@
+"""The answer above the verdicts: which mode to use, and why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from example_comparison import realistic
+
+from ampft.comparison.answer import answer_text
+from ampft.comparison.report.html import html_text
+from ampft.comparison.report.markdown import markdown_text
+from ampft.comparison.report.terminal import terminal_text
+
+COMPARISON = realistic()
+FP32, PLACEBO, BF16, FP16 = COMPARISON.arms
+EMULATED = "fp16 is not worse in accuracy but emulated: measure speed on a GPU."
+
+
+def with_bf16(verdict="equivalent", *, ratio=1.5, spread=(1.4, 1.6), memory=0.9, **changes):
+    arm = replace(
+        BF16,
+        difference=replace(BF16.difference, verdict=verdict),
+        speed=replace(BF16.speed, ratio=ratio, ratio_spread=spread),
+        memory=replace(BF16.memory, ratio=memory),
+        **changes,
+    )
+    return replace(COMPARISON, arms=(FP32, PLACEBO, arm, FP16))
+
+
+def test_an_equivalent_mode_that_is_faster_is_recommended():
+    assert answer_text(with_bf16()) == (
+        "Use bf16: its accuracy is equivalent to that of fp32, and it is 1.5x faster and needs "
+        f"10 % less memory here. {EMULATED}"
+    )
+    better = answer_text(with_bf16("better, size uncertain"))
+    assert better.startswith("Use bf16: its accuracy is better than that of fp32")
+
+
+@pytest.mark.parametrize("verdict", ["worse, size uncertain", "worse beyond the margin"])
+def test_a_worse_mode_is_not(verdict):
+    assert answer_text(with_bf16(verdict)) == f"On this machine, stay with fp32. {EMULATED}"
+
+
+def test_an_undecided_mode_is_named():
+    assert answer_text(with_bf16("undecided")) == (
+        f"On this machine, stay with fp32. {EMULATED} bf16 is undecided."
+    )
+
+
+def test_a_mode_that_saves_nothing_is_not_recommended():
+    for speed in ({"ratio": 1.04, "spread": (1.01, 1.1)}, {"ratio": 1.5, "spread": (0.9, 2.0)}):
+        text = answer_text(with_bf16(memory=0.99, **speed))
+        assert text.startswith("On this machine, stay with fp32.")
+
+
+def test_an_unreliable_speed_does_not_count():
+    comparison = with_bf16(memory=0.9)
+    placebo = replace(PLACEBO, speed=replace(PLACEBO.speed, ratio=0.74))
+    comparison = replace(comparison, arms=(FP32, placebo, *comparison.arms[2:]))
+    assert "and it needs 10 % less memory here." in answer_text(comparison)
+
+
+def test_models_that_did_not_train_give_no_answer():
+    runs = (replace(FP32.runs[0], warnings=("nothing was learned",)), *FP32.runs[1:])
+    comparison = with_bf16()
+    comparison = replace(comparison, arms=(replace(FP32, runs=runs), *comparison.arms[1:]))
+    assert answer_text(comparison) == "No answer: fp32 did not train well with every seed."
+
+
+def test_it_stands_in_every_report():
+    comparison = with_bf16()
+    comparison = replace(comparison, verdicts=())
+    for text in (markdown_text(comparison), html_text(comparison), terminal_text(comparison)):
+        assert text.index("Use bf16:") < text.index("1.5x faster than fp32")

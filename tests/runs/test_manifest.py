@@ -1,0 +1,144 @@
+"""Damage to any file that a command reads is an error that names the file."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny_text import LABELS
+
+from ampft.comparison.analysis.loading import find_runs
+from ampft.errors import InputError
+from ampft.runs.folder import RunFolder
+from ampft.runs.predict import predict_file
+from ampft.runs.record import write_record
+from ampft.runs.run import write_results
+from ampft.runs.show import format_run
+from ampft.tasks.single_label import Predictions, classification_report
+
+pytestmark = pytest.mark.usefixtures("fresh_accelerate")
+
+READ = {
+    "predict": ("run.json", "config.json", "model.safetensors", "tokenizer.json",
+                "tokenizer_config.json"),
+    "report": ("run.json", "report.json"),
+    "compare": ("run.json", "history.jsonl", "predictions.parquet"),
+}  # fmt: skip
+
+
+def write_run(folder: Path, model: Path, make_record, *, seed: int) -> Path:
+    """Write the folder of a finished run, with a model, as the recipe does."""
+    labels = np.random.default_rng(seed).integers(0, 3, 20)
+    shares = np.eye(3, dtype=np.float32)[labels] * 0.7 + np.float32(0.1)
+    outcome = Predictions(np.arange(20), labels, shares, LABELS, "test")
+    report = classification_report(outcome)
+    record = make_record(
+        label_names=LABELS,
+        arguments={"seed": seed, "max_seq_length": 16},
+        metrics={**report.metrics(), "split": "test", "selected": False},
+    )
+    with RunFolder(folder) as run:
+        write_record(run, replace(record, status="running"))
+        (folder / "history.jsonl").write_text(f'{{"step": {seed}}}\n')
+        shutil.copytree(model, run.stage(), dirs_exist_ok=True)
+        (run.stage() / "tokenizer_config.json").write_text(
+            json.dumps({"tokenizer_class": "BertTokenizer", "seed": seed})
+        )
+        write_results(run, record, report, outcome, lambda rows: {"text": ["x"] * 20})
+    return folder
+
+
+@pytest.fixture
+def run(tiny_bert, tmp_path, make_record) -> Path:
+    return write_run(tmp_path / "run", tiny_bert, make_record, seed=1)
+
+
+def read(command: str, folder: Path) -> None:
+    """Read a run as a command does."""
+    if command == "report":
+        format_run(folder)
+    elif command == "compare":
+        find_runs([folder])
+    else:
+        file = folder.parent / "texts.csv"
+        file.write_text("text\nw1 w2\n")
+        options = {"output_file": None, "text_column_names": None, "batch_size": 2}
+        predict_file(str(folder), str(file), **options, mixed_precision="fp32")
+
+
+@pytest.mark.parametrize("command", READ)
+def test_an_undamaged_run_is_read(run, command):
+    read(command, run)
+    (run / "notes.txt").write_text("Files of the user are nobody's business.")
+    read(command, run)
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-2])
+
+
+DAMAGE = {"flip": flip, "truncate": truncate, "delete": Path.unlink}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize(
+    ("command", "name"), [(command, name) for command in READ for name in READ[command]]
+)
+def test_a_damaged_file_is_named(run, command, name, damage):
+    DAMAGE[damage](run / name)
+    with pytest.raises(InputError, match=name.replace(".", r"\.")):
+        read(command, run)
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [(command, name) for command in READ for name in READ[command][1:]],
+)
+def test_a_file_of_another_run_is_named(run, tiny_bert, make_record, command, name):
+    other = write_run(run.parent / "other", tiny_bert, make_record, seed=2)
+    with (other / "model.safetensors").open("ab") as file:
+        file.write(b" ")
+    for shared in ("config.json", "tokenizer.json", "report.json"):  # the same in both runs
+        (other / shared).write_text((other / shared).read_text() + " ")
+    shutil.copy(other / name, run / name)
+    with pytest.raises(InputError, match=rf"{name}: the file was changed after the run"):
+        read(command, run)
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("predict", "adapter_config.json"),
+        ("predict", "added_tokens.json"),
+        ("predict", "pytorch_model.bin"),
+        ("compare", "predictions_fp32.parquet"),
+    ],
+)
+def test_an_added_file_is_named(run, command, name):
+    (run / name).write_text("{}")
+    with pytest.raises(InputError, match=rf"{name}: the file is not a file of this run"):
+        read(command, run)
+
+
+def test_a_changed_number_in_the_record_is_noticed(run):
+    text = (run / "run.json").read_text()
+    assert text.count('"accuracy": 1.0') == 1
+    (run / "run.json").write_text(text.replace('"accuracy": 1.0', '"accuracy": 0.9'))
+    with pytest.raises(InputError, match=r"run\.json .*do not have the hash"):
+        read("report", run)
+
+
+def test_a_run_without_hashes_is_read(run, make_record):
+    with RunFolder(run, keep_files=True) as folder:
+        write_record(folder, make_record(arguments={"seed": 1}))
+    read("compare", run)
