@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import shutil
 import sys
 
 import numpy as np
@@ -61,10 +63,22 @@ def test_a_placebo_has_the_same_initial_hash_and_other_final_weights(plain, plac
     assert weights(short_run("fp32")) == weights(plain)
 
 
-def test_every_precision_uses_the_same_dropout_masks(plain, placebo, in_fp16):
-    states = {run.record["random_state_sha256"] for run in (plain, placebo, in_fp16)}
-    assert len(states) == 1
+def test_every_precision_uses_the_same_dropout_masks(plain, files, tiny_model, tmp_path):
+    assert plain.record["random_state_sha256"] is None  # it has no dropout
+    with_dropout = tmp_path / "model"
+    shutil.copytree(tiny_model, with_dropout)
+    config = json.loads((with_dropout / "config.json").read_text())
+    config |= {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    (with_dropout / "config.json").write_text(json.dumps(config))
+    states = []
+    for mode, seed in (("fp32", 1), ("fp16", 1), ("fp32", 2)):
+        folder = tmp_path / f"{mode}-{seed}"
+        words = [*text_settings(files, with_dropout, folder), "--max_train_steps", 1]
+        succeeded(call_here(CLASSIFY, "--mixed_precision", mode, *words, "--seed", seed))
+        states.append(json.loads((folder / "run.json").read_text())["random_state_sha256"])
     assert None not in states
+    assert states[0] == states[1]
+    assert states[0] != states[2]
 
 
 def test_a_run_in_another_precision_also_predicts_in_fp32(in_fp16):
