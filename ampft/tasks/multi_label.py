@@ -289,8 +289,8 @@ class MultiLabelReport:
                 header=("label", "precision", "recall", "F1", "average precision", "support"),
                 rows=rows,
                 note=f"Also: {', '.join(means)}, expected calibration error "
-                f"{self.expected_calibration_error:.4f} (15 bins). A label is predicted from a "
-                f"probability of {self.threshold:g}.",
+                f"{self.expected_calibration_error:.4f} (15 bins). A label is predicted if "
+                f"its probability is at least {self.threshold:g}.",
             ),
         )
 

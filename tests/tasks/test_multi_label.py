@@ -107,7 +107,7 @@ def test_a_report_survives_json_and_says_what_an_absent_label_has():
     text = report.text()
     for line in (*NAMES, "micro average", "macro average", "samples average"):
         assert f"\n{line} " in text
-    assert "A label is predicted from a probability of 0.4." in text
+    assert "A label is predicted if its probability is at least 0.4." in text
 
 
 def test_a_split_without_any_label_has_a_report():
