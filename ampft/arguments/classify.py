@@ -129,8 +129,7 @@ class ClassifyArguments:
     )
     validation_fraction: float = flag(
         0.1,
-        "share of the training data to hold out for validation if there is no validation data, "
-        "0 to 1",
+        "share of the training data to hold out for validation if none is given, 0 to 1",
         group=DATA,
         at_least=0,
         below=1,
@@ -427,8 +426,7 @@ def _check_conflicts(arguments: ClassifyArguments) -> None:
     other_files = arguments.validation_file or arguments.test_file
     if other_files and not arguments.train_file:
         raise InputError(
-            f"--train_file is missing: {other_files} is set, but there are no training data. Add "
-            "--train_file."
+            f"--train_file is missing, although {other_files} is set. Add --train_file."
         )
     if arguments.early_stopping_patience and not arguments.load_best_model_at_end:
         raise InputError(

@@ -254,7 +254,7 @@ def check_prepared(prepared: Prepared) -> None:
     if args.early_stopping_patience and "validation" not in data.splits:
         raise InputError(
             f"--early_stopping_patience {args.early_stopping_patience}: early stopping needs a "
-            "validation split, and there is none. Use a --validation_fraction above 0, or remove "
+            "validation split. Use a --validation_fraction above 0, or remove "
             "the flag."
         )
     _check_metric(args.metric_for_best_model, prepared.task)
