@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ampft.arguments.flags import flag, parse_flags
+from ampft.arguments.flags import flag, from_keywords, parse_flags
 from ampft.errors import InputError, did_you_mean
 from ampft.precision.modes import MODES
 from ampft.tasks import TASKS, problem_types
@@ -389,11 +389,14 @@ class ClassifyArguments:
         )
 
 
-def parse_classify_arguments(argv: Sequence[str] | None = None) -> ClassifyArguments:
-    """Parse the command line of `recipes/classify.py`.
+def parse_classify_arguments(
+    argv: Sequence[str] | None = None, *, program: str = "classify.py"
+) -> ClassifyArguments:
+    """Parse the command line of `recipes/classify.py` or of `ampft train`.
 
     Args:
         argv: Command line arguments; `sys.argv[1:]` if None.
+        program: Name of the program in messages.
 
     Raises:
         InputError: A flag is unknown, has an invalid value, or conflicts with another.
@@ -401,12 +404,35 @@ def parse_classify_arguments(argv: Sequence[str] | None = None) -> ClassifyArgum
     arguments, set_by_user = parse_flags(
         ClassifyArguments,
         sys.argv[1:] if argv is None else argv,
-        program="classify.py",
+        program=program,
         description="Fine-tune a Hugging Face classifier in the precision you request, and report "
         "the result and the precision that was measured.",
     )
+    return _completed(arguments, set_by_user)
+
+
+def classify_arguments(
+    settings: Mapping[str, Any], *, in_memory: bool = False
+) -> ClassifyArguments:
+    """Return the settings of a run from keyword arguments with the names of the flags.
+
+    Args:
+        settings: Values by name.
+        in_memory: Whether the data come from memory, so that no source is named.
+
+    Raises:
+        InputError: A name is unknown, or a value is invalid or conflicts with another.
+    """
+    arguments, set_by_user = from_keywords(ClassifyArguments, settings)
+    return _completed(arguments, set_by_user, in_memory=in_memory)
+
+
+def _completed(
+    arguments: ClassifyArguments, set_by_user: frozenset[str], *, in_memory: bool = False
+) -> ClassifyArguments:
+    """Return the arguments with the defaults of the data, after a check for conflicts."""
     name = arguments.dataset_name
-    if name is None and arguments.train_file is None:
+    if name is None and arguments.train_file is None and not in_memory:
         name = "stdlib"
     defaults = {
         k: v for k, v in BUILT_IN_DEFAULTS.get(name or "", {}).items() if k not in set_by_user
