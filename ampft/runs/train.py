@@ -55,7 +55,6 @@ def train(args: ClassifyArguments, data: DatasetDict | None = None) -> Run:
                     )
                 optimizer.zero_grad()
                 run.record(outcome)
-            if run.validate(model, epoch):
-                break
+                run.validate(model)  # after each epoch, or every --eval_steps
         run.finish(model)
     return run
