@@ -38,7 +38,7 @@ def test_the_settings_that_differ_are_shown(write):
     text = write(of_settings()).replace("\\", "")  # of Markdown
     for word in ("--learning_rate", "2e-05", "1e-05", "5e-05"):
         assert word in text
-    assert text.index("--learning_rate") < text.index("peak")
+    assert text.index("--learning_rate") < text.index("skipped")
 
 
 @pytest.mark.parametrize("write", [terminal_text, markdown_text, html_text])
