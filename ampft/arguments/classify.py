@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ampft.arguments.flags import flag, parse_flags
+from ampft.arguments.flags import flag, parse_duration, parse_flags
 from ampft.errors import InputError, did_you_mean
 from ampft.precision.modes import MODES
 from ampft.tasks import TASKS, problem_types
@@ -227,6 +227,12 @@ class ClassifyArguments:
         group=OPTIMIZER,
         at_least=1,
     )
+    max_time: str | None = flag(
+        None,
+        "time after which training stops and the run is evaluated as usual, such as 90min or 2h, "
+        "counted from its start",
+        group=OPTIMIZER,
+    )
     lr_scheduler_type: str = flag(
         "linear", "learning rate schedule", group=OPTIMIZER, choices=SCHEDULES
     )
@@ -319,6 +325,11 @@ class ClassifyArguments:
         "experiment trackers by their Accelerate names, comma-separated, or all",
         group=OUTPUT,
     )
+
+    @property
+    def max_seconds(self) -> float | None:
+        """`max_time` in seconds."""
+        return None if self.max_time is None else parse_duration("max_time", self.max_time)
 
     def data_request(self) -> DataRequest:
         """Return the settings of the data."""
@@ -458,6 +469,8 @@ def _check_conflicts(arguments: ClassifyArguments) -> None:
                     f"--{name} applies only if examples have several labels. Add --task "
                     f"{' or '.join(several)}, or remove the flag."
                 )
+    if arguments.max_time is not None:
+        parse_duration("max_time", arguments.max_time)
     _check_metric(arguments.metric_for_best_model)
 
 
