@@ -45,6 +45,7 @@ from ampft.training.trackers import installed_trackers
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
+    from datasets import DatasetDict
 
 
 @dataclass(frozen=True)
@@ -111,11 +112,12 @@ class Prepared:
         return metrics[self.args.metric_for_best_model or next(iter(metrics))]
 
 
-def prepare(args: ClassifyArguments) -> Prepared:
+def prepare(args: ClassifyArguments, data: DatasetDict | None = None) -> Prepared:
     """Build accelerator, data, task, model, batches, optimizer and schedule from the settings.
 
     Args:
         args: Settings of a run.
+        data: Data in memory, by split; None reads the data that `args` names.
 
     Raises:
         InputError: The device does not support the precision, or the data, the model, the output
@@ -134,7 +136,7 @@ def prepare(args: ClassifyArguments) -> Prepared:
     check_world_size(accelerator)
     restore_cpu_threads(args.cpu_threads, num_processes=accelerator.num_processes)
     with accelerator.main_process_first():  # only one process downloads files
-        task = load_task(args)
+        task = load_task(args, data)
     prepared = prepare_training(
         args, precision, accelerator, task, started=started, output_dir=output_dir
     )
@@ -148,13 +150,13 @@ def start_clock() -> ProcessStart:
     return ProcessStart(time.perf_counter(), resident_peak())
 
 
-def load_task(args: ClassifyArguments) -> Task:
+def load_task(args: ClassifyArguments, data: DatasetDict | None = None) -> Task:
     """Load and check the data, and prepare its examples for the model.
 
     Raises:
         InputError: The data or the model is invalid.
     """
-    return make_task(load_data(args.data_request()), args.task_settings())
+    return make_task(load_data(args.data_request(), data), args.task_settings())
 
 
 def prepare_training(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -145,6 +146,11 @@ def result_line(record: RunRecord) -> str:
         f"{counted(record.steps.skipped, 'step')} skipped, "
         f"{resolved['mode']} {resolved['execution']}{describe_lost_updates(record)}"
     )
+
+
+def next_step_line(folder: Path) -> str:
+    """Return the line that says what to do with a finished run."""
+    return f"next       ampft predict --model {shlex.quote(str(folder))} FILE"
 
 
 def closing_line(record: RunRecord, report: Report | None) -> str:

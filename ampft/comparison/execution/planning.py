@@ -226,6 +226,6 @@ def _trial_error(log: Path) -> str:
     errors = [line for line in lines if "Error" in line and not line.startswith(" ")]
     reason = inert(errors[0]) if errors else "no error message"
     return (
-        f"The trial of a few steps failed: {reason}. To find the cause, run recipes/classify.py "
-        "with the same settings and each --mixed_precision."
+        f"The trial of a few steps failed: {reason}. To find the cause, run ampft train with "
+        "the same settings and each --mixed_precision."
     )
