@@ -56,6 +56,22 @@ def scope(comparison: Comparison) -> str:
     )
 
 
+def settings(comparison: Comparison) -> Table | None:
+    """Return the settings in which the arms differ; None if the arms are modes."""
+    if not any(arm.settings for arm in comparison.arms):
+        return None
+    return Table(
+        title="Settings in which the arms differ",
+        header=(comparison.noun, *(Quote(f"--{name}") for name in comparison.varied)),
+        rows=[
+            (Name(arm.name), *(Quote(arm.settings.get(name, "")) for name in comparison.varied))
+            for arm in comparison.arms
+            if not arm.is_placebo
+        ],
+        left=1 + len(comparison.varied),
+    )
+
+
 def modes(comparison: Comparison) -> Table:
     """Return the results of each arm."""
     levels = [arm.difference.level95 for arm in comparison.arms if arm.difference is not None]
@@ -70,7 +86,7 @@ def modes(comparison: Comparison) -> Table:
     return Table(
         title=scope(comparison),
         header=(
-            *("mode", "execution", "verdict", comparison.units.heading),
+            *(comparison.noun, "execution", "verdict", comparison.units.heading),
             f"difference{comparison.units.difference_suffix}{interval}",
             f"changed predictions, of {comparison.examples:,}",
             *("speed-up", "step, ms", "peak memory, MiB", "skipped steps"),
@@ -154,7 +170,7 @@ def executed(comparison: Comparison) -> tuple[str, ...]:
 def seeds(comparison: Comparison) -> Iterator[Table]:
     """Yield the metric and the difference per seed, and the components of the intervals."""
     units, base = comparison.units, comparison.baseline.name
-    header = ("mode", *seed_names(comparison))
+    header = (comparison.noun, *seed_names(comparison))
     metrics: list[tuple[Cell, ...]] = [
         (
             Name(arm.name),
@@ -193,7 +209,7 @@ def seeds(comparison: Comparison) -> Iterator[Table]:
         title="Components of the confidence intervals (square roots of the variances"
         f"{units.difference_suffix}) and p-values",
         header=(
-            *("mode", "s, over seeds", "√J, over examples", "√C, between seeds"),
+            *(comparison.noun, "s, over seeds", "√J, over examples", "√C, between seeds"),
             *("degrees of freedom", "p (difference)", "after Holm"),
             *("p (equivalence)", "after Holm"),
         ),
@@ -232,7 +248,7 @@ def predicted_in_fp32(comparison: Comparison) -> Table | None:
     return Table(
         title="The same models predicting in their own precision and in fp32",
         header=(
-            *("mode", f"{units.title} in own precision", f"{units.title} in fp32"),
+            *(comparison.noun, f"{units.title} in own precision", f"{units.title} in fp32"),
             *("difference in own precision", "difference in fp32"),
         ),
         rows=[
@@ -262,7 +278,7 @@ def speed(comparison: Comparison) -> Table | None:
     return Table(
         title="Time per optimizer step after warm-up",
         header=(
-            *("mode", "step, ms", "speed-up", "range over seeds"),
+            *(comparison.noun, "step, ms", "speed-up", "range over seeds"),
             *(["speed-up over tf32"] * has_tf32),
             *("tokens/s", "waiting for data", "utilisation", "training time", "total time"),
         ),
@@ -294,7 +310,13 @@ def memory(comparison: Comparison) -> Table | None:
     return Table(
         title="Peak memory and its parts in MiB, medians over the runs",
         header=(
-            *("mode", "peak", "relative to baseline", "before loading the model", "weights"),
+            *(
+                comparison.noun,
+                "peak",
+                "relative to baseline",
+                "before loading the model",
+                "weights",
+            ),
             *("gradients", "optimizer state", "activations", "rest"),
         ),
         rows=[
@@ -327,7 +349,7 @@ def runs(comparison: Comparison) -> Table:
                     or_dash(skipped.get(index), "{:,}".format),
                 )
             )
-    header = ("mode", "folder", "status", "seed", "steps", "skipped steps")
+    header = (comparison.noun, "folder", "status", "seed", "steps", "skipped steps")
     return Table(title="Status and steps of every run", header=header, rows=rows, left=3)
 
 
