@@ -279,7 +279,7 @@ def _check_disk_space(prepared: Prepared) -> None:
     """Check that the weights that the run will save fit on the disk."""
     folder, weights = prepared.output_dir, weights_size(prepared.loaded.model)
     assert folder is not None, "prepare() chooses a folder"
-    copies = 2 if prepared.selects_epoch else 1  # the best weights are loaded before they are saved
+    copies = 2 if prepared.selects_best else 1  # the best weights are loaded before they are saved
     earlier = sum(path.stat().st_size for path in earlier_results(folder))
     check_disk_space(folder, copies * weights, "the run", reclaimable=earlier)
 
