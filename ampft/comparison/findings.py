@@ -16,6 +16,8 @@ SCHEMA = 3
 COMPARISON_NAME = "comparison.json"
 PLACEBO_SPEED_TOLERANCE = 1.1  # ratio; two runs of the same mode differ by up to about 1.05
 CALIBRATION_ERROR = "expected_calibration_error"
+TRAINING, PREDICTIONS, INFERENCE = "training", "predictions", "inference"  # kinds of comparisons
+UNKNOWN = "unknown"  # execution of an arm without run records
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,6 +178,43 @@ class Memory:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BatchTiming:
+    """Time of the forward pass of one batch.
+
+    Attributes:
+        batch_size: Texts per batch.
+        seconds: Median over the rounds.
+        quartiles: First and third quartile over the rounds.
+        ratio: Median over the rounds of the baseline's time divided by this arm's time in the same
+            round; None for the baseline.
+        ratio_quartiles: Quartiles of that ratio; None for the baseline.
+    """
+
+    batch_size: int
+    seconds: float
+    quartiles: tuple[float, float]
+    ratio: float | None
+    ratio_quartiles: tuple[float, float] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inference:
+    """The cost of predicting in a precision.
+
+    Attributes:
+        timings: Times by ascending batch size; empty for emulated modes.
+        rounds: Rounds in which every arm was timed once.
+        size: Size in bytes of the weights on disk; None if it was not measured.
+        size_ratio: Size relative to the baseline; None for the baseline.
+    """
+
+    timings: tuple[BatchTiming, ...]
+    rounds: int
+    size: int | None
+    size_ratio: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class FlippedExample:
     """An example that an arm and the baseline predict differently.
 
@@ -185,9 +224,9 @@ class FlippedExample:
         label: True class.
         seeds: Number of seeds at which the prediction differs.
         baseline: Prediction of the baseline at the first of these seeds.
-        baseline_confidence: Probability of that prediction.
+        baseline_confidence: Probability of that prediction; None if it is unknown.
         arm: Prediction of the arm at the same seed.
-        arm_confidence: Probability of that prediction.
+        arm_confidence: Probability of that prediction; None if it is unknown.
     """
 
     example_id: int
@@ -195,9 +234,9 @@ class FlippedExample:
     label: str
     seeds: int
     baseline: str
-    baseline_confidence: float
+    baseline_confidence: float | None
     arm: str
-    arm_confidence: float
+    arm_confidence: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,7 +340,7 @@ class ArmResult:
         name: Name such as "bf16"; "placebo" for the baseline with perturbed initial weights.
         mode: Mode such as "bf16"; for the placebo, the mode of the baseline.
         is_placebo: Whether its initial weights were perturbed.
-        execution: "native" or "emulated".
+        execution: "native" or "emulated"; "unknown" without run records.
         executed: Measured dtypes of the products of the first step, in one clause.
         status: "complete", "unstable" (a run diverged) or "failed" (a run did not finish).
         status_words: Status with the number of runs, such as "unstable, 2 of 5".
@@ -322,6 +361,7 @@ class ArmResult:
             columns; empty for an incomplete arm.
         calibration: Bins of equal width; empty for an incomplete arm.
         curves: Training curves per run, including diverged runs.
+        inference: Cost of predicting; None unless precisions of inference are compared.
     """
 
     name: str
@@ -345,6 +385,7 @@ class ArmResult:
     confusion: tuple[tuple[int, ...], ...]
     calibration: tuple[CalibrationBin, ...]
     curves: tuple[Curve, ...]
+    inference: Inference | None = None
 
     @property
     def suspect_runs(self) -> tuple[RunOutcome, ...]:
@@ -377,6 +418,9 @@ class Comparison:
         yardstick: Noise yardstick, as `ampft.diagnosis.yardstick` writes it; None if not measured.
         overhead_share: Time spent comparing divided by the time of the runs; None if unknown.
         planned: Whether a plan preceded the runs, as in `PlanFacts`; False if absent from the file.
+        kind: What the arms are: "training" (models trained in different settings), "predictions"
+            (tables of other frameworks, without run records) or "inference" (one set of models
+            that predicts in different precisions).
         groups: Number of groups of examples, which are then the cases of the statistics; None if
             all examples are independent.
         schema: Version of this layout.
@@ -401,6 +445,7 @@ class Comparison:
     yardstick: Mapping[str, JSONValue] | None
     overhead_share: float | None
     planned: bool = False
+    kind: str = TRAINING
     groups: int | None = None
     schema: int = SCHEMA
 

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 
-from ampft.comparison.findings import ArmResult, Comparison
+from ampft.comparison.findings import (
+    INFERENCE,
+    PREDICTIONS,
+    UNKNOWN,
+    ArmResult,
+    BatchTiming,
+    Comparison,
+)
 from ampft.text.numbers import (
     NOT_MEASURED,
     PLUS_MINUS,
@@ -56,6 +64,78 @@ def scope(comparison: Comparison) -> str:
     )
 
 
+@dataclass(frozen=True)
+class CostColumn:
+    """A column of the table of modes about speed, memory or size.
+
+    Attributes:
+        heading: Heading in reports.
+        short: Heading in a terminal, on two lines.
+        cell: Function that returns the cell of an arm.
+    """
+
+    heading: str
+    short: tuple[str, str]
+    cell: Callable[[ArmResult], str]
+
+
+def cost_columns(comparison: Comparison) -> tuple[CostColumn, ...]:
+    """Return the columns on what the arms cost, which depend on the kind of the comparison."""
+    if comparison.kind == PREDICTIONS:
+        return ()
+    if comparison.kind == INFERENCE:
+        return _inference_columns(comparison)
+    return (
+        CostColumn("speed-up", ("speed-", "up"), lambda arm: _ratio(comparison, arm)),
+        CostColumn("step, ms", ("step", "ms"), _step),
+        CostColumn(
+            "peak memory, MiB",
+            ("peak", "MiB"),
+            lambda arm: mebibytes(arm.memory.peak if arm.memory else None),
+        ),
+        CostColumn(
+            "skipped steps", ("skipped", "steps"), lambda arm: count_range(arm.skipped_steps)
+        ),
+    )
+
+
+def _inference_columns(comparison: Comparison) -> tuple[CostColumn, ...]:
+    measured = (arm.inference for arm in comparison.arms if arm.inference)
+    sizes = sorted({timing.batch_size for each in measured for timing in each.timings})
+
+    def timing(arm: ArmResult, size: int) -> BatchTiming | None:
+        timings = arm.inference.timings if arm.inference else ()
+        return next((each for each in timings if each.batch_size == size), None)
+
+    def speed_up(size: int, arm: ArmResult) -> str:
+        each = timing(arm, size)
+        if arm is comparison.baseline:
+            return ""
+        return or_dash(each.ratio if each else None, "{:.2f}".format)
+
+    def latency(size: int, arm: ArmResult) -> str:
+        each = timing(arm, size)
+        return or_dash(each.seconds if each else None, milliseconds)
+
+    return (
+        *(
+            CostColumn(f"speed-up, batch {size}", ("speed-up", f"batch {size}"),
+                       partial(speed_up, size))
+            for size in sizes
+        ),
+        *(
+            CostColumn(f"latency of a batch of {size}, ms", ("ms for", f"{size} texts"),
+                       partial(latency, size))
+            for size in sizes
+        ),
+        CostColumn(
+            "size on disk, MiB",
+            ("on disk", "MiB"),
+            lambda arm: or_dash(arm.inference.size if arm.inference else None, mebibytes),
+        ),
+    )  # fmt: skip
+
+
 def modes(comparison: Comparison) -> Table:
     """Return the results of each arm."""
     levels = [arm.difference.level95 for arm in comparison.arms if arm.difference is not None]
@@ -63,22 +143,43 @@ def modes(comparison: Comparison) -> Table:
     base = comparison.baseline.name
     placebo = ""
     if any(arm.is_placebo for arm in comparison.arms):
-        placebo = (
-            f" The placebo is {base} trained again from initial weights changed by one unit in the "
-            "last place."
-        )
+        placebo = f" {placebo_text(comparison)}"
+    costs = cost_columns(comparison)
+    ratios = " and speed-up are" if costs else " are"
+    deviation = f"{PLUS_MINUS} is the standard deviation over seeds. "
     return Table(
         title=scope(comparison),
         header=(
             *("mode", "execution", "verdict", comparison.units.heading),
             f"difference{comparison.units.difference_suffix}{interval}",
             f"changed predictions, of {comparison.examples:,}",
-            *("speed-up", "step, ms", "peak memory, MiB", "skipped steps"),
+            *(column.heading for column in costs),
         ),
-        rows=[(Name(arm.name), *_mode_cells(comparison, arm)) for arm in comparison.arms],
-        note=f"{PLUS_MINUS} is the standard deviation over seeds. Changed predictions and speed-up "
-        f"are relative to {base}.{placebo}",
+        rows=[
+            (
+                Name(arm.name),
+                *_mode_cells(comparison, arm),
+                *(column.cell(arm) for column in costs),
+            )
+            for arm in comparison.arms
+        ],
+        note=deviation * (len(comparison.seeds) > 1)
+        + f"Changed predictions{ratios} relative to {base}.{placebo}",
         left=3,
+    )
+
+
+def placebo_text(comparison: Comparison) -> str:
+    """Return one sentence on what the placebo is."""
+    base = comparison.baseline.name
+    if comparison.kind == INFERENCE:
+        return (
+            f"The placebo is {base} again, in batches of another size, which changes only the "
+            "order of its sums."
+        )
+    return (
+        f"The placebo is {base} trained again from initial weights changed by one unit in the "
+        "last place."
     )
 
 
@@ -87,15 +188,11 @@ def _mode_cells(comparison: Comparison, arm: ArmResult) -> tuple[Cell, ...]:
     verdict = arm.difference.verdict if arm.difference is not None else None
     unchanged = "" if is_baseline else NOT_MEASURED
     return (
-        Quote(arm.execution),
+        Quote(arm.execution) if arm.execution != UNKNOWN else "",
         (verdict or "") if arm.status == "complete" else Quote(arm.status_words),
         _metric(comparison, arm),
         _difference(comparison, arm),
         unchanged if arm.flips is None else mean_count(arm.flips.mean),
-        _ratio(comparison, arm),
-        _step(arm),
-        _mebibytes(arm.memory.peak if arm.memory else None),
-        count_range(arm.skipped_steps),
     )
 
 
@@ -138,7 +235,8 @@ def _step(arm: ArmResult) -> str:
     return milliseconds(statistics.median(arm.speed.step_seconds))
 
 
-def _mebibytes(size: int | None) -> str:
+def mebibytes(size: int | None) -> str:
+    """Return a size in MiB; "-" if it is None."""
     return or_dash(size, lambda size: f"{size / MIB:,.0f}")
 
 
@@ -300,10 +398,10 @@ def memory(comparison: Comparison) -> Table | None:
         rows=[
             (
                 Name(arm.name),
-                _mebibytes(each.peak),
+                mebibytes(each.peak),
                 "" if each.ratio is None else percent(each.ratio),
-                *map(_mebibytes, (each.baseline, each.weights, each.gradients)),
-                *map(_mebibytes, (each.optimizer_state, each.activations, each.rest)),
+                *map(mebibytes, (each.baseline, each.weights, each.gradients)),
+                *map(mebibytes, (each.optimizer_state, each.activations, each.rest)),
             )
             for arm, each in measured
         ],
