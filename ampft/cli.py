@@ -1,4 +1,4 @@
-"""The command `ampft`: `env`, `predict`, `yardstick`, `report`, `compare`."""
+"""The command `ampft`: `train`, `predict`, `report`, `compare`, `yardstick`, `env`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from ampft.arguments.compare import is_comparison_to_run
 from ampft.arguments.flags import ArgumentParser
 from ampft.errors import InputError
 from ampft.precision.modes import BASELINE
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     try:
-        return run_main(lambda: _run(sys.argv[1:] if argv is None else argv))
+        return run_main(lambda: _run(list(sys.argv[1:] if argv is None else argv)))
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         discard_output()
         return 0
@@ -36,6 +37,12 @@ def _run(argv: Sequence[str]) -> None:
 
         yardstick(argv[1:])
         return
+    if argv[:1] == ["train"]:
+        _train(argv[1:])
+        return
+    if argv[:1] == ["compare"] and is_comparison_to_run(argv[1:]):
+        _run_comparison(argv[1:])
+        return
     args = _parser().parse_args(argv)
     {"env": _env, "predict": _predict, "report": _report, "compare": _compare}[args.command](args)
 
@@ -43,11 +50,13 @@ def _run(argv: Sequence[str]) -> None:
 def _parser() -> ArgumentParser:
     parser = ArgumentParser(
         prog="ampft",
-        description="Inspect, predict with and compare classifiers fine-tuned in mixed precision. "
-        "To train one, see accelerate launch recipes/classify.py --help.",
+        description="Fine-tune classifiers in mixed precision, predict with them and compare them.",
     )
     parser.add_argument("--version", action="version", version=f"ampft {version('ampft')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands.add_parser(
+        "train", help="fine-tune a classifier; ampft train --help lists all settings"
+    )
     env = commands.add_parser(
         "env",
         help="show hardware and versions, and how each precision would run on this machine",
@@ -93,7 +102,13 @@ def _parser() -> ArgumentParser:
 
 
 def _add_compare(commands: argparse._SubParsersAction[ArgumentParser]) -> None:
-    compare = commands.add_parser("compare", help="compare runs that differ only in precision")
+    compare = commands.add_parser(
+        "compare",
+        help="train in several precisions and compare them, or compare runs that differ only in "
+        "precision",
+        epilog="To train and compare: ampft compare --modes fp32,bf16 -- --train_file FILE. "
+        "Its settings: ampft compare --modes fp32,bf16 --help",
+    )
     compare.add_argument(
         "runs",
         metavar="RUN",
@@ -139,6 +154,29 @@ def _add_compare(commands: argparse._SubParsersAction[ArgumentParser]) -> None:
         metavar="DIR",
         help="folder for comparison.html, comparison.md and comparison.json (default: print only)",
     )
+
+
+def _train(argv: Sequence[str]) -> None:
+    from ampft.arguments import parse_classify_arguments
+
+    arguments = parse_classify_arguments(argv, program="ampft train")
+    from ampft.runs.show import next_step_line
+    from ampft.runs.train import train
+
+    run = train(arguments)
+    if run.folder is not None:
+        print(inert_lines(next_step_line(run.folder.path)))
+
+
+def _run_comparison(argv: Sequence[str]) -> None:
+    from ampft.arguments import parse_compare_arguments
+
+    command = parse_compare_arguments(argv, program="ampft compare", trainer="ampft train")
+    from ampft.comparison.execution.compare import compare
+    from ampft.comparison.report.files import next_step_line
+
+    session = compare(command)
+    print(inert_lines(next_step_line(session.folder.path)))
 
 
 def _env(args: argparse.Namespace) -> None:

@@ -7,13 +7,14 @@ fractions (0.01 is one point), times are in seconds and sizes in bytes. `None` m
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ampft.text.json_io import JSONValue
 from ampft.text.numbers import Units
 
 SCHEMA = 3
 COMPARISON_NAME = "comparison.json"
+PRECISION = "mixed_precision"  # the setting in which modes differ
 PLACEBO_SPEED_TOLERANCE = 1.1  # ratio; two runs of the same mode differ by up to about 1.05
 CALIBRATION_ERROR = "expected_calibration_error"
 TRAINING, PREDICTIONS, INFERENCE = "training", "predictions", "inference"  # kinds of comparisons
@@ -334,7 +335,7 @@ class PlanFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class ArmResult:
-    """A mode, or the placebo, with all its runs.
+    """A mode, other settings, or the placebo, with all its runs.
 
     Attributes:
         name: Name such as "bf16"; "placebo" for the baseline with perturbed initial weights.
@@ -362,6 +363,8 @@ class ArmResult:
         calibration: Bins of equal width; empty for an incomplete arm.
         curves: Training curves per run, including diverged runs.
         inference: Cost of predicting; None unless precisions of inference are compared.
+        settings: Values for readers of the settings in `Comparison.varied`, by name; empty if the
+            arms are modes.
     """
 
     name: str
@@ -386,6 +389,7 @@ class ArmResult:
     calibration: tuple[CalibrationBin, ...]
     curves: tuple[Curve, ...]
     inference: Inference | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def suspect_runs(self) -> tuple[RunOutcome, ...]:
@@ -410,7 +414,7 @@ class Comparison:
         examples: Number of examples of that split.
         label_names: Class names in the order of the logits.
         arms: Arms, the baseline first, followed by the placebo if there is one.
-        verdicts: One or two sentences for each mode.
+        verdicts: One or two sentences for each arm except the baseline and the placebo.
         stamps: Caveats that a reader must know before the verdict: not like for like, selected,
             screening, reduced to fit a budget, seeds omitted or added after an analysis, no plan.
         setup: Settings that all runs share, as names and values for readers.
@@ -423,6 +427,8 @@ class Comparison:
             that predicts in different precisions).
         groups: Number of groups of examples, which are then the cases of the statistics; None if
             all examples are independent.
+        varied: Names of the settings in which the arms differ by intention: only the precision if
+            the arms are modes.
         schema: Version of this layout.
     """
 
@@ -447,7 +453,27 @@ class Comparison:
     planned: bool = False
     kind: str = TRAINING
     groups: int | None = None
+    varied: tuple[str, ...] = (PRECISION,)
     schema: int = SCHEMA
+
+    @property
+    def noun(self) -> str:
+        """What the arms are called: "mode" if they differ only in precision, otherwise "arm"."""
+        return "mode" if self.varied == (PRECISION,) else "arm"
+
+    @property
+    def an_arm(self) -> str:
+        """The noun with its article."""
+        return "an arm" if self.noun == "arm" else f"a {self.noun}"
+
+    @property
+    def heading(self) -> str:
+        """What is compared, as a heading."""
+        if self.kind == INFERENCE:
+            return "Precision of inference"
+        if self.kind == PREDICTIONS:
+            return "Comparison of predictions"
+        return "Precision comparison" if self.noun == "mode" else "Comparison of settings"
 
     @property
     def baseline(self) -> ArmResult:

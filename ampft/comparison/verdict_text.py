@@ -231,8 +231,8 @@ def _lost_to_holm(comparison: Comparison, difference: Difference) -> str:
     }
     for claim, (raw, adjusted) in p_values.items():
         if raw is not None and adjusted is not None and raw <= comparison.alpha < adjusted:
-            modes = [arm for arm in comparison.arms if arm.difference and not arm.is_placebo]
-            return f"{claim}, but not after Holm's correction for {len(modes)} modes"
+            arms = [arm for arm in comparison.arms if arm.difference and not arm.is_placebo]
+            return f"{claim}, but not after Holm's correction for {len(arms)} {comparison.noun}s"
     return ""
 
 

@@ -45,6 +45,7 @@ from ampft.training.trackers import installed_trackers
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
+    from datasets import DatasetDict
 
 
 @dataclass(frozen=True)
@@ -100,22 +101,23 @@ class Prepared:
         return "test" if "test" in self.task.data.splits else "validation"
 
     @property
-    def selects_epoch(self) -> bool:
-        """Whether the weights of the best epoch on the validation split are kept."""
+    def selects_best(self) -> bool:
+        """Whether the best weights on the validation split are kept."""
         return "validation" in self.task.data.splits and self.args.load_best_model_at_end
 
     @property
     def best_metric(self) -> Metric:
-        """The metric of the validation split that selects the best epoch."""
+        """The metric of the validation split that selects the best weights."""
         metrics = self.task.problem.metrics
         return metrics[self.args.metric_for_best_model or next(iter(metrics))]
 
 
-def prepare(args: ClassifyArguments) -> Prepared:
+def prepare(args: ClassifyArguments, data: DatasetDict | None = None) -> Prepared:
     """Build accelerator, data, task, model, batches, optimizer and schedule from the settings.
 
     Args:
         args: Settings of a run.
+        data: Data in memory, by split; None reads the data that `args` names.
 
     Raises:
         InputError: The device does not support the precision, or the data, the model, the output
@@ -134,7 +136,7 @@ def prepare(args: ClassifyArguments) -> Prepared:
     check_world_size(accelerator)
     restore_cpu_threads(args.cpu_threads, num_processes=accelerator.num_processes)
     with accelerator.main_process_first():  # only one process downloads files
-        task = load_task(args)
+        task = load_task(args, data)
     prepared = prepare_training(
         args, precision, accelerator, task, started=started, output_dir=output_dir
     )
@@ -148,13 +150,13 @@ def start_clock() -> ProcessStart:
     return ProcessStart(time.perf_counter(), resident_peak())
 
 
-def load_task(args: ClassifyArguments) -> Task:
+def load_task(args: ClassifyArguments, data: DatasetDict | None = None) -> Task:
     """Load and check the data, and prepare its examples for the model.
 
     Raises:
         InputError: The data or the model is invalid.
     """
-    return make_task(load_data(args.data_request()), args.task_settings())
+    return make_task(load_data(args.data_request(), data), args.task_settings())
 
 
 def prepare_training(
@@ -251,12 +253,13 @@ def check_prepared(prepared: Prepared) -> None:
             "--validation_fraction 0 and --test_fraction 0 leave no examples for the report. Use a "
             "fraction above 0 for one of them, or add a --validation_file or a --test_file."
         )
-    if args.early_stopping_patience and "validation" not in data.splits:
-        raise InputError(
-            f"--early_stopping_patience {args.early_stopping_patience}: early stopping needs a "
-            "validation split, and there is none. Use a --validation_fraction above 0, or remove "
-            "the flag."
-        )
+    for name in ("early_stopping_patience", "eval_steps"):
+        value = getattr(args, name)
+        if value and "validation" not in data.splits:
+            raise InputError(
+                f"--{name} {value}: the flag needs a validation split. Use a --validation_fraction "
+                "above 0, or remove the flag."
+            )
     _check_metric(args.metric_for_best_model, prepared.task)
     if args.baseline:
         check_baseline(data)

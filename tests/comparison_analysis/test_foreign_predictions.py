@@ -220,9 +220,9 @@ def test_what_is_not_a_comparison_is_refused(tmp_path, capsys):
     nameless = str(Path(tables[0]).rename(tmp_path / "first.csv"))
     refused(["--predictions", nameless, *tables[1:]], "its arm and seed are unknown", tmp_path,
             capsys)  # fmt: skip
-    refused(["--predictions", *tables[1:], "--metric", "log_loss"], "", tmp_path, capsys)
-    refused(["--predictions", tables[1], "--", tables[2]], "either tables or runs", tmp_path,
-            capsys)  # fmt: skip
+    twice = ["--predictions", *tables[1:], tables[1]]
+    refused(twice, "occurs twice for the same arm and seed", tmp_path, capsys)
+    refused([tables[2], "--predictions", tables[1]], "either tables or runs", tmp_path, capsys)
     refused([], "RUN is missing", tmp_path, capsys)
 
 

@@ -27,6 +27,8 @@ from ampft.comparison.analysis.predictions import (
 from ampft.comparison.analysis.run_predictions import Cases, RunPredictions
 from ampft.comparison.analysis.stamps import group_stamps
 from ampft.comparison.findings import (
+    INFERENCE,
+    PRECISION,
     UNKNOWN,
     ArmResult,
     Comparison,
@@ -100,6 +102,7 @@ def compare_predicted_arms(
     results = tuple(_result(arm, arms[0], differences, cases, texts, seeds) for arm in arms)
     comparison = Comparison(
         kind=kind,
+        varied=(PRECISION,) if kind == INFERENCE else (),
         title=title,
         metric=metric.name,
         metrics=metric_infos(cases.problem),

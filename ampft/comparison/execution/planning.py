@@ -171,7 +171,7 @@ def _check_new_folder(folder: Path) -> None:
         listed = ", ".join(names[:3]) + (" and more" if len(names) > 3 else "")
         raise InputError(
             f"--output_dir {folder}: the folder is not empty ({listed}) and has no {PLAN_NAME}, so "
-            "there is no comparison to continue. Name a new or empty folder."
+            "it does not hold a comparison to continue. Name a new or empty folder."
         )
 
 
@@ -226,6 +226,6 @@ def _trial_error(log: Path) -> str:
     errors = [line for line in lines if "Error" in line and not line.startswith(" ")]
     reason = inert(errors[0]) if errors else "no error message"
     return (
-        f"The trial of a few steps failed: {reason}. To find the cause, run recipes/classify.py "
-        "with the same settings and each --mixed_precision."
+        f"The trial of a few steps failed: {reason}. To find the cause, run ampft train with "
+        "the same settings and each --mixed_precision."
     )

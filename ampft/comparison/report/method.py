@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ampft.comparison.findings import INFERENCE, PREDICTIONS, TRAINING, Comparison
 from ampft.comparison.statistics.interval import MIN_SEEDS
 from ampft.text.numbers import level, percent, seed_list
@@ -19,23 +21,25 @@ FORMULAS = (
     "too many false alarms in simulations with few seeds (benchmarks/interval_calibration.py)."
 )
 HOLM = (
-    "With several modes, the p-values are corrected by Holm's method (1979), separately for "
+    "With several {noun}s, the p-values are corrected by Holm's method (1979), separately for "
     "difference, for difference beyond the margin and for equivalence. The intervals are not "
-    "corrected for the number of modes."
+    "corrected for the number of {noun}s."
 )
 EXPLORATORY = (
     "All other results (predictions in fp32, classes, calibration, changed predictions, McNemar's "
     "tests) are exploratory: they may suggest a question, but they do not answer one."
 )
-INTERLEAVED = "The runs were separate processes, trained one at a time with the modes interleaved."
+INTERLEAVED = (
+    "The runs were separate processes, trained one at a time with the {noun}s interleaved."
+)
 AT_DIFFERENT_TIMES = (
     "No plan ordered the runs, so their speeds were measured at different times and possibly while "
     "other work was running."
 )
 SPEED = (
     "Speed-up is the baseline's median optimizer step time after warm-up divided by that of the "
-    "mode, seed by seed. Memory is the peak of the process or of the device's allocator. Emulated "
-    "modes are not ranked by speed."
+    "{noun}, seed by seed. Memory is the peak of the process or of the device's allocator. "
+    "Emulated {noun}s are not ranked by speed."
 )
 FIXED_MODELS = (
     "Examples are the only source of uncertainty: the variance is that of the jackknife over "
@@ -74,12 +78,12 @@ def method_paragraphs(comparison: Comparison) -> tuple[str, ...]:
     )
     has_few_models = len(comparison.seeds) < MIN_SEEDS
     formulas = FIXED_MODELS if comparison.kind == INFERENCE and has_few_models else FORMULAS
-    parts = [estimand, formulas, _verdict_rules(comparison), HOLM]
+    parts = [estimand, formulas, _verdict_rules(comparison), HOLM.format(noun=comparison.noun)]
     if any(arm.is_placebo for arm in comparison.arms):
         parts.append(_placebo(comparison))
     if comparison.kind == TRAINING:
         order = INTERLEAVED if comparison.planned else AT_DIFFERENT_TIMES
-        parts.append(f"{order} {SPEED}")
+        parts.append(f"{order} {SPEED}".format(noun=comparison.noun))
     elif comparison.kind == INFERENCE:
         parts.append(LATENCY)
     parts.append(EXPLORATORY)
@@ -110,10 +114,13 @@ def _estimand(comparison: Comparison) -> str:
             "trainings of different seeds are independent, which cannot be checked without run "
             "records."
         )
+    fixed = "a fixed training set, model and hyperparameters"
+    if comparison.noun == "arm":
+        fixed = f"fixed settings apart from {_listed(comparison.varied)}"
     return (
-        f"The estimate is the expected difference in {metric} (mode minus {base}) over training "
-        "seeds (classification head, data order, dropout) and test examples, for a fixed training "
-        "set, model and hyperparameters."
+        f"The estimate is the expected difference in {metric} ({comparison.noun} minus {base}) "
+        "over training seeds (classification head, data order, dropout) and test examples, for "
+        f"{fixed}."
     )
 
 
@@ -129,7 +136,7 @@ def _placebo(comparison: Comparison) -> str:
         f"The placebo is {base} trained again from initial weights changed by one unit in the "
         "last place. If training is chaotic, even this changes predictions (Summers and "
         f"Dinneen 2021); otherwise, the placebo stays close to {base}. Judge the changes "
-        "caused by a mode against those caused by the placebo."
+        f"caused by {comparison.an_arm} against those caused by the placebo."
     )
 
 
@@ -149,10 +156,10 @@ def _verdict_rules(comparison: Comparison) -> str:
     wide, narrow = level(1 - comparison.alpha), level(1 - 2 * comparison.alpha)
     margin = comparison.units.margin_with_unit
     rules = (
-        f"A mode is equivalent if its {narrow} CI lies within {margin} on either side of 0. It is "
-        f"worse beyond the margin if its {wide} CI lies entirely below that range, and worse, size "
-        f"uncertain, if its {wide} CI lies below 0 and neither of the above holds. The same "
-        "applies to better. Otherwise, the mode is undecided."
+        f"{comparison.an_arm.capitalize()} is equivalent if its {narrow} CI lies within {margin} "
+        f"on either side of 0. It is worse beyond the margin if its {wide} CI lies entirely below "
+        f"that range, and worse, size uncertain, if its {wide} CI lies below 0 and neither of the "
+        f"above holds. The same applies to better. Otherwise, the {comparison.noun} is undecided."
     )
     if len(comparison.seed_counts) < 2:
         return rules
@@ -161,3 +168,8 @@ def _verdict_rules(comparison: Comparison) -> str:
         f"{rules} Analyses were planned at {numbers} seeds. They share the error rate of 5 % "
         "equally, so their intervals are wider."
     )
+
+
+def _listed(settings: Sequence[str]) -> str:
+    """Return the names of settings as flags."""
+    return ", ".join(f"--{name}" for name in settings)

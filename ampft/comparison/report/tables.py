@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
-from ampft.comparison.findings import (
-    INFERENCE,
-    PREDICTIONS,
-    UNKNOWN,
-    ArmResult,
-    BatchTiming,
-    Comparison,
-)
+from ampft.comparison.findings import INFERENCE, UNKNOWN, ArmResult, Comparison
+from ampft.comparison.report.costs import cost_columns, mebibytes, speed_up, step_time
 from ampft.text.numbers import (
     NOT_MEASURED,
     PLUS_MINUS,
-    count_range,
     duration,
     level,
     mean_count,
-    milliseconds,
     or_dash,
     p_value,
     percent,
     seed_list,
 )
 from ampft.text.tables import Cell, Name, Quote, Table
-
-MIB = 2**20
 
 
 def without_incomplete_medians(comparison: Comparison) -> Comparison:
@@ -64,76 +52,20 @@ def scope(comparison: Comparison) -> str:
     )
 
 
-@dataclass(frozen=True)
-class CostColumn:
-    """A column of the table of modes about speed, memory or size.
-
-    Attributes:
-        heading: Heading in reports.
-        short: Heading in a terminal, on two lines.
-        cell: Function that returns the cell of an arm.
-    """
-
-    heading: str
-    short: tuple[str, str]
-    cell: Callable[[ArmResult], str]
-
-
-def cost_columns(comparison: Comparison) -> tuple[CostColumn, ...]:
-    """Return the columns on what the arms cost, which depend on the kind of the comparison."""
-    if comparison.kind == PREDICTIONS:
-        return ()
-    if comparison.kind == INFERENCE:
-        return _inference_columns(comparison)
-    return (
-        CostColumn("speed-up", ("speed-", "up"), lambda arm: _ratio(comparison, arm)),
-        CostColumn("step, ms", ("step", "ms"), _step),
-        CostColumn(
-            "peak memory, MiB",
-            ("peak", "MiB"),
-            lambda arm: mebibytes(arm.memory.peak if arm.memory else None),
-        ),
-        CostColumn(
-            "skipped steps", ("skipped", "steps"), lambda arm: count_range(arm.skipped_steps)
-        ),
+def settings(comparison: Comparison) -> Table | None:
+    """Return the settings in which the arms differ; None if the arms are modes."""
+    if not any(arm.settings for arm in comparison.arms):
+        return None
+    return Table(
+        title="Settings in which the arms differ",
+        header=(comparison.noun, *(Quote(f"--{name}") for name in comparison.varied)),
+        rows=[
+            (Name(arm.name), *(Quote(arm.settings.get(name, "")) for name in comparison.varied))
+            for arm in comparison.arms
+            if not arm.is_placebo
+        ],
+        left=1 + len(comparison.varied),
     )
-
-
-def _inference_columns(comparison: Comparison) -> tuple[CostColumn, ...]:
-    measured = (arm.inference for arm in comparison.arms if arm.inference)
-    sizes = sorted({timing.batch_size for each in measured for timing in each.timings})
-
-    def timing(arm: ArmResult, size: int) -> BatchTiming | None:
-        timings = arm.inference.timings if arm.inference else ()
-        return next((each for each in timings if each.batch_size == size), None)
-
-    def speed_up(size: int, arm: ArmResult) -> str:
-        each = timing(arm, size)
-        if arm is comparison.baseline:
-            return ""
-        return or_dash(each.ratio if each else None, "{:.2f}".format)
-
-    def latency(size: int, arm: ArmResult) -> str:
-        each = timing(arm, size)
-        return or_dash(each.seconds if each else None, milliseconds)
-
-    return (
-        *(
-            CostColumn(f"speed-up, batch {size}", ("speed-up", f"batch {size}"),
-                       partial(speed_up, size))
-            for size in sizes
-        ),
-        *(
-            CostColumn(f"latency of a batch of {size}, ms", ("ms for", f"{size} texts"),
-                       partial(latency, size))
-            for size in sizes
-        ),
-        CostColumn(
-            "size on disk, MiB",
-            ("on disk", "MiB"),
-            lambda arm: or_dash(arm.inference.size if arm.inference else None, mebibytes),
-        ),
-    )  # fmt: skip
 
 
 def modes(comparison: Comparison) -> Table:
@@ -150,7 +82,7 @@ def modes(comparison: Comparison) -> Table:
     return Table(
         title=scope(comparison),
         header=(
-            *("mode", "execution", "verdict", comparison.units.heading),
+            *(comparison.noun, "execution", "verdict", comparison.units.heading),
             f"difference{comparison.units.difference_suffix}{interval}",
             f"changed predictions, of {comparison.examples:,}",
             *(column.heading for column in costs),
@@ -221,25 +153,6 @@ def _difference(comparison: Comparison, arm: ArmResult) -> str:
     return f"{units.difference(values.mean - base.mean)} (no CI)"
 
 
-def _ratio(comparison: Comparison, arm: ArmResult) -> str:
-    """Return the speed-up over the baseline; "-" if not ranked, empty for the baseline."""
-    if arm is comparison.baseline:
-        return ""
-    return or_dash(arm.speed.ratio if arm.speed else None, "{:.2f}".format)
-
-
-def _step(arm: ArmResult) -> str:
-    """Return the median of the median step times of the runs, in milliseconds."""
-    if arm.speed is None or not arm.speed.step_seconds:
-        return NOT_MEASURED
-    return milliseconds(statistics.median(arm.speed.step_seconds))
-
-
-def mebibytes(size: int | None) -> str:
-    """Return a size in MiB; "-" if it is None."""
-    return or_dash(size, lambda size: f"{size / MIB:,.0f}")
-
-
 def executed(comparison: Comparison) -> tuple[str, ...]:
     """Return the precision measured in the first step; arms with the same one share a line."""
     names: dict[str, list[str]] = {}
@@ -252,7 +165,7 @@ def executed(comparison: Comparison) -> tuple[str, ...]:
 def seeds(comparison: Comparison) -> Iterator[Table]:
     """Yield the metric and the difference per seed, and the components of the intervals."""
     units, base = comparison.units, comparison.baseline.name
-    header = ("mode", *seed_names(comparison))
+    header = (comparison.noun, *seed_names(comparison))
     metrics: list[tuple[Cell, ...]] = [
         (
             Name(arm.name),
@@ -291,7 +204,7 @@ def seeds(comparison: Comparison) -> Iterator[Table]:
         title="Components of the confidence intervals (square roots of the variances"
         f"{units.difference_suffix}) and p-values",
         header=(
-            *("mode", "s, over seeds", "√J, over examples", "√C, between seeds"),
+            *(comparison.noun, "s, over seeds", "√J, over examples", "√C, between seeds"),
             *("degrees of freedom", "p (difference)", "after Holm"),
             *("p (equivalence)", "after Holm"),
         ),
@@ -330,7 +243,7 @@ def predicted_in_fp32(comparison: Comparison) -> Table | None:
     return Table(
         title="The same models predicting in their own precision and in fp32",
         header=(
-            *("mode", f"{units.title} in own precision", f"{units.title} in fp32"),
+            *(comparison.noun, f"{units.title} in own precision", f"{units.title} in fp32"),
             *("difference in own precision", "difference in fp32"),
         ),
         rows=[
@@ -360,15 +273,15 @@ def speed(comparison: Comparison) -> Table | None:
     return Table(
         title="Time per optimizer step after warm-up",
         header=(
-            *("mode", "step, ms", "speed-up", "range over seeds"),
+            *(comparison.noun, "step, ms", "speed-up", "range over seeds"),
             *(["speed-up over tf32"] * has_tf32),
             *("tokens/s", "waiting for data", "utilisation", "training time", "total time"),
         ),
         rows=[
             (
                 Name(arm.name),
-                _step(arm),
-                _ratio(comparison, arm),
+                step_time(arm),
+                speed_up(comparison, arm),
                 "" if each.ratio_spread is None else "{:.2f} to {:.2f}".format(*each.ratio_spread),
                 *([or_dash(each.ratio_to_tf32, "{:.2f}".format)] * has_tf32),
                 or_dash(each.tokens_per_second, "{:,.0f}".format),
@@ -392,7 +305,13 @@ def memory(comparison: Comparison) -> Table | None:
     return Table(
         title="Peak memory and its parts in MiB, medians over the runs",
         header=(
-            *("mode", "peak", "relative to baseline", "before loading the model", "weights"),
+            *(
+                comparison.noun,
+                "peak",
+                "relative to baseline",
+                "before loading the model",
+                "weights",
+            ),
             *("gradients", "optimizer state", "activations", "rest"),
         ),
         rows=[
@@ -425,7 +344,7 @@ def runs(comparison: Comparison) -> Table:
                     or_dash(skipped.get(index), "{:,}".format),
                 )
             )
-    header = ("mode", "folder", "status", "seed", "steps", "skipped steps")
+    header = (comparison.noun, "folder", "status", "seed", "steps", "skipped steps")
     return Table(title="Status and steps of every run", header=header, rows=rows, left=3)
 
 
