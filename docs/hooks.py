@@ -23,9 +23,7 @@ _PLACEHOLDER = re.compile(r"^\{\{ (flags|help|python)(?: (.+?))? \}\}$", re.MULT
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Replace the placeholders of a page; MkDocs calls this for every page."""
     writers = {"flags": flag_tables, "help": help_text, "python": public_names}
-    return _PLACEHOLDER.sub(
-        lambda match: writers[match[1]](*filter(None, [match[2]])), markdown
-    )
+    return _PLACEHOLDER.sub(lambda match: writers[match[1]](*filter(None, [match[2]])), markdown)
 
 
 def flag_tables(home: str) -> str:

@@ -1,0 +1,163 @@
+"""The documentation: its site builds, and its commands do what it says, on small data."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from running import BIN, REPOSITORY, call_here, clean_environment, rows, succeeded, write_csv
+
+from ampft.arguments import ClassifyArguments, parse_compare_arguments
+from ampft.precision.modes import MODES
+
+PAGES = sorted(
+    path.relative_to(REPOSITORY).as_posix()
+    for path in (*REPOSITORY.glob("README*.md"), *(REPOSITORY / "docs").rglob("*.md"))
+)
+OURS = ("ampft", "python recipes/", "accelerate launch", "torchrun")
+SMALL = {
+    "max_train_samples": 60, "max_eval_samples": 12, "max_predict_samples": 12,
+    "max_train_steps": 2, "cpu_threads": 1, "use_cpu": None,
+}  # fmt: skip
+AMPFT = BIN / "ampft"
+
+
+def commands_of(page: str) -> list[str]:
+    """Return the commands in the code blocks of a page, with continued lines joined."""
+    text = (REPOSITORY / page).read_text(encoding="utf-8")
+    blocks = re.findall(r"^```(?:bash)?\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    plain = (re.sub(r"^([A-Z_]+=\S+ +)+", "", line.strip()) for line in lines)
+    return [shlex.join(shlex.split(line, comments=True)) for line in plain if is_ours(line)]
+
+
+def is_ours(line: str) -> bool:
+    return any(line.startswith(f"{start} " if start == "ampft" else start) for start in OURS)
+
+
+COMMANDS = {command: page for page in reversed(PAGES) for command in commands_of(page)}
+
+
+def starting_with(*starts: str) -> list[str]:
+    return sorted(command for command in COMMANDS if command.startswith(starts))
+
+
+def trainings() -> list[str]:
+    recipes = [command for command in COMMANDS if "recipes/classify.py" in command]
+    return sorted({*recipes, *starting_with("ampft train")})
+
+
+def test_commands_were_found():
+    assert len(COMMANDS) >= 20
+    assert {"README.md", "docs/tutorial.md", "docs/guide.md"} <= set(COMMANDS.values())
+    known = {
+        *trainings(),
+        *starting_with(
+            "ampft env", "ampft predict", "ampft report", "ampft yardstick", "ampft compare",
+            "python recipes/compare_precision.py", "python recipes/plain_loop.py",
+            "python recipes/by_feature/",
+        ),
+    }  # fmt: skip
+    assert set(COMMANDS) == known, "a test is missing for these commands"
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory, tiny_bert) -> Path:
+    """The folder of a reader: the files that the commands name, and the runs that they read."""
+    folder = tmp_path_factory.mktemp("reader")
+    words = {word for command in COMMANDS for word in shlex.split(command)}
+    for name in sorted(word for word in words if word.endswith(".csv") and "/" not in word):
+        write_reviews(folder / name)
+    trained = folder / "runs" / "trained"
+    train(["--train_file", "reviews.csv"], folder, tiny_bert, trained)
+    for command in starting_with("ampft predict", "ampft report"):
+        for word in shlex.split(command):
+            if word.startswith("runs/") and not (folder / word).exists():
+                shutil.copytree(trained, folder / word)
+    return folder
+
+
+def write_reviews(path: Path) -> None:
+    """Write texts in the columns that the guide names in its commands for files of that name."""
+    table = rows(150, seed=0)
+    if path.name in ("train.csv", "dev.csv", "test.csv"):
+        offset = ("train.csv", "dev.csv", "test.csv").index(path.name)
+        triples = [(text, "x", label) for text, label in rows(150, seed=offset)]
+        write_csv(path, triples, ("question", "answer", "verdict"))
+    else:
+        write_csv(path, table, ("text", "label"))
+
+
+def train(flags: list[str], folder: Path, model: Path, output_dir: Path | None = None) -> None:
+    """Run the recipe with these flags, but with a tiny model and few steps."""
+    settings = {**SMALL, "model_name_or_path": model}
+    settings |= {"output_dir": output_dir} if output_dir else {}
+    for name, value in settings.items():
+        if f"--{name}" in flags and value is not None:
+            flags[flags.index(f"--{name}") + 1] = str(value)
+        elif f"--{name}" not in flags:
+            flags += [f"--{name}"] if value is None else [f"--{name}", str(value)]
+    succeeded(call_here(REPOSITORY / "recipes" / "classify.py", *flags, cwd=folder))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", trainings())
+def test_a_training_command_trains(command, reader, tiny_bert, tmp_path):
+    words = shlex.split(command)
+    start = 2 if words[0] == "ampft" else 1 + words.index("recipes/classify.py")
+    train(words[start:], reader, tiny_bert, tmp_path / "run")
+    assert (tmp_path / "run" / "report.json").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command", starting_with("ampft env", "ampft predict", "ampft report", "ampft yardstick")
+)
+def test_a_command_of_ampft_runs(command, reader, tiny_bert):
+    words = shlex.split(command)[1:]
+    if words[0] == "yardstick":
+        words += [] if "--" in words else ["--"]
+        words += ["--model_name_or_path", str(tiny_bert), "--max_train_samples", "60"]
+        words[1:1] = ["--batches", "2"]
+    assert succeeded(call_here(AMPFT, *words, cwd=reader)).stdout
+
+
+@pytest.mark.parametrize("command", starting_with("python recipes/compare_precision.py"))
+def test_a_comparison_is_understood(command, reader, monkeypatch):
+    """Whole comparisons are run by the tests of the recipe."""
+    monkeypatch.chdir(reader)
+    assert parse_compare_arguments(shlex.split(command)[2:]).compare.seeds
+
+
+@pytest.mark.parametrize(
+    "command", starting_with("python recipes/by_feature/", "python recipes/plain_loop.py")
+)
+def test_a_loop_exists(command):
+    """`test_by_feature.py` and `test_plain_loop.py` run the loops."""
+    script, mode = shlex.split(command)[1:]
+    assert (REPOSITORY / script).exists()
+    assert mode in MODES
+
+
+@pytest.mark.slow
+def test_the_site_builds(tmp_path):
+    """Strict: a broken link or a page that is missing in the navigation is an error."""
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path / "site"],
+        cwd=REPOSITORY, env=clean_environment(NO_MKDOCS_2_WARNING="1"), capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    flags = (tmp_path / "site" / "reference" / "flags.html").read_text(encoding="utf-8")
+    assert all(f"--{field.name}<" in flags for field in fields(ClassifyArguments))
+    python = (tmp_path / "site" / "reference" / "python.html").read_text(encoding="utf-8")
+    assert python.count('class="doc doc-heading"') >= 40
+    pages = [path.read_text(encoding="utf-8") for path in (tmp_path / "site").rglob("*.html")]
+    assert not any(re.search(r'<(?:script|link|img)[^>]+(?:src|href)="https?:', page)
+                   for page in pages)  # fmt: skip
