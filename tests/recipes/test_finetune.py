@@ -40,15 +40,15 @@ def frame(count: int = 90, seed: int = 0) -> pd.DataFrame:
 
 
 def test_a_data_frame_gives_report_and_predictions(settings, tmp_path):
-    run = ampft.finetune(frame(), precision="bf16", **settings | {"max_train_steps": 90},
-                         learning_rate=8e-3)  # fmt: skip
+    longer = {"max_train_steps": 60, "learning_rate": 8e-3, "warmup_ratio": 0.2}
+    run = ampft.finetune(frame(240), precision="bf16", **settings | longer)
     assert run.record.precision.resolved["mode"] == "bf16"
     assert run.record.data.name == "data in memory"
     assert run.record.command[0] == "ampft.finetune"
     assert "--mixed_precision=bf16" in run.record.command
     assert run.folder.parent.name == "runs"
     assert run.report.metrics()["accuracy"] > 0.8
-    assert len(run.predictions) == run.report.examples == 18
+    assert len(run.predictions) == run.report.examples == 48
     predicted = run.predict(["old iron and tin", "the nile is a river nile"])
     assert list(predicted.prediction) == ["metal", "river"]
     assert predicted.confidence.between(0.4, 1).all()
