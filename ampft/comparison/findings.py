@@ -283,6 +283,8 @@ class PlanFacts:
         omitted_seeds: One sentence on each planned seed that is omitted, with the reason.
         overhead_share: Time spent comparing divided by the time of the runs.
         yardstick: Noise yardstick, as `ampft.diagnosis.yardstick` writes it.
+        arm_names: Name of the arm of each run folder, in display order, a placebo under the name of
+            the baseline; empty if the arms are modes.
     """
 
     planned: bool = False
@@ -292,6 +294,7 @@ class PlanFacts:
     omitted_seeds: tuple[str, ...] = ()
     overhead_share: float | None = None
     yardstick: Mapping[str, JSONValue] | None = None
+    arm_names: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
