@@ -112,8 +112,23 @@ def _add_compare(commands: argparse._SubParsersAction[ArgumentParser]) -> None:
     compare.add_argument(
         "runs",
         metavar="RUN",
-        nargs="+",
+        nargs="*",
         help="output folders of runs or of a comparison; all arms need runs with the same seeds",
+    )
+    compare.add_argument(
+        "--predictions",
+        metavar="FILE",
+        nargs="+",
+        help="instead of runs, tables of predictions from any framework (CSV, TSV, JSON, JSON "
+        "Lines or Parquet) with the columns id, label, and prediction, probabilities (an object "
+        "by class) or one probability_CLASS per class; text and group are optional. Arm and seed "
+        "come from columns arm and seed, from names like ARM-seed1.csv, or from ARM:SEED=FILE",
+    )
+    compare.add_argument(
+        "--label_names",
+        metavar="a,b",
+        help="with --predictions, all classes (default: those that occur as labels or have "
+        "probabilities)",
     )
     compare.add_argument(
         "--metric",
@@ -132,7 +147,7 @@ def _add_compare(commands: argparse._SubParsersAction[ArgumentParser]) -> None:
         "--baseline",
         metavar="NAME",
         help="arm that all others are compared with (default: fp32 if the arms are precisions, "
-        "otherwise the arm of the first RUN)",
+        "otherwise the arm of the first RUN; with --predictions, the first arm)",
     )
     compare.add_argument(
         "--by",
@@ -237,7 +252,10 @@ def _compare(args: argparse.Namespace) -> None:
 
     if args.output_dir is not None:
         _refuse_results(Path(args.output_dir))
-    comparison = _compare_runs(args, [Path(run) for run in args.runs])
+    if args.predictions:
+        comparison = _compare_tables(args)
+    else:
+        comparison = _compare_runs(args, [Path(run) for run in args.runs])
     print(inert_lines(terminal_text(comparison)), end="")
     if args.output_dir is None:
         print("\nAdd --output_dir DIR to write comparison.html, comparison.md and comparison.json.")
@@ -248,8 +266,36 @@ def _compare(args: argparse.Namespace) -> None:
     print(f"\nwrote {args.output_dir}: comparison.html, comparison.md, comparison.json")
 
 
+def _compare_tables(args: argparse.Namespace) -> Comparison:
+    """Compare tables of predictions."""
+    from ampft.comparison.analysis.foreign_predictions import compare_tables
+
+    if args.runs:
+        raise InputError(
+            f"--predictions and RUN {args.runs[0]}: a comparison reads either tables or runs. Name "
+            "only one kind."
+        )
+    names = args.label_names
+    return compare_tables(
+        args.predictions,
+        metric=args.metric,
+        margin=_margin(args),
+        baseline=args.baseline,
+        label_names=None if names is None else [name.strip() for name in names.split(",")],
+    )
+
+
+def _margin(args: argparse.Namespace) -> float:
+    """Return the margin as a fraction."""
+    return (1.0 if args.margin is None else float(args.margin)) / 100
+
+
 def _compare_runs(args: argparse.Namespace, folders: list[Path]) -> Comparison:
     """Compare runs. A single folder with a plan is compared as planned."""
+    if not folders:
+        raise InputError(
+            "compare: RUN is missing. Name folders of runs, or tables with --predictions FILE."
+        )
     from ampft.comparison.execution.plan import read_plan
 
     plan = read_plan(folders[0]) if len(folders) == 1 else None
@@ -267,7 +313,7 @@ def _compare_runs(args: argparse.Namespace, folders: list[Path]) -> Comparison:
     return compare_folders(
         folders,
         metric=args.metric,
-        margin=(1.0 if args.margin is None else args.margin) / 100,
+        margin=_margin(args),
         baseline=args.baseline,
         by=_names(args.by),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ampft.comparison.findings import ArmResult, Comparison
+from ampft.comparison.findings import PREDICTIONS, ArmResult, Comparison
 from ampft.comparison.verdict_text import SPEED_TOLERANCE
 from ampft.text.numbers import percent, ratio_text
 
@@ -31,6 +31,8 @@ def answer_text(comparison: Comparison) -> str:
     gains = {arm.name: gain for arm in arms if (gain := _gain(comparison, arm))}
     best = max((arm for arm in arms if arm.name in gains), key=_speed_up, default=None)
     metric = comparison.units.title
+    if comparison.kind == PREDICTIONS:
+        return _answer_of_predictions(arms, baseline.name, metric)
     sentences = [f"On this machine, stay with {baseline.name}."]
     if comparison.noun == "arm" and better:
         sentences = [_better_text(better, baseline, metric)]
@@ -58,6 +60,20 @@ def _better_text(better: list[ArmResult], baseline: ArmResult, metric: str) -> s
     return (
         f"{_listed(better)} are better than {baseline.name} in {metric}. Which of them is the best "
         "is not decided here, and the largest difference overstates its gain."
+    )
+
+
+def _answer_of_predictions(arms: list[ArmResult], baseline: str, metric: str) -> str:
+    """Return what the verdicts say about arms whose costs are unknown."""
+    words = {
+        "equivalent": f"equivalent to {baseline} in {metric}",
+        "better": f"better than {baseline} in {metric}",
+        "worse": f"worse than {baseline} in {metric}",
+        "undecided": "undecided",
+    }
+    listed = {verdict: [arm for arm in arms if _verdict(arm) == verdict] for verdict in words}
+    return " ".join(
+        f"{_listed(some)} {_be(some)} {words[verdict]}." for verdict, some in listed.items() if some
     )
 
 

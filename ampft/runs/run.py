@@ -31,7 +31,8 @@ from ampft.evaluation.sanity import (
     outcome_warnings,
     validation_warnings,
 )
-from ampft.files import is_disk_error, write_text
+from ampft.files import check_disk_space, is_disk_error, write_text
+from ampft.models.weights import weights_size
 from ampft.precision.executed import ExecutedDtypes, contradiction
 from ampft.precision.modes import is_fp32
 from ampft.runs.card import model_card
@@ -277,6 +278,7 @@ class Run:
         accelerator = self.prepared.accelerator
         unwrapped: Any = accelerator.unwrap_model(model, keep_torch_compile=False)
         stage = self.folder.stage()
+        check_disk_space(self.folder.path, weights_size(unwrapped), "saving the model")
         unwrapped.save_pretrained(stage)
         self.prepared.task.save_processor(stage)
         if self.prepared.args.history_csv:

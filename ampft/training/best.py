@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from ampft.files import set_default_permissions
+from ampft.files import check_disk_space, set_default_permissions
 from ampft.metrics.sums import Metric
 
 if TYPE_CHECKING:
@@ -43,6 +43,9 @@ class BestModel:
         """Save the weights if `value` of the metric is the best so far; return whether it is.
 
         An undefined value (None or NaN) is never the best, even if it is the first.
+
+        Raises:
+            InputError: The weights do not fit on the disk.
         """
         sign = 1 if self.metric.higher_is_better else -1
         best = -math.inf if self.value is None else sign * self.value
@@ -57,6 +60,8 @@ class BestModel:
                 name.replace("_orig_mod.", ""): tensor.clone().contiguous()
                 for name, tensor in weights.items()
             }
+            size = sum(tensor.nbytes for tensor in unshared.values())
+            check_disk_space(self.path.parent, size, "saving the best weights so far")
             save_file(unshared, self.path)
             set_default_permissions(self.path)
         return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from ampft.comparison.analysis.predictions import (
     calibration_bins,
     class_figures,
     flips,
+    read_texts,
     summed_confusion,
 )
 from ampft.comparison.analysis.run_predictions import (
@@ -114,11 +116,7 @@ def compare_folders(
     Raises:
         InputError: The runs cannot be read or compared, or an argument is out of range.
     """
-    if not 0 < margin < 1:
-        raise InputError(
-            f"--margin {100 * margin:g}: the margin must be above 0 and below 100 points. Use a "
-            "value such as 1 for one point."
-        )
+    check_margin(margin)
     plan = plan or PlanFacts()
     arms_of_runs = form_arms(find_runs(folders), by=by, planned=plan.arm_names)
     groups = _groups(arms_of_runs, baseline)
@@ -146,7 +144,7 @@ def compare_folders(
         metric=metric,
         metrics=metric_infos(problem),
         margin=margin,
-        margin_share_of_errors=_share_of_errors(arms[0], problem.metrics[metric], margin),
+        margin_share_of_errors=share_of_errors(arms[0], problem.metrics[metric], margin),
         alpha=alpha,
         seed_counts=seed_counts,
         seeds=seeds,
@@ -177,6 +175,19 @@ def _groups(arms: Arms, baseline: str | None) -> tuple[RunGroup, ...]:
     return group_runs(arms.runs, baseline=baseline, order=arms.names)
 
 
+def check_margin(margin: float) -> None:
+    """Check that an equivalence margin, as a fraction, is between 0 and 1.
+
+    Raises:
+        InputError: It is not.
+    """
+    if not 0 < margin < 1:
+        raise InputError(
+            f"--margin {100 * margin:g}: the margin must be above 0 and below 100 points. Use a "
+            "value such as 1 for one point."
+        )
+
+
 def metric_infos(problem: type[Problem]) -> tuple[MetricInfo, ...]:
     """Return all metrics that arms have: those with intervals, then the calibration error."""
     infos = [
@@ -191,7 +202,7 @@ def metric_infos(problem: type[Problem]) -> tuple[MetricInfo, ...]:
     return (*infos, CALIBRATION)
 
 
-def _share_of_errors(baseline: ArmResult, metric: Metric, margin: float) -> float | None:
+def share_of_errors(baseline: ArmResult, metric: Metric, margin: float) -> float | None:
     """Return the margin over the baseline's distance from a perfect metric; None if undefined."""
     values = baseline.metrics.get(metric.name)
     if values is None or not metric.is_share or values.mean >= 1:
@@ -327,7 +338,7 @@ def _arm_result(group: RunGroup, evidence: _Evidence, *, are_modes: bool) -> Arm
             evidence.cases,
             predictions,
             base.in_mode,
-            baseline.runs[0].folder / PREDICTIONS_NAME,
+            partial(read_texts, baseline.runs[0].folder / PREDICTIONS_NAME),
         )
         if predictions and base
         else None,

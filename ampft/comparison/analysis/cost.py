@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ampft.comparison.analysis.loading import RecordedRun, RunGroup
-from ampft.comparison.findings import Memory, Speed
+from ampft.comparison.cost_findings import Memory, Speed
 from ampft.text.numbers import percent
 
 MIN_SPEEDUP = 1.2  # below it, a reason is given
