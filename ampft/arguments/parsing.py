@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ampft.arguments.classify import BUILT_IN_DEFAULTS, ClassifyArguments
-from ampft.arguments.flags import from_keywords, parse_flags
+from ampft.arguments.flags import from_keywords, parse_duration, parse_flags
 from ampft.errors import InputError, did_you_mean
 from ampft.tasks import TASKS, problem_types
 
@@ -101,6 +101,8 @@ def _check_conflicts(arguments: ClassifyArguments) -> None:
                     f"--{name} applies only if examples have several labels. Add --task "
                     f"{' or '.join(several)}, or remove the flag."
                 )
+    if arguments.max_time is not None:
+        parse_duration("max_time", arguments.max_time)
     _check_metric(arguments.metric_for_best_model)
 
 

@@ -1,4 +1,4 @@
-"""What arms cost in training and in inference: the part of a comparison's results on costs."""
+"""What the training of an arm costs: the part of a comparison's results on speed and memory."""
 
 from __future__ import annotations
 
@@ -49,40 +49,3 @@ class Memory:
     rest: int | None
     baseline: int | None
     protocol: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchTiming:
-    """Time of the forward pass of one batch.
-
-    Attributes:
-        batch_size: Texts per batch.
-        seconds: Median over the rounds.
-        quartiles: First and third quartile over the rounds.
-        ratio: Median over the rounds of the baseline's time divided by this arm's time in the same
-            round; None for the baseline.
-        ratio_quartiles: Quartiles of that ratio; None for the baseline.
-    """
-
-    batch_size: int
-    seconds: float
-    quartiles: tuple[float, float]
-    ratio: float | None
-    ratio_quartiles: tuple[float, float] | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Inference:
-    """The cost of predicting in a precision.
-
-    Attributes:
-        timings: Times by ascending batch size; empty for emulated modes.
-        rounds: Rounds in which every arm was timed once.
-        size: Size in bytes of the weights on disk; None if it was not measured.
-        size_ratio: Size relative to the baseline; None for the baseline.
-    """
-
-    timings: tuple[BatchTiming, ...]
-    rounds: int
-    size: int | None
-    size_ratio: float | None

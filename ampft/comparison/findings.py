@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ampft.comparison.cost_findings import Inference, Memory, Speed
+from ampft.comparison.cost_findings import Memory, Speed
+from ampft.comparison.inference.cost import Inference
 from ampft.text.json_io import JSONValue
 from ampft.text.numbers import Units
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ampft.data.groups import Groups, find_groups
+from ampft.data.groups import find_groups
 from ampft.data.steps import StepBatch
 from ampft.errors import InputError, PrecisionContradicted, TrainingStopped
 from ampft.evaluation.baseline import baseline_summary
@@ -31,16 +31,14 @@ from ampft.evaluation.sanity import (
     outcome_warnings,
     validation_warnings,
 )
-from ampft.files import check_disk_space, is_disk_error, write_text
+from ampft.files import check_disk_space, is_disk_error
 from ampft.models.weights import weights_size
 from ampft.precision.executed import ExecutedDtypes, contradiction
 from ampft.precision.modes import is_fp32
-from ampft.runs.card import model_card
 from ampft.runs.folder import RunFolder, claim_default_folder
 from ampft.runs.history import History, write_csv
-from ampft.runs.manifest import BEST_NAME, HISTORY_NAME, STAGING_NAME, describe_files
+from ampft.runs.manifest import BEST_NAME, HISTORY_NAME, STAGING_NAME
 from ampft.runs.memory import PeakMemory, device_memory, process_memory
-from ampft.runs.predictions import References, write_predictions
 from ampft.runs.prepare import Prepared, plan_lines, with_fitting_micro_batches
 from ampft.runs.record import (
     RunRecord,
@@ -49,16 +47,16 @@ from ampft.runs.record import (
     precision_part,
     write_record,
 )
+from ampft.runs.results import write_results
 from ampft.runs.show import report_with_heading, result_line
 from ampft.runs.validation import Validations
-from ampft.tasks.outcome import Outcome, Report
-from ampft.text.json_io import json_text
+from ampft.tasks.outcome import Outcome
 from ampft.text.terminal import labelled, print_line
 from ampft.training.best import BestModel
 from ampft.training.first_step import FirstStep
 from ampft.training.out_of_memory import OutOfMemoryRetries, explain_out_of_memory
-from ampft.training.signals import raise_on_termination
 from ampft.training.step import StepOutcome, StepStopped, shared_autocast_cache
+from ampft.training.stopping import TimeLimit, raise_on_termination
 from ampft.training.trackers import tracked_settings
 from ampft.training.utilisation import measure_utilisation
 
@@ -74,6 +72,7 @@ class Run:
         validations: Evaluations on the validation split, and the best weights so far.
         initial_record: Record of the run at its start.
         first_step: Measurements of the first step.
+        time_limit: Limit on the duration of the training.
         retries: Repeats steps that run out of memory, in smaller micro-batches.
         finished: Whether the results are written.
         step_ids: Hash of the example ids of each step.
@@ -86,6 +85,7 @@ class Run:
     validations: Validations
     initial_record: RunRecord
     first_step: FirstStep
+    time_limit: TimeLimit
     retries: OutOfMemoryRetries
     finished: bool = False
     step_ids: StepIdsHash = field(default_factory=StepIdsHash)
@@ -99,7 +99,8 @@ class Run:
     @property
     def is_over(self) -> bool:
         """Whether the training has ended: all steps are done, or it stops early."""
-        return self.steps >= self.prepared.total_steps or self.validations.best.should_stop
+        is_complete = self.steps >= self.prepared.total_steps
+        return is_complete or self.validations.best.should_stop or self.time_limit.is_reached
 
     @property
     def epochs(self) -> Iterator[int]:
@@ -169,6 +170,7 @@ class Run:
         self.step_ids.update(self.current_batch.effective_ids)
         peak = peak_memory(self.prepared).peak
         self.history.record(self.current_batch, outcome, None if peak is None else peak / 2**20)
+        self.time_limit.poll(self.prepared.accelerator)
 
     def validate(self, model: nn.Module) -> None:
         """Evaluate on the validation split after an epoch, or every `--eval_steps` steps."""
@@ -215,6 +217,7 @@ class Run:
             metrics_chance=constant.metrics(),
             metrics_fp32=metrics_fp32,
             warnings=warnings,
+            reason=self._early_end(),
         )
         references = partial(prepared.task.references, split)
         write_results(
@@ -234,10 +237,22 @@ class Run:
             print_line(labelled("baseline", baseline))
         for warning in warnings.values():
             print_line(labelled("warning", warning))
+        if record.reason:
+            print_line(labelled("stopped", record.reason))
         print_line(
             labelled("wrote", f"{self.folder.path}: model, report, predictions, history, record")
         )
         print_line(result_line(record))
+
+    def _early_end(self) -> str | None:
+        """Return why a run ended before its last step; None if it did not."""
+        total = self.prepared.total_steps
+        if not self.time_limit.is_reached or self.steps >= total:
+            return None
+        return (
+            f"--max_time {self.prepared.args.max_time} was reached after step {self.steps} of "
+            f"{total}. The learning rate schedule was planned for {total} steps."
+        )
 
     def _warnings(self, outcome: Outcome, constant: Outcome) -> dict[str, str]:
         """Return reasons not to trust the result.
@@ -391,6 +406,7 @@ def open_run(prepared: Prepared) -> Iterator[Run]:
             Validations(best, len(prepared.step_batches), args.eval_steps),
             record,
             FirstStep(prepared.precision),
+            TimeLimit(args.max_seconds, prepared.started.seconds),
             _retries(prepared, history.write),
         )
         with _record_early_stop(run, output_dir):
@@ -420,46 +436,6 @@ def _record_early_stop(run: Run, output_dir: Path) -> Iterator[None]:
 def _has_record(run: Run) -> bool:
     """Return whether the folder of the run still exists, as far as this process writes to it."""
     return run.folder is None or run.folder.has_record()
-
-
-def write_results(
-    folder: RunFolder,
-    record: RunRecord,
-    report: Report,
-    outcome: Outcome,
-    references: References,
-    *,
-    outcome_fp32: Outcome | None = None,
-    groups: Groups | None = None,
-) -> None:
-    """Write report, predictions, model card and, last, the record of a finished run.
-
-    Args:
-        folder: Folder that holds the history, and in its stage the saved model.
-        record: Record of the run; `files` is filled in here.
-        report: Report of the final evaluation.
-        outcome: Outcome of the final evaluation.
-        references: Input columns, as for `write_predictions`.
-        outcome_fp32: Outcome of the same model in fp32; None writes no file for it.
-        groups: Groups of examples, as for `write_predictions`.
-    """
-    selected = bool(record.metrics.get("selected"))
-    stage = folder.stage()
-    write_text(stage / "report.txt", report_with_heading(report, selected=selected))
-    write_text(stage / "report.json", json_text({**report.as_dict(), "selected": selected}))
-    write_predictions(stage / "predictions.parquet", outcome, references, groups=groups)
-    if outcome_fp32 is not None:
-        path = stage / "predictions_fp32.parquet"
-        write_predictions(path, outcome_fp32, references, groups=groups)
-    write_text(stage / "README.md", model_card(record, report))
-    folder.check_record()
-    folder.staged = describe_files(stage)
-    record = replace(record, files=folder.files())
-    # Even if the run is killed during the next line, a later run knows which files are results.
-    write_record(folder, replace(record, status="running"))
-    folder.publish()
-    folder.check_record()
-    write_record(folder, record)
 
 
 def peak_memory(prepared: Prepared) -> PeakMemory:

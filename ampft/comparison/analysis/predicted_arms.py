@@ -26,7 +26,6 @@ from ampft.comparison.analysis.predictions import (
 )
 from ampft.comparison.analysis.run_predictions import Cases, RunPredictions
 from ampft.comparison.analysis.stamps import group_stamps
-from ampft.comparison.cost_findings import Inference
 from ampft.comparison.findings import (
     INFERENCE,
     PRECISION,
@@ -36,6 +35,7 @@ from ampft.comparison.findings import (
     Difference,
     RunOutcome,
 )
+from ampft.comparison.inference.cost import Inference
 from ampft.comparison.verdict_text import verdict_texts
 from ampft.metrics.sums import Metric
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from ampft.comparison.cost_findings import BatchTiming
 from ampft.comparison.findings import (
     INFERENCE,
     PREDICTIONS,
     ArmResult,
     Comparison,
 )
+from ampft.comparison.inference.cost import BatchTiming
 from ampft.text.numbers import NOT_MEASURED, count_range, milliseconds, or_dash
 
 MIB = 2**20
