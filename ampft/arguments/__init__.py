@@ -1,7 +1,8 @@
 """User settings: command line flags and configuration file keys."""
 
-from ampft.arguments.classify import ClassifyArguments, parse_classify_arguments
+from ampft.arguments.classify import ClassifyArguments
 from ampft.arguments.compare import CompareCommand, parse_compare_arguments
+from ampft.arguments.parse import parse_classify_arguments
 
 __all__ = [
     "ClassifyArguments",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from ampft.arguments.classify import MAX_SEED, ClassifyArguments, parse_classify_arguments
+from ampft.arguments.classify import MAX_SEED, ClassifyArguments
 from ampft.arguments.flags import flag, parse_flags
 from ampft.errors import InputError, did_you_mean
 from ampft.precision.modes import BASELINE, MODES

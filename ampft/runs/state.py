@@ -1,0 +1,182 @@
+"""The state of a run between two optimizer steps: what a checkpoint saves and a resume restores."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from ampft.files import link
+from ampft.runs.history import History
+from ampft.runs.memory import PeakMemory, device_memory, process_memory
+from ampft.runs.prepare import Prepared
+from ampft.runs.record import ResumePart, StepIdsHash, ValidationPart
+from ampft.text.json_io import from_json
+from ampft.training.best import BestModel
+from ampft.training.checkpoints.manifest import (
+    BEST_NAME,
+    MODEL_NAME,
+    OPTIMIZER_NAME,
+    STATE_NAME,
+    CursorPart,
+    Manifest,
+)
+from ampft.training.checkpoints.optimizer_state import (
+    load_optimizer,
+    optimizer_tensors,
+    optimizer_values,
+)
+from ampft.training.checkpoints.random_state import random_state, restore_random_state
+from ampft.training.first_step import FirstStep
+from ampft.training.out_of_memory import OutOfMemoryRetries
+
+
+@dataclass
+class RunState:
+    """References to everything that changes while a run trains.
+
+    Attributes:
+        prepared: Model, optimizer, schedule and scaler.
+        history: History of the optimizer steps.
+        best: Best weights so far.
+        first_step: Measurements of the first step.
+        retries: Step batches with the current number of micro-batches.
+        step_ids: Hash of the example ids of each step.
+        validations: Evaluations on the validation split.
+        epoch: Epoch of the next step, from 0.
+        step_in_epoch: Number of the next step in its epoch, from 0.
+        resumes: Continuations from checkpoints.
+        started: Start of the run, if it continues; None if it began in this process.
+        earlier_seconds: Duration of the run up to the checkpoint it continued from.
+        earlier_memory: Peak memory up to that checkpoint.
+    """
+
+    prepared: Prepared
+    history: History
+    best: BestModel
+    first_step: FirstStep
+    retries: OutOfMemoryRetries
+    step_ids: StepIdsHash = field(default_factory=StepIdsHash)
+    validations: list[ValidationPart] = field(default_factory=list)
+    epoch: int = 0
+    step_in_epoch: int = 0
+    resumes: list[ResumePart] = field(default_factory=list)
+    started: str | None = None
+    earlier_seconds: float = 0.0
+    earlier_memory: PeakMemory | None = None
+
+    @property
+    def cursor(self) -> CursorPart:
+        """Position in the training."""
+        return CursorPart(
+            epoch=self.epoch, step_in_epoch=self.step_in_epoch, step=self.history.steps
+        )
+
+    @property
+    def total_seconds(self) -> float:
+        """Duration of the run, without work that was lost between a checkpoint and a kill."""
+        return self.earlier_seconds + time.perf_counter() - self.prepared.started.seconds
+
+    @property
+    def peak_memory(self) -> PeakMemory:
+        """Peak memory so far on the training device: the largest over all parts of the run."""
+        now, earlier = peak_memory(self.prepared), self.earlier_memory
+        if earlier is None or (now.peak or 0) >= (earlier.peak or 0):
+            return now
+        return earlier
+
+    def model_tensors(self) -> dict[str, Tensor]:
+        """Return weights and buffers by name."""
+        return dict(self._plain_model().state_dict())
+
+    def optimizer_tensors(self) -> dict[str, Tensor]:
+        """Return the tensors of the optimizer by name."""
+        return optimizer_tensors(self._plain_model(), self.prepared.optimizer.optimizer)
+
+    def values(self) -> dict[str, Any]:
+        """Return everything else as JSON values. All processes must call it together."""
+        prepared, best = self.prepared, self.best
+        accelerator = prepared.accelerator
+        scaler = accelerator.scaler
+        return {
+            "optimizer": optimizer_values(self._plain_model(), prepared.optimizer.optimizer),
+            "schedule": prepared.schedule.state_dict(),
+            "scaler": None if scaler is None else scaler.state_dict(),
+            "random": gather_object([random_state(accelerator.device)]),
+            "micro_batches": self.retries.step_batches.micro_batches,
+            "step_ids": self.step_ids.hexdigest(),
+            "best": {
+                "epoch": best.epoch,
+                "value": best.value,
+                "without_improvement": best.without_improvement,
+            },
+            "validations": [asdict(part) for part in self.validations],
+            "first_step": self.first_step.state(),
+            "resumes": [asdict(part) for part in self.resumes],
+            "started": self.started,
+            "total_seconds": self.total_seconds,
+            "memory": asdict(self.peak_memory),
+        }
+
+    def restore(
+        self, folder: Path, manifest: Manifest, values: Mapping[str, Any], history: bytes
+    ) -> None:
+        """Restore a verified checkpoint. The run has not made a step.
+
+        Args:
+            folder: Folder of the checkpoint.
+            manifest: Its manifest.
+            values: Contents of its state.json.
+            history: The part of history.jsonl that belongs to it.
+        """
+        prepared, model = self.prepared, self._plain_model()
+        model.load_state_dict(load_file(folder / MODEL_NAME))
+        tensors = load_file(folder / OPTIMIZER_NAME)
+        load_optimizer(model, prepared.optimizer.optimizer, tensors, values["optimizer"])
+        prepared.schedule.load_state_dict(dict(values["schedule"]))
+        if prepared.accelerator.scaler is not None:
+            prepared.accelerator.scaler.load_state_dict(dict(values["scaler"]))
+        self.history.restore(history)
+        self.step_ids.restore(values["step_ids"])
+        self.validations += [from_json(ValidationPart, part) for part in values["validations"]]
+        self.first_step.restore(values["first_step"])
+        self._restore_best(folder, manifest, values["best"])
+        self.epoch, self.step_in_epoch = manifest.cursor.epoch, manifest.cursor.step_in_epoch
+        self.resumes += [from_json(ResumePart, part) for part in values["resumes"]]
+        self.started = values["started"]
+        self.earlier_seconds = values["total_seconds"]
+        self.earlier_memory = from_json(PeakMemory, values["memory"])
+        states = values["random"]
+        # A process that did not exist before draws as the one whose number it has modulo theirs.
+        own = states[prepared.accelerator.process_index % len(states)]
+        restore_random_state(own, prepared.accelerator.device)  # last: nothing draws after it
+
+    def _restore_best(self, folder: Path, manifest: Manifest, values: Mapping[str, Any]) -> None:
+        self.best.epoch, self.best.value = values["epoch"], values["value"]
+        self.best.without_improvement = values["without_improvement"]
+        if not self.prepared.accelerator.is_main_process:
+            return
+        self.best.path.unlink(missing_ok=True)
+        self.best.file = manifest.files.get(BEST_NAME)
+        if self.best.file is not None:
+            link(folder / BEST_NAME, self.best.path)
+
+    def _plain_model(self) -> nn.Module:
+        accelerator = self.prepared.accelerator
+        plain: nn.Module = accelerator.unwrap_model(self.prepared.model, keep_torch_compile=False)
+        return plain
+
+
+def peak_memory(prepared: Prepared) -> PeakMemory:
+    """Return the peak memory of this process so far on the training device."""
+    device = prepared.accelerator.device
+    if device.type == "cuda":
+        return device_memory(torch.cuda.memory_stats(device))
+    return process_memory(prepared.started.memory)
