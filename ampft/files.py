@@ -127,9 +127,8 @@ def durably_rename(source: Path, target: Path) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically, in UTF-8, with lone surrogates escaped."""
-    with atomic_path(path) as temporary:
-        with temporary.open("wb") as file:
-            write(file, text.encode("utf-8", "backslashreplace"))
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        write(file, text.encode("utf-8", "backslashreplace"))
 
 
 def set_default_permissions(path: Path) -> None:

@@ -266,16 +266,23 @@ class ClassifyArguments:
 
     metric_for_best_model: str | None = flag(
         None,
-        "validation metric for choosing the best epoch; if none, the task's primary metric "
+        "validation metric for choosing the best weights; if none, the task's primary metric "
         "(accuracy)",
         group=EVALUATION,
     )
+    eval_steps: int | None = flag(
+        None,
+        "optimizer steps between validations, with one more at the end; if none, one validation "
+        "after each epoch",
+        group=EVALUATION,
+        at_least=1,
+    )
     early_stopping_patience: int | None = flag(
-        None, "stop after this many epochs without improvement", group=EVALUATION, at_least=1
+        None, "stop after this many validations without improvement", group=EVALUATION, at_least=1
     )
     load_best_model_at_end: bool = flag(
         True,
-        "report and save the epoch with the best validation metric instead of the last epoch",
+        "report and save the weights with the best validation metric instead of the last ones",
         group=EVALUATION,
     )
     threshold: float = flag(

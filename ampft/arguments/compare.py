@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ampft.arguments.classify import MAX_SEED, ClassifyArguments
 from ampft.arguments.flags import flag, parse_flags
+from ampft.arguments.parse import parse_classify_arguments
 from ampft.errors import InputError, did_you_mean
 from ampft.precision.modes import BASELINE, MODES
 from ampft.tasks import TASKS

@@ -55,7 +55,12 @@ def _check_conflicts(arguments: ClassifyArguments) -> None:
     if arguments.early_stopping_patience and not arguments.load_best_model_at_end:
         raise InputError(
             "--early_stopping_patience and --no-load_best_model_at_end: early stopping needs the "
-            "best epoch, which the second flag does not keep. Remove one of them."
+            "best weights, which the second flag does not keep. Remove one of them."
+        )
+    if arguments.eval_steps and not arguments.load_best_model_at_end:
+        raise InputError(
+            f"--eval_steps {arguments.eval_steps} and --no-load_best_model_at_end: validations "
+            "only select the best weights, which the second flag does not keep. Remove one of them."
         )
     if arguments.report_to != ClassifyArguments.report_to and not arguments.with_tracking:
         raise InputError(

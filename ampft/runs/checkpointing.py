@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,9 @@ from accelerate.utils import broadcast, broadcast_object_list
 
 from ampft.files import link
 from ampft.runs.conditions import environment_of, settings_of, topology_of
+from ampft.runs.folder import RunFolder
 from ampft.runs.state import RunState
+from ampft.text.numbers import counted
 from ampft.training.checkpoints.content import Content, write_content
 from ampft.training.checkpoints.interval import parse_interval
 from ampft.training.checkpoints.manifest import BEST_NAME
@@ -39,21 +43,19 @@ class Checkpointing:
         self._last = time.monotonic()
 
     def after_step(self) -> None:
-        """Write a checkpoint after an optimizer step if one is due.
+        """Write a checkpoint after an optimizer step, and its validation, if one is due.
 
         Raises:
             OSError: It, or the one before in the background, could not be written.
         """
         self._writer.check()
-        if self._interval.steps is not None and self._state.history.steps % self._interval.steps == 0:
-            self.save(f"every {self._interval.steps} steps")
-        elif self._interval.seconds is not None and self._is_time():
-            self.save(f"every {self._interval.seconds / 60:g} min")
-
-    def after_epoch(self) -> None:
-        """Write a checkpoint after an epoch and its validation if one is due."""
-        if self._interval.every_epoch:
+        interval, cursor = self._interval, self._state.cursor
+        if interval.steps is not None and cursor.step % interval.steps == 0:
+            self.save(f"every {counted(interval.steps, 'step')}")
+        elif interval.every_epoch and cursor.step_in_epoch == 0:
             self.save("every epoch")
+        elif interval.seconds is not None and self._is_time():
+            self.save(f"every {interval.seconds / 60:g} min")
 
     def save(self, reason: str, *, wait: bool = False) -> None:
         """Write a checkpoint.
@@ -62,9 +64,12 @@ class Checkpointing:
             reason: Reason for it, such as "every 500 steps".
             wait: Whether to return only when it is durable, with `--async_checkpoints` too.
 
+        Call it between two steps. A checkpoint of the same step is not written again.
+
         Raises:
             OSError: It could not be written.
         """
+        started = time.monotonic()
         in_background = self._is_async and not wait
         values = self._state.values()  # all processes contribute
         error = self._write(reason, values, in_background=in_background)
@@ -74,6 +79,8 @@ class Checkpointing:
         if error is not None:  # on all processes, so that none waits for another
             raise error
         self._last = time.monotonic()
+        self._state.checkpoint_seconds += self._last - started
+        self._state.history.resume_clock()
 
     def wait(self) -> None:
         """Wait until the last checkpoint is durable.
@@ -87,9 +94,7 @@ class Checkpointing:
         """Wait for the last checkpoint, and suppress its error."""
         self._writer.close()
 
-    def _write(
-        self, reason: str, values: dict[str, Any], *, in_background: bool
-    ) -> OSError | None:
+    def _write(self, reason: str, values: dict[str, Any], *, in_background: bool) -> OSError | None:
         """Write on the main process; return the error if it fails."""
         if self._store is None:
             return None
@@ -98,7 +103,7 @@ class Checkpointing:
             temporary = self._store.begin(self._state.history.steps)
             if temporary is None:
                 return None
-            best = self._state.best
+            best = self._state.validations.best
             if best.file is not None:
                 # Now, because a validation may replace the file while the rest is written.
                 link(best.path, temporary / BEST_NAME)
@@ -125,7 +130,7 @@ class Checkpointing:
             model=model,
             optimizer=optimizer,
             state=values,
-            best=state.best.file,
+            best=state.validations.best.file,
             settings=settings_of(prepared),
             topology=topology_of(prepared, state.retries.step_batches),
             environment=environment_of(prepared),
@@ -140,6 +145,23 @@ class Checkpointing:
         if accelerator.num_processes == 1:
             return due
         return bool(broadcast(torch.tensor([int(due)], device=accelerator.device)).item())
+
+
+@contextlib.contextmanager
+def checkpointing(state: RunState, folder: RunFolder | None) -> Iterator[Checkpointing]:
+    """Yield what writes the checkpoints of a run; at the end, wait for the last one.
+
+    Args:
+        state: State of the run.
+        folder: Output folder, on the main process; None on the others.
+    """
+    limit = state.prepared.args.checkpoint_total_limit
+    store = None if folder is None else CheckpointStore(folder.path, limit)
+    checkpoints = Checkpointing(state, store)
+    try:
+        yield checkpoints
+    finally:
+        checkpoints.close()
 
 
 def _finish(store: CheckpointStore, temporary: Path, content: Content) -> None:

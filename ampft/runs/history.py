@@ -65,9 +65,9 @@ class History:
         self._digest, self._bytes = hashlib.sha256(), 0
 
     def __enter__(self) -> History:
-        self._file: IO[bytes] | None = self.path.open("ab" if self.steps else "wb") if (
-            self.path
-        ) else None
+        self._file: IO[bytes] | None = (
+            self.path.open("ab" if self.steps else "wb") if (self.path) else None
+        )
         self._bar = tqdm(
             total=self.total_steps,
             initial=self.steps,

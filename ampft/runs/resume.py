@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
+from ampft.errors import InputError
 from ampft.files import atomic_path, write_file
 from ampft.runs.compatibility import differences, refuse_differences
 from ampft.runs.conditions import MICRO_BATCHES, environment_of, settings_of, topology_of
@@ -15,7 +15,6 @@ from ampft.runs.folder import RunFolder
 from ampft.runs.manifest import HISTORY_NAME
 from ampft.runs.prepare import Prepared
 from ampft.runs.record import ResumePart, RunRecord, read_record
-from ampft.errors import InputError
 from ampft.runs.resume_point import ResumePoint, run_folder
 from ampft.runs.state import RunState
 from ampft.text.numbers import counted
@@ -109,7 +108,9 @@ def start_line(prepared: Prepared) -> str:
     changes = _topology_changes(prepared) | differences(
         point.manifest.environment, environment_of(prepared)
     )
-    notes = [f"{name}: {before} in the checkpoint, {now} now" for name, (before, now) in changes.items()]
+    notes = [
+        f"{name}: {before} in the checkpoint, {now} now" for name, (before, now) in changes.items()
+    ]
     return labelled(
         "resume",
         f"{point.checkpoint}: {counted(cursor.step, 'step')} done; continues in epoch "

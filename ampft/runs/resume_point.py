@@ -104,9 +104,7 @@ def _find(args: ClassifyArguments, mode: str) -> ResumePoint:
                 f"its checkpoints, or pass --output_dir {checkpoint} --resume_from_checkpoint "
                 f"{LATEST}."
             )
-    return ResumePoint(
-        output_dir=output_dir, checkpoint=checkpoint, manifest=_verified(checkpoint)
-    )
+    return ResumePoint(output_dir=output_dir, checkpoint=checkpoint, manifest=_verified(checkpoint))
 
 
 def _check_same_run(
@@ -131,9 +129,7 @@ def _verified(checkpoint: Path) -> Manifest:
         manifest = verify(checkpoint)
         verified_history(run_folder(checkpoint) / HISTORY_NAME, manifest.history)
     except DamagedCheckpoint as error:
-        raise InputError(
-            f"--resume_from_checkpoint: {error} {_advice(checkpoint)}"
-        ) from error
+        raise InputError(f"--resume_from_checkpoint: {error} {_advice(checkpoint)}") from error
     return manifest
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import shutil
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ampft.data.groups import Groups, find_groups
+from ampft.data.groups import find_groups
 from ampft.data.steps import StepBatch
 from ampft.errors import InputError, PrecisionContradicted, TrainingStopped
 from ampft.evaluation.baseline import baseline_summary
@@ -30,28 +30,27 @@ from ampft.evaluation.sanity import (
     outcome_warnings,
     validation_warnings,
 )
-from ampft.files import is_disk_error, write_text
+from ampft.files import is_disk_error
 from ampft.precision.executed import ExecutedDtypes, contradiction
 from ampft.precision.modes import is_fp32
-from ampft.runs.card import model_card
+from ampft.runs.checkpointing import Checkpointing, checkpointing
 from ampft.runs.folder import RunFolder, claim_default_folder
 from ampft.runs.history import History, write_csv
-from ampft.runs.manifest import BEST_NAME, HISTORY_NAME, STAGING_NAME, describe_files
-from ampft.runs.memory import PeakMemory, device_memory, process_memory
-from ampft.runs.predictions import References, write_predictions
+from ampft.runs.manifest import BEST_NAME, HISTORY_NAME, STAGING_NAME
+from ampft.runs.memory import PeakMemory
 from ampft.runs.prepare import Prepared, plan_lines, with_fitting_micro_batches
 from ampft.runs.record import (
-    BestPart,
     RunRecord,
-    StepIdsHash,
-    ValidationPart,
     initial_record,
     precision_part,
     write_record,
 )
+from ampft.runs.results import write_results
+from ampft.runs.resume import as_checkpointed, continue_folder, restore, start_line
 from ampft.runs.show import report_with_heading, result_line
-from ampft.tasks.outcome import Outcome, Report
-from ampft.text.json_io import json_text
+from ampft.runs.state import RunState
+from ampft.runs.validation import Validations
+from ampft.tasks.outcome import Outcome
 from ampft.text.terminal import labelled, print_line
 from ampft.training.best import BestModel
 from ampft.training.first_step import FirstStep
@@ -70,26 +69,26 @@ class Run:
         prepared: Everything built before the first step.
         folder: Output folder, on the main process; None on the others.
         history: History of the optimizer steps.
-        best: Best weights so far.
+        validations: Evaluations on the validation split, and the best weights so far.
         initial_record: Record of the run at its start.
         first_step: Measurements of the first step.
         retries: Repeats steps that run out of memory, in smaller micro-batches.
         finished: Whether the results are written.
-        validations: Evaluations on the validation split.
-        step_ids: Hash of the example ids of each step.
+        state: References to all that a checkpoint saves.
+        checkpoints: Writes the checkpoints.
         current_batch: Step batch of the current step.
     """
 
     prepared: Prepared
     folder: RunFolder | None
     history: History
-    best: BestModel
+    validations: Validations
     initial_record: RunRecord
     first_step: FirstStep
     retries: OutOfMemoryRetries
+    state: RunState
+    checkpoints: Checkpointing
     finished: bool = False
-    validations: list[ValidationPart] = field(default_factory=list)
-    step_ids: StepIdsHash = field(default_factory=StepIdsHash)
     current_batch: StepBatch | None = None
 
     @property
@@ -98,16 +97,31 @@ class Run:
         return self.history.steps
 
     @property
-    def epochs(self) -> range:
-        """Epochs of the training, from 0; the last one may be incomplete."""
-        return range(-(-self.prepared.total_steps // len(self.retries.step_batches)))
+    def is_over(self) -> bool:
+        """Whether the training has ended: all steps are done, or it stops early."""
+        return self.steps >= self.prepared.total_steps or self.validations.best.should_stop
+
+    @property
+    def epochs(self) -> Iterator[int]:
+        """Epochs of the training, from 0, until it is over."""
+        self.validate(self.prepared.model)  # if a stop prevented it
+        for epoch in itertools.count(self.steps // len(self.retries.step_batches)):
+            if self.is_over:
+                return
+            yield epoch
 
     def step_batches(self, epoch: int) -> Iterator[StepBatch]:
-        """Yield the step batches of an epoch, at most as many as the training has left."""
-        remaining = self.prepared.total_steps - self.steps
-        for step_batch in self.retries.step_batches.epoch(epoch, stop=remaining):
+        """Yield the step batches of an epoch that are not done yet, until the training is over."""
+        first = epoch * len(self.retries.step_batches)
+        steps = self.retries.step_batches.epoch(
+            epoch, start=self.steps - first, stop=self.prepared.total_steps - first
+        )
+        for step_batch in steps:
             self.current_batch = step_batch
             yield step_batch
+            self.checkpoints.after_step()
+            if self.is_over:
+                return
 
     @contextlib.contextmanager
     def measured(self) -> Iterator[None]:
@@ -153,34 +167,41 @@ class Run:
     def record(self, outcome: StepOutcome) -> None:
         """Add the current optimizer step to the history."""
         assert self.current_batch is not None
-        self.step_ids.update(self.current_batch.effective_ids)
-        peak = peak_memory(self.prepared).peak
+        self.state.step_ids.update(self.current_batch.effective_ids)
+        peak = self.state.peak_memory.peak
         self.history.record(self.current_batch, outcome, None if peak is None else peak / 2**20)
 
-    def validate(self, model: nn.Module, epoch: int) -> bool:
-        """Evaluate on the validation split after an epoch; return whether to stop early."""
-        if not self.prepared.selects_epoch:
-            return False
+    def validate(self, model: nn.Module) -> None:
+        """Evaluate on the validation split after an epoch, or every `--eval_steps` steps."""
+        prepared = self.prepared
+        if not prepared.selects_best or not self.validations.is_due(self.steps, self.is_over):
+            return
         metrics = all_metrics(self._predict(model, "validation"))
-        problem = self.prepared.task.problem
-        self.validations.append(ValidationPart(epoch=epoch + 1, step=self.steps, metrics=metrics))
-        value = metrics[self.best.metric.name]
-        is_best = self.best.update(value, epoch, self.prepared.accelerator, model)
-        values = ", ".join(
-            f"{problem.metrics[name].title} "
-            f"{'undefined' if metrics[name] is None else f'{metrics[name]:.3f}'}"
-            for name in problem.printed
+        line = self.validations.add(
+            metrics, self.steps, prepared.task.problem, prepared.accelerator, model
         )
-        suffix = "  (best)" if is_best else ""
-        self.history.write(f"epoch {epoch + 1:<4} validation {values}{suffix}")
+        self.history.write(line)
         self.history.resume_clock()
-        return self.best.should_stop
+
+    def save_checkpoint(self, reason: str, *, wait: bool = False) -> None:
+        """Write a checkpoint between two optimizer steps. All processes call it together.
+
+        Args:
+            reason: Reason for it, which `ampft checkpoint list` shows.
+            wait: Whether to return only when it is durable, with `--async_checkpoints` too.
+
+        Raises:
+            OSError: It could not be written.
+        """
+        self.checkpoints.save(reason, wait=wait)
 
     def finish(self, model: nn.Module) -> None:
         """Evaluate the best model on the final split; write and print the results."""
         prepared = self.prepared
-        if self.best.epoch is not None:
-            self.best.restore(prepared.accelerator, model)
+        self.validate(model)  # if a stop prevented it
+        self.checkpoints.wait()
+        if self.validations.best.step is not None:
+            self.validations.best.restore(prepared.accelerator, model)
         split = prepared.final_split
         outcome = self._predict(model, split)
         memory = self._memory()  # before predicting in fp32, which only comparisons do
@@ -201,7 +222,9 @@ class Run:
             self._record("finished"),
             timings={
                 **self._timings(model),
-                "total_seconds": time.perf_counter() - prepared.started.seconds,
+                "total_seconds": self.state.total_seconds,
+                "checkpoint_seconds": self.state.checkpoint_seconds,
+                "covers": self.state.timing_note,
             },
             memory=memory,
             metrics=metrics,
@@ -241,7 +264,7 @@ class Run:
         task = self.prepared.task
         warnings = {
             **loss_warnings(self.history.losses, chance_loss(task)),
-            **validation_warnings([part.metrics for part in self.validations]),
+            **validation_warnings([part.metrics for part in self.validations.parts]),
             **outcome_warnings(outcome, constant, task),
         }
         if EXPLODED in warnings and NOT_BETTER in warnings:
@@ -252,7 +275,7 @@ class Run:
         """Record why the run stopped early; the other files in its folder remain."""
         if self.folder is None or self.finished:
             return
-        self.best.path.unlink(missing_ok=True)
+        self.validations.best.path.unlink(missing_ok=True)
         if not self.folder.staged:
             shutil.rmtree(self.folder.path / STAGING_NAME, ignore_errors=True)
         with contextlib.suppress(OSError):  # the full disk itself is reported
@@ -298,7 +321,7 @@ class Run:
 
     def _metrics(self, outcome: Outcome) -> dict[str, Any]:
         """Return the metrics of the final split, and whether it also selected the epoch."""
-        selected = self.prepared.selects_epoch and outcome.split == "validation"
+        selected = self.prepared.selects_best and outcome.split == "validation"
         return {**all_metrics(outcome), "split": outcome.split, "selected": selected}
 
     def _timings(self, model: nn.Module) -> dict[str, Any]:
@@ -316,11 +339,11 @@ class Run:
         return timings | asdict(utilisation)
 
     def _memory(self) -> PeakMemory:
-        memory, parts = peak_memory(self.prepared), self.first_step.memory
+        memory, parts = self.state.peak_memory, self.first_step.memory
         return memory if parts is None else memory.split(**parts)
 
     def _record(self, status: str) -> RunRecord:
-        executed, best = self.first_step.executed, self.best
+        executed = self.first_step.executed
         return replace(
             self.initial_record,
             status=status,
@@ -336,14 +359,12 @@ class Run:
                 skipped=self.history.skipped,
                 micro_batches=self.retries.step_batches.micro_batches,
             ),
-            example_ids_sha256=self.step_ids.hexdigest(),
+            example_ids_sha256=self.state.step_ids.hexdigest(),
             random_state_sha256=self.first_step.random_state,
             timings=self.history.timings() if self.steps else {},
             memory=self._memory(),
-            validations=tuple(self.validations),
-            best=None
-            if best.epoch is None or best.value is None
-            else BestPart(metric=best.metric.name, epoch=best.epoch + 1, value=best.value),
+            validations=tuple(self.validations.parts),
+            best=self.validations.best_part(),
         )
 
 
@@ -360,35 +381,62 @@ def open_run(prepared: Prepared) -> Iterator[Run]:
         InputError: The output folder cannot be locked or written.
     """
     assert prepared.output_dir is not None, "prepare() chooses a folder"
-    chosen, prepared = prepared.output_dir, with_fitting_micro_batches(prepared)
-    args, accelerator = prepared.args, prepared.accelerator
+    chosen = prepared.output_dir
+    prepared = (
+        as_checkpointed(prepared) if prepared.resumes else with_fitting_micro_batches(prepared)
+    )
+    args, accelerator, point = prepared.args, prepared.accelerator, prepared.resume_point
     main = accelerator.is_main_process
     if main:
-        print_line("\n".join(plan_lines(prepared)))
+        lines = plan_lines(prepared) + ([start_line(prepared)] if point is not None else [])
+        print_line("\n".join(lines))
     output_dir = claim_default_folder(args, prepared.precision.mode, accelerator, chosen)
-    folder = RunFolder(output_dir, overwrite=args.overwrite_output_dir) if main else None
-    history_path = None if folder is None else folder / HISTORY_NAME
-    record = initial_record(prepared)
-    if folder is not None:  # before any other file, which a later run then knows as a result
-        write_record(folder, record)
-    with (
-        folder or contextlib.nullcontext(),
-        History(history_path, accelerator, prepared.total_steps) as history,
-    ):
-        if args.with_tracking:
-            accelerator.init_trackers("ampft", config=tracked_settings(asdict(args)))
-        best = BestModel(output_dir / BEST_NAME, prepared.best_metric, args.early_stopping_patience)
-        run = Run(
-            prepared,
-            folder,
-            history,
-            best,
-            record,
-            FirstStep(prepared.precision),
-            _retries(prepared, history.write),
+    folder = None
+    if main:
+        folder = RunFolder(
+            output_dir,
+            overwrite=args.overwrite_output_dir or (point is not None and point.replaces_run),
+            continues=point is not None and point.is_inside,
         )
-        with _record_early_stop(run, output_dir):
-            yield run
+    with folder or contextlib.nullcontext():
+        state = _new_state(prepared, output_dir)
+        record = initial_record(prepared)
+        record = restore(state, record) if prepared.resumes else record
+        if folder is not None:  # before any other file, which a later run then knows as a result
+            write_record(folder, record)
+            if prepared.resumes:
+                continue_folder(folder, state)
+        with state.history as history, checkpointing(state, folder) as checkpoints:
+            if args.with_tracking:
+                accelerator.init_trackers("ampft", config=tracked_settings(asdict(args)))
+            run = Run(
+                prepared,
+                folder,
+                history,
+                state.validations,
+                record,
+                state.first_step,
+                state.retries,
+                state,
+                checkpoints,
+            )
+            with _record_early_stop(run, output_dir):
+                yield run
+
+
+def _new_state(prepared: Prepared, output_dir: Path) -> RunState:
+    """Return the state of a run before its first step."""
+    args = prepared.args
+    history_path = output_dir / HISTORY_NAME if prepared.accelerator.is_main_process else None
+    history = History(history_path, prepared.accelerator, prepared.total_steps)
+    best = BestModel(output_dir / BEST_NAME, prepared.best_metric, args.early_stopping_patience)
+    return RunState(
+        prepared,
+        history,
+        Validations(best, len(prepared.step_batches), args.eval_steps),
+        FirstStep(prepared.precision),
+        _retries(prepared, history.write),
+    )
 
 
 @contextlib.contextmanager
@@ -414,54 +462,6 @@ def _record_early_stop(run: Run, output_dir: Path) -> Iterator[None]:
 def _has_record(run: Run) -> bool:
     """Return whether the folder of the run still exists, as far as this process writes to it."""
     return run.folder is None or run.folder.has_record()
-
-
-def write_results(
-    folder: RunFolder,
-    record: RunRecord,
-    report: Report,
-    outcome: Outcome,
-    references: References,
-    *,
-    outcome_fp32: Outcome | None = None,
-    groups: Groups | None = None,
-) -> None:
-    """Write report, predictions, model card and, last, the record of a finished run.
-
-    Args:
-        folder: Folder that holds the history, and in its stage the saved model.
-        record: Record of the run; `files` is filled in here.
-        report: Report of the final evaluation.
-        outcome: Outcome of the final evaluation.
-        references: Input columns, as for `write_predictions`.
-        outcome_fp32: Outcome of the same model in fp32; None writes no file for it.
-        groups: Groups of examples, as for `write_predictions`.
-    """
-    selected = bool(record.metrics.get("selected"))
-    stage = folder.stage()
-    write_text(stage / "report.txt", report_with_heading(report, selected=selected))
-    write_text(stage / "report.json", json_text({**report.as_dict(), "selected": selected}))
-    write_predictions(stage / "predictions.parquet", outcome, references, groups=groups)
-    if outcome_fp32 is not None:
-        path = stage / "predictions_fp32.parquet"
-        write_predictions(path, outcome_fp32, references, groups=groups)
-    write_text(stage / "README.md", model_card(record, report))
-    folder.check_record()
-    folder.staged = describe_files(stage)
-    record = replace(record, files=folder.files())
-    # Even if the run is killed during the next line, a later run knows which files are results.
-    write_record(folder, replace(record, status="running"))
-    folder.publish()
-    folder.check_record()
-    write_record(folder, record)
-
-
-def peak_memory(prepared: Prepared) -> PeakMemory:
-    """Return the peak memory so far on the training device."""
-    device = prepared.accelerator.device
-    if device.type == "cuda":
-        return device_memory(torch.cuda.memory_stats(device))
-    return process_memory(prepared.started.memory)
 
 
 def _retries(prepared: Prepared, write: Callable[[str], None]) -> OutOfMemoryRetries:

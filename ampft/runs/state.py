@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,12 @@ from ampft.runs.history import History
 from ampft.runs.memory import PeakMemory, device_memory, process_memory
 from ampft.runs.prepare import Prepared
 from ampft.runs.record import ResumePart, StepIdsHash, ValidationPart
+from ampft.runs.validation import Validations
 from ampft.text.json_io import from_json
-from ampft.training.best import BestModel
 from ampft.training.checkpoints.manifest import (
     BEST_NAME,
     MODEL_NAME,
     OPTIMIZER_NAME,
-    STATE_NAME,
     CursorPart,
     Manifest,
 )
@@ -45,39 +44,35 @@ class RunState:
     Attributes:
         prepared: Model, optimizer, schedule and scaler.
         history: History of the optimizer steps.
-        best: Best weights so far.
+        validations: Evaluations on the validation split, and the best weights so far.
         first_step: Measurements of the first step.
         retries: Step batches with the current number of micro-batches.
         step_ids: Hash of the example ids of each step.
-        validations: Evaluations on the validation split.
-        epoch: Epoch of the next step, from 0.
-        step_in_epoch: Number of the next step in its epoch, from 0.
         resumes: Continuations from checkpoints.
         started: Start of the run, if it continues; None if it began in this process.
         earlier_seconds: Duration of the run up to the checkpoint it continued from.
         earlier_memory: Peak memory up to that checkpoint.
+        checkpoint_seconds: Time for which checkpoints stopped the training.
     """
 
     prepared: Prepared
     history: History
-    best: BestModel
+    validations: Validations
     first_step: FirstStep
     retries: OutOfMemoryRetries
     step_ids: StepIdsHash = field(default_factory=StepIdsHash)
-    validations: list[ValidationPart] = field(default_factory=list)
-    epoch: int = 0
-    step_in_epoch: int = 0
     resumes: list[ResumePart] = field(default_factory=list)
     started: str | None = None
     earlier_seconds: float = 0.0
     earlier_memory: PeakMemory | None = None
+    checkpoint_seconds: float = 0.0
 
     @property
     def cursor(self) -> CursorPart:
         """Position in the training."""
-        return CursorPart(
-            epoch=self.epoch, step_in_epoch=self.step_in_epoch, step=self.history.steps
-        )
+        steps = self.history.steps
+        epoch, step_in_epoch = divmod(steps, len(self.prepared.step_batches))
+        return CursorPart(epoch=epoch, step_in_epoch=step_in_epoch, step=steps)
 
     @property
     def total_seconds(self) -> float:
@@ -92,6 +87,16 @@ class RunState:
             return now
         return earlier
 
+    @property
+    def timing_note(self) -> str:
+        """Return what the timings of the record cover."""
+        if not self.resumes:
+            return "the whole run, in one process"
+        return (
+            f"the whole run in {len(self.resumes) + 1} parts, each up to the checkpoint from which "
+            "the next one continues; steps that were repeated after a checkpoint count once"
+        )
+
     def model_tensors(self) -> dict[str, Tensor]:
         """Return weights and buffers by name."""
         return dict(self._plain_model().state_dict())
@@ -102,7 +107,7 @@ class RunState:
 
     def values(self) -> dict[str, Any]:
         """Return everything else as JSON values. All processes must call it together."""
-        prepared, best = self.prepared, self.best
+        prepared, best = self.prepared, self.validations.best
         accelerator = prepared.accelerator
         scaler = accelerator.scaler
         return {
@@ -113,16 +118,17 @@ class RunState:
             "micro_batches": self.retries.step_batches.micro_batches,
             "step_ids": self.step_ids.hexdigest(),
             "best": {
-                "epoch": best.epoch,
+                "step": best.step,
                 "value": best.value,
                 "without_improvement": best.without_improvement,
             },
-            "validations": [asdict(part) for part in self.validations],
+            "validations": [asdict(part) for part in self.validations.parts],
             "first_step": self.first_step.state(),
             "resumes": [asdict(part) for part in self.resumes],
             "started": self.started,
             "total_seconds": self.total_seconds,
             "memory": asdict(self.peak_memory),
+            "checkpoint_seconds": self.checkpoint_seconds,
         }
 
     def restore(
@@ -145,13 +151,14 @@ class RunState:
             prepared.accelerator.scaler.load_state_dict(dict(values["scaler"]))
         self.history.restore(history)
         self.step_ids.restore(values["step_ids"])
-        self.validations += [from_json(ValidationPart, part) for part in values["validations"]]
+        parts = [from_json(ValidationPart, part) for part in values["validations"]]
+        self.validations.parts.extend(parts)
         self.first_step.restore(values["first_step"])
         self._restore_best(folder, manifest, values["best"])
-        self.epoch, self.step_in_epoch = manifest.cursor.epoch, manifest.cursor.step_in_epoch
         self.resumes += [from_json(ResumePart, part) for part in values["resumes"]]
         self.started = values["started"]
         self.earlier_seconds = values["total_seconds"]
+        self.checkpoint_seconds = values["checkpoint_seconds"]
         self.earlier_memory = from_json(PeakMemory, values["memory"])
         states = values["random"]
         # A process that did not exist before draws as the one whose number it has modulo theirs.
@@ -159,14 +166,15 @@ class RunState:
         restore_random_state(own, prepared.accelerator.device)  # last: nothing draws after it
 
     def _restore_best(self, folder: Path, manifest: Manifest, values: Mapping[str, Any]) -> None:
-        self.best.epoch, self.best.value = values["epoch"], values["value"]
-        self.best.without_improvement = values["without_improvement"]
+        best = self.validations.best
+        best.step, best.value = values["step"], values["value"]
+        best.without_improvement = values["without_improvement"]
         if not self.prepared.accelerator.is_main_process:
             return
-        self.best.path.unlink(missing_ok=True)
-        self.best.file = manifest.files.get(BEST_NAME)
-        if self.best.file is not None:
-            link(folder / BEST_NAME, self.best.path)
+        best.path.unlink(missing_ok=True)
+        best.file = manifest.files.get(BEST_NAME)
+        if best.file is not None:
+            link(folder / BEST_NAME, best.path)
 
     def _plain_model(self) -> nn.Module:
         accelerator = self.prepared.accelerator

@@ -169,6 +169,11 @@ def test_no_in_yaml_is_the_precision_and_not_false(tmp_path):
             ("--early_stopping_patience", "2", "--no-load_best_model_at_end"),
             "--early_stopping_patience and --no-load_best_model_at_end",
         ),
+        (
+            ("--eval_steps", "5", "--no-load_best_model_at_end"),
+            "--eval_steps 5 and --no-load_best_model_at_end",
+        ),
+        (("--eval_strategy", "steps"), "Use --eval_steps N to validate by steps"),
     ],
 )
 def test_refused(words, match):

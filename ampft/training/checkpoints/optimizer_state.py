@@ -11,9 +11,7 @@ from torch.optim import Optimizer
 
 def optimizer_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
     """Return the tensors of the state as "parameter/key", such as "encoder.weight/exp_avg"."""
-    return {
-        name: value for name, value in _entries(model, optimizer) if isinstance(value, Tensor)
-    }
+    return {name: value for name, value in _entries(model, optimizer) if isinstance(value, Tensor)}
 
 
 def optimizer_values(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
@@ -79,5 +77,6 @@ def _entries(model: nn.Module, optimizer: Optimizer) -> list[tuple[str, Any]]:
 
 def _names(model: nn.Module) -> dict[int, str]:
     return {
-        id(parameter): name.replace("_orig_mod.", "") for name, parameter in model.named_parameters()
+        id(parameter): name.replace("_orig_mod.", "")
+        for name, parameter in model.named_parameters()
     }

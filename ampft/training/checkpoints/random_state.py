@@ -19,7 +19,8 @@ def random_state(device: torch.device) -> dict[str, Any]:
     Args:
         device: Device of the training.
     """
-    numpy_state = np.random.get_state(legacy=False)
+    # The global generator, which a model from elsewhere may use.
+    numpy_state = np.random.get_state(legacy=False)  # noqa: NPY002
     assert isinstance(numpy_state, dict)
     on_cuda = device.type == "cuda"
     return {
@@ -43,7 +44,8 @@ def restore_random_state(values: dict[str, Any], device: torch.device) -> None:
     """
     random.setstate(as_python_state(values["python"]))
     key = np.array(values["numpy"]["state"]["key"], dtype=np.uint32)
-    np.random.set_state({**values["numpy"], "state": {**values["numpy"]["state"], "key": key}})
+    numpy_state = {**values["numpy"], "state": {**values["numpy"]["state"], "key": key}}
+    np.random.set_state(numpy_state)  # noqa: NPY002
     torch.set_rng_state(_tensor(values["torch"]))
     if device.type == "cuda" and values["cuda"] is not None:
         torch.cuda.set_rng_state(_tensor(values["cuda"]), device)

@@ -55,6 +55,6 @@ def _chunks(ordered: list[tuple[str, Tensor]]) -> Iterator[bytes | memoryview]:
     yield len(text).to_bytes(8, "little") + text
     for _, tensor in ordered:
         plain = tensor.detach().cpu().contiguous().reshape(-1)
-        data = memoryview(plain.view(torch.uint8).numpy())
+        data = plain.view(torch.uint8).numpy().data
         for start in range(0, len(data), _CHUNK_BYTES):
             yield data[start : start + _CHUNK_BYTES]
