@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ampft.arguments.flags import flag
+from ampft.arguments.flags import flag, parse_duration
 from ampft.precision.modes import MODES
 from ampft.tasks import TASKS
 
@@ -223,6 +223,12 @@ class ClassifyArguments:
         group=OPTIMIZER,
         at_least=1,
     )
+    max_time: str | None = flag(
+        None,
+        "time after which training stops and the run is evaluated as usual, such as 90min or 2h, "
+        "counted from its start",
+        group=OPTIMIZER,
+    )
     lr_scheduler_type: str = flag(
         "linear", "learning rate schedule", group=OPTIMIZER, choices=SCHEDULES
     )
@@ -339,6 +345,11 @@ class ClassifyArguments:
         "experiment trackers by their Accelerate names, comma-separated, or all",
         group=OUTPUT,
     )
+
+    @property
+    def max_seconds(self) -> float | None:
+        """`max_time` in seconds."""
+        return None if self.max_time is None else parse_duration("max_time", self.max_time)
 
     def data_request(self) -> DataRequest:
         """Return the settings of the data."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ampft.errors import InputError
-from ampft.files import FilePart, describe_file, is_inside
+from ampft.files import FilePart, describe_file, final_name, is_inside
 from ampft.text.json_io import read_json_object
 from ampft.training.checkpoints.store import CheckpointStore
 
@@ -46,7 +45,6 @@ _ALWAYS_WRITTEN = (
     *("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"),
     "preprocessor_config.json",
 )
-_UNFINISHED_WRITE = re.compile(r"\.(.+)\.tmp-\d+")
 
 
 def describe_files(folder: Path) -> dict[str, FilePart]:
@@ -118,8 +116,8 @@ def earlier_results(folder: Path) -> Iterator[Path]:
 def leftovers(folder: Path) -> Iterator[Path]:
     """Yield what a run that was killed left behind in addition to its results."""
     for path in folder.iterdir():
-        match = _UNFINISHED_WRITE.fullmatch(path.name)
-        if path.name in (STAGING_NAME, BEST_NAME) or (match and is_result_name(match[1])):
+        name = final_name(path.name)
+        if path.name in (STAGING_NAME, BEST_NAME) or (name and is_result_name(name)):
             yield path
 
 

@@ -174,7 +174,7 @@ class RunRecord:
         metrics_fp32: The same metrics of predictions in fp32; `None` without `--evaluate_fp32`.
         best: Validation whose weights are kept; `None` before the first one.
         warnings: Reasons not to trust the result, by the rule of `evaluation.sanity`.
-        reason: Reason why the run stopped early.
+        reason: Reason why the run stopped early; a finished run has one after `--max_time`.
         files: Hash and size of the files that the run wrote, except this record and the files of
             trackers, by relative path.
         hardware: `ampft.machine.hardware()`.

@@ -76,7 +76,7 @@ def restore(state: RunState, record: RunRecord) -> RunRecord:
         environment=differences(manifest.environment, environment_of(state.prepared)),
     )
     state.resumes[:] = [*_recorded_resumes(point, state.resumes), part]
-    return replace(record, started=state.started or record.started, resumes=tuple(state.resumes))
+    return replace(record, started=state.started, resumes=tuple(state.resumes))
 
 
 def continue_folder(folder: RunFolder, state: RunState) -> None:

@@ -30,13 +30,14 @@ from ampft.evaluation.sanity import (
     outcome_warnings,
     validation_warnings,
 )
-from ampft.files import is_disk_error
+from ampft.files import check_disk_space, is_disk_error
+from ampft.models.weights import weights_size
 from ampft.precision.executed import ExecutedDtypes, contradiction
 from ampft.precision.modes import is_fp32
 from ampft.runs.checkpointing import Checkpointing, checkpointing
 from ampft.runs.folder import RunFolder, claim_default_folder
 from ampft.runs.history import History, write_csv
-from ampft.runs.manifest import BEST_NAME, HISTORY_NAME, STAGING_NAME
+from ampft.runs.manifest import HISTORY_NAME, STAGING_NAME
 from ampft.runs.memory import PeakMemory
 from ampft.runs.prepare import Prepared, plan_lines, with_fitting_micro_batches
 from ampft.runs.record import (
@@ -48,15 +49,14 @@ from ampft.runs.record import (
 from ampft.runs.results import write_results
 from ampft.runs.resume import as_checkpointed, continue_folder, restore, start_line
 from ampft.runs.show import report_with_heading, result_line
-from ampft.runs.state import RunState
+from ampft.runs.state import RunState, new_state
 from ampft.runs.validation import Validations
 from ampft.tasks.outcome import Outcome
 from ampft.text.terminal import labelled, print_line
-from ampft.training.best import BestModel
 from ampft.training.first_step import FirstStep
 from ampft.training.out_of_memory import OutOfMemoryRetries, explain_out_of_memory
-from ampft.training.signals import raise_on_termination
 from ampft.training.step import StepOutcome, StepStopped, shared_autocast_cache
+from ampft.training.stopping import TimeLimit, raise_on_termination
 from ampft.training.trackers import tracked_settings
 from ampft.training.utilisation import measure_utilisation
 
@@ -72,6 +72,7 @@ class Run:
         validations: Evaluations on the validation split, and the best weights so far.
         initial_record: Record of the run at its start.
         first_step: Measurements of the first step.
+        time_limit: Limit on the duration of the training.
         retries: Repeats steps that run out of memory, in smaller micro-batches.
         finished: Whether the results are written.
         state: References to all that a checkpoint saves.
@@ -85,6 +86,7 @@ class Run:
     validations: Validations
     initial_record: RunRecord
     first_step: FirstStep
+    time_limit: TimeLimit
     retries: OutOfMemoryRetries
     state: RunState
     checkpoints: Checkpointing
@@ -99,7 +101,8 @@ class Run:
     @property
     def is_over(self) -> bool:
         """Whether the training has ended: all steps are done, or it stops early."""
-        return self.steps >= self.prepared.total_steps or self.validations.best.should_stop
+        is_complete = self.steps >= self.prepared.total_steps
+        return is_complete or self.validations.best.should_stop or self.time_limit.is_reached
 
     @property
     def epochs(self) -> Iterator[int]:
@@ -170,6 +173,7 @@ class Run:
         self.state.step_ids.update(self.current_batch.effective_ids)
         peak = self.state.peak_memory.peak
         self.history.record(self.current_batch, outcome, None if peak is None else peak / 2**20)
+        self.time_limit.poll(self.prepared.accelerator)
 
     def validate(self, model: nn.Module) -> None:
         """Evaluate on the validation split after an epoch, or every `--eval_steps` steps."""
@@ -231,6 +235,7 @@ class Run:
             metrics_chance=constant.metrics(),
             metrics_fp32=metrics_fp32,
             warnings=warnings,
+            reason=self._early_end(),
         )
         references = partial(prepared.task.references, split)
         write_results(
@@ -250,10 +255,22 @@ class Run:
             print_line(labelled("baseline", baseline))
         for warning in warnings.values():
             print_line(labelled("warning", warning))
+        if record.reason:
+            print_line(labelled("stopped", record.reason))
         print_line(
             labelled("wrote", f"{self.folder.path}: model, report, predictions, history, record")
         )
         print_line(result_line(record))
+
+    def _early_end(self) -> str | None:
+        """Return why a run ended before its last step; None if it did not."""
+        total = self.prepared.total_steps
+        if not self.time_limit.is_reached or self.steps >= total:
+            return None
+        return (
+            f"--max_time {self.prepared.args.max_time} was reached after step {self.steps} of "
+            f"{total}. The learning rate schedule was planned for {total} steps."
+        )
 
     def _warnings(self, outcome: Outcome, constant: Outcome) -> dict[str, str]:
         """Return reasons not to trust the result.
@@ -294,6 +311,7 @@ class Run:
         accelerator = self.prepared.accelerator
         unwrapped: Any = accelerator.unwrap_model(model, keep_torch_compile=False)
         stage = self.folder.stage()
+        check_disk_space(self.folder.path, weights_size(unwrapped), "saving the model")
         unwrapped.save_pretrained(stage)
         self.prepared.task.save_processor(stage)
         if self.prepared.args.history_csv:
@@ -399,9 +417,10 @@ def open_run(prepared: Prepared) -> Iterator[Run]:
             continues=point is not None and point.is_inside,
         )
     with folder or contextlib.nullcontext():
-        state = _new_state(prepared, output_dir)
+        state = new_state(prepared, output_dir)
         record = initial_record(prepared)
         record = restore(state, record) if prepared.resumes else record
+        state.started = record.started
         if folder is not None:  # before any other file, which a later run then knows as a result
             write_record(folder, record)
             if prepared.resumes:
@@ -416,27 +435,13 @@ def open_run(prepared: Prepared) -> Iterator[Run]:
                 state.validations,
                 record,
                 state.first_step,
+                state.time_limit,
                 state.retries,
                 state,
                 checkpoints,
             )
             with _record_early_stop(run, output_dir):
                 yield run
-
-
-def _new_state(prepared: Prepared, output_dir: Path) -> RunState:
-    """Return the state of a run before its first step."""
-    args = prepared.args
-    history_path = output_dir / HISTORY_NAME if prepared.accelerator.is_main_process else None
-    history = History(history_path, prepared.accelerator, prepared.total_steps)
-    best = BestModel(output_dir / BEST_NAME, prepared.best_metric, args.early_stopping_patience)
-    return RunState(
-        prepared,
-        history,
-        Validations(best, len(prepared.step_batches), args.eval_steps),
-        FirstStep(prepared.precision),
-        _retries(prepared, history.write),
-    )
 
 
 @contextlib.contextmanager
@@ -462,25 +467,3 @@ def _record_early_stop(run: Run, output_dir: Path) -> Iterator[None]:
 def _has_record(run: Run) -> bool:
     """Return whether the folder of the run still exists, as far as this process writes to it."""
     return run.folder is None or run.folder.has_record()
-
-
-def _retries(prepared: Prepared, write: Callable[[str], None]) -> OutOfMemoryRetries:
-    """Return the retries of steps that run out of memory, or the advice if there are none."""
-    if not prepared.args.auto_micro_batch:
-        advice = (
-            "Add --auto_micro_batch, which uses smaller micro-batches for the same effective batch."
-        )
-    else:
-        advice = (
-            "Several processes communicate in the backward pass, so a step cannot be repeated in "
-            "smaller micro-batches. Start with smaller ones: raise --gradient_accumulation_steps, "
-            "lower --per_device_train_batch_size by the same factor, and remove "
-            "--auto_micro_batch."
-        )
-    return OutOfMemoryRetries(
-        prepared.loaded.model,
-        prepared.step_batches,
-        can_repeat=prepared.args.auto_micro_batch and prepared.accelerator.num_processes == 1,
-        advice=advice,
-        write=write,
-    )

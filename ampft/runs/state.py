@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,14 @@ from torch import Tensor, nn
 
 from ampft.files import link
 from ampft.runs.history import History
+from ampft.runs.manifest import BEST_NAME as BEST_OF_RUN
+from ampft.runs.manifest import HISTORY_NAME
 from ampft.runs.memory import PeakMemory, device_memory, process_memory
 from ampft.runs.prepare import Prepared
 from ampft.runs.record import ResumePart, StepIdsHash, ValidationPart
 from ampft.runs.validation import Validations
 from ampft.text.json_io import from_json
+from ampft.training.best import BestModel
 from ampft.training.checkpoints.manifest import (
     BEST_NAME,
     MODEL_NAME,
@@ -35,6 +37,7 @@ from ampft.training.checkpoints.optimizer_state import (
 from ampft.training.checkpoints.random_state import random_state, restore_random_state
 from ampft.training.first_step import FirstStep
 from ampft.training.out_of_memory import OutOfMemoryRetries
+from ampft.training.stopping import TimeLimit
 
 
 @dataclass
@@ -46,12 +49,12 @@ class RunState:
         history: History of the optimizer steps.
         validations: Evaluations on the validation split, and the best weights so far.
         first_step: Measurements of the first step.
+        time_limit: Clock of the run over all its processes.
         retries: Step batches with the current number of micro-batches.
         step_ids: Hash of the example ids of each step.
         resumes: Continuations from checkpoints.
-        started: Start of the run, if it continues; None if it began in this process.
-        earlier_seconds: Duration of the run up to the checkpoint it continued from.
-        earlier_memory: Peak memory up to that checkpoint.
+        started: Start of the run, ISO 8601 in UTC.
+        earlier_memory: Peak memory up to the checkpoint that the run continued from.
         checkpoint_seconds: Time for which checkpoints stopped the training.
     """
 
@@ -59,11 +62,11 @@ class RunState:
     history: History
     validations: Validations
     first_step: FirstStep
+    time_limit: TimeLimit
     retries: OutOfMemoryRetries
     step_ids: StepIdsHash = field(default_factory=StepIdsHash)
     resumes: list[ResumePart] = field(default_factory=list)
-    started: str | None = None
-    earlier_seconds: float = 0.0
+    started: str = ""
     earlier_memory: PeakMemory | None = None
     checkpoint_seconds: float = 0.0
 
@@ -77,7 +80,7 @@ class RunState:
     @property
     def total_seconds(self) -> float:
         """Duration of the run, without work that was lost between a checkpoint and a kill."""
-        return self.earlier_seconds + time.perf_counter() - self.prepared.started.seconds
+        return self.time_limit.elapsed
 
     @property
     def peak_memory(self) -> PeakMemory:
@@ -157,7 +160,7 @@ class RunState:
         self._restore_best(folder, manifest, values["best"])
         self.resumes += [from_json(ResumePart, part) for part in values["resumes"]]
         self.started = values["started"]
-        self.earlier_seconds = values["total_seconds"]
+        self.time_limit.earlier = values["total_seconds"]
         self.checkpoint_seconds = values["checkpoint_seconds"]
         self.earlier_memory = from_json(PeakMemory, values["memory"])
         states = values["random"]
@@ -188,3 +191,41 @@ def peak_memory(prepared: Prepared) -> PeakMemory:
     if device.type == "cuda":
         return device_memory(torch.cuda.memory_stats(device))
     return process_memory(prepared.started.memory)
+
+
+def new_state(prepared: Prepared, output_dir: Path) -> RunState:
+    """Return the state of a run before its first step."""
+    args = prepared.args
+    history_path = output_dir / HISTORY_NAME if prepared.accelerator.is_main_process else None
+    history = History(history_path, prepared.accelerator, prepared.total_steps)
+    best = BestModel(output_dir / BEST_OF_RUN, prepared.best_metric, args.early_stopping_patience)
+    return RunState(
+        prepared,
+        history,
+        Validations(best, len(prepared.step_batches), args.eval_steps),
+        FirstStep(prepared.precision),
+        TimeLimit(args.max_seconds, prepared.started.seconds),
+        _retries(prepared, history.write),
+    )
+
+
+def _retries(prepared: Prepared, write: Callable[[str], None]) -> OutOfMemoryRetries:
+    """Return the retries of steps that run out of memory, or the advice if there are none."""
+    if not prepared.args.auto_micro_batch:
+        advice = (
+            "Add --auto_micro_batch, which uses smaller micro-batches for the same effective batch."
+        )
+    else:
+        advice = (
+            "Several processes communicate in the backward pass, so a step cannot be repeated in "
+            "smaller micro-batches. Start with smaller ones: raise --gradient_accumulation_steps, "
+            "lower --per_device_train_batch_size by the same factor, and remove "
+            "--auto_micro_batch."
+        )
+    return OutOfMemoryRetries(
+        prepared.loaded.model,
+        prepared.step_batches,
+        can_repeat=prepared.args.auto_micro_batch and prepared.accelerator.num_processes == 1,
+        advice=advice,
+        write=write,
+    )

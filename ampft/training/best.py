@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from safetensors.torch import load_file
 from torch import nn
 
-from ampft.files import FilePart, atomic_path
+from ampft.files import FilePart, atomic_path, check_disk_space
 from ampft.metrics.sums import Metric
 from ampft.training.checkpoints.tensors import write_tensors
 
@@ -47,6 +47,9 @@ class BestModel:
         """Save the weights if `value` of the metric is the best so far; return whether it is.
 
         An undefined value (None or NaN) is never the best, even if it is the first.
+
+        Raises:
+            InputError: The weights do not fit on the disk.
         """
         sign = 1 if self.metric.higher_is_better else -1
         best = -math.inf if self.value is None else sign * self.value
@@ -58,6 +61,8 @@ class BestModel:
         if accelerator.is_main_process:
             # torch.compile wraps each module that it compiles in a module of this name.
             named = {name.replace("_orig_mod.", ""): value for name, value in weights.items()}
+            size = sum(tensor.nbytes for tensor in named.values())
+            check_disk_space(self.path.parent, size, "saving the best weights so far")
             with atomic_path(self.path) as temporary:
                 self.file = write_tensors(temporary, named)
         return True

@@ -1,23 +1,27 @@
-"""Parses the command line of `recipes/classify.py`, and rejects conflicting settings."""
+"""The settings of a run from a command line or from keyword arguments, checked for conflicts."""
 
 from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ampft.arguments.classify import BUILT_IN_DEFAULTS, ClassifyArguments
-from ampft.arguments.flags import parse_flags
+from ampft.arguments.flags import from_keywords, parse_duration, parse_flags
 from ampft.errors import InputError, did_you_mean
 from ampft.tasks import TASKS, problem_types
 from ampft.training.checkpoints.interval import parse_interval
 
 
-def parse_classify_arguments(argv: Sequence[str] | None = None) -> ClassifyArguments:
-    """Parse the command line of `recipes/classify.py`.
+def parse_classify_arguments(
+    argv: Sequence[str] | None = None, *, program: str = "classify.py"
+) -> ClassifyArguments:
+    """Parse the command line of `recipes/classify.py` or of `ampft train`.
 
     Args:
         argv: Command line arguments; `sys.argv[1:]` if None.
+        program: Name of the program in messages.
 
     Raises:
         InputError: A flag is unknown, has an invalid value, or conflicts with another.
@@ -25,12 +29,35 @@ def parse_classify_arguments(argv: Sequence[str] | None = None) -> ClassifyArgum
     arguments, set_by_user = parse_flags(
         ClassifyArguments,
         sys.argv[1:] if argv is None else argv,
-        program="classify.py",
+        program=program,
         description="Fine-tune a Hugging Face classifier in the precision you request, and report "
         "the result and the precision that was measured.",
     )
+    return _completed(arguments, set_by_user)
+
+
+def classify_arguments(
+    settings: Mapping[str, Any], *, in_memory: bool = False
+) -> ClassifyArguments:
+    """Return the settings of a run from keyword arguments with the names of the flags.
+
+    Args:
+        settings: Values by name.
+        in_memory: Whether the data come from memory, so that no source is named.
+
+    Raises:
+        InputError: A name is unknown, or a value is invalid or conflicts with another.
+    """
+    arguments, set_by_user = from_keywords(ClassifyArguments, settings)
+    return _completed(arguments, set_by_user, in_memory=in_memory)
+
+
+def _completed(
+    arguments: ClassifyArguments, set_by_user: frozenset[str], *, in_memory: bool = False
+) -> ClassifyArguments:
+    """Return the arguments with the defaults of the data, after a check for conflicts."""
     name = arguments.dataset_name
-    if name is None and arguments.train_file is None:
+    if name is None and arguments.train_file is None and not in_memory:
         name = "stdlib"
     defaults = {
         k: v for k, v in BUILT_IN_DEFAULTS.get(name or "", {}).items() if k not in set_by_user
@@ -67,7 +94,6 @@ def _check_conflicts(arguments: ClassifyArguments) -> None:
             f"--report_to {arguments.report_to} has no effect without --with_tracking. Add "
             "--with_tracking, or remove the flag."
         )
-    _check_checkpoints(arguments)
     if arguments.task is None or not TASKS[arguments.task].several_labels:
         for name in ("threshold", "label_separator"):
             if getattr(arguments, name) != getattr(ClassifyArguments, name):
@@ -76,6 +102,9 @@ def _check_conflicts(arguments: ClassifyArguments) -> None:
                     f"--{name} applies only if examples have several labels. Add --task "
                     f"{' or '.join(several)}, or remove the flag."
                 )
+    if arguments.max_time is not None:
+        parse_duration("max_time", arguments.max_time)
+    _check_checkpoints(arguments)
     _check_metric(arguments.metric_for_best_model)
 
 
