@@ -19,6 +19,8 @@ NOT_COMPARED = frozenset(
     {
         *("seed", "perturb_initial_weights", "evaluate_fp32"),
         *("output_dir", "overwrite_output_dir", "history_csv", "with_tracking", "report_to"),
+        *("checkpointing_steps", "checkpoint_total_limit", "resume_from_checkpoint"),
+        *("async_checkpoints", "allow_topology_change"),
         *("baseline", "fail_on_leak", "trust_remote_code", "use_cpu", "cpu_threads"),
     }
 )
