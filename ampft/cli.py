@@ -1,4 +1,4 @@
-"""The command `ampft`: `env`, `predict`, `yardstick`, `report`, `compare`."""
+"""The command `ampft`: `env`, `predict`, `yardstick`, `audit`, `report`, `compare`."""
 
 from __future__ import annotations
 
@@ -35,6 +35,11 @@ def _run(argv: Sequence[str]) -> None:
         from ampft.diagnosis.yardstick.command import main as yardstick
 
         yardstick(argv[1:])
+        return
+    if argv[:1] == ["audit"]:
+        from ampft.runs.audit.command import main as audit
+
+        audit(argv[1:])
         return
     args = _parser().parse_args(argv)
     {"env": _env, "predict": _predict, "report": _report, "compare": _compare}[args.command](args)
@@ -85,6 +90,9 @@ def _parser() -> ArgumentParser:
     predict.add_argument("file", metavar="FILE", help="CSV, TSV, JSON, JSON Lines or Parquet")
     commands.add_parser(
         "yardstick", help="measure the gradient error of each precision relative to batch noise"
+    )
+    commands.add_parser(
+        "audit", help="repeat a run from its record, and confirm or refute what it states"
     )
     report = commands.add_parser("report", help="print the report of a run or a comparison")
     report.add_argument("run", metavar="RUN", help="output folder of a run or of a comparison")
