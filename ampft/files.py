@@ -1,13 +1,30 @@
-"""Writes files atomically, and checks folders and errors of the file system."""
+"""Atomic and temporary files, and checks of folders, disk space and errors of the file system."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
+import glob
 import os
+import re
+import shutil
 import sys
+import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+
+import psutil
+from filelock import FileLock, Timeout
+
+from ampft.errors import InputError
+from ampft.text.numbers import byte_size
+
+LOCK_NAME = ".lock"  # of a temporary folder
+SECONDS_TO_LOCK = 5  # a younger folder may not be locked yet
+SECONDS_OF_A_WRITE = 3600  # a younger file may be that of another machine, which is writing it
+_TEMPORARY_FILE = re.compile(r"\.(.+)\.tmp-(\d+)")
 
 
 @contextlib.contextmanager
@@ -15,16 +32,69 @@ def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a temporary path next to `path` that replaces it if the block ends without an error.
 
     The data are written to the disk before the file is renamed: file and folder are both synced.
+    What killed processes left of earlier writes to `path` is removed.
 
     Args:
         path: Final path, in an existing folder. A symbolic link is replaced, not followed.
     """
+    _remove_abandoned_writes(path)
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     try:
         yield temporary
         durably_rename(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def final_name(temporary: str) -> str | None:
+    """Return the name of the file that a temporary file of `atomic_path` was to become.
+
+    Args:
+        temporary: Name of a file; None is returned if it is not the name of such a file.
+    """
+    match = _TEMPORARY_FILE.fullmatch(temporary)
+    return match and match[1]
+
+
+def _remove_abandoned_writes(path: Path) -> None:
+    for temporary in path.parent.glob(f".{glob.escape(path.name)}.tmp-*"):
+        match = _TEMPORARY_FILE.fullmatch(temporary.name)
+        with contextlib.suppress(OSError):
+            is_old = time.time() - temporary.lstat().st_mtime > SECONDS_OF_A_WRITE
+            if match and is_old and not psutil.pid_exists(int(match[2])):
+                temporary.unlink()
+
+
+def temporary_folder(purpose: str) -> Path:
+    """Return a new folder `ampft-PURPOSE-*`, and remove those that killed processes left.
+
+    `TMPDIR` sets its place. It is removed when the process ends.
+    """
+    for folder in Path(tempfile.gettempdir()).glob(f"ampft-{purpose}-*"):
+        with contextlib.suppress(OSError):
+            _remove_if_abandoned(folder)
+    folder = Path(tempfile.mkdtemp(prefix=f"ampft-{purpose}-"))
+    # The system releases the lock when the process ends, for whatever reason.
+    lock = FileLock(folder / LOCK_NAME, blocking=False)
+    lock.acquire()
+    atexit.register(_remove, folder, lock)
+    return folder
+
+
+def _remove(folder: Path, lock: FileLock) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    lock.release()
+
+
+def _remove_if_abandoned(folder: Path) -> None:
+    lock_file = folder / LOCK_NAME
+    if folder.is_symlink() or not lock_file.exists():
+        return
+    if time.time() - lock_file.stat().st_mtime < SECONDS_TO_LOCK:
+        return
+    lock = FileLock(lock_file, blocking=False)
+    with contextlib.suppress(Timeout), lock:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -73,6 +143,26 @@ def is_inside(name: str) -> bool:
 def nearest_existing(path: Path) -> Path:
     """Return `path`, or the nearest of its parents that exists."""
     return next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+
+
+def check_disk_space(folder: Path, needed: int, purpose: str, *, reclaimable: int = 0) -> None:
+    """Check that files fit on the disk of the output folder, before they are written.
+
+    Args:
+        folder: Output folder, which need not exist.
+        needed: Size of the files in bytes.
+        purpose: What the files are for, such as "saving the model".
+        reclaimable: Size in bytes of files that will be removed first.
+
+    Raises:
+        InputError: They do not fit.
+    """
+    free = shutil.disk_usage(nearest_existing(folder)).free + reclaimable
+    if needed > free:
+        raise InputError(
+            f"--output_dir {folder}: {purpose} needs {byte_size(needed)} of disk space, and "
+            f"{byte_size(free)} is free. Free disk space, or name a folder on another disk."
+        )
 
 
 def is_writable_folder(folder: Path) -> bool:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ampft.arguments.flags import flag, parse_flags
-from ampft.errors import InputError, did_you_mean
+from ampft.arguments.flags import flag
 from ampft.precision.modes import MODES
-from ampft.tasks import TASKS, problem_types
+from ampft.tasks import TASKS
 
 if TYPE_CHECKING:
     from ampft.data.request import DataRequest
@@ -129,8 +125,7 @@ class ClassifyArguments:
     )
     validation_fraction: float = flag(
         0.1,
-        "share of the training data to hold out for validation if there is no validation data, "
-        "0 to 1",
+        "share of the training data to hold out for validation if none is given, 0 to 1",
         group=DATA,
         at_least=0,
         below=1,
@@ -271,16 +266,23 @@ class ClassifyArguments:
 
     metric_for_best_model: str | None = flag(
         None,
-        "validation metric for choosing the best epoch; if none, the task's primary metric "
+        "validation metric for choosing the best weights; if none, the task's primary metric "
         "(accuracy)",
         group=EVALUATION,
     )
+    eval_steps: int | None = flag(
+        None,
+        "optimizer steps between validations, with one more at the end; if none, one validation "
+        "after each epoch",
+        group=EVALUATION,
+        at_least=1,
+    )
     early_stopping_patience: int | None = flag(
-        None, "stop after this many epochs without improvement", group=EVALUATION, at_least=1
+        None, "stop after this many validations without improvement", group=EVALUATION, at_least=1
     )
     load_best_model_at_end: bool = flag(
         True,
-        "report and save the epoch with the best validation metric instead of the last epoch",
+        "report and save the weights with the best validation metric instead of the last ones",
         group=EVALUATION,
     )
     threshold: float = flag(
@@ -387,79 +389,6 @@ class ClassifyArguments:
             name=self.lr_scheduler_type,
             warmup_ratio=self.warmup_ratio,
             warmup_steps=self.num_warmup_steps,
-        )
-
-
-def parse_classify_arguments(argv: Sequence[str] | None = None) -> ClassifyArguments:
-    """Parse the command line of `recipes/classify.py`.
-
-    Args:
-        argv: Command line arguments; `sys.argv[1:]` if None.
-
-    Raises:
-        InputError: A flag is unknown, has an invalid value, or conflicts with another.
-    """
-    arguments, set_by_user = parse_flags(
-        ClassifyArguments,
-        sys.argv[1:] if argv is None else argv,
-        program="classify.py",
-        description="Fine-tune a Hugging Face classifier in the precision you request, and report "
-        "the result and the precision that was measured.",
-    )
-    name = arguments.dataset_name
-    if name is None and arguments.train_file is None:
-        name = "stdlib"
-    defaults = {
-        k: v for k, v in BUILT_IN_DEFAULTS.get(name or "", {}).items() if k not in set_by_user
-    }
-    arguments = dataclasses.replace(arguments, dataset_name=name, **defaults)
-    _check_conflicts(arguments)
-    return arguments
-
-
-def _check_conflicts(arguments: ClassifyArguments) -> None:
-    """Reject conflicting settings before anything is loaded."""
-    if arguments.train_file and arguments.dataset_name:
-        raise InputError(
-            f"--train_file {arguments.train_file} and --dataset_name {arguments.dataset_name}: "
-            "remove one of them, because a run uses a single source of data."
-        )
-    other_files = arguments.validation_file or arguments.test_file
-    if other_files and not arguments.train_file:
-        raise InputError(
-            f"--train_file is missing: {other_files} is set, but there are no training data. Add "
-            "--train_file."
-        )
-    if arguments.early_stopping_patience and not arguments.load_best_model_at_end:
-        raise InputError(
-            "--early_stopping_patience and --no-load_best_model_at_end: early stopping needs the "
-            "best epoch, which the second flag does not keep. Remove one of them."
-        )
-    if arguments.report_to != ClassifyArguments.report_to and not arguments.with_tracking:
-        raise InputError(
-            f"--report_to {arguments.report_to} has no effect without --with_tracking. Add "
-            "--with_tracking, or remove the flag."
-        )
-    if arguments.task is None or not TASKS[arguments.task].several_labels:
-        for name in ("threshold", "label_separator"):
-            if getattr(arguments, name) != getattr(ClassifyArguments, name):
-                several = [task for task, kind in TASKS.items() if kind.several_labels]
-                raise InputError(
-                    f"--{name} applies only if examples have several labels. Add --task "
-                    f"{' or '.join(several)}, or remove the flag."
-                )
-    _check_metric(arguments.metric_for_best_model)
-
-
-def _check_metric(name: str | None) -> None:
-    """Reject a metric that no task has. The run checks later that its own task has it."""
-    if name is None:
-        return
-    known = [metric for problem in problem_types().values() for metric in problem.metrics]
-    if name not in known:
-        raise InputError(
-            f"--metric_for_best_model: received {name!r}.{did_you_mean(name, known)} "
-            f"Allowed values: {', '.join(dict.fromkeys(known))}."
         )
 
 

@@ -1,4 +1,4 @@
-"""The settings of `recipes/compare_precision.py`, and after `--` those of classify.py."""
+"""The settings of a comparison, and after `--` those of its runs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from ampft.arguments.classify import MAX_SEED, ClassifyArguments, parse_classify_arguments
+from ampft.arguments.classify import MAX_SEED, ClassifyArguments
 from ampft.arguments.flags import flag, parse_flags
+from ampft.arguments.parsing import parse_classify_arguments
 from ampft.errors import InputError, did_you_mean
 from ampft.precision.modes import BASELINE, MODES
 from ampft.tasks import TASKS
@@ -113,11 +114,15 @@ class CompareCommand:
     notes: tuple[str, ...] = ()
 
 
-def parse_compare_arguments(argv: Sequence[str] | None = None) -> CompareCommand:
-    """Parse the command line of `recipes/compare_precision.py`.
+def parse_compare_arguments(
+    argv: Sequence[str] | None = None, *, program: str = PROGRAM, trainer: str = "classify.py"
+) -> CompareCommand:
+    """Parse the command line of `recipes/compare_precision.py` or of `ampft compare`.
 
     Args:
         argv: Command line arguments; `sys.argv[1:]` if None.
+        program: Name of the program in messages.
+        trainer: Name of the program that trains one run.
 
     Raises:
         InputError: A flag of the comparison or of its runs is unknown, has an invalid value, or
@@ -126,17 +131,17 @@ def parse_compare_arguments(argv: Sequence[str] | None = None) -> CompareCommand
     arguments = list(sys.argv[1:] if argv is None else argv)
     separator = arguments.index("--") if "--" in arguments else len(arguments)
     compare_argv, classify_argv = arguments[:separator], arguments[separator + 1 :]
-    _refuse_misplaced(compare_argv)
+    _refuse_misplaced(compare_argv, program, trainer)
     settings, _ = parse_flags(
         CompareArguments,
         compare_argv,
-        program=PROGRAM,
+        program=program,
         description="Compare precisions statistically: train every mode with several seeds, one "
-        "process per run, and write a report. Settings of classify.py that all runs share follow "
+        f"process per run, and write a report. Settings of {trainer} that all runs share follow "
         "after ` -- `.",
-        usage_suffix="[-- settings of classify.py]",
+        usage_suffix=f"[-- settings of {trainer}]",
     )
-    classify = parse_classify_arguments(classify_argv)
+    classify = parse_classify_arguments(classify_argv, program=trainer)
     _refuse_set_by_comparison(classify)
     seed_counts = _parse_seeds(settings.seeds)
     if classify.seed + seed_counts[-1] - 1 > MAX_SEED:
@@ -167,6 +172,13 @@ def parse_compare_arguments(argv: Sequence[str] | None = None) -> CompareCommand
     )
 
 
+def is_comparison_to_run(argv: Sequence[str]) -> bool:
+    """Return whether arguments of `ampft compare` ask for trainings, not for existing runs."""
+    shared = {"metric", "margin", "output_dir"}  # with the comparison of existing runs
+    names = {f"--{f.name}" for f in fields(CompareArguments) if f.name not in shared}
+    return any(argument == "--" or argument.split("=")[0] in names for argument in argv)
+
+
 def _primary_metric(name: str | None, task: str | None) -> str:
     """Return `name`, or the task's primary metric if `name` is None."""
     problem = TASKS[task or next(iter(TASKS))].problem_type()
@@ -180,17 +192,17 @@ def _primary_metric(name: str | None, task: str | None) -> str:
     return name
 
 
-def _refuse_misplaced(compare_argv: Sequence[str]) -> None:
-    """Reject settings of classify.py before ` -- `."""
+def _refuse_misplaced(compare_argv: Sequence[str], program: str, trainer: str) -> None:
+    """Reject settings of the runs before ` -- `."""
     compare_names = {f.name for f in fields(CompareArguments)}
     classify_names = {f.name for f in fields(ClassifyArguments)} - compare_names
     for argument in compare_argv:
         name = argument.removeprefix("--").removeprefix("no-").split("=")[0]
         if argument.startswith("--") and name in classify_names:
             remedy = SET_BY_COMPARISON.get(
-                name, f"write it after ` -- `: {PROGRAM} ... -- {argument} ..."
+                name, f"write it after ` -- `: {program} ... -- {argument} ..."
             )
-            raise InputError(f"--{name} is a setting of classify.py: {remedy}.")
+            raise InputError(f"--{name} is a setting of {trainer}: {remedy}.")
 
 
 def _refuse_set_by_comparison(classify: ClassifyArguments) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ampft.comparison.findings import ArmResult, Comparison
+from ampft.comparison.findings import PREDICTIONS, ArmResult, Comparison
 from ampft.comparison.verdict_text import SPEED_TOLERANCE
 from ampft.text.numbers import percent, ratio_text
 
@@ -28,6 +28,8 @@ def answer_text(comparison: Comparison) -> str:
     gains = {arm.name: gain for arm in modes if (gain := _gain(comparison, arm))}
     best = max((arm for arm in modes if arm.name in gains), key=_speed_up, default=None)
     metric = comparison.units.title
+    if comparison.kind == PREDICTIONS:
+        return _answer_of_predictions(modes, baseline.name, metric)
     sentences = [f"On this machine, stay with {baseline.name}."]
     if best is not None:
         relation = "equivalent to" if _verdict(best) == "equivalent" else "better than"
@@ -45,6 +47,20 @@ def answer_text(comparison: Comparison) -> str:
     if undecided:
         sentences.append(f"{_listed(undecided)} {_be(undecided)} undecided.")
     return " ".join(sentences)
+
+
+def _answer_of_predictions(arms: list[ArmResult], baseline: str, metric: str) -> str:
+    """Return what the verdicts say about arms whose costs are unknown."""
+    words = {
+        "equivalent": f"equivalent to {baseline} in {metric}",
+        "better": f"better than {baseline} in {metric}",
+        "worse": f"worse than {baseline} in {metric}",
+        "undecided": "undecided",
+    }
+    listed = {verdict: [arm for arm in arms if _verdict(arm) == verdict] for verdict in words}
+    return " ".join(
+        f"{_listed(some)} {_be(some)} {words[verdict]}." for verdict, some in listed.items() if some
+    )
 
 
 def _is_not_worse(arm: ArmResult) -> bool:

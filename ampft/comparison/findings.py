@@ -7,15 +7,18 @@ fractions (0.01 is one point), times are in seconds and sizes in bytes. `None` m
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ampft.text.json_io import JSONValue
 from ampft.text.numbers import Units
 
 SCHEMA = 3
 COMPARISON_NAME = "comparison.json"
+PRECISION = "mixed_precision"  # the setting in which modes differ
 PLACEBO_SPEED_TOLERANCE = 1.1  # ratio; two runs of the same mode differ by up to about 1.05
 CALIBRATION_ERROR = "expected_calibration_error"
+TRAINING, PREDICTIONS, INFERENCE = "training", "predictions", "inference"  # kinds of comparisons
+UNKNOWN = "unknown"  # execution of an arm without run records
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,6 +179,43 @@ class Memory:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BatchTiming:
+    """Time of the forward pass of one batch.
+
+    Attributes:
+        batch_size: Texts per batch.
+        seconds: Median over the rounds.
+        quartiles: First and third quartile over the rounds.
+        ratio: Median over the rounds of the baseline's time divided by this arm's time in the same
+            round; None for the baseline.
+        ratio_quartiles: Quartiles of that ratio; None for the baseline.
+    """
+
+    batch_size: int
+    seconds: float
+    quartiles: tuple[float, float]
+    ratio: float | None
+    ratio_quartiles: tuple[float, float] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inference:
+    """The cost of predicting in a precision.
+
+    Attributes:
+        timings: Times by ascending batch size; empty for emulated modes.
+        rounds: Rounds in which every arm was timed once.
+        size: Size in bytes of the weights on disk; None if it was not measured.
+        size_ratio: Size relative to the baseline; None for the baseline.
+    """
+
+    timings: tuple[BatchTiming, ...]
+    rounds: int
+    size: int | None
+    size_ratio: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class FlippedExample:
     """An example that an arm and the baseline predict differently.
 
@@ -185,9 +225,9 @@ class FlippedExample:
         label: True class.
         seeds: Number of seeds at which the prediction differs.
         baseline: Prediction of the baseline at the first of these seeds.
-        baseline_confidence: Probability of that prediction.
+        baseline_confidence: Probability of that prediction; None if it is unknown.
         arm: Prediction of the arm at the same seed.
-        arm_confidence: Probability of that prediction.
+        arm_confidence: Probability of that prediction; None if it is unknown.
     """
 
     example_id: int
@@ -195,9 +235,9 @@ class FlippedExample:
     label: str
     seeds: int
     baseline: str
-    baseline_confidence: float
+    baseline_confidence: float | None
     arm: str
-    arm_confidence: float
+    arm_confidence: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,13 +335,13 @@ class PlanFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class ArmResult:
-    """A mode, or the placebo, with all its runs.
+    """A mode, other settings, or the placebo, with all its runs.
 
     Attributes:
         name: Name such as "bf16"; "placebo" for the baseline with perturbed initial weights.
         mode: Mode such as "bf16"; for the placebo, the mode of the baseline.
         is_placebo: Whether its initial weights were perturbed.
-        execution: "native" or "emulated".
+        execution: "native" or "emulated"; "unknown" without run records.
         executed: Measured dtypes of the products of the first step, in one clause.
         status: "complete", "unstable" (a run diverged) or "failed" (a run did not finish).
         status_words: Status with the number of runs, such as "unstable, 2 of 5".
@@ -322,6 +362,9 @@ class ArmResult:
             columns; empty for an incomplete arm.
         calibration: Bins of equal width; empty for an incomplete arm.
         curves: Training curves per run, including diverged runs.
+        inference: Cost of predicting; None unless precisions of inference are compared.
+        settings: Values for readers of the settings in `Comparison.varied`, by name; empty if the
+            arms are modes.
     """
 
     name: str
@@ -345,6 +388,8 @@ class ArmResult:
     confusion: tuple[tuple[int, ...], ...]
     calibration: tuple[CalibrationBin, ...]
     curves: tuple[Curve, ...]
+    inference: Inference | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def suspect_runs(self) -> tuple[RunOutcome, ...]:
@@ -369,7 +414,7 @@ class Comparison:
         examples: Number of examples of that split.
         label_names: Class names in the order of the logits.
         arms: Arms, the baseline first, followed by the placebo if there is one.
-        verdicts: One or two sentences for each mode.
+        verdicts: One or two sentences for each arm except the baseline and the placebo.
         stamps: Caveats that a reader must know before the verdict: not like for like, selected,
             screening, reduced to fit a budget, seeds omitted or added after an analysis, no plan.
         setup: Settings that all runs share, as names and values for readers.
@@ -377,8 +422,13 @@ class Comparison:
         yardstick: Noise yardstick, as `ampft.diagnosis.yardstick` writes it; None if not measured.
         overhead_share: Time spent comparing divided by the time of the runs; None if unknown.
         planned: Whether a plan preceded the runs, as in `PlanFacts`; False if absent from the file.
+        kind: What the arms are: "training" (models trained in different settings), "predictions"
+            (tables of other frameworks, without run records) or "inference" (one set of models
+            that predicts in different precisions).
         groups: Number of groups of examples, which are then the cases of the statistics; None if
             all examples are independent.
+        varied: Names of the settings in which the arms differ by intention: only the precision if
+            the arms are modes.
         schema: Version of this layout.
     """
 
@@ -401,8 +451,29 @@ class Comparison:
     yardstick: Mapping[str, JSONValue] | None
     overhead_share: float | None
     planned: bool = False
+    kind: str = TRAINING
     groups: int | None = None
+    varied: tuple[str, ...] = (PRECISION,)
     schema: int = SCHEMA
+
+    @property
+    def noun(self) -> str:
+        """What the arms are called: "mode" if they differ only in precision, otherwise "arm"."""
+        return "mode" if self.varied == (PRECISION,) else "arm"
+
+    @property
+    def an_arm(self) -> str:
+        """The noun with its article."""
+        return "an arm" if self.noun == "arm" else f"a {self.noun}"
+
+    @property
+    def heading(self) -> str:
+        """What is compared, as a heading."""
+        if self.kind == INFERENCE:
+            return "Precision of inference"
+        if self.kind == PREDICTIONS:
+            return "Comparison of predictions"
+        return "Precision comparison" if self.noun == "mode" else "Comparison of settings"
 
     @property
     def baseline(self) -> ArmResult:

@@ -71,6 +71,11 @@ def weights_hash(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
+def weights_size(model: nn.Module) -> int:
+    """Return the size of all weights in bytes; shared ones count once."""
+    return sum(parameter.nbytes for parameter in model.parameters())
+
+
 def perturb_weights(model: nn.Module, seed: int) -> None:
     """Change every trainable weight by one unit in the last place, up or down at random.
 

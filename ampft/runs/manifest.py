@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ampft.errors import InputError
-from ampft.files import is_inside
+from ampft.files import final_name, is_inside
 from ampft.text.json_io import read_json_object
 
 RECORD_NAME = "run.json"
@@ -47,7 +46,6 @@ _ALWAYS_WRITTEN = (
     *("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"),
     "preprocessor_config.json",
 )
-_UNFINISHED_WRITE = re.compile(r"\.(.+)\.tmp-\d+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,8 +132,8 @@ def earlier_results(folder: Path) -> Iterator[Path]:
 def leftovers(folder: Path) -> Iterator[Path]:
     """Yield what a run that was killed left behind in addition to its results."""
     for path in folder.iterdir():
-        match = _UNFINISHED_WRITE.fullmatch(path.name)
-        if path.name in (STAGING_NAME, BEST_NAME) or (match and is_result_name(match[1])):
+        name = final_name(path.name)
+        if path.name in (STAGING_NAME, BEST_NAME) or (name and is_result_name(name)):
             yield path
 
 

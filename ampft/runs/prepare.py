@@ -19,10 +19,11 @@ from ampft.data.steps import StepBatches, varied_ids
 from ampft.errors import InputError
 from ampft.evaluation.baseline import check_baseline
 from ampft.evaluation.float32 import check_float32_possible
+from ampft.files import check_disk_space
 from ampft.machine import resident_peak
 from ampft.metrics.sums import Metric
 from ampft.models.packing.install import check_packing, evaluation_mode
-from ampft.models.weights import LoadedModel, cast_weights
+from ampft.models.weights import LoadedModel, cast_weights, weights_size
 from ampft.precision.accelerator import (
     check_world_size,
     forget_accelerator,
@@ -35,6 +36,7 @@ from ampft.precision.accelerator import (
 from ampft.precision.executed import check_storage, dtype_name
 from ampft.precision.resolve import Precision, requested_mode, resolve
 from ampft.runs.folder import choose_folder
+from ampft.runs.manifest import earlier_results
 from ampft.tasks.task import Task, make_task
 from ampft.text.numbers import counted, in_epochs
 from ampft.text.terminal import labelled, quiet_libraries
@@ -45,6 +47,7 @@ from ampft.training.trackers import installed_trackers
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
+    from datasets import DatasetDict
 
 
 @dataclass(frozen=True)
@@ -100,22 +103,23 @@ class Prepared:
         return "test" if "test" in self.task.data.splits else "validation"
 
     @property
-    def selects_epoch(self) -> bool:
-        """Whether the weights of the best epoch on the validation split are kept."""
+    def selects_best(self) -> bool:
+        """Whether the best weights on the validation split are kept."""
         return "validation" in self.task.data.splits and self.args.load_best_model_at_end
 
     @property
     def best_metric(self) -> Metric:
-        """The metric of the validation split that selects the best epoch."""
+        """The metric of the validation split that selects the best weights."""
         metrics = self.task.problem.metrics
         return metrics[self.args.metric_for_best_model or next(iter(metrics))]
 
 
-def prepare(args: ClassifyArguments) -> Prepared:
+def prepare(args: ClassifyArguments, data: DatasetDict | None = None) -> Prepared:
     """Build accelerator, data, task, model, batches, optimizer and schedule from the settings.
 
     Args:
         args: Settings of a run.
+        data: Data in memory, by split; None reads the data that `args` names.
 
     Raises:
         InputError: The device does not support the precision, or the data, the model, the output
@@ -134,11 +138,12 @@ def prepare(args: ClassifyArguments) -> Prepared:
     check_world_size(accelerator)
     restore_cpu_threads(args.cpu_threads, num_processes=accelerator.num_processes)
     with accelerator.main_process_first():  # only one process downloads files
-        task = load_task(args)
+        task = load_task(args, data)
     prepared = prepare_training(
         args, precision, accelerator, task, started=started, output_dir=output_dir
     )
     check_prepared(prepared)
+    _check_disk_space(prepared)
     return prepared
 
 
@@ -148,13 +153,13 @@ def start_clock() -> ProcessStart:
     return ProcessStart(time.perf_counter(), resident_peak())
 
 
-def load_task(args: ClassifyArguments) -> Task:
+def load_task(args: ClassifyArguments, data: DatasetDict | None = None) -> Task:
     """Load and check the data, and prepare its examples for the model.
 
     Raises:
         InputError: The data or the model is invalid.
     """
-    return make_task(load_data(args.data_request()), args.task_settings())
+    return make_task(load_data(args.data_request(), data), args.task_settings())
 
 
 def prepare_training(
@@ -251,12 +256,13 @@ def check_prepared(prepared: Prepared) -> None:
             "--validation_fraction 0 and --test_fraction 0 leave no examples for the report. Use a "
             "fraction above 0 for one of them, or add a --validation_file or a --test_file."
         )
-    if args.early_stopping_patience and "validation" not in data.splits:
-        raise InputError(
-            f"--early_stopping_patience {args.early_stopping_patience}: early stopping needs a "
-            "validation split, and there is none. Use a --validation_fraction above 0, or remove "
-            "the flag."
-        )
+    for name in ("early_stopping_patience", "eval_steps"):
+        value = getattr(args, name)
+        if value and "validation" not in data.splits:
+            raise InputError(
+                f"--{name} {value}: the flag needs a validation split. Use a --validation_fraction "
+                "above 0, or remove the flag."
+            )
     _check_metric(args.metric_for_best_model, prepared.task)
     if args.baseline:
         check_baseline(data)
@@ -267,6 +273,15 @@ def check_prepared(prepared: Prepared) -> None:
             "--perturb_initial_weights: FSDP shards the weights, so each process would perturb "
             "only its own shard. Compare without FSDP."
         )
+
+
+def _check_disk_space(prepared: Prepared) -> None:
+    """Check that the weights that the run will save fit on the disk."""
+    folder, weights = prepared.output_dir, weights_size(prepared.loaded.model)
+    assert folder is not None, "prepare() chooses a folder"
+    copies = 2 if prepared.selects_best else 1  # the best weights are loaded before they are saved
+    earlier = sum(path.stat().st_size for path in earlier_results(folder))
+    check_disk_space(folder, copies * weights, "the run", reclaimable=earlier)
 
 
 def _check_model_runs(prepared: Prepared) -> None:
@@ -323,6 +338,7 @@ def plan_lines(prepared: Prepared) -> list[str]:
     micro_batches = counted(batches.micro_batches, "micro-batch")
     micro = batches.effective_batch_size // (batches.world_size * batches.micro_batches)
     suffix = ", the largest that fit" if prepared.args.auto_micro_batch else ""
+    trusts_code = prepared.args.trust_remote_code
     return [
         labelled("device", _describe_device(prepared.accelerator)),
         labelled("precision", f"{precision.mode}, {precision.execution}: {precision.reason}"),
@@ -331,6 +347,7 @@ def plan_lines(prepared: Prepared) -> list[str]:
             f"{loaded.name}, {weights:.{1 if weights >= 1 else 3}f} M "
             f"{dtype_name(precision.storage_dtype)} weights",
             *loaded.notes,
+            *(["code from the model's repository may run"] if trusts_code else []),
         ),
         labelled(
             "data",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -96,8 +97,15 @@ def heading(record: RunRecord) -> str:
         lines["memory"] = memory
     if record.best is not None:
         best = record.best
-        lines["best"] = f"epoch {best.epoch}, {best.metric} {best.value:.4f}"
+        lines["best"] = f"{best_moment(record)}, {best.metric} {best.value:.4f}"
     return "\n".join(f"{name:<10} {text}" for name, text in lines.items())
+
+
+def best_moment(record: RunRecord) -> str:
+    """Return "epoch 3" or, if the run validated by steps, "step 120"."""
+    assert record.best is not None
+    by_steps = record.arguments.get("eval_steps") is not None
+    return f"step {record.best.step}" if by_steps else f"epoch {record.best.epoch}"
 
 
 def report_with_heading(report: Report, *, selected: bool) -> str:
@@ -138,6 +146,11 @@ def result_line(record: RunRecord) -> str:
         f"{counted(record.steps.skipped, 'step')} skipped, "
         f"{resolved['mode']} {resolved['execution']}{describe_lost_updates(record)}"
     )
+
+
+def next_step_line(folder: Path) -> str:
+    """Return the line that says what to do with a finished run."""
+    return f"next       ampft predict --model {shlex.quote(str(folder))} FILE"
 
 
 def closing_line(record: RunRecord, report: Report | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from ampft.comparison.analysis.predictions import (
     calibration_bins,
     class_figures,
     flips,
+    read_texts,
     summed_confusion,
 )
 from ampft.comparison.analysis.run_predictions import (
@@ -108,11 +110,7 @@ def compare_folders(
     Raises:
         InputError: The runs cannot be read or compared, or an argument is out of range.
     """
-    if not 0 < margin < 1:
-        raise InputError(
-            f"--margin {100 * margin:g}: the margin must be above 0 and below 100 points. Use a "
-            "value such as 1 for one point."
-        )
+    check_margin(margin)
     plan = plan or PlanFacts()
     groups = group_runs(find_runs(folders), baseline=baseline)
     problem = problem_of(groups[0].runs[0].record)
@@ -130,7 +128,7 @@ def compare_folders(
         metric=metric,
         metrics=metric_infos(problem),
         margin=margin,
-        margin_share_of_errors=_share_of_errors(arms[0], problem.metrics[metric], margin),
+        margin_share_of_errors=share_of_errors(arms[0], problem.metrics[metric], margin),
         alpha=alpha,
         seed_counts=seed_counts,
         seeds=seeds,
@@ -150,6 +148,19 @@ def compare_folders(
     return replace(comparison, verdicts=verdict_texts(comparison))
 
 
+def check_margin(margin: float) -> None:
+    """Check that an equivalence margin, as a fraction, is between 0 and 1.
+
+    Raises:
+        InputError: It is not.
+    """
+    if not 0 < margin < 1:
+        raise InputError(
+            f"--margin {100 * margin:g}: the margin must be above 0 and below 100 points. Use a "
+            "value such as 1 for one point."
+        )
+
+
 def metric_infos(problem: type[Problem]) -> tuple[MetricInfo, ...]:
     """Return all metrics that arms have: those with intervals, then the calibration error."""
     infos = [
@@ -164,7 +175,7 @@ def metric_infos(problem: type[Problem]) -> tuple[MetricInfo, ...]:
     return (*infos, CALIBRATION)
 
 
-def _share_of_errors(baseline: ArmResult, metric: Metric, margin: float) -> float | None:
+def share_of_errors(baseline: ArmResult, metric: Metric, margin: float) -> float | None:
     """Return the margin over the baseline's distance from a perfect metric; None if undefined."""
     values = baseline.metrics.get(metric.name)
     if values is None or not metric.is_share or values.mean >= 1:
@@ -218,7 +229,7 @@ def _cases_without_complete_arms(groups: tuple[RunGroup, ...]) -> Cases:
     """Return the cases if no arm is complete, because divergence is a result to report.
 
     Raises:
-        InputError: No run diverged, so there is no result, only missing runs.
+        InputError: Runs are missing, and none diverged, which would have been a result.
     """
     if all(group.status != "unstable" for group in groups):
         listed = ", ".join(f"{group.name} {group.status_words()}" for group in groups)
@@ -300,7 +311,7 @@ def _arm_result(group: RunGroup, evidence: _Evidence) -> ArmResult:
             evidence.cases,
             predictions,
             base.in_mode,
-            baseline.runs[0].folder / PREDICTIONS_NAME,
+            partial(read_texts, baseline.runs[0].folder / PREDICTIONS_NAME),
         )
         if predictions and base
         else None,

@@ -96,8 +96,15 @@ def _seed_stamps(groups: Sequence[RunGroup]) -> Iterator[str]:
             f"only {seeds} seed{'s' * (seeds > 1)}: error bars and verdicts need at least "
             f"{MIN_SEEDS}"
         )
-    elif seeds <= MAX_SCREENING_SEEDS:
-        yield f"screening: {seeds} seeds are usually too few to establish equivalence"
+    else:
+        yield from screening_stamp(seeds)
+
+
+def screening_stamp(seeds: int) -> tuple[str, ...]:
+    """Return the stamp of a comparison with few seeds, if they are few."""
+    if seeds > MAX_SCREENING_SEEDS:
+        return ()
+    return (f"screening: {seeds} seeds are usually too few to establish equivalence",)
 
 
 def _selection_stamps(groups: Sequence[RunGroup]) -> Iterator[str]:

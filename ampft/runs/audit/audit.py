@@ -108,6 +108,8 @@ def _kept_step(record: RunRecord, steps: int) -> int:
     """Return the step after which the run saved its model."""
     if record.best is None:
         return steps
+    if record.best.step is not None:
+        return record.best.step
     kept = [part.step for part in record.validations if part.epoch == record.best.epoch]
     return kept[0] if kept else steps
 

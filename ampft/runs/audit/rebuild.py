@@ -9,6 +9,7 @@ from typing import Any
 from accelerate import PartialState
 
 from ampft.arguments import ClassifyArguments, parse_classify_arguments
+from ampft.data.load import IN_MEMORY
 from ampft.errors import InputError
 from ampft.machine import hardware, versions
 from ampft.precision.accelerator import training_device
@@ -106,6 +107,13 @@ def recorded_arguments(record: RunRecord, flags: Sequence[str]) -> ClassifyArgum
         InputError: A setting is unknown or has an invalid value.
     """
     recorded = {**record.arguments, **NEUTRAL, "mixed_precision": record.precision.requested}
+    if record.data.name == IN_MEMORY:
+        if not flags:
+            raise InputError(
+                "RUN: it was trained on data in memory, which an audit cannot read. Write them to "
+                "files, and pass these: --train_file FILE, --validation_file and --test_file."
+            )
+        recorded["dataset_name"] = None
     words = [word for name, value in recorded.items() for word in _words(name, value)]
     try:
         return parse_classify_arguments([*words, *flags])

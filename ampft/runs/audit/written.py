@@ -124,7 +124,7 @@ def _step_problems(
         yield f"the record plans {steps.total} steps, and its settings {prepared.total_steps}"
     if len(rows) > prepared.total_steps:
         yield f"{len(rows)} steps are more than the planned {prepared.total_steps}"
-    elif len(rows) < prepared.total_steps and not prepared.args.early_stopping_patience:
+    elif len(rows) < prepared.total_steps and prepared.args.early_stopping_patience is None:
         yield f"{len(rows)} of {prepared.total_steps} steps were made, without early stopping"
 
 
@@ -261,7 +261,7 @@ def _report_values(folder: Path) -> dict[str, Any]:
 
 
 def _best_problems(record: RunRecord, task: Task) -> Iterator[str]:
-    """Yield why the kept epoch is not the best of the recorded validations."""
+    """Yield why the kept weights are not those of the best recorded validation."""
     best = record.best
     if best is None:
         return
@@ -269,19 +269,19 @@ def _best_problems(record: RunRecord, task: Task) -> Iterator[str]:
     if metric is None:
         yield f"best: {inert(best.metric)} is not a metric of the task"
         return
+    sign = 1 if metric.higher_is_better else -1
     values = [part.metrics.get(best.metric) for part in record.validations]
-    signed = [
-        -math.inf
-        if value is None or math.isnan(value)
-        else value * (1 if metric.higher_is_better else -1)
-        for value in values
-    ]
-    if not signed or not 1 <= best.epoch <= len(signed):
-        yield f"best: epoch {best.epoch} has no validation"
-    elif signed.index(max(signed)) + 1 != best.epoch or values[best.epoch - 1] != best.value:
+    signed = [-math.inf if v is None or math.isnan(v) else sign * v for v in values]
+    if not signed:
+        yield "best: the record has no validation"
+        return
+    first = signed.index(max(signed))  # of equal ones, the first is kept
+    part = record.validations[first]
+    expected = (part.epoch, part.step if best.step is not None else None, values[first])
+    if (best.epoch, best.step, best.value) != expected:
         yield (
-            f"best: epoch {best.epoch} with {best.metric} {best.value}, but the validations say "
-            f"epoch {signed.index(max(signed)) + 1} with {values[signed.index(max(signed))]}"
+            f"best: {best.metric} {best.value} in epoch {best.epoch}, but the best validation has "
+            f"{values[first]} after step {part.step}"
         )
 
 
