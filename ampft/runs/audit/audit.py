@@ -87,7 +87,7 @@ def _checks_with_model(
     problem: Check | None,
 ) -> Iterator[Check]:
     record, prepared = rebuilt.record, rebuilt.prepare()
-    weights = check_initial_weights(record, prepared)
+    weights = check_initial_weights(rebuilt, prepared)
     yield weights
     training = None
     if rows and weights.status != DIFFERS:  # before anything else draws random numbers

@@ -93,7 +93,7 @@ def check_loss(repeated: Repeated) -> Check:
     if not repeated.has_masks_of_run and not repeated.rebuilt.repeats_exactly:
         return _within_scatter(repeated, recorded)
     worst, step, name = _largest_difference(actual, recorded)
-    found = f"{name} of step {step} differs by {worst:.1e}"
+    found = f"the largest relative difference is {worst:.1e} ({_title(name)} of step {step})"
     if repeated.rebuilt.repeats_exactly:
         return Check("loss", DIFFERS, f"{found}, {MUST_REPEAT}")
     limits = _limits(repeated, actual)
@@ -105,11 +105,11 @@ def check_loss(repeated: Repeated) -> Check:
         return Check(
             "loss",
             DIFFERS,
-            f"{name} of step {index + 1} is {actual[name][index]:.7g}, and the record states "
-            f"{recorded[name][index]:.7g}; rounding explains a difference of "
+            f"the {_title(name)} of step {index + 1} is {actual[name][index]:.7g}, and the record "
+            f"states {recorded[name][index]:.7g}; rounding explains a difference of "
             f"{limits[name][index]:.1e}",
         )
-    return Check("loss", WITHIN, f"{found} at most (relative); rounding explains it")
+    return Check("loss", WITHIN, f"{found}, which rounding explains")
 
 
 def _values(result: Replay, name: str) -> Values:
@@ -131,6 +131,10 @@ def _largest_difference(
     name = max(relative, key=lambda key: float(relative[key].max()))
     index = int(relative[name].argmax())
     return float(relative[name][index]), index + 1, name
+
+
+def _title(name: str) -> str:
+    return {"grad_norm": "gradient norm"}.get(name, name)
 
 
 def _limits(repeated: Repeated, actual: Mapping[str, Values]) -> dict[str, Values]:
@@ -194,7 +198,8 @@ def _within_scatter(repeated: Repeated, recorded: Mapping[str, Values]) -> Check
     worst = max(largest, key=lambda key: largest[key])
     text = (
         f"dropout cannot draw the masks of the run here; of {len(replays)} replays with other "
-        f"masks, the record is {largest[worst]:.1f} standard deviations away ({worst}; limit "
+        f"masks, the record is at most {largest[worst]:.1f} standard deviations away "
+        f"({_title(worst)}; limit "
         f"{MASK_DEVIATIONS:g})"
     )
     return Check("loss", WITHIN if largest[worst] <= MASK_DEVIATIONS else DIFFERS, text)
