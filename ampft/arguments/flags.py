@@ -7,6 +7,7 @@ YAML or JSON file (`--config`), and the command line.
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields
 from pathlib import Path
@@ -20,6 +21,7 @@ T = TypeVar("T")
 KIND_NAMES: dict[type, str] = {
     int: "whole number", float: "number", str: "text", bool: "true or false",
 }  # fmt: skip
+_DURATION = re.compile(r"(?:([0-9]+)h)?(?:([0-9]+)min)?(?:([0-9]+)s)?")
 MAX_CHOICES_WIDTH = 40  # characters; longer lists of choices move into the help text
 
 
@@ -47,6 +49,27 @@ def flag(
     limits = {"at_least": at_least, "at_most": at_most, "below": below}
     metadata = {"help": text, "group": group, "choices": choices, "limits": limits}
     return field(default=default, metadata=metadata)
+
+
+def parse_duration(name: str, text: str) -> float:
+    """Return the seconds of a duration such as 2h, 15min, 90s or 1h30min.
+
+    Args:
+        name: Name of the flag, for the message.
+        text: Value of the flag.
+
+    Raises:
+        InputError: `text` is not a duration, or is 0.
+    """
+    match = _DURATION.fullmatch(text.strip().lower().replace(" ", ""))
+    hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
+    total = 3600 * hours + 60 * minutes + seconds
+    if total == 0:
+        raise InputError(
+            f"--{name}: received {text!r}; use hours, minutes or seconds with their unit, such as "
+            "2h, 15min, 90s or 1h30min."
+        )
+    return float(total)
 
 
 class ArgumentParser(argparse.ArgumentParser):

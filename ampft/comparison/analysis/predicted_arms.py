@@ -33,9 +33,9 @@ from ampft.comparison.findings import (
     ArmResult,
     Comparison,
     Difference,
-    Inference,
     RunOutcome,
 )
+from ampft.comparison.inference.cost import Inference
 from ampft.comparison.verdict_text import verdict_texts
 from ampft.metrics.sums import Metric
 

@@ -11,9 +11,9 @@ from ampft.comparison.findings import (
     INFERENCE,
     PREDICTIONS,
     ArmResult,
-    BatchTiming,
     Comparison,
 )
+from ampft.comparison.inference.cost import BatchTiming
 from ampft.text.numbers import NOT_MEASURED, count_range, milliseconds, or_dash
 
 MIB = 2**20
