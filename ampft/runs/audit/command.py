@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from ampft.arguments.flags import ArgumentParser
 from ampft.errors import InputError
-from ampft.runs.manifest import RECORD_NAME, describe_file
+from ampft.files import describe_file
+from ampft.runs.manifest import RECORD_NAME
 
 if TYPE_CHECKING:
     from ampft.runs.audit.findings import Audit

@@ -31,6 +31,11 @@ NEUTRAL: Mapping[str, Any] = {
     "with_tracking": False,
     "auto_micro_batch": False,
     "dataloader_num_workers": 0,
+    "checkpointing_steps": None,
+    "checkpoint_total_limit": None,
+    "async_checkpoints": False,
+    "resume_from_checkpoint": None,
+    "allow_topology_change": False,
     "trust_remote_code": False,
 }
 COMPARED_VERSIONS = ("ampft", "torch", "transformers", "accelerate", "numpy", "tokenizers")
@@ -173,6 +178,12 @@ def _differences(
         pairs["threads"] = (threads, record.topology.cpu_threads)
     else:
         pairs["GPU"] = (", ".join(gpus), ", ".join(map(str, record.hardware.get("gpus") or ())))
+    changed = {name for part in record.resumes for name in (*part.topology, *part.environment)}
+    resumed = [f"the run was resumed with another {inert(name)}" for name in sorted(changed)]
+    return (*resumed, *_unequal(pairs))
+
+
+def _unequal(pairs: Mapping[str, tuple[object, object]]) -> tuple[str, ...]:
     return tuple(
         f"{name} {inert(str(actual or 'none'))} instead of {inert(str(recorded or 'none'))}"
         for name, (actual, recorded) in pairs.items()

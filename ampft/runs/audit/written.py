@@ -20,13 +20,13 @@ from ampft.evaluation.sanity import (
     outcome_warnings,
     validation_warnings,
 )
-from ampft.files import is_inside
+from ampft.files import describe_file, is_inside
 from ampft.machine import versions
 from ampft.runs.audit.findings import DIFFERS, EQUAL, NOT_COMPARED, WITHIN, Check, judged
 from ampft.runs.audit.tolerances import SUM_TOLERANCE
 from ampft.runs.card import model_card
 from ampft.runs.history import read_history
-from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, describe_file, is_result_name
+from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, is_result_name
 from ampft.runs.prepare import Prepared
 from ampft.runs.record import RunRecord, StepIdsHash, hash_is_correct
 from ampft.runs.run import all_metrics
