@@ -124,8 +124,10 @@ def _step_problems(
         yield f"the record plans {steps.total} steps, and its settings {prepared.total_steps}"
     if len(rows) > prepared.total_steps:
         yield f"{len(rows)} steps are more than the planned {prepared.total_steps}"
-    elif len(rows) < prepared.total_steps and prepared.args.early_stopping_patience is None:
-        yield f"{len(rows)} of {prepared.total_steps} steps were made, without early stopping"
+    elif len(rows) < prepared.total_steps and not (
+        prepared.args.early_stopping_patience or prepared.args.max_time
+    ):
+        yield f"{len(rows)} of {prepared.total_steps} steps were made, and nothing ended it early"
 
 
 def _row_problems(rows: Sequence[HistoryRow], prepared: Prepared) -> Iterator[str]:
