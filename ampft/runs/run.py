@@ -39,6 +39,7 @@ from ampft.runs.folder import RunFolder, claim_default_folder
 from ampft.runs.history import History, write_csv
 from ampft.runs.manifest import BEST_NAME, HISTORY_NAME, STAGING_NAME
 from ampft.runs.memory import PeakMemory, device_memory, process_memory
+from ampft.runs.nonfinite import NonfiniteSteps
 from ampft.runs.prepare import Prepared, plan_lines, with_fitting_micro_batches
 from ampft.runs.record import (
     RunRecord,
@@ -73,6 +74,7 @@ class Run:
         initial_record: Record of the run at its start.
         first_step: Measurements of the first step.
         time_limit: Limit on the duration of the training.
+        nonfinite: Handles steps that are not finite.
         retries: Repeats steps that run out of memory, in smaller micro-batches.
         finished: Whether the results are written.
         step_ids: Hash of the example ids of each step.
@@ -86,6 +88,7 @@ class Run:
     initial_record: RunRecord
     first_step: FirstStep
     time_limit: TimeLimit
+    nonfinite: NonfiniteSteps
     retries: OutOfMemoryRetries
     finished: bool = False
     step_ids: StepIdsHash = field(default_factory=StepIdsHash)
@@ -136,7 +139,7 @@ class Run:
             with self.first_step.measured(self.prepared.model, self.prepared.optimizer):
                 yield
         except StepStopped as error:
-            self.record(error.outcome)
+            self._add(error.outcome, ends_run=True)
             raise
         if is_first and self.first_step.executed is not None:
             self._check_executed(self.first_step.executed)
@@ -161,16 +164,29 @@ class Run:
                 torch.clear_autocast_cache()  # because the weights will change
                 return losses
 
+        self.nonfinite.begin_step()
         self.current_batch, losses = self.retries.gradient(compute_with_shared_cache, step_batch)
+        self.nonfinite.losses = losses
         return losses
+
+    @property
+    def may_skip_nonfinite(self) -> bool:
+        """Whether to skip a step that is not finite, without a scaler, instead of stopping."""
+        return self.nonfinite.may_skip
 
     def record(self, outcome: StepOutcome) -> None:
         """Add the current optimizer step to the history."""
-        assert self.current_batch is not None
-        self.step_ids.update(self.current_batch.effective_ids)
-        peak = peak_memory(self.prepared).peak
-        self.history.record(self.current_batch, outcome, None if peak is None else peak / 2**20)
+        self._add(outcome, ends_run=False)
         self.time_limit.poll(self.prepared.accelerator)
+
+    def _add(self, outcome: StepOutcome, *, ends_run: bool) -> None:
+        step_batch = self.current_batch
+        assert step_batch is not None
+        self.step_ids.update(step_batch.effective_ids)
+        alarm = self.nonfinite.add(self.steps + 1, step_batch, outcome, ends_run=ends_run)
+        peak = peak_memory(self.prepared).peak
+        memory = None if peak is None else peak / 2**20
+        self.history.record(step_batch, outcome, memory, alarm=alarm)
 
     def validate(self, model: nn.Module) -> None:
         """Evaluate on the validation split after an epoch, or every `--eval_steps` steps."""
@@ -265,6 +281,7 @@ class Run:
             **loss_warnings(self.history.losses, chance_loss(task)),
             **validation_warnings([part.metrics for part in self.validations.parts]),
             **outcome_warnings(outcome, constant, task),
+            **self.nonfinite.watch.warnings(),
         }
         if EXPLODED in warnings and NOT_BETTER in warnings:
             raise TrainingStopped(warnings[EXPLODED])
@@ -365,6 +382,7 @@ class Run:
             memory=self._memory(),
             validations=tuple(self.validations.parts),
             best=self.validations.best_part(),
+            warnings=self.nonfinite.watch.warnings(),
         )
 
 
@@ -407,6 +425,7 @@ def open_run(prepared: Prepared) -> Iterator[Run]:
             record,
             FirstStep(prepared.precision),
             TimeLimit(args.max_seconds, prepared.started.seconds),
+            NonfiniteSteps(prepared, output_dir, history.write),
             _retries(prepared, history.write),
         )
         with _record_early_stop(run, output_dir):
