@@ -11,6 +11,7 @@ from ampft.arguments.classify import BUILT_IN_DEFAULTS, ClassifyArguments
 from ampft.arguments.flags import from_keywords, parse_duration, parse_flags
 from ampft.errors import InputError, did_you_mean
 from ampft.tasks import TASKS, problem_types
+from ampft.training.checkpoints.interval import parse_interval
 
 
 def parse_classify_arguments(
@@ -103,6 +104,7 @@ def _check_conflicts(arguments: ClassifyArguments) -> None:
                 )
     if arguments.max_time is not None:
         parse_duration("max_time", arguments.max_time)
+    _check_checkpoints(arguments)
     _check_metric(arguments.metric_for_best_model)
 
 
@@ -115,4 +117,30 @@ def _check_metric(name: str | None) -> None:
         raise InputError(
             f"--metric_for_best_model: received {name!r}.{did_you_mean(name, known)} "
             f"Allowed values: {', '.join(dict.fromkeys(known))}."
+        )
+
+
+def _check_checkpoints(arguments: ClassifyArguments) -> None:
+    parse_interval(arguments.checkpointing_steps)
+    for name in ("checkpoint_total_limit", "async_checkpoints"):
+        if getattr(arguments, name) and arguments.checkpointing_steps is None:
+            raise InputError(
+                f"--{name} has no effect without --checkpointing_steps. Add it, or remove the flag."
+            )
+    if arguments.resume_from_checkpoint is None:
+        if arguments.allow_topology_change:
+            raise InputError(
+                "--allow_topology_change has no effect without --resume_from_checkpoint. Add it, "
+                "or remove the flag."
+            )
+        return
+    if arguments.output_dir is None:
+        raise InputError(
+            f"--resume_from_checkpoint {arguments.resume_from_checkpoint}: --output_dir is "
+            "missing. Name the output folder of the run that continues."
+        )
+    if arguments.overwrite_output_dir:
+        raise InputError(
+            "--resume_from_checkpoint and --overwrite_output_dir: the second flag would remove "
+            "the run that the first one continues. Remove one of them."
         )

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from safetensors import SafetensorError
 from torch import Tensor
 
 from ampft.data.steps import StepBatch
@@ -91,7 +90,7 @@ class NonfiniteSteps:
                 start=self.start,
                 losses=self.losses,
             )
-        except (OSError, SafetensorError) as error:  # the run goes on, or says why it stops
+        except OSError as error:  # the run goes on, or says why it stops
             self.write(labelled("saved", f"nothing of step {step}: {error}"))
         else:
             self.write(labelled("saved", f"{folder}: weights, examples and random state"))

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from accelerate.utils import gather_object
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ampft.data.steps import MicroBatch, StepBatch
 from ampft.errors import InputError
-from ampft.files import set_default_permissions, write_text
+from ampft.files import write_text
 from ampft.text.json_io import from_json, json_text, read_json_object
+from ampft.training.checkpoints.tensors import write_tensors
 from ampft.training.step import accumulate_gradient, shared_autocast_cache
 
 if TYPE_CHECKING:
@@ -124,14 +125,14 @@ def save_step(
     folder.mkdir(parents=True, exist_ok=True)
     # torch.compile wraps each module that it compiles in a module of this name.
     named = {name.replace("_orig_mod.", ""): tensor for name, tensor in weights.items()}
-    _write_tensors(folder / MODEL_NAME, named)
+    write_tensors(folder / MODEL_NAME, named)
     tensors: dict[str, Tensor] = {}
     for process, (_, micro_batches, states, values) in enumerate(gathered):
         tensors |= {f"{process}/random/{name}": state for name, state in states.items()}
         tensors[f"{process}/losses"] = values
         for index, batch in enumerate(micro_batches):
             tensors |= {f"{process}/{index}/{name}": value for name, value in batch.items()}
-    _write_tensors(folder / BATCH_NAME, tensors)
+    write_tensors(folder / BATCH_NAME, tensors)
     saved = SavedStep(
         step=step,
         epoch=step_batch.epoch,
@@ -252,9 +253,3 @@ def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor
         for name, tensor in tensors.items()
         if name.startswith(prefix)
     }
-
-
-def _write_tensors(path: Path, tensors: Mapping[str, Any]) -> None:
-    # Copies, because tensors that share memory cannot be saved together.
-    save_file({name: tensor.clone().contiguous() for name, tensor in tensors.items()}, path)
-    set_default_permissions(path)

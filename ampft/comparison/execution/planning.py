@@ -29,7 +29,7 @@ from ampft.comparison.execution.plan import (
 from ampft.errors import InputError
 from ampft.files import nearest_existing, temporary_folder
 from ampft.runs.folder import LOCK_NAME, check_creatable
-from ampft.runs.record import redact_secrets
+from ampft.runs.redaction import redact_secrets
 from ampft.text.escaping import inert
 from ampft.text.json_io import from_json, json_values
 from ampft.text.numbers import approximate_duration, counted, in_epochs
