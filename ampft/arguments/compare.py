@@ -97,6 +97,8 @@ class CompareCommand:
         classify_argv: Command line arguments after `--`, for classify.py.
         classify: Settings of classify.py, parsed from `classify_argv`.
         notes: Notes to print.
+        started: Time at which the command began, in seconds since the epoch; None for the start
+            of the process.
     """
 
     modes: tuple[str, ...] | None
@@ -111,6 +113,7 @@ class CompareCommand:
     classify_argv: tuple[str, ...]
     classify: ClassifyArguments
     notes: tuple[str, ...] = ()
+    started: float | None = None
 
 
 def parse_compare_arguments(
