@@ -49,7 +49,14 @@ def _run(argv: Sequence[str]) -> None:
         _run_comparison(argv[1:])
         return
     args = _parser().parse_args(argv)
-    {"env": _env, "predict": _predict, "report": _report, "compare": _compare}[args.command](args)
+    commands = {
+        "env": _env,
+        "predict": _predict,
+        "report": _report,
+        "compare": _compare,
+        "checkpoint": _checkpoint,
+    }
+    commands[args.command](args)
 
 
 def _parser() -> ArgumentParser:
@@ -106,6 +113,14 @@ def _parser() -> ArgumentParser:
     report = commands.add_parser("report", help="print the report of a run or a comparison")
     report.add_argument("run", metavar="RUN", help="output folder of a run or of a comparison")
     _add_compare(commands)
+    checkpoint = commands.add_parser("checkpoint", help="list or verify the checkpoints of a run")
+    checkpoint.add_argument(
+        "action",
+        metavar="list|verify",
+        choices=("list", "verify"),
+        help="list them by their manifests, or check the SHA-256 of every file",
+    )
+    checkpoint.add_argument("path", metavar="PATH", help="output folder of a run, or a checkpoint")
     return parser
 
 
@@ -215,6 +230,15 @@ def _predict(args: argparse.Namespace) -> None:
         batch_size=args.batch_size,
         mixed_precision=args.mixed_precision,
     )
+
+
+def _checkpoint(args: argparse.Namespace) -> None:
+    from pathlib import Path
+
+    from ampft.runs.checkpoint_command import list_checkpoints, verify_checkpoints
+
+    show = list_checkpoints if args.action == "list" else verify_checkpoints
+    print(inert_lines(show(Path(args.path))))
 
 
 def _report(args: argparse.Namespace) -> None:
