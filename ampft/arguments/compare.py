@@ -131,6 +131,8 @@ class CompareCommand:
         classify: Settings of classify.py, parsed from `classify_argv`.
         notes: Notes to print.
         arms: Settings of the arms, the baseline first; empty if the arms are precisions.
+        started: Time at which the command began, in seconds since the epoch; None for the start
+            of the process.
     """
 
     modes: tuple[str, ...] | None
@@ -146,6 +148,7 @@ class CompareCommand:
     classify: ClassifyArguments
     notes: tuple[str, ...] = ()
     arms: tuple[ArmSettings, ...] = ()
+    started: float | None = None
 
 
 def parse_compare_arguments(

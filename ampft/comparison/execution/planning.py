@@ -64,7 +64,7 @@ def plan_comparison(command: CompareCommand) -> tuple[Path, Plan]:
     arms = planned_arms(modes, command.arms, placebo=command.placebo)
     estimates = {name: each.estimate for name, each in trials.items()} if command.arms else {}
     runs = interleaved(arms, range(command.seed_counts[-1]))
-    budget = None if command.budget is None else command.budget - process_seconds()
+    budget = None if command.budget is None else command.budget - command_seconds(command)
     expected = [
         ExpectedRun(estimates.get(run.arm.name, trial.estimate), run.arm.mode) for run in runs
     ]
@@ -131,9 +131,10 @@ def requested_fields(command: CompareCommand) -> dict[str, Any]:
     }
 
 
-def process_seconds() -> float:
-    """Return the seconds since this process started, including its imports."""
-    return time.time() - psutil.Process().create_time()
+def command_seconds(command: CompareCommand) -> float:
+    """Return the seconds since the command began: by default with the process, and its imports."""
+    began = command.started
+    return time.time() - (psutil.Process().create_time() if began is None else began)
 
 
 def plan_lines(folder: Path, plan: Plan, todo: tuple[PlannedRun, ...]) -> str:
