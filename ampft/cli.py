@@ -104,16 +104,31 @@ def _parser() -> ArgumentParser:
 def _add_compare(commands: argparse._SubParsersAction[ArgumentParser]) -> None:
     compare = commands.add_parser(
         "compare",
-        help="train in several precisions and compare them, or compare runs that differ only in "
-        "precision",
+        help="train in several precisions and compare them, or compare runs that differ in "
+        "precision or in other settings",
         epilog="To train and compare: ampft compare --modes fp32,bf16 -- --train_file FILE. "
         "Its settings: ampft compare --modes fp32,bf16 --help",
     )
     compare.add_argument(
         "runs",
         metavar="RUN",
+        nargs="*",
+        help="output folders of runs or of a comparison; all arms need runs with the same seeds",
+    )
+    compare.add_argument(
+        "--predictions",
+        metavar="FILE",
         nargs="+",
-        help="output folders of runs or of a comparison; all modes need runs with the same seeds",
+        help="instead of runs, tables of predictions from any framework (CSV, TSV, JSON, JSON "
+        "Lines or Parquet) with the columns id, label, and prediction, probabilities (an object "
+        "by class) or one probability_CLASS per class; text and group are optional. Arm and seed "
+        "come from columns arm and seed, from names like ARM-seed1.csv, or from ARM:SEED=FILE",
+    )
+    compare.add_argument(
+        "--label_names",
+        metavar="a,b",
+        help="with --predictions, all classes (default: those that occur as labels or have "
+        "probabilities)",
     )
     compare.add_argument(
         "--metric",
@@ -130,8 +145,15 @@ def _add_compare(commands: argparse._SubParsersAction[ArgumentParser]) -> None:
     )
     compare.add_argument(
         "--baseline",
-        metavar="MODE",
-        help="mode that all others are compared with (default: fp32)",
+        metavar="NAME",
+        help="arm that all others are compared with (default: fp32 if the arms are precisions, "
+        "otherwise the arm of the first RUN; with --predictions, the first arm)",
+    )
+    compare.add_argument(
+        "--by",
+        metavar="a[,b]",
+        help="settings that distinguish the arms, such as learning_rate (default: the precision if "
+        "the runs have several, otherwise all settings in which they differ)",
     )
     compare.add_argument(
         "--output_dir",
@@ -230,7 +252,10 @@ def _compare(args: argparse.Namespace) -> None:
 
     if args.output_dir is not None:
         _refuse_results(Path(args.output_dir))
-    comparison = _compare_runs(args, [Path(run) for run in args.runs])
+    if args.predictions:
+        comparison = _compare_tables(args)
+    else:
+        comparison = _compare_runs(args, [Path(run) for run in args.runs])
     print(inert_lines(terminal_text(comparison)), end="")
     if args.output_dir is None:
         print("\nAdd --output_dir DIR to write comparison.html, comparison.md and comparison.json.")
@@ -241,14 +266,46 @@ def _compare(args: argparse.Namespace) -> None:
     print(f"\nwrote {args.output_dir}: comparison.html, comparison.md, comparison.json")
 
 
+def _compare_tables(args: argparse.Namespace) -> Comparison:
+    """Compare tables of predictions."""
+    from ampft.comparison.analysis.foreign_predictions import compare_tables
+
+    if args.runs:
+        raise InputError(
+            f"--predictions and RUN {args.runs[0]}: a comparison reads either tables or runs. Name "
+            "only one kind."
+        )
+    names = args.label_names
+    return compare_tables(
+        args.predictions,
+        metric=args.metric,
+        margin=_margin(args),
+        baseline=args.baseline,
+        label_names=None if names is None else [name.strip() for name in names.split(",")],
+    )
+
+
+def _margin(args: argparse.Namespace) -> float:
+    """Return the margin as a fraction."""
+    return (1.0 if args.margin is None else float(args.margin)) / 100
+
+
 def _compare_runs(args: argparse.Namespace, folders: list[Path]) -> Comparison:
     """Compare runs. A single folder with a plan is compared as planned."""
+    if not folders:
+        raise InputError(
+            "compare: RUN is missing. Name folders of runs, or tables with --predictions FILE."
+        )
     from ampft.comparison.execution.plan import read_plan
 
     plan = read_plan(folders[0]) if len(folders) == 1 else None
     if plan is not None:
         from ampft.comparison.execution.folder import compare_planned_runs
 
+        if args.by is not None:
+            raise InputError(
+                f"--by {args.by}: {folders[0]} holds a plan, which names the arms. Remove the flag."
+            )
         requested = {"metric": args.metric, "margin": args.margin, "baseline": args.baseline}
         return compare_planned_runs(folders[0], plan, **requested)
     from ampft.comparison.analysis.compare import compare_folders
@@ -256,9 +313,15 @@ def _compare_runs(args: argparse.Namespace, folders: list[Path]) -> Comparison:
     return compare_folders(
         folders,
         metric=args.metric,
-        margin=(1.0 if args.margin is None else args.margin) / 100,
-        baseline=BASELINE if args.baseline is None else args.baseline,
+        margin=_margin(args),
+        baseline=args.baseline,
+        by=_names(args.by),
     )
+
+
+def _names(text: str | None) -> list[str]:
+    """Return the names of settings in a comma-separated list."""
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 
 def _refuse_results(folder: Path) -> None:

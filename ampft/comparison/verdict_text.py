@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ampft.comparison.findings import ArmResult, Comparison, Difference
+from ampft.comparison.findings import TRAINING, ArmResult, Comparison, Difference
 from ampft.comparison.statistics.interval import MIN_SEEDS
 from ampft.comparison.statistics.power import MAX_SEEDS
 from ampft.text.numbers import (
@@ -50,8 +50,11 @@ def verdict_text(comparison: Comparison, arm: ArmResult) -> str:
         difference = difference_text(comparison, arm.difference)
         metric = f"{difference}: {decision_text(comparison, arm.difference)}"
     changed = changed_predictions(comparison, arm)
+    cost = ""
+    if comparison.kind == TRAINING:
+        cost = cost_text(arm, comparison.baseline, placebo_speed=unreliable_speed(comparison))
     sentences = [
-        cost_text(arm, comparison.baseline, placebo_speed=unreliable_speed(comparison)),
+        cost,
         f"{metric}.",
         f"{changed}." if changed else "",
         margin_text(comparison, arm.difference),

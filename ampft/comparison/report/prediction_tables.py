@@ -68,7 +68,10 @@ def changed(comparison: Comparison) -> Iterator[Table]:
                         f"{each.example_id}",
                         *(Name(each.label), Name(each.baseline), Name(each.arm)),
                         Name(each.text) if each.text else "",
-                        *(percent(each.baseline_confidence), percent(each.arm_confidence)),
+                        *(
+                            or_dash(each.baseline_confidence, percent),
+                            or_dash(each.arm_confidence, percent),
+                        ),
                         f"{each.seeds}",
                     )
                     for each in flips.examples

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from ampft.comparison.findings import ArmResult, Comparison
+from ampft.comparison.findings import INFERENCE, UNKNOWN, ArmResult, Comparison
+from ampft.comparison.report.costs import cost_columns, mebibytes, speed_up, step_time
 from ampft.text.numbers import (
     NOT_MEASURED,
     PLUS_MINUS,
-    count_range,
     duration,
     level,
     mean_count,
-    milliseconds,
     or_dash,
     p_value,
     percent,
     seed_list,
 )
 from ampft.text.tables import Cell, Name, Quote, Table
-
-MIB = 2**20
 
 
 def without_incomplete_medians(comparison: Comparison) -> Comparison:
@@ -79,22 +75,43 @@ def modes(comparison: Comparison) -> Table:
     base = comparison.baseline.name
     placebo = ""
     if any(arm.is_placebo for arm in comparison.arms):
-        placebo = (
-            f" The placebo is {base} trained again from initial weights changed by one unit in the "
-            "last place."
-        )
+        placebo = f" {placebo_text(comparison)}"
+    costs = cost_columns(comparison)
+    ratios = " and speed-up are" if costs else " are"
+    deviation = f"{PLUS_MINUS} is the standard deviation over seeds. "
     return Table(
         title=scope(comparison),
         header=(
             *(comparison.noun, "execution", "verdict", comparison.units.heading),
             f"difference{comparison.units.difference_suffix}{interval}",
             f"changed predictions, of {comparison.examples:,}",
-            *("speed-up", "step, ms", "peak memory, MiB", "skipped steps"),
+            *(column.heading for column in costs),
         ),
-        rows=[(Name(arm.name), *_mode_cells(comparison, arm)) for arm in comparison.arms],
-        note=f"{PLUS_MINUS} is the standard deviation over seeds. Changed predictions and speed-up "
-        f"are relative to {base}.{placebo}",
+        rows=[
+            (
+                Name(arm.name),
+                *_mode_cells(comparison, arm),
+                *(column.cell(arm) for column in costs),
+            )
+            for arm in comparison.arms
+        ],
+        note=deviation * (len(comparison.seeds) > 1)
+        + f"Changed predictions{ratios} relative to {base}.{placebo}",
         left=3,
+    )
+
+
+def placebo_text(comparison: Comparison) -> str:
+    """Return one sentence on what the placebo is."""
+    base = comparison.baseline.name
+    if comparison.kind == INFERENCE:
+        return (
+            f"The placebo is {base} again, in batches of another size, which changes only the "
+            "order of its sums."
+        )
+    return (
+        f"The placebo is {base} trained again from initial weights changed by one unit in the "
+        "last place."
     )
 
 
@@ -103,15 +120,11 @@ def _mode_cells(comparison: Comparison, arm: ArmResult) -> tuple[Cell, ...]:
     verdict = arm.difference.verdict if arm.difference is not None else None
     unchanged = "" if is_baseline else NOT_MEASURED
     return (
-        Quote(arm.execution),
+        Quote(arm.execution) if arm.execution != UNKNOWN else "",
         (verdict or "") if arm.status == "complete" else Quote(arm.status_words),
         _metric(comparison, arm),
         _difference(comparison, arm),
         unchanged if arm.flips is None else mean_count(arm.flips.mean),
-        _ratio(comparison, arm),
-        _step(arm),
-        _mebibytes(arm.memory.peak if arm.memory else None),
-        count_range(arm.skipped_steps),
     )
 
 
@@ -138,24 +151,6 @@ def _difference(comparison: Comparison, arm: ArmResult) -> str:
     if values is None or base is None:
         return NOT_MEASURED
     return f"{units.difference(values.mean - base.mean)} (no CI)"
-
-
-def _ratio(comparison: Comparison, arm: ArmResult) -> str:
-    """Return the speed-up over the baseline; "-" if not ranked, empty for the baseline."""
-    if arm is comparison.baseline:
-        return ""
-    return or_dash(arm.speed.ratio if arm.speed else None, "{:.2f}".format)
-
-
-def _step(arm: ArmResult) -> str:
-    """Return the median of the median step times of the runs, in milliseconds."""
-    if arm.speed is None or not arm.speed.step_seconds:
-        return NOT_MEASURED
-    return milliseconds(statistics.median(arm.speed.step_seconds))
-
-
-def _mebibytes(size: int | None) -> str:
-    return or_dash(size, lambda size: f"{size / MIB:,.0f}")
 
 
 def executed(comparison: Comparison) -> tuple[str, ...]:
@@ -285,8 +280,8 @@ def speed(comparison: Comparison) -> Table | None:
         rows=[
             (
                 Name(arm.name),
-                _step(arm),
-                _ratio(comparison, arm),
+                step_time(arm),
+                speed_up(comparison, arm),
                 "" if each.ratio_spread is None else "{:.2f} to {:.2f}".format(*each.ratio_spread),
                 *([or_dash(each.ratio_to_tf32, "{:.2f}".format)] * has_tf32),
                 or_dash(each.tokens_per_second, "{:,.0f}".format),
@@ -322,10 +317,10 @@ def memory(comparison: Comparison) -> Table | None:
         rows=[
             (
                 Name(arm.name),
-                _mebibytes(each.peak),
+                mebibytes(each.peak),
                 "" if each.ratio is None else percent(each.ratio),
-                *map(_mebibytes, (each.baseline, each.weights, each.gradients)),
-                *map(_mebibytes, (each.optimizer_state, each.activations, each.rest)),
+                *map(mebibytes, (each.baseline, each.weights, each.gradients)),
+                *map(mebibytes, (each.optimizer_state, each.activations, each.rest)),
             )
             for arm, each in measured
         ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ampft.comparison.answer import answer_text
 from ampft.comparison.findings import Comparison
+from ampft.comparison.report.costs import cost_columns
 from ampft.comparison.report.tables import modes, scope, settings, without_incomplete_medians
 from ampft.comparison.verdict_text import verdict_texts
 from ampft.text.escaping import display_width, inert
@@ -48,8 +49,8 @@ def mode_table(comparison: Comparison) -> str:
     headings = [
         *(("", comparison.noun), ("", ""), (units.title, "%" if units.is_share else "")),
         (f"difference{units.difference_suffix}", interval),
-        *(("changed", f"of {comparison.examples:,}"), ("speed-", "up"), ("step", "ms")),
-        *(("peak", "MiB"), ("skipped", "steps")),
+        ("changed", f"of {comparison.examples:,}"),
+        *(column.short for column in cost_columns(comparison)),
     ]
     upper, lower = zip(*headings, strict=True)
     rows: list[tuple[Cell, ...]] = [lower]
