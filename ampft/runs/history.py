@@ -104,7 +104,14 @@ class History:
         """Restart the timing of the current step, for example after an evaluation."""
         self._started = time.perf_counter()
 
-    def record(self, step_batch: StepBatch, outcome: StepOutcome, memory: float | None) -> None:
+    def record(
+        self,
+        step_batch: StepBatch,
+        outcome: StepOutcome,
+        memory: float | None,
+        *,
+        alarm: bool = False,
+    ) -> None:
         """Add an optimizer step.
 
         Args:
@@ -112,6 +119,7 @@ class History:
             outcome: Outcome of the step. Copying its values from the device has synchronized it,
                 so that the measured time is that of the whole step.
             memory: Peak memory so far in MiB; None if unknown.
+            alarm: Whether the loss scale has fallen too often without rising.
         """
         now = time.perf_counter()
         duration = now - self._started
@@ -125,7 +133,7 @@ class History:
             self.losses.append(outcome.loss)
         if outcome.lost_updates is not None:
             self.lost_update_shares.append(outcome.lost_updates)
-        row = self._row(step_batch, outcome, duration, memory)
+        row = {**self._row(step_batch, outcome, duration, memory), "alarm": alarm}
         if self._file:
             line = (json.dumps(_nonfinite_as_text(row)) + "\n").encode()
             write(self._file, line)
