@@ -198,9 +198,11 @@ def _train(argv: Sequence[str]) -> None:
 
 
 def _run_comparison(argv: Sequence[str]) -> None:
-    from ampft.arguments import parse_compare_arguments
+    from ampft.arguments import parse_compare_arguments, parse_compare_arms_arguments
 
-    command = parse_compare_arguments(argv, program="ampft compare", trainer="ampft train")
+    has_arms = any(argument.split("=")[0] == "--arm" for argument in argv)
+    parse = parse_compare_arms_arguments if has_arms else parse_compare_arguments
+    command = parse(argv, program="ampft compare", trainer="ampft train")
     from ampft.comparison.execution.compare import compare
     from ampft.comparison.report.files import next_step_line
 

@@ -64,6 +64,8 @@ def read_report(folder: Path, record: RunRecord) -> Report | None:
         InputError: The file is not the report of this run.
     """
     path = folder / REPORT_NAME
+    if record.status != "finished" and not path.exists():  # ended before it was published
+        return None
     check_files(folder, record.files, [REPORT_NAME])
     if not path.exists():
         return None
