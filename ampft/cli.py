@@ -1,4 +1,4 @@
-"""The command `ampft`: `train`, `predict`, `report`, `compare`, `yardstick`, `env`."""
+"""The command `ampft`: `train`, `predict`, `report`, `audit`, `compare`, `yardstick`, `env`."""
 
 from __future__ import annotations
 
@@ -37,6 +37,11 @@ def _run(argv: Sequence[str]) -> None:
 
         yardstick(argv[1:])
         return
+    if argv[:1] == ["audit"]:
+        from ampft.runs.audit.command import main as audit
+
+        audit(argv[1:])
+        return
     if argv[:1] == ["train"]:
         _train(argv[1:])
         return
@@ -44,7 +49,14 @@ def _run(argv: Sequence[str]) -> None:
         _run_comparison(argv[1:])
         return
     args = _parser().parse_args(argv)
-    {"env": _env, "predict": _predict, "report": _report, "compare": _compare}[args.command](args)
+    commands = {
+        "env": _env,
+        "predict": _predict,
+        "report": _report,
+        "compare": _compare,
+        "checkpoint": _checkpoint,
+    }
+    commands[args.command](args)
 
 
 def _parser() -> ArgumentParser:
@@ -95,17 +107,28 @@ def _parser() -> ArgumentParser:
     commands.add_parser(
         "yardstick", help="measure the gradient error of each precision relative to batch noise"
     )
+    commands.add_parser(
+        "audit", help="repeat a run from its record, and confirm or refute what it states"
+    )
     report = commands.add_parser("report", help="print the report of a run or a comparison")
     report.add_argument("run", metavar="RUN", help="output folder of a run or of a comparison")
     _add_compare(commands)
+    checkpoint = commands.add_parser("checkpoint", help="list or verify the checkpoints of a run")
+    checkpoint.add_argument(
+        "action",
+        metavar="list|verify",
+        choices=("list", "verify"),
+        help="list them by their manifests, or check the SHA-256 of every file",
+    )
+    checkpoint.add_argument("path", metavar="PATH", help="output folder of a run, or a checkpoint")
     return parser
 
 
 def _add_compare(commands: argparse._SubParsersAction[ArgumentParser]) -> None:
     compare = commands.add_parser(
         "compare",
-        help="train in several precisions and compare them, or compare runs that differ only in "
-        "precision",
+        help="train in several precisions and compare them, or compare runs that differ in "
+        "precision or in other settings",
         epilog="To train and compare: ampft compare --modes fp32,bf16 -- --train_file FILE. "
         "Its settings: ampft compare --modes fp32,bf16 --help",
     )
@@ -113,7 +136,7 @@ def _add_compare(commands: argparse._SubParsersAction[ArgumentParser]) -> None:
         "runs",
         metavar="RUN",
         nargs="*",
-        help="output folders of runs or of a comparison; all modes need runs with the same seeds",
+        help="output folders of runs or of a comparison; all arms need runs with the same seeds",
     )
     compare.add_argument(
         "--predictions",
@@ -145,9 +168,15 @@ def _add_compare(commands: argparse._SubParsersAction[ArgumentParser]) -> None:
     )
     compare.add_argument(
         "--baseline",
-        metavar="MODE",
-        help="mode or arm that all others are compared with (default: fp32; with --predictions, "
-        "the first arm)",
+        metavar="NAME",
+        help="arm that all others are compared with (default: fp32 if the arms are precisions, "
+        "otherwise the arm of the first RUN; with --predictions, the first arm)",
+    )
+    compare.add_argument(
+        "--by",
+        metavar="a[,b]",
+        help="settings that distinguish the arms, such as learning_rate (default: the precision if "
+        "the runs have several, otherwise all settings in which they differ)",
     )
     compare.add_argument(
         "--output_dir",
@@ -169,9 +198,11 @@ def _train(argv: Sequence[str]) -> None:
 
 
 def _run_comparison(argv: Sequence[str]) -> None:
-    from ampft.arguments import parse_compare_arguments
+    from ampft.arguments import parse_compare_arguments, parse_compare_arms_arguments
 
-    command = parse_compare_arguments(argv, program="ampft compare", trainer="ampft train")
+    has_arms = any(argument.split("=")[0] == "--arm" for argument in argv)
+    parse = parse_compare_arms_arguments if has_arms else parse_compare_arguments
+    command = parse(argv, program="ampft compare", trainer="ampft train")
     from ampft.comparison.execution.compare import compare
     from ampft.comparison.report.files import next_step_line
 
@@ -201,6 +232,15 @@ def _predict(args: argparse.Namespace) -> None:
         batch_size=args.batch_size,
         mixed_precision=args.mixed_precision,
     )
+
+
+def _checkpoint(args: argparse.Namespace) -> None:
+    from pathlib import Path
+
+    from ampft.runs.checkpoint_command import list_checkpoints, verify_checkpoints
+
+    show = list_checkpoints if args.action == "list" else verify_checkpoints
+    print(inert_lines(show(Path(args.path))))
 
 
 def _report(args: argparse.Namespace) -> None:
@@ -296,6 +336,10 @@ def _compare_runs(args: argparse.Namespace, folders: list[Path]) -> Comparison:
     if plan is not None:
         from ampft.comparison.execution.folder import compare_planned_runs
 
+        if args.by is not None:
+            raise InputError(
+                f"--by {args.by}: {folders[0]} holds a plan, which names the arms. Remove the flag."
+            )
         requested = {"metric": args.metric, "margin": args.margin, "baseline": args.baseline}
         return compare_planned_runs(folders[0], plan, **requested)
     from ampft.comparison.analysis.compare import compare_folders
@@ -304,8 +348,14 @@ def _compare_runs(args: argparse.Namespace, folders: list[Path]) -> Comparison:
         folders,
         metric=args.metric,
         margin=_margin(args),
-        baseline=BASELINE if args.baseline is None else args.baseline,
+        baseline=args.baseline,
+        by=_names(args.by),
     )
+
+
+def _names(text: str | None) -> list[str]:
+    """Return the names of settings in a comma-separated list."""
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 
 def _refuse_results(folder: Path) -> None:

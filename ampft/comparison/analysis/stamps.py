@@ -8,7 +8,7 @@ from ampft.comparison.analysis.comparability import difference_stamps
 from ampft.comparison.analysis.cost import speed
 from ampft.comparison.analysis.loading import RunGroup
 from ampft.comparison.analysis.run_predictions import Cases
-from ampft.comparison.findings import PlanFacts, is_reliable_speed
+from ampft.comparison.findings import PRECISION, PlanFacts, is_reliable_speed
 from ampft.comparison.statistics.interval import MIN_SEEDS
 from ampft.text.escaping import inert
 from ampft.text.numbers import ratio_text
@@ -20,23 +20,27 @@ UNPLANNED = (
 MAX_SCREENING_SEEDS = 4  # with so few, an interval rarely fits inside a margin
 
 
-def all_stamps(groups: Sequence[RunGroup], plan: PlanFacts) -> tuple[str, ...]:
+def all_stamps(
+    groups: Sequence[RunGroup], plan: PlanFacts, varied: Sequence[str] = (PRECISION,)
+) -> tuple[str, ...]:
     """Return the stamps, the most serious first.
 
     Args:
         groups: Runs of each arm, the baseline first.
         plan: Facts about all runs together.
+        varied: Names of the settings that distinguish the arms.
 
     Raises:
         InputError: The runs cannot be compared.
     """
-    differences = difference_stamps(groups)
+    differences = difference_stamps(groups, varied)
     return (
         *_training_stamps(groups),
         *_seed_stamps(groups),
         *_speed_stamps(groups),
         *_selection_stamps(groups),
         *differences,
+        *_resume_stamps(groups),
         *_plan_stamps(plan),
     )
 
@@ -50,6 +54,29 @@ def _training_stamps(groups: Sequence[RunGroup]) -> Iterator[str]:
         yield (
             f"not trained well: {len(suspect)} of {len(runs)} runs ended with a warning, such as "
             f"{inert(group.name)} with seed {run.seed}: {warning.rstrip('.')}"
+        )
+
+
+def _resume_stamps(groups: Sequence[RunGroup]) -> Iterator[str]:
+    """Yield a stamp about runs that continued from a checkpoint under other conditions."""
+    changed = [
+        (group, run, {**part.topology, **part.environment})
+        for group in groups
+        for run in group.runs
+        for part in run.record.resumes
+        if part.topology or part.environment
+    ]
+    if changed:
+        group, run, changes = changed[0]
+        listed = ", ".join(
+            f"{inert(name)} {inert(str(before))}, then {inert(str(now))}"
+            for name, (before, now) in changes.items()
+        )
+        others = len({id(run) for _, run, _ in changed}) - 1
+        rest = f"; {others} more run{'s' * (others > 1)} changed" if others else ""
+        yield (
+            f"changed during a run: {inert(group.name)} with seed {run.seed} was resumed under "
+            f"other conditions ({listed}{rest}); the examples are the same, but not the rounding"
         )
 
 
