@@ -1,10 +1,11 @@
 """Write docstrings.csv for the tutorial: descriptions of Python functions, and their packages."""
 
 import csv
+from pathlib import Path
 
 from ampft.data.sources.stdlib import load_stdlib
 
-with open("docstrings.csv", "w", encoding="utf-8", newline="") as file:
+with Path("docstrings.csv").open("w", encoding="utf-8", newline="") as file:
     rows = csv.writer(file)
     rows.writerow(["text", "label"])
     for split in load_stdlib().values():

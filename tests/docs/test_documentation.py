@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 import shlex
 import shutil
@@ -14,6 +15,10 @@ import pytest
 from running import BIN, REPOSITORY, call_here, clean_environment, rows, succeeded, write_csv
 
 from ampft.arguments import ClassifyArguments, parse_compare_arguments
+from ampft.arguments.compare import is_comparison_to_run
+from ampft.arguments.compare_arms import parse_compare_arms_arguments
+from ampft.cli import _parser
+from ampft.data.sources.stdlib import CLASSES
 from ampft.precision.modes import MODES
 
 PAGES = sorted(
@@ -31,7 +36,9 @@ AMPFT = BIN / "ampft"
 def commands_of(page: str) -> list[str]:
     """Return the commands in the code blocks of a page, with continued lines joined."""
     text = (REPOSITORY / page).read_text(encoding="utf-8")
-    blocks = re.findall(r"^```(?:bash)?\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    pieces = re.split(r"^ *```(.*)\n", text, flags=re.MULTILINE)  # text, language, block, "", ...
+    blocks = [block for language, block in zip(pieces[1::4], pieces[2::4], strict=True)
+              if language in ("", "bash")]  # fmt: skip
     lines = "".join(blocks).replace("\\\n", " ").splitlines()
     plain = (re.sub(r"^([A-Z_]+=\S+ +)+", "", line.strip()) for line in lines)
     return [shlex.join(shlex.split(line, comments=True)) for line in plain if is_ours(line)]
@@ -53,17 +60,25 @@ def trainings() -> list[str]:
     return sorted({*recipes, *starting_with("ampft train")})
 
 
+RUN_IN_PROCESS = (
+    "ampft env", "ampft predict", "ampft report", "ampft yardstick", "ampft audit",
+    "ampft checkpoint",
+)  # fmt: skip
+
+
 def test_commands_were_found():
     assert len(COMMANDS) >= 20
     assert {"README.md", "docs/tutorial.md", "docs/guide.md"} <= set(COMMANDS.values())
     known = {
         *trainings(),
         *starting_with(
-            "ampft env", "ampft predict", "ampft report", "ampft yardstick", "ampft compare",
-            "python recipes/compare_precision.py", "python recipes/plain_loop.py",
+            *RUN_IN_PROCESS,
+            "ampft compare",
+            "python recipes/compare",
+            "python recipes/plain_loop.py",
             "python recipes/by_feature/",
         ),
-    }  # fmt: skip
+    }
     assert set(COMMANDS) == known, "a test is missing for these commands"
 
 
@@ -76,7 +91,7 @@ def reader(tmp_path_factory, tiny_bert) -> Path:
         write_reviews(folder / name)
     trained = folder / "runs" / "trained"
     train(["--train_file", "reviews.csv"], folder, tiny_bert, trained)
-    for command in starting_with("ampft predict", "ampft report"):
+    for command in starting_with(*RUN_IN_PROCESS):
         for word in shlex.split(command):
             if word.startswith("runs/") and not (folder / word).exists():
                 shutil.copytree(trained, folder / word)
@@ -116,9 +131,7 @@ def test_a_training_command_trains(command, reader, tiny_bert, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "command", starting_with("ampft env", "ampft predict", "ampft report", "ampft yardstick")
-)
+@pytest.mark.parametrize("command", starting_with(*RUN_IN_PROCESS))
 def test_a_command_of_ampft_runs(command, reader, tiny_bert):
     words = shlex.split(command)[1:]
     if words[0] == "yardstick":
@@ -128,11 +141,17 @@ def test_a_command_of_ampft_runs(command, reader, tiny_bert):
     assert succeeded(call_here(AMPFT, *words, cwd=reader)).stdout
 
 
-@pytest.mark.parametrize("command", starting_with("python recipes/compare_precision.py"))
+@pytest.mark.parametrize("command", starting_with("ampft compare", "python recipes/compare"))
 def test_a_comparison_is_understood(command, reader, monkeypatch):
-    """Whole comparisons are run by the tests of the recipe."""
+    """Whole comparisons are run by the tests of the recipes and of the analysis."""
     monkeypatch.chdir(reader)
-    assert parse_compare_arguments(shlex.split(command)[2:]).compare.seeds
+    words = shlex.split(command)[2:]
+    if "--arm" in words:
+        assert len(parse_compare_arms_arguments(words).arms) >= 2
+    elif command.startswith("python") or is_comparison_to_run(words):
+        assert len(parse_compare_arguments(words).seed_counts) >= 1
+    else:
+        assert _parser().parse_args(["compare", *words]).command == "compare"
 
 
 @pytest.mark.parametrize(
@@ -143,6 +162,15 @@ def test_a_loop_exists(command):
     script, mode = shlex.split(command)[1:]
     assert (REPOSITORY / script).exists()
     assert mode in MODES
+
+
+def test_the_data_of_the_tutorial_are_written(tmp_path):
+    succeeded(call_here(REPOSITORY / "docs" / "make_csv.py", cwd=tmp_path))
+    with (tmp_path / "docstrings.csv").open(encoding="utf-8", newline="") as file:
+        header, *table = csv.reader(file)
+    assert header == ["text", "label"]
+    assert len(table) > 2000
+    assert {label for _, label in table} == set(CLASSES)
 
 
 @pytest.mark.slow
