@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from accelerate.utils import DistributedType, set_seed
+from accelerate.utils import set_seed
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -34,6 +34,7 @@ from ampft.precision.accelerator import (
 )
 from ampft.precision.executed import check_storage, dtype_name
 from ampft.precision.resolve import Precision, requested_mode, resolve
+from ampft.precision.sharding import prepare_training_objects
 from ampft.runs.folder import choose_folder
 from ampft.tasks.task import Task, make_task
 from ampft.text.numbers import counted, in_epochs
@@ -191,7 +192,7 @@ def prepare_training(
     total_steps = args.max_train_steps or args.num_train_epochs * len(step_batches)
     optimizer = make_optimizer(loaded.model, args.optimizer_settings(), precision)
     schedule = make_schedule(optimizer, total_steps, args.schedule_settings())
-    model, optimizer = accelerator.prepare(loaded.model, optimizer)
+    model, optimizer = prepare_training_objects(accelerator, loaded.model, optimizer)
     return Prepared(
         started=started,
         args=args,
@@ -261,12 +262,7 @@ def check_prepared(prepared: Prepared) -> None:
     if args.baseline:
         check_baseline(data)
     if args.evaluate_fp32:
-        check_float32_possible(accelerator, prepared.precision)
-    if args.perturb_initial_weights and accelerator.distributed_type == DistributedType.FSDP:
-        raise InputError(
-            "--perturb_initial_weights: FSDP shards the weights, so each process would perturb "
-            "only its own shard. Compare without FSDP."
-        )
+        check_float32_possible(prepared.precision)
 
 
 def _check_model_runs(prepared: Prepared) -> None:

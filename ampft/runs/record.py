@@ -223,7 +223,7 @@ def initial_record(prepared: Prepared) -> RunRecord:
         ),
         model=ModelPart(
             name=prepared.loaded.name,
-            architecture=type(model).__name__,
+            architecture=type(model).__name__.removeprefix("FSDP"),  # which changes the class
             parameters=sum(p.numel() for p in parameters),
             trainable_parameters=sum(p.numel() for p in parameters if p.requires_grad),
             initial_weights_sha256=prepared.loaded.float32_sha256,

@@ -12,6 +12,8 @@ from torch import nn
 
 from ampft.files import set_default_permissions
 from ampft.metrics.sums import Metric
+from ampft.models.sharded import load_whole_weights
+from ampft.precision.sharding import is_sharded
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -70,7 +72,10 @@ class BestModel:
         """Load the best weights into `model` and delete their file."""
         accelerator.wait_for_everyone()
         unwrapped = accelerator.unwrap_model(model, keep_torch_compile=False)
-        unwrapped.load_state_dict(load_file(self.path))
+        if is_sharded(accelerator):
+            load_whole_weights(model, load_file(self.path) if accelerator.is_main_process else {})
+        else:
+            unwrapped.load_state_dict(load_file(self.path))
         accelerator.wait_for_everyone()
         if accelerator.is_main_process:
             self.path.unlink()

@@ -177,13 +177,21 @@ class _Saved:
         # Detached, because an output saved by its own node would never be freed.
         self.tensor = tensor.detach()
         self._counter = counter
-        self._storages = tuple(_storages(tensor))
+        self._storages = () if _is_parameter(tensor) else tuple(_storages(tensor))
         for key, size in self._storages:
             counter.acquire(key, size)
 
     def __del__(self) -> None:
         for key, size in self._storages:
             self._counter.release(key, size)
+
+
+def _is_parameter(tensor: Tensor) -> bool:
+    """Return whether a tensor is a parameter, or a view of one.
+
+    FSDP gathers them in new storages for each pass.
+    """
+    return isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter)
 
 
 def _unpack(saved: _Saved) -> Tensor:
@@ -194,7 +202,9 @@ def _storages(tensor: Any) -> Iterator[tuple[_StorageKey, int]]:
     """Yield key and bytes of each storage of a tensor; sharded and fp8 tensors have several."""
     if is_traceable_wrapper_subclass(tensor):
         for name in tensor.__tensor_flatten__()[0]:
-            yield from _storages(getattr(tensor, name))
+            inner = getattr(tensor, name)
+            if isinstance(inner, Tensor):  # a sharded tensor also names its mesh of devices
+                yield from _storages(inner)
     else:
         storage = tensor.untyped_storage()
         yield (tensor.device, storage.data_ptr()), storage.nbytes()
