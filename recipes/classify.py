@@ -47,8 +47,7 @@ def train(args: ampft.ClassifyArguments) -> None:
                     )
                 optimizer.zero_grad()
                 run.record(outcome)
-            if run.validate(model, epoch):
-                break
+                run.validate(model)  # after each epoch, or every --eval_steps
         run.finish(model)
 
 

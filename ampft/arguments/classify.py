@@ -129,8 +129,7 @@ class ClassifyArguments:
     )
     validation_fraction: float = flag(
         0.1,
-        "share of the training data to hold out for validation if there is no validation data, "
-        "0 to 1",
+        "share of the training data to hold out for validation if none is given, 0 to 1",
         group=DATA,
         at_least=0,
         below=1,
@@ -271,16 +270,23 @@ class ClassifyArguments:
 
     metric_for_best_model: str | None = flag(
         None,
-        "validation metric for choosing the best epoch; if none, the task's primary metric "
+        "validation metric for choosing the best weights; if none, the task's primary metric "
         "(accuracy)",
         group=EVALUATION,
     )
+    eval_steps: int | None = flag(
+        None,
+        "optimizer steps between validations, with one more at the end; if none, one validation "
+        "after each epoch",
+        group=EVALUATION,
+        at_least=1,
+    )
     early_stopping_patience: int | None = flag(
-        None, "stop after this many epochs without improvement", group=EVALUATION, at_least=1
+        None, "stop after this many validations without improvement", group=EVALUATION, at_least=1
     )
     load_best_model_at_end: bool = flag(
         True,
-        "report and save the epoch with the best validation metric instead of the last epoch",
+        "report and save the weights with the best validation metric instead of the last ones",
         group=EVALUATION,
     )
     threshold: float = flag(
@@ -427,13 +433,17 @@ def _check_conflicts(arguments: ClassifyArguments) -> None:
     other_files = arguments.validation_file or arguments.test_file
     if other_files and not arguments.train_file:
         raise InputError(
-            f"--train_file is missing: {other_files} is set, but there are no training data. Add "
-            "--train_file."
+            f"--train_file is missing, although {other_files} is set. Add --train_file."
         )
     if arguments.early_stopping_patience and not arguments.load_best_model_at_end:
         raise InputError(
             "--early_stopping_patience and --no-load_best_model_at_end: early stopping needs the "
-            "best epoch, which the second flag does not keep. Remove one of them."
+            "best weights, which the second flag does not keep. Remove one of them."
+        )
+    if arguments.eval_steps and not arguments.load_best_model_at_end:
+        raise InputError(
+            f"--eval_steps {arguments.eval_steps} and --no-load_best_model_at_end: validations "
+            "only select the best weights, which the second flag does not keep. Remove one of them."
         )
     if arguments.report_to != ClassifyArguments.report_to and not arguments.with_tracking:
         raise InputError(

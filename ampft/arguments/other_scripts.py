@@ -8,6 +8,7 @@ from itertools import pairwise
 from ampft.errors import InputError, did_you_mean
 
 ALWAYS_RUN = "Remove the flag: training, validation and test always run if there is data for them."
+EVAL_STRATEGY = "Use --eval_steps N to validate by steps, or no flag to validate after each epoch."
 REPLACEMENTS = {
     "fp16": "Use --mixed_precision fp16.",
     "bf16": "Use --mixed_precision bf16.",
@@ -18,6 +19,8 @@ REPLACEMENTS = {
     "no_cuda": "Use --use_cpu.",
     "do_train": ALWAYS_RUN,
     "do_eval": ALWAYS_RUN,
+    "eval_strategy": EVAL_STRATEGY,
+    "evaluation_strategy": EVAL_STRATEGY,
     "do_predict": ALWAYS_RUN,
 } | {
     other: f"Use --{name}."

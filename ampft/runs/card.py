@@ -7,7 +7,7 @@ from pathlib import PurePath
 from huggingface_hub import EvalResult, ModelCardData
 
 from ampft.runs.record import RunRecord
-from ampft.runs.show import describe_precision, describe_steps, problem_of
+from ampft.runs.show import best_moment, describe_precision, describe_steps, problem_of
 from ampft.tasks import TASKS
 from ampft.tasks.outcome import Report, headline
 from ampft.text.markdown import code, metadata_text, prose
@@ -151,7 +151,7 @@ def _training(record: RunRecord) -> str:
     best = ""
     if record.best is not None:
         best = (
-            f" The saved weights are those of epoch {record.best.epoch}, the best by "
+            f" The saved weights are those of {best_moment(record)}, the best by "
             f"{code(record.best.metric)}."
         )
     return (

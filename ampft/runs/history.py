@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ampft.training.step import StepOutcome
 
 WARM_UP_STEPS = 5
-# At 80 columns there is no room for both a bar and the figures.
+# 80 columns are too few for both a bar and the figures.
 PROGRESS_FORMAT = "{desc} {percentage:.0f}% {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
 
 

@@ -101,13 +101,13 @@ class Prepared:
         return "test" if "test" in self.task.data.splits else "validation"
 
     @property
-    def selects_epoch(self) -> bool:
-        """Whether the weights of the best epoch on the validation split are kept."""
+    def selects_best(self) -> bool:
+        """Whether the best weights on the validation split are kept."""
         return "validation" in self.task.data.splits and self.args.load_best_model_at_end
 
     @property
     def best_metric(self) -> Metric:
-        """The metric of the validation split that selects the best epoch."""
+        """The metric of the validation split that selects the best weights."""
         metrics = self.task.problem.metrics
         return metrics[self.args.metric_for_best_model or next(iter(metrics))]
 
@@ -252,12 +252,13 @@ def check_prepared(prepared: Prepared) -> None:
             "--validation_fraction 0 and --test_fraction 0 leave no examples for the report. Use a "
             "fraction above 0 for one of them, or add a --validation_file or a --test_file."
         )
-    if args.early_stopping_patience and "validation" not in data.splits:
-        raise InputError(
-            f"--early_stopping_patience {args.early_stopping_patience}: early stopping needs a "
-            "validation split, and there is none. Use a --validation_fraction above 0, or remove "
-            "the flag."
-        )
+    for name in ("early_stopping_patience", "eval_steps"):
+        value = getattr(args, name)
+        if value and "validation" not in data.splits:
+            raise InputError(
+                f"--{name} {value}: the flag needs a validation split. Use a --validation_fraction "
+                "above 0, or remove the flag."
+            )
     _check_metric(args.metric_for_best_model, prepared.task)
     if args.baseline:
         check_baseline(data)

@@ -105,16 +105,20 @@ class StepsPart:
 
 @dataclass(frozen=True, kw_only=True)
 class BestPart:
-    """The epoch (from 1) whose weights are kept, and the metric that selected it."""
+    """The validation whose weights are kept, and the metric that selected it.
+
+    It was in the epoch `epoch` (from 1), after `step` optimizer steps.
+    """
 
     metric: str
     epoch: int
     value: float
+    step: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationPart:
-    """Scalar metrics of the validation split after an epoch (from 1) and `step` steps."""
+    """Scalar metrics of the validation split after `step` steps, in an epoch (from 1)."""
 
     epoch: int
     step: int
@@ -146,7 +150,7 @@ class RunRecord:
             `selected` on that split.
         metrics_chance: Metrics of predicting the class frequencies of `train` for every example.
         metrics_fp32: The same metrics of predictions in fp32; `None` without `--evaluate_fp32`.
-        best: Epoch whose weights are kept; `None` before the first evaluation.
+        best: Validation whose weights are kept; `None` before the first one.
         warnings: Reasons not to trust the result, by the rule of `evaluation.sanity`.
         reason: Reason why the run stopped early.
         files: Hash and size of the files that the run wrote, except this record and the files of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -42,15 +43,14 @@ from ampft.runs.memory import PeakMemory, device_memory, process_memory
 from ampft.runs.predictions import References, write_predictions
 from ampft.runs.prepare import Prepared, plan_lines, with_fitting_micro_batches
 from ampft.runs.record import (
-    BestPart,
     RunRecord,
     StepIdsHash,
-    ValidationPart,
     initial_record,
     precision_part,
     write_record,
 )
 from ampft.runs.show import report_with_heading, result_line
+from ampft.runs.validation import Validations
 from ampft.tasks.outcome import Outcome, Report
 from ampft.text.json_io import json_text
 from ampft.text.terminal import labelled, print_line
@@ -71,12 +71,11 @@ class Run:
         prepared: Everything built before the first step.
         folder: Output folder, on the main process; None on the others.
         history: History of the optimizer steps.
-        best: Best weights so far.
+        validations: Evaluations on the validation split, and the best weights so far.
         initial_record: Record of the run at its start.
         first_step: Measurements of the first step.
         retries: Repeats steps that run out of memory, in smaller micro-batches.
         finished: Whether the results are written.
-        validations: Evaluations on the validation split.
         step_ids: Hash of the example ids of each step.
         current_batch: Step batch of the current step.
     """
@@ -84,12 +83,11 @@ class Run:
     prepared: Prepared
     folder: RunFolder | None
     history: History
-    best: BestModel
+    validations: Validations
     initial_record: RunRecord
     first_step: FirstStep
     retries: OutOfMemoryRetries
     finished: bool = False
-    validations: list[ValidationPart] = field(default_factory=list)
     step_ids: StepIdsHash = field(default_factory=StepIdsHash)
     current_batch: StepBatch | None = None
 
@@ -99,16 +97,30 @@ class Run:
         return self.history.steps
 
     @property
-    def epochs(self) -> range:
-        """Epochs of the training, from 0; the last one may be incomplete."""
-        return range(-(-self.prepared.total_steps // len(self.retries.step_batches)))
+    def is_over(self) -> bool:
+        """Whether the training has ended: all steps are done, or it stops early."""
+        return self.steps >= self.prepared.total_steps or self.validations.best.should_stop
+
+    @property
+    def epochs(self) -> Iterator[int]:
+        """Epochs of the training, from 0, until it is over."""
+        self.validate(self.prepared.model)  # if a stop prevented it
+        for epoch in itertools.count(self.steps // len(self.retries.step_batches)):
+            if self.is_over:
+                return
+            yield epoch
 
     def step_batches(self, epoch: int) -> Iterator[StepBatch]:
-        """Yield the step batches of an epoch, at most as many as the training has left."""
-        remaining = self.prepared.total_steps - self.steps
-        for step_batch in self.retries.step_batches.epoch(epoch, stop=remaining):
+        """Yield the step batches of an epoch that are not done yet, until the training is over."""
+        first = epoch * len(self.retries.step_batches)
+        steps = self.retries.step_batches.epoch(
+            epoch, start=self.steps - first, stop=self.prepared.total_steps - first
+        )
+        for step_batch in steps:
             self.current_batch = step_batch
             yield step_batch
+            if self.is_over:
+                return
 
     @contextlib.contextmanager
     def measured(self) -> Iterator[None]:
@@ -158,30 +170,24 @@ class Run:
         peak = peak_memory(self.prepared).peak
         self.history.record(self.current_batch, outcome, None if peak is None else peak / 2**20)
 
-    def validate(self, model: nn.Module, epoch: int) -> bool:
-        """Evaluate on the validation split after an epoch; return whether to stop early."""
-        if not self.prepared.selects_epoch:
-            return False
+    def validate(self, model: nn.Module) -> None:
+        """Evaluate on the validation split after an epoch, or every `--eval_steps` steps."""
+        prepared = self.prepared
+        if not prepared.selects_best or not self.validations.is_due(self.steps, self.is_over):
+            return
         metrics = all_metrics(self._predict(model, "validation"))
-        problem = self.prepared.task.problem
-        self.validations.append(ValidationPart(epoch=epoch + 1, step=self.steps, metrics=metrics))
-        value = metrics[self.best.metric.name]
-        is_best = self.best.update(value, epoch, self.prepared.accelerator, model)
-        values = ", ".join(
-            f"{problem.metrics[name].title} "
-            f"{'undefined' if metrics[name] is None else f'{metrics[name]:.3f}'}"
-            for name in problem.printed
+        line = self.validations.add(
+            metrics, self.steps, prepared.task.problem, prepared.accelerator, model
         )
-        suffix = "  (best)" if is_best else ""
-        self.history.write(f"epoch {epoch + 1:<4} validation {values}{suffix}")
+        self.history.write(line)
         self.history.resume_clock()
-        return self.best.should_stop
 
     def finish(self, model: nn.Module) -> None:
         """Evaluate the best model on the final split; write and print the results."""
         prepared = self.prepared
-        if self.best.epoch is not None:
-            self.best.restore(prepared.accelerator, model)
+        self.validate(model)  # if a stop prevented it
+        if self.validations.best.step is not None:
+            self.validations.best.restore(prepared.accelerator, model)
         split = prepared.final_split
         outcome = self._predict(model, split)
         memory = self._memory()  # before predicting in fp32, which only comparisons do
@@ -243,7 +249,7 @@ class Run:
         task = self.prepared.task
         warnings = {
             **loss_warnings(self.history.losses, chance_loss(task)),
-            **validation_warnings([part.metrics for part in self.validations]),
+            **validation_warnings([part.metrics for part in self.validations.parts]),
             **outcome_warnings(outcome, constant, task),
         }
         if EXPLODED in warnings and NOT_BETTER in warnings:
@@ -254,7 +260,7 @@ class Run:
         """Record why the run stopped early; the other files in its folder remain."""
         if self.folder is None or self.finished:
             return
-        self.best.path.unlink(missing_ok=True)
+        self.validations.best.path.unlink(missing_ok=True)
         if not self.folder.staged:
             shutil.rmtree(self.folder.path / STAGING_NAME, ignore_errors=True)
         with contextlib.suppress(OSError):  # the full disk itself is reported
@@ -300,7 +306,7 @@ class Run:
 
     def _metrics(self, outcome: Outcome) -> dict[str, Any]:
         """Return the metrics of the final split, and whether it also selected the epoch."""
-        selected = self.prepared.selects_epoch and outcome.split == "validation"
+        selected = self.prepared.selects_best and outcome.split == "validation"
         return {**all_metrics(outcome), "split": outcome.split, "selected": selected}
 
     def _timings(self, model: nn.Module) -> dict[str, Any]:
@@ -322,7 +328,7 @@ class Run:
         return memory if parts is None else memory.split(**parts)
 
     def _record(self, status: str) -> RunRecord:
-        executed, best = self.first_step.executed, self.best
+        executed = self.first_step.executed
         return replace(
             self.initial_record,
             status=status,
@@ -342,10 +348,8 @@ class Run:
             random_state_sha256=self.first_step.random_state,
             timings=self.history.timings() if self.steps else {},
             memory=self._memory(),
-            validations=tuple(self.validations),
-            best=None
-            if best.epoch is None or best.value is None
-            else BestPart(metric=best.metric.name, epoch=best.epoch + 1, value=best.value),
+            validations=tuple(self.validations.parts),
+            best=self.validations.best_part(),
         )
 
 
@@ -384,7 +388,7 @@ def open_run(prepared: Prepared) -> Iterator[Run]:
             prepared,
             folder,
             history,
-            best,
+            Validations(best, len(prepared.step_batches), args.eval_steps),
             record,
             FirstStep(prepared.precision),
             _retries(prepared, history.write),

@@ -96,8 +96,15 @@ def heading(record: RunRecord) -> str:
         lines["memory"] = memory
     if record.best is not None:
         best = record.best
-        lines["best"] = f"epoch {best.epoch}, {best.metric} {best.value:.4f}"
+        lines["best"] = f"{best_moment(record)}, {best.metric} {best.value:.4f}"
     return "\n".join(f"{name:<10} {text}" for name, text in lines.items())
+
+
+def best_moment(record: RunRecord) -> str:
+    """Return "epoch 3" or, if the run validated by steps, "step 120"."""
+    assert record.best is not None
+    by_steps = record.arguments.get("eval_steps") is not None
+    return f"step {record.best.step}" if by_steps else f"epoch {record.best.epoch}"
 
 
 def report_with_heading(report: Report, *, selected: bool) -> str:

@@ -18,7 +18,8 @@ def parse_class_weights(
         counts: (K,) training examples per class.
 
     Raises:
-        InputError: There are not K positive numbers, or for "balanced" a class has no examples.
+        InputError: The number of weights is not K, a weight is not positive, or for "balanced" a
+            class has no examples.
     """
     if requested is None:
         return None

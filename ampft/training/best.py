@@ -21,26 +21,26 @@ if TYPE_CHECKING:
 
 @dataclass
 class BestModel:
-    """Keeps the weights of the best epoch on disk.
+    """Keeps the weights of the best validation on disk.
 
     Attributes:
         path: Safetensors file, written by the main process.
-        metric: Metric of the validation split that selects the best epoch.
+        metric: Metric of the validation split that selects the best weights.
         patience: Number of evaluations without improvement after which to stop; None never stops.
-        epoch: Best epoch so far.
-        value: Value of the metric in that epoch.
+        step: Optimizer steps before the best evaluation so far.
+        value: Value of the metric in that evaluation.
         without_improvement: Number of evaluations since then.
     """
 
     path: Path
     metric: Metric
     patience: int | None = None
-    epoch: int | None = None
+    step: int | None = None
     value: float | None = None
     without_improvement: int = 0
 
     def update(
-        self, value: float | None, epoch: int, accelerator: Accelerator, model: nn.Module
+        self, value: float | None, step: int, accelerator: Accelerator, model: nn.Module
     ) -> bool:
         """Save the weights if `value` of the metric is the best so far; return whether it is.
 
@@ -51,7 +51,7 @@ class BestModel:
         if value is None or not sign * value > best:
             self.without_improvement += 1
             return False
-        self.epoch, self.value, self.without_improvement = epoch, value, 0
+        self.step, self.value, self.without_improvement = step, value, 0
         weights = accelerator.get_state_dict(model)
         if accelerator.is_main_process:
             # torch.compile wraps each module that it compiles in a module of this name.

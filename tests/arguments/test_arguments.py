@@ -164,11 +164,16 @@ def test_no_in_yaml_is_the_precision_and_not_false(tmp_path):
         (("--mixed_precision", "int8"), "--mixed_precision: invalid choice: 'int8'"),
         (("--metric_for_best_model", "f1"), "--metric_for_best_model: received 'f1'"),
         ((*FILE, "--dataset_name", "trec"), "a run uses a single source of data"),
-        (("--test_file", "test.csv"), "--train_file is missing: test.csv"),
+        (("--test_file", "test.csv"), "--train_file is missing, although test.csv is set"),
         (
             ("--early_stopping_patience", "2", "--no-load_best_model_at_end"),
             "--early_stopping_patience and --no-load_best_model_at_end",
         ),
+        (
+            ("--eval_steps", "5", "--no-load_best_model_at_end"),
+            "--eval_steps 5 and --no-load_best_model_at_end",
+        ),
+        (("--eval_strategy", "steps"), "Use --eval_steps N to validate by steps"),
     ],
 )
 def test_refused(words, match):

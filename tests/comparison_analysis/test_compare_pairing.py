@@ -100,7 +100,7 @@ def test_a_metric_that_the_runs_lack_is_refused(tmp_path):
 
 def test_folders_without_runs_are_refused(tmp_path):
     with pytest.raises(
-        InputError, match=r"there is no such folder\. Name the --output_dir of a run"
+        InputError, match=r"the folder does not exist\. Name the --output_dir of a run"
     ):
         compare_folders([tmp_path / "missing"])
     with pytest.raises(InputError, match="is not the folder of a run"):

@@ -91,6 +91,8 @@ def test_the_estimate_of_a_run_by_hand():
     size = Size(epochs=2, train_examples=33)  # 3 steps per epoch
     evaluated = (2 * 251 + 648) * 0.002 + 648 * 0.004
     assert ESTIMATE.run_seconds("bf16", size) == pytest.approx(9 + 6 * 0.1 + evaluated)
+    more_often = replace(ESTIMATE, eval_steps=2)  # 3 validations instead of 2
+    assert more_often.run_seconds("bf16", size) == pytest.approx(9 + 6 * 0.1 + evaluated + 0.502)
     by_steps = replace(size, max_steps=4)
     assert ESTIMATE.run_seconds("bf16", by_steps) == pytest.approx(9 + 4 * 0.1 + evaluated)
 

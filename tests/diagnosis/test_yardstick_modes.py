@@ -200,7 +200,7 @@ def test_blocks_of_plain_modules_are_their_submodules():
         (["--modes", "fp32,tf32"], "not available on this device"),
         (["--modes", "bf16,bf16"], "a mode appears twice"),
         (["--batches", "1"], "--batches 1: measuring noise needs at least 2 batches"),
-        (["--checkpoints", "no/such/run"], "--checkpoints no/such/run: there is no such folder"),
+        (["--checkpoints", "no/such/run"], "--checkpoints no/such/run: the folder does not exist"),
         (["--checkpoints", "{model}"], "is not the folder of a run"),
         (["--checkpoints", "{unfinished}"], "the status of the run is diverged"),
         (["--checkpoints", "{other}"], "is a ViTForImageClassification"),

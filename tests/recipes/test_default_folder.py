@@ -44,7 +44,7 @@ def test_a_refused_run_leaves_no_folder(words, tmp_path):
     more = ["--validation_fraction", "0", "--early_stopping_patience", "1"]
     done = call_here(*words[:at], *words[at + 2 :], *more, cwd=tmp_path)
     assert done.returncode == 2, done.stderr
-    assert "--early_stopping_patience 1: early stopping needs a validation split" in done.stderr
+    assert "--early_stopping_patience 1: the flag needs a validation split" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 

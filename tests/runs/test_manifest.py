@@ -57,24 +57,29 @@ def run(tiny_bert, tmp_path, make_record) -> Path:
     return write_run(tmp_path / "run", tiny_bert, make_record, seed=1)
 
 
-def read(command: str, folder: Path) -> None:
-    """Read a run as a command does."""
+def read(command: str, folder: Path) -> str:
+    """Read a run as a command does, and return what the command makes of it."""
     if command == "report":
-        format_run(folder)
-    elif command == "compare":
-        find_runs([folder])
-    else:
-        file = folder.parent / "texts.csv"
-        file.write_text("text\nw1 w2\n")
-        options = {"output_file": None, "text_column_names": None, "batch_size": 2}
-        predict_file(str(folder), str(file), **options, mixed_precision="fp32")
+        return format_run(folder)
+    if command == "compare":
+        [run] = find_runs([folder])
+        return f"accuracy {run.record.metrics['accuracy']}"
+    texts = folder.parent / "texts.csv"
+    texts.write_text("text\nw1 w2\n")
+    labels = folder.parent / "labels.csv"
+    options = {"text_column_names": None, "batch_size": 2, "mixed_precision": "fp32"}
+    predict_file(str(folder), str(texts), output_file=str(labels), **options)
+    return labels.read_text()
 
 
-@pytest.mark.parametrize("command", READ)
-def test_an_undamaged_run_is_read(run, command):
-    read(command, run)
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [("predict", "w1 w2,"), ("report", "accuracy"), ("compare", "accuracy 1.0")],
+)
+def test_an_undamaged_run_is_read(run, command, expected):
+    assert expected in read(command, run)
     (run / "notes.txt").write_text("Files of the user are nobody's business.")
-    read(command, run)
+    assert expected in read(command, run)
 
 
 def flip(path: Path) -> None:
@@ -140,5 +145,5 @@ def test_a_changed_number_in_the_record_is_noticed(run):
 
 def test_a_run_without_hashes_is_read(run, make_record):
     with RunFolder(run, keep_files=True) as folder:
-        write_record(folder, make_record(arguments={"seed": 1}))
-    read("compare", run)
+        write_record(folder, make_record(arguments={"seed": 1}, metrics={"accuracy": 0.25}))
+    assert read("compare", run) == "accuracy 0.25"

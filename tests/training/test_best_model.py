@@ -1,4 +1,4 @@
-"""The best epoch by a metric is stored on disk and restored, and training stops early."""
+"""The best step by a metric is stored on disk and restored, and training stops early."""
 
 import math
 
@@ -19,17 +19,17 @@ def accelerator():
 
 
 def train(best, accelerator, values):
-    """Train epochs whose weights equal their number; return the model and `update`'s results."""
+    """Train steps after which all weights are their number; return the model and all results."""
     model = accelerator.prepare(nn.Linear(2, 2))
     flags = []
-    for epoch, value in enumerate(values):
-        nn.init.constant_(model.weight, epoch)
-        flags.append(best.update(value, epoch, accelerator, model))
+    for step, value in enumerate(values):
+        nn.init.constant_(model.weight, step)
+        flags.append(best.update(value, step, accelerator, model))
     return model, flags
 
 
 @pytest.mark.parametrize(
-    ("metric", "values", "flags", "best_epoch"),
+    ("metric", "values", "flags", "best_step"),
     [
         ("accuracy", [0.5, 0.7, 0.6, 0.7], [True, True, False, False], 1),
         ("accuracy", [0.5, 0.7, 0.6, 0.8], [True, True, False, True], 3),
@@ -41,15 +41,15 @@ def train(best, accelerator, values):
         ("cohen_kappa", [None, 0.4, None], [False, True, False], 1),
     ],
 )
-def test_the_best_epoch_is_kept_and_restored(
-    tmp_path, accelerator, metric, values, flags, best_epoch
+def test_the_best_step_is_kept_and_restored(
+    tmp_path, accelerator, metric, values, flags, best_step
 ):
     best = BestModel(tmp_path / "best.safetensors", METRICS[metric])
     model, actual_flags = train(best, accelerator, values)
     assert actual_flags == flags
-    assert (best.epoch, best.value) == (best_epoch, values[best_epoch])
+    assert (best.step, best.value) == (best_step, values[best_step])
     best.restore(accelerator, model)
-    assert torch.equal(model.weight, torch.full((2, 2), float(best_epoch)))
+    assert torch.equal(model.weight, torch.full((2, 2), float(best_step)))
     assert not best.path.exists()
 
 
@@ -58,11 +58,11 @@ def test_the_best_epoch_is_kept_and_restored(
     [(None, [False] * 6), (1, [False, True, False, False, True, True]),
      (2, [False, False, False, False, False, True]), (3, [False] * 6)],
 )  # fmt: skip
-def test_patience_counts_epochs_since_the_best(tmp_path, accelerator, patience, stops):
+def test_patience_counts_validations_since_the_best(tmp_path, accelerator, patience, stops):
     best = BestModel(tmp_path / "best.safetensors", METRICS["accuracy"], patience)
     model, should_stop = nn.Linear(2, 2), []
-    for epoch, value in enumerate([0.5, 0.4, 0.6, 0.7, 0.7, 0.1]):
-        best.update(value, epoch, accelerator, model)
+    for step, value in enumerate([0.5, 0.4, 0.6, 0.7, 0.7, 0.1]):
+        best.update(value, step, accelerator, model)
         should_stop.append(best.should_stop)
     assert should_stop == stops
 

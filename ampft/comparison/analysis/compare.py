@@ -218,7 +218,7 @@ def _cases_without_complete_arms(groups: tuple[RunGroup, ...]) -> Cases:
     """Return the cases if no arm is complete, because divergence is a result to report.
 
     Raises:
-        InputError: No run diverged, so there is no result, only missing runs.
+        InputError: Runs are missing, and none diverged, which would have been a result.
     """
     if all(group.status != "unstable" for group in groups):
         listed = ", ".join(f"{group.name} {group.status_words()}" for group in groups)

@@ -92,7 +92,7 @@ def find_runs(folders: Sequence[Path]) -> tuple[RecordedRun, ...]:
         folders: Output folders of runs, or of comparisons, which stand for their runs.
 
     Raises:
-        InputError: There are no runs, or a folder is not the folder of a run or a comparison.
+        InputError: A folder does not exist, or is not the folder of a run or a comparison.
     """
     run_folders: dict[Path, Path] = {}
     for folder in folders:
@@ -109,8 +109,8 @@ def group_runs(runs: Sequence[RecordedRun], *, baseline: str) -> tuple[RunGroup,
         baseline: Mode that all others are compared with.
 
     Raises:
-        InputError: There is no baseline or no other mode, two runs have the same mode and seed, or
-            a mode lacks a run with a seed that another mode has.
+        InputError: The baseline or every other mode is missing, two runs have the same mode and
+            seed, or a mode lacks a run with a seed that another mode has.
     """
     arms: dict[str, dict[int, RecordedRun]] = {}
     for run in sorted(runs, key=lambda run: (arm_sort_key(run.arm), run.seed, str(run.folder))):
@@ -133,7 +133,7 @@ def group_runs(runs: Sequence[RecordedRun], *, baseline: str) -> tuple[RunGroup,
 def _run_folders(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise InputError(
-            f"RUN {folder}: there is no such folder. Name the --output_dir of a run, which holds "
+            f"RUN {folder}: the folder does not exist. Name the --output_dir of a run, which holds "
             f"{RECORD_NAME}."
         )
     runs_folder = folder / RUNS_NAME

@@ -47,10 +47,11 @@ class Estimate:
         device: Description such as "CPU, 2 threads".
         size: Requested size of a run.
         effective_batch_size: Examples per optimizer step, over all processes.
-        validation_examples: Examples evaluated after each epoch; 0 for none.
+        validation_examples: Examples of each validation; 0 for none.
         final_examples: Examples of the final report, evaluated in the mode and again in fp32.
         classes: Number of classes.
         model_bytes: Size of a saved model in bytes.
+        eval_steps: Optimizer steps between validations; None validates after each epoch.
     """
 
     startup: float
@@ -63,6 +64,7 @@ class Estimate:
     final_examples: int
     classes: int
     model_bytes: int
+    eval_steps: int | None = None
 
     def steps_per_epoch(self, size: Size) -> int:
         """Return the optimizer steps per epoch, including a short last one."""
@@ -76,8 +78,8 @@ class Estimate:
         """Return the seconds of a run in `mode`, from launch to end."""
         cost = self.modes[mode]
         steps = self.total_steps(size)
-        epochs = -(-steps // self.steps_per_epoch(size))
-        evaluated = epochs * self.validation_examples + self.final_examples
+        validations = -(-steps // (self.eval_steps or self.steps_per_epoch(size)))
+        evaluated = validations * self.validation_examples + self.final_examples
         in_fp32 = self.final_examples * self.modes[BASELINE].evaluated_example
         return self.startup + steps * cost.step + evaluated * cost.evaluated_example + in_fp32
 

@@ -171,7 +171,7 @@ def _check_new_folder(folder: Path) -> None:
         listed = ", ".join(names[:3]) + (" and more" if len(names) > 3 else "")
         raise InputError(
             f"--output_dir {folder}: the folder is not empty ({listed}) and has no {PLAN_NAME}, so "
-            "there is no comparison to continue. Name a new or empty folder."
+            "it does not hold a comparison to continue. Name a new or empty folder."
         )
 
 

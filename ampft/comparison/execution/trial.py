@@ -205,6 +205,7 @@ def _estimate(
         final_examples=sizes[prepared.final_split],
         classes=len(prepared.task.label_names),
         model_bytes=sum(tensor.numel() * tensor.element_size() for tensor in weights),
+        eval_steps=args.eval_steps,
     )
 
 

@@ -111,7 +111,7 @@ def load_files(request: DataRequest) -> tuple[dict[str, LabelledRows], DataColum
         Rows by split, their columns, and notes.
 
     Raises:
-        InputError: There is no training file, or a file or a row cannot be read; the message
+        InputError: The training file is missing, or a file or a row cannot be read; the message
             names it.
     """
     if request.train_file is None:

@@ -268,7 +268,8 @@ def check_record(folder: Path) -> RunRecord:
     """
     if not folder.is_dir():
         raise InputError(
-            f"{CHECKPOINTS_FLAG} {folder}: there is no such folder. Name the --output_dir of a run."
+            f"{CHECKPOINTS_FLAG} {folder}: the folder does not exist. Name the --output_dir of a "
+            "run."
         )
     record = read_record(folder)
     if record.status != "finished":
