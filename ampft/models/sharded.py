@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import (
@@ -25,7 +26,8 @@ def whole_weights(model: nn.Module) -> dict[str, Tensor] | None:
     if not isinstance(model, FSDPModule):
         return None
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    return get_model_state_dict(model, options=options)
+    # The values are tensors: modules with other state are not part of transformers.
+    return cast("dict[str, Tensor]", get_model_state_dict(model, options=options))
 
 
 def load_whole_weights(model: nn.Module, state: Mapping[str, Tensor]) -> None:

@@ -6,8 +6,13 @@ import os
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
-from accelerate import Accelerator, PartialState, FullyShardedDataParallelPlugin
-from accelerate.utils import DistributedType, convert_outputs_to_fp32, parse_flag_from_env
+from accelerate import Accelerator, FullyShardedDataParallelPlugin, PartialState
+from accelerate.utils import (
+    DistributedType,
+    convert_outputs_to_fp32,
+    gather_object,
+    parse_flag_from_env,
+)
 from accelerate.utils.modeling import get_mixed_precision_context_manager
 from torch import nn
 
@@ -101,22 +106,44 @@ def prepare_training_objects(
         optimizer: Optimizer of its parameters.
     """
     if is_sharded(accelerator):
-        _choose_units(accelerator.state.fsdp_plugin, model)
+        choose_units(accelerator.state.fsdp_plugin, model)
     model, optimizer = accelerator.prepare(model, optimizer)
     if is_sharded(accelerator) and accelerator.native_amp:
         _add_autocast(accelerator, model)
     return model, optimizer
 
 
-def _choose_units(plugin: FullyShardedDataParallelPlugin, model: nn.Module) -> None:
+def check_equal_weights(accelerator: Accelerator, weights_sha256: str) -> None:
+    """Check that all processes loaded the same weights, of which each keeps its part.
+
+    Args:
+        accelerator: Accelerator of this process.
+        weights_sha256: Hash of the loaded weights.
+
+    Raises:
+        InputError: They differ.
+    """
+    hashes = set(gather_object([weights_sha256])) if is_sharded(accelerator) else {weights_sha256}
+    if len(hashes) > 1:
+        raise InputError(
+            f"--model_name_or_path: the processes loaded {len(hashes)} different sets of weights. "
+            "Provide the same files on every machine."
+        )
+
+
+def choose_units(plugin: FullyShardedDataParallelPlugin, model: Any) -> None:
     """Shard per layer, as the model names its layers, but no module around the embedding table.
 
     Accelerate shards the table separately, and torch cannot shard a weight twice.
+
+    Args:
+        plugin: Settings of FSDP, whose classes of layers are set unless the user has set them.
+        model: Model to be sharded.
     """
     if plugin.transformer_cls_names_to_wrap is not None:
         return
-    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
-    names = set(getattr(model, "_no_split_modules", None) or map(_class_name, *lists[:1]))
+    lists = (module for module in model.modules() if isinstance(module, nn.ModuleList))
+    names = set(getattr(model, "_no_split_modules", None) or map(_class_name, next(lists, ())))
     table = model.get_input_embeddings() if hasattr(model, "get_input_embeddings") else None
     layers = [module for module in model.modules() if _class_name(module) in names]
     around = {_class_name(layer) for layer in layers if table in set(layer.modules())}

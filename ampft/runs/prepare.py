@@ -34,7 +34,7 @@ from ampft.precision.accelerator import (
 )
 from ampft.precision.executed import check_storage, dtype_name
 from ampft.precision.resolve import Precision, requested_mode, resolve
-from ampft.precision.sharding import prepare_training_objects
+from ampft.precision.sharding import check_equal_weights, is_sharded, prepare_training_objects
 from ampft.runs.folder import choose_folder
 from ampft.tasks.task import Task, make_task
 from ampft.text.numbers import counted, in_epochs
@@ -243,6 +243,7 @@ def check_prepared(prepared: Prepared) -> None:
     """
     args, data, accelerator = prepared.args, prepared.task.data, prepared.accelerator
     verify_prepared(accelerator, prepared.precision)
+    check_equal_weights(accelerator, prepared.loaded.float32_sha256)
     check_storage(prepared.loaded.model, prepared.precision.storage_dtype)
     if prepared.loaded.padding_free:
         refuse_compiled_packing(accelerator)
@@ -345,9 +346,10 @@ def plan_lines(prepared: Prepared) -> list[str]:
 
 def _describe_device(accelerator: Accelerator) -> str:
     device = accelerator.device
+    sharded = ", weights sharded (FSDP2)" * is_sharded(accelerator)
     if device.type == "cuda":
-        return f"{torch.cuda.get_device_name(device)} x {accelerator.num_processes}"
+        return f"{torch.cuda.get_device_name(device)} x {accelerator.num_processes}{sharded}"
     if device.type == "cpu":
         processes = f", {accelerator.num_processes} processes" * (accelerator.num_processes > 1)
-        return f"CPU, {counted(torch.get_num_threads(), 'thread')}{processes}"
-    return f"{device.type} x {accelerator.num_processes}"
+        return f"CPU, {counted(torch.get_num_threads(), 'thread')}{processes}{sharded}"
+    return f"{device.type} x {accelerator.num_processes}{sharded}"

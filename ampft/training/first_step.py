@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ampft.errors import PrecisionContradicted
@@ -132,7 +133,10 @@ class SavedBytes:
     def __init__(self, parameters: Iterable[Tensor]) -> None:
         self.current = 0
         self.peak = 0
+        parameters = list(parameters)
         self._excluded = {key for parameter in parameters for key, _ in _storages(parameter)}
+        # FSDP gathers sharded parameters in new storages for each pass.
+        self._excludes_all_parameters = any(isinstance(p, DTensor) for p in parameters)
         self._references: dict[_StorageKey, int] = {}
         self._hooks = saved_tensors_hooks(self._pack, _unpack)
 
@@ -149,7 +153,9 @@ class SavedBytes:
         self._hooks.__exit__(kind, error, traceback)
 
     def _pack(self, tensor: Tensor) -> _Saved:
-        return _Saved(self, tensor)
+        if self._excludes_all_parameters and _is_parameter(tensor):
+            return _Saved(self, tensor, ())
+        return _Saved(self, tensor, _storages(tensor))
 
     def acquire(self, key: _StorageKey, size: int) -> None:
         """Add a reference to a storage of `size` bytes."""
@@ -173,11 +179,13 @@ class SavedBytes:
 class _Saved:
     """A saved tensor, which lives as long as autograd refers to it."""
 
-    def __init__(self, counter: SavedBytes, tensor: Tensor) -> None:
+    def __init__(
+        self, counter: SavedBytes, tensor: Tensor, counted: Iterable[tuple[_StorageKey, int]]
+    ) -> None:
         # Detached, because an output saved by its own node would never be freed.
         self.tensor = tensor.detach()
         self._counter = counter
-        self._storages = () if _is_parameter(tensor) else tuple(_storages(tensor))
+        self._storages = tuple(counted)
         for key, size in self._storages:
             counter.acquire(key, size)
 
@@ -187,10 +195,7 @@ class _Saved:
 
 
 def _is_parameter(tensor: Tensor) -> bool:
-    """Return whether a tensor is a parameter, or a view of one.
-
-    FSDP gathers them in new storages for each pass.
-    """
+    """Return whether a tensor is a parameter, or a view of one."""
     return isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter)
 
 
