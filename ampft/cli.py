@@ -1,4 +1,4 @@
-"""The command `ampft`: `env`, `predict`, `yardstick`, `report`, `compare`."""
+"""The command `ampft`: `train`, `predict`, `report`, `compare`, `yardstick`, `env`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from ampft.arguments.compare import is_comparison_to_run
 from ampft.arguments.flags import ArgumentParser
 from ampft.errors import InputError
 from ampft.precision.modes import BASELINE
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     try:
-        return run_main(lambda: _run(sys.argv[1:] if argv is None else argv))
+        return run_main(lambda: _run(list(sys.argv[1:] if argv is None else argv)))
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         discard_output()
         return 0
@@ -36,6 +37,12 @@ def _run(argv: Sequence[str]) -> None:
 
         yardstick(argv[1:])
         return
+    if argv[:1] == ["train"]:
+        _train(argv[1:])
+        return
+    if argv[:1] == ["compare"] and is_comparison_to_run(argv[1:]):
+        _run_comparison(argv[1:])
+        return
     args = _parser().parse_args(argv)
     {"env": _env, "predict": _predict, "report": _report, "compare": _compare}[args.command](args)
 
@@ -43,11 +50,13 @@ def _run(argv: Sequence[str]) -> None:
 def _parser() -> ArgumentParser:
     parser = ArgumentParser(
         prog="ampft",
-        description="Inspect, predict with and compare classifiers fine-tuned in mixed precision. "
-        "To train one, see accelerate launch recipes/classify.py --help.",
+        description="Fine-tune classifiers in mixed precision, predict with them and compare them.",
     )
     parser.add_argument("--version", action="version", version=f"ampft {version('ampft')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands.add_parser(
+        "train", help="fine-tune a classifier; ampft train --help lists all settings"
+    )
     env = commands.add_parser(
         "env",
         help="show hardware and versions, and how each precision would run on this machine",
@@ -93,12 +102,33 @@ def _parser() -> ArgumentParser:
 
 
 def _add_compare(commands: argparse._SubParsersAction[ArgumentParser]) -> None:
-    compare = commands.add_parser("compare", help="compare runs that differ only in precision")
+    compare = commands.add_parser(
+        "compare",
+        help="train in several precisions and compare them, or compare runs that differ in "
+        "precision or in other settings",
+        epilog="To train and compare: ampft compare --modes fp32,bf16 -- --train_file FILE. "
+        "Its settings: ampft compare --modes fp32,bf16 --help",
+    )
     compare.add_argument(
         "runs",
         metavar="RUN",
+        nargs="*",
+        help="output folders of runs or of a comparison; all arms need runs with the same seeds",
+    )
+    compare.add_argument(
+        "--predictions",
+        metavar="FILE",
         nargs="+",
-        help="output folders of runs or of a comparison; all modes need runs with the same seeds",
+        help="instead of runs, tables of predictions from any framework (CSV, TSV, JSON, JSON "
+        "Lines or Parquet) with the columns id, label, and prediction, probabilities (an object "
+        "by class) or one probability_CLASS per class; text and group are optional. Arm and seed "
+        "come from columns arm and seed, from names like ARM-seed1.csv, or from ARM:SEED=FILE",
+    )
+    compare.add_argument(
+        "--label_names",
+        metavar="a,b",
+        help="with --predictions, all classes (default: those that occur as labels or have "
+        "probabilities)",
     )
     compare.add_argument(
         "--metric",
@@ -115,14 +145,44 @@ def _add_compare(commands: argparse._SubParsersAction[ArgumentParser]) -> None:
     )
     compare.add_argument(
         "--baseline",
-        metavar="MODE",
-        help="mode that all others are compared with (default: fp32)",
+        metavar="NAME",
+        help="arm that all others are compared with (default: fp32 if the arms are precisions, "
+        "otherwise the arm of the first RUN; with --predictions, the first arm)",
+    )
+    compare.add_argument(
+        "--by",
+        metavar="a[,b]",
+        help="settings that distinguish the arms, such as learning_rate (default: the precision if "
+        "the runs have several, otherwise all settings in which they differ)",
     )
     compare.add_argument(
         "--output_dir",
         metavar="DIR",
         help="folder for comparison.html, comparison.md and comparison.json (default: print only)",
     )
+
+
+def _train(argv: Sequence[str]) -> None:
+    from ampft.arguments import parse_classify_arguments
+
+    arguments = parse_classify_arguments(argv, program="ampft train")
+    from ampft.runs.show import next_step_line
+    from ampft.runs.train import train
+
+    run = train(arguments)
+    if run.folder is not None:
+        print(inert_lines(next_step_line(run.folder.path)))
+
+
+def _run_comparison(argv: Sequence[str]) -> None:
+    from ampft.arguments import parse_compare_arguments
+
+    command = parse_compare_arguments(argv, program="ampft compare", trainer="ampft train")
+    from ampft.comparison.execution.compare import compare
+    from ampft.comparison.report.files import next_step_line
+
+    session = compare(command)
+    print(inert_lines(next_step_line(session.folder.path)))
 
 
 def _env(args: argparse.Namespace) -> None:
@@ -192,7 +252,10 @@ def _compare(args: argparse.Namespace) -> None:
 
     if args.output_dir is not None:
         _refuse_results(Path(args.output_dir))
-    comparison = _compare_runs(args, [Path(run) for run in args.runs])
+    if args.predictions:
+        comparison = _compare_tables(args)
+    else:
+        comparison = _compare_runs(args, [Path(run) for run in args.runs])
     print(inert_lines(terminal_text(comparison)), end="")
     if args.output_dir is None:
         print("\nAdd --output_dir DIR to write comparison.html, comparison.md and comparison.json.")
@@ -203,14 +266,46 @@ def _compare(args: argparse.Namespace) -> None:
     print(f"\nwrote {args.output_dir}: comparison.html, comparison.md, comparison.json")
 
 
+def _compare_tables(args: argparse.Namespace) -> Comparison:
+    """Compare tables of predictions."""
+    from ampft.comparison.analysis.foreign_predictions import compare_tables
+
+    if args.runs:
+        raise InputError(
+            f"--predictions and RUN {args.runs[0]}: a comparison reads either tables or runs. Name "
+            "only one kind."
+        )
+    names = args.label_names
+    return compare_tables(
+        args.predictions,
+        metric=args.metric,
+        margin=_margin(args),
+        baseline=args.baseline,
+        label_names=None if names is None else [name.strip() for name in names.split(",")],
+    )
+
+
+def _margin(args: argparse.Namespace) -> float:
+    """Return the margin as a fraction."""
+    return (1.0 if args.margin is None else float(args.margin)) / 100
+
+
 def _compare_runs(args: argparse.Namespace, folders: list[Path]) -> Comparison:
     """Compare runs. A single folder with a plan is compared as planned."""
+    if not folders:
+        raise InputError(
+            "compare: RUN is missing. Name folders of runs, or tables with --predictions FILE."
+        )
     from ampft.comparison.execution.plan import read_plan
 
     plan = read_plan(folders[0]) if len(folders) == 1 else None
     if plan is not None:
         from ampft.comparison.execution.folder import compare_planned_runs
 
+        if args.by is not None:
+            raise InputError(
+                f"--by {args.by}: {folders[0]} holds a plan, which names the arms. Remove the flag."
+            )
         requested = {"metric": args.metric, "margin": args.margin, "baseline": args.baseline}
         return compare_planned_runs(folders[0], plan, **requested)
     from ampft.comparison.analysis.compare import compare_folders
@@ -218,9 +313,15 @@ def _compare_runs(args: argparse.Namespace, folders: list[Path]) -> Comparison:
     return compare_folders(
         folders,
         metric=args.metric,
-        margin=(1.0 if args.margin is None else args.margin) / 100,
-        baseline=BASELINE if args.baseline is None else args.baseline,
+        margin=_margin(args),
+        baseline=args.baseline,
+        by=_names(args.by),
     )
+
+
+def _names(text: str | None) -> list[str]:
+    """Return the names of settings in a comma-separated list."""
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 
 def _refuse_results(folder: Path) -> None:

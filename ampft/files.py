@@ -1,13 +1,106 @@
-"""Writes files atomically, and checks folders and errors of the file system."""
+"""Atomic and temporary files, and checks of folders, disk space and errors of the file system."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
+import glob
+import hashlib
 import os
+import re
+import shutil
 import sys
-from collections.abc import Iterator
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import IO
+
+import psutil
+from filelock import FileLock, Timeout
+
+from ampft.errors import InputError
+from ampft.text.numbers import byte_size
+
+LOCK_NAME = ".lock"  # of a temporary folder
+SECONDS_TO_LOCK = 5  # a younger folder may not be locked yet
+SECONDS_OF_A_WRITE = 3600  # a younger file may be that of another machine, which is writing it
+_TEMPORARY_FILE = re.compile(r"\.(.+)\.tmp-(\d+)")
+
+# Checkpoints, records and results change the disk only through `write`, `sync`, `rename`, `link`
+# and `remove`, so that a test can count these calls and make any of them fail.
+
+
+def write(file: IO[bytes], data: bytes | memoryview) -> None:
+    """Write `data` to an open file."""
+    file.write(data)
+
+
+def sync(path: Path) -> None:
+    """Wait until the contents of a file, or the entries of a folder, are on the disk."""
+    if sys.platform == "win32" and path.is_dir():
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def rename(source: Path, target: Path) -> None:
+    """Rename a file, replacing `target`, or a folder."""
+    source.replace(target)
+
+
+def link(source: Path, target: Path) -> None:
+    """Make `target` another name of the file `source`, or a copy where that is not possible."""
+    try:
+        target.hardlink_to(source)
+    except OSError:  # the file system has no links, or `source` is on another one
+        shutil.copyfile(source, target)
+        sync(target)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or an empty folder."""
+    if path.is_dir() and not path.is_symlink():
+        path.rmdir()
+    else:
+        path.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilePart:
+    """The contents of a file: their SHA-256, and their number of `bytes`."""
+
+    sha256: str
+    bytes: int
+
+
+def describe_file(path: Path) -> FilePart:
+    """Return hash and size of a file."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return FilePart(sha256=digest, bytes=file.tell())
+
+
+def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> FilePart:
+    """Write a new file, wait until it is on the disk, and return hash and size of its contents.
+
+    Args:
+        path: Path of the file, which no reader looks at yet.
+        chunks: Contents of the file.
+    """
+    digest, size = hashlib.sha256(), 0
+    with path.open("wb") as file:
+        for chunk in chunks:
+            write(file, chunk)
+            digest.update(chunk)
+            size += len(chunk)
+    sync(path)
+    return FilePart(sha256=digest.hexdigest(), bytes=size)
 
 
 @contextlib.contextmanager
@@ -15,16 +108,69 @@ def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a temporary path next to `path` that replaces it if the block ends without an error.
 
     The data are written to the disk before the file is renamed: file and folder are both synced.
+    What killed processes left of earlier writes to `path` is removed.
 
     Args:
         path: Final path, in an existing folder. A symbolic link is replaced, not followed.
     """
+    _remove_abandoned_writes(path)
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     try:
         yield temporary
         durably_rename(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def final_name(temporary: str) -> str | None:
+    """Return the name of the file that a temporary file of `atomic_path` was to become.
+
+    Args:
+        temporary: Name of a file; None is returned if it is not the name of such a file.
+    """
+    match = _TEMPORARY_FILE.fullmatch(temporary)
+    return match and match[1]
+
+
+def _remove_abandoned_writes(path: Path) -> None:
+    for temporary in path.parent.glob(f".{glob.escape(path.name)}.tmp-*"):
+        match = _TEMPORARY_FILE.fullmatch(temporary.name)
+        with contextlib.suppress(OSError):
+            is_old = time.time() - temporary.lstat().st_mtime > SECONDS_OF_A_WRITE
+            if match and is_old and not psutil.pid_exists(int(match[2])):
+                temporary.unlink()
+
+
+def temporary_folder(purpose: str) -> Path:
+    """Return a new folder `ampft-PURPOSE-*`, and remove those that killed processes left.
+
+    `TMPDIR` sets its place. It is removed when the process ends.
+    """
+    for folder in Path(tempfile.gettempdir()).glob(f"ampft-{purpose}-*"):
+        with contextlib.suppress(OSError):
+            _remove_if_abandoned(folder)
+    folder = Path(tempfile.mkdtemp(prefix=f"ampft-{purpose}-"))
+    # The system releases the lock when the process ends, for whatever reason.
+    lock = FileLock(folder / LOCK_NAME, blocking=False)
+    lock.acquire()
+    atexit.register(_remove, folder, lock)
+    return folder
+
+
+def _remove(folder: Path, lock: FileLock) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    lock.release()
+
+
+def _remove_if_abandoned(folder: Path) -> None:
+    lock_file = folder / LOCK_NAME
+    if folder.is_symlink() or not lock_file.exists():
+        return
+    if time.time() - lock_file.stat().st_mtime < SECONDS_TO_LOCK:
+        return
+    lock = FileLock(lock_file, blocking=False)
+    with contextlib.suppress(Timeout), lock:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -43,15 +189,15 @@ def special_or_atomic_path(path: Path) -> Iterator[Path]:
 
 def durably_rename(source: Path, target: Path) -> None:
     """Rename a file of the same file system, replacing `target`, and sync file and folder."""
-    _sync(source)
-    source.replace(target)
-    _sync(target.parent)
+    sync(source)
+    rename(source, target)
+    sync(target.parent)
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically, in UTF-8, with lone surrogates escaped."""
-    with atomic_path(path) as temporary:
-        temporary.write_bytes(text.encode("utf-8", "backslashreplace"))
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        write(file, text.encode("utf-8", "backslashreplace"))
 
 
 def set_default_permissions(path: Path) -> None:
@@ -75,6 +221,26 @@ def nearest_existing(path: Path) -> Path:
     return next(folder for folder in (path, *path.absolute().parents) if folder.exists())
 
 
+def check_disk_space(folder: Path, needed: int, purpose: str, *, reclaimable: int = 0) -> None:
+    """Check that files fit on the disk of the output folder, before they are written.
+
+    Args:
+        folder: Output folder, which need not exist.
+        needed: Size of the files in bytes.
+        purpose: What the files are for, such as "saving the model".
+        reclaimable: Size in bytes of files that will be removed first.
+
+    Raises:
+        InputError: They do not fit.
+    """
+    free = shutil.disk_usage(nearest_existing(folder)).free + reclaimable
+    if needed > free:
+        raise InputError(
+            f"--output_dir {folder}: {purpose} needs {byte_size(needed)} of disk space, and "
+            f"{byte_size(free)} is free. Free disk space, or name a folder on another disk."
+        )
+
+
 def is_writable_folder(folder: Path) -> bool:
     """Return whether this user can create files in `folder`."""
     return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
@@ -96,13 +262,3 @@ def is_path_error(error: BaseException) -> bool:
     if isinstance(error, ValueError):
         return "embedded null" in str(error)
     return isinstance(error, OSError) and error.errno in codes
-
-
-def _sync(path: Path) -> None:
-    if sys.platform == "win32" and path.is_dir():
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

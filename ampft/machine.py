@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 from collections.abc import Iterable, Iterator
@@ -10,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from packaging.version import Version
+
+from ampft.errors import InputError
 
 _STATUS = Path("/proc/self/status")
 _MEMBERSHIP = Path("/proc/self/cgroup")
@@ -29,6 +33,26 @@ PACKAGES = (
     "safetensors",
     "tokenizers",
 )
+
+# GHSA and CVE entries on loading models: the first versions that have fixes for all of them.
+FIRST_SAFE_VERSIONS = {"torch": "2.10", "transformers": "5.5"}
+
+
+def refuse_unsafe_versions() -> None:
+    """Check that the installed versions have no published flaw that runs code while loading.
+
+    Raises:
+        InputError: One has; the message names it and the first version without the flaw.
+    """
+    for name, oldest in FIRST_SAFE_VERSIONS.items():
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            installed = metadata.version(name)
+            if Version(installed).release < Version(oldest).release:
+                raise InputError(
+                    f"{name} {installed} is installed, and versions before {oldest} have published "
+                    f"flaws through which a model can run code while it is loaded: upgrade with "
+                    f"pip install --upgrade '{name}>={oldest}'."
+                )
 
 
 def versions() -> dict[str, str]:

@@ -1,11 +1,13 @@
-"""Memory available to a process, from the files of both versions of control groups."""
+"""Memory available to a process, from both versions of control groups; unsafe versions."""
 
 import resource
+from importlib import metadata
 
 import psutil
 import pytest
 
 from ampft import machine
+from ampft.text.terminal import run_main
 
 GIB = 2**30
 
@@ -66,3 +68,27 @@ def test_the_address_space_is_limited_per_process(groups, monkeypatch):
 
 def test_this_machine_has_memory_available():
     assert 0 < machine.headroom() < psutil.virtual_memory().total
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "refused"),
+    [
+        ("torch", "2.9.1+cu128", True),
+        ("torch", "2.10.0a0+b4e4ee81d3.nv25.12", False),
+        ("torch", "2.10", False),
+        ("transformers", "5.4.0", True),
+        ("transformers", "5.5.0", False),
+    ],
+)
+def test_versions_with_published_flaws_are_refused_at_the_start(
+    monkeypatch, capsys, name, version, refused
+):
+    installed = metadata.version
+    monkeypatch.setattr(
+        metadata, "version", lambda asked: version if asked == name else installed(asked)
+    )
+    started = []
+    assert run_main(lambda: started.append(True)) == (2 if refused else 0)
+    assert bool(started) != refused
+    message = f"error: {name} {version} is installed, and versions before"
+    assert (message in capsys.readouterr().err) == refused

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ampft.arguments.flags import flag, parse_flags
-from ampft.errors import InputError, did_you_mean
+from ampft.arguments.flags import flag, parse_duration
 from ampft.precision.modes import MODES
-from ampft.tasks import TASKS, problem_types
+from ampft.tasks import TASKS
 
 if TYPE_CHECKING:
     from ampft.data.request import DataRequest
@@ -227,6 +223,12 @@ class ClassifyArguments:
         group=OPTIMIZER,
         at_least=1,
     )
+    max_time: str | None = flag(
+        None,
+        "time after which training stops and the run is evaluated as usual, such as 90min or 2h, "
+        "counted from its start",
+        group=OPTIMIZER,
+    )
     lr_scheduler_type: str = flag(
         "linear", "learning rate schedule", group=OPTIMIZER, choices=SCHEDULES
     )
@@ -312,6 +314,30 @@ class ClassifyArguments:
     overwrite_output_dir: bool = flag(
         False, "overwrite the results of an earlier run", group=OUTPUT
     )
+    checkpointing_steps: str | None = flag(
+        None,
+        "write a checkpoint every N optimizer steps (500), after every epoch (epoch) or every N "
+        "minutes (10min); if none, never",
+        group=OUTPUT,
+    )
+    checkpoint_total_limit: int | None = flag(
+        None, "number of checkpoints to keep; if none, all", group=OUTPUT, at_least=1
+    )
+    async_checkpoints: bool = flag(
+        False, "write checkpoints in the background while the training continues", group=OUTPUT
+    )
+    resume_from_checkpoint: str | None = flag(
+        None,
+        "continue from a checkpoint: its folder, or latest for the last one in --output_dir, where "
+        "the training starts from the beginning if there is none yet",
+        group=OUTPUT,
+    )
+    allow_topology_change: bool = flag(
+        False,
+        "resume with another number of processes or micro-batches or on another device; the "
+        "examples stay the same, the rounding does not, and the record says so",
+        group=OUTPUT,
+    )
     history_csv: bool = flag(False, "also write the history as CSV", group=OUTPUT)
     with_tracking: bool = flag(False, "send the history to experiment trackers", group=OUTPUT)
     report_to: str = flag(
@@ -319,6 +345,11 @@ class ClassifyArguments:
         "experiment trackers by their Accelerate names, comma-separated, or all",
         group=OUTPUT,
     )
+
+    @property
+    def max_seconds(self) -> float | None:
+        """`max_time` in seconds."""
+        return None if self.max_time is None else parse_duration("max_time", self.max_time)
 
     def data_request(self) -> DataRequest:
         """Return the settings of the data."""
@@ -393,83 +424,6 @@ class ClassifyArguments:
             name=self.lr_scheduler_type,
             warmup_ratio=self.warmup_ratio,
             warmup_steps=self.num_warmup_steps,
-        )
-
-
-def parse_classify_arguments(argv: Sequence[str] | None = None) -> ClassifyArguments:
-    """Parse the command line of `recipes/classify.py`.
-
-    Args:
-        argv: Command line arguments; `sys.argv[1:]` if None.
-
-    Raises:
-        InputError: A flag is unknown, has an invalid value, or conflicts with another.
-    """
-    arguments, set_by_user = parse_flags(
-        ClassifyArguments,
-        sys.argv[1:] if argv is None else argv,
-        program="classify.py",
-        description="Fine-tune a Hugging Face classifier in the precision you request, and report "
-        "the result and the precision that was measured.",
-    )
-    name = arguments.dataset_name
-    if name is None and arguments.train_file is None:
-        name = "stdlib"
-    defaults = {
-        k: v for k, v in BUILT_IN_DEFAULTS.get(name or "", {}).items() if k not in set_by_user
-    }
-    arguments = dataclasses.replace(arguments, dataset_name=name, **defaults)
-    _check_conflicts(arguments)
-    return arguments
-
-
-def _check_conflicts(arguments: ClassifyArguments) -> None:
-    """Reject conflicting settings before anything is loaded."""
-    if arguments.train_file and arguments.dataset_name:
-        raise InputError(
-            f"--train_file {arguments.train_file} and --dataset_name {arguments.dataset_name}: "
-            "remove one of them, because a run uses a single source of data."
-        )
-    other_files = arguments.validation_file or arguments.test_file
-    if other_files and not arguments.train_file:
-        raise InputError(
-            f"--train_file is missing, although {other_files} is set. Add --train_file."
-        )
-    if arguments.early_stopping_patience and not arguments.load_best_model_at_end:
-        raise InputError(
-            "--early_stopping_patience and --no-load_best_model_at_end: early stopping needs the "
-            "best weights, which the second flag does not keep. Remove one of them."
-        )
-    if arguments.eval_steps and not arguments.load_best_model_at_end:
-        raise InputError(
-            f"--eval_steps {arguments.eval_steps} and --no-load_best_model_at_end: validations "
-            "only select the best weights, which the second flag does not keep. Remove one of them."
-        )
-    if arguments.report_to != ClassifyArguments.report_to and not arguments.with_tracking:
-        raise InputError(
-            f"--report_to {arguments.report_to} has no effect without --with_tracking. Add "
-            "--with_tracking, or remove the flag."
-        )
-    if arguments.task is None or not TASKS[arguments.task].several_labels:
-        for name in ("threshold", "label_separator"):
-            if getattr(arguments, name) != getattr(ClassifyArguments, name):
-                several = [task for task, kind in TASKS.items() if kind.several_labels]
-                raise InputError(
-                    f"--{name} applies only if examples have several labels. Add --task "
-                    f"{' or '.join(several)}, or remove the flag."
-                )
-    _check_metric(arguments.metric_for_best_model)
-
-
-def _check_metric(name: str | None) -> None:
-    """Reject a metric that no task has. The run checks later that its own task has it."""
-    if name is None:
-        return
-    known = [metric for problem in problem_types().values() for metric in problem.metrics]
-    if name not in known:
-        raise InputError(
-            f"--metric_for_best_model: received {name!r}.{did_you_mean(name, known)} "
-            f"Allowed values: {', '.join(dict.fromkeys(known))}."
         )
 
 

@@ -1,15 +1,15 @@
-"""The settings of `recipes/compare_precision.py`, and after `--` those of classify.py."""
+"""The settings of a comparison, and after `--` those of its runs."""
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from ampft.arguments.classify import MAX_SEED, ClassifyArguments, parse_classify_arguments
-from ampft.arguments.flags import flag, parse_flags
+from ampft.arguments.classify import MAX_SEED, ClassifyArguments
+from ampft.arguments.flags import flag, parse_duration, parse_flags
+from ampft.arguments.parsing import parse_classify_arguments
 from ampft.errors import InputError, did_you_mean
 from ampft.precision.modes import BASELINE, MODES
 from ampft.tasks import TASKS
@@ -25,10 +25,10 @@ SET_BY_COMPARISON = {
     "output_dir": "name the folder of the comparison before ` -- `, as in --output_dir DIR",
     "overwrite_output_dir": "finished runs are kept and unfinished ones start again; to repeat all "
     "runs, name another --output_dir",
+    "max_time": "all runs train for the same number of steps; limit the time of the comparison "
+    "with --budget before ` -- `",
     "perturb_initial_weights": "the placebo arm does this unless --no_placebo is set",
 }
-
-_DURATION = re.compile(r"(?:([0-9]+)h)?(?:([0-9]+)min)?(?:([0-9]+)s)?")
 
 
 @dataclass(frozen=True)
@@ -113,11 +113,15 @@ class CompareCommand:
     notes: tuple[str, ...] = ()
 
 
-def parse_compare_arguments(argv: Sequence[str] | None = None) -> CompareCommand:
-    """Parse the command line of `recipes/compare_precision.py`.
+def parse_compare_arguments(
+    argv: Sequence[str] | None = None, *, program: str = PROGRAM, trainer: str = "classify.py"
+) -> CompareCommand:
+    """Parse the command line of `recipes/compare_precision.py` or of `ampft compare`.
 
     Args:
         argv: Command line arguments; `sys.argv[1:]` if None.
+        program: Name of the program in messages.
+        trainer: Name of the program that trains one run.
 
     Raises:
         InputError: A flag of the comparison or of its runs is unknown, has an invalid value, or
@@ -126,17 +130,17 @@ def parse_compare_arguments(argv: Sequence[str] | None = None) -> CompareCommand
     arguments = list(sys.argv[1:] if argv is None else argv)
     separator = arguments.index("--") if "--" in arguments else len(arguments)
     compare_argv, classify_argv = arguments[:separator], arguments[separator + 1 :]
-    _refuse_misplaced(compare_argv)
+    _refuse_misplaced(compare_argv, program, trainer)
     settings, _ = parse_flags(
         CompareArguments,
         compare_argv,
-        program=PROGRAM,
+        program=program,
         description="Compare precisions statistically: train every mode with several seeds, one "
-        "process per run, and write a report. Settings of classify.py that all runs share follow "
+        f"process per run, and write a report. Settings of {trainer} that all runs share follow "
         "after ` -- `.",
-        usage_suffix="[-- settings of classify.py]",
+        usage_suffix=f"[-- settings of {trainer}]",
     )
-    classify = parse_classify_arguments(classify_argv)
+    classify = parse_classify_arguments(classify_argv, program=trainer)
     _refuse_set_by_comparison(classify)
     seed_counts = _parse_seeds(settings.seeds)
     if classify.seed + seed_counts[-1] - 1 > MAX_SEED:
@@ -158,13 +162,20 @@ def parse_compare_arguments(argv: Sequence[str] | None = None) -> CompareCommand
         margin=settings.margin / 100,
         placebo=not settings.no_placebo,
         yardstick=settings.yardstick,
-        budget=None if settings.budget is None else _parse_duration(settings.budget),
+        budget=None if settings.budget is None else parse_duration("budget", settings.budget),
         config_file=settings.config_file,
         output_dir=None if settings.output_dir is None else Path(settings.output_dir),
         classify_argv=tuple(classify_argv),
         classify=classify,
         notes=notes,
     )
+
+
+def is_comparison_to_run(argv: Sequence[str]) -> bool:
+    """Return whether arguments of `ampft compare` ask for trainings, not for existing runs."""
+    shared = {"metric", "margin", "output_dir"}  # with the comparison of existing runs
+    names = {f"--{f.name}" for f in fields(CompareArguments) if f.name not in shared}
+    return any(argument == "--" or argument.split("=")[0] in names for argument in argv)
 
 
 def _primary_metric(name: str | None, task: str | None) -> str:
@@ -180,17 +191,17 @@ def _primary_metric(name: str | None, task: str | None) -> str:
     return name
 
 
-def _refuse_misplaced(compare_argv: Sequence[str]) -> None:
-    """Reject settings of classify.py before ` -- `."""
+def _refuse_misplaced(compare_argv: Sequence[str], program: str, trainer: str) -> None:
+    """Reject settings of the runs before ` -- `."""
     compare_names = {f.name for f in fields(CompareArguments)}
     classify_names = {f.name for f in fields(ClassifyArguments)} - compare_names
     for argument in compare_argv:
         name = argument.removeprefix("--").removeprefix("no-").split("=")[0]
         if argument.startswith("--") and name in classify_names:
             remedy = SET_BY_COMPARISON.get(
-                name, f"write it after ` -- `: {PROGRAM} ... -- {argument} ..."
+                name, f"write it after ` -- `: {program} ... -- {argument} ..."
             )
-            raise InputError(f"--{name} is a setting of classify.py: {remedy}.")
+            raise InputError(f"--{name} is a setting of {trainer}: {remedy}.")
 
 
 def _refuse_set_by_comparison(classify: ClassifyArguments) -> None:
@@ -241,15 +252,3 @@ def _parse_modes(text: str | None) -> tuple[tuple[str, ...] | None, tuple[str, .
         )
     notes = () if BASELINE in modes else (f"{BASELINE} was added as the baseline.",)
     return (BASELINE, *others), notes
-
-
-def _parse_duration(text: str) -> float:
-    match = _DURATION.fullmatch(text.strip().lower().replace(" ", ""))
-    hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
-    total = 3600 * hours + 60 * minutes + seconds
-    if total == 0:
-        raise InputError(
-            f"--budget: received {text!r}; use hours, minutes or seconds with their unit, such as "
-            "2h, 15min, 90s or 1h30min."
-        )
-    return float(total)

@@ -7,15 +7,20 @@ fractions (0.01 is one point), times are in seconds and sizes in bytes. `None` m
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from ampft.comparison.cost_findings import Memory, Speed
+from ampft.comparison.inference.cost import Inference
 from ampft.text.json_io import JSONValue
 from ampft.text.numbers import Units
 
 SCHEMA = 3
 COMPARISON_NAME = "comparison.json"
+PRECISION = "mixed_precision"  # the setting in which modes differ
 PLACEBO_SPEED_TOLERANCE = 1.1  # ratio; two runs of the same mode differ by up to about 1.05
 CALIBRATION_ERROR = "expected_calibration_error"
+TRAINING, PREDICTIONS, INFERENCE = "training", "predictions", "inference"  # kinds of comparisons
+UNKNOWN = "unknown"  # execution of an arm without run records
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,52 +135,6 @@ class Difference:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Speed:
-    """Median steady-state step times, and their ratios to the baseline seed by seed.
-
-    Attributes:
-        step_seconds: Median step time of each run, in the order of the runs.
-        ratio: Speed-up: median over the seeds of baseline step / this arm's step (2 is twice as
-            fast); None for the baseline and for emulated modes, which are not ranked.
-        ratio_spread: Minimum and maximum of the ratio over the seeds.
-        ratio_to_tf32: Speed-up over tf32, if tf32 is part of the comparison.
-        tokens_per_second: Median over the runs.
-        waiting_share: Share of the step time spent waiting for data, median over the runs.
-        utilisation: Share of the matrix product rate measured in the same process, median over the
-            runs.
-        training_seconds: Median over the runs.
-        total_seconds: Time from start to report, median over the runs.
-        reason: One sentence on why a mode is less than 1.2 times as fast as the baseline.
-    """
-
-    step_seconds: tuple[float, ...]
-    ratio: float | None
-    ratio_spread: tuple[float, float] | None
-    ratio_to_tf32: float | None
-    tokens_per_second: float | None
-    waiting_share: float | None
-    utilisation: float | None
-    training_seconds: float | None
-    total_seconds: float | None
-    reason: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Memory:
-    """Peak memory in bytes and its parts as in the run records, medians over the runs."""
-
-    peak: int | None
-    ratio: float | None
-    weights: int | None
-    gradients: int | None
-    optimizer_state: int | None
-    activations: int | None
-    rest: int | None
-    baseline: int | None
-    protocol: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class FlippedExample:
     """An example that an arm and the baseline predict differently.
 
@@ -185,9 +144,9 @@ class FlippedExample:
         label: True class.
         seeds: Number of seeds at which the prediction differs.
         baseline: Prediction of the baseline at the first of these seeds.
-        baseline_confidence: Probability of that prediction.
+        baseline_confidence: Probability of that prediction; None if it is unknown.
         arm: Prediction of the arm at the same seed.
-        arm_confidence: Probability of that prediction.
+        arm_confidence: Probability of that prediction; None if it is unknown.
     """
 
     example_id: int
@@ -195,9 +154,9 @@ class FlippedExample:
     label: str
     seeds: int
     baseline: str
-    baseline_confidence: float
+    baseline_confidence: float | None
     arm: str
-    arm_confidence: float
+    arm_confidence: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,6 +241,8 @@ class PlanFacts:
         omitted_seeds: One sentence on each planned seed that is omitted, with the reason.
         overhead_share: Time spent comparing divided by the time of the runs.
         yardstick: Noise yardstick, as `ampft.diagnosis.yardstick` writes it.
+        arm_names: Name of the arm of each run folder, in display order, a placebo under the name of
+            the baseline; empty if the arms are modes.
     """
 
     planned: bool = False
@@ -291,17 +252,18 @@ class PlanFacts:
     omitted_seeds: tuple[str, ...] = ()
     overhead_share: float | None = None
     yardstick: Mapping[str, JSONValue] | None = None
+    arm_names: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArmResult:
-    """A mode, or the placebo, with all its runs.
+    """A mode, other settings, or the placebo, with all its runs.
 
     Attributes:
         name: Name such as "bf16"; "placebo" for the baseline with perturbed initial weights.
         mode: Mode such as "bf16"; for the placebo, the mode of the baseline.
         is_placebo: Whether its initial weights were perturbed.
-        execution: "native" or "emulated".
+        execution: "native" or "emulated"; "unknown" without run records.
         executed: Measured dtypes of the products of the first step, in one clause.
         status: "complete", "unstable" (a run diverged) or "failed" (a run did not finish).
         status_words: Status with the number of runs, such as "unstable, 2 of 5".
@@ -322,6 +284,9 @@ class ArmResult:
             columns; empty for an incomplete arm.
         calibration: Bins of equal width; empty for an incomplete arm.
         curves: Training curves per run, including diverged runs.
+        inference: Cost of predicting; None unless precisions of inference are compared.
+        settings: Values for readers of the settings in `Comparison.varied`, by name; empty if the
+            arms are modes.
     """
 
     name: str
@@ -345,6 +310,8 @@ class ArmResult:
     confusion: tuple[tuple[int, ...], ...]
     calibration: tuple[CalibrationBin, ...]
     curves: tuple[Curve, ...]
+    inference: Inference | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def suspect_runs(self) -> tuple[RunOutcome, ...]:
@@ -369,7 +336,7 @@ class Comparison:
         examples: Number of examples of that split.
         label_names: Class names in the order of the logits.
         arms: Arms, the baseline first, followed by the placebo if there is one.
-        verdicts: One or two sentences for each mode.
+        verdicts: One or two sentences for each arm except the baseline and the placebo.
         stamps: Caveats that a reader must know before the verdict: not like for like, selected,
             screening, reduced to fit a budget, seeds omitted or added after an analysis, no plan.
         setup: Settings that all runs share, as names and values for readers.
@@ -377,8 +344,13 @@ class Comparison:
         yardstick: Noise yardstick, as `ampft.diagnosis.yardstick` writes it; None if not measured.
         overhead_share: Time spent comparing divided by the time of the runs; None if unknown.
         planned: Whether a plan preceded the runs, as in `PlanFacts`; False if absent from the file.
+        kind: What the arms are: "training" (models trained in different settings), "predictions"
+            (tables of other frameworks, without run records) or "inference" (one set of models
+            that predicts in different precisions).
         groups: Number of groups of examples, which are then the cases of the statistics; None if
             all examples are independent.
+        varied: Names of the settings in which the arms differ by intention: only the precision if
+            the arms are modes.
         schema: Version of this layout.
     """
 
@@ -401,8 +373,29 @@ class Comparison:
     yardstick: Mapping[str, JSONValue] | None
     overhead_share: float | None
     planned: bool = False
+    kind: str = TRAINING
     groups: int | None = None
+    varied: tuple[str, ...] = (PRECISION,)
     schema: int = SCHEMA
+
+    @property
+    def noun(self) -> str:
+        """What the arms are called: "mode" if they differ only in precision, otherwise "arm"."""
+        return "mode" if self.varied == (PRECISION,) else "arm"
+
+    @property
+    def an_arm(self) -> str:
+        """The noun with its article."""
+        return "an arm" if self.noun == "arm" else f"a {self.noun}"
+
+    @property
+    def heading(self) -> str:
+        """What is compared, as a heading."""
+        if self.kind == INFERENCE:
+            return "Precision of inference"
+        if self.kind == PREDICTIONS:
+            return "Comparison of predictions"
+        return "Precision comparison" if self.noun == "mode" else "Comparison of settings"
 
     @property
     def baseline(self) -> ArmResult:

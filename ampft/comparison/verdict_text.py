@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ampft.comparison.findings import ArmResult, Comparison, Difference
+from ampft.comparison.findings import TRAINING, ArmResult, Comparison, Difference
 from ampft.comparison.statistics.interval import MIN_SEEDS
 from ampft.comparison.statistics.power import MAX_SEEDS
 from ampft.text.numbers import (
@@ -50,8 +50,11 @@ def verdict_text(comparison: Comparison, arm: ArmResult) -> str:
         difference = difference_text(comparison, arm.difference)
         metric = f"{difference}: {decision_text(comparison, arm.difference)}"
     changed = changed_predictions(comparison, arm)
+    cost = ""
+    if comparison.kind == TRAINING:
+        cost = cost_text(arm, comparison.baseline, placebo_speed=unreliable_speed(comparison))
     sentences = [
-        cost_text(arm, comparison.baseline, placebo_speed=unreliable_speed(comparison)),
+        cost,
         f"{metric}.",
         f"{changed}." if changed else "",
         margin_text(comparison, arm.difference),
@@ -228,8 +231,8 @@ def _lost_to_holm(comparison: Comparison, difference: Difference) -> str:
     }
     for claim, (raw, adjusted) in p_values.items():
         if raw is not None and adjusted is not None and raw <= comparison.alpha < adjusted:
-            modes = [arm for arm in comparison.arms if arm.difference and not arm.is_placebo]
-            return f"{claim}, but not after Holm's correction for {len(modes)} modes"
+            arms = [arm for arm in comparison.arms if arm.difference and not arm.is_placebo]
+            return f"{claim}, but not after Holm's correction for {len(arms)} {comparison.noun}s"
     return ""
 
 

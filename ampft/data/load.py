@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -15,12 +16,13 @@ from ampft.data.groups import GROUP_COLUMN, numbered
 from ampft.data.request import DataRequest
 from ampft.data.row_collector import LabelledRows
 from ampft.data.sources.files import load_files
-from ampft.data.sources.hub import load_hub
+from ampft.data.sources.hub import load_hub, read_splits
 from ampft.data.sources.stdlib import CONFIGURATIONS, load_stdlib
 from ampft.data.splits import missing_splits, subsample
 from ampft.errors import InputError
 
 SPLITS = ("train", "validation", "test")
+IN_MEMORY = "data in memory"
 COLUMN_OPTIONS = (
     *("text_column_names", "label_column_names", "image_column_name", "group_column"),
 )
@@ -32,11 +34,12 @@ UNUSED_OPTIONS = {
 }
 
 
-def load_data(request: DataRequest) -> ClassificationData:
+def load_data(request: DataRequest, data: DatasetDict | None = None) -> ClassificationData:
     """Read, check and split the data that a request names.
 
     Args:
         request: The user's choices.
+        data: Data in memory, by split; None reads those that the request names.
 
     Returns:
         The data; its notes report every decision made on the way.
@@ -44,6 +47,10 @@ def load_data(request: DataRequest) -> ClassificationData:
     Raises:
         InputError: The data or the options must be corrected; each problem has one message.
     """
+    if data is not None:
+        request = replace(request, dataset_name=IN_MEMORY)
+        rows, columns, notes = read_splits(data, request)
+        return assemble(rows, columns, request, name=IN_MEMORY, notes=notes)
     if request.files:
         return load_user_files(request)
     name = request.dataset_name or "stdlib"

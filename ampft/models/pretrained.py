@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ MODEL_NAME_FLAG = "--model_name_or_path"
 SAVED_MODEL_FLAG = "--model"
 CHECKPOINTS_FLAG = "--checkpoints"
 INDEX_NAMES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 NAMED = 4  # weights that a message names
 _FINISHED_RUN = "Pass the --output_dir of a finished run, with all its files."
 REMEDIES = {
@@ -143,19 +145,60 @@ def _load(
     auto_class: Any, path: str, flag: str, config: Any, arguments: Mapping[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
     """Return a model in float32, and how its weights differ from its configuration."""
+    _check_named_weights(config, path, flag)
     _check_shards(path, flag)
     check_memory(auto_class, config, f"{flag} {path}")
     try:
         model, loading = auto_class.from_pretrained(
             path,
             dtype=torch.float32,  # transformers 5 would use the dtype of the checkpoint
+            use_safetensors=True,  # opening a pickle can run code
             ignore_mismatched_sizes=True,  # such weights are reported with the missing ones
             output_loading_info=True,
             **arguments,
         )
-    except Exception as error:  # damaged weights: SafetensorError, UnpicklingError, KeyError, ...
+    except Exception as error:  # damaged weights: SafetensorError, KeyError, ...
+        _refuse_pickled_weights(path, flag, error)
         raise loading_error(path, error, flag=flag) from error
     return model, loading
+
+
+def _refuse_pickled_weights(path: str, flag: str, error: Exception) -> None:
+    """Reject a model that has weights, but not in safetensors.
+
+    Args:
+        path: Folder or hub id.
+        flag: Flag that received the path.
+        error: Error of loading it only from safetensors.
+
+    Raises:
+        InputError: It is such a model.
+    """
+    names = sorted(file.name for file in Path(path).glob("*")) if Path(path).is_dir() else []
+    pickles = [name for name in names if name.endswith(PICKLE_SUFFIXES)]
+    has_safetensors = any(name.endswith(".safetensors") for name in names)
+    if (pickles and not has_safetensors) or "use_safetensors" in str(error):
+        listed = f" ({inert(pickles[0])})" if pickles else ""
+        raise InputError(
+            f"{flag} {path}: its weights are not in safetensors{listed}, and other formats are "
+            "never opened because they can run code. Use a model with a model.safetensors, or "
+            "convert one that you trust: load it with transformers and call save_pretrained."
+        ) from error
+
+
+def _check_named_weights(config: Any, path: str, flag: str) -> None:
+    """Check that a file of weights named by the configuration is safetensors in the folder.
+
+    Raises:
+        InputError: It is not.
+    """
+    name = getattr(config, "transformers_weights", None)
+    if name is not None and not re.fullmatch(r"[\w.-]+\.safetensors", str(name)):
+        raise InputError(
+            f"{flag} {path}: its config.json names {inert(str(name))!r} as transformers_weights, "
+            "which must be a safetensors file in its folder. Remove the entry, or use another "
+            "model."
+        )
 
 
 def _check_shards(path: str, flag: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from torch import Tensor, nn
+from torch.distributed import get_rank
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -57,17 +58,30 @@ def local_part(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def part_like(whole: Tensor, tensor: Tensor) -> Tensor:
-    """Return the part of `whole` that belongs to `local_part(tensor)`, on the same device.
+def sharded_like(whole: Tensor, tensor: Tensor) -> Tensor:
+    """Return `whole`, on the device of `tensor` and sharded as it is, without communication.
 
     Args:
-        whole: Tensor of the same shape as `tensor`, equal in all processes.
+        whole: Tensor of the same shape, equal in all processes.
         tensor: Tensor, sharded or not.
     """
-    if not isinstance(tensor, DTensor):
-        return whole.to(tensor.device)
     whole = whole.to(tensor.device)
-    # With no source rank nothing is communicated.
-    return distribute_tensor(
-        whole, tensor.device_mesh, tensor.placements, src_data_rank=None
-    ).to_local()
+    if not isinstance(tensor, DTensor):
+        return whole
+    return distribute_tensor(whole, tensor.device_mesh, tensor.placements, src_data_rank=None)
+
+
+def whole_on_main(tensor: Tensor) -> Tensor:
+    """Return a sharded tensor as a whole one on the CPU; others are returned as they are.
+
+    All processes must call it. Except on the main process, the result is empty.
+    """
+    if not isinstance(tensor, DTensor):
+        return tensor
+    whole = tensor.full_tensor()
+    return whole.cpu() if get_rank() == 0 else whole.new_empty(0)
+
+
+def class_name(model: nn.Module) -> str:
+    """Return the name of a model's class, which FSDP changes."""
+    return type(model).__name__.removeprefix("FSDP")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from ampft.models.sharded import local_part, part_like, reshard
+from ampft.models.sharded import local_part, reshard, sharded_like
 from ampft.precision.resolve import Precision
 
 
@@ -72,6 +72,11 @@ def weights_hash(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
+def weights_size(model: nn.Module) -> int:
+    """Return the size of all weights in bytes; shared ones count once."""
+    return sum(parameter.nbytes for parameter in model.parameters())
+
+
 def perturb_weights(model: nn.Module, seed: int) -> None:
     """Change every trainable weight by one unit in the last place, up or down at random.
 
@@ -95,7 +100,7 @@ def perturb_weights(model: nn.Module, seed: int) -> None:
             if parameter.requires_grad and parameter.is_floating_point():
                 up = torch.randint(2, parameter.shape, generator=generator, dtype=torch.bool)
                 weight = local_part(parameter)
-                weight.copy_(_neighbour(weight, part_like(up, parameter)))
+                weight.copy_(_neighbour(weight, local_part(sharded_like(up, parameter))))
 
 
 def _neighbour(weight: torch.Tensor, up: torch.Tensor) -> torch.Tensor:

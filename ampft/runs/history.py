@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import math
 import sys
@@ -15,6 +16,7 @@ import numpy as np
 from tqdm import tqdm
 
 from ampft.errors import InputError
+from ampft.files import FilePart, write
 from ampft.text.json_io import JSONValue
 from ampft.text.terminal import print_line
 
@@ -59,10 +61,16 @@ class History:
     skipped: int = 0
     lost_update_shares: list[float] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self._digest, self._bytes = hashlib.sha256(), 0
+
     def __enter__(self) -> History:
-        self._file: IO[str] | None = self.path.open("w", encoding="utf-8") if self.path else None
+        self._file: IO[bytes] | None = (
+            self.path.open("ab" if self.steps else "wb") if (self.path) else None
+        )
         self._bar = tqdm(
             total=self.total_steps,
+            initial=self.steps,
             desc="training",
             unit="step",
             disable=None
@@ -121,12 +129,40 @@ class History:
             self.lost_update_shares.append(outcome.lost_updates)
         row = self._row(step_batch, outcome, duration, memory)
         if self._file:
-            self._file.write(json.dumps(_nonfinite_as_text(row)) + "\n")
+            line = (json.dumps(_nonfinite_as_text(row)) + "\n").encode()
+            write(self._file, line)
             self._file.flush()
+            self._count(line)
         if self.accelerator.trackers:
             numbers = {k: v for k, v in row.items() if v is not None and math.isfinite(v)}
             self.accelerator.log(numbers, step=self.steps)
         self._update_bar(outcome, row)
+
+    def position(self) -> FilePart:
+        """Return hash and size of what has been written so far, on the main process."""
+        return FilePart(sha256=self._digest.hexdigest(), bytes=self._bytes)
+
+    def restore(self, beginning: bytes) -> None:
+        """Continue an earlier history, before entering the context.
+
+        Args:
+            beginning: What `history.jsonl` contains.
+        """
+        self._count(beginning)
+        for row in map(json.loads, beginning.splitlines()):
+            self.step_seconds.append(row["seconds"])
+            self.waiting_seconds.append(row["waiting_share"] * row["seconds"])
+            self.lengths.append(row["tokens"])
+            self.examples += row["examples"]
+            self.skipped += row["skipped"]
+            if not row["skipped"]:
+                self.losses.append(float(row["loss"]))
+            if row["lost_updates"] is not None:
+                self.lost_update_shares.append(row["lost_updates"])
+
+    def _count(self, written: bytes) -> None:
+        self._digest.update(written)
+        self._bytes += len(written)
 
     def _row(
         self, step_batch: StepBatch, outcome: StepOutcome, duration: float, memory: float | None

@@ -19,10 +19,11 @@ from ampft.data.steps import StepBatches, varied_ids
 from ampft.errors import InputError
 from ampft.evaluation.baseline import check_baseline
 from ampft.evaluation.float32 import check_float32_possible
+from ampft.files import check_disk_space
 from ampft.machine import resident_peak
 from ampft.metrics.sums import Metric
 from ampft.models.packing.install import check_packing, evaluation_mode
-from ampft.models.weights import LoadedModel, cast_weights
+from ampft.models.weights import LoadedModel, cast_weights, weights_size
 from ampft.precision.accelerator import (
     check_world_size,
     forget_accelerator,
@@ -36,6 +37,8 @@ from ampft.precision.executed import check_storage, dtype_name
 from ampft.precision.resolve import Precision, requested_mode, resolve
 from ampft.precision.sharding import check_equal_weights, is_sharded, prepare_training_objects
 from ampft.runs.folder import choose_folder
+from ampft.runs.manifest import earlier_results
+from ampft.runs.resume_point import ResumePoint, find_resume_point
 from ampft.tasks.task import Task, make_task
 from ampft.text.numbers import counted, in_epochs
 from ampft.text.terminal import labelled, quiet_libraries
@@ -46,6 +49,7 @@ from ampft.training.trackers import installed_trackers
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
+    from datasets import DatasetDict
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,7 @@ class Prepared:
         step_batches: Step batches of the training split. They are not prepared, because Accelerate
             would shard them a second time.
         total_steps: Optimizer steps of the whole training.
+        resume_point: Where the training begins with `--resume_from_checkpoint`.
     """
 
     started: ProcessStart
@@ -94,6 +99,12 @@ class Prepared:
     schedule: LRScheduler
     step_batches: StepBatches
     total_steps: int
+    resume_point: ResumePoint | None = None
+
+    @property
+    def resumes(self) -> bool:
+        """Whether the training continues from a checkpoint."""
+        return self.resume_point is not None and self.resume_point.checkpoint is not None
 
     @property
     def final_split(self) -> str:
@@ -112,20 +123,25 @@ class Prepared:
         return metrics[self.args.metric_for_best_model or next(iter(metrics))]
 
 
-def prepare(args: ClassifyArguments) -> Prepared:
+def prepare(args: ClassifyArguments, data: DatasetDict | None = None) -> Prepared:
     """Build accelerator, data, task, model, batches, optimizer and schedule from the settings.
 
     Args:
         args: Settings of a run.
+        data: Data in memory, by split; None reads the data that `args` names.
 
     Raises:
         InputError: The device does not support the precision, or the data, the model, the output
-            folder or a combination of settings is invalid. Nothing has been written.
+            folder, the checkpoint or a combination of settings is invalid. Nothing has been
+            written.
+        AlreadyFinished: The run that would continue has finished.
     """
     started = start_clock()
     device = training_device(cpu=args.use_cpu)
     precision = resolve(requested_mode(args.mixed_precision, os.environ), device)
-    output_dir = choose_folder(args, precision.mode)
+    point = find_resume_point(args, precision.mode)
+    replaces = point is not None and (point.is_inside or point.replaces_run)
+    output_dir = choose_folder(args, precision.mode, replaces=replaces)
     accelerator = make_accelerator(
         precision,
         gradient_accumulation_steps=args.gradient_accumulation_steps,
@@ -135,12 +151,13 @@ def prepare(args: ClassifyArguments) -> Prepared:
     check_world_size(accelerator)
     restore_cpu_threads(args.cpu_threads, num_processes=accelerator.num_processes)
     with accelerator.main_process_first():  # only one process downloads files
-        task = load_task(args)
+        task = load_task(args, data)
     prepared = prepare_training(
         args, precision, accelerator, task, started=started, output_dir=output_dir
     )
     check_prepared(prepared)
-    return prepared
+    _check_disk_space(prepared)
+    return replace(prepared, resume_point=point)
 
 
 def start_clock() -> ProcessStart:
@@ -149,13 +166,13 @@ def start_clock() -> ProcessStart:
     return ProcessStart(time.perf_counter(), resident_peak())
 
 
-def load_task(args: ClassifyArguments) -> Task:
+def load_task(args: ClassifyArguments, data: DatasetDict | None = None) -> Task:
     """Load and check the data, and prepare its examples for the model.
 
     Raises:
         InputError: The data or the model is invalid.
     """
-    return make_task(load_data(args.data_request()), args.task_settings())
+    return make_task(load_data(args.data_request(), data), args.task_settings())
 
 
 def prepare_training(
@@ -267,6 +284,15 @@ def check_prepared(prepared: Prepared) -> None:
         check_float32_possible(prepared.precision)
 
 
+def _check_disk_space(prepared: Prepared) -> None:
+    """Check that the weights that the run will save fit on the disk."""
+    folder, weights = prepared.output_dir, weights_size(prepared.loaded.model)
+    assert folder is not None, "prepare() chooses a folder"
+    copies = 2 if prepared.selects_best else 1  # the best weights are loaded before they are saved
+    earlier = sum(path.stat().st_size for path in earlier_results(folder))
+    check_disk_space(folder, copies * weights, "the run", reclaimable=earlier)
+
+
 def _check_model_runs(prepared: Prepared) -> None:
     """Try the model where its kernels are not those of loading: float32 on a CPU."""
     accelerator, precision, task = prepared.accelerator, prepared.precision, prepared.task
@@ -321,6 +347,7 @@ def plan_lines(prepared: Prepared) -> list[str]:
     micro_batches = counted(batches.micro_batches, "micro-batch")
     micro = batches.effective_batch_size // (batches.world_size * batches.micro_batches)
     suffix = ", the largest that fit" if prepared.args.auto_micro_batch else ""
+    trusts_code = prepared.args.trust_remote_code
     return [
         labelled("device", _describe_device(prepared.accelerator)),
         labelled("precision", f"{precision.mode}, {precision.execution}: {precision.reason}"),
@@ -329,6 +356,7 @@ def plan_lines(prepared: Prepared) -> list[str]:
             f"{loaded.name}, {weights:.{1 if weights >= 1 else 3}f} M "
             f"{dtype_name(precision.storage_dtype)} weights",
             *loaded.notes,
+            *(["code from the model's repository may run"] if trusts_code else []),
         ),
         labelled(
             "data",

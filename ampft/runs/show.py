@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -149,6 +150,11 @@ def result_line(record: RunRecord) -> str:
     )
 
 
+def next_step_line(folder: Path) -> str:
+    """Return the line that says what to do with a finished run."""
+    return f"next       ampft predict --model {shlex.quote(str(folder))} FILE"
+
+
 def closing_line(record: RunRecord, report: Report | None) -> str:
     """Return the last line of `ampft report`: metrics, time, peak memory, and how the run ended."""
     parts = []
@@ -161,7 +167,7 @@ def closing_line(record: RunRecord, report: Report | None) -> str:
         parts.append(f"peak memory {byte_size(record.memory.peak)}")
     figures = ", ".join(parts)
     if record.status == "finished":
-        return figures
+        return f"{figures}\nstopped: {inert(record.reason)}" if record.reason else figures
     ending = {
         "running": "running, or killed",
         "diverged": "diverged: its weights and figures are not results",

@@ -10,8 +10,9 @@ import time
 import warnings
 from collections.abc import Callable
 
-from ampft.errors import InputError, TrainingStopped
+from ampft.errors import AlreadyFinished, InputError, TrainingStopped
 from ampft.files import is_disk_error, is_path_error
+from ampft.machine import refuse_unsafe_versions
 from ampft.text.escaping import inert_lines, without_credentials
 
 WIDTH, INDENT = 100, 11
@@ -35,7 +36,11 @@ def run_main(main: Callable[[], None]) -> int:
                 "python -OO or PYTHONOPTIMIZE=2 removes docstrings, without which transformers"
                 " loads no model. Use python, or python -O."
             )
+        refuse_unsafe_versions()
         main()
+    except AlreadyFinished as finished:
+        if os.environ.get("RANK", "0") == "0":
+            print(inert_lines(str(finished)))
     except tuple(EXIT_CODES) as error:
         rank = os.environ.get("RANK", "0")
         if rank != "0":

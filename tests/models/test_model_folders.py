@@ -121,13 +121,6 @@ def test_a_folder_that_does_not_exist(name):
 # Weights
 
 
-def test_damaged_weights_of_the_older_format(folder):
-    (folder / "model.safetensors").unlink()
-    (folder / "pytorch_model.bin").write_bytes(b"no weights")
-    with pytest.raises(InputError, match=r"--model_name_or_path .*: cannot be loaded"):
-        load(folder)
-
-
 @pytest.mark.parametrize("content", ["{", "[]", '{"model_type": 3}', '{"hidden_size": "x"}'])
 def test_a_damaged_configuration(folder, content):
     (folder / "config.json").write_text(content)

@@ -5,6 +5,7 @@ torchrun --standalone --nproc_per_node 2 sharded_processes.py TINY_BERT RESULTS 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import runpy
@@ -102,10 +103,21 @@ def main(tiny_bert: Path, folder: Path, recipe: str, *arguments: str) -> None:
     results["state"] = state_restored(problem_named("padded", tiny_bert))
     results["trial"] = trial(list(arguments))
     torch.save(results, folder / f"rank{rank}.pt")
-    set_sharding(True)
+    torch.distributed.destroy_process_group()
+    run(recipe, *arguments, f"--output_dir={folder / 'run'}", "--checkpointing_steps=2")
+    checkpoint = folder / "run" / "checkpoints" / "step-00000002"
+    resumed = f"--output_dir={folder / 'resumed'}"
+    run(recipe, *arguments, resumed, f"--resume_from_checkpoint={checkpoint}")
+
+
+def run(recipe: str, *arguments: str) -> None:
+    """Train with FSDP2 as the recipe does, which leaves the process group at its end."""
     forget_accelerator()
+    PartialState._reset_state()
+    os.environ[SHARDING_VARIABLE] = "true"
     sys.argv = [recipe, *arguments]
-    runpy.run_path(recipe, run_name="__main__")
+    with contextlib.suppress(SystemExit):
+        runpy.run_path(recipe, run_name="__main__")
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def folder(tiny_bert, tmp_path_factory) -> Path:
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     arguments = [
         *(f"--{split}_file={folder / split}.jsonl" for split in ("train", "validation", "test")),
-        f"--model_name_or_path={tiny_bert}", f"--output_dir={folder / 'run'}",
+        f"--model_name_or_path={tiny_bert}",
         *("--mixed_precision=fp16", "--perturb_initial_weights", "--evaluate_fp32"),
         *("--per_device_train_batch_size=4", "--num_train_epochs=2", "--learning_rate=1e-3"),
         *("--use_cpu", "--cpu_threads=1"),
@@ -150,3 +150,10 @@ def test_the_saved_model_is_the_one_that_predicted(folder):
     torch.testing.assert_close(
         probabilities, torch.tensor(expected["probabilities"].to_pylist()), rtol=0, atol=1e-6
     )
+
+
+def test_a_resumed_run_ends_with_the_same_weights_and_predictions(folder):
+    record = json.loads((folder / "resumed" / "run.json").read_text())
+    assert [part["step"] for part in record["resumes"]] == [2]
+    for name in ("model.safetensors", "predictions.parquet"):
+        assert (folder / "resumed" / name).read_bytes() == (folder / "run" / name).read_bytes()

@@ -103,3 +103,7 @@ def test_nan_on_one_process_stops_both_before_the_update(ranks, mode):
 
 def test_all_processes_use_the_smallest_micro_batch_that_one_needs(ranks):
     assert [rank["micro_batches"] for rank in ranks] == [4, 4]
+
+
+def test_all_processes_stop_when_the_time_limit_passes_on_one(ranks):
+    assert [rank["time_limits"] for rank in ranks] == [[False, True]] * 2

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import sys
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from ampft.data.steps import MicroBatch
 from ampft.errors import TrainingStopped
 from ampft.evaluation.evaluate import evaluate
 from ampft.training.auto_micro_batch import fit_micro_batches
+from ampft.training.stopping import TimeLimit
 
 # Effective batches of 12 leave one example for the last step, so that one process has none.
 EXAMPLES, EFFECTIVE = 25, 12
@@ -143,6 +145,16 @@ def micro_batches_that_fit(rank: int) -> int:
     return step_batches.micro_batches
 
 
+def time_limits(rank: int) -> list[bool]:
+    """Poll a time limit that has passed on neither process, and then on process 1 only."""
+    accelerator, reached = Accelerator(cpu=True), []
+    for earlier in (0.0, 100.0 * rank):
+        limit = TimeLimit(60.0, time.perf_counter(), earlier)
+        limit.poll(accelerator)
+        reached.append(limit.is_reached)
+    return reached
+
+
 def main(tiny_bert: Path, folder: Path) -> None:
     torch.set_num_threads(1)
     rank = Accelerator(cpu=True).process_index
@@ -161,6 +173,7 @@ def main(tiny_bert: Path, folder: Path) -> None:
         not_a_number(rank, "fp32"),
         not_a_number(rank, "bf16"),
     )
+    results["time_limits"] = time_limits(rank)
     results["micro_batches"] = micro_batches_that_fit(rank)
     torch.save(results, folder / f"rank{rank}.pt")
     torch.distributed.destroy_process_group()

@@ -8,7 +8,12 @@ from dataclasses import replace
 
 from ampft.comparison.analysis.run_predictions import RunPredictions
 from ampft.comparison.findings import Difference, MetricValues
-from ampft.comparison.statistics.interval import DifferenceEstimate, estimate_difference
+from ampft.comparison.statistics.interval import (
+    MIN_SEEDS,
+    DifferenceEstimate,
+    estimate_difference,
+    estimate_over_cases,
+)
 from ampft.comparison.statistics.jackknife import jackknife_differences
 from ampft.comparison.statistics.verdict import Decision, decide
 from ampft.metrics.sums import Metric
@@ -25,12 +30,16 @@ def metric_values(predictions: Sequence[RunPredictions]) -> dict[str, MetricValu
 def estimate(
     predictions: Sequence[RunPredictions], baseline: Sequence[RunPredictions], metric: Metric
 ) -> DifferenceEstimate:
-    """Return the difference in a metric; both sides are in the order of the seeds."""
-    return estimate_difference(
-        jackknife_differences(
-            [each.sums for each in predictions], [each.sums for each in baseline], metric
-        )
+    """Return the difference in a metric; both sides are in the order of the seeds.
+
+    With fewer seeds than an interval over seeds needs, the estimate is over the cases only.
+    """
+    differences = jackknife_differences(
+        [each.sums for each in predictions], [each.sums for each in baseline], metric
     )
+    if len(predictions) < MIN_SEEDS:
+        return estimate_over_cases(differences)
+    return estimate_difference(differences)
 
 
 def with_verdicts(

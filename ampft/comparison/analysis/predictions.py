@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,9 @@ from ampft.data.groups import Groups
 from ampft.errors import InputError
 from ampft.runs.predictions import RESERVED_COLUMNS
 
+# Maps example ids to the inputs of these examples, joined and truncated.
+Texts = Callable[[Sequence[int]], Mapping[int, str]]
+
 MAX_EXAMPLES = 12
 MAX_TEXT_LENGTH = 200  # characters
 
@@ -25,7 +28,7 @@ def flips(
     cases: Cases,
     predictions: Sequence[RunPredictions],
     baseline: Sequence[RunPredictions],
-    texts: Path,
+    texts: Texts,
 ) -> Flips:
     """Count changed predictions seed by seed, and choose a few examples.
 
@@ -33,7 +36,7 @@ def flips(
         cases: Cases that are predicted.
         predictions: Predictions of the arm, by seed.
         baseline: Predictions of the baseline with the same seeds.
-        texts: A predictions.parquet with the inputs of the examples.
+        texts: Function that returns the inputs of examples.
     """
     pairs = list(zip(predictions, baseline, strict=True))
     flipped = np.stack([rows_differ(arm.choices, base.choices) for arm, base in pairs])
@@ -63,19 +66,18 @@ def _examples(
     predictions: Sequence[RunPredictions],
     baseline: Sequence[RunPredictions],
     flipped: npt.NDArray[np.bool_],
-    texts: Path,
+    texts: Texts,
 ) -> tuple[FlippedExample, ...]:
     """Return the examples that flip for the most seeds; ties by confidence, then by id."""
     times = flipped.sum(axis=0)
     candidates = np.flatnonzero((times > 0) & (times >= _min_flips(times)))
     first = flipped[:, candidates].argmax(axis=0)
     confidence, base_confidence = (
-        np.stack([each.confidence[candidates] for each in side])[first, np.arange(len(first))]
-        for side in (predictions, baseline)
+        _confidences(side, first, candidates) for side in (predictions, baseline)
     )
     by_confidence = -np.minimum(confidence, base_confidence)
     order = np.lexsort((candidates, by_confidence, -times[candidates]))[:MAX_EXAMPLES]
-    text_of = read_texts(texts, candidates[order].tolist())
+    text_of = texts(candidates[order].tolist())
     problem = cases.problem
     names = cases.label_names
     return tuple(
@@ -85,12 +87,28 @@ def _examples(
             label=problem.truth_text(cases.truth[example], names),
             seeds=int(times[example]),
             baseline=problem.choice_text(baseline[first[k]].choices[example], names),
-            baseline_confidence=float(base_confidence[k]),
+            baseline_confidence=_finite(base_confidence[k]),
             arm=problem.choice_text(predictions[first[k]].choices[example], names),
-            arm_confidence=float(confidence[k]),
+            arm_confidence=_finite(confidence[k]),
         )
         for k in order
     )
+
+
+def _confidences(
+    predictions: Sequence[RunPredictions],
+    seeds: npt.NDArray[np.integer],
+    cases: npt.NDArray[np.integer],
+) -> npt.NDArray[np.floating]:
+    """Return the confidence of each case at its seed; NaN if no probabilities are known."""
+    if any(each.confidence is None for each in predictions):
+        return np.full(len(cases), np.nan)
+    confidences = np.stack([each.confidence[cases] for each in predictions])  # type: ignore[index]
+    return confidences[seeds, np.arange(len(cases))]
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
 
 
 def _min_flips(times: npt.NDArray[np.integer]) -> int:
@@ -134,12 +152,13 @@ def _read_texts(file: pq.ParquetFile, rows: Sequence[int]) -> dict[int, str]:
             table = file.read_row_group(group, columns=columns)
             for row in inside:
                 values = (table[name][row - start].as_py() for name in columns)
-                text_of[row] = _truncated(" | ".join(str(value) for value in values))
+                text_of[row] = truncated(" | ".join(str(value) for value in values))
         start = stop
     return text_of
 
 
-def _truncated(text: str) -> str:
+def truncated(text: str) -> str:
+    """Return a text on one line, shortened to `MAX_TEXT_LENGTH` characters."""
     text = " ".join(text.split())
     return text if len(text) <= MAX_TEXT_LENGTH else f"{text[: MAX_TEXT_LENGTH - 1]}…"
 

@@ -61,7 +61,7 @@ class RunPredictions:
     Attributes:
         choices: (n, ...) predictions in compact form.
         correct: (n,) whether each case is correct as a whole.
-        confidence: (n,) float32.
+        confidence: (n,) float32; None if probabilities are unknown.
         metrics: Metrics by name.
         sums: Contributions of each example, or group of examples, to the sums of the primary
             metric.
@@ -72,7 +72,7 @@ class RunPredictions:
 
     choices: npt.NDArray[Any]
     correct: npt.NDArray[np.bool_]
-    confidence: FloatArray
+    confidence: FloatArray | None
     metrics: Mapping[str, float]
     sums: CaseSums
     scores: tuple[Scores, ...]
@@ -102,7 +102,7 @@ def read_run_predictions(
     else:
         _check_same_cases(path, outcome, cases)
     check_metric(metric, cases.problem)
-    return _reduced(outcome, metric, cases.groups), cases
+    return reduced(outcome, metric, cases.groups), cases
 
 
 def cases_of(path: Path, outcome: Outcome) -> Cases:
@@ -196,7 +196,14 @@ def _check_same_cases(path: Path, outcome: Outcome, cases: Cases) -> None:
         )
 
 
-def _reduced(outcome: Outcome, metric: str, groups: Groups | None) -> RunPredictions:
+def reduced(outcome: Outcome, metric: str, groups: Groups | None) -> RunPredictions:
+    """Return what a comparison needs of an outcome.
+
+    Args:
+        outcome: Predictions of one model.
+        metric: Name of the primary metric.
+        groups: Groups of examples that are not independent; None if all are.
+    """
     sums = outcome.sums(metric)
     return RunPredictions(
         choices=outcome.choices,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -28,9 +27,9 @@ from ampft.comparison.execution.plan import (
     with_more_seeds,
 )
 from ampft.errors import InputError
-from ampft.files import nearest_existing
+from ampft.files import nearest_existing, temporary_folder
 from ampft.runs.folder import LOCK_NAME, check_creatable
-from ampft.runs.record import redact_secrets
+from ampft.runs.redaction import redact_secrets
 from ampft.text.escaping import inert
 from ampft.text.json_io import from_json, json_values
 from ampft.text.numbers import approximate_duration, counted, in_epochs
@@ -205,16 +204,15 @@ def run_trial(
     Raises:
         InputError: A run would reject its input, a mode is not available, or the trial failed.
     """
-    with tempfile.TemporaryDirectory(prefix="ampft-") as name:
-        folder = Path(name)
-        request = {"classify_argv": list(classify_argv), "modes": modes, "launched": time.time()}
-        (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
-        paths = str(folder / "request.json"), str(folder / "result.json")
-        run_command(launch_command(config_file, "-m", TRIAL_MODULE, *paths), folder / "log")
-        try:
-            result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            raise InputError(_trial_error(folder / "log")) from None
+    folder = temporary_folder("trial")
+    request = {"classify_argv": list(classify_argv), "modes": modes, "launched": time.time()}
+    (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
+    paths = str(folder / "request.json"), str(folder / "result.json")
+    run_command(launch_command(config_file, "-m", TRIAL_MODULE, *paths), folder / "log")
+    try:
+        result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise InputError(_trial_error(folder / "log")) from None
     if "error" in result:
         raise InputError(result["error"])
     return from_json(TrialResult, result, "trial")
@@ -226,6 +224,6 @@ def _trial_error(log: Path) -> str:
     errors = [line for line in lines if "Error" in line and not line.startswith(" ")]
     reason = inert(errors[0]) if errors else "no error message"
     return (
-        f"The trial of a few steps failed: {reason}. To find the cause, run recipes/classify.py "
-        "with the same settings and each --mixed_precision."
+        f"The trial of a few steps failed: {reason}. To find the cause, run ampft train with "
+        "the same settings and each --mixed_precision."
     )

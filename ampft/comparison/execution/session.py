@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from ampft.comparison.findings import Comparison, PlanFacts
 
 UNDECIDED = "undecided"
+TRAIN_COMMAND = ("-m", "ampft", "train")
 
 
 @dataclass
@@ -54,14 +55,14 @@ class ComparisonSession:
         folder: Folder of the comparison, locked by this process.
         plan: Plan with its progress so far.
         progress: Progress display.
-        recipe: Path of classify.py.
+        recipe: Path of classify.py; None trains with `ampft train`.
     """
 
     command: CompareCommand
     folder: RunFolder
     plan: Plan
     progress: Progress
-    recipe: Path
+    recipe: Path | None
     _runs_before: float = field(init=False)
     _own_before: float = field(init=False)
     _yardstick_before: float = field(init=False)
@@ -102,11 +103,12 @@ class ComparisonSession:
             raise InputError(ending.input_error)
 
     def argv(self, run: PlannedRun) -> list[str]:
-        """Return the recipe and all its arguments for a run."""
+        """Return the recipe, or `-m ampft train`, and all its arguments for a run."""
         overrides = [a for name, v in self.plan.overrides.items() for a in (f"--{name}", str(v))]
         output = str(run_folder(self.folder.path, run))
         flags = [*overrides, *run.flags, "--output_dir", output, "--overwrite_output_dir"]
-        return [str(self.recipe), *self.command.classify_argv, *flags]
+        program = TRAIN_COMMAND if self.recipe is None else (str(self.recipe),)
+        return [*program, *self.command.classify_argv, *flags]
 
     def measure_yardstick(self) -> None:
         """Measure the noise yardstick in a separate process, unless the folder already has it."""
@@ -205,7 +207,7 @@ class ComparisonSession:
 
 @contextlib.contextmanager
 def open_comparison(
-    command: CompareCommand, folder: Path, plan: Plan, recipe: Path
+    command: CompareCommand, folder: Path, plan: Plan, recipe: Path | None = None
 ) -> Iterator[ComparisonSession]:
     """Lock the folder, print and write the plan, and leave no process running at the end.
 
@@ -213,7 +215,7 @@ def open_comparison(
         command: Command of the user.
         folder: Folder of the comparison.
         plan: Plan from `plan_comparison`.
-        recipe: Path of classify.py, which trains one run.
+        recipe: Path of classify.py, which trains one run; None uses `ampft train`.
     """
     with RunFolder(folder, keep_files=True) as locked:
         for name in (LOGS_NAME, RUNS_NAME):

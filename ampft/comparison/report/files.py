@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from ampft.comparison.findings import COMPARISON_NAME, SCHEMA, Comparison
@@ -45,6 +46,12 @@ def write_comparison(comparison: Comparison, output_dir: Path) -> None:
             f"--output_dir {output_dir}: {path.name} cannot be written ({error.strerror}). Free "
             "disk space or name another folder."
         ) from error
+
+
+def next_step_line(folder: Path) -> str:
+    """Return the line that says what to do with a finished comparison."""
+    page = shlex.quote(str(folder / HTML_NAME))
+    return f"next       open {page}, or ampft report {shlex.quote(str(folder))}"
 
 
 def read_comparison(path: Path) -> Comparison:

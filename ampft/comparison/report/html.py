@@ -81,6 +81,7 @@ def _context(comparison: Comparison) -> dict[str, Any]:
         "verdicts": verdicts,
         "seeds": seed_list(comparison.seeds),
         "modes": _with_graphics(tables.modes(comparison), keys, strip_of["modes"]),
+        "settings": tables.settings(comparison),
         "executed": tables.executed(comparison),
         "sections": tuple(
             replace(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ampft.comparison.answer import answer_text
 from ampft.comparison.findings import Comparison
 from ampft.comparison.report.sections import Section, sections
-from ampft.comparison.report.tables import executed, modes, without_incomplete_medians
+from ampft.comparison.report.tables import executed, modes, settings, without_incomplete_medians
 from ampft.comparison.verdict_text import verdict_texts
 from ampft.text.markdown import prose
 from ampft.text.tables import markdown_table
@@ -24,11 +24,13 @@ def markdown_text(comparison: Comparison) -> str:
     """
     verdicts = comparison.verdicts or verdict_texts(comparison)
     comparison = without_incomplete_medians(comparison)
+    differing = settings(comparison)
     parts = [
-        f"## Precision comparison: {prose(comparison.title)}",
+        f"## {comparison.heading}: {prose(comparison.title)}",
         f"**{prose(answer_text(comparison))}**" if answer_text(comparison) else "",
         _list(verdicts),
         "\n".join(f"> **Note:** {prose(stamp)}\\" for stamp in comparison.stamps).rstrip("\\"),
+        "" if differing is None else markdown_table(differing),
         markdown_table(modes(comparison)),
     ]
     measured = executed(comparison)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from ampft.comparison.findings import Comparison
+from collections.abc import Sequence
+
+from ampft.comparison.findings import INFERENCE, PREDICTIONS, TRAINING, Comparison
+from ampft.comparison.statistics.interval import MIN_SEEDS
 from ampft.text.numbers import level, percent, seed_list
 
 FORMULAS = (
@@ -18,23 +21,37 @@ FORMULAS = (
     "too many false alarms in simulations with few seeds (benchmarks/interval_calibration.py)."
 )
 HOLM = (
-    "With several modes, the p-values are corrected by Holm's method (1979), separately for "
+    "With several {noun}s, the p-values are corrected by Holm's method (1979), separately for "
     "difference, for difference beyond the margin and for equivalence. The intervals are not "
-    "corrected for the number of modes."
+    "corrected for the number of {noun}s."
 )
 EXPLORATORY = (
     "All other results (predictions in fp32, classes, calibration, changed predictions, McNemar's "
     "tests) are exploratory: they may suggest a question, but they do not answer one."
 )
-INTERLEAVED = "The runs were separate processes, trained one at a time with the modes interleaved."
+INTERLEAVED = (
+    "The runs were separate processes, trained one at a time with the {noun}s interleaved."
+)
 AT_DIFFERENT_TIMES = (
     "No plan ordered the runs, so their speeds were measured at different times and possibly while "
     "other work was running."
 )
 SPEED = (
     "Speed-up is the baseline's median optimizer step time after warm-up divided by that of the "
-    "mode, seed by seed. Memory is the peak of the process or of the device's allocator. Emulated "
-    "modes are not ranked by speed."
+    "{noun}, seed by seed. Memory is the peak of the process or of the device's allocator. "
+    "Emulated {noun}s are not ranked by speed."
+)
+FIXED_MODELS = (
+    "Examples are the only source of uncertainty: the variance is that of the jackknife over "
+    "examples, with n - 1 degrees of freedom for n examples, and at least the square of the effect "
+    "of a single example (fixed readers in the terms of Obuchowski and Rockette 1995). The "
+    "confidence interval (CI) is the difference plus or minus t times the square root of the "
+    "variance, widened to what rare examples that the test set lacks could change."
+)
+LATENCY = (
+    "Times are those of the forward pass, without tokenization, on the same texts in every mode. "
+    "The modes took turns in rounds; a speed-up is the median over the rounds of the baseline's "
+    "time divided by that of the mode in the same round. Emulated modes are not timed."
 )
 SOURCES = (
     "Obuchowski and Rockette, Hypothesis testing of diagnostic accuracy for multiple readers and "
@@ -55,24 +72,21 @@ def method_paragraphs(comparison: Comparison) -> tuple[str, ...]:
         comparison: Comparison. The name of its split is quoted verbatim, so the caller must escape
             the paragraphs for display.
     """
-    base = comparison.baseline.name
     estimand = (
-        f"The estimate is the expected difference in {comparison.units.title} (mode minus {base}) "
-        "over training seeds (classification head, data order, dropout) and test examples, for a "
-        "fixed training set, model and hyperparameters. It is based on "
-        f"{comparison.examples:,} examples of the split {comparison.split} and "
-        f"{seed_list(comparison.seeds)}. {_planning(comparison)}"
+        f"{_estimand(comparison)} It is based on {comparison.examples:,} examples of the split "
+        f"{comparison.split} and {seed_list(comparison.seeds)}. {_planning(comparison)}"
     )
-    parts = [estimand, FORMULAS, _verdict_rules(comparison), HOLM]
+    has_few_models = len(comparison.seeds) < MIN_SEEDS
+    formulas = FIXED_MODELS if comparison.kind == INFERENCE and has_few_models else FORMULAS
+    parts = [estimand, formulas, _verdict_rules(comparison), HOLM.format(noun=comparison.noun)]
     if any(arm.is_placebo for arm in comparison.arms):
-        parts.append(
-            f"The placebo is {base} trained again from initial weights changed by one unit in the "
-            "last place. If training is chaotic, even this changes predictions (Summers and "
-            f"Dinneen 2021); otherwise, the placebo stays close to {base}. Judge the changes "
-            "caused by a mode against those caused by the placebo."
-        )
-    order = INTERLEAVED if comparison.planned else AT_DIFFERENT_TIMES
-    parts += [f"{order} {SPEED}", EXPLORATORY]
+        parts.append(_placebo(comparison))
+    if comparison.kind == TRAINING:
+        order = INTERLEAVED if comparison.planned else AT_DIFFERENT_TIMES
+        parts.append(f"{order} {SPEED}".format(noun=comparison.noun))
+    elif comparison.kind == INFERENCE:
+        parts.append(LATENCY)
+    parts.append(EXPLORATORY)
     if comparison.overhead_share is not None:
         parts.append(
             f"The comparison added {percent(comparison.overhead_share, 1)} to the time of the runs."
@@ -80,7 +94,55 @@ def method_paragraphs(comparison: Comparison) -> tuple[str, ...]:
     return tuple(parts)
 
 
+def _estimand(comparison: Comparison) -> str:
+    base, metric = comparison.baseline.name, comparison.units.title
+    if comparison.kind == INFERENCE and len(comparison.seeds) < MIN_SEEDS:
+        return (
+            f"The estimate is the expected difference in {metric} (mode minus {base}) over test "
+            "examples, for this trained model only. It says nothing about models trained with "
+            "other seeds or data."
+        )
+    if comparison.kind == INFERENCE:
+        return (
+            f"The estimate is the expected difference in {metric} (mode minus {base}) over "
+            "training seeds and test examples, where the same trained models predict in each mode."
+        )
+    if comparison.kind == PREDICTIONS:
+        return (
+            f"The estimate is the expected difference in {metric} (arm minus {base}) over training "
+            "seeds and test examples, if the rows of each seed come from one training and the "
+            "trainings of different seeds are independent, which cannot be checked without run "
+            "records."
+        )
+    fixed = "a fixed training set, model and hyperparameters"
+    if comparison.noun == "arm":
+        fixed = f"fixed settings apart from {_listed(comparison.varied)}"
+    return (
+        f"The estimate is the expected difference in {metric} ({comparison.noun} minus {base}) "
+        "over training seeds (classification head, data order, dropout) and test examples, for "
+        f"{fixed}."
+    )
+
+
+def _placebo(comparison: Comparison) -> str:
+    base = comparison.baseline.name
+    if comparison.kind == INFERENCE:
+        return (
+            f"The placebo is {base} again, in batches of another size, which changes only the "
+            "order of its sums. It shows what the smallest possible change of the arithmetic does, "
+            "and its times show how reliable times are."
+        )
+    return (
+        f"The placebo is {base} trained again from initial weights changed by one unit in the "
+        "last place. If training is chaotic, even this changes predictions (Summers and "
+        f"Dinneen 2021); otherwise, the placebo stays close to {base}. Judge the changes "
+        f"caused by {comparison.an_arm} against those caused by the placebo."
+    )
+
+
 def _planning(comparison: Comparison) -> str:
+    if comparison.kind == INFERENCE:
+        return ""
     margin = comparison.units.margin_with_unit
     if comparison.planned:
         return f"The metric and the margin of {margin} were fixed before the first run."
@@ -94,10 +156,10 @@ def _verdict_rules(comparison: Comparison) -> str:
     wide, narrow = level(1 - comparison.alpha), level(1 - 2 * comparison.alpha)
     margin = comparison.units.margin_with_unit
     rules = (
-        f"A mode is equivalent if its {narrow} CI lies within {margin} on either side of 0. It is "
-        f"worse beyond the margin if its {wide} CI lies entirely below that range, and worse, size "
-        f"uncertain, if its {wide} CI lies below 0 and neither of the above holds. The same "
-        "applies to better. Otherwise, the mode is undecided."
+        f"{comparison.an_arm.capitalize()} is equivalent if its {narrow} CI lies within {margin} "
+        f"on either side of 0. It is worse beyond the margin if its {wide} CI lies entirely below "
+        f"that range, and worse, size uncertain, if its {wide} CI lies below 0 and neither of the "
+        f"above holds. The same applies to better. Otherwise, the {comparison.noun} is undecided."
     )
     if len(comparison.seed_counts) < 2:
         return rules
@@ -106,3 +168,8 @@ def _verdict_rules(comparison: Comparison) -> str:
         f"{rules} Analyses were planned at {numbers} seeds. They share the error rate of 5 % "
         "equally, so their intervals are wider."
     )
+
+
+def _listed(settings: Sequence[str]) -> str:
+    """Return the names of settings as flags."""
+    return ", ".join(f"--{name}" for name in settings)

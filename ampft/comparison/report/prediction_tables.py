@@ -31,7 +31,10 @@ def changed(comparison: Comparison) -> Iterator[Table]:
     yield Table(
         title=f"Predictions that differ from those of {base} with the same seed, out of "
         f"{comparison.examples:,}",
-        header=("mode", *names, "mean", "only this mode correct", "only the baseline correct"),
+        header=(
+            *(comparison.noun, *names, "mean", f"only this {comparison.noun} correct"),
+            "only the baseline correct",
+        ),
         rows=[
             (
                 Name(arm.name),
@@ -43,7 +46,7 @@ def changed(comparison: Comparison) -> Iterator[Table]:
     )
     yield Table(
         title="McNemar's test per seed, mid-p",
-        header=("mode", *names),
+        header=(comparison.noun, *names),
         rows=[
             (Name(arm.name), *by_seed(comparison, arm, map(p_value, flips.mcnemar_mid_p)))
             for arm, flips in arms
@@ -65,7 +68,10 @@ def changed(comparison: Comparison) -> Iterator[Table]:
                         f"{each.example_id}",
                         *(Name(each.label), Name(each.baseline), Name(each.arm)),
                         Name(each.text) if each.text else "",
-                        *(percent(each.baseline_confidence), percent(each.arm_confidence)),
+                        *(
+                            or_dash(each.baseline_confidence, percent),
+                            or_dash(each.arm_confidence, percent),
+                        ),
                         f"{each.seeds}",
                     )
                     for each in flips.examples

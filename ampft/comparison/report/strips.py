@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from markupsafe import Markup
 
-from ampft.comparison.findings import ArmResult, ClassFigures, Comparison, Memory
+from ampft.comparison.cost_findings import Memory
+from ampft.comparison.findings import ArmResult, ClassFigures, Comparison
 from ampft.comparison.report.arm_styles import ArmStyle
 from ampft.comparison.report.drawing import Axis, element, line, picture, text
 from ampft.text.escaping import one_line
@@ -69,7 +70,7 @@ def columns(comparison: Comparison, styles: Sequence[ArmStyle]) -> Iterator[Colu
         explanation="The parts are in the order of the columns. The vertical line marks the peak.",
         keys=part_keys(),
     )
-    yield _classes(pairs)
+    yield _classes(comparison, pairs)
 
 
 def _differences(
@@ -101,7 +102,7 @@ def _differences(
     )
 
 
-def _classes(pairs: Sequence[tuple[ArmResult, ArmStyle]]) -> Column:
+def _classes(comparison: Comparison, pairs: Sequence[tuple[ArmResult, ArmStyle]]) -> Column:
     base, others = pairs[0][0], [(arm, style) for arm, style in pairs[1:] if arm.classes]
     axis = class_axis(row for arm, _ in others for row in arm.classes)
     strips = {}
@@ -114,7 +115,7 @@ def _classes(pairs: Sequence[tuple[ArmResult, ArmStyle]]) -> Column:
         heading="difference, points",
         scale=points_head(axis),
         strips=strips,
-        explanation="Compare the marks of a mode with those of the placebo."
+        explanation=f"Compare the marks of {comparison.an_arm} with those of the placebo."
         * any(arm.is_placebo for arm, _ in others),
     )
 

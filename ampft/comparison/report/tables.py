@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from ampft.comparison.findings import ArmResult, Comparison
+from ampft.comparison.findings import INFERENCE, UNKNOWN, ArmResult, Comparison
+from ampft.comparison.report.costs import cost_columns, mebibytes, speed_up, step_time
 from ampft.text.numbers import (
     NOT_MEASURED,
     PLUS_MINUS,
-    count_range,
     duration,
     level,
     mean_count,
-    milliseconds,
     or_dash,
     p_value,
     percent,
     seed_list,
 )
 from ampft.text.tables import Cell, Name, Quote, Table
-
-MIB = 2**20
 
 
 def without_incomplete_medians(comparison: Comparison) -> Comparison:
@@ -56,6 +52,22 @@ def scope(comparison: Comparison) -> str:
     )
 
 
+def settings(comparison: Comparison) -> Table | None:
+    """Return the settings in which the arms differ; None if the arms are modes."""
+    if not any(arm.settings for arm in comparison.arms):
+        return None
+    return Table(
+        title="Settings in which the arms differ",
+        header=(comparison.noun, *(Quote(f"--{name}") for name in comparison.varied)),
+        rows=[
+            (Name(arm.name), *(Quote(arm.settings.get(name, "")) for name in comparison.varied))
+            for arm in comparison.arms
+            if not arm.is_placebo
+        ],
+        left=1 + len(comparison.varied),
+    )
+
+
 def modes(comparison: Comparison) -> Table:
     """Return the results of each arm."""
     levels = [arm.difference.level95 for arm in comparison.arms if arm.difference is not None]
@@ -63,22 +75,43 @@ def modes(comparison: Comparison) -> Table:
     base = comparison.baseline.name
     placebo = ""
     if any(arm.is_placebo for arm in comparison.arms):
-        placebo = (
-            f" The placebo is {base} trained again from initial weights changed by one unit in the "
-            "last place."
-        )
+        placebo = f" {placebo_text(comparison)}"
+    costs = cost_columns(comparison)
+    ratios = " and speed-up are" if costs else " are"
+    deviation = f"{PLUS_MINUS} is the standard deviation over seeds. "
     return Table(
         title=scope(comparison),
         header=(
-            *("mode", "execution", "verdict", comparison.units.heading),
+            *(comparison.noun, "execution", "verdict", comparison.units.heading),
             f"difference{comparison.units.difference_suffix}{interval}",
             f"changed predictions, of {comparison.examples:,}",
-            *("speed-up", "step, ms", "peak memory, MiB", "skipped steps"),
+            *(column.heading for column in costs),
         ),
-        rows=[(Name(arm.name), *_mode_cells(comparison, arm)) for arm in comparison.arms],
-        note=f"{PLUS_MINUS} is the standard deviation over seeds. Changed predictions and speed-up "
-        f"are relative to {base}.{placebo}",
+        rows=[
+            (
+                Name(arm.name),
+                *_mode_cells(comparison, arm),
+                *(column.cell(arm) for column in costs),
+            )
+            for arm in comparison.arms
+        ],
+        note=deviation * (len(comparison.seeds) > 1)
+        + f"Changed predictions{ratios} relative to {base}.{placebo}",
         left=3,
+    )
+
+
+def placebo_text(comparison: Comparison) -> str:
+    """Return one sentence on what the placebo is."""
+    base = comparison.baseline.name
+    if comparison.kind == INFERENCE:
+        return (
+            f"The placebo is {base} again, in batches of another size, which changes only the "
+            "order of its sums."
+        )
+    return (
+        f"The placebo is {base} trained again from initial weights changed by one unit in the "
+        "last place."
     )
 
 
@@ -87,15 +120,11 @@ def _mode_cells(comparison: Comparison, arm: ArmResult) -> tuple[Cell, ...]:
     verdict = arm.difference.verdict if arm.difference is not None else None
     unchanged = "" if is_baseline else NOT_MEASURED
     return (
-        Quote(arm.execution),
+        Quote(arm.execution) if arm.execution != UNKNOWN else "",
         (verdict or "") if arm.status == "complete" else Quote(arm.status_words),
         _metric(comparison, arm),
         _difference(comparison, arm),
         unchanged if arm.flips is None else mean_count(arm.flips.mean),
-        _ratio(comparison, arm),
-        _step(arm),
-        _mebibytes(arm.memory.peak if arm.memory else None),
-        count_range(arm.skipped_steps),
     )
 
 
@@ -124,24 +153,6 @@ def _difference(comparison: Comparison, arm: ArmResult) -> str:
     return f"{units.difference(values.mean - base.mean)} (no CI)"
 
 
-def _ratio(comparison: Comparison, arm: ArmResult) -> str:
-    """Return the speed-up over the baseline; "-" if not ranked, empty for the baseline."""
-    if arm is comparison.baseline:
-        return ""
-    return or_dash(arm.speed.ratio if arm.speed else None, "{:.2f}".format)
-
-
-def _step(arm: ArmResult) -> str:
-    """Return the median of the median step times of the runs, in milliseconds."""
-    if arm.speed is None or not arm.speed.step_seconds:
-        return NOT_MEASURED
-    return milliseconds(statistics.median(arm.speed.step_seconds))
-
-
-def _mebibytes(size: int | None) -> str:
-    return or_dash(size, lambda size: f"{size / MIB:,.0f}")
-
-
 def executed(comparison: Comparison) -> tuple[str, ...]:
     """Return the precision measured in the first step; arms with the same one share a line."""
     names: dict[str, list[str]] = {}
@@ -154,7 +165,7 @@ def executed(comparison: Comparison) -> tuple[str, ...]:
 def seeds(comparison: Comparison) -> Iterator[Table]:
     """Yield the metric and the difference per seed, and the components of the intervals."""
     units, base = comparison.units, comparison.baseline.name
-    header = ("mode", *seed_names(comparison))
+    header = (comparison.noun, *seed_names(comparison))
     metrics: list[tuple[Cell, ...]] = [
         (
             Name(arm.name),
@@ -193,7 +204,7 @@ def seeds(comparison: Comparison) -> Iterator[Table]:
         title="Components of the confidence intervals (square roots of the variances"
         f"{units.difference_suffix}) and p-values",
         header=(
-            *("mode", "s, over seeds", "√J, over examples", "√C, between seeds"),
+            *(comparison.noun, "s, over seeds", "√J, over examples", "√C, between seeds"),
             *("degrees of freedom", "p (difference)", "after Holm"),
             *("p (equivalence)", "after Holm"),
         ),
@@ -232,7 +243,7 @@ def predicted_in_fp32(comparison: Comparison) -> Table | None:
     return Table(
         title="The same models predicting in their own precision and in fp32",
         header=(
-            *("mode", f"{units.title} in own precision", f"{units.title} in fp32"),
+            *(comparison.noun, f"{units.title} in own precision", f"{units.title} in fp32"),
             *("difference in own precision", "difference in fp32"),
         ),
         rows=[
@@ -262,15 +273,15 @@ def speed(comparison: Comparison) -> Table | None:
     return Table(
         title="Time per optimizer step after warm-up",
         header=(
-            *("mode", "step, ms", "speed-up", "range over seeds"),
+            *(comparison.noun, "step, ms", "speed-up", "range over seeds"),
             *(["speed-up over tf32"] * has_tf32),
             *("tokens/s", "waiting for data", "utilisation", "training time", "total time"),
         ),
         rows=[
             (
                 Name(arm.name),
-                _step(arm),
-                _ratio(comparison, arm),
+                step_time(arm),
+                speed_up(comparison, arm),
                 "" if each.ratio_spread is None else "{:.2f} to {:.2f}".format(*each.ratio_spread),
                 *([or_dash(each.ratio_to_tf32, "{:.2f}".format)] * has_tf32),
                 or_dash(each.tokens_per_second, "{:,.0f}".format),
@@ -294,16 +305,22 @@ def memory(comparison: Comparison) -> Table | None:
     return Table(
         title="Peak memory and its parts in MiB, medians over the runs",
         header=(
-            *("mode", "peak", "relative to baseline", "before loading the model", "weights"),
+            *(
+                comparison.noun,
+                "peak",
+                "relative to baseline",
+                "before loading the model",
+                "weights",
+            ),
             *("gradients", "optimizer state", "activations", "rest"),
         ),
         rows=[
             (
                 Name(arm.name),
-                _mebibytes(each.peak),
+                mebibytes(each.peak),
                 "" if each.ratio is None else percent(each.ratio),
-                *map(_mebibytes, (each.baseline, each.weights, each.gradients)),
-                *map(_mebibytes, (each.optimizer_state, each.activations, each.rest)),
+                *map(mebibytes, (each.baseline, each.weights, each.gradients)),
+                *map(mebibytes, (each.optimizer_state, each.activations, each.rest)),
             )
             for arm, each in measured
         ],
@@ -327,7 +344,7 @@ def runs(comparison: Comparison) -> Table:
                     or_dash(skipped.get(index), "{:,}".format),
                 )
             )
-    header = ("mode", "folder", "status", "seed", "steps", "skipped steps")
+    header = (comparison.noun, "folder", "status", "seed", "steps", "skipped steps")
     return Table(title="Status and steps of every run", header=header, rows=rows, left=3)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ampft.comparison.answer import answer_text
 from ampft.comparison.findings import Comparison
-from ampft.comparison.report.tables import modes, scope, without_incomplete_medians
+from ampft.comparison.report.costs import cost_columns
+from ampft.comparison.report.tables import modes, scope, settings, without_incomplete_medians
 from ampft.comparison.verdict_text import verdict_texts
 from ampft.text.escaping import display_width, inert
 from ampft.text.numbers import level
@@ -27,8 +28,10 @@ def terminal_text(comparison: Comparison) -> str:
     """
     verdicts = comparison.verdicts or verdict_texts(comparison)
     comparison = without_incomplete_medians(comparison)
+    differing = settings(comparison)
     parts = [
         _wrapped(f"{comparison.title}: {scope(comparison)}"),
+        "" if differing is None else terminal_table(differing),
         mode_table(comparison),
         _wrapped(legend(comparison)),
         "\n".join(_wrapped(stamp, "! ") for stamp in comparison.stamps),
@@ -44,10 +47,10 @@ def mode_table(comparison: Comparison) -> str:
     levels = [arm.difference.level95 for arm in comparison.arms if arm.difference is not None]
     interval = f"({level(levels[0])} CI)" if levels else ""
     headings = [
-        *(("", "mode"), ("", ""), (units.title, "%" if units.is_share else "")),
+        *(("", comparison.noun), ("", ""), (units.title, "%" if units.is_share else "")),
         (f"difference{units.difference_suffix}", interval),
-        *(("changed", f"of {comparison.examples:,}"), ("speed-", "up"), ("step", "ms")),
-        *(("peak", "MiB"), ("skipped", "steps")),
+        ("changed", f"of {comparison.examples:,}"),
+        *(column.short for column in cost_columns(comparison)),
     ]
     upper, lower = zip(*headings, strict=True)
     rows: list[tuple[Cell, ...]] = [lower]

@@ -31,6 +31,7 @@ of equivalence and the interval therefore also allow for rare cases that the tes
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -168,6 +169,33 @@ def estimate_difference(jackknife: JackknifeDifferences) -> DifferenceEstimate:
         case_distribution=_case_distribution(jackknife),
     )
     return replace(estimate, costliest=jackknife.costliest)
+
+
+def estimate_over_cases(jackknife: JackknifeDifferences) -> DifferenceEstimate:
+    """Return the estimate for these very models, over cases only.
+
+    The models are no sample of trainings, so seeds are fixed readers: the variance of the mean over
+    S models is (J + (S - 1) C) / S, with n - 1 degrees of freedom (Obuchowski and Rockette 1995).
+    With one model, it is J. Nothing follows for models that are trained with other seeds.
+
+    Args:
+        jackknife: Differences of one or more models.
+    """
+    seeds, covariance = len(jackknife.per_seed), max(jackknife.covariance, 0.0)
+    variance = (jackknife.variance + (seeds - 1) * covariance) / seeds
+    return DifferenceEstimate(
+        estimate=float(jackknife.per_seed.mean()),
+        per_seed=jackknife.per_seed,
+        seed_variance=max(jackknife.variance - covariance, 0.0),
+        jackknife_variance=jackknife.variance,
+        jackknife_covariance=covariance,
+        standard_error=math.sqrt(max(variance, jackknife.case_effect**2)),
+        degrees_of_freedom=float(jackknife.cases - 1),
+        min_variance=jackknife.case_effect**2,
+        cases=jackknife.cases,
+        case_distribution=_case_distribution(jackknife),
+        costliest=jackknife.costliest,
+    )
 
 
 def _case_distribution(jackknife: JackknifeDifferences) -> CaseDistribution | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ampft.comparison.statistics.detection_limits import min_support, rate_upper_limit
-from ampft.comparison.statistics.interval import DifferenceEstimate
+from ampft.comparison.statistics.interval import MIN_SEEDS, DifferenceEstimate
 from ampft.comparison.statistics.multiplicity import holm
 from ampft.comparison.statistics.power import seeds_to_decide
 from ampft.errors import InputError
@@ -33,7 +33,7 @@ class DetectionLimits:
         unseen_share: Largest share of cases that may be lost at every seed although the test set
             contains none of them (probability 5 %); None if the number of cases is unknown.
         failure_rate: Largest share of training runs that may fail although none of these seeds did
-            (probability 5 %).
+            (probability 5 %); None for fewer seeds than an interval over seeds needs.
         cases_needed: Minimum number of cases of the kind `costliest` for equivalence, if the t
             tests establish equivalence and only the test that allows for rare losses does not;
             otherwise None.
@@ -41,7 +41,7 @@ class DetectionLimits:
     """
 
     unseen_share: float | None
-    failure_rate: float
+    failure_rate: float | None
     cases_needed: int | None
     costliest: CostliestCase | None
 
@@ -140,7 +140,7 @@ def decide(
         # Holm's procedure stops at this level for every mode that is not equivalent.
         last_level = None if p_equivalence <= alpha else alpha / not_equivalent
         seeds = None
-        if verdict is Verdict.UNDECIDED:
+        if verdict is Verdict.UNDECIDED and len(each.per_seed) >= MIN_SEEDS:
             seeds = seeds_to_decide(each, margin=margin, alpha=alpha / len(estimates))
         decisions[name] = Decision(
             verdict=verdict,
@@ -172,13 +172,13 @@ def _detection_limits(
         margin: Margin in the metric's unit.
         last_level: Level at which equivalence was not established; None if it was.
     """
-    needed = None
+    needed, seeds = None, len(each.per_seed)
     by_t = each.p_equivalence_by_t(margin)
     if last_level and each.costliest and each.cases and by_t <= last_level:
         needed = min_support(each.costliest, each.cases, margin=margin, alpha=last_level)
     return DetectionLimits(
         unseen_share=rate_upper_limit(each.cases) if each.cases else None,
-        failure_rate=rate_upper_limit(len(each.per_seed)),
+        failure_rate=rate_upper_limit(seeds) if seeds >= MIN_SEEDS else None,
         cases_needed=needed,
         costliest=each.costliest,
     )

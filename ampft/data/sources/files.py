@@ -5,11 +5,6 @@ Rows are written to an Arrow file on disk in batches, so that memory use does no
 
 from __future__ import annotations
 
-import atexit
-import contextlib
-import shutil
-import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -17,7 +12,6 @@ from typing import Protocol
 
 import pyarrow as pa
 from datasets import Dataset
-from filelock import FileLock, Timeout
 
 from ampft.data.columns import (
     DataColumns,
@@ -37,6 +31,7 @@ from ampft.data.sources.json_rows import read_json
 from ampft.data.sources.parquet import read_parquet
 from ampft.data.sources.table import Table, as_text, described_columns
 from ampft.errors import InputError
+from ampft.files import temporary_folder
 
 
 class Reader(Protocol):
@@ -56,8 +51,6 @@ READERS: dict[str, Reader] = {
     ".parquet": read_parquet,
 }
 FLAGS = {"train": "--train_file", "validation": "--validation_file", "test": "--test_file"}
-LOCK_NAME = ".lock"  # of a temporary folder
-SECONDS_TO_LOCK = 5  # a younger folder may not be locked yet
 ROWS_AT_A_TIME = 4096
 WORKBOOK_SUFFIXES = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
 OLE_MAGIC = bytes.fromhex("d0cf11e0a1b11ae1")  # .xls: Compound File Binary, section 2.2
@@ -247,40 +240,10 @@ def write_arrow(rows: Iterator[Sequence[str | None]], names: tuple[str, ...]) ->
 
     `TMPDIR` sets its folder; the file is removed when the process ends.
     """
-    folder = _temporary_folder()
-    path = folder / "rows.arrow"
+    path = temporary_folder("data") / "rows.arrow"
     schema = pa.schema([(name, pa.string()) for name in names])
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
         while batch := list(islice(rows, ROWS_AT_A_TIME)):
             columns = [pa.array(column, pa.string()) for column in zip(*batch, strict=True)]
             writer.write_batch(pa.record_batch(columns, schema=schema))
     return Dataset.from_file(str(path))
-
-
-def _temporary_folder() -> Path:
-    """Return a new folder that is removed at exit, and remove those of killed processes."""
-    for folder in Path(tempfile.gettempdir()).glob("ampft-data-*"):
-        with contextlib.suppress(OSError):
-            _remove_if_abandoned(folder)
-    folder = Path(tempfile.mkdtemp(prefix="ampft-data-"))
-    # The system releases the lock when the process ends, for whatever reason.
-    lock = FileLock(folder / LOCK_NAME, blocking=False)
-    lock.acquire()
-    atexit.register(_remove, folder, lock)
-    return folder
-
-
-def _remove(folder: Path, lock: FileLock) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    lock.release()
-
-
-def _remove_if_abandoned(folder: Path) -> None:
-    lock_file = folder / LOCK_NAME
-    if folder.is_symlink() or not lock_file.exists():
-        return
-    if time.time() - lock_file.stat().st_mtime < SECONDS_TO_LOCK:
-        return
-    lock = FileLock(lock_file, blocking=False)
-    with contextlib.suppress(Timeout), lock:
-        shutil.rmtree(folder, ignore_errors=True)

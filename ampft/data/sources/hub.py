@@ -50,8 +50,27 @@ def load_hub(request: DataRequest) -> tuple[dict[str, LabelledRows], DataColumns
     Raises:
         InputError: The data set cannot be loaded, or its columns or rows cannot be used.
     """
+    data = fetch(str(request.dataset_name), request.dataset_config_name)
+    return read_splits(data, request)
+
+
+def read_splits(
+    data: DatasetDict, request: DataRequest
+) -> tuple[dict[str, LabelledRows], DataColumns, list[str]]:
+    """Read the splits of a data set.
+
+    Args:
+        data: The data set.
+        request: The user's choices, with the name of the data set for messages.
+
+    Returns:
+        Rows by split, their columns, and notes.
+
+    Raises:
+        InputError: Its columns or rows cannot be used.
+    """
     name = str(request.dataset_name)
-    splits, notes = standard_splits(fetch(name, request.dataset_config_name), name)
+    splits, notes = standard_splits(data, name)
     expected = expected_names(
         splits["train"].column_names,
         texts=request.text_column_names,

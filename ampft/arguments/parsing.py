@@ -1,0 +1,146 @@
+"""The settings of a run from a command line or from keyword arguments, checked for conflicts."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ampft.arguments.classify import BUILT_IN_DEFAULTS, ClassifyArguments
+from ampft.arguments.flags import from_keywords, parse_duration, parse_flags
+from ampft.errors import InputError, did_you_mean
+from ampft.tasks import TASKS, problem_types
+from ampft.training.checkpoints.interval import parse_interval
+
+
+def parse_classify_arguments(
+    argv: Sequence[str] | None = None, *, program: str = "classify.py"
+) -> ClassifyArguments:
+    """Parse the command line of `recipes/classify.py` or of `ampft train`.
+
+    Args:
+        argv: Command line arguments; `sys.argv[1:]` if None.
+        program: Name of the program in messages.
+
+    Raises:
+        InputError: A flag is unknown, has an invalid value, or conflicts with another.
+    """
+    arguments, set_by_user = parse_flags(
+        ClassifyArguments,
+        sys.argv[1:] if argv is None else argv,
+        program=program,
+        description="Fine-tune a Hugging Face classifier in the precision you request, and report "
+        "the result and the precision that was measured.",
+    )
+    return _completed(arguments, set_by_user)
+
+
+def classify_arguments(
+    settings: Mapping[str, Any], *, in_memory: bool = False
+) -> ClassifyArguments:
+    """Return the settings of a run from keyword arguments with the names of the flags.
+
+    Args:
+        settings: Values by name.
+        in_memory: Whether the data come from memory, so that no source is named.
+
+    Raises:
+        InputError: A name is unknown, or a value is invalid or conflicts with another.
+    """
+    arguments, set_by_user = from_keywords(ClassifyArguments, settings)
+    return _completed(arguments, set_by_user, in_memory=in_memory)
+
+
+def _completed(
+    arguments: ClassifyArguments, set_by_user: frozenset[str], *, in_memory: bool = False
+) -> ClassifyArguments:
+    """Return the arguments with the defaults of the data, after a check for conflicts."""
+    name = arguments.dataset_name
+    if name is None and arguments.train_file is None and not in_memory:
+        name = "stdlib"
+    defaults = {
+        k: v for k, v in BUILT_IN_DEFAULTS.get(name or "", {}).items() if k not in set_by_user
+    }
+    arguments = dataclasses.replace(arguments, dataset_name=name, **defaults)
+    _check_conflicts(arguments)
+    return arguments
+
+
+def _check_conflicts(arguments: ClassifyArguments) -> None:
+    """Reject conflicting settings before anything is loaded."""
+    if arguments.train_file and arguments.dataset_name:
+        raise InputError(
+            f"--train_file {arguments.train_file} and --dataset_name {arguments.dataset_name}: "
+            "remove one of them, because a run uses a single source of data."
+        )
+    other_files = arguments.validation_file or arguments.test_file
+    if other_files and not arguments.train_file:
+        raise InputError(
+            f"--train_file is missing, although {other_files} is set. Add --train_file."
+        )
+    if arguments.early_stopping_patience and not arguments.load_best_model_at_end:
+        raise InputError(
+            "--early_stopping_patience and --no-load_best_model_at_end: early stopping needs the "
+            "best weights, which the second flag does not keep. Remove one of them."
+        )
+    if arguments.eval_steps and not arguments.load_best_model_at_end:
+        raise InputError(
+            f"--eval_steps {arguments.eval_steps} and --no-load_best_model_at_end: validations "
+            "only select the best weights, which the second flag does not keep. Remove one of them."
+        )
+    if arguments.report_to != ClassifyArguments.report_to and not arguments.with_tracking:
+        raise InputError(
+            f"--report_to {arguments.report_to} has no effect without --with_tracking. Add "
+            "--with_tracking, or remove the flag."
+        )
+    if arguments.task is None or not TASKS[arguments.task].several_labels:
+        for name in ("threshold", "label_separator"):
+            if getattr(arguments, name) != getattr(ClassifyArguments, name):
+                several = [task for task, kind in TASKS.items() if kind.several_labels]
+                raise InputError(
+                    f"--{name} applies only if examples have several labels. Add --task "
+                    f"{' or '.join(several)}, or remove the flag."
+                )
+    if arguments.max_time is not None:
+        parse_duration("max_time", arguments.max_time)
+    _check_checkpoints(arguments)
+    _check_metric(arguments.metric_for_best_model)
+
+
+def _check_metric(name: str | None) -> None:
+    """Reject a metric that no task has. The run checks later that its own task has it."""
+    if name is None:
+        return
+    known = [metric for problem in problem_types().values() for metric in problem.metrics]
+    if name not in known:
+        raise InputError(
+            f"--metric_for_best_model: received {name!r}.{did_you_mean(name, known)} "
+            f"Allowed values: {', '.join(dict.fromkeys(known))}."
+        )
+
+
+def _check_checkpoints(arguments: ClassifyArguments) -> None:
+    parse_interval(arguments.checkpointing_steps)
+    for name in ("checkpoint_total_limit", "async_checkpoints"):
+        if getattr(arguments, name) and arguments.checkpointing_steps is None:
+            raise InputError(
+                f"--{name} has no effect without --checkpointing_steps. Add it, or remove the flag."
+            )
+    if arguments.resume_from_checkpoint is None:
+        if arguments.allow_topology_change:
+            raise InputError(
+                "--allow_topology_change has no effect without --resume_from_checkpoint. Add it, "
+                "or remove the flag."
+            )
+        return
+    if arguments.output_dir is None:
+        raise InputError(
+            f"--resume_from_checkpoint {arguments.resume_from_checkpoint}: --output_dir is "
+            "missing. Name the output folder of the run that continues."
+        )
+    if arguments.overwrite_output_dir:
+        raise InputError(
+            "--resume_from_checkpoint and --overwrite_output_dir: the second flag would remove "
+            "the run that the first one continues. Remove one of them."
+        )

@@ -1,0 +1,323 @@
+"""Compare predictions that any framework wrote as tables, without run records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from ampft.comparison.analysis.predicted_arms import PredictedArm, compare_predicted_arms
+from ampft.comparison.analysis.prediction_tables import FLAG, ForeignRun, Runs, read_tables
+from ampft.comparison.analysis.predictions import truncated
+from ampft.comparison.analysis.run_predictions import (
+    BINS,
+    Cases,
+    RunPredictions,
+    check_metric,
+)
+from ampft.comparison.analysis.stamps import screening_stamp
+from ampft.comparison.findings import PREDICTIONS, Comparison
+from ampft.comparison.statistics.interval import MIN_SEEDS
+from ampft.data.groups import Groups, normalized, numbered
+from ampft.errors import InputError, did_you_mean
+from ampft.metrics.calibration import calibration_sums, expected_calibration_error
+from ampft.metrics.scores import case_brier_scores, case_log_losses, class_scores, confusion
+from ampft.metrics.sums import CaseSums, Metric, mean_sums, single_label_sums
+from ampft.tasks import problem_types
+from ampft.tasks.outcome import FloatArray, IntArray
+from ampft.tasks.single_label import (
+    BRIER,
+    LOG_LOSS,
+    MAX_COMPARED_CLASSES,
+    METRICS,
+    SUM_TOLERANCE,
+    SingleLabel,
+)
+from ampft.text.escaping import inert
+from ampft.text.numbers import counted
+
+UNKNOWN_TRAINING = (
+    "no run record: fairness of the training is unknown. Whether the arms had the same data, "
+    "initial weights, budget and tuning, and whether failed seeds were left out, cannot be checked"
+)
+LISTED = 5  # ids or names in a message
+
+
+def compare_tables(
+    sources: Sequence[str],
+    *,
+    metric: str | None = None,
+    margin: float = 0.01,
+    baseline: str | None = None,
+    label_names: Sequence[str] | None = None,
+) -> Comparison:
+    """Compare tables of predictions by the statistics of `compare_folders`.
+
+    Args:
+        sources: Files, each as FILE or ARM:SEED=FILE.
+        metric: Name of the primary metric; None for accuracy.
+        margin: Equivalence margin as a fraction (0.01 is one point).
+        baseline: Arm that all others are compared with; None for the first one.
+        label_names: All classes; None for those that occur as labels or have probabilities.
+
+    Raises:
+        InputError: A table cannot be read or compared, or an argument is out of range.
+    """
+    name = metric or next(iter(METRICS))
+    check_metric(name, problem_types()[SingleLabel.name])
+    runs = _baseline_first(read_tables(sources), baseline)
+    seeds = _checked_seeds(runs)
+    first = runs[next(iter(runs))][seeds[0]]
+    ids = list(first.labels)
+    everything = [(arm, seed, runs[arm][seed]) for arm in runs for seed in seeds]
+    for _, _, run in everything:
+        _check_same_examples(run, first, ids)
+    _check_probabilities_given(everything, METRICS[name])
+    names = _class_names(everything, label_names)
+    groups = _groups(first, ids)
+    truth = _codes([first.labels[id_] for id_ in ids], names, first.origin, "label")
+    arms = [
+        PredictedArm(
+            name=arm,
+            mode=arm,
+            sources=tuple(Path(runs[arm][seed].origin).name for seed in seeds),
+            predictions=tuple(
+                _run_predictions(runs[arm][seed], ids, truth, names, name, groups) for seed in seeds
+            ),
+        )
+        for arm in runs
+    ]
+    cases = Cases(
+        path=Path(first.origin),
+        kind=SingleLabel.name,
+        split="predictions",
+        truth=truth,
+        label_names=names,
+        groups=groups,
+    )
+    return compare_predicted_arms(
+        arms,
+        cases,
+        partial(_texts, first, ids),
+        kind=PREDICTIONS,
+        title=f"Predictions of {', '.join(runs)}",
+        seeds=seeds,
+        metric=METRICS[name],
+        margin=margin,
+        stamps=(UNKNOWN_TRAINING, *screening_stamp(len(seeds))),
+        setup={
+            "files": ", ".join(dict.fromkeys(Path(run.origin).name for _, _, run in everything)),
+            "examples": f"{len(ids):,}; {counted(len(names), 'class')}",
+        },
+        environment={},
+    )
+
+
+def _baseline_first(runs: Runs, baseline: str | None) -> Runs:
+    listed = ", ".join(runs)
+    if baseline is not None and baseline not in runs:
+        raise InputError(
+            f"--baseline {baseline}: the tables have the arms {listed}."
+            f"{did_you_mean(baseline, list(runs))}"
+        )
+    if len(runs) < 2:
+        raise InputError(
+            f"{FLAG}: the only arm is {listed}, so nothing can be compared. Add a table of another "
+            "arm."
+        )
+    first = baseline or next(iter(runs))
+    return {first: runs[first], **{arm: rows for arm, rows in runs.items() if arm != first}}
+
+
+def _checked_seeds(runs: Runs) -> tuple[int, ...]:
+    seeds = sorted({seed for arm in runs.values() for seed in arm})
+    missing = [
+        f"{arm} has no rows with seed {seed}"
+        for arm, rows in runs.items()
+        for seed in seeds
+        if seed not in rows
+    ]
+    if missing:
+        more = " and more" if len(missing) > LISTED else ""
+        raise InputError(
+            f"{FLAG}: predictions are compared in pairs with the same seed, but some are missing: "
+            f"{', '.join(missing[:LISTED])}{more}. Add them, or leave out those seeds."
+        )
+    if len(seeds) < MIN_SEEDS:
+        raise InputError(
+            f"{FLAG}: received {counted(len(seeds), 'seed')}, but error bars over trainings need "
+            f"at least {MIN_SEEDS}. Add trainings with other seeds; to compare precisions of one "
+            "trained model, use --inference."
+        )
+    return tuple(seeds)
+
+
+def _check_same_examples(run: ForeignRun, first: ForeignRun, ids: Sequence[str]) -> None:
+    lacking = [id_ for id_ in ids if id_ not in run.labels]
+    extra = [id_ for id_ in run.labels if id_ not in first.labels]
+    for some, kind, others in ((lacking, "lacks", first.origin), (extra, "also has", first.origin)):
+        if some:
+            listed = ", ".join(map(repr, some[:LISTED])) + (" ..." if len(some) > LISTED else "")
+            raise InputError(
+                f"{FLAG} {run.origin}: compared with {others}, it {kind} "
+                f"{counted(len(some), 'id')}: {inert(listed)}. Every arm and seed must predict the "
+                "same examples."
+            )
+    differing = [id_ for id_ in ids if run.labels[id_] != first.labels[id_]]
+    if differing:
+        id_ = differing[0]
+        raise InputError(
+            f"{FLAG} {run.origin}: the labels of {counted(len(differing), 'id')} are not those in "
+            f"{first.origin}, the first of id {id_!r}: {run.labels[id_]!r} and "
+            f"{first.labels[id_]!r}. The label is the truth, which must be the same everywhere."
+        )
+
+
+def _check_probabilities_given(
+    everything: Sequence[tuple[str, int, ForeignRun]], metric: Metric
+) -> None:
+    lacking = next((run for _, _, run in everything if not run.has_probabilities), None)
+    if metric in (LOG_LOSS, BRIER) and lacking is not None:
+        raise InputError(
+            f"--metric {metric.name}: it needs probabilities, and {lacking.origin} has only "
+            "predictions. Add a column of probabilities, or use another metric."
+        )
+
+
+def _class_names(
+    everything: Sequence[tuple[str, int, ForeignRun]], requested: Sequence[str] | None
+) -> tuple[str, ...]:
+    """Return the classes in the order of their numbers, or of their names."""
+    if requested is not None:
+        names = list(requested)
+    else:
+        found = set(everything[0][2].labels.values())
+        for _, _, run in everything:
+            one = next(iter(run.probabilities.values()), ())
+            found |= set(one) if isinstance(one, Mapping) else {str(i) for i in range(len(one))}
+        numeric = all(name.isdecimal() for name in found)
+        names = sorted(found, key=int) if numeric else sorted(found)
+    if len(set(names)) != len(names) or len(names) < 2:
+        raise InputError(
+            f"--label_names: a comparison needs at least two different classes, and received "
+            f"{', '.join(map(repr, names[:LISTED]))}."
+        )
+    return tuple(names)
+
+
+def _codes(values: Sequence[str], names: Sequence[str], origin: str, column: str) -> IntArray:
+    index = {name: code for code, name in enumerate(names)}
+    unknown = sorted({value for value in values if value not in index})
+    if unknown:
+        listed = ", ".join(map(repr, unknown[:LISTED])) + (" ..." if len(unknown) > LISTED else "")
+        raise InputError(
+            f"{FLAG} {origin}: column {column} has {inert(listed)}, but the labels are "
+            f"{inert(', '.join(map(repr, names[:20])))}. Fix the spelling, or name all classes "
+            "with --label_names, separated by commas."
+        )
+    return np.array([index[value] for value in values], dtype=np.int64)
+
+
+def _groups(first: ForeignRun, ids: Sequence[str]) -> Groups | None:
+    """Return the groups of a column `group`, or of equal texts; None if all are independent."""
+    if first.groups:
+        return numbered((first.groups[id_] for id_ in ids), "group")
+    if not first.texts:
+        return None
+    groups = numbered(normalized(first.texts[id_]) or None for id_ in ids)
+    return groups if len(groups) < len(ids) else None
+
+
+def _run_predictions(
+    run: ForeignRun,
+    ids: Sequence[str],
+    truth: IntArray,
+    names: tuple[str, ...],
+    metric: str,
+    groups: Groups | None,
+) -> RunPredictions:
+    probabilities = _probabilities(run, ids, names) if run.has_probabilities else None
+    if run.predictions:
+        values = [run.predictions[id_] for id_ in ids]
+        predicted = _codes(values, names, run.origin, "prediction")
+    else:
+        assert probabilities is not None
+        predicted = probabilities.argmax(axis=1).astype(np.int64)
+    correct = predicted == truth
+    class_sums = single_label_sums(truth, predicted, len(names))
+    totals = class_sums.totals()
+    means: dict[str, CaseSums] = {}
+    confidence = None
+    metrics: dict[str, float] = {}
+    if probabilities is not None:
+        means[LOG_LOSS.name] = mean_sums(case_log_losses(truth, probabilities))
+        means[BRIER.name] = mean_sums(case_brier_scores(truth, probabilities))
+        confidence = probabilities[np.arange(len(ids)), predicted]
+        metrics["expected_calibration_error"] = expected_calibration_error(confidence, correct)
+    counts = {
+        name: float(each.from_sums(totals))
+        for name, each in METRICS.items()
+        if name not in (LOG_LOSS.name, BRIER.name)
+    }
+    primary = means.get(metric, class_sums)
+    many = len(names) > MAX_COMPARED_CLASSES
+    return RunPredictions(
+        choices=predicted.astype(np.int32),
+        correct=correct,
+        confidence=confidence,
+        metrics=counts
+        | {name: METRICS[name].value(each) for name, each in means.items()}
+        | metrics,
+        sums=primary if groups is None else primary.grouped(groups.ids),
+        scores=class_scores(truth, predicted, len(names)),
+        confusion=None if many else confusion(truth, predicted, len(names)),
+        bins=None if confidence is None else calibration_sums(confidence, correct, bins=BINS),
+    )
+
+
+def _probabilities(run: ForeignRun, ids: Sequence[str], names: tuple[str, ...]) -> FloatArray:
+    rows = np.empty((len(ids), len(names)))
+    for index, id_ in enumerate(ids):
+        values = run.probabilities[id_]
+        if not isinstance(values, Mapping):
+            if names != tuple(map(str, range(len(names)))):
+                raise InputError(
+                    f"{FLAG} {run.origin}: the probabilities of id {id_!r} are a list, whose order "
+                    "is known only if the labels are 0, 1, ... Write an object such as "
+                    f'{{"{names[0]}": 0.9, ...}}, or a column probability_{names[0]} per class.'
+                )
+            values = dict(zip(names, values, strict=False)) if len(values) == len(names) else {}
+        if set(values) != set(names):
+            listed = ", ".join(sorted(map(str, values))[:LISTED]) or "another number of classes"
+            raise InputError(
+                f"{FLAG} {run.origin}: the probabilities of id {id_!r} have {inert(listed)}, but "
+                f"the labels are {inert(', '.join(names[:20]))}. Give one probability per class."
+            )
+        rows[index] = list(_numbers(values, names, f"{FLAG} {run.origin}, id {id_!r}"))
+    sums = rows.sum(axis=1)
+    wrong = ~(np.abs(sums - 1) <= SUM_TOLERANCE) | (rows < 0).any(axis=1) | (rows > 1).any(axis=1)
+    if wrong.any():
+        at = int(wrong.argmax())
+        raise InputError(
+            f"{FLAG} {run.origin}: the probabilities of {counted(int(wrong.sum()), 'example')} are "
+            f"not between 0 and 1 with sum 1, the first of id {ids[at]!r} with sum "
+            f"{sums[at]:.4g}. Write probabilities, not logits, with at least four decimals."
+        )
+    return rows.astype(np.float32)
+
+
+def _numbers(values: Mapping[str, object], names: Sequence[str], where: str) -> Iterator[float]:
+    for name in names:
+        try:
+            yield float(values[name])  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            raise InputError(
+                f"{where}: the probability of {name!r} is {values[name]!r}, not a number."
+            ) from None
+
+
+def _texts(run: ForeignRun, ids: Sequence[str], rows: Sequence[int]) -> dict[int, str]:
+    """Return the texts of rows, or their ids where the table has no texts."""
+    return {row: truncated(run.texts[ids[row]] if run.texts else f"id {ids[row]}") for row in rows}

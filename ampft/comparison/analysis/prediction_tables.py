@@ -1,0 +1,194 @@
+"""Tables of predictions from any framework: which arm, which seed, and each row's values."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ampft.data.sources.files import open_table, rename_columns
+from ampft.data.sources.table import Table, as_text
+from ampft.errors import InputError
+
+FLAG = "--predictions"
+ARM, SEED, ID, LABEL, PREDICTION = "arm", "seed", "id", "label", "prediction"
+PROBABILITIES, PROBABILITY_PREFIX = "probabilities", "probability_"
+TEXT, GROUP = "text", "group"
+COLUMNS = (ARM, SEED, ID, LABEL, PREDICTION, PROBABILITIES, TEXT, GROUP)
+WAYS = (
+    "Give the table the columns arm and seed, name the files like ARM-seed1.csv, or write "
+    "ARM:SEED=FILE"
+)
+
+_ASSIGNED = re.compile(r"(?P<arm>[^=]+):(?P<seed>[0-9]+)=(?P<file>.+)", re.DOTALL)
+_NAMED = re.compile(r"(?P<arm>.+?)[-_.]?seed[-_]?(?P<seed>[0-9]+)")
+
+
+@dataclass
+class ForeignRun:
+    """The rows of one arm and seed.
+
+    Attributes:
+        origin: File of its first row, as the user named it.
+        has_probabilities: Whether its file has probabilities.
+        labels: Label by id.
+        predictions: Predicted label by id; absent where only probabilities are given.
+        probabilities: Probability of each class by id, as a mapping of class names or a list.
+        texts: Input by id, where the table has a column for it.
+        groups: Group by id, likewise.
+    """
+
+    origin: str
+    has_probabilities: bool
+    labels: dict[str, str] = field(default_factory=dict)
+    predictions: dict[str, str] = field(default_factory=dict)
+    probabilities: dict[str, Mapping[str, object] | Sequence[object]] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+    groups: dict[str, str | None] = field(default_factory=dict)
+
+
+Runs = dict[str, dict[int, ForeignRun]]
+
+
+def read_tables(sources: Sequence[str]) -> Runs:
+    """Read tables of predictions.
+
+    Args:
+        sources: Files in a format of `READERS`, each as FILE or ARM:SEED=FILE.
+
+    Returns:
+        The rows by arm and seed, in the order of their first rows.
+
+    Raises:
+        InputError: A file cannot be read, its arm and seed are unknown, or a row is damaged.
+    """
+    runs: Runs = {}
+    for source in sources:
+        named, path = _arm_and_seed(source)
+        table = rename_columns(open_table(path, flag=FLAG, encoding="utf-8"), COLUMNS)
+        _read_table(table, named, runs)
+    return runs
+
+
+def _arm_and_seed(source: str) -> tuple[tuple[str, int] | None, Path]:
+    """Return the arm and the seed in ARM:SEED=FILE, or None, and the file."""
+    match = _ASSIGNED.fullmatch(source)
+    if match is None or Path(source).is_file():
+        return None, Path(source)
+    return (match["arm"].strip(), int(match["seed"])), Path(match["file"])
+
+
+def _read_table(table: Table, named: tuple[str, int] | None, runs: Runs) -> None:
+    classes = {
+        name: name.removeprefix(PROBABILITY_PREFIX)
+        for name in table.columns
+        if name.startswith(PROBABILITY_PREFIX)
+    }
+    _check_columns(table, classes)
+    own = {ARM, SEED} & set(table.columns)
+    if named is not None and own:
+        raise InputError(
+            f"{FLAG} {named[0]}:{named[1]}={table.origin}: the table has its own column "
+            f"{' and '.join(sorted(own))}. Name only the file."
+        )
+    if named is None and own != {ARM, SEED}:
+        named = _from_name(table, own)
+    columns = [name for name in COLUMNS if name in table.columns]
+    opened: set[tuple[str, int]] = set()
+    for number, values in table.read([*columns, *classes]):
+        where = f"{FLAG} {table.origin}, {table.unit} {number}"
+        row = dict(zip(columns, values, strict=False))
+        arm, seed = named or (_cell(row, ARM, where), _seed(row, where))
+        run = runs.setdefault(arm, {}).get(seed)
+        if run is None:
+            has_probabilities = bool(classes) or PROBABILITIES in columns
+            run = runs[arm][seed] = ForeignRun(table.origin, has_probabilities)
+        elif (arm, seed) not in opened and run.origin != table.origin:
+            raise InputError(
+                f"{where}: {run.origin} also has rows of {arm} with seed {seed}. Give the rows of "
+                "an arm and seed in one file."
+            )
+        opened.add((arm, seed))
+        by_class = dict(zip(classes.values(), values[len(columns) :], strict=True))
+        _add(run, row, by_class, where)
+    if not opened:
+        raise InputError(f"{FLAG} {table.origin}: the table has no rows.")
+
+
+def _check_columns(table: Table, classes: Mapping[str, str]) -> None:
+    missing = [name for name in (ID, LABEL) if name not in table.columns]
+    if not classes and not {PREDICTION, PROBABILITIES} & set(table.columns):
+        missing.append(f"{PREDICTION} or {PROBABILITIES}")
+    if missing:
+        raise InputError(
+            f"{FLAG} {table.origin}: column {', '.join(missing)} is missing from "
+            f"{', '.join(map(repr, table.columns))}. A table needs the columns {ID}, {LABEL}, and "
+            f"{PREDICTION}, {PROBABILITIES} or one {PROBABILITY_PREFIX}CLASS per class."
+        )
+
+
+def _from_name(table: Table, own: set[str]) -> tuple[str, int]:
+    match = _NAMED.fullmatch(Path(table.origin).stem)
+    if own or match is None:
+        known = f"only the column {own.pop()}" if own else "neither the columns arm and seed"
+        unknown = "" if "only" in known else " nor a name like ARM-seed1.csv"
+        raise InputError(
+            f"{FLAG} {table.origin}: its arm and seed are unknown: the file has {known}{unknown}. "
+            f"{WAYS}."
+        )
+    return match["arm"], int(match["seed"])
+
+
+def _add(
+    run: ForeignRun, row: Mapping[str, object], by_class: Mapping[str, object], where: str
+) -> None:
+    identifier = _cell(row, ID, where)
+    if identifier in run.labels:
+        raise InputError(
+            f"{where}: the id {identifier!r} occurs twice for the same arm and seed. Give every "
+            "example once."
+        )
+    run.labels[identifier] = _cell(row, LABEL, where)
+    if PREDICTION in row:
+        run.predictions[identifier] = _cell(row, PREDICTION, where)
+    if run.has_probabilities:
+        run.probabilities[identifier] = by_class or _nested(row[PROBABILITIES], where)
+    if TEXT in row:
+        run.texts[identifier] = as_text(row[TEXT], where, TEXT) or ""
+    if GROUP in row:
+        run.groups[identifier] = as_text(row[GROUP], where, GROUP)
+
+
+def _cell(row: Mapping[str, object], name: str, where: str) -> str:
+    value = row[name]
+    # pandas writes integers as 3.0 where a column also has empty cells.
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    text = as_text(value, where, name)
+    if text is None:
+        raise InputError(f"{where}: column {name} is empty. Fill the cell or remove the row.")
+    return text.strip()
+
+
+def _seed(row: Mapping[str, object], where: str) -> int:
+    text = _cell(row, SEED, where)
+    if not (text.isascii() and text.isdecimal()):
+        raise InputError(f"{where}: seed {text!r} must be a whole number, such as 42.")
+    return int(text)
+
+
+def _nested(value: object, where: str) -> Mapping[str, object] | Sequence[object]:
+    """Return a cell with probabilities: a list or an object, or its JSON text."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            value = None
+    if isinstance(value, Mapping | list | tuple) and value:
+        return value
+    raise InputError(
+        f"{where}: column {PROBABILITIES} must hold an object such as "
+        '{"yes": 0.9, "no": 0.1}, or a list in the order of the labels 0, 1, ...'
+    )

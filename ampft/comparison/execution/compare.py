@@ -1,0 +1,35 @@
+"""A complete comparison: the packaged form of `recipes/compare_precision.py`, with its loop."""
+
+from __future__ import annotations
+
+from ampft.arguments import CompareCommand
+from ampft.comparison.analysis.compare import compare_folders
+from ampft.comparison.execution.planning import plan_comparison
+from ampft.comparison.execution.session import ComparisonSession, is_decided, open_comparison
+from ampft.comparison.report.files import write_comparison
+from ampft.comparison.report.terminal import terminal_text
+from ampft.text.terminal import print_line
+
+
+def compare(command: CompareCommand) -> ComparisonSession:
+    """Train each arm with each seed through `ampft train`, and print the verdict."""
+    folder, plan = plan_comparison(command)  # measures a few steps, or reads the plan
+    with open_comparison(command, folder, plan) as session:
+        if command.yardstick:
+            session.measure_yardstick()
+        for seeds in plan.seed_counts:
+            for run in session.missing(seeds):
+                session.launch(run)
+            comparison = compare_folders(
+                session.folders(seeds),
+                metric=plan.metric,
+                margin=plan.margin,
+                plan=session.facts(seeds),
+            )
+            write_comparison(comparison, folder)
+            session.record_analysis(seeds)
+            if is_decided(comparison):
+                break
+        print_line(terminal_text(comparison))
+        session.close(seeds)
+    return session

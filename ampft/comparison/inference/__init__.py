@@ -1,0 +1,1 @@
+"""Predict with trained models in several precisions, and measure what that costs."""

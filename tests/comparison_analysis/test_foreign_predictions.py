@@ -1,0 +1,236 @@
+"""`ampft compare --predictions`: tables of other frameworks, compared without run records."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from run_folders import NAMES, SEEDS, labels, predicted, write_run
+
+from ampft import cli
+from ampft.comparison.analysis.compare import compare_folders
+from ampft.comparison.analysis.foreign_predictions import compare_tables
+from ampft.comparison.report.files import read_comparison
+from ampft.comparison.report.html import html_text
+
+N = 60
+ARMS = {"fp32": lambda seed: range(5), "bf16": lambda seed: range(seed % 5, 9)}
+
+
+def rows_of(arm: str, seed: int, n: int = N) -> list[dict[str, object]]:
+    """Return rows as another framework has them; the ids are strings in an order of their own."""
+    guesses = predicted(ARMS[arm](seed), n)
+    order = np.random.default_rng(seed).permutation(n)
+    return [
+        {"id": f"x{i}", "label": NAMES[labels(n)[i]], "prediction": NAMES[guesses[i]]}
+        for i in order
+    ]
+
+
+def write_table(path: Path, rows: list[dict[str, object]]) -> Path:
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+    return path
+
+
+def write_tables(folder: Path, suffix: str = "csv", seeds=SEEDS) -> list[str]:
+    return [
+        str(write_table(folder / f"{arm}-seed{seed}.{suffix}", rows_of(arm, seed)))
+        for arm in ARMS
+        for seed in seeds
+    ]
+
+
+def with_probabilities(row: dict[str, object]) -> dict[str, object]:
+    shares = {name: 0.8 if name == row["prediction"] else 0.1 for name in NAMES}
+    return {"id": row["id"], "label": row["label"], "probabilities": shares}
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Runs with the same predictions as the tables."""
+    return [
+        write_run(tmp_path / "runs", arm, seed, predicted(ARMS[arm](seed), N), truth=labels(N))
+        for arm in ARMS
+        for seed in SEEDS
+    ]
+
+
+def test_tables_are_compared_like_runs(tmp_path, runs):
+    of_runs = compare_folders(runs, metric="macro_f1")
+    of_tables = compare_tables(write_tables(tmp_path), metric="macro_f1")
+    for one, other in zip(of_tables.arms, of_runs.arms, strict=True):
+        assert one.metrics["accuracy"] == other.metrics["accuracy"]
+        # The order of the classes changes the rounding of their mean.
+        assert (one.difference is None) == (other.difference is None)
+        if one.difference:
+            assert one.difference.interval95 == pytest.approx(other.difference.interval95)
+            assert one.difference.verdict == other.difference.verdict
+        assert one.classes == tuple(sorted(other.classes, key=lambda each: each.name))
+        assert (one.flips is None) == (other.flips is None)
+        assert one.flips is None or one.flips.per_seed == other.flips.per_seed
+    assert (of_tables.seeds, of_tables.examples) == (SEEDS, N)
+    assert of_tables.stamps[0].startswith("no run record: fairness of the training is unknown")
+
+
+def test_probabilities_give_log_loss_and_calibration(tmp_path, runs):
+    tables = [
+        str(write_table(tmp_path / f"{arm}-seed{seed}.jsonl",
+                        [with_probabilities(row) for row in rows_of(arm, seed)]))
+        for arm in ARMS for seed in SEEDS
+    ]  # fmt: skip
+    of_tables = compare_tables(tables, metric="log_loss")
+    of_runs = compare_folders(runs, metric="log_loss")
+    for one, other in zip(of_tables.arms, of_runs.arms, strict=True):
+        assert one.metrics["log_loss"].mean == pytest.approx(other.metrics["log_loss"].mean)
+        assert one.calibration == other.calibration
+
+
+def test_one_table_of_all_arms_equals_a_table_per_run(tmp_path):
+    expected = compare_tables(write_tables(tmp_path))
+    rows = [
+        {"Arm": arm, "Seed": seed, **row}
+        for arm in ARMS
+        for seed in SEEDS
+        for row in rows_of(arm, seed)
+    ]
+    for name in ("all.csv", "all.parquet", "all.jsonl"):
+        received = compare_tables([str(write_table(tmp_path / name, rows))])
+        assert [arm.difference for arm in received.arms] == [a.difference for a in expected.arms]
+
+
+def test_arm_and_seed_can_be_assigned_to_files(tmp_path):
+    paths = write_tables(tmp_path)
+    expected = compare_tables(paths)
+    sources = []
+    for number, path in enumerate(paths):
+        file = Path(path).rename(tmp_path / f"{number}.csv")
+        arm = list(ARMS)[number // len(SEEDS)]
+        sources.append(f"{arm}:{SEEDS[number % len(SEEDS)]}={file}")
+    assert [arm.difference for arm in compare_tables(sources).arms] == [
+        arm.difference for arm in expected.arms
+    ]
+    swapped = compare_tables(sources, baseline="bf16")
+    assert [arm.name for arm in swapped.arms] == ["bf16", "fp32"]
+    assert swapped.arms[1].difference.estimate == -expected.arms[1].difference.estimate
+
+
+def test_examples_of_a_group_and_equal_texts_are_one_case(tmp_path):
+    def compare(**columns):
+        rows = [
+            {"arm": arm, "seed": seed, **row, **{k: of(row["id"]) for k, of in columns.items()}}
+            for arm in ARMS for seed in SEEDS for row in rows_of(arm, seed)
+        ]  # fmt: skip
+        return compare_tables([str(write_table(tmp_path / "grouped.csv", rows))])
+
+    assert compare(text=lambda id_: f"text {id_}").groups is None
+    assert compare(text=lambda id_: f"text {int(id_[1:]) // 2}!").groups == N // 2
+    grouped = compare(group=lambda id_: int(id_[1:]) // 3)
+    assert grouped.groups == N // 3
+    assert any("groups" in stamp for stamp in grouped.stamps)
+
+
+def test_the_command_prints_writes_and_claims_no_cost(tmp_path, capsys):
+    folder = tmp_path / "out"
+    words = ["--predictions", *write_tables(tmp_path), "--output_dir", str(folder)]
+    assert cli.main(["compare", *words]) == 0
+    printed = capsys.readouterr().out
+    assert "! no run record: fairness of the training is unknown" in printed
+    for word in ("speed", "memory", "On this machine"):
+        assert word not in printed.replace("expected", "")
+    written = read_comparison(folder)
+    assert written.kind == "predictions"
+    assert "Speed-up is" not in html_text(written)
+    assert "no run record" in html_text(written)
+
+
+BAD = {
+    "twice": (lambda rows: [*rows, rows[0]], "occurs twice for the same arm and seed"),
+    "missing": (lambda rows: rows[2:], "it lacks 2 ids"),
+    "more": (lambda rows: [*rows, {**rows[0], "id": "new"}], "it also has 1 id: 'new'"),
+    "label": (
+        lambda rows: [{**rows[0], "label": "no" if rows[0]["label"] != "no" else "yes"}, *rows[1:]],
+        "the labels of 1 id are not those in",
+    ),
+    "prediction": (
+        lambda rows: [{**rows[0], "prediction": "perhaps"}, *rows[1:]],
+        "column prediction has 'perhaps', but the labels are 'maybe', 'no', 'yes'",
+    ),
+    "empty cell": (lambda rows: [{**rows[0], "label": ""}, *rows[1:]], "column label is empty"),
+    "no rows": (lambda rows: [], "the table has no rows"),
+    "no id": (
+        lambda rows: [{k: v for k, v in row.items() if k != "id"} for row in rows],
+        "column id is missing",
+    ),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_bad_tables_are_refused_with_one_message(tmp_path, capsys, bad):
+    change, message = BAD[bad]
+    tables = write_tables(tmp_path, seeds=SEEDS[:3])
+    rows = change(rows_of("bf16", SEEDS[1]))
+    if rows:
+        write_table(tmp_path / f"bf16-seed{SEEDS[1]}.csv", rows)
+    else:
+        (tmp_path / f"bf16-seed{SEEDS[1]}.csv").write_text("id,label,prediction\n")
+    refused(["--predictions", *tables], message, tmp_path, capsys)
+
+
+@pytest.mark.parametrize(
+    ("shares", "message"),
+    [
+        ({"no": 0.5, "yes": 0.6, "maybe": 0.1}, "not between 0 and 1 with sum 1"),
+        ({"no": 2.5, "yes": -1.0, "maybe": -0.5}, "not between 0 and 1 with sum 1"),
+        ({"no": 0.5, "yes": 0.5}, "Give one probability per class"),
+        ({"no": 0.5, "yes": "half", "maybe": 0.1}, "not a number"),
+        ([0.5, 0.4, 0.1], "whose order is known only if the labels are 0, 1"),
+        ("half", "must hold an object such as"),
+    ],
+)
+def test_bad_probabilities_are_refused(tmp_path, capsys, shares, message):
+    tables = []
+    for arm in ARMS:
+        for seed in SEEDS[:3]:
+            rows = [with_probabilities(row) for row in rows_of(arm, seed)]
+            if (arm, seed) == ("bf16", SEEDS[2]):
+                rows[4]["probabilities"] = shares
+            tables.append(str(write_table(tmp_path / f"{arm}-seed{seed}.jsonl", rows)))
+    refused(["--predictions", *tables], message, tmp_path, capsys)
+
+
+def test_what_is_not_a_comparison_is_refused(tmp_path, capsys):
+    tables = write_tables(tmp_path)
+    one_seed = [path for path in tables if path.endswith(f"seed{SEEDS[0]}.csv")]
+    refused(["--predictions", *one_seed], "received 1 seed, but error bars", tmp_path, capsys)
+    refused(["--predictions", *tables[:5]], "the only arm is fp32", tmp_path, capsys)
+    refused(["--predictions", *tables[:-1]], f"no rows with seed {SEEDS[-1]}", tmp_path, capsys)
+    nameless = str(Path(tables[0]).rename(tmp_path / "first.csv"))
+    refused(["--predictions", nameless, *tables[1:]], "its arm and seed are unknown", tmp_path,
+            capsys)  # fmt: skip
+    twice = ["--predictions", *tables[1:], tables[1]]
+    refused(twice, "occurs twice for the same arm and seed", tmp_path, capsys)
+    refused([tables[2], "--predictions", tables[1]], "either tables or runs", tmp_path, capsys)
+    refused([], "RUN is missing", tmp_path, capsys)
+
+
+def refused(words, message, tmp_path, capsys):
+    folder = tmp_path / "out"
+    assert cli.main(["compare", "--output_dir", str(folder), *words]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1
+    assert message in printed.err or pytest.fail(printed.err)
+    assert not folder.exists()

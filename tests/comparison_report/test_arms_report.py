@@ -1,0 +1,57 @@
+"""The reports of a comparison whose arms differ in settings other than the precision."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from example_comparison import realistic
+
+from ampft.comparison.report.html import html_text
+from ampft.comparison.report.markdown import markdown_text
+from ampft.comparison.report.terminal import terminal_text
+from ampft.comparison.verdict_text import verdict_texts
+
+RATES = {"base": "2e-05", "placebo": "2e-05", "low": "1e-05", "high": "5e-05"}
+
+
+def of_settings():
+    """Return a comparison of three learning rates and a placebo in fp32."""
+    arms = [
+        replace(
+            arm, name=name, mode="fp32", execution="native", settings={"learning_rate": rate},
+            speed=arm.speed and replace(arm.speed, reason=None), metrics_fp32={},
+            difference_fp32=None, executed=None,
+        )
+        for arm, (name, rate) in zip(realistic().arms, RATES.items(), strict=True)
+    ]  # fmt: skip
+    whole = replace(
+        realistic(), arms=tuple(arms), varied=("learning_rate",), stamps=(), verdicts=(),
+        yardstick=None,
+    )  # fmt: skip
+    return replace(whole, verdicts=verdict_texts(whole))
+
+
+@pytest.mark.parametrize("write", [terminal_text, markdown_text, html_text])
+def test_the_settings_that_differ_are_shown(write):
+    text = write(of_settings()).replace("\\", "")  # of Markdown
+    for word in ("--learning_rate", "2e-05", "1e-05", "5e-05"):
+        assert word in text
+    assert text.index("--learning_rate") < text.index("skipped")
+
+
+@pytest.mark.parametrize("write", [terminal_text, markdown_text, html_text])
+def test_arms_are_not_called_modes_or_precisions(write):
+    text = re.sub(r"(?s)<style>.*</style>", "", write(of_settings()))
+    text = re.sub(r'(id|href|aria-labelledby)="[^"]*"', "", text)
+    found = re.findall(r"(?i)[^.]*\b(?:modes?\b|precision comparison)[^.]*", text)
+    assert found == []
+    assert "arm" in text
+
+
+@pytest.mark.parametrize("write", [terminal_text, markdown_text, html_text])
+def test_modes_are_not_called_arms(write):
+    text = re.sub(r"(?s)<style>.*</style>", "", write(realistic()))
+    assert re.findall(r"(?i)[^.]*\barms?\b[^.]*", text) == []
+    assert "--mixed_precision" not in text
