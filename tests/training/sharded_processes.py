@@ -14,6 +14,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from accelerate import Accelerator, PartialState
@@ -28,6 +29,10 @@ from ampft.precision.accelerator import forget_accelerator
 from ampft.precision.sharding import SHARDING_VARIABLE
 from ampft.training.first_step import FirstStep
 
+TRAININGS = (
+    *(("fp32", "padded"), ("fp32", "padding-free")),
+    *(("bf16", "padding-free"), ("fp16", "padded")),
+)
 REPLICATED = PartialState(cpu=True).distributed_type
 
 
@@ -93,9 +98,7 @@ def main(tiny_bert: Path, folder: Path, recipe: str, *arguments: str) -> None:
     torch.set_num_threads(1)
     rank = Accelerator(cpu=True).process_index
     results: dict[str, Any] = {
-        f"{mode} {name}": both_ways(mode, name, tiny_bert)
-        for mode in ("fp32", "bf16", "fp16")
-        for name in ("padded", "padding-free")
+        f"{mode} {name}": both_ways(mode, name, tiny_bert) for mode, name in TRAININGS
     }
     results["activations"] = activations(tiny_bert)
     set_sharding(True)
@@ -103,20 +106,19 @@ def main(tiny_bert: Path, folder: Path, recipe: str, *arguments: str) -> None:
     results["state"] = state_restored(problem_named("padded", tiny_bert))
     results["trial"] = trial(list(arguments))
     torch.save(results, folder / f"rank{rank}.pt")
-    torch.distributed.destroy_process_group()
     run(recipe, *arguments, f"--output_dir={folder / 'run'}", "--checkpointing_steps=2")
-    checkpoint = folder / "run" / "checkpoints" / "step-00000002"
+    checkpoint = folder / "run" / "checkpoints" / "step-2"
     resumed = f"--output_dir={folder / 'resumed'}"
     run(recipe, *arguments, resumed, f"--resume_from_checkpoint={checkpoint}")
+    torch.distributed.destroy_process_group()
 
 
 def run(recipe: str, *arguments: str) -> None:
-    """Train with FSDP2 as the recipe does, which leaves the process group at its end."""
+    """Train with FSDP2 as the recipe does; the next run can use the process group again."""
+    set_sharding(True)
     forget_accelerator()
-    PartialState._reset_state()
-    os.environ[SHARDING_VARIABLE] = "true"
     sys.argv = [recipe, *arguments]
-    with contextlib.suppress(SystemExit):
+    with patch("torch.distributed.destroy_process_group"), contextlib.suppress(SystemExit):
         runpy.run_path(recipe, run_name="__main__")
 
 
