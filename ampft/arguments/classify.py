@@ -229,6 +229,13 @@ class ClassifyArguments:
         "counted from its start",
         group=OPTIMIZER,
     )
+    on_nonfinite: str = flag(
+        "stop",
+        "what to do if a loss or gradient is not finite and no scaler skips the step: stop, or "
+        "skip at most 10 such steps",
+        group=OPTIMIZER,
+        choices=("stop", "skip"),
+    )
     lr_scheduler_type: str = flag(
         "linear", "learning rate schedule", group=OPTIMIZER, choices=SCHEDULES
     )

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, cast, get_args, get_type_hints
+from typing import Any, NoReturn, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from ampft.arguments.other_scripts import refuse_valued_switches, suggestion
 from ampft.errors import InputError
@@ -118,40 +118,10 @@ def parse_flags(
     config = values.pop("config", None)
     from_file = {} if config is None else _read_config(config, known, hints)
     user_values = from_file | values
-    parsed = kind(**user_values)
+    repeated = {k: tuple(v) for k, v in user_values.items() if isinstance(v, list)}
+    parsed = kind(**user_values | repeated)
     _check_values(parsed, known)
     return parsed, frozenset(user_values)
-
-
-def from_keywords(kind: type[T], settings: Mapping[str, Any]) -> tuple[T, frozenset[str]]:
-    """Return a dataclass whose fields were made with `flag`, from keyword arguments.
-
-    Args:
-        kind: The dataclass.
-        settings: Values by name, as a configuration file would have them; a list of names stands
-            for the names separated by commas.
-
-    Returns:
-        The values, and the names of the settings.
-
-    Raises:
-        InputError: A name is unknown, or a value has the wrong type or is not one of the choices.
-    """
-    known = {f.name: f for f in fields(cast("Any", kind))}
-    hints = get_type_hints(kind)
-    values = {
-        name: _checked_setting("", name, _joined(value), known, hints)
-        for name, value in settings.items()
-    }
-    parsed = kind(**values)
-    _check_values(parsed, known)
-    return parsed, frozenset(values)
-
-
-def _joined(value: Any) -> Any:
-    """Return a list of names as the text that a flag would have."""
-    is_list = isinstance(value, list | tuple) and all(isinstance(part, str) for part in value)
-    return ",".join(value) if is_list else value
 
 
 def _check_values(parsed: object, known: Mapping[str, Field[Any]]) -> None:
@@ -217,6 +187,8 @@ def _build_parser(
             if name.startswith("no_"):  # --no-no_placebo would make no sense
                 action = "store_true"
             group.add_argument(f"--{name}", action=action, help=text)
+        elif _is_repeated(hints[name]):
+            group.add_argument(f"--{name}", action="append", metavar="TEXT", help=text)
         else:
             group.add_argument(
                 f"--{name}",
@@ -229,15 +201,20 @@ def _build_parser(
 
 
 def _default_text(f: Field[Any]) -> str:
-    if f.default is None or f.default is MISSING:
+    if f.default in (None, MISSING, ()):
         return "none"
     return str(f.default).lower() if isinstance(f.default, bool) else str(f.default)
 
 
 def _value_type(hint: Any) -> type:
-    """Return the type of a hint such as `int | None`, without None."""
-    (kind,) = [t for t in get_args(hint) or (hint,) if t is not type(None)]
+    """Return the type of a hint such as `int | None` or `tuple[str, ...]`, without None."""
+    (kind,) = [t for t in get_args(hint) or (hint,) if t not in (type(None), Ellipsis)]
     return cast("type", kind)
+
+
+def _is_repeated(hint: Any) -> bool:
+    """Return whether a flag may be set several times."""
+    return get_origin(hint) is tuple
 
 
 def _converter(kind: type) -> Any:
@@ -279,39 +256,37 @@ def _read_config(
         return {}
     if not isinstance(content, dict):
         raise InputError(f"--config {path}: the file must map flag names to values.")
-    return {
-        str(k): _checked_setting(f"--config {path}: ", str(k), v, known, hints)
-        for k, v in content.items()
-    }
+    return {str(k): _checked_setting(path, str(k), v, known, hints) for k, v in content.items()}
 
 
 def _checked_setting(
-    origin: str,
+    path: str,
     name: str,
     value: Any,
     known: Mapping[str, Field[Any]],
     hints: Mapping[str, Any],
 ) -> Any:
-    """Return a setting as a flag would set it; messages begin with `origin`."""
     if name not in known:
         hint = suggestion(name, known, dashes="")
-        raise InputError(f"{origin}unknown setting {name!r}.{hint}")
+        raise InputError(f"--config {path}: unknown setting {name!r}.{hint}")
     kind, optional = _value_type(hints[name]), type(None) in get_args(hints[name])
     if value is None and optional:
         return None
     choices = known[name].metadata["choices"]
     if "\0" in str(value):
-        raise InputError(f"{origin}{name} contains a NUL character. Remove it.")
+        raise InputError(f"--config {path}: {name} contains a NUL character. Remove it.")
     if value is False and choices and "no" in choices:
         value = "no"  # YAML reads an unquoted no as false
     if choices and str(value) not in choices:
-        raise InputError(f"{origin}{name} is {value!r}; choose from {', '.join(choices)}.")
+        raise InputError(f"--config {path}: {name} is {value!r}; choose from {', '.join(choices)}.")
     try:
+        if _is_repeated(hints[name]) and isinstance(value, list):
+            return [_convert_yaml_value(kind, each) for each in value]
         return _convert_yaml_value(kind, value)
     except (ValueError, OverflowError):
         article = "" if kind is bool else "a "
         raise InputError(
-            f"{origin}{name} is {value!r}; it must be {article}{KIND_NAMES[kind]}."
+            f"--config {path}: {name} is {value!r}; it must be {article}{KIND_NAMES[kind]}."
         ) from None
 
 

@@ -26,8 +26,10 @@ from ampft.files import (
 )
 from ampft.runs.manifest import (
     HISTORY_NAME,
+    NONFINITE_NAME,
     RECORD_NAME,
     STAGING_NAME,
+    describe_files,
     refuse_foreign_files,
     remove_earlier_run,
 )
@@ -137,9 +139,11 @@ class RunFolder:
             raise FileNotFoundError(errno.ENOENT, reason, str(self.path))
 
     def files(self) -> dict[str, FilePart]:
-        """Return the staged or published results and the history, for the record of the run."""
-        history = self.path / HISTORY_NAME
-        return self.staged | ({HISTORY_NAME: describe_file(history)} if history.exists() else {})
+        """Return the results, the history and the saved steps, for the record of the run."""
+        history, steps = self.path / HISTORY_NAME, self.path / NONFINITE_NAME
+        saved = {f"{NONFINITE_NAME}/{name}": part for name, part in describe_files(steps).items()}
+        written = {HISTORY_NAME: describe_file(history)} if history.exists() else {}
+        return self.staged | written | saved
 
     def publish(self) -> None:
         """Move the staged files, which `staged` lists, into the folder.
@@ -311,9 +315,9 @@ def _lock(folder: Path) -> FileLock:
     try:
         lock.acquire()
     except Timeout:
-        holder = path.read_text(errors="replace").strip() or "unknown"
         raise InputError(
-            f"--output_dir {folder}: another run is writing to this folder (process {holder}). "
+            f"--output_dir {folder}: another run is writing to this folder (process "
+            f"{_holder(path)}). "
             "Wait until it ends, stop it, or name another folder."
         ) from None
     except OSError as error:  # for example, the lock file is a symbolic link
@@ -323,6 +327,13 @@ def _lock(folder: Path) -> FileLock:
         ) from error
     path.write_text(f"{os.getpid()}\n")
     return lock
+
+
+def _holder(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip() or "unknown"
+    except OSError:  # it has just released the lock
+        return "unknown"
 
 
 def _unlock(lock: FileLock) -> None:

@@ -6,18 +6,19 @@ import csv
 import hashlib
 import json
 import math
-import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
-from tqdm import tqdm
 
 from ampft.errors import InputError
 from ampft.files import FilePart, write
 from ampft.text.json_io import JSONValue
+from ampft.text.numbers import approximate_duration
+from ampft.text.progress import progress_bar
 from ampft.text.terminal import print_line
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from ampft.training.step import StepOutcome
 
 WARM_UP_STEPS = 5
+SECONDS_BETWEEN_LINES = 60.0  # where no progress bar is shown
 # 80 columns are too few for both a bar and the figures.
 PROGRESS_FORMAT = "{desc} {percentage:.0f}% {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
 
@@ -68,19 +70,15 @@ class History:
         self._file: IO[bytes] | None = (
             self.path.open("ab" if self.steps else "wb") if (self.path) else None
         )
-        self._bar = tqdm(
+        self._bar = progress_bar(
+            shown=self.accelerator.is_main_process,
             total=self.total_steps,
             initial=self.steps,
             desc="training",
             unit="step",
-            disable=None
-            if self.accelerator.is_main_process
-            else True,  # None shows it only in a terminal
-            file=sys.stderr,
-            dynamic_ncols=True,
             bar_format=PROGRESS_FORMAT,
         )
-        self._started = time.perf_counter()
+        self._started = self._reported = time.perf_counter()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -106,7 +104,14 @@ class History:
         """Restart the timing of the current step, for example after an evaluation."""
         self._started = time.perf_counter()
 
-    def record(self, step_batch: StepBatch, outcome: StepOutcome, memory: float | None) -> None:
+    def record(
+        self,
+        step_batch: StepBatch,
+        outcome: StepOutcome,
+        memory: float | None,
+        *,
+        alarm: bool = False,
+    ) -> None:
         """Add an optimizer step.
 
         Args:
@@ -114,6 +119,7 @@ class History:
             outcome: Outcome of the step. Copying its values from the device has synchronized it,
                 so that the measured time is that of the whole step.
             memory: Peak memory so far in MiB; None if unknown.
+            alarm: Whether the loss scale has fallen too often without rising.
         """
         now = time.perf_counter()
         duration = now - self._started
@@ -127,7 +133,7 @@ class History:
             self.losses.append(outcome.loss)
         if outcome.lost_updates is not None:
             self.lost_update_shares.append(outcome.lost_updates)
-        row = self._row(step_batch, outcome, duration, memory)
+        row = {**self._row(step_batch, outcome, duration, memory), "alarm": alarm}
         if self._file:
             line = (json.dumps(_nonfinite_as_text(row)) + "\n").encode()
             write(self._file, line)
@@ -196,6 +202,18 @@ class History:
             figures |= {"scale": f"{outcome.loss_scale:g}", "skipped": str(self.skipped)}
         self._bar.set_postfix(figures, refresh=False)
         self._bar.update()
+        if self._bar.disable and self._started - self._reported >= SECONDS_BETWEEN_LINES:
+            self._reported = self._started
+            self.write(self._progress_line(figures))
+
+    def _progress_line(self, figures: Mapping[str, str]) -> str:
+        """Return a line for logs, which show no progress bar."""
+        seconds = sum(self.step_seconds) / self.steps * (self.total_steps - self.steps)
+        listed = ", ".join(f"{name} {value}" for name, value in figures.items())
+        return (
+            f"step {self.steps} of {self.total_steps}, {listed}, about "
+            f"{approximate_duration(seconds)} left"
+        )
 
     def lost_updates(self) -> float | None:
         """Return the median share of lost updates; None if it was never measured."""

@@ -18,6 +18,7 @@ RECORD_NAME = "run.json"
 HISTORY_NAME = "history.jsonl"
 STAGING_NAME = ".results"
 BEST_NAME = ".best.safetensors"
+NONFINITE_NAME = "nonfinite"  # folder of saved steps
 
 # Names of the results of a run, and of what transformers saves and loads as a model.
 RESULT_FILES = (
@@ -117,7 +118,8 @@ def leftovers(folder: Path) -> Iterator[Path]:
     """Yield what a run that was killed left behind in addition to its results."""
     for path in folder.iterdir():
         name = final_name(path.name)
-        if path.name in (STAGING_NAME, BEST_NAME) or (name and is_result_name(name)):
+        is_unfinished = name is not None and (name == BEST_NAME or is_result_name(name))
+        if is_unfinished or path.name in (STAGING_NAME, BEST_NAME):
             yield path
 
 
@@ -137,6 +139,14 @@ def remove_earlier_run(folder: Path, *, continues: bool = False) -> None:
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
+            _remove_empty(path.parent, folder)
+
+
+def _remove_empty(path: Path, folder: Path) -> None:
+    """Remove the folders from `path` up to `folder`, exclusive, that are empty."""
+    while path != folder and not any(path.iterdir()):
+        path.rmdir()
+        path = path.parent
 
 
 def refuse_foreign_files(folder: Path) -> None:

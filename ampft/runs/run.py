@@ -40,6 +40,7 @@ from ampft.runs.folder import RunFolder, claim_default_folder
 from ampft.runs.history import History, write_csv
 from ampft.runs.manifest import HISTORY_NAME, STAGING_NAME
 from ampft.runs.memory import PeakMemory
+from ampft.runs.nonfinite import NonfiniteSteps
 from ampft.runs.prepare import Prepared, plan_lines, with_fitting_micro_batches
 from ampft.runs.record import (
     RunRecord,
@@ -74,6 +75,7 @@ class Run:
         initial_record: Record of the run at its start.
         first_step: Measurements of the first step.
         time_limit: Limit on the duration of the training.
+        nonfinite: Handles steps that are not finite.
         retries: Repeats steps that run out of memory, in smaller micro-batches.
         finished: Whether the results are written.
         state: References to all that a checkpoint saves.
@@ -88,6 +90,7 @@ class Run:
     initial_record: RunRecord
     first_step: FirstStep
     time_limit: TimeLimit
+    nonfinite: NonfiniteSteps
     retries: OutOfMemoryRetries
     state: RunState
     checkpoints: Checkpointing
@@ -140,7 +143,7 @@ class Run:
             with self.first_step.measured(self.prepared.model, self.prepared.optimizer):
                 yield
         except StepStopped as error:
-            self.record(error.outcome)
+            self._add(error.outcome, ends_run=True)
             raise
         if is_first and self.first_step.executed is not None:
             self._check_executed(self.first_step.executed)
@@ -165,16 +168,29 @@ class Run:
                 torch.clear_autocast_cache()  # because the weights will change
                 return losses
 
+        self.nonfinite.begin_step()
         self.current_batch, losses = self.retries.gradient(compute_with_shared_cache, step_batch)
+        self.nonfinite.losses = losses
         return losses
+
+    @property
+    def may_skip_nonfinite(self) -> bool:
+        """Whether to skip a step that is not finite, without a scaler, instead of stopping."""
+        return self.nonfinite.may_skip
 
     def record(self, outcome: StepOutcome) -> None:
         """Add the current optimizer step to the history."""
-        assert self.current_batch is not None
-        self.state.step_ids.update(self.current_batch.effective_ids)
-        peak = self.state.peak_memory.peak
-        self.history.record(self.current_batch, outcome, None if peak is None else peak / 2**20)
+        self._add(outcome, ends_run=False)
         self.time_limit.poll(self.prepared.accelerator)
+
+    def _add(self, outcome: StepOutcome, *, ends_run: bool) -> None:
+        step_batch = self.current_batch
+        assert step_batch is not None
+        self.state.step_ids.update(step_batch.effective_ids)
+        alarm = self.nonfinite.add(self.steps + 1, step_batch, outcome, ends_run=ends_run)
+        peak = self.state.peak_memory.peak
+        memory = None if peak is None else peak / 2**20
+        self.history.record(step_batch, outcome, memory, alarm=alarm)
 
     def validate(self, model: nn.Module) -> None:
         """Evaluate on the validation split after an epoch, or every `--eval_steps` steps."""
@@ -285,6 +301,7 @@ class Run:
             **loss_warnings(self.history.losses, chance_loss(task)),
             **validation_warnings([part.metrics for part in self.validations.parts]),
             **outcome_warnings(outcome, constant, task),
+            **self.nonfinite.watch.warnings(),
         }
         if EXPLODED in warnings and NOT_BETTER in warnings:
             raise TrainingStopped(warnings[EXPLODED])
@@ -385,6 +402,7 @@ class Run:
             memory=self._memory(),
             validations=tuple(self.validations.parts),
             best=self.validations.best_part(),
+            warnings=self.nonfinite.watch.warnings(),
         )
 
 
@@ -438,6 +456,7 @@ def open_run(prepared: Prepared) -> Iterator[Run]:
                 record,
                 state.first_step,
                 state.time_limit,
+                state.nonfinite,
                 state.retries,
                 state,
                 checkpoints,

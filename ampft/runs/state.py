@@ -19,6 +19,7 @@ from ampft.runs.history import History
 from ampft.runs.manifest import BEST_NAME as BEST_OF_RUN
 from ampft.runs.manifest import HISTORY_NAME
 from ampft.runs.memory import PeakMemory, device_memory, process_memory
+from ampft.runs.nonfinite import NonfiniteSteps
 from ampft.runs.prepare import Prepared
 from ampft.runs.record import ResumePart, StepIdsHash, ValidationPart
 from ampft.runs.validation import Validations
@@ -38,6 +39,7 @@ from ampft.training.checkpoints.optimizer_state import (
 )
 from ampft.training.checkpoints.random_state import random_state, restore_random_state
 from ampft.training.first_step import FirstStep
+from ampft.training.nonfinite import NonfiniteWatch
 from ampft.training.out_of_memory import OutOfMemoryRetries
 from ampft.training.stopping import TimeLimit
 
@@ -52,6 +54,7 @@ class RunState:
         validations: Evaluations on the validation split, and the best weights so far.
         first_step: Measurements of the first step.
         time_limit: Clock of the run over all its processes.
+        nonfinite: Counts of steps that were not finite.
         retries: Step batches with the current number of micro-batches.
         step_ids: Hash of the example ids of each step.
         resumes: Continuations from checkpoints.
@@ -65,6 +68,7 @@ class RunState:
     validations: Validations
     first_step: FirstStep
     time_limit: TimeLimit
+    nonfinite: NonfiniteSteps
     retries: OutOfMemoryRetries
     step_ids: StepIdsHash = field(default_factory=StepIdsHash)
     resumes: list[ResumePart] = field(default_factory=list)
@@ -129,6 +133,7 @@ class RunState:
                 "without_improvement": best.without_improvement,
             },
             "validations": [asdict(part) for part in self.validations.parts],
+            "nonfinite": asdict(self.nonfinite.watch),
             "first_step": self.first_step.state(),
             "resumes": [asdict(part) for part in self.resumes],
             "started": self.started,
@@ -162,6 +167,7 @@ class RunState:
         self.step_ids.restore(values["step_ids"])
         parts = [from_json(ValidationPart, part) for part in values["validations"]]
         self.validations.parts.extend(parts)
+        self.nonfinite.watch = NonfiniteWatch(**values["nonfinite"])
         self.first_step.restore(values["first_step"])
         self._restore_best(folder, manifest, values["best"])
         self.resumes += [from_json(ResumePart, part) for part in values["resumes"]]
@@ -212,6 +218,7 @@ def new_state(prepared: Prepared, output_dir: Path) -> RunState:
         Validations(best, len(prepared.step_batches), args.eval_steps),
         FirstStep(prepared.precision),
         TimeLimit(args.max_seconds, prepared.started.seconds),
+        NonfiniteSteps(prepared, output_dir, history.write),
         _retries(prepared, history.write),
     )
 

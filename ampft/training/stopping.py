@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -48,8 +49,12 @@ class TimeLimit:
 def raise_on_termination() -> Iterator[None]:
     """Make SIGTERM and SIGHUP raise `SystemExit`, so that the end of the run is recorded.
 
-    SIGHUP, which a closed terminal sends, stays ignored under `nohup`.
+    SIGHUP, which a closed terminal sends, stays ignored under `nohup`. Only the main thread can
+    receive signals; in any other, nothing is changed.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
     def stop(number: int, frame: object) -> None:
         raise SystemExit(128 + number)  # as shells count

@@ -77,10 +77,7 @@ def ranks(folder):
 )
 def test_sharded_gradients_are_those_of_replicated_weights(ranks, key):
     for rank in ranks:
-        sharded, replicated = (
-            rank[f"{mode} {name}"]["sharded"],
-            rank[f"{mode} {name}"]["replicated"],
-        )
+        sharded, replicated = rank[key]["sharded"], rank[key]["replicated"]
         assert sharded["effective_ids"] == replicated["effective_ids"]
         for actual, expected in zip(sharded["gradients"], replicated["gradients"], strict=True):
             assert relative_error(actual, expected) <= 1e-6
