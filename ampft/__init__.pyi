@@ -5,9 +5,11 @@ from .arguments import CompareCommand as CompareCommand
 from .arguments import parse_classify_arguments as parse_classify_arguments
 from .arguments import parse_compare_arguments as parse_compare_arguments
 from .comparison.analysis.compare import compare_folders as compare_folders
+from .comparison.compare_data import compare as compare
 from .comparison.execution.planning import plan_comparison as plan_comparison
 from .comparison.execution.session import is_decided as is_decided
 from .comparison.execution.session import open_comparison as open_comparison
+from .comparison.finished import FinishedComparison as FinishedComparison
 from .comparison.report.files import write_comparison as write_comparison
 from .comparison.report.terminal import terminal_text as terminal_text
 from .data.load import load_data as load_data
@@ -29,6 +31,8 @@ from .precision.modes import MODES as MODES
 from .precision.resolve import Precision as Precision
 from .precision.resolve import requested_mode as requested_mode
 from .precision.resolve import resolve as resolve
+from .runs.finetune import finetune as finetune
+from .runs.finished import FinishedRun as FinishedRun
 from .runs.prepare import Prepared as Prepared
 from .runs.prepare import prepare as prepare
 from .runs.run import Run as Run

@@ -104,8 +104,8 @@ def _parser() -> ArgumentParser:
 def _add_compare(commands: argparse._SubParsersAction[ArgumentParser]) -> None:
     compare = commands.add_parser(
         "compare",
-        help="train in several precisions and compare them, or compare runs that differ only in "
-        "precision",
+        help="train in several precisions and compare them, or compare runs that differ in "
+        "precision or in other settings",
         epilog="To train and compare: ampft compare --modes fp32,bf16 -- --train_file FILE. "
         "Its settings: ampft compare --modes fp32,bf16 --help",
     )
@@ -113,7 +113,7 @@ def _add_compare(commands: argparse._SubParsersAction[ArgumentParser]) -> None:
         "runs",
         metavar="RUN",
         nargs="*",
-        help="output folders of runs or of a comparison; all modes need runs with the same seeds",
+        help="output folders of runs or of a comparison; all arms need runs with the same seeds",
     )
     compare.add_argument(
         "--predictions",
@@ -152,9 +152,16 @@ def _add_compare(commands: argparse._SubParsersAction[ArgumentParser]) -> None:
     )
     compare.add_argument(
         "--baseline",
-        metavar="MODE",
-        help="mode or arm that all others are compared with (default: fp32; with --predictions, "
-        "the first arm; with --inference, always fp32)",
+        metavar="NAME",
+        help="arm that all others are compared with (default: fp32 if the arms are precisions, "
+        "otherwise the arm of the first RUN; with --predictions, the first arm; with --inference, "
+        "always fp32)",
+    )
+    compare.add_argument(
+        "--by",
+        metavar="a[,b]",
+        help="settings that distinguish the arms, such as learning_rate (default: the precision if "
+        "the runs have several, otherwise all settings in which they differ)",
     )
     compare.add_argument(
         "--output_dir",
@@ -324,6 +331,10 @@ def _compare_runs(args: argparse.Namespace, folders: list[Path]) -> Comparison:
     if plan is not None:
         from ampft.comparison.execution.folder import compare_planned_runs
 
+        if args.by is not None:
+            raise InputError(
+                f"--by {args.by}: {folders[0]} holds a plan, which names the arms. Remove the flag."
+            )
         requested = {"metric": args.metric, "margin": args.margin, "baseline": args.baseline}
         return compare_planned_runs(folders[0], plan, **requested)
     from ampft.comparison.analysis.compare import compare_folders
@@ -332,8 +343,14 @@ def _compare_runs(args: argparse.Namespace, folders: list[Path]) -> Comparison:
         folders,
         metric=args.metric,
         margin=_margin(args),
-        baseline=BASELINE if args.baseline is None else args.baseline,
+        baseline=args.baseline,
+        by=_names(args.by),
     )
+
+
+def _names(text: str | None) -> list[str]:
+    """Return the names of settings in a comma-separated list."""
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 
 def _refuse_results(folder: Path) -> None:

@@ -24,6 +24,10 @@ class TrainingStopped(Exception):
     status = "diverged"
 
 
+class AlreadyFinished(Exception):
+    """The run that would continue has finished. The entry points say so and exit with code 0."""
+
+
 class PrecisionContradicted(TrainingStopped):
     """A step or an evaluation used other dtypes than the requested mode."""
 

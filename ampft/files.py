@@ -6,14 +6,17 @@ import atexit
 import contextlib
 import errno
 import glob
+import hashlib
 import os
 import re
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import IO
 
 import psutil
 from filelock import FileLock, Timeout
@@ -25,6 +28,79 @@ LOCK_NAME = ".lock"  # of a temporary folder
 SECONDS_TO_LOCK = 5  # a younger folder may not be locked yet
 SECONDS_OF_A_WRITE = 3600  # a younger file may be that of another machine, which is writing it
 _TEMPORARY_FILE = re.compile(r"\.(.+)\.tmp-(\d+)")
+
+# Checkpoints, records and results change the disk only through `write`, `sync`, `rename`, `link`
+# and `remove`, so that a test can count these calls and make any of them fail.
+
+
+def write(file: IO[bytes], data: bytes | memoryview) -> None:
+    """Write `data` to an open file."""
+    file.write(data)
+
+
+def sync(path: Path) -> None:
+    """Wait until the contents of a file, or the entries of a folder, are on the disk."""
+    if sys.platform == "win32" and path.is_dir():
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def rename(source: Path, target: Path) -> None:
+    """Rename a file, replacing `target`, or a folder."""
+    source.replace(target)
+
+
+def link(source: Path, target: Path) -> None:
+    """Make `target` another name of the file `source`, or a copy where that is not possible."""
+    try:
+        target.hardlink_to(source)
+    except OSError:  # the file system has no links, or `source` is on another one
+        shutil.copyfile(source, target)
+        sync(target)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or an empty folder."""
+    if path.is_dir() and not path.is_symlink():
+        path.rmdir()
+    else:
+        path.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilePart:
+    """The contents of a file: their SHA-256, and their number of `bytes`."""
+
+    sha256: str
+    bytes: int
+
+
+def describe_file(path: Path) -> FilePart:
+    """Return hash and size of a file."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return FilePart(sha256=digest, bytes=file.tell())
+
+
+def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> FilePart:
+    """Write a new file, wait until it is on the disk, and return hash and size of its contents.
+
+    Args:
+        path: Path of the file, which no reader looks at yet.
+        chunks: Contents of the file.
+    """
+    digest, size = hashlib.sha256(), 0
+    with path.open("wb") as file:
+        for chunk in chunks:
+            write(file, chunk)
+            digest.update(chunk)
+            size += len(chunk)
+    sync(path)
+    return FilePart(sha256=digest.hexdigest(), bytes=size)
 
 
 @contextlib.contextmanager
@@ -113,15 +189,15 @@ def special_or_atomic_path(path: Path) -> Iterator[Path]:
 
 def durably_rename(source: Path, target: Path) -> None:
     """Rename a file of the same file system, replacing `target`, and sync file and folder."""
-    _sync(source)
-    source.replace(target)
-    _sync(target.parent)
+    sync(source)
+    rename(source, target)
+    sync(target.parent)
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically, in UTF-8, with lone surrogates escaped."""
-    with atomic_path(path) as temporary:
-        temporary.write_bytes(text.encode("utf-8", "backslashreplace"))
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        write(file, text.encode("utf-8", "backslashreplace"))
 
 
 def set_default_permissions(path: Path) -> None:
@@ -186,13 +262,3 @@ def is_path_error(error: BaseException) -> bool:
     if isinstance(error, ValueError):
         return "embedded null" in str(error)
     return isinstance(error, OSError) and error.errno in codes
-
-
-def _sync(path: Path) -> None:
-    if sys.platform == "win32" and path.is_dir():
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ampft.machine import hardware, versions
-from ampft.runs.record import redact_command
+from ampft.runs.redaction import redact_command
 
 
 def provenance() -> dict[str, object]:

@@ -2,12 +2,11 @@
 
 from ampft.arguments.classify import ClassifyArguments
 from ampft.arguments.compare import CompareCommand, parse_compare_arguments
-from ampft.arguments.parsing import classify_arguments, parse_classify_arguments
+from ampft.arguments.parsing import parse_classify_arguments
 
 __all__ = [
     "ClassifyArguments",
     "CompareCommand",
-    "classify_arguments",
     "parse_classify_arguments",
     "parse_compare_arguments",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ampft.arguments.flags import flag
+from ampft.arguments.flags import flag, parse_duration
 from ampft.precision.modes import MODES
 from ampft.tasks import TASKS
 
@@ -223,6 +223,19 @@ class ClassifyArguments:
         group=OPTIMIZER,
         at_least=1,
     )
+    max_time: str | None = flag(
+        None,
+        "time after which training stops and the run is evaluated as usual, such as 90min or 2h, "
+        "counted from its start",
+        group=OPTIMIZER,
+    )
+    on_nonfinite: str = flag(
+        "stop",
+        "what to do if a loss or gradient is not finite and no scaler skips the step: stop, or "
+        "skip at most 10 such steps",
+        group=OPTIMIZER,
+        choices=("stop", "skip"),
+    )
     lr_scheduler_type: str = flag(
         "linear", "learning rate schedule", group=OPTIMIZER, choices=SCHEDULES
     )
@@ -308,6 +321,30 @@ class ClassifyArguments:
     overwrite_output_dir: bool = flag(
         False, "overwrite the results of an earlier run", group=OUTPUT
     )
+    checkpointing_steps: str | None = flag(
+        None,
+        "write a checkpoint every N optimizer steps (500), after every epoch (epoch) or every N "
+        "minutes (10min); if none, never",
+        group=OUTPUT,
+    )
+    checkpoint_total_limit: int | None = flag(
+        None, "number of checkpoints to keep; if none, all", group=OUTPUT, at_least=1
+    )
+    async_checkpoints: bool = flag(
+        False, "write checkpoints in the background while the training continues", group=OUTPUT
+    )
+    resume_from_checkpoint: str | None = flag(
+        None,
+        "continue from a checkpoint: its folder, or latest for the last one in --output_dir, where "
+        "the training starts from the beginning if there is none yet",
+        group=OUTPUT,
+    )
+    allow_topology_change: bool = flag(
+        False,
+        "resume with another number of processes or micro-batches or on another device; the "
+        "examples stay the same, the rounding does not, and the record says so",
+        group=OUTPUT,
+    )
     history_csv: bool = flag(False, "also write the history as CSV", group=OUTPUT)
     with_tracking: bool = flag(False, "send the history to experiment trackers", group=OUTPUT)
     report_to: str = flag(
@@ -315,6 +352,11 @@ class ClassifyArguments:
         "experiment trackers by their Accelerate names, comma-separated, or all",
         group=OUTPUT,
     )
+
+    @property
+    def max_seconds(self) -> float | None:
+        """`max_time` in seconds."""
+        return None if self.max_time is None else parse_duration("max_time", self.max_time)
 
     def data_request(self) -> DataRequest:
         """Return the settings of the data."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 from ampft.arguments.classify import MAX_SEED, ClassifyArguments
-from ampft.arguments.flags import flag, parse_flags
+from ampft.arguments.flags import flag, parse_duration, parse_flags
 from ampft.arguments.parsing import parse_classify_arguments
 from ampft.errors import InputError, did_you_mean
 from ampft.precision.modes import BASELINE, MODES
@@ -26,10 +25,10 @@ SET_BY_COMPARISON = {
     "output_dir": "name the folder of the comparison before ` -- `, as in --output_dir DIR",
     "overwrite_output_dir": "finished runs are kept and unfinished ones start again; to repeat all "
     "runs, name another --output_dir",
+    "max_time": "all runs train for the same number of steps; limit the time of the comparison "
+    "with --budget before ` -- `",
     "perturb_initial_weights": "the placebo arm does this unless --no_placebo is set",
 }
-
-_DURATION = re.compile(r"(?:([0-9]+)h)?(?:([0-9]+)min)?(?:([0-9]+)s)?")
 
 
 @dataclass(frozen=True)
@@ -98,6 +97,8 @@ class CompareCommand:
         classify_argv: Command line arguments after `--`, for classify.py.
         classify: Settings of classify.py, parsed from `classify_argv`.
         notes: Notes to print.
+        started: Time at which the command began, in seconds since the epoch; None for the start
+            of the process.
     """
 
     modes: tuple[str, ...] | None
@@ -112,6 +113,7 @@ class CompareCommand:
     classify_argv: tuple[str, ...]
     classify: ClassifyArguments
     notes: tuple[str, ...] = ()
+    started: float | None = None
 
 
 def parse_compare_arguments(
@@ -163,7 +165,7 @@ def parse_compare_arguments(
         margin=settings.margin / 100,
         placebo=not settings.no_placebo,
         yardstick=settings.yardstick,
-        budget=None if settings.budget is None else _parse_duration(settings.budget),
+        budget=None if settings.budget is None else parse_duration("budget", settings.budget),
         config_file=settings.config_file,
         output_dir=None if settings.output_dir is None else Path(settings.output_dir),
         classify_argv=tuple(classify_argv),
@@ -253,15 +255,3 @@ def _parse_modes(text: str | None) -> tuple[tuple[str, ...] | None, tuple[str, .
         )
     notes = () if BASELINE in modes else (f"{BASELINE} was added as the baseline.",)
     return (BASELINE, *others), notes
-
-
-def _parse_duration(text: str) -> float:
-    match = _DURATION.fullmatch(text.strip().lower().replace(" ", ""))
-    hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
-    total = 3600 * hours + 60 * minutes + seconds
-    if total == 0:
-        raise InputError(
-            f"--budget: received {text!r}; use hours, minutes or seconds with their unit, such as "
-            "2h, 15min, 90s or 1h30min."
-        )
-    return float(total)

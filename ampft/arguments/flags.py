@@ -7,6 +7,7 @@ YAML or JSON file (`--config`), and the command line.
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields
 from pathlib import Path
@@ -20,6 +21,7 @@ T = TypeVar("T")
 KIND_NAMES: dict[type, str] = {
     int: "whole number", float: "number", str: "text", bool: "true or false",
 }  # fmt: skip
+_DURATION = re.compile(r"(?:([0-9]+)h)?(?:([0-9]+)min)?(?:([0-9]+)s)?")
 MAX_CHOICES_WIDTH = 40  # characters; longer lists of choices move into the help text
 
 
@@ -47,6 +49,27 @@ def flag(
     limits = {"at_least": at_least, "at_most": at_most, "below": below}
     metadata = {"help": text, "group": group, "choices": choices, "limits": limits}
     return field(default=default, metadata=metadata)
+
+
+def parse_duration(name: str, text: str) -> float:
+    """Return the seconds of a duration such as 2h, 15min, 90s or 1h30min.
+
+    Args:
+        name: Name of the flag, for the message.
+        text: Value of the flag.
+
+    Raises:
+        InputError: `text` is not a duration, or is 0.
+    """
+    match = _DURATION.fullmatch(text.strip().lower().replace(" ", ""))
+    hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
+    total = 3600 * hours + 60 * minutes + seconds
+    if total == 0:
+        raise InputError(
+            f"--{name}: received {text!r}; use hours, minutes or seconds with their unit, such as "
+            "2h, 15min, 90s or 1h30min."
+        )
+    return float(total)
 
 
 class ArgumentParser(argparse.ArgumentParser):
@@ -98,37 +121,6 @@ def parse_flags(
     parsed = kind(**user_values)
     _check_values(parsed, known)
     return parsed, frozenset(user_values)
-
-
-def from_keywords(kind: type[T], settings: Mapping[str, Any]) -> tuple[T, frozenset[str]]:
-    """Return a dataclass whose fields were made with `flag`, from keyword arguments.
-
-    Args:
-        kind: The dataclass.
-        settings: Values by name, as a configuration file would have them; a list of names stands
-            for the names separated by commas.
-
-    Returns:
-        The values, and the names of the settings.
-
-    Raises:
-        InputError: A name is unknown, or a value has the wrong type or is not one of the choices.
-    """
-    known = {f.name: f for f in fields(cast("Any", kind))}
-    hints = get_type_hints(kind)
-    values = {
-        name: _checked_setting("", name, _joined(value), known, hints)
-        for name, value in settings.items()
-    }
-    parsed = kind(**values)
-    _check_values(parsed, known)
-    return parsed, frozenset(values)
-
-
-def _joined(value: Any) -> Any:
-    """Return a list of names as the text that a flag would have."""
-    is_list = isinstance(value, list | tuple) and all(isinstance(part, str) for part in value)
-    return ",".join(value) if is_list else value
 
 
 def _check_values(parsed: object, known: Mapping[str, Field[Any]]) -> None:
@@ -256,39 +248,35 @@ def _read_config(
         return {}
     if not isinstance(content, dict):
         raise InputError(f"--config {path}: the file must map flag names to values.")
-    return {
-        str(k): _checked_setting(f"--config {path}: ", str(k), v, known, hints)
-        for k, v in content.items()
-    }
+    return {str(k): _checked_setting(path, str(k), v, known, hints) for k, v in content.items()}
 
 
 def _checked_setting(
-    origin: str,
+    path: str,
     name: str,
     value: Any,
     known: Mapping[str, Field[Any]],
     hints: Mapping[str, Any],
 ) -> Any:
-    """Return a setting as a flag would set it; messages begin with `origin`."""
     if name not in known:
         hint = suggestion(name, known, dashes="")
-        raise InputError(f"{origin}unknown setting {name!r}.{hint}")
+        raise InputError(f"--config {path}: unknown setting {name!r}.{hint}")
     kind, optional = _value_type(hints[name]), type(None) in get_args(hints[name])
     if value is None and optional:
         return None
     choices = known[name].metadata["choices"]
     if "\0" in str(value):
-        raise InputError(f"{origin}{name} contains a NUL character. Remove it.")
+        raise InputError(f"--config {path}: {name} contains a NUL character. Remove it.")
     if value is False and choices and "no" in choices:
         value = "no"  # YAML reads an unquoted no as false
     if choices and str(value) not in choices:
-        raise InputError(f"{origin}{name} is {value!r}; choose from {', '.join(choices)}.")
+        raise InputError(f"--config {path}: {name} is {value!r}; choose from {', '.join(choices)}.")
     try:
         return _convert_yaml_value(kind, value)
     except (ValueError, OverflowError):
         article = "" if kind is bool else "a "
         raise InputError(
-            f"{origin}{name} is {value!r}; it must be {article}{KIND_NAMES[kind]}."
+            f"--config {path}: {name} is {value!r}; it must be {article}{KIND_NAMES[kind]}."
         ) from None
 
 

@@ -1,26 +1,27 @@
-"""The settings of a run from a command line or from keyword arguments, checked for conflicts."""
+"""The settings of a run from a command line, checked for conflicts."""
 
 from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from ampft.arguments.classify import BUILT_IN_DEFAULTS, ClassifyArguments
-from ampft.arguments.flags import from_keywords, parse_flags
+from ampft.arguments.flags import parse_duration, parse_flags
 from ampft.errors import InputError, did_you_mean
 from ampft.tasks import TASKS, problem_types
+from ampft.training.checkpoints.interval import parse_interval
 
 
 def parse_classify_arguments(
-    argv: Sequence[str] | None = None, *, program: str = "classify.py"
+    argv: Sequence[str] | None = None, *, program: str = "classify.py", in_memory: bool = False
 ) -> ClassifyArguments:
     """Parse the command line of `recipes/classify.py` or of `ampft train`.
 
     Args:
         argv: Command line arguments; `sys.argv[1:]` if None.
         program: Name of the program in messages.
+        in_memory: Whether the data are in memory, so that no source is named.
 
     Raises:
         InputError: A flag is unknown, has an invalid value, or conflicts with another.
@@ -32,29 +33,6 @@ def parse_classify_arguments(
         description="Fine-tune a Hugging Face classifier in the precision you request, and report "
         "the result and the precision that was measured.",
     )
-    return _completed(arguments, set_by_user)
-
-
-def classify_arguments(
-    settings: Mapping[str, Any], *, in_memory: bool = False
-) -> ClassifyArguments:
-    """Return the settings of a run from keyword arguments with the names of the flags.
-
-    Args:
-        settings: Values by name.
-        in_memory: Whether the data come from memory, so that no source is named.
-
-    Raises:
-        InputError: A name is unknown, or a value is invalid or conflicts with another.
-    """
-    arguments, set_by_user = from_keywords(ClassifyArguments, settings)
-    return _completed(arguments, set_by_user, in_memory=in_memory)
-
-
-def _completed(
-    arguments: ClassifyArguments, set_by_user: frozenset[str], *, in_memory: bool = False
-) -> ClassifyArguments:
-    """Return the arguments with the defaults of the data, after a check for conflicts."""
     name = arguments.dataset_name
     if name is None and arguments.train_file is None and not in_memory:
         name = "stdlib"
@@ -101,6 +79,9 @@ def _check_conflicts(arguments: ClassifyArguments) -> None:
                     f"--{name} applies only if examples have several labels. Add --task "
                     f"{' or '.join(several)}, or remove the flag."
                 )
+    if arguments.max_time is not None:
+        parse_duration("max_time", arguments.max_time)
+    _check_checkpoints(arguments)
     _check_metric(arguments.metric_for_best_model)
 
 
@@ -113,4 +94,30 @@ def _check_metric(name: str | None) -> None:
         raise InputError(
             f"--metric_for_best_model: received {name!r}.{did_you_mean(name, known)} "
             f"Allowed values: {', '.join(dict.fromkeys(known))}."
+        )
+
+
+def _check_checkpoints(arguments: ClassifyArguments) -> None:
+    parse_interval(arguments.checkpointing_steps)
+    for name in ("checkpoint_total_limit", "async_checkpoints"):
+        if getattr(arguments, name) and arguments.checkpointing_steps is None:
+            raise InputError(
+                f"--{name} has no effect without --checkpointing_steps. Add it, or remove the flag."
+            )
+    if arguments.resume_from_checkpoint is None:
+        if arguments.allow_topology_change:
+            raise InputError(
+                "--allow_topology_change has no effect without --resume_from_checkpoint. Add it, "
+                "or remove the flag."
+            )
+        return
+    if arguments.output_dir is None:
+        raise InputError(
+            f"--resume_from_checkpoint {arguments.resume_from_checkpoint}: --output_dir is "
+            "missing. Name the output folder of the run that continues."
+        )
+    if arguments.overwrite_output_dir:
+        raise InputError(
+            "--resume_from_checkpoint and --overwrite_output_dir: the second flag would remove "
+            "the run that the first one continues. Remove one of them."
         )

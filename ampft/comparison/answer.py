@@ -12,37 +12,42 @@ MIN_SAVING = 0.05  # of the baseline's peak memory; smaller savings do not justi
 
 
 def answer_text(comparison: Comparison) -> str:
-    """Return which mode to use, or an empty string if no mode was compared.
+    """Return which arm to use, or an empty string if no arm was compared with the baseline.
 
-    A mode is recommended if it is equivalent or better, and if it ran natively faster at every
-    seed or needs less memory. If several qualify, the fastest is recommended.
+    An arm is recommended if it is equivalent or better, and if it ran natively faster at every
+    seed or needs less memory. If several qualify, the fastest is recommended. Unless the arms are
+    modes, the better ones are recommended for that only. Which of several is the best is not said:
+    the examples that chose it would overstate its gain.
 
     Args:
         comparison: Comparison. Its stamps say what the answer depends on.
     """
     baseline = comparison.baseline
-    modes = [arm for arm in comparison.arms[1:] if not arm.is_placebo]
-    if not modes:
+    arms = [arm for arm in comparison.arms[1:] if not arm.is_placebo]
+    if not arms:
         return ""
     if baseline.status != "complete" or baseline.suspect_runs:
         return f"No answer: {baseline.name} did not train well with every seed."
-    gains = {arm.name: gain for arm in modes if (gain := _gain(comparison, arm))}
-    best = max((arm for arm in modes if arm.name in gains), key=_speed_up, default=None)
+    better = [arm for arm in arms if _is_not_worse(arm) and _verdict(arm) == "better"]
+    gains = {arm.name: gain for arm in arms if (gain := _gain(comparison, arm))}
+    best = max((arm for arm in arms if arm.name in gains), key=_speed_up, default=None)
     metric = comparison.units.title
     if comparison.kind == INFERENCE:
         return inference_answer(comparison)
     if comparison.kind == PREDICTIONS:
-        return _answer_of_predictions(modes, baseline.name, metric)
+        return _answer_of_predictions(arms, baseline.name, metric)
     sentences = [f"On this machine, stay with {baseline.name}."]
-    if best is not None:
+    if comparison.noun == "arm" and better:
+        sentences = [_better_text(better, baseline, metric)]
+    elif best is not None:
         relation = "equivalent to" if _verdict(best) == "equivalent" else "better than"
         sentences = [
             f"Use {best.name}: its {metric} is {relation} that of {baseline.name}, and it "
             f"{gains[best.name]} here."
         ]
-    undecided = [arm for arm in modes if _verdict(arm) == "undecided"]
-    emulated = [arm for arm in modes if _is_not_worse(arm) and arm.execution == "emulated"]
-    if emulated:
+    undecided = [arm for arm in arms if _verdict(arm) == "undecided"]
+    emulated = [arm for arm in arms if _is_not_worse(arm) and arm.execution == "emulated"]
+    if emulated and baseline.execution == "native":
         sentences.append(
             f"{_listed(emulated)} {_be(emulated)} not worse in {metric} but emulated: measure "
             "speed on a GPU."
@@ -50,6 +55,15 @@ def answer_text(comparison: Comparison) -> str:
     if undecided:
         sentences.append(f"{_listed(undecided)} {_be(undecided)} undecided.")
     return " ".join(sentences)
+
+
+def _better_text(better: list[ArmResult], baseline: ArmResult, metric: str) -> str:
+    if len(better) == 1:
+        return f"Use {better[0].name}: its {metric} is better than that of {baseline.name}."
+    return (
+        f"{_listed(better)} are better than {baseline.name} in {metric}. Which of them is the best "
+        "is not decided here, and the largest difference overstates its gain."
+    )
 
 
 def _answer_of_predictions(arms: list[ArmResult], baseline: str, metric: str) -> str:
@@ -81,7 +95,7 @@ def _speed_up(arm: ArmResult) -> float:
 
 
 def _gain(comparison: Comparison, arm: ArmResult) -> str:
-    """Return what a mode that is not worse saves, such as "is 1.5x faster", or an empty string."""
+    """Return what an arm that is not worse saves, such as "is 1.5x faster", or an empty string."""
     if not _is_not_worse(arm) or {arm.execution, comparison.baseline.execution} != {"native"}:
         return ""
     gains = []

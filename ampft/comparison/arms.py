@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ampft.precision.modes import MODES
@@ -36,10 +37,7 @@ def make_arms(modes: tuple[str, ...], *, placebo: bool) -> tuple[Arm, ...]:
     return (baseline, *placebo_arm, *others)
 
 
-def arm_sort_key(arm: str) -> tuple[int, str]:
-    """Return a sort key for arm names: the placebo, then the modes in the order of `MODES`.
-
-    Any other name comes last.
-    """
-    order = (PLACEBO, *MODES)
-    return (order.index(arm) if arm in order else len(order), arm)
+def arm_sort_key(arm: str, order: Sequence[str] = MODES) -> tuple[int, str]:
+    """Return a sort key for arm names: the placebo, then the names in `order`, then the others."""
+    names = (PLACEBO, *order)
+    return (names.index(arm) if arm in names else len(names), arm)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ampft.comparison.cost_findings import Memory, Speed
 from ampft.comparison.inference.cost import Inference
 from ampft.text.json_io import JSONValue
 from ampft.text.numbers import Units
@@ -134,52 +135,6 @@ class Difference:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Speed:
-    """Median steady-state step times, and their ratios to the baseline seed by seed.
-
-    Attributes:
-        step_seconds: Median step time of each run, in the order of the runs.
-        ratio: Speed-up: median over the seeds of baseline step / this arm's step (2 is twice as
-            fast); None for the baseline and for emulated modes, which are not ranked.
-        ratio_spread: Minimum and maximum of the ratio over the seeds.
-        ratio_to_tf32: Speed-up over tf32, if tf32 is part of the comparison.
-        tokens_per_second: Median over the runs.
-        waiting_share: Share of the step time spent waiting for data, median over the runs.
-        utilisation: Share of the matrix product rate measured in the same process, median over the
-            runs.
-        training_seconds: Median over the runs.
-        total_seconds: Time from start to report, median over the runs.
-        reason: One sentence on why a mode is less than 1.2 times as fast as the baseline.
-    """
-
-    step_seconds: tuple[float, ...]
-    ratio: float | None
-    ratio_spread: tuple[float, float] | None
-    ratio_to_tf32: float | None
-    tokens_per_second: float | None
-    waiting_share: float | None
-    utilisation: float | None
-    training_seconds: float | None
-    total_seconds: float | None
-    reason: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Memory:
-    """Peak memory in bytes and its parts as in the run records, medians over the runs."""
-
-    peak: int | None
-    ratio: float | None
-    weights: int | None
-    gradients: int | None
-    optimizer_state: int | None
-    activations: int | None
-    rest: int | None
-    baseline: int | None
-    protocol: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class FlippedExample:
     """An example that an arm and the baseline predict differently.
 
@@ -286,6 +241,8 @@ class PlanFacts:
         omitted_seeds: One sentence on each planned seed that is omitted, with the reason.
         overhead_share: Time spent comparing divided by the time of the runs.
         yardstick: Noise yardstick, as `ampft.diagnosis.yardstick` writes it.
+        arm_names: Name of the arm of each run folder, in display order, a placebo under the name of
+            the baseline; empty if the arms are modes.
     """
 
     planned: bool = False
@@ -295,6 +252,7 @@ class PlanFacts:
     omitted_seeds: tuple[str, ...] = ()
     overhead_share: float | None = None
     yardstick: Mapping[str, JSONValue] | None = None
+    arm_names: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ampft.comparison.findings import TRAINING, ArmResult, Comparison, Difference
+from ampft.comparison.findings import INFERENCE, TRAINING, ArmResult, Comparison, Difference
 from ampft.comparison.inference.text import inference_cost_text
 from ampft.comparison.statistics.interval import MIN_SEEDS
 from ampft.comparison.statistics.power import MAX_SEEDS
@@ -307,10 +307,10 @@ def _not_excluded(comparison: Comparison, difference: Difference) -> list[str]:
             f"a subgroup of up to {share} of {noun} could fail at every seed without being among "
             f"these {count:,} (probability 5 %)"
         )
-    if difference.failure_rate is None:
+    if comparison.kind == INFERENCE and len(difference.per_seed) < MIN_SEEDS:
         models = "this model" if len(difference.per_seed) == 1 else "these models"
         parts.append(f"the verdict holds for {models}, not for models that are trained again")
-    else:
+    if difference.failure_rate is not None:
         parts.append(
             f"{len(difference.per_seed)} seeds without a failure exclude only failure rates above "
             f"{percent(difference.failure_rate)}"

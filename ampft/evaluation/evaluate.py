@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +10,12 @@ import numpy.typing as npt
 import torch
 from accelerate.utils import gather_object
 from torch import nn
-from tqdm import tqdm
 
 from ampft.data.steps import IntArray
 from ampft.errors import TrainingStopped
 from ampft.tasks.outcome import Outcome, check_ids_complete
 from ampft.tasks.task import LabelledExamples, Task
+from ampft.text.progress import progress_bar
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -79,14 +78,12 @@ def _predict(
     # broadcasts buffers in each, and sharded models communicate.
     largest_share = -(-len(examples.weights) // accelerator.num_processes)
     parts: list[Decoded] = []
-    bar = tqdm(
+    bar = progress_bar(
+        shown=accelerator.is_main_process,
         total=len(ids),
         desc=f"evaluating {split}",
         unit="example",
-        disable=None if accelerator.is_main_process else True,
-        file=sys.stderr,
         leave=False,
-        dynamic_ncols=True,
     )
     with torch.no_grad(), bar:
         for start in range(0, largest_share, batch_size):

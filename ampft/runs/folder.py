@@ -16,6 +16,8 @@ from filelock import FileLock, Timeout
 from ampft.arguments import ClassifyArguments
 from ampft.errors import InputError
 from ampft.files import (
+    FilePart,
+    describe_file,
     durably_rename,
     is_writable_folder,
     nearest_existing,
@@ -24,10 +26,10 @@ from ampft.files import (
 )
 from ampft.runs.manifest import (
     HISTORY_NAME,
+    NONFINITE_NAME,
     RECORD_NAME,
     STAGING_NAME,
-    FilePart,
-    describe_file,
+    describe_files,
     refuse_foreign_files,
     remove_earlier_run,
 )
@@ -49,7 +51,12 @@ class RunFolder:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, overwrite: bool = False, keep_files: bool = False
+        self,
+        path: str | os.PathLike[str],
+        *,
+        overwrite: bool = False,
+        keep_files: bool = False,
+        continues: bool = False,
     ) -> None:
         """Create and lock the folder; when overwriting, remove the results of an earlier run.
 
@@ -59,6 +66,8 @@ class RunFolder:
                 earlier run are removed.
             keep_files: Whether the folder may contain files and nothing is removed, for a
                 comparison that continues.
+            continues: Whether the folder contains a run that continues: its record, its history and
+                its checkpoints are kept.
 
         Raises:
             InputError: Another process has locked the folder, it is not empty and neither flag is
@@ -67,6 +76,7 @@ class RunFolder:
         """
         self.path = Path(path)
         self.staged: dict[str, FilePart] = {}
+        overwrite = overwrite or continues
         check_output_folder(path, overwrite=overwrite, keep_files=keep_files)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -83,7 +93,7 @@ class RunFolder:
             self.close()
             raise
         if not keep_files:
-            remove_earlier_run(self.path)
+            remove_earlier_run(self.path, continues=continues)
 
     def __enter__(self) -> RunFolder:
         return self
@@ -129,9 +139,11 @@ class RunFolder:
             raise FileNotFoundError(errno.ENOENT, reason, str(self.path))
 
     def files(self) -> dict[str, FilePart]:
-        """Return the staged or published results and the history, for the record of the run."""
-        history = self.path / HISTORY_NAME
-        return self.staged | ({HISTORY_NAME: describe_file(history)} if history.exists() else {})
+        """Return the results, the history and the saved steps, for the record of the run."""
+        history, steps = self.path / HISTORY_NAME, self.path / NONFINITE_NAME
+        saved = {f"{NONFINITE_NAME}/{name}": part for name, part in describe_files(steps).items()}
+        written = {HISTORY_NAME: describe_file(history)} if history.exists() else {}
+        return self.staged | written | saved
 
     def publish(self) -> None:
         """Move the staged files, which `staged` lists, into the folder.
@@ -197,21 +209,23 @@ def _refuse_contents(folder: Path, *, overwrite: bool, keep_files: bool) -> None
         listed = ", ".join(names[:3]) + (" and more" if len(names) > 3 else "")
         raise InputError(
             f"--output_dir {folder}: the folder is not empty ({listed}). Name a new or empty "
-            "folder, or pass --overwrite_output_dir to replace the results in it."
+            "folder, pass --overwrite_output_dir to replace the results in it, or pass "
+            "--resume_from_checkpoint latest to continue the run in it."
         )
 
 
-def choose_folder(args: ClassifyArguments, mode: str) -> Path:
+def choose_folder(args: ClassifyArguments, mode: str, *, replaces: bool = False) -> Path:
     """Return the output folder without creating it. All processes return the same folder.
 
     Args:
         args: Settings of a run.
         mode: Precision of the run, for the name of a default folder.
+        replaces: Whether the folder holds a run that is replaced or continues.
 
     Raises:
         InputError: `--output_dir` is not empty or cannot be created.
     """
-    return _on_main_process(lambda: _choose_folder(args, mode))
+    return on_main_process(lambda: _choose_folder(args, mode, replaces))
 
 
 def claim_default_folder(
@@ -231,13 +245,13 @@ def claim_default_folder(
     """
     if args.output_dir is not None:
         return chosen
-    folder = _on_main_process(lambda: _claim_default_folder(args, mode)) or chosen
+    folder = on_main_process(lambda: _claim_default_folder(args, mode)) or chosen
     configuration = accelerator.project_configuration
     configuration.project_dir = configuration.logging_dir = str(folder)
     return folder
 
 
-def _on_main_process(function: Callable[[], T]) -> T:
+def on_main_process(function: Callable[[], T]) -> T:
     """Return on every process what `function` returns on the main process.
 
     Processes that tried to lock the same folder would refuse each other.
@@ -250,9 +264,9 @@ def _on_main_process(function: Callable[[], T]) -> T:
     return cast("T", results[0])
 
 
-def _choose_folder(args: ClassifyArguments, mode: str) -> Path:
+def _choose_folder(args: ClassifyArguments, mode: str, replaces: bool) -> Path:
     if args.output_dir is not None:
-        check_output_folder(args.output_dir, overwrite=args.overwrite_output_dir)
+        check_output_folder(args.output_dir, overwrite=args.overwrite_output_dir or replaces)
         check_creatable(Path(args.output_dir))
         return Path(args.output_dir)
     return next(path for path in _default_folders(args, mode) if not path.exists())

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import math
-import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
-from tqdm import tqdm
 
 from ampft.errors import InputError
+from ampft.files import FilePart, write
 from ampft.text.json_io import JSONValue
+from ampft.text.numbers import approximate_duration
+from ampft.text.progress import progress_bar
 from ampft.text.terminal import print_line
 
 if TYPE_CHECKING:
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from ampft.training.step import StepOutcome
 
 WARM_UP_STEPS = 5
+SECONDS_BETWEEN_LINES = 60.0  # where no progress bar is shown
 # 80 columns are too few for both a bar and the figures.
 PROGRESS_FORMAT = "{desc} {percentage:.0f}% {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
 
@@ -59,20 +63,22 @@ class History:
     skipped: int = 0
     lost_update_shares: list[float] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self._digest, self._bytes = hashlib.sha256(), 0
+
     def __enter__(self) -> History:
-        self._file: IO[str] | None = self.path.open("w", encoding="utf-8") if self.path else None
-        self._bar = tqdm(
+        self._file: IO[bytes] | None = (
+            self.path.open("ab" if self.steps else "wb") if (self.path) else None
+        )
+        self._bar = progress_bar(
+            shown=self.accelerator.is_main_process,
             total=self.total_steps,
+            initial=self.steps,
             desc="training",
             unit="step",
-            disable=None
-            if self.accelerator.is_main_process
-            else True,  # None shows it only in a terminal
-            file=sys.stderr,
-            dynamic_ncols=True,
             bar_format=PROGRESS_FORMAT,
         )
-        self._started = time.perf_counter()
+        self._started = self._reported = time.perf_counter()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -98,7 +104,14 @@ class History:
         """Restart the timing of the current step, for example after an evaluation."""
         self._started = time.perf_counter()
 
-    def record(self, step_batch: StepBatch, outcome: StepOutcome, memory: float | None) -> None:
+    def record(
+        self,
+        step_batch: StepBatch,
+        outcome: StepOutcome,
+        memory: float | None,
+        *,
+        alarm: bool = False,
+    ) -> None:
         """Add an optimizer step.
 
         Args:
@@ -106,6 +119,7 @@ class History:
             outcome: Outcome of the step. Copying its values from the device has synchronized it,
                 so that the measured time is that of the whole step.
             memory: Peak memory so far in MiB; None if unknown.
+            alarm: Whether the loss scale has fallen too often without rising.
         """
         now = time.perf_counter()
         duration = now - self._started
@@ -119,14 +133,42 @@ class History:
             self.losses.append(outcome.loss)
         if outcome.lost_updates is not None:
             self.lost_update_shares.append(outcome.lost_updates)
-        row = self._row(step_batch, outcome, duration, memory)
+        row = {**self._row(step_batch, outcome, duration, memory), "alarm": alarm}
         if self._file:
-            self._file.write(json.dumps(_nonfinite_as_text(row)) + "\n")
+            line = (json.dumps(_nonfinite_as_text(row)) + "\n").encode()
+            write(self._file, line)
             self._file.flush()
+            self._count(line)
         if self.accelerator.trackers:
             numbers = {k: v for k, v in row.items() if v is not None and math.isfinite(v)}
             self.accelerator.log(numbers, step=self.steps)
         self._update_bar(outcome, row)
+
+    def position(self) -> FilePart:
+        """Return hash and size of what has been written so far, on the main process."""
+        return FilePart(sha256=self._digest.hexdigest(), bytes=self._bytes)
+
+    def restore(self, beginning: bytes) -> None:
+        """Continue an earlier history, before entering the context.
+
+        Args:
+            beginning: What `history.jsonl` contains.
+        """
+        self._count(beginning)
+        for row in map(json.loads, beginning.splitlines()):
+            self.step_seconds.append(row["seconds"])
+            self.waiting_seconds.append(row["waiting_share"] * row["seconds"])
+            self.lengths.append(row["tokens"])
+            self.examples += row["examples"]
+            self.skipped += row["skipped"]
+            if not row["skipped"]:
+                self.losses.append(float(row["loss"]))
+            if row["lost_updates"] is not None:
+                self.lost_update_shares.append(row["lost_updates"])
+
+    def _count(self, written: bytes) -> None:
+        self._digest.update(written)
+        self._bytes += len(written)
 
     def _row(
         self, step_batch: StepBatch, outcome: StepOutcome, duration: float, memory: float | None
@@ -160,6 +202,18 @@ class History:
             figures |= {"scale": f"{outcome.loss_scale:g}", "skipped": str(self.skipped)}
         self._bar.set_postfix(figures, refresh=False)
         self._bar.update()
+        if self._bar.disable and self._started - self._reported >= SECONDS_BETWEEN_LINES:
+            self._reported = self._started
+            self.write(self._progress_line(figures))
+
+    def _progress_line(self, figures: Mapping[str, str]) -> str:
+        """Return a line for logs, which show no progress bar."""
+        seconds = sum(self.step_seconds) / self.steps * (self.total_steps - self.steps)
+        listed = ", ".join(f"{name} {value}" for name, value in figures.items())
+        return (
+            f"step {self.steps} of {self.total_steps}, {listed}, about "
+            f"{approximate_duration(seconds)} left"
+        )
 
     def lost_updates(self) -> float | None:
         """Return the median share of lost updates; None if it was never measured."""

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from ampft.errors import InputError
-from ampft.files import final_name, is_inside
+from ampft.files import FilePart, describe_file, final_name, is_inside
 from ampft.text.json_io import read_json_object
+from ampft.training.checkpoints.store import CheckpointStore
 
 RECORD_NAME = "run.json"
 HISTORY_NAME = "history.jsonl"
 STAGING_NAME = ".results"
 BEST_NAME = ".best.safetensors"
+NONFINITE_NAME = "nonfinite"  # folder of saved steps
 
 # Names of the results of a run, and of what transformers saves and loads as a model.
 RESULT_FILES = (
@@ -46,21 +46,6 @@ _ALWAYS_WRITTEN = (
     *("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"),
     "preprocessor_config.json",
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class FilePart:
-    """The contents of a file: their SHA-256, and their number of `bytes`."""
-
-    sha256: str
-    bytes: int
-
-
-def describe_file(path: Path) -> FilePart:
-    """Return hash and size of a file."""
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return FilePart(sha256=digest, bytes=file.tell())
 
 
 def describe_files(folder: Path) -> dict[str, FilePart]:
@@ -113,7 +98,7 @@ def earlier_results(folder: Path) -> Iterator[Path]:
 
     Anything else, such as an edited model card or a symbolic link, belongs to the user.
     """
-    record = _earlier_record(folder)
+    record = earlier_record(folder)
     if record is None:
         return
     yield folder / RECORD_NAME
@@ -137,13 +122,30 @@ def leftovers(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def remove_earlier_run(folder: Path) -> None:
-    """Remove the files of an earlier run, and nothing of the user."""
-    for path in (*earlier_results(folder), *leftovers(folder)):
+def remove_earlier_run(folder: Path, *, continues: bool = False) -> None:
+    """Remove the files of an earlier run, and nothing of the user.
+
+    Args:
+        folder: Output folder.
+        continues: Whether the run continues, so that its record, its history and its checkpoints
+            are kept.
+    """
+    if not continues and earlier_record(folder) is not None:
+        CheckpointStore(folder).remove_all()
+    kept = {folder / RECORD_NAME, folder / HISTORY_NAME} if continues else set()
+    for path in {*earlier_results(folder), *leftovers(folder)} - kept:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
+            _remove_empty(path.parent, folder)
+
+
+def _remove_empty(path: Path, folder: Path) -> None:
+    """Remove the folders from `path` up to `folder`, exclusive, that are empty."""
+    while path != folder and not any(path.iterdir()):
+        path.rmdir()
+        path = path.parent
 
 
 def refuse_foreign_files(folder: Path) -> None:
@@ -167,7 +169,7 @@ def refuse_foreign_files(folder: Path) -> None:
         )
 
 
-def _earlier_record(folder: Path) -> dict[str, Any] | None:
+def earlier_record(folder: Path) -> dict[str, Any] | None:
     """Return run.json as JSON values; None if it is not the record of a run."""
     try:
         record = read_json_object(folder / RECORD_NAME)

@@ -7,11 +7,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import torch
 import transformers
 
+from ampft.arguments.keywords import messages_for_python
 from ampft.data.sources.files import load_texts
 from ampft.errors import InputError
 from ampft.files import special_or_atomic_path
@@ -23,12 +24,16 @@ from ampft.models.weights import cast_in_place
 from ampft.precision.accelerator import make_accelerator, numerics, training_device
 from ampft.precision.modes import canonical_mode
 from ampft.precision.resolve import resolve
+from ampft.runs.caller_state import caller_state_kept
 from ampft.runs.manifest import check_files, model_files
 from ampft.runs.record import RunRecord, read_record
 from ampft.tasks import TASKS
 from ampft.tasks.task import forward_logits
 from ampft.text.numbers import counted
 from ampft.text.terminal import quiet_libraries
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 TEXTS_SORTED_AT_ONCE = 8192
 
@@ -80,6 +85,41 @@ def predict_file(
                 writer.writerow([*row, label, f"{confidence:.6f}"])
         if path is not None:
             out.close()
+
+
+def predict_texts(
+    folder: Path,
+    texts: str | Sequence[str] | Sequence[tuple[str, str]],
+    *,
+    mixed_precision: str,
+    batch_size: int,
+) -> pd.DataFrame:
+    """Return `prediction` and `confidence` of each text.
+
+    Args:
+        folder: Output folder of a run.
+        texts: One text, a list of texts, or a list of pairs.
+        mixed_precision: Precision of the computation.
+        batch_size: Texts per forward pass.
+    """
+    import pandas as pd
+
+    with messages_for_python(), caller_state_kept():
+        quiet_libraries()
+        record = _text_run_record(folder)
+        rows = [texts] if isinstance(texts, str) else list(texts)
+        pairs = [(row,) if isinstance(row, str) else tuple(row) for row in rows]
+        count = len(record.data.input_columns)
+        for number, pair in enumerate(pairs, start=1):
+            if len(pair) != count or not all(isinstance(text, str) for text in pair):
+                raise InputError(
+                    f"texts, row {number}: received {rows[number - 1]!r}. The model needs "
+                    f"{counted(count, 'text')} per row."
+                )
+        predict = _Predictor(folder, record, mixed_precision, batch_size)
+        inputs = [[pair[column] for pair in pairs] for column in range(count)]
+        with predict.numerics:
+            return pd.DataFrame(predict(inputs), columns=["prediction", "confidence"])
 
 
 class _Predictor:

@@ -37,6 +37,7 @@ from ampft.precision.executed import check_storage, dtype_name
 from ampft.precision.resolve import Precision, requested_mode, resolve
 from ampft.runs.folder import choose_folder
 from ampft.runs.manifest import earlier_results
+from ampft.runs.resume_point import ResumePoint, find_resume_point
 from ampft.tasks.task import Task, make_task
 from ampft.text.numbers import counted, in_epochs
 from ampft.text.terminal import labelled, quiet_libraries
@@ -82,6 +83,7 @@ class Prepared:
         step_batches: Step batches of the training split. They are not prepared, because Accelerate
             would shard them a second time.
         total_steps: Optimizer steps of the whole training.
+        resume_point: Where the training begins with `--resume_from_checkpoint`.
     """
 
     started: ProcessStart
@@ -96,6 +98,12 @@ class Prepared:
     schedule: LRScheduler
     step_batches: StepBatches
     total_steps: int
+    resume_point: ResumePoint | None = None
+
+    @property
+    def resumes(self) -> bool:
+        """Whether the training continues from a checkpoint."""
+        return self.resume_point is not None and self.resume_point.checkpoint is not None
 
     @property
     def final_split(self) -> str:
@@ -123,12 +131,16 @@ def prepare(args: ClassifyArguments, data: DatasetDict | None = None) -> Prepare
 
     Raises:
         InputError: The device does not support the precision, or the data, the model, the output
-            folder or a combination of settings is invalid. Nothing has been written.
+            folder, the checkpoint or a combination of settings is invalid. Nothing has been
+            written.
+        AlreadyFinished: The run that would continue has finished.
     """
     started = start_clock()
     device = training_device(cpu=args.use_cpu)
     precision = resolve(requested_mode(args.mixed_precision, os.environ), device)
-    output_dir = choose_folder(args, precision.mode)
+    point = find_resume_point(args, precision.mode)
+    replaces = point is not None and (point.is_inside or point.replaces_run)
+    output_dir = choose_folder(args, precision.mode, replaces=replaces)
     accelerator = make_accelerator(
         precision,
         gradient_accumulation_steps=args.gradient_accumulation_steps,
@@ -144,7 +156,7 @@ def prepare(args: ClassifyArguments, data: DatasetDict | None = None) -> Prepare
     )
     check_prepared(prepared)
     _check_disk_space(prepared)
-    return prepared
+    return replace(prepared, resume_point=point)
 
 
 def start_clock() -> ProcessStart:

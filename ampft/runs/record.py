@@ -9,8 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from itertools import pairwise
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -18,10 +17,12 @@ import numpy.typing as npt
 
 from ampft.arguments.classify import BUILT_IN_DEFAULTS
 from ampft.errors import InputError
+from ampft.files import FilePart
 from ampft.machine import hardware, versions
 from ampft.runs.folder import RunFolder
-from ampft.runs.manifest import RECORD_NAME, FilePart
+from ampft.runs.manifest import RECORD_NAME
 from ampft.runs.memory import PeakMemory
+from ampft.runs.redaction import redact_command, redact_secrets
 from ampft.text.escaping import without_credentials
 from ampft.text.json_io import JSONValue, check_schema, from_json, json_values, read_json_object
 
@@ -126,6 +127,27 @@ class ValidationPart:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ResumePart:
+    """A continuation of the run from a checkpoint.
+
+    Attributes:
+        checkpoint: Name of its folder.
+        step: Optimizer steps before it.
+        epoch: Epoch (from 1) of the next step.
+        resumed: Time, ISO 8601 in UTC.
+        topology: What `--allow_topology_change` allowed to differ, by name: before and now.
+        environment: Hardware and versions that differ, by name: before and now.
+    """
+
+    checkpoint: str
+    step: int
+    epoch: int
+    resumed: str
+    topology: Mapping[str, Sequence[JSONValue]] = field(default_factory=dict)
+    environment: Mapping[str, Sequence[JSONValue]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunRecord:
     """Everything about a run except its predictions, the tables of its report and its history.
 
@@ -152,12 +174,13 @@ class RunRecord:
         metrics_fp32: The same metrics of predictions in fp32; `None` without `--evaluate_fp32`.
         best: Validation whose weights are kept; `None` before the first one.
         warnings: Reasons not to trust the result, by the rule of `evaluation.sanity`.
-        reason: Reason why the run stopped early.
+        reason: Reason why the run stopped early; a finished run has one after `--max_time`.
         files: Hash and size of the files that the run wrote, except this record and the files of
             trackers, by relative path.
         hardware: `ampft.machine.hardware()`.
         versions: `ampft.machine.versions()`.
         started: Start of the run, ISO 8601 in UTC.
+        resumes: Continuations from checkpoints, in order.
         schema: Version of this layout.
     """
 
@@ -186,6 +209,7 @@ class RunRecord:
     hardware: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=versions)
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    resumes: Sequence[ResumePart] = ()
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
@@ -198,7 +222,7 @@ class RunRecord:
         object.__setattr__(self, "data", data)
         model = replace(self.model, name=without_credentials(self.model.name))
         object.__setattr__(self, "model", model)
-        object.__setattr__(self, "reason", _without_credentials(self.reason))
+        object.__setattr__(self, "reason", self.reason and without_credentials(self.reason))
 
 
 def initial_record(prepared: Prepared) -> RunRecord:
@@ -341,57 +365,25 @@ def precision_part(
 
 
 class StepIdsHash:
-    """SHA-256 of the example ids of each optimizer step.
+    """Chained SHA-256 of the example ids of each optimizer step.
 
-    The ids of a step are sorted first, because their order does not change the gradient.
+    h(0) is the hash of nothing, and h(k+1) = SHA-256(h(k), ids). Unlike a running hash, a chain can
+    be saved and continued. The ids of a step are sorted first, because their order does not change
+    the gradient.
     """
 
     def __init__(self) -> None:
-        self._hash = hashlib.sha256()
+        self._digest = hashlib.sha256().digest()
 
     def update(self, ids: npt.ArrayLike) -> None:
         """Add one optimizer step with example ids `ids` of all processes, shape (n,)."""
         values = np.sort(np.asarray(ids).astype("<i8"))
-        self._hash.update(np.int64(values.size).astype("<i8").tobytes())
-        self._hash.update(values.tobytes())
+        self._digest = hashlib.sha256(self._digest + values.tobytes()).digest()
 
     def hexdigest(self) -> str:
         """Return the hash of all steps so far."""
-        return self._hash.hexdigest()
+        return self._digest.hex()
 
-
-REDACTED = "(not recorded)"
-
-_SECRET_NAME = re.compile(
-    r"(^|[_-])(token|secret|password|passwd|api[_-]?key|auth)$", re.IGNORECASE
-)
-
-
-def redact_secrets(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments without secret values and without credentials in URLs."""
-    return {
-        name: REDACTED
-        if value is not None and _SECRET_NAME.search(name)
-        else _without_credentials(value)
-        for name, value in arguments.items()
-    }
-
-
-def redact_command(words: Sequence[str]) -> list[str]:
-    """Return a command line without the program's folder and without secret values."""
-    program = PurePath(words[0]) if words else None
-    # An absolute path often contains the user's name.
-    redacted = [] if program is None else [program.name if program.is_absolute() else str(program)]
-    for previous, word in pairwise(words):
-        name, equals, _ = word.partition("=")
-        if previous.startswith("-") and "=" not in previous and _SECRET_NAME.search(previous):
-            redacted.append(REDACTED)
-        elif word.startswith("-") and equals and _SECRET_NAME.search(name):
-            redacted.append(f"{name}={REDACTED}")
-        else:
-            redacted.append(_without_credentials(word))
-    return redacted
-
-
-def _without_credentials(value: Any) -> Any:
-    return without_credentials(value) if isinstance(value, str) else value
+    def restore(self, hexdigest: str) -> None:
+        """Continue from the result of `hexdigest`."""
+        self._digest = bytes.fromhex(hexdigest)

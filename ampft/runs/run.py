@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import shutil
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ampft.data.groups import Groups, find_groups
+from ampft.data.groups import find_groups
 from ampft.data.steps import StepBatch
 from ampft.errors import InputError, PrecisionContradicted, TrainingStopped
 from ampft.evaluation.baseline import baseline_summary
@@ -31,34 +30,34 @@ from ampft.evaluation.sanity import (
     outcome_warnings,
     validation_warnings,
 )
-from ampft.files import check_disk_space, is_disk_error, write_text
+from ampft.files import check_disk_space, is_disk_error
 from ampft.models.weights import weights_size
 from ampft.precision.executed import ExecutedDtypes, contradiction
 from ampft.precision.modes import is_fp32
-from ampft.runs.card import model_card
+from ampft.runs.checkpointing import Checkpointing, checkpointing
 from ampft.runs.folder import RunFolder, claim_default_folder
 from ampft.runs.history import History, write_csv
-from ampft.runs.manifest import BEST_NAME, HISTORY_NAME, STAGING_NAME, describe_files
-from ampft.runs.memory import PeakMemory, device_memory, process_memory
-from ampft.runs.predictions import References, write_predictions
+from ampft.runs.manifest import HISTORY_NAME, STAGING_NAME
+from ampft.runs.memory import PeakMemory
+from ampft.runs.nonfinite import NonfiniteSteps
 from ampft.runs.prepare import Prepared, plan_lines, with_fitting_micro_batches
 from ampft.runs.record import (
     RunRecord,
-    StepIdsHash,
     initial_record,
     precision_part,
     write_record,
 )
+from ampft.runs.results import write_results
+from ampft.runs.resume import as_checkpointed, continue_folder, restore, start_line
 from ampft.runs.show import report_with_heading, result_line
+from ampft.runs.state import RunState, new_state
 from ampft.runs.validation import Validations
-from ampft.tasks.outcome import Outcome, Report
-from ampft.text.json_io import json_text
+from ampft.tasks.outcome import Outcome
 from ampft.text.terminal import labelled, print_line
-from ampft.training.best import BestModel
 from ampft.training.first_step import FirstStep
 from ampft.training.out_of_memory import OutOfMemoryRetries, explain_out_of_memory
-from ampft.training.signals import raise_on_termination
 from ampft.training.step import StepOutcome, StepStopped, shared_autocast_cache
+from ampft.training.stopping import TimeLimit, raise_on_termination
 from ampft.training.trackers import tracked_settings
 from ampft.training.utilisation import measure_utilisation
 
@@ -74,9 +73,12 @@ class Run:
         validations: Evaluations on the validation split, and the best weights so far.
         initial_record: Record of the run at its start.
         first_step: Measurements of the first step.
+        time_limit: Limit on the duration of the training.
+        nonfinite: Handles steps that are not finite.
         retries: Repeats steps that run out of memory, in smaller micro-batches.
         finished: Whether the results are written.
-        step_ids: Hash of the example ids of each step.
+        state: References to all that a checkpoint saves.
+        checkpoints: Writes the checkpoints.
         current_batch: Step batch of the current step.
     """
 
@@ -86,9 +88,12 @@ class Run:
     validations: Validations
     initial_record: RunRecord
     first_step: FirstStep
+    time_limit: TimeLimit
+    nonfinite: NonfiniteSteps
     retries: OutOfMemoryRetries
+    state: RunState
+    checkpoints: Checkpointing
     finished: bool = False
-    step_ids: StepIdsHash = field(default_factory=StepIdsHash)
     current_batch: StepBatch | None = None
 
     @property
@@ -99,7 +104,8 @@ class Run:
     @property
     def is_over(self) -> bool:
         """Whether the training has ended: all steps are done, or it stops early."""
-        return self.steps >= self.prepared.total_steps or self.validations.best.should_stop
+        is_complete = self.steps >= self.prepared.total_steps
+        return is_complete or self.validations.best.should_stop or self.time_limit.is_reached
 
     @property
     def epochs(self) -> Iterator[int]:
@@ -119,6 +125,7 @@ class Run:
         for step_batch in steps:
             self.current_batch = step_batch
             yield step_batch
+            self.checkpoints.after_step()
             if self.is_over:
                 return
 
@@ -135,7 +142,7 @@ class Run:
             with self.first_step.measured(self.prepared.model, self.prepared.optimizer):
                 yield
         except StepStopped as error:
-            self.record(error.outcome)
+            self._add(error.outcome, ends_run=True)
             raise
         if is_first and self.first_step.executed is not None:
             self._check_executed(self.first_step.executed)
@@ -160,15 +167,29 @@ class Run:
                 torch.clear_autocast_cache()  # because the weights will change
                 return losses
 
+        self.nonfinite.begin_step()
         self.current_batch, losses = self.retries.gradient(compute_with_shared_cache, step_batch)
+        self.nonfinite.losses = losses
         return losses
+
+    @property
+    def may_skip_nonfinite(self) -> bool:
+        """Whether to skip a step that is not finite, without a scaler, instead of stopping."""
+        return self.nonfinite.may_skip
 
     def record(self, outcome: StepOutcome) -> None:
         """Add the current optimizer step to the history."""
-        assert self.current_batch is not None
-        self.step_ids.update(self.current_batch.effective_ids)
-        peak = peak_memory(self.prepared).peak
-        self.history.record(self.current_batch, outcome, None if peak is None else peak / 2**20)
+        self._add(outcome, ends_run=False)
+        self.time_limit.poll(self.prepared.accelerator)
+
+    def _add(self, outcome: StepOutcome, *, ends_run: bool) -> None:
+        step_batch = self.current_batch
+        assert step_batch is not None
+        self.state.step_ids.update(step_batch.effective_ids)
+        alarm = self.nonfinite.add(self.steps + 1, step_batch, outcome, ends_run=ends_run)
+        peak = self.state.peak_memory.peak
+        memory = None if peak is None else peak / 2**20
+        self.history.record(step_batch, outcome, memory, alarm=alarm)
 
     def validate(self, model: nn.Module) -> None:
         """Evaluate on the validation split after an epoch, or every `--eval_steps` steps."""
@@ -182,10 +203,23 @@ class Run:
         self.history.write(line)
         self.history.resume_clock()
 
+    def save_checkpoint(self, reason: str, *, wait: bool = False) -> None:
+        """Write a checkpoint between two optimizer steps. All processes call it together.
+
+        Args:
+            reason: Reason for it, which `ampft checkpoint list` shows.
+            wait: Whether to return only when it is durable, with `--async_checkpoints` too.
+
+        Raises:
+            OSError: It could not be written.
+        """
+        self.checkpoints.save(reason, wait=wait)
+
     def finish(self, model: nn.Module) -> None:
         """Evaluate the best model on the final split; write and print the results."""
         prepared = self.prepared
         self.validate(model)  # if a stop prevented it
+        self.checkpoints.wait()
         if self.validations.best.step is not None:
             self.validations.best.restore(prepared.accelerator, model)
         split = prepared.final_split
@@ -208,13 +242,16 @@ class Run:
             self._record("finished"),
             timings={
                 **self._timings(model),
-                "total_seconds": time.perf_counter() - prepared.started.seconds,
+                "total_seconds": self.state.total_seconds,
+                "checkpoint_seconds": self.state.checkpoint_seconds,
+                "covers": self.state.timing_note,
             },
             memory=memory,
             metrics=metrics,
             metrics_chance=constant.metrics(),
             metrics_fp32=metrics_fp32,
             warnings=warnings,
+            reason=self._early_end(),
         )
         references = partial(prepared.task.references, split)
         write_results(
@@ -234,10 +271,22 @@ class Run:
             print_line(labelled("baseline", baseline))
         for warning in warnings.values():
             print_line(labelled("warning", warning))
+        if record.reason:
+            print_line(labelled("stopped", record.reason))
         print_line(
             labelled("wrote", f"{self.folder.path}: model, report, predictions, history, record")
         )
         print_line(result_line(record))
+
+    def _early_end(self) -> str | None:
+        """Return why a run ended before its last step; None if it did not."""
+        total = self.prepared.total_steps
+        if not self.time_limit.is_reached or self.steps >= total:
+            return None
+        return (
+            f"--max_time {self.prepared.args.max_time} was reached after step {self.steps} of "
+            f"{total}. The learning rate schedule was planned for {total} steps."
+        )
 
     def _warnings(self, outcome: Outcome, constant: Outcome) -> dict[str, str]:
         """Return reasons not to trust the result.
@@ -250,6 +299,7 @@ class Run:
             **loss_warnings(self.history.losses, chance_loss(task)),
             **validation_warnings([part.metrics for part in self.validations.parts]),
             **outcome_warnings(outcome, constant, task),
+            **self.nonfinite.watch.warnings(),
         }
         if EXPLODED in warnings and NOT_BETTER in warnings:
             raise TrainingStopped(warnings[EXPLODED])
@@ -324,7 +374,7 @@ class Run:
         return timings | asdict(utilisation)
 
     def _memory(self) -> PeakMemory:
-        memory, parts = peak_memory(self.prepared), self.first_step.memory
+        memory, parts = self.state.peak_memory, self.first_step.memory
         return memory if parts is None else memory.split(**parts)
 
     def _record(self, status: str) -> RunRecord:
@@ -344,12 +394,13 @@ class Run:
                 skipped=self.history.skipped,
                 micro_batches=self.retries.step_batches.micro_batches,
             ),
-            example_ids_sha256=self.step_ids.hexdigest(),
+            example_ids_sha256=self.state.step_ids.hexdigest(),
             random_state_sha256=self.first_step.random_state,
             timings=self.history.timings() if self.steps else {},
             memory=self._memory(),
             validations=tuple(self.validations.parts),
             best=self.validations.best_part(),
+            warnings=self.nonfinite.watch.warnings(),
         )
 
 
@@ -366,35 +417,50 @@ def open_run(prepared: Prepared) -> Iterator[Run]:
         InputError: The output folder cannot be locked or written.
     """
     assert prepared.output_dir is not None, "prepare() chooses a folder"
-    chosen, prepared = prepared.output_dir, with_fitting_micro_batches(prepared)
-    args, accelerator = prepared.args, prepared.accelerator
+    chosen = prepared.output_dir
+    prepared = (
+        as_checkpointed(prepared) if prepared.resumes else with_fitting_micro_batches(prepared)
+    )
+    args, accelerator, point = prepared.args, prepared.accelerator, prepared.resume_point
     main = accelerator.is_main_process
     if main:
-        print_line("\n".join(plan_lines(prepared)))
+        lines = plan_lines(prepared) + ([start_line(prepared)] if point is not None else [])
+        print_line("\n".join(lines))
     output_dir = claim_default_folder(args, prepared.precision.mode, accelerator, chosen)
-    folder = RunFolder(output_dir, overwrite=args.overwrite_output_dir) if main else None
-    history_path = None if folder is None else folder / HISTORY_NAME
-    record = initial_record(prepared)
-    if folder is not None:  # before any other file, which a later run then knows as a result
-        write_record(folder, record)
-    with (
-        folder or contextlib.nullcontext(),
-        History(history_path, accelerator, prepared.total_steps) as history,
-    ):
-        if args.with_tracking:
-            accelerator.init_trackers("ampft", config=tracked_settings(asdict(args)))
-        best = BestModel(output_dir / BEST_NAME, prepared.best_metric, args.early_stopping_patience)
-        run = Run(
-            prepared,
-            folder,
-            history,
-            Validations(best, len(prepared.step_batches), args.eval_steps),
-            record,
-            FirstStep(prepared.precision),
-            _retries(prepared, history.write),
+    folder = None
+    if main:
+        folder = RunFolder(
+            output_dir,
+            overwrite=args.overwrite_output_dir or (point is not None and point.replaces_run),
+            continues=point is not None and point.is_inside,
         )
-        with _record_early_stop(run, output_dir):
-            yield run
+    with folder or contextlib.nullcontext():
+        state = new_state(prepared, output_dir)
+        record = initial_record(prepared)
+        record = restore(state, record) if prepared.resumes else record
+        state.started = record.started
+        if folder is not None:  # before any other file, which a later run then knows as a result
+            write_record(folder, record)
+            if prepared.resumes:
+                continue_folder(folder, state)
+        with state.history as history, checkpointing(state, folder) as checkpoints:
+            if args.with_tracking:
+                accelerator.init_trackers("ampft", config=tracked_settings(asdict(args)))
+            run = Run(
+                prepared,
+                folder,
+                history,
+                state.validations,
+                record,
+                state.first_step,
+                state.time_limit,
+                state.nonfinite,
+                state.retries,
+                state,
+                checkpoints,
+            )
+            with _record_early_stop(run, output_dir):
+                yield run
 
 
 @contextlib.contextmanager
@@ -420,73 +486,3 @@ def _record_early_stop(run: Run, output_dir: Path) -> Iterator[None]:
 def _has_record(run: Run) -> bool:
     """Return whether the folder of the run still exists, as far as this process writes to it."""
     return run.folder is None or run.folder.has_record()
-
-
-def write_results(
-    folder: RunFolder,
-    record: RunRecord,
-    report: Report,
-    outcome: Outcome,
-    references: References,
-    *,
-    outcome_fp32: Outcome | None = None,
-    groups: Groups | None = None,
-) -> None:
-    """Write report, predictions, model card and, last, the record of a finished run.
-
-    Args:
-        folder: Folder that holds the history, and in its stage the saved model.
-        record: Record of the run; `files` is filled in here.
-        report: Report of the final evaluation.
-        outcome: Outcome of the final evaluation.
-        references: Input columns, as for `write_predictions`.
-        outcome_fp32: Outcome of the same model in fp32; None writes no file for it.
-        groups: Groups of examples, as for `write_predictions`.
-    """
-    selected = bool(record.metrics.get("selected"))
-    stage = folder.stage()
-    write_text(stage / "report.txt", report_with_heading(report, selected=selected))
-    write_text(stage / "report.json", json_text({**report.as_dict(), "selected": selected}))
-    write_predictions(stage / "predictions.parquet", outcome, references, groups=groups)
-    if outcome_fp32 is not None:
-        path = stage / "predictions_fp32.parquet"
-        write_predictions(path, outcome_fp32, references, groups=groups)
-    write_text(stage / "README.md", model_card(record, report))
-    folder.check_record()
-    folder.staged = describe_files(stage)
-    record = replace(record, files=folder.files())
-    # Even if the run is killed during the next line, a later run knows which files are results.
-    write_record(folder, replace(record, status="running"))
-    folder.publish()
-    folder.check_record()
-    write_record(folder, record)
-
-
-def peak_memory(prepared: Prepared) -> PeakMemory:
-    """Return the peak memory so far on the training device."""
-    device = prepared.accelerator.device
-    if device.type == "cuda":
-        return device_memory(torch.cuda.memory_stats(device))
-    return process_memory(prepared.started.memory)
-
-
-def _retries(prepared: Prepared, write: Callable[[str], None]) -> OutOfMemoryRetries:
-    """Return the retries of steps that run out of memory, or the advice if there are none."""
-    if not prepared.args.auto_micro_batch:
-        advice = (
-            "Add --auto_micro_batch, which uses smaller micro-batches for the same effective batch."
-        )
-    else:
-        advice = (
-            "Several processes communicate in the backward pass, so a step cannot be repeated in "
-            "smaller micro-batches. Start with smaller ones: raise --gradient_accumulation_steps, "
-            "lower --per_device_train_batch_size by the same factor, and remove "
-            "--auto_micro_batch."
-        )
-    return OutOfMemoryRetries(
-        prepared.loaded.model,
-        prepared.step_batches,
-        can_repeat=prepared.args.auto_micro_batch and prepared.accelerator.num_processes == 1,
-        advice=advice,
-        write=write,
-    )

@@ -165,7 +165,7 @@ def closing_line(record: RunRecord, report: Report | None) -> str:
         parts.append(f"peak memory {byte_size(record.memory.peak)}")
     figures = ", ".join(parts)
     if record.status == "finished":
-        return figures
+        return f"{figures}\nstopped: {inert(record.reason)}" if record.reason else figures
     ending = {
         "running": "running, or killed",
         "diverged": "diverged: its weights and figures are not results",

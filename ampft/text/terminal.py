@@ -10,7 +10,7 @@ import time
 import warnings
 from collections.abc import Callable
 
-from ampft.errors import InputError, TrainingStopped
+from ampft.errors import AlreadyFinished, InputError, TrainingStopped
 from ampft.files import is_disk_error, is_path_error
 from ampft.machine import refuse_unsafe_versions
 from ampft.text.escaping import inert_lines, without_credentials
@@ -38,6 +38,9 @@ def run_main(main: Callable[[], None]) -> int:
             )
         refuse_unsafe_versions()
         main()
+    except AlreadyFinished as finished:
+        if os.environ.get("RANK", "0") == "0":
+            print(inert_lines(str(finished)))
     except tuple(EXIT_CODES) as error:
         rank = os.environ.get("RANK", "0")
         if rank != "0":

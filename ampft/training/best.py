@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import nn
 
-from ampft.files import check_disk_space, set_default_permissions
+from ampft.files import FilePart, atomic_path, check_disk_space
 from ampft.metrics.sums import Metric
+from ampft.training.checkpoints.tensors import write_tensors
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -22,12 +23,14 @@ class BestModel:
     """Keeps the weights of the best validation on disk.
 
     Attributes:
-        path: Safetensors file, written by the main process.
+        path: Safetensors file, written by the main process. It is replaced, never changed, so that
+            checkpoints may link to it.
         metric: Metric of the validation split that selects the best weights.
         patience: Number of evaluations without improvement after which to stop; None never stops.
         step: Optimizer steps before the best evaluation so far.
         value: Value of the metric in that evaluation.
         without_improvement: Number of evaluations since then.
+        file: Hash and size of the file, on the main process; None before the first evaluation.
     """
 
     path: Path
@@ -36,6 +39,7 @@ class BestModel:
     step: int | None = None
     value: float | None = None
     without_improvement: int = 0
+    file: FilePart | None = None
 
     def update(
         self, value: float | None, step: int, accelerator: Accelerator, model: nn.Module
@@ -56,14 +60,11 @@ class BestModel:
         weights = accelerator.get_state_dict(model)
         if accelerator.is_main_process:
             # torch.compile wraps each module that it compiles in a module of this name.
-            unshared = {
-                name.replace("_orig_mod.", ""): tensor.clone().contiguous()
-                for name, tensor in weights.items()
-            }
-            size = sum(tensor.nbytes for tensor in unshared.values())
+            named = {name.replace("_orig_mod.", ""): value for name, value in weights.items()}
+            size = sum(tensor.nbytes for tensor in named.values())
             check_disk_space(self.path.parent, size, "saving the best weights so far")
-            save_file(unshared, self.path)
-            set_default_permissions(self.path)
+            with atomic_path(self.path) as temporary:
+                self.file = write_tensors(temporary, named)
         return True
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
@@ -24,6 +24,8 @@ from ampft.precision.executed import (
     tensor_bytes,
 )
 from ampft.precision.resolve import Precision
+from ampft.text.json_io import from_json
+from ampft.training.checkpoints.random_state import as_python_state, python_state
 
 # Share of the later steps whose products are recorded, so that recording costs next to nothing.
 CHECKED_SHARE = 1 / 200
@@ -47,6 +49,8 @@ class FirstStep:
     executed: ExecutedDtypes | None = None
     memory: dict[str, int] | None = None
     random_state: str | None = None
+    # The first step after a resume is checked too: another machine may compute it.
+    _is_resumed: bool = field(default=False, repr=False)
     # Its own generator: the same steps in all processes, and no draw from those of the training.
     _draws: Random = field(default_factory=lambda: Random(0), repr=False)
 
@@ -77,14 +81,32 @@ class FirstStep:
                 "optimizer_state": 0,
                 "activations": saved.peak,
             }
-        elif self._draws.random() < CHECKED_SHARE:
+        elif self._draws.random() < CHECKED_SHARE or self._is_resumed:
             with self.checked("a later step"):
                 yield
+            self._is_resumed = False
         else:
             yield
         # A step that fp16 skips does not create the optimizer state.
         if self.memory is not None and self.memory["optimizer_state"] == 0:
             self.memory["optimizer_state"] = state_bytes(optimizer.optimizer)
+
+    def state(self) -> dict[str, Any]:
+        """Return the measurements as JSON values, for a checkpoint."""
+        return {
+            "executed": None if self.executed is None else self.executed.as_dict(),
+            "memory": self.memory,
+            "random_state": self.random_state,
+            "draws": python_state(self._draws.getstate()),
+        }
+
+    def restore(self, values: Mapping[str, Any]) -> None:
+        """Restore what `state` returned; the next step is checked."""
+        executed = values["executed"]
+        self.executed = None if executed is None else from_json(ExecutedDtypes, executed)
+        self.memory, self.random_state = values["memory"], values["random_state"]
+        self._draws.setstate(as_python_state(values["draws"]))
+        self._is_resumed = True
 
     @contextmanager
     def checked(self, where: str) -> Iterator[None]:

@@ -34,8 +34,8 @@ class StepOutcome:
         loss: Mean loss over the effective batch, weighted by the examples' weights.
         grad_norm: L2 norm of the unscaled gradient before clipping; not finite if skipped.
         loss_scale: Loss scale after the step; None without a scaler.
-        skipped: Whether the weights did not change, because the scaler skipped the step or the run
-            stopped.
+        skipped: Whether the weights did not change, because the scaler skipped the step, or it was
+            not finite and there is no scaler.
         learning_rate: Learning rate that the step used, or would have used.
         lost_updates: Share of the weight updates that rounding lost, 0 to 1. None if not measured;
             it is measured for bfloat16 weights, in every step that `MEASURED_EVERY` divides.
@@ -155,6 +155,7 @@ def apply_step(
     *,
     losses: Sequence[Tensor],
     max_grad_norm: float | None,
+    skip_nonfinite: bool = False,
 ) -> StepOutcome:
     """Clip the unscaled gradient, step, and advance the schedule unless the step was skipped.
 
@@ -170,9 +171,11 @@ def apply_step(
         schedule: Schedule that is not prepared; a prepared one would step once per process.
         losses: Results of `backward` for the micro-batches of this process.
         max_grad_norm: L2 norm to clip the gradient to; None for no clipping.
+        skip_nonfinite: Whether a step whose loss or gradient is not finite is skipped if there is
+            no scaler, which would skip it anyway.
 
     Raises:
-        StepStopped: The gradient is not finite and there is no scaler to skip the step (raised
+        StepStopped: The loss or the gradient is not finite, and the step is not skipped (raised
             before the weights change), or it still overflows at a scale of `MIN_LOSS_SCALE`.
     """
     learning_rate = float(schedule.get_last_lr()[0])
@@ -182,13 +185,16 @@ def apply_step(
     if accelerator.scaler is None:
         # Without a scaler nothing else prevents an update with a bad gradient, so it is read first.
         mean_loss, grad_norm = _read(loss, norm)
-        if not math.isfinite(grad_norm):
+        if not (math.isfinite(grad_norm) and math.isfinite(mean_loss)):
             outcome = StepOutcome(mean_loss, grad_norm, None, True, learning_rate)
+            if skip_nonfinite:
+                return outcome
             raise StepStopped(_not_finite(mean_loss, grad_norm), outcome)
         lost = step_measuring_lost_updates(optimizer, step=schedule.last_epoch + 1)
         scale, skipped = None, False
     else:
         lost = None
+        _let_scaler_see(loss, accelerator.scaler)
         before = accelerator.scaler._scale.clone()  # on the device, to be read once with the rest
         optimizer.step()
         after = accelerator.scaler._scale
@@ -202,6 +208,16 @@ def apply_step(
     return StepOutcome(mean_loss, grad_norm, scale, skipped, learning_rate, lost)
 
 
+def _let_scaler_see(loss: Tensor, scaler: Any) -> None:
+    """Make the scaler skip a step whose loss is not finite, although its gradient may be.
+
+    A logit of minus infinity for the correct class gives an infinite loss with a finite gradient.
+    """
+    for state in scaler._per_optimizer_states.values():
+        for found in state["found_inf_per_device"].values():
+            found += ~torch.isfinite(loss.to(found.device))
+
+
 def _read(*scalars: Any) -> list[float]:
     """Return the values of scalars, with a single copy from the device."""
     full = [s.full_tensor() if hasattr(s, "full_tensor") else s for s in scalars]  # FSDP's norm
@@ -210,8 +226,9 @@ def _read(*scalars: Any) -> list[float]:
 
 
 def _not_finite(loss: float, grad_norm: float) -> str:
+    name = "loss" if math.isfinite(grad_norm) else "gradient"
     return (
-        f"the gradient is not finite (loss {loss}, norm {grad_norm}), so this step was not "
+        f"the {name} is not finite (loss {loss}, norm {grad_norm}), so this step was not "
         "applied. Lower --learning_rate, or add --warmup_ratio or --max_grad_norm 1. history.jsonl "
         "shows whether loss and norm grew in earlier steps. If the mode is bf16, train with "
         "--mixed_precision fp32 to find out whether rounding is the cause."

@@ -173,6 +173,7 @@ def test_no_in_yaml_is_the_precision_and_not_false(tmp_path):
             ("--eval_steps", "5", "--no-load_best_model_at_end"),
             "--eval_steps 5 and --no-load_best_model_at_end",
         ),
+        (("--max_time", "2 days"), "--max_time: received '2 days'; use hours, minutes or seconds"),
         (("--eval_strategy", "steps"), "Use --eval_steps N to validate by steps"),
     ],
 )

@@ -22,7 +22,7 @@ def run_of(arm, seed, **changes):
     record = record_of(arm, seed, **{"metrics": {"split": "test"}, **changes})
     mode = "fp32" if arm == "placebo" else arm
     return RecordedRun(
-        folder=Path(f"{arm}-seed{seed}"), record=record, mode=mode, arm=arm, seed=seed
+        folder=Path(f"{arm}-seed{seed}"), record=record, mode=mode, name=mode, seed=seed
     )
 
 

@@ -23,7 +23,8 @@ from example_figures import (
 from example_texts import HOSTILE_LABELS, LABELS, TEXTS, YARDSTICK
 
 from ampft.comparison.analysis.compare import metric_infos
-from ampft.comparison.findings import ArmResult, Comparison, Curve, Memory, RunOutcome, Speed
+from ampft.comparison.cost_findings import Memory, Speed
+from ampft.comparison.findings import ArmResult, Comparison, Curve, RunOutcome
 from ampft.comparison.verdict_text import verdict_texts
 from ampft.tasks.single_label import Predictions, SingleLabel
 

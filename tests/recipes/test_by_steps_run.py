@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from running import BIN, CLASSIFY, call_here, succeeded, text_settings
+from running import BIN, CLASSIFY, call_here, printed, succeeded, text_settings
 
 pytestmark = pytest.mark.slow
 
@@ -40,3 +40,19 @@ def test_patience_counts_validations_by_steps(files, tiny_model, tmp_path):
     assert [part["step"] for part in record["validations"]] == [4, 8, 12]
     assert record["steps"]["applied"] == 12
     assert record["best"]["step"] == 4
+
+
+def test_a_time_limit_ends_a_run_as_usual_and_says_so(files, tiny_model, tmp_path):
+    folder = tmp_path / "run"
+    flags = ("--max_time", "1s", "--num_train_epochs", 1000)
+    stdout, record = train(files, tiny_model, folder, *flags)
+    steps = record["steps"]["applied"]
+    assert 1 <= steps < 9000
+    assert record["status"] == "finished"
+    assert record["validations"][-1]["step"] == steps, "the last weights were not evaluated"
+    reason = f"--max_time 1s was reached after step {steps} of 9000."
+    assert record["reason"].startswith(reason)
+    assert reason in printed(stdout, "stopped")
+    assert stdout.index("\nclassification report") < stdout.index("\nstopped ")
+    shown = succeeded(call_here(BIN / "ampft", "report", folder)).stdout
+    assert shown.splitlines()[-1].startswith(f"stopped: {reason}")

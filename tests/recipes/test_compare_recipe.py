@@ -9,10 +9,13 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from running import REPOSITORY, call, call_here, clean_environment, succeeded, text_settings
+
+import ampft
 
 COMPARE = "recipes/compare_precision.py"
 PLANNED = [
@@ -156,6 +159,27 @@ def test_the_plan_records_its_progress(compared):
     assert plan["runs_seconds"] > sum(record["timings"]["total_seconds"] for record in runs)
     assert plan["own_seconds"] > 0
     assert plan["arguments"]["num_train_epochs"] == 8
+
+
+def test_the_same_comparison_from_python_has_nothing_left_to_run(
+    compared, tmp_path, capsys, fresh_accelerate
+):
+    folder = shutil.copytree(compared.folder, tmp_path / "cmp")
+    words = compared.words[compared.words.index("--") + 1 :]
+    settings = {
+        word.removeprefix("--"): following if not following.startswith("--") else True
+        for word, following in pairwise([*words, "--"])
+        if word.startswith("--")
+    }
+    result = ampft.compare(modes=["bf16"], seeds=3, yardstick=True, output_dir=folder, **settings)
+    written = json.loads((compared.folder / "comparison.json").read_text())
+    assert [arm.name for arm in result.comparison.arms] == [arm["name"] for arm in written["arms"]]
+    assert result.folder == folder
+    assert repr(result) in compared.stdout
+    assert repr(result) in capsys.readouterr().out
+    assert result._repr_html_().startswith("<pre>")
+    plan = json.loads((folder / "plan.json").read_text())
+    assert 0 < plan["own_seconds"] - compared.read("plan.json")["own_seconds"] < 60
 
 
 def test_a_lost_run_is_repeated(compared):

@@ -160,7 +160,9 @@ def test_a_folder_never_mixes_two_runs(files, tiny_model, tmp_path):
     diverged = call_here(CLASSIFY, *words, "--learning_rate", 1e30)
     assert diverged.returncode == 3, diverged.stderr
     assert record_of(folder)["status"] == "diverged"
-    assert {path.name for path in folder.iterdir()} == {"run.json", "history.jsonl"}
+    assert {path.name for path in folder.iterdir()} == {"run.json", "history.jsonl", "nonfinite"}
+    succeeded(call_here(CLASSIFY, *words))
+    assert not (folder / "nonfinite").exists()
 
 
 def test_overwriting_the_current_folder_twice_keeps_the_files_of_the_user(

@@ -72,7 +72,7 @@ def test_ampft_train_is_the_recipe(files, tiny_model, tmp_path, capsys):
         (["compare", "--modes=bf16", "--learning_rate", "1"], "ampft compare ... -- --learning"),
         (["compare", "--seeds", "2"], "at least 3"),
         (["compare", "--", "--seeds", "3"], "unknown flag --seeds"),
-        (["compare"], "required: RUN"),
+        (["compare"], "RUN is missing"),
     ],
 )
 def test_refused(words, match, capsys):

@@ -18,7 +18,10 @@ def imported_by(statement: str) -> str:
 
 
 # Modules that train or predict. The others must work without torch.
-HEAVY = {"predict", "prepare", "run"}
+HEAVY = {
+    *("predict", "prepare", "run", "train", "validation"),
+    *("checkpointing", "conditions", "resume", "state", "caller_state", "finetune"),
+}
 
 
 def test_metrics_and_records_import_no_torch():

@@ -16,7 +16,7 @@ from ampft.errors import InputError
 from ampft.runs.folder import RunFolder
 from ampft.runs.predict import predict_file
 from ampft.runs.record import write_record
-from ampft.runs.run import write_results
+from ampft.runs.results import write_results
 from ampft.runs.show import format_run
 from ampft.tasks.single_label import Predictions, classification_report
 

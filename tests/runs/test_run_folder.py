@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from ampft.errors import InputError
-from ampft.files import atomic_path
+from ampft.files import atomic_path, describe_file
 from ampft.runs.folder import LOCK_NAME, RunFolder, check_output_folder
-from ampft.runs.manifest import describe_file, describe_files
+from ampft.runs.manifest import describe_files
 from ampft.runs.record import read_record, write_record
 
 HOLD = """

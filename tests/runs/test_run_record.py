@@ -19,15 +19,14 @@ from ampft.runs.folder import RunFolder
 from ampft.runs.history import read_history
 from ampft.runs.memory import PeakMemory, device_memory, process_memory
 from ampft.runs.record import (
-    REDACTED,
     STATUSES,
     RunRecord,
     StepIdsHash,
     ValidationPart,
     read_record,
-    redact_command,
     write_record,
 )
+from ampft.runs.redaction import REDACTED, redact_command
 from ampft.runs.show import format_run
 from ampft.text.terminal import run_main
 

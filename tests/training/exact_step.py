@@ -84,6 +84,7 @@ class Training:
     rate: Callable[[int], float] | None = None
     max_grad_norm: float | None = None
     loss_scale: float | None = None
+    skip_nonfinite: bool = False
     autocast_cache: Callable[..., AbstractContextManager[object]] = shared_autocast_cache
 
     def __post_init__(self) -> None:
@@ -126,6 +127,7 @@ class Training:
                         self.schedule,
                         losses=losses,
                         max_grad_norm=self.max_grad_norm,
+                        skip_nonfinite=self.skip_nonfinite,
                     )
                     gradient = flat_gradient(self.model)
                     self.prepared.zero_grad()

@@ -1,5 +1,6 @@
 """The recipe with a model whose activations overflow in fp16: the run stops and is recorded."""
 
+import itertools
 import json
 
 import pytest
@@ -7,6 +8,12 @@ import torch
 from running import CLASSIFY, call_here
 from tiny_text import save_tiny_bert, tiny_texts
 from transformers import AutoModelForSequenceClassification
+
+import ampft
+from ampft.arguments import parse_classify_arguments
+from ampft.precision.accelerator import numerics
+from ampft.runs.prepare import prepare
+from ampft.training.saved_step import replay_step
 
 # The sum of 64 features of this size, times weights around 0.2, exceeds 65504.
 LARGE = 60_000.0
@@ -28,10 +35,16 @@ def train_file(tmp_path_factory):
     return path
 
 
+def words(model, train_file, folder):
+    return [
+        "--model_name_or_path", str(model), "--train_file", str(train_file),
+        "--output_dir", str(folder), "--per_device_train_batch_size", "2",
+    ]  # fmt: skip
+
+
 def run(model, train_file, folder, *flags):
-    words = ["--mixed_precision", "fp16", "--model_name_or_path", model, "--train_file", train_file,
-             "--output_dir", folder, "--per_device_train_batch_size", "2", *flags]  # fmt: skip
-    return call_here(CLASSIFY, *words)
+    mode = ("--mixed_precision", "fp16")
+    return call_here(CLASSIFY, *words(model, train_file, folder), *mode, *flags)
 
 
 @pytest.mark.parametrize(
@@ -65,6 +78,10 @@ def test_an_overflowing_model_ends_the_run_as_diverged(
     assert [row["step"] for row in rows] == list(range(1, skipped + 1))
     assert rows[-1]["grad_norm"] in {"inf", "nan"}
     assert not list(folder.glob("*.safetensors"))
+    # The loss scale fell ten times without rising.
+    assert [row["step"] for row in rows if row["alarm"]] == ([10] if skipped > 10 else [])
+    assert ("alarm      the loss scale fell 10 times" in done.stdout) == (skipped > 10)
+    assert ("falling_loss_scale" in record["warnings"]) == (skipped > 10)
 
 
 def test_the_same_model_is_finite_in_float32(overflowing):
@@ -87,3 +104,51 @@ def test_the_step_that_stops_a_run_is_in_its_history(train_file, tmp_path):
     assert [row["skipped"] for row in rows] == [False] * (len(rows) - 1) + [True]
     assert record["steps"]["applied"] == len(rows) - 1
     assert len(rows) < 27, "the run did not stop early"
+    saved = folder / "nonfinite" / f"step-{len(rows)}"
+    assert f"{saved.relative_to(folder)}/step.json" in record["files"]
+    assert f"saved      {saved}" in done.stdout
+    prepared = prepare(parse_classify_arguments(words(model, train_file, tmp_path / "again")))
+    with numerics(prepared.precision):
+        replay = replay_step(saved, prepared.accelerator, prepared.model, prepared.task.loss)
+    assert replay.is_exact
+    assert replay.saved.step == len(rows)
+    assert any(not loss.isfinite().all() for loss in replay.losses)
+
+
+def test_skipping_is_bounded(train_file, tmp_path):
+    folder = tmp_path / "run"
+    model = save_tiny_bert(tmp_path / "model")
+    flags = ("--mixed_precision", "fp32", "--learning_rate", "1e30", "--on_nonfinite", "skip")
+    done = run(model, train_file, folder, *flags)
+    assert done.returncode == 3, done.stderr
+    record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    assert record["status"] == "diverged"
+    # Ten steps are skipped, and the next one ends the run.
+    assert record["steps"]["skipped"] == 11
+    last = record["steps"]["applied"] + 11
+    assert "10 of at most 10 such steps" in " ".join(done.stdout.split())
+    assert {path.name for path in (folder / "nonfinite").iterdir()} == {
+        *(f"step-{last - n}" for n in (10, 9, 8)),
+        f"step-{last}",
+    }
+
+
+def test_a_run_that_skipped_a_step_finishes_with_a_warning(train_file, tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    model = save_tiny_bert(tmp_path / "model")
+    apply_step, calls = ampft.apply_step, itertools.count()
+
+    def poisoned(accelerator, model, *rest, **options):
+        if next(calls) == 2:
+            next(model.parameters()).grad.view(-1)[0] = torch.nan
+        return apply_step(accelerator, model, *rest, **options)
+
+    monkeypatch.setattr(ampft, "apply_step", poisoned)
+    flags = ("--mixed_precision", "fp32", "--on_nonfinite", "skip", "--max_train_steps", "5")
+    done = run(model, train_file, folder, *flags)
+    assert done.returncode == 0, done.stderr
+    record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    assert (record["steps"]["applied"], record["steps"]["skipped"]) == (4, 1)
+    # A comparison gives no verdict on a mode with such a run.
+    assert "not finite in 1 step" in record["warnings"]["skipped_nonfinite"]
+    assert "nonfinite/step-3/model.safetensors" in record["files"]

@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from exact_step import GRADIENT_TOLERANCE, relative_error
-from two_processes import EFFECTIVE, EXAMPLES, problem_named, trained
+from exact_step import GRADIENT_TOLERANCE, Training, flat_gradient, relative_error
+from two_processes import EFFECTIVE, EXAMPLES, dropout_problem, problem_named, trained
+
+from ampft.training.saved_step import replay_step
 
 HERE = Path(__file__).parent
 TRAININGS = [
@@ -41,7 +43,8 @@ def ranks(tiny_bert, tmp_path_factory):
             launcher.terminate()  # ends its processes too, which `kill` would not
             raise
     assert launcher.returncode == 0, errors[-4000:]
-    return [torch.load(results / f"rank{rank}.pt", weights_only=True) for rank in (0, 1)]
+    ranks = [torch.load(results / f"rank{rank}.pt", weights_only=True) for rank in (0, 1)]
+    return [{**rank, "folder": results} for rank in ranks]
 
 
 @pytest.mark.parametrize(("mode", "name", "micro_batches"), TRAININGS)
@@ -103,3 +106,19 @@ def test_nan_on_one_process_stops_both_before_the_update(ranks, mode):
 
 def test_all_processes_use_the_smallest_micro_batch_that_one_needs(ranks):
     assert [rank["micro_batches"] for rank in ranks] == [4, 4]
+
+
+def test_a_step_saved_by_two_processes_is_replayed_by_one(ranks):
+    training = Training("fp32", dropout_problem(), 12)
+    replay = replay_step(
+        ranks[0]["folder"] / "step-1", training.accelerator, training.model, training.problem.loss
+    )
+    assert replay.is_exact
+    assert [len(losses) for losses in replay.losses] == [3, 3]
+    gradient = flat_gradient(training.model)
+    # Each process multiplied its losses by two, because the gradients are averaged.
+    assert relative_error(gradient, ranks[0]["saved_step"]) <= GRADIENT_TOLERANCE["fp32"]
+
+
+def test_all_processes_stop_when_the_time_limit_passes_on_one(ranks):
+    assert [rank["time_limits"] for rank in ranks] == [[False, True]] * 2

@@ -8,7 +8,9 @@ from __future__ import annotations
 import itertools
 import math
 import sys
+import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from counted_task import BufferedModel, CountedTask
 from exact_step import (
     Problem,
     Training,
+    flat_gradient,
     flat_weights,
     poison,
     tensor_problem,
@@ -30,6 +33,9 @@ from ampft.data.steps import MicroBatch
 from ampft.errors import TrainingStopped
 from ampft.evaluation.evaluate import evaluate
 from ampft.training.auto_micro_batch import fit_micro_batches
+from ampft.training.saved_step import StepStart, save_step
+from ampft.training.step import accumulate_gradient
+from ampft.training.stopping import TimeLimit
 
 # Effective batches of 12 leave one example for the last step, so that one process has none.
 EXAMPLES, EFFECTIVE = 25, 12
@@ -103,6 +109,26 @@ def not_a_number(rank: int, mode: str) -> dict[str, Any]:
     return {"message": message, "unchanged": torch.equal(flat_weights(training.model), before)}
 
 
+def saved_step(folder: Path) -> torch.Tensor:
+    """Save the first step of a model with dropout; return its gradient."""
+    torch.manual_seed(5)
+    training = Training("fp32", dropout_problem(), 2, micro_batches=3)
+    step_batch = next(training.batches.epoch(0))
+    start = StepStart.now(training.accelerator.device)
+    loss = training.problem.loss
+    losses = accumulate_gradient(training.accelerator, training.model, loss, step_batch)
+    save_step(
+        folder, training.accelerator, training.model, step_batch, step=1, mode="fp32",
+        loss_scale=None, start=start, losses=losses,
+    )  # fmt: skip
+    return flat_gradient(training.model)
+
+
+def dropout_problem() -> Problem:
+    problem = tensor_problem(n=12)
+    return replace(problem, model=torch.nn.Sequential(problem.model, torch.nn.Dropout(0.3)))
+
+
 def evaluated() -> list[tuple[int, int, list[int], list[list[int]], torch.Tensor]]:
     """Evaluate 1 to 17 examples in batches of 1 to 5, each time after a training step."""
     AcceleratorState._reset_state()
@@ -143,6 +169,16 @@ def micro_batches_that_fit(rank: int) -> int:
     return step_batches.micro_batches
 
 
+def time_limits(rank: int) -> list[bool]:
+    """Poll a time limit that has passed on neither process, and then on process 1 only."""
+    accelerator, reached = Accelerator(cpu=True), []
+    for earlier in (0.0, 100.0 * rank):
+        limit = TimeLimit(60.0, time.perf_counter(), earlier)
+        limit.poll(accelerator)
+        reached.append(limit.is_reached)
+    return reached
+
+
 def main(tiny_bert: Path, folder: Path) -> None:
     torch.set_num_threads(1)
     rank = Accelerator(cpu=True).process_index
@@ -161,6 +197,8 @@ def main(tiny_bert: Path, folder: Path) -> None:
         not_a_number(rank, "fp32"),
         not_a_number(rank, "bf16"),
     )
+    results["saved_step"] = saved_step(folder / "step-1")
+    results["time_limits"] = time_limits(rank)
     results["micro_batches"] = micro_batches_that_fit(rank)
     torch.save(results, folder / f"rank{rank}.pt")
     torch.distributed.destroy_process_group()

@@ -1,30 +1,26 @@
-"""Check that runs differ only in precision.
+"""Check that runs differ only in the settings that distinguish their arms.
 
-Runs with other data, other classes, another split or another model cannot be compared and are
-rejected. Any other difference becomes a stamp, a sentence above the verdict.
+Runs with other classes or test examples cannot be compared and are rejected, and so are runs with
+other data or another model that no setting of the arms explains. Any other unexplained difference
+becomes a stamp, a sentence above the verdict.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
+from ampft.arguments.classify import BATCH, DATA, MODEL, ClassifyArguments
 from ampft.comparison.analysis.loading import RecordedRun, RunGroup
+from ampft.comparison.analysis.settings import NOT_COMPARED, RECORDED_ELSEWHERE
+from ampft.comparison.findings import PRECISION
 from ampft.errors import InputError
 from ampft.runs.record import RunRecord
 from ampft.text.escaping import inert
 
-# Settings that the comparison varies, whose effect is compared by another field of the record, or
-# that do not affect the results.
-IGNORED_ARGUMENTS = frozenset(
-    {
-        *("mixed_precision", "seed", "perturb_initial_weights", "evaluate_fp32"),
-        *("output_dir", "overwrite_output_dir", "history_csv", "with_tracking", "report_to"),
-        *("baseline", "fail_on_leak", "trust_remote_code", "use_cpu", "cpu_threads"),
-        *("model_name_or_path", "dataset_name", "train_file", "validation_file", "test_file"),
-    }
-)
+# Their effect, if there is any, is compared by other fields of the record.
+IGNORED_ARGUMENTS = NOT_COMPARED | RECORDED_ELSEWHERE
 PACKAGES = ("torch", "transformers", "accelerate", "ampft")
 MAX_VALUE_LENGTH = 60
 
@@ -40,6 +36,8 @@ class _Condition:
         across_seeds: Whether to compare only runs with different seeds.
         finished_only: Whether to compare only finished runs.
         can_tell: Function that returns whether the property of two runs can be compared.
+        causes: Groups of settings that change the property. If the arms differ in such a setting,
+            it need not be equal.
     """
 
     name: str
@@ -48,6 +46,7 @@ class _Condition:
     across_seeds: bool = False
     finished_only: bool = False
     can_tell: Callable[[RunRecord, RunRecord], bool] = lambda one, other: True
+    causes: frozenset[str] = frozenset()
 
 
 def _version(name: str) -> Callable[[RunRecord], Any]:
@@ -69,30 +68,56 @@ def _draw_alike(one: RunRecord, other: RunRecord) -> bool:
     return on_cpu or not draws or _dtypes(one) == _dtypes(other)
 
 
+def _compared_examples(record: RunRecord) -> str | None:
+    return record.data.fingerprints.get(str(record.metrics.get("split")))
+
+
+LENGTH = "length of training"
+LENGTH_SETTINGS = frozenset({"num_train_epochs", "max_train_steps", "early_stopping_patience"})
+OF_MODEL = frozenset({MODEL})
+OF_BATCH = frozenset({BATCH})
+OF_DATA = frozenset({DATA})
+OF_STEPS = frozenset({DATA, BATCH, LENGTH})
+EVERYTHING = frozenset({MODEL, DATA, BATCH, LENGTH})
+
 _REQUIRED = (
     _Condition("class names", lambda r: list(r.label_names)),
-    _Condition("data fingerprints", lambda r: dict(r.data.fingerprints)),
-    _Condition("model", lambda r: (r.model.architecture, r.model.parameters)),
+    _Condition("data fingerprints", lambda r: dict(r.data.fingerprints), causes=OF_DATA),
+    _Condition("model", lambda r: (r.model.architecture, r.model.parameters), causes=OF_MODEL),
     _Condition("reported split", lambda r: r.metrics.get("split"), finished_only=True),
+    _Condition("examples of the reported split", _compared_examples, finished_only=True),
+)
+_EXAMPLE_IDS = _Condition(
+    # A run that diverged took fewer steps, so its hash differs.
+    "example ids per step",
+    lambda r: r.example_ids_sha256,
+    by_seed=True,
+    finished_only=True,
+    causes=OF_STEPS,
 )
 _EXPECTED = (
-    _Condition("initial weights", lambda r: r.model.initial_weights_sha256, by_seed=True),
     _Condition(
-        # A run that diverged took fewer steps, so its hash differs.
-        "example ids per step",
-        lambda r: r.example_ids_sha256,
+        "initial weights",
+        lambda r: r.model.initial_weights_sha256,
         by_seed=True,
-        finished_only=True,
+        causes=OF_MODEL,
     ),
+    _EXAMPLE_IDS,
     _Condition(
-        "dropout masks", lambda r: r.random_state_sha256, by_seed=True, can_tell=_draw_alike
+        "dropout masks",
+        lambda r: r.random_state_sha256,
+        by_seed=True,
+        can_tell=_draw_alike,
+        causes=OF_MODEL | OF_DATA | OF_BATCH,
     ),
     # With the same seed, another name is an error unless the weights are the same.
-    _Condition("pretrained model", lambda r: r.model.name, across_seeds=True),
-    _Condition("effective batch", lambda r: r.steps.effective_batch_size),
+    _Condition("pretrained model", lambda r: r.model.name, across_seeds=True, causes=OF_MODEL),
+    _Condition("effective batch", lambda r: r.steps.effective_batch_size, causes=OF_BATCH),
     # A run that ended early may not have reached the step that did not fit into memory.
-    _Condition("micro-batches", lambda r: r.steps.micro_batches, finished_only=True),
-    _Condition("optimizer steps planned", lambda r: r.steps.total),
+    _Condition(
+        "micro-batches", lambda r: r.steps.micro_batches, finished_only=True, causes=OF_BATCH
+    ),
+    _Condition("optimizer steps planned", lambda r: r.steps.total, causes=OF_STEPS),
     _Condition("CPU threads", lambda r: r.topology.cpu_threads),
     _Condition("processes", lambda r: r.topology.num_processes),
     _Condition("device", lambda r: r.topology.device),
@@ -102,11 +127,14 @@ _EXPECTED = (
 )
 
 
-def difference_stamps(groups: Sequence[RunGroup]) -> tuple[str, ...]:
+def difference_stamps(
+    groups: Sequence[RunGroup], varied: Sequence[str] = (PRECISION,)
+) -> tuple[str, ...]:
     """Compare the conditions of each run with those of the baseline.
 
     Args:
         groups: Runs of each arm, the baseline first.
+        varied: Names of the settings that distinguish the arms.
 
     Returns:
         One sentence per difference with which the comparison is still meaningful.
@@ -114,17 +142,33 @@ def difference_stamps(groups: Sequence[RunGroup]) -> tuple[str, ...]:
     Raises:
         InputError: The runs differ so that a comparison would be meaningless.
     """
-    pairs = tuple(_pairs(groups))
+    pairs, causes = tuple(_pairs(groups)), _groups_of(varied)
     for condition in _REQUIRED:
+        if condition.causes & causes:
+            continue
         for run, reference in _differing(condition, pairs):
-            _raise_difference(condition.name, condition.value, run, reference)
-    for run, reference in pairs:
+            _raise_difference(condition.name, condition.value, run, reference, varied)
+    for run, reference in pairs if MODEL not in causes else ():
         model, other = run.record.model, reference.record.model
         # A model may have been copied to another folder, so the same weights are accepted.
         same_weights = model.initial_weights_sha256 == other.initial_weights_sha256
         if run.seed == reference.seed and model.name != other.name and not same_weights:
-            _raise_difference("model", lambda record: record.model.name, run, reference)
-    return tuple(_stamps((*_EXPECTED, *_arguments(pairs)), pairs, groups))
+            _raise_difference("model", lambda record: record.model.name, run, reference, varied)
+    expected = [each for each in _EXPECTED if not each.causes & causes]
+    stamps = _stamps((*expected, *_arguments(pairs, varied)), pairs, groups)
+    return (*stamps, *_notes_on_examples(pairs, groups[0].name, causes))
+
+
+def _groups_of(varied: Sequence[str]) -> frozenset[str]:
+    """Return the groups of settings that distinguish the arms; all for an unknown setting."""
+    group_of = {f.name: str(f.metadata["group"]) for f in fields(ClassifyArguments)}
+    groups: set[str] = set()
+    for name in varied:
+        if name not in group_of:
+            return EVERYTHING
+        if name != PRECISION:
+            groups.add(LENGTH if name in LENGTH_SETTINGS else group_of[name])
+    return frozenset(groups)
 
 
 def _pairs(groups: Sequence[RunGroup]) -> Iterator[tuple[RecordedRun, RecordedRun]]:
@@ -152,12 +196,19 @@ def _differing(
 
 
 def _raise_difference(
-    name: str, value: Callable[[RunRecord], Any], run: RecordedRun, reference: RecordedRun
+    name: str,
+    value: Callable[[RunRecord], Any],
+    run: RecordedRun,
+    reference: RecordedRun,
+    varied: Sequence[str],
 ) -> None:
     run_value, reference_value = _distinct(value(run.record), value(reference.record))
+    remedy = "Name runs that differ only in precision, or the settings of the arms with --by."
+    if tuple(varied) != (PRECISION,):
+        remedy = "Name runs with the same classes that report on the same examples."
     raise InputError(
         f"RUN: {reference.folder} and {run.folder} cannot be compared because they differ in "
-        f"{name}: {reference_value} and {run_value}. Name runs that differ only in precision."
+        f"{name}: {reference_value} and {run_value}. {remedy}"
     )
 
 
@@ -196,6 +247,21 @@ def _notes_on_masks(
         )
 
 
+def _notes_on_examples(
+    pairs: Sequence[tuple[RecordedRun, RecordedRun]], baseline: str, causes: frozenset[str]
+) -> Iterator[str]:
+    """Note which arms trained on other examples than the baseline because of their settings."""
+    if not causes & OF_STEPS:
+        return
+    others = dict.fromkeys(inert(run.arm) for run, _ in _differing(_EXAMPLE_IDS, pairs))
+    if others:
+        yield (
+            f"other training examples per step: {' and '.join(others)} differ from "
+            f"{inert(baseline)} with the same seed because of their settings; the test examples "
+            "are the same and are compared one by one"
+        )
+
+
 def _stamp(condition: _Condition, run: RecordedRun, reference: RecordedRun, more: int) -> str:
     run_value, reference_value = _distinct(
         condition.value(run.record), condition.value(reference.record)
@@ -207,10 +273,13 @@ def _stamp(condition: _Condition, run: RecordedRun, reference: RecordedRun, more
     )
 
 
-def _arguments(pairs: Iterable[tuple[RecordedRun, RecordedRun]]) -> list[_Condition]:
+def _arguments(
+    pairs: Iterable[tuple[RecordedRun, RecordedRun]], varied: Sequence[str]
+) -> list[_Condition]:
     """Return a condition per setting that all runs have. Versions may differ in their settings."""
     records = [run.record for run, _ in pairs]
-    shared = set.intersection(*(set(record.arguments) for record in records)) - IGNORED_ARGUMENTS
+    shared = set.intersection(*(set(record.arguments) for record in records))
+    shared -= {*IGNORED_ARGUMENTS, *varied}
     return [_Condition(f"--{inert(name)}", _argument(name)) for name in sorted(shared)]
 
 

@@ -36,9 +36,11 @@ from ampft.comparison.analysis.run_predictions import (
     check_recorded,
     read_run_predictions,
 )
+from ampft.comparison.analysis.settings import Arms, form_arms
 from ampft.comparison.analysis.stamps import all_stamps, group_stamps
 from ampft.comparison.findings import (
     CALIBRATION_ERROR,
+    PRECISION,
     ArmResult,
     Comparison,
     Difference,
@@ -95,16 +97,20 @@ def compare_folders(
     *,
     metric: str | None = None,
     margin: float = 0.01,
-    baseline: str = BASELINE,
+    baseline: str | None = None,
+    by: Sequence[str] = (),
     plan: PlanFacts | None = None,
 ) -> Comparison:
-    """Compare runs that differ only in precision. The order of the folders does not matter.
+    """Compare runs that differ in precision or in other settings.
 
     Args:
         folders: Output folders of runs, or of comparisons, which stand for their runs.
         metric: Name of the primary metric; None for that of the runs' task.
         margin: Equivalence margin as a fraction (0.01 is one point).
-        baseline: Mode that all others are compared with.
+        baseline: Name of the arm that all others are compared with; None for fp32 if the arms are
+            modes, otherwise for the arm of the first run.
+        by: Settings that distinguish the arms; empty for the precision if there are runs in several
+            modes, otherwise for all settings in which the runs differ.
         plan: Facts about all runs together; None for runs without a plan.
 
     Raises:
@@ -112,19 +118,29 @@ def compare_folders(
     """
     check_margin(margin)
     plan = plan or PlanFacts()
-    groups = group_runs(find_runs(folders), baseline=baseline)
+    arms_of_runs = form_arms(find_runs(folders), by=by, planned=plan.arm_names)
+    groups = _groups(arms_of_runs, baseline)
     problem = problem_of(groups[0].runs[0].record)
     metric = metric or next(iter(problem.metrics))
     check_metric(metric, problem)
-    stamps = all_stamps(groups, plan)
+    varied = arms_of_runs.varied
+    stamps = all_stamps(groups, plan, varied)
     seeds = tuple(run.seed for run in groups[0].runs)
     seed_counts = plan.seed_counts or (len(seeds),)
     alpha = alpha_per_analysis(seed_counts, ALPHA)
     evidence = _evidence(groups, problem.metrics[metric], margin=margin, alpha=alpha)
-    arms = tuple(_arm_result(group, evidence) for group in groups)
-    record = (groups[0].finished or groups[0].runs)[0].record
+    arms = tuple(
+        replace(
+            _arm_result(group, evidence, are_modes=varied == (PRECISION,)),
+            settings=arms_of_runs.settings.get(group.settings_name, {}),
+        )
+        for group in groups
+    )
+    records = [(group.finished or group.runs)[0].record for group in groups]
+    if varied == (PRECISION,):
+        records = records[:1]
     comparison = Comparison(
-        title=title(record),
+        title=title(records),
         metric=metric,
         metrics=metric_infos(problem),
         margin=margin,
@@ -139,13 +155,24 @@ def compare_folders(
         arms=arms,
         verdicts=(),
         stamps=(*stamps, *group_stamps(evidence.cases)),
-        setup=setup(record),
-        environment=environment(record),
+        setup=setup(records),
+        environment=environment(records[0]),
         yardstick=plan.yardstick,
         overhead_share=plan.overhead_share,
         planned=plan.planned,
+        varied=varied,
     )
     return replace(comparison, verdicts=verdict_texts(comparison))
+
+
+def _groups(arms: Arms, baseline: str | None) -> tuple[RunGroup, ...]:
+    """Return the runs of each arm, the baseline first."""
+    if baseline is None:
+        baseline = BASELINE if arms.varied == (PRECISION,) else arms.first
+    elif arms.settings and baseline not in arms.names:
+        values = [name for name in arms.names if baseline in arms.settings[name].values()]
+        baseline = values[0] if len(values) == 1 else baseline
+    return group_runs(arms.runs, baseline=baseline, order=arms.names)
 
 
 def check_margin(margin: float) -> None:
@@ -234,7 +261,7 @@ def _cases_without_complete_arms(groups: tuple[RunGroup, ...]) -> Cases:
     if all(group.status != "unstable" for group in groups):
         listed = ", ".join(f"{group.name} {group.status_words()}" for group in groups)
         raise InputError(
-            f"RUN: no mode has finished runs with every seed ({listed}), so there is nothing to "
+            f"RUN: no arm has finished runs with every seed ({listed}), so there is nothing to "
             "compare. Train the missing runs, or omit those seeds."
         )
     for group in groups:
@@ -270,7 +297,7 @@ def _read_arm(group: RunGroup, cases: Cases | None, metric: str) -> tuple[_ArmPr
     return _ArmPredictions(tuple(in_mode), tuple(in_fp32) if has_fp32 else None), cases
 
 
-def _arm_result(group: RunGroup, evidence: _Evidence) -> ArmResult:
+def _arm_result(group: RunGroup, evidence: _Evidence, *, are_modes: bool) -> ArmResult:
     """Compute the results of an arm."""
     baseline = evidence.baseline
     arm = evidence.predictions.get(group.name)
@@ -301,7 +328,7 @@ def _arm_result(group: RunGroup, evidence: _Evidence) -> ArmResult:
         metrics_fp32=metric_values(arm.in_fp32) if arm and arm.in_fp32 else {},
         difference=evidence.differences.get(group.name),
         difference_fp32=evidence.differences_fp32.get(group.name),
-        speed=speed(group, baseline, tf32),
+        speed=speed(group, baseline, tf32, explain=are_modes),
         memory=memory(group, baseline),
         skipped_steps=tuple(run.record.steps.skipped for run in group.runs),
         total_steps=tuple(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ampft.runs.record import RunRecord
@@ -20,13 +20,33 @@ SETTINGS = {
 PACKAGES = ("ampft", "torch", "transformers", "accelerate", "numpy", "scikit-learn")
 
 
-def title(record: RunRecord) -> str:
-    """Return the title, such as "all-MiniLM-L6-v2 on stdlib (summary)"."""
-    return f"{record.model.name} on {record.data.name}"
+def title(records: Sequence[RunRecord]) -> str:
+    """Return the title, such as "all-MiniLM-L6-v2 on stdlib (summary)".
+
+    Args:
+        records: One record per arm.
+    """
+    models = dict.fromkeys(record.model.name for record in records)
+    data = dict.fromkeys(record.data.name for record in records)
+    model = next(iter(models)) if len(models) == 1 else f"{len(models)} models"
+    return f"{model} on {' and '.join(data)}"
 
 
-def setup(record: RunRecord) -> dict[str, str]:
-    """Return what was trained and how, in display order."""
+def setup(records: Sequence[RunRecord]) -> dict[str, str]:
+    """Return what all arms trained and how, in display order.
+
+    Args:
+        records: One record per arm.
+    """
+    first, *others = map(_setup, records)
+    return {
+        name: value
+        for name, value in first.items()
+        if all(other.get(name) == value for other in others)
+    }
+
+
+def _setup(record: RunRecord) -> dict[str, str]:
     sizes = ", ".join(f"{name} {count:,}" for name, count in record.data.examples.items())
     steps = record.steps
     batch = "unknown" if steps.effective_batch_size is None else f"{steps.effective_batch_size:,}"

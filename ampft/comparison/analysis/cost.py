@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ampft.comparison.analysis.loading import RecordedRun, RunGroup
-from ampft.comparison.findings import Memory, Speed
+from ampft.comparison.cost_findings import Memory, Speed
 from ampft.text.numbers import percent
 
 MIN_SPEEDUP = 1.2  # below it, a reason is given
@@ -17,13 +17,16 @@ MIN_SHARE_OF_AMDAHL = 0.9
 NOT_MEASURED = "unknown, because these runs recorded no utilisation"
 
 
-def speed(group: RunGroup, baseline: RunGroup, tf32: RunGroup | None) -> Speed | None:
+def speed(
+    group: RunGroup, baseline: RunGroup, tf32: RunGroup | None, *, explain: bool = True
+) -> Speed | None:
     """Return the speed of an arm; None if none of its runs finished.
 
     Args:
         group: Runs of the arm.
         baseline: Runs of the baseline, possibly the same.
         tf32: Runs of the tf32 arm; None if there is none.
+        explain: Whether to give the reason why a mode is hardly faster.
     """
     if not group.finished:
         return None
@@ -40,7 +43,7 @@ def speed(group: RunGroup, baseline: RunGroup, tf32: RunGroup | None) -> Speed |
         training_seconds=_median(group, "training_seconds"),
         total_seconds=_median(group, "total_seconds"),
         reason=_reason(group, baseline, ratio)
-        if ratio is not None and ratio < MIN_SPEEDUP and not group.is_placebo
+        if explain and ratio is not None and ratio < MIN_SPEEDUP and not group.is_placebo
         else None,
     )
 
@@ -55,15 +58,24 @@ def _execution(run: RecordedRun) -> object:
 
 
 def _ratios(group: RunGroup, other: RunGroup | None) -> list[float]:
-    """Return step time of `other` / step time of the arm for each seed at which both finished."""
+    """Return step time of `other` / step time of the arm for each seed at which both finished.
+
+    If their effective batches differ, the times are those per example.
+    """
     if other is None or group.name == other.name or is_emulated(group) or is_emulated(other):
         return []
     pairs = (
-        (_step_seconds(run), _step_seconds(other_run))
+        (_step_seconds(run), _step_seconds(other_run), _batch_ratio(run, other_run))
         for run, other_run in zip(group.runs, other.runs, strict=True)
         if run.is_finished and other_run.is_finished
     )
-    return [other_step / step for step, other_step in pairs if step and other_step]
+    return [other_step / step * ratio for step, other_step, ratio in pairs if step and other_step]
+
+
+def _batch_ratio(run: RecordedRun, other: RecordedRun) -> float:
+    """Return the effective batch of a run relative to that of another; 1 if one is unknown."""
+    size, other_size = (r.record.steps.effective_batch_size for r in (run, other))
+    return size / other_size if size and other_size else 1.0
 
 
 def _step_seconds(run: RecordedRun) -> float | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ampft.comparison.arms import PLACEBO, arm_sort_key
 from ampft.errors import InputError
-from ampft.precision.modes import BASELINE, is_fp32
+from ampft.precision.modes import BASELINE, MODES, is_fp32
 from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, check_files
 from ampft.runs.record import RunRecord, read_record
 
@@ -24,15 +24,20 @@ class RecordedRun:
         folder: Folder of the run.
         record: Run record in its run.json.
         mode: Requested mode, with Accelerate's "no" as "fp32".
-        arm: Mode, or "placebo" if its initial weights were perturbed.
+        name: Name of its settings: its mode, or a name such as "learning_rate=1e-05".
         seed: Training seed.
     """
 
     folder: Path
     record: RunRecord
     mode: str
-    arm: str
+    name: str
     seed: int
+
+    @property
+    def arm(self) -> str:
+        """The name of its arm: that of its settings, or "placebo" for perturbed weights."""
+        return PLACEBO if self.record.model.perturbed else self.name
 
     @property
     def is_finished(self) -> bool:
@@ -46,6 +51,11 @@ class RunGroup:
 
     name: str
     runs: tuple[RecordedRun, ...]
+
+    @property
+    def settings_name(self) -> str:
+        """The name of the settings of the runs: for a placebo, those of the baseline."""
+        return self.runs[0].name
 
     @property
     def mode(self) -> str:
@@ -86,7 +96,7 @@ class RunGroup:
 
 
 def find_runs(folders: Sequence[Path]) -> tuple[RecordedRun, ...]:
-    """Read the records of runs. The order of the folders does not matter.
+    """Read the records of runs, and name each after its mode.
 
     Args:
         folders: Output folders of runs, or of comparisons, which stand for their runs.
@@ -101,19 +111,24 @@ def find_runs(folders: Sequence[Path]) -> tuple[RecordedRun, ...]:
     return tuple(_recorded_run(folder) for folder in run_folders.values())
 
 
-def group_runs(runs: Sequence[RecordedRun], *, baseline: str) -> tuple[RunGroup, ...]:
+def group_runs(
+    runs: Sequence[RecordedRun], *, baseline: str, order: Sequence[str] = MODES
+) -> tuple[RunGroup, ...]:
     """Group runs into arms, the baseline first and the placebo second, and pair them by seed.
 
     Args:
-        runs: Runs as returned by `find_runs`.
-        baseline: Mode that all others are compared with.
+        runs: Runs with the names of their arms.
+        baseline: Name of the arm that all others are compared with.
+        order: Names of the arms in display order; other arms follow.
 
     Raises:
-        InputError: The baseline or every other mode is missing, two runs have the same mode and
-            seed, or a mode lacks a run with a seed that another mode has.
+        InputError: The baseline or any other arm is missing, two runs have the same arm and seed,
+            or an arm lacks a run with a seed that another arm has.
     """
     arms: dict[str, dict[int, RecordedRun]] = {}
-    for run in sorted(runs, key=lambda run: (arm_sort_key(run.arm), run.seed, str(run.folder))):
+    for run in sorted(
+        runs, key=lambda run: (arm_sort_key(run.arm, order), run.seed, str(run.folder))
+    ):
         seeds = arms.setdefault(run.arm, {})
         if run.seed in seeds:
             raise InputError(
@@ -158,8 +173,7 @@ def _recorded_run(folder: Path) -> RecordedRun:
             "paired with another run. Omit this folder."
         )
     mode = BASELINE if is_fp32(record.precision.requested) else record.precision.requested
-    arm = PLACEBO if record.model.perturbed else mode
-    return RecordedRun(folder=folder, record=record, mode=mode, arm=arm, seed=seed)
+    return RecordedRun(folder=folder, record=record, mode=mode, name=mode, seed=seed)
 
 
 def _check_baseline(arms: Mapping[str, Mapping[int, RecordedRun]], baseline: str) -> None:
@@ -171,15 +185,15 @@ def _check_baseline(arms: Mapping[str, Mapping[int, RecordedRun]], baseline: str
         )
     if len(arms) == 1:
         raise InputError(
-            f"RUN: all runs are in {baseline}, so there is nothing to compare. Add runs in another "
-            "mode."
+            f"RUN: all runs are in {baseline} and have the same settings, so there is nothing to "
+            "compare. Add runs in another mode or with other settings."
         )
     for run in arms.get(PLACEBO, {}).values():
-        if run.mode != baseline:
+        if run.name != baseline:
             raise InputError(
-                f"RUN {run.folder}: this placebo run is in {run.mode}, but a placebo must be in "
+                f"RUN {run.folder}: this placebo run is in {run.name}, but a placebo must be in "
                 f"the mode of the baseline, {baseline}. Omit this folder or use --baseline "
-                f"{run.mode}."
+                f"{run.name}."
             )
 
 

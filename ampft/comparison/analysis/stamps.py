@@ -8,7 +8,7 @@ from ampft.comparison.analysis.comparability import difference_stamps
 from ampft.comparison.analysis.cost import speed
 from ampft.comparison.analysis.loading import RunGroup
 from ampft.comparison.analysis.run_predictions import Cases
-from ampft.comparison.findings import PlanFacts, is_reliable_speed
+from ampft.comparison.findings import PRECISION, PlanFacts, is_reliable_speed
 from ampft.comparison.statistics.interval import MIN_SEEDS
 from ampft.text.escaping import inert
 from ampft.text.numbers import ratio_text
@@ -20,17 +20,20 @@ UNPLANNED = (
 MAX_SCREENING_SEEDS = 4  # with so few, an interval rarely fits inside a margin
 
 
-def all_stamps(groups: Sequence[RunGroup], plan: PlanFacts) -> tuple[str, ...]:
+def all_stamps(
+    groups: Sequence[RunGroup], plan: PlanFacts, varied: Sequence[str] = (PRECISION,)
+) -> tuple[str, ...]:
     """Return the stamps, the most serious first.
 
     Args:
         groups: Runs of each arm, the baseline first.
         plan: Facts about all runs together.
+        varied: Names of the settings that distinguish the arms.
 
     Raises:
         InputError: The runs cannot be compared.
     """
-    differences = difference_stamps(groups)
+    differences = difference_stamps(groups, varied)
     return (
         *_training_stamps(groups),
         *_seed_stamps(groups),

@@ -29,7 +29,7 @@ from ampft.comparison.execution.plan import (
 from ampft.errors import InputError
 from ampft.files import nearest_existing, temporary_folder
 from ampft.runs.folder import LOCK_NAME, check_creatable
-from ampft.runs.record import redact_secrets
+from ampft.runs.redaction import redact_secrets
 from ampft.text.escaping import inert
 from ampft.text.json_io import from_json, json_values
 from ampft.text.numbers import approximate_duration, counted, in_epochs
@@ -57,7 +57,7 @@ def plan_comparison(command: CompareCommand) -> tuple[Path, Plan]:
         trial = run_trial(command.classify_argv, command.modes, command.config_file)
     planned_arms = make_arms(trial.modes, placebo=command.placebo)
     runs = interleaved(planned_arms, range(command.seed_counts[-1]))
-    budget = None if command.budget is None else command.budget - process_seconds()
+    budget = None if command.budget is None else command.budget - command_seconds(command)
     fitted = fit(trial.estimate, [run.arm.mode for run in runs], budget)
     return folder, Plan(
         **{**requested, "modes": trial.modes},
@@ -84,9 +84,10 @@ def requested_fields(command: CompareCommand) -> dict[str, Any]:
     }
 
 
-def process_seconds() -> float:
-    """Return the seconds since this process started, including its imports."""
-    return time.time() - psutil.Process().create_time()
+def command_seconds(command: CompareCommand) -> float:
+    """Return the seconds since the command began: by default with the process, and its imports."""
+    began = command.started
+    return time.time() - (psutil.Process().create_time() if began is None else began)
 
 
 def plan_lines(folder: Path, plan: Plan, todo: tuple[PlannedRun, ...]) -> str:

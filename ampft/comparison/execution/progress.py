@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-from tqdm import tqdm
-
 from ampft.comparison.execution.plan import Plan, PlannedRun
 from ampft.text.numbers import approximate_duration
+from ampft.text.progress import progress_bar
 
 MAX_SHARE = 0.99  # of a run that has not ended yet
 
@@ -94,7 +92,7 @@ class Progress:
         self._pace = Pace(plan)
         self._todo = list(todo)
         self._total = len(plan.runs())
-        self._bar = tqdm(total=1, bar_format="{desc}", disable=None, file=sys.stderr, leave=False)
+        self._bar = progress_bar(total=1, bar_format="{desc}", leave=False)
         self._started = time.perf_counter()
         self._refreshed = 0.0
 

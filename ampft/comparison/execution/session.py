@@ -30,7 +30,7 @@ from ampft.comparison.execution.launch import (
     run_command,
 )
 from ampft.comparison.execution.plan import PLAN_NAME, Plan, PlannedRun
-from ampft.comparison.execution.planning import plan_lines, process_seconds
+from ampft.comparison.execution.planning import command_seconds, plan_lines
 from ampft.comparison.execution.progress import Progress
 from ampft.errors import InputError
 from ampft.files import is_disk_error
@@ -201,7 +201,7 @@ class ComparisonSession:
         """Set the time of the comparison itself: that of this process minus its waiting time."""
         waited = self.plan.runs_seconds - self._runs_before
         waited += self.plan.yardstick_seconds - self._yardstick_before
-        own_seconds = self._own_before + process_seconds() - waited
+        own_seconds = self._own_before + command_seconds(self.command) - waited
         self.plan = replace(self.plan, own_seconds=own_seconds)
 
 

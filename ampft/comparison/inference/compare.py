@@ -152,7 +152,7 @@ def compare_inference(
         cases,
         partial(read_texts, runs[0].folder / PREDICTIONS_NAME),
         kind=INFERENCE,
-        title=title(runs[0].record),
+        title=title([run.record for run in runs]),
         seeds=tuple(run.seed for run in runs),
         metric=problem.metrics[name],
         margin=margin,

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from markupsafe import Markup
 
-from ampft.comparison.findings import ArmResult, ClassFigures, Comparison, Memory
+from ampft.comparison.cost_findings import Memory
+from ampft.comparison.findings import ArmResult, ClassFigures, Comparison
 from ampft.comparison.report.arm_styles import ArmStyle
 from ampft.comparison.report.drawing import Axis, element, line, picture, text
 from ampft.text.escaping import one_line

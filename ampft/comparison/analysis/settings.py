@@ -1,0 +1,211 @@
+"""The settings in which runs differ, and the arms that runs form by them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath
+from typing import Any
+
+from ampft.comparison.analysis.loading import RecordedRun
+from ampft.comparison.arms import arm_sort_key
+from ampft.comparison.findings import PRECISION
+from ampft.errors import InputError, did_you_mean
+from ampft.runs.record import RunRecord
+from ampft.text.escaping import inert
+
+# Settings that pair runs, mark a placebo, or do not affect the results.
+NOT_COMPARED = frozenset(
+    {
+        *("seed", "perturb_initial_weights", "evaluate_fp32"),
+        *("output_dir", "overwrite_output_dir", "history_csv", "with_tracking", "report_to"),
+        *("checkpointing_steps", "checkpoint_total_limit", "resume_from_checkpoint"),
+        *("async_checkpoints", "allow_topology_change"),
+        *("baseline", "fail_on_leak", "trust_remote_code", "use_cpu", "cpu_threads"),
+    }
+)
+MODEL = "model_name_or_path"
+# Names of files, which may differ although their contents are the same, and what they provide.
+SOURCES = {"dataset_name": "train", "train_file": "train", "validation_file": "validation"}
+RECORDED_ELSEWHERE = frozenset({PRECISION, MODEL, "test_file", *SOURCES})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arms:
+    """Runs with the names of their arms.
+
+    Attributes:
+        runs: Runs.
+        names: Names of the arms without the placebo, in display order.
+        first: Name of the arm of the first run.
+        varied: Names of the settings that distinguish the arms.
+        settings: Values of these settings for readers, by arm; empty if the arms are modes.
+    """
+
+    runs: tuple[RecordedRun, ...]
+    names: tuple[str, ...]
+    first: str
+    varied: tuple[str, ...] = (PRECISION,)
+    settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+def form_arms(
+    runs: Sequence[RecordedRun],
+    *,
+    by: Sequence[str] = (),
+    planned: Mapping[str, str] | None = None,
+) -> Arms:
+    """Return the arms of runs.
+
+    Runs in at least two modes, with different seeds in each, form arms by mode, and so do runs that
+    differ in nothing. Otherwise, all settings that differ distinguish the arms.
+
+    Args:
+        runs: Runs, at least one.
+        by: Settings that distinguish the arms; empty for the rule above.
+        planned: Name of the arm of each run folder, in display order; None or empty without a
+            plan that names arms.
+
+    Raises:
+        InputError: A setting in `by` is unknown or has the same value in all runs.
+    """
+    values = differing_settings(runs)
+    if planned:
+        named = [replace(run, name=planned[run.folder.name]) for run in runs]
+        varied = tuple(name for name in values if _is_of_arms(named, values[name]))
+        return _described(named, tuple(planned.values()), varied, values)
+    if not by and (not values or _are_modes(runs)):
+        names = tuple(sorted({run.name for run in runs}, key=arm_sort_key))
+        return Arms(runs=tuple(runs), names=names, first=runs[0].name)
+    for name in by:
+        _check_differs(name, runs, values)
+    varied = tuple(name for name in values if name in by) if by else tuple(values)
+    if varied == (PRECISION,):
+        names = tuple(sorted({run.name for run in runs}, key=arm_sort_key))
+        return Arms(runs=tuple(runs), names=names, first=runs[0].name)
+    keys = [tuple(values[name][index] for name in varied) for index in range(len(runs))]
+    name_of = _arm_names(varied, keys)
+    named = [replace(run, name=name_of[repr(key)]) for run, key in zip(runs, keys, strict=True)]
+    ordered = sorted(keys, key=lambda key: tuple(map(_sort_key, key)))
+    return _described(named, tuple(name_of[repr(key)] for key in ordered), varied, values)
+
+
+def differing_settings(runs: Sequence[RecordedRun]) -> dict[str, list[Any]]:
+    """Return the values per run of the settings in which the runs differ, by name.
+
+    Models with the same initial weights and data with the same contents are the same under any
+    name.
+    """
+    records = [run.record for run in runs]
+    columns: dict[str, list[Any]] = {PRECISION: [run.mode for run in runs]}
+    if _models_differ(runs):
+        columns[MODEL] = [record.model.name for record in records]
+    for name in records[0].arguments:
+        if name in NOT_COMPARED or not all(name in record.arguments for record in records):
+            continue
+        if name in SOURCES and _number([_contents(r, SOURCES[name]) for r in records]) == 1:
+            continue
+        if name in SOURCES or name not in RECORDED_ELSEWHERE:
+            columns[name] = [record.arguments[name] for record in records]
+    return {name: column for name, column in columns.items() if _number(column) > 1}
+
+
+def value_text(value: Any) -> str:
+    """Return a setting's value for readers; different values have different texts."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and float(f"{value:g}") == value:
+        return f"{value:g}"
+    return str(value)
+
+
+def _are_modes(runs: Sequence[RecordedRun]) -> bool:
+    """Return whether runs have several modes, with at most one run of each mode and seed."""
+    plain = [(run.mode, run.seed) for run in runs if not run.record.model.perturbed]
+    return len({mode for mode, _ in plain}) > 1 and len(set(plain)) == len(plain)
+
+
+def _is_of_arms(runs: Sequence[RecordedRun], values: Sequence[Any]) -> bool:
+    """Return whether all runs of an arm have the same value of a setting."""
+    return _number(zip([run.name for run in runs], values, strict=True)) == _number(
+        run.name for run in runs
+    )
+
+
+def _models_differ(runs: Sequence[RecordedRun]) -> bool:
+    models = [run.record.model for run in runs]
+    if _number([(model.architecture, model.parameters) for model in models]) > 1:
+        return True
+    hashes: dict[int, set[str]] = {}
+    for run, model in zip(runs, models, strict=True):
+        hashes.setdefault(run.seed, set()).add(model.initial_weights_sha256)
+    return any(len(each) > 1 for each in hashes.values())
+
+
+def _contents(record: RunRecord, split: str) -> str | None:
+    return record.data.fingerprints.get(split)
+
+
+def _number(values: Iterable[Any]) -> int:
+    """Return the number of different values."""
+    return len(set(map(repr, values)))
+
+
+def _check_differs(
+    name: str, runs: Sequence[RecordedRun], values: Mapping[str, Sequence[Any]]
+) -> None:
+    if name in values:
+        return
+    known = [*runs[0].record.arguments, PRECISION]
+    differing = f"The runs differ in {', '.join(values) or 'no setting'}."
+    if name in NOT_COMPARED:
+        raise InputError(f"--by {name}: this setting cannot distinguish arms. {differing}")
+    if name not in known:
+        raise InputError(
+            f"--by {inert(name)}: the runs have no such setting.{did_you_mean(name, known)} "
+            f"{differing}"
+        )
+    raise InputError(f"--by {name}: all runs have the same value. {differing}")
+
+
+def _arm_names(varied: Sequence[str], keys: Iterable[Sequence[Any]]) -> dict[str, str]:
+    """Return the names of arms by the text of their values, short if that is unambiguous."""
+    distinct = {repr(key): key for key in keys}
+    names = {text: _arm_name(varied, key, short=True) for text, key in distinct.items()}
+    if len(set(names.values())) == len(names):
+        return names
+    return {text: _arm_name(varied, key, short=False) for text, key in distinct.items()}
+
+
+def _arm_name(varied: Sequence[str], key: Sequence[Any], *, short: bool) -> str:
+    """Return a name such as "learning_rate=1e-05" or "bf16, num_train_epochs=5"."""
+    parts = []
+    for name, value in zip(varied, key, strict=True):
+        text = value_text(value)
+        if short and name in RECORDED_ELSEWHERE:
+            text = PurePath(text).name or text
+        parts.append(text if name == PRECISION else f"{name}={text}")
+    return ", ".join(parts)
+
+
+def _sort_key(value: Any) -> tuple[bool, float, str]:
+    """Return a key that sorts numbers by size, before all other values."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return not is_number, float(value) if is_number else 0.0, str(value)
+
+
+def _described(
+    runs: Sequence[RecordedRun],
+    names: Sequence[str],
+    varied: tuple[str, ...],
+    values: Mapping[str, Sequence[Any]],
+) -> Arms:
+    settings: dict[str, dict[str, str]] = {}
+    for index, run in enumerate(runs):
+        settings.setdefault(run.name, {name: value_text(values[name][index]) for name in varied})
+    ordered = tuple(dict.fromkeys(names))
+    return Arms(
+        runs=tuple(runs), names=ordered, first=runs[0].name, varied=varied, settings=settings
+    )

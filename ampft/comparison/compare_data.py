@@ -1,0 +1,87 @@
+"""`ampft.compare`: a comparison from Python, with settings as keyword arguments."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import time
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from datasets import DatasetDict
+
+from ampft.arguments import parse_compare_arguments
+from ampft.arguments.compare import CompareArguments
+from ampft.arguments.keywords import as_words, messages_for_python
+from ampft.comparison.execution.compare import compare as compare_runs
+from ampft.comparison.finished import FinishedComparison
+from ampft.errors import InputError
+from ampft.runs.caller_state import caller_state_kept
+from ampft.runs.finetune import data_settings
+from ampft.text.terminal import quiet_libraries
+
+DATA_FOLDER = ".data"  # beside the folder of the comparison
+
+
+def compare(
+    train: Any = None,
+    *,
+    validation: Any = None,
+    test: Any = None,
+    modes: str | Sequence[str] | None = None,
+    **settings: Any,
+) -> FinishedComparison:
+    """Compare precisions, as `recipes/compare_precision.py` does; print and return the result.
+
+    Each run is a separate process, started in turn. Data in memory are written beside the folder of
+    the comparison first. The same call continues a comparison that was interrupted.
+
+    Args:
+        train: Training data, as for `finetune`.
+        validation: Validation data of the same kind; None splits some off the training data.
+        test: Test data of the same kind; None splits some off the training data.
+        modes: Precisions, such as "fp32,bf16" or a list; None for those of fp32, bf16 and fp16 that
+            this machine supports.
+        **settings: Settings with the names of the flags of the comparison (`seeds`, `budget`,
+            `output_dir`, ...) and of the runs (`learning_rate`, ...).
+
+    Returns:
+        The finished comparison: `comparison`, `folder`.
+
+    Raises:
+        InputError: The data or a setting must be corrected, or too few runs finished.
+    """
+    with messages_for_python(), caller_state_kept():
+        data, named = data_settings(settings, train=train, validation=validation, test=test)
+        of_comparison = {f.name for f in fields(CompareArguments)}
+        own = {"modes": modes, **{k: v for k, v in settings.items() if k in of_comparison}}
+        if data is not None:
+            named = {"dataset_name": saved(data, own.get("output_dir"))}
+        runs = {**named, **{k: v for k, v in settings.items() if k not in of_comparison}}
+        command = parse_compare_arguments(
+            [*as_words(own), "--", *as_words(runs)], program="ampft.compare", trainer="ampft train"
+        )
+        try:
+            session = compare_runs(replace(command, started=time.time()))
+        except SystemExit as error:
+            if error.code == 1:
+                raise InputError("Some runs failed; the lines above name their logs.") from None
+            raise KeyboardInterrupt from None
+    return FinishedComparison(session.folder.path)
+
+
+def saved(data: DatasetDict, output_dir: str | Path | None) -> Path:
+    """Write data in memory to a folder that is named after their contents, and return it."""
+    quiet_libraries()
+    digest = hashlib.sha256()
+    for split, part in data.items():
+        content = io.BytesIO()
+        part.to_parquet(content)
+        digest.update(split.encode() + content.getvalue())
+    parent = Path("comparisons") if output_dir is None else Path(output_dir).parent
+    folder = parent / DATA_FOLDER / digest.hexdigest()[:12]
+    if not folder.exists():
+        data.save_to_disk(str(folder))
+    return folder

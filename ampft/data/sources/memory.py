@@ -1,0 +1,86 @@
+"""Data in memory: data frames, data sets of `datasets`, lists of pairs or of dictionaries."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+from datasets import Dataset, DatasetDict
+
+from ampft.errors import InputError
+
+ALLOWED = (
+    "Allowed are a path, a pandas.DataFrame, a datasets.Dataset or DatasetDict, and a list of"
+    " (text, label) pairs or of dictionaries."
+)
+
+
+def is_path(data: object) -> bool:
+    """Return whether data are a path, not in memory."""
+    return isinstance(data, str | os.PathLike)
+
+
+def splits_in_memory(splits: Mapping[str, Any]) -> DatasetDict:
+    """Return data in memory as a data set.
+
+    Args:
+        splits: Data by split. A `DatasetDict` as `train` holds all splits.
+
+    Raises:
+        InputError: Data have a type that is not supported, or cannot be converted.
+    """
+    train = splits.get("train")
+    if isinstance(train, DatasetDict):
+        if len(splits) > 1:
+            others = ", ".join(split for split in splits if split != "train")
+            raise InputError(f"train is a DatasetDict with all its splits, so remove {others}.")
+        return train
+    return DatasetDict({split: as_dataset(split, data) for split, data in splits.items()})
+
+
+def as_dataset(name: str, data: Any) -> Dataset:
+    """Return data in memory as a data set.
+
+    Args:
+        name: Name of the argument, for messages.
+        data: The data.
+    """
+    import pandas as pd
+
+    if isinstance(data, Dataset):
+        return data
+    try:
+        if isinstance(data, pd.DataFrame):
+            return Dataset.from_pandas(without_categories(data), preserve_index=False)
+        if isinstance(data, list | tuple):
+            return from_rows(name, data)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(
+            f"{name}: the data cannot be read as columns ({reason}). Every column needs values of"
+            " one type: convert mixed ones, for example to strings."
+        ) from error
+    raise InputError(f"{name}: received {type(data).__name__}. {ALLOWED}")
+
+
+def without_categories(frame: Any) -> Any:
+    """Return a data frame whose categorical columns hold their values."""
+    return frame.astype(dict.fromkeys(frame.select_dtypes("category").columns, object))
+
+
+def from_rows(name: str, rows: Any) -> Dataset:
+    """Return the data set of a list of (text, label) pairs or of dictionaries."""
+    if rows and all(isinstance(row, Mapping) for row in rows):
+        columns = dict.fromkeys(key for row in rows for key in row)
+        return Dataset.from_dict({key: [row.get(key) for row in rows] for key in columns})
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, list | tuple) or len(row) != 2:
+            raise InputError(
+                f"{name}: row {number} is not a (text, label) pair: {type(row).__name__}. {ALLOWED}"
+            )
+    if not rows:
+        raise InputError(f"{name}: the list is empty. {ALLOWED}")
+    texts, labels = zip(*rows, strict=True)
+    return Dataset.from_dict({"text": list(texts), "label": list(labels)})

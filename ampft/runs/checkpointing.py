@@ -1,0 +1,173 @@
+"""Decides when a run writes a checkpoint, and writes it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import broadcast, broadcast_object_list
+
+from ampft.files import link
+from ampft.runs.conditions import environment_of, settings_of, topology_of
+from ampft.runs.folder import RunFolder
+from ampft.runs.state import RunState
+from ampft.text.numbers import counted
+from ampft.training.checkpoints.content import Content, write_content
+from ampft.training.checkpoints.interval import parse_interval
+from ampft.training.checkpoints.manifest import BEST_NAME
+from ampft.training.checkpoints.store import CheckpointStore
+from ampft.training.checkpoints.tensors import copied_to_cpu
+from ampft.training.checkpoints.writer import BackgroundWriter
+
+
+class Checkpointing:
+    """Writes the checkpoints of a run. All processes call its methods together."""
+
+    def __init__(self, state: RunState, store: CheckpointStore | None) -> None:
+        """Start the clock of `--checkpointing_steps Nmin`.
+
+        Args:
+            state: State of the run.
+            store: Folder of the checkpoints, on the main process; None on the others.
+        """
+        args = state.prepared.args
+        self._state, self._store = state, store
+        self._interval = parse_interval(args.checkpointing_steps)
+        self._is_async = args.async_checkpoints
+        self._writer = BackgroundWriter()
+        self._last = time.monotonic()
+
+    def after_step(self) -> None:
+        """Write a checkpoint after an optimizer step, and its validation, if one is due.
+
+        Raises:
+            OSError: It, or the one before in the background, could not be written.
+        """
+        self._writer.check()
+        interval, cursor = self._interval, self._state.cursor
+        if interval.steps is not None and cursor.step % interval.steps == 0:
+            self.save(f"every {counted(interval.steps, 'step')}")
+        elif interval.every_epoch and cursor.step_in_epoch == 0:
+            self.save("every epoch")
+        elif interval.seconds is not None and self._is_time():
+            self.save(f"every {interval.seconds / 60:g} min")
+
+    def save(self, reason: str, *, wait: bool = False) -> None:
+        """Write a checkpoint.
+
+        Args:
+            reason: Reason for it, such as "every 500 steps".
+            wait: Whether to return only when it is durable, with `--async_checkpoints` too.
+
+        Call it between two steps. A checkpoint of the same step is not written again.
+
+        Raises:
+            OSError: It could not be written.
+        """
+        started = time.monotonic()
+        in_background = self._is_async and not wait
+        values = self._state.values()  # all processes contribute
+        error = self._write(reason, values, in_background=in_background)
+        if not in_background and self._state.prepared.accelerator.num_processes > 1:
+            broadcast_object_list(errors := [error])
+            error = errors[0]
+        if error is not None:  # on all processes, so that none waits for another
+            raise error
+        self._last = time.monotonic()
+        self._state.checkpoint_seconds += self._last - started
+        self._state.history.resume_clock()
+
+    def wait(self) -> None:
+        """Wait until the last checkpoint is durable.
+
+        Raises:
+            OSError: It could not be written.
+        """
+        self._writer.wait()
+
+    def close(self) -> None:
+        """Wait for the last checkpoint, and suppress its error."""
+        self._writer.close()
+
+    def _write(self, reason: str, values: dict[str, Any], *, in_background: bool) -> OSError | None:
+        """Write on the main process; return the error if it fails."""
+        if self._store is None:
+            return None
+        try:
+            self._writer.wait()
+            temporary = self._store.begin(self._state.history.steps)
+            if temporary is None:
+                return None
+            best = self._state.validations.best
+            if best.file is not None:
+                # Now, because a validation may replace the file while the rest is written.
+                link(best.path, temporary / BEST_NAME)
+            content = self._content(reason, values, copies=in_background)
+            job = partial(_finish, self._store, temporary, content)
+            if in_background:
+                self._writer.start(job)
+            else:
+                job()
+        except OSError as error:
+            return error
+        return None
+
+    def _content(self, reason: str, values: dict[str, Any], *, copies: bool) -> Content:
+        state = self._state
+        model, optimizer = state.model_tensors(), state.optimizer_tensors()
+        if copies:
+            model, optimizer = copied_to_cpu(model), copied_to_cpu(optimizer)
+        prepared, history = state.prepared, state.history
+        assert history.path is not None, "the main process writes the history"
+        return Content(
+            cursor=state.cursor,
+            reason=reason,
+            model=model,
+            optimizer=optimizer,
+            state=values,
+            best=state.validations.best.file,
+            settings=settings_of(prepared),
+            topology=topology_of(prepared, state.retries.step_batches),
+            environment=environment_of(prepared),
+            history=(history.path, history.position()),
+        )
+
+    def _is_time(self) -> bool:
+        """Return whether the interval has passed, by the clock of the main process."""
+        assert self._interval.seconds is not None
+        due = time.monotonic() - self._last >= self._interval.seconds
+        accelerator = self._state.prepared.accelerator
+        if accelerator.num_processes == 1:
+            return due
+        return bool(broadcast(torch.tensor([int(due)], device=accelerator.device)).item())
+
+
+@contextlib.contextmanager
+def checkpointing(state: RunState, folder: RunFolder | None) -> Iterator[Checkpointing]:
+    """Yield what writes the checkpoints of a run; at the end, wait for the last one.
+
+    Args:
+        state: State of the run.
+        folder: Output folder, on the main process; None on the others.
+    """
+    limit = state.prepared.args.checkpoint_total_limit
+    store = None if folder is None else CheckpointStore(folder.path, limit)
+    checkpoints = Checkpointing(state, store)
+    try:
+        yield checkpoints
+    finally:
+        checkpoints.close()
+
+
+def _finish(store: CheckpointStore, temporary: Path, content: Content) -> None:
+    try:
+        write_content(temporary, content)
+        store.publish(temporary)
+    except BaseException:
+        store.discard(temporary)
+        raise

@@ -1,0 +1,106 @@
+"""`ampft.finetune`: a run from Python, with settings as keyword arguments."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from datasets import DatasetDict
+
+from ampft.arguments import parse_classify_arguments
+from ampft.arguments.classify import BUILT_IN_DEFAULTS
+from ampft.arguments.keywords import as_words, messages_for_python
+from ampft.data.sources.memory import is_path, splits_in_memory
+from ampft.errors import InputError
+from ampft.runs.caller_state import caller_state_kept
+from ampft.runs.finished import FinishedRun
+from ampft.runs.train import train as train_run
+
+
+def finetune(
+    train: Any = None,
+    *,
+    validation: Any = None,
+    test: Any = None,
+    precision: str | None = None,
+    **settings: Any,
+) -> FinishedRun:
+    """Fine-tune a classifier, as `recipes/classify.py` does; print and return the result.
+
+    The process stays as it was: random generators, CPU threads, signal handlers and Accelerate's
+    state are restored, so that several runs in several precisions fit into one notebook.
+
+    Args:
+        train: Training data: a path, a `pandas.DataFrame`, a `datasets.Dataset` or `DatasetDict`,
+            or a list of (text, label) pairs or of dictionaries. None reads the data that a setting
+            such as `dataset_name` names.
+        validation: Validation data of the same kind; None splits some off the training data.
+        test: Test data of the same kind; None splits some off the training data.
+        precision: Precision, such as "bf16"; None for fp32.
+        **settings: Settings with the names of the recipe's flags, such as `learning_rate=1e-4`;
+            `ampft train --help` lists them.
+
+    Returns:
+        The finished run: `report`, `predictions`, `predict(texts)`, `model`, `folder`.
+
+    Raises:
+        InputError: The data or a setting must be corrected. Nothing has been written.
+        TrainingStopped: The training diverged; its folder is kept.
+    """
+    with messages_for_python():
+        if int(os.environ.get("WORLD_SIZE") or 1) > 1:
+            raise InputError(
+                "ampft.finetune trains in one process, and this one was started with others. Use"
+                " `accelerate launch -m ampft train` for several."
+            )
+        data, named = data_settings(settings, train=train, validation=validation, test=test)
+        words = as_words({**named, **settings, **precision_setting(precision, settings)})
+        with caller_state_kept(["ampft.finetune", *words]):
+            args = parse_classify_arguments(
+                words, program="ampft.finetune", in_memory=data is not None
+            )
+            run = train_run(args, data)
+    assert run.folder is not None, "the only process is the main process"
+    return FinishedRun(run.folder.path)
+
+
+def precision_setting(precision: str | None, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the precision as the setting that the recipe has for it."""
+    if precision is None:
+        return {}
+    if "mixed_precision" in settings:
+        raise InputError("precision and mixed_precision are the same setting. Remove one of them.")
+    return {"mixed_precision": precision}
+
+
+def data_settings(
+    settings: dict[str, Any], **splits: Any
+) -> tuple[DatasetDict | None, dict[str, Any]]:
+    """Return data in memory, or the settings that name the data.
+
+    Args:
+        settings: Settings of the user.
+        splits: Data of the user by split: paths or data in memory; None for none.
+
+    Raises:
+        InputError: Paths are mixed with data in memory, or a source is named twice.
+    """
+    given = {split: data for split, data in splits.items() if data is not None}
+    if not given:
+        return None, {}
+    for name in ("dataset_name", *(f"{split}_file" for split in splits)):
+        if settings.get(name) is not None:
+            raise InputError(f"{next(iter(given))} and {name} both name data. Remove one of them.")
+    paths = {split for split, data in given.items() if is_path(data)}
+    if paths == given.keys():
+        if len(given) == 1 and given.get("train") in BUILT_IN_DEFAULTS:
+            return None, {"dataset_name": given["train"]}
+        return None, {f"{split}_file": os.fspath(path) for split, path in given.items()}
+    if paths:
+        raise InputError(
+            f"{', '.join(sorted(paths))}: a path beside data in memory. Pass paths for all splits,"
+            " or read the files first, for example with pandas.read_csv."
+        )
+    if "train" not in given:
+        raise InputError(f"train is missing: received only {', '.join(given)}.")
+    return splits_in_memory(given), {}

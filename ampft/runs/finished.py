@@ -1,0 +1,111 @@
+"""A finished run, read from its folder: its report, its predictions and its model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
+
+from ampft.arguments.keywords import messages_for_python
+from ampft.errors import InputError
+from ampft.precision.modes import BASELINE
+from ampft.runs.manifest import check_files
+from ampft.runs.record import RunRecord, read_record
+from ampft.runs.show import format_run, heading, read_report
+from ampft.tasks.outcome import Report
+from ampft.text.tables import html_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PREDICTIONS_NAME = "predictions.parquet"
+
+
+class FinishedRun:
+    """A finished run; `ampft.finetune` returns one, and `FinishedRun(folder)` opens an earlier one.
+
+    Attributes:
+        folder: Output folder of the run.
+        record: Everything about the run, as in run.json.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        """Open a run.
+
+        Args:
+            folder: Output folder of a run that finished.
+
+        Raises:
+            InputError: The folder does not hold a run that finished.
+        """
+        self.folder = Path(folder)
+        with messages_for_python():
+            self.record: RunRecord = read_record(self.folder)
+        if self.record.status != "finished":
+            raise InputError(f"{self.folder}: the run is {self.record.status}, not finished.")
+
+    @cached_property
+    def report(self) -> Report:
+        """The report of the final split, with its metrics."""
+        report = read_report(self.folder, self.record)
+        if report is None:
+            raise InputError(f"{self.folder}: the folder has no report.json.")
+        return report
+
+    @cached_property
+    def predictions(self) -> pd.DataFrame:
+        """The predictions of the final split, one row per example."""
+        import pandas as pd
+
+        check_files(self.folder, self.record.files, [PREDICTIONS_NAME])
+        return pd.read_parquet(self.folder / PREDICTIONS_NAME)
+
+    @cached_property
+    def model(self) -> Any:
+        """The model of transformers, in float32 on the CPU."""
+        import transformers
+
+        from ampft.models.pretrained import load_saved
+        from ampft.tasks import TASKS
+
+        auto_class = getattr(transformers, TASKS[self.record.task].model_class)
+        return load_saved(auto_class, str(self.folder))
+
+    def predict(
+        self,
+        texts: str | Sequence[str] | Sequence[tuple[str, str]],
+        *,
+        precision: str = BASELINE,
+        batch_size: int = 64,
+    ) -> pd.DataFrame:
+        """Predict texts.
+
+        Args:
+            texts: One text, a list of texts, or a list of pairs if the model was trained on pairs.
+            precision: Precision of the computation.
+            batch_size: Texts per forward pass.
+
+        Returns:
+            One row per text, with `prediction` and `confidence`.
+
+        Raises:
+            InputError: The texts are not those that the model needs, or the precision is not
+                available.
+        """
+        from ampft.runs.predict import predict_texts
+
+        return predict_texts(self.folder, texts, mixed_precision=precision, batch_size=batch_size)
+
+    def __repr__(self) -> str:
+        return f"FinishedRun({str(self.folder)!r})\n{format_run(self.folder)}"
+
+    def _repr_html_(self) -> str:
+        """Return heading and report as HTML, in which nothing from the data is active."""
+        parts = [Markup("<pre>{}</pre>").format(heading(self.record))]
+        for table in self.report.tables():
+            parts += [html_table(table), Markup("<p>{}</p>").format(table.note)]
+        parts += [Markup("<p>warning: {}</p>").format(w) for w in self.record.warnings.values()]
+        return str(Markup("\n").join(parts))

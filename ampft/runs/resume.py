@@ -1,0 +1,141 @@
+"""Continues a run from its checkpoint: refuses what differs, and restores the rest."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from ampft.errors import InputError
+from ampft.files import atomic_path, write_file
+from ampft.runs.compatibility import differences, refuse_differences
+from ampft.runs.conditions import MICRO_BATCHES, environment_of, settings_of, topology_of
+from ampft.runs.folder import RunFolder
+from ampft.runs.manifest import HISTORY_NAME
+from ampft.runs.prepare import Prepared
+from ampft.runs.record import ResumePart, RunRecord, read_record
+from ampft.runs.resume_point import ResumePoint, run_folder
+from ampft.runs.state import RunState
+from ampft.text.numbers import counted
+from ampft.text.terminal import labelled
+from ampft.training.checkpoints.manifest import STATE_NAME, verified_history
+from ampft.training.checkpoints.store import CheckpointStore
+
+_OWN_SETTINGS = (
+    "Use the settings of the checkpoint, or train with the new ones in another --output_dir."
+)
+
+
+def as_checkpointed(prepared: Prepared) -> Prepared:
+    """Return the components with the checkpoint's micro-batches, if they may be chosen.
+
+    Raises:
+        InputError: Settings, data, model, precision or schedule differ from the checkpoint's, or
+            the topology does and `--allow_topology_change` is not set.
+    """
+    manifest = _point(prepared).manifest
+    assert manifest is not None
+    if prepared.args.auto_micro_batch:
+        number = manifest.topology[MICRO_BATCHES]
+        prepared = replace(
+            prepared, step_batches=replace(prepared.step_batches, micro_batches=number)
+        )
+    where = str(_point(prepared).checkpoint)
+    refuse_differences(where, differences(manifest.settings, settings_of(prepared)), _OWN_SETTINGS)
+    if not prepared.args.allow_topology_change:
+        refuse_differences(
+            where,
+            _topology_changes(prepared),
+            "The same examples would be used in the same order, but not the same rounding. Start "
+            "it as before, or pass --allow_topology_change, which is recorded.",
+        )
+    return prepared
+
+
+def restore(state: RunState, record: RunRecord) -> RunRecord:
+    """Restore the state of a run from its checkpoint; return its record with the continuation.
+
+    Args:
+        state: State before the first step.
+        record: Record before the first step.
+    """
+    point = _point(state.prepared)
+    checkpoint, manifest = point.checkpoint, point.manifest
+    assert checkpoint is not None
+    assert manifest is not None
+    history = verified_history(run_folder(checkpoint) / HISTORY_NAME, manifest.history)
+    values: dict[str, Any] = json.loads((checkpoint / STATE_NAME).read_text(encoding="utf-8"))
+    state.restore(checkpoint, manifest, values, history)
+    part = ResumePart(
+        checkpoint=checkpoint.name,
+        step=manifest.cursor.step,
+        epoch=manifest.cursor.epoch + 1,
+        resumed=datetime.now(UTC).isoformat(timespec="seconds"),
+        topology=_topology_changes(state.prepared),
+        environment=differences(manifest.environment, environment_of(state.prepared)),
+    )
+    state.resumes[:] = [*_recorded_resumes(point, state.resumes), part]
+    return replace(record, started=state.started, resumes=tuple(state.resumes))
+
+
+def continue_folder(folder: RunFolder, state: RunState) -> None:
+    """Cut the output folder back to the checkpoint: later checkpoints, and the history.
+
+    The record must already say that the run continues.
+    """
+    point = _point(state.prepared)
+    assert point.checkpoint is not None
+    assert point.manifest is not None
+    store = CheckpointStore(folder.path)
+    store.remove_incomplete()
+    store.remove_after(point.manifest.cursor.step)
+    beginning = verified_history(
+        run_folder(point.checkpoint) / HISTORY_NAME, point.manifest.history
+    )
+    with atomic_path(folder / HISTORY_NAME) as temporary:
+        write_file(temporary, [beginning])
+
+
+def start_line(prepared: Prepared) -> str:
+    """Return the line about where a run with `--resume_from_checkpoint` begins."""
+    point = _point(prepared)
+    if point.manifest is None:
+        return labelled(
+            "resume", f"{point.output_dir} has no checkpoint yet, so the training starts at step 1"
+        )
+    cursor = point.manifest.cursor
+    changes = _topology_changes(prepared) | differences(
+        point.manifest.environment, environment_of(prepared)
+    )
+    notes = [
+        f"{name}: {before} in the checkpoint, {now} now" for name, (before, now) in changes.items()
+    ]
+    return labelled(
+        "resume",
+        f"{point.checkpoint}: {counted(cursor.step, 'step')} done; continues in epoch "
+        f"{cursor.epoch + 1} at its step {cursor.step_in_epoch + 1}",
+        *notes,
+    )
+
+
+def _point(prepared: Prepared) -> ResumePoint:
+    assert prepared.resume_point is not None, "only for runs with --resume_from_checkpoint"
+    return prepared.resume_point
+
+
+def _topology_changes(prepared: Prepared) -> dict[str, tuple[Any, Any]]:
+    manifest = _point(prepared).manifest
+    assert manifest is not None
+    return differences(manifest.topology, topology_of(prepared, prepared.step_batches))
+
+
+def _recorded_resumes(point: ResumePoint, saved: list[ResumePart]) -> list[ResumePart]:
+    """Return earlier continuations, including those that ended before their first checkpoint."""
+    if not point.is_inside:
+        return saved
+    try:
+        recorded = read_record(point.output_dir).resumes
+    except InputError:
+        return saved
+    return max(saved, list(recorded), key=len)

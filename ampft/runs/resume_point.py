@@ -1,0 +1,158 @@
+"""Finds and verifies the checkpoint that a run continues from, before anything is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ampft.arguments import ClassifyArguments
+from ampft.errors import AlreadyFinished, InputError
+from ampft.runs.compatibility import argument_settings, differences, refuse_differences
+from ampft.runs.folder import on_main_process
+from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, earlier_record
+from ampft.training.checkpoints.manifest import (
+    MANIFEST_NAME,
+    DamagedCheckpoint,
+    Manifest,
+    verified_history,
+    verify,
+)
+from ampft.training.checkpoints.store import CheckpointStore
+
+LATEST = "latest"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumePoint:
+    """Where a run with `--resume_from_checkpoint` begins.
+
+    Attributes:
+        output_dir: Output folder of the run.
+        checkpoint: Folder of the verified checkpoint; None begins at the first step.
+        manifest: Its manifest.
+        is_finished: Whether the run in the output folder has finished.
+        replaces_run: Whether the output folder holds a run that ended before its first checkpoint.
+    """
+
+    output_dir: Path
+    checkpoint: Path | None = None
+    manifest: Manifest | None = None
+    is_finished: bool = False
+    replaces_run: bool = False
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the checkpoint belongs to the run in the output folder."""
+        return (
+            self.checkpoint is not None
+            and run_folder(self.checkpoint).resolve() == self.output_dir.resolve()
+        )
+
+
+def run_folder(checkpoint: Path) -> Path:
+    """Return the output folder of the run that wrote a checkpoint."""
+    return checkpoint.absolute().parents[1]
+
+
+def find_resume_point(args: ClassifyArguments, mode: str) -> ResumePoint | None:
+    """Return where a run begins; None without `--resume_from_checkpoint`.
+
+    Args:
+        args: Settings of the run.
+        mode: Precision of the run.
+
+    Raises:
+        AlreadyFinished: The run in the output folder has finished.
+        InputError: The checkpoint does not exist, or is damaged.
+    """
+    if args.resume_from_checkpoint is None:
+        return None
+    point = on_main_process(lambda: _find(args, mode))
+    if point.is_finished:
+        raise AlreadyFinished(
+            f"{point.output_dir}: this run has finished, so nothing is trained. To see its report: "
+            f"ampft report {point.output_dir}"
+        )
+    return point
+
+
+def _find(args: ClassifyArguments, mode: str) -> ResumePoint:
+    assert args.resume_from_checkpoint is not None
+    assert args.output_dir is not None, "checked with the other arguments"
+    output_dir = Path(args.output_dir)
+    record = earlier_record(output_dir) if output_dir.is_dir() else None
+    if record is not None and record["status"] == "finished":
+        _check_same_run(output_dir, record, args, mode)
+        return ResumePoint(output_dir=output_dir, is_finished=True)
+    if args.resume_from_checkpoint == LATEST:
+        found = CheckpointStore(output_dir).complete()
+        if not found:
+            return ResumePoint(output_dir=output_dir, replaces_run=record is not None)
+        checkpoint = found[-1]
+    else:
+        checkpoint = Path(args.resume_from_checkpoint)
+        if not checkpoint.is_dir():
+            raise InputError(
+                f"--resume_from_checkpoint {checkpoint}: this folder does not exist. Name the "
+                f"folder of a checkpoint, such as {output_dir}/checkpoints/step-100, or {LATEST}."
+            )
+        if not (checkpoint / MANIFEST_NAME).exists() and CheckpointStore(checkpoint).complete():
+            raise InputError(
+                f"--resume_from_checkpoint {checkpoint}: this is the folder of a run. Name one of "
+                f"its checkpoints, or pass --output_dir {checkpoint} --resume_from_checkpoint "
+                f"{LATEST}."
+            )
+    return ResumePoint(output_dir=output_dir, checkpoint=checkpoint, manifest=_verified(checkpoint))
+
+
+def _check_same_run(
+    folder: Path, record: Mapping[str, Any], args: ClassifyArguments, mode: str
+) -> None:
+    """Check that the finished run in a folder is the one that the settings describe."""
+    before = {
+        "precision": str(record["precision"]["requested"]),
+        **argument_settings(record["arguments"]),
+    }
+    now = {"precision": mode, **argument_settings(asdict(args))}
+    shared = {name: value for name, value in before.items() if name in now}
+    refuse_differences(
+        f"{folder / RECORD_NAME}",
+        differences(shared, {name: now[name] for name in shared}),
+        "Name another --output_dir.",
+    )
+
+
+def _verified(checkpoint: Path) -> Manifest:
+    try:
+        manifest = verify(checkpoint)
+        verified_history(run_folder(checkpoint) / HISTORY_NAME, manifest.history)
+    except DamagedCheckpoint as error:
+        raise InputError(f"--resume_from_checkpoint: {error} {_advice(checkpoint)}") from error
+    return manifest
+
+
+def _advice(damaged: Path) -> str:
+    """Return what to do about a damaged checkpoint: the older ones that can be used."""
+    usable = [
+        folder
+        for folder in CheckpointStore(run_folder(damaged)).complete()
+        if folder.name != damaged.name and _is_usable(folder)
+    ]
+    if not usable:
+        return "No other checkpoint of the run can be used. Restore it from a copy, or start anew."
+    listed = ", ".join(folder.name for folder in reversed(usable))
+    return (
+        f"Nothing was changed. These checkpoints of the run are intact: {listed}. To continue from "
+        f"one of them: --resume_from_checkpoint {usable[-1]}"
+    )
+
+
+def _is_usable(checkpoint: Path) -> bool:
+    try:
+        manifest = verify(checkpoint)
+        verified_history(run_folder(checkpoint) / HISTORY_NAME, manifest.history)
+    except DamagedCheckpoint:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Checkpoints: complete or invisible, verified before use, and restored bit for bit."""

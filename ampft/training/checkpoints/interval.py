@@ -1,0 +1,45 @@
+"""How often a training writes a checkpoint, as `--checkpointing_steps` spells it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ampft.errors import InputError
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Interval between checkpoints; at most one of the three is set.
+
+    Attributes:
+        steps: Number of optimizer steps.
+        seconds: Time in seconds.
+        every_epoch: Whether a checkpoint is written after every epoch and its validation.
+    """
+
+    steps: int | None = None
+    seconds: float | None = None
+    every_epoch: bool = False
+
+
+def parse_interval(text: str | None) -> Interval:
+    """Return the interval that `--checkpointing_steps` spells; None means never.
+
+    Raises:
+        InputError: The text is neither a positive number of steps, nor `epoch`, nor minutes.
+    """
+    if text is None:
+        return Interval()
+    word = text.strip().lower()
+    if word == "epoch":
+        return Interval(every_epoch=True)
+    if re.fullmatch(r"\d{1,9}", word) and int(word) > 0:
+        return Interval(steps=int(word))
+    minutes = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?) ?min", word)
+    if minutes and float(minutes[1]) > 0:
+        return Interval(seconds=60 * float(minutes[1]))
+    raise InputError(
+        f"--checkpointing_steps: received {text!r}. Use a number of optimizer steps such as 500, "
+        "the word epoch, or minutes such as 10min."
+    )

@@ -1,0 +1,47 @@
+"""`ampft.compare` before its first run: data in memory, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+from datasets import Dataset, DatasetDict, load_from_disk
+from running import rows
+
+import ampft
+from ampft.comparison.compare_data import saved
+
+TABLE = rows(30, 0)
+
+
+def data(seed: int = 0) -> DatasetDict:
+    texts, labels = zip(*rows(30, seed), strict=True)
+    return DatasetDict({"train": Dataset.from_dict({"text": texts, "label": labels})})
+
+
+def test_data_in_memory_are_saved_under_their_contents(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = saved(data(), None)
+    assert saved(data(), None) == folder
+    assert load_from_disk(str(folder))["train"]["text"][0] == TABLE[0][0]
+    other = saved(data(1), None)
+    assert other != folder
+    assert {path.name for path in tmp_path.glob("comparisons/.data/*")} == {
+        folder.name, other.name,
+    }  # fmt: skip
+    assert saved(data(), tmp_path / "mine" / "cmp").parent == tmp_path / "mine" / ".data"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({"seeds": 2}, r"^seeds: received '2'; it must be at least 3"),
+        ({"modes": ["fp32", "fp17"]}, r"^modes: received 'fp32,fp17'"),
+        ({"epochs": 2}, r"^unknown flag epochs\. Use num_train_epochs\."),
+        ({"budget": "soon"}, r"^budget: received 'soon'"),
+        ({"mixed_precision": "bf16"}, r"^mixed_precision bf16 after ` -- `: name the precisions"),
+    ],
+)
+def test_refused(arguments, match, tmp_path, monkeypatch, fresh_accelerate):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ampft.InputError, match=match):
+        ampft.compare("train.csv", **arguments)
+    assert list(tmp_path.iterdir()) == []

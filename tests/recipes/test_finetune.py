@@ -1,0 +1,204 @@
+"""`ampft.finetune` and its result: data in memory, several runs in one process."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import warnings
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import transformers
+from accelerate import Accelerator
+from datasets import Dataset, DatasetDict
+from running import rows, text_settings
+
+import ampft
+from ampft.precision.emulation.mode import inside_emulation
+from ampft.runs import history
+
+LABELS = {"fruit", "metal", "river"}
+HOSTILE = "<script>alert(1)</script>"
+
+
+@pytest.fixture
+def settings(tiny_model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    return {"model_name_or_path": str(tiny_model), "max_train_steps": 3, "use_cpu": True}
+
+
+def frame(count: int = 90, seed: int = 0) -> pd.DataFrame:
+    return pd.DataFrame(rows(count, seed), columns=["text", "label"])
+
+
+def test_a_data_frame_gives_report_and_predictions(settings, tmp_path):
+    longer = {"max_train_steps": 60, "learning_rate": 8e-3, "warmup_ratio": 0.2}
+    run = ampft.finetune(frame(240), precision="bf16", **settings | longer)
+    assert run.record.precision.resolved["mode"] == "bf16"
+    assert run.record.data.name == "data in memory"
+    assert run.record.command[0] == "ampft.finetune"
+    assert "--mixed_precision=bf16" in run.record.command
+    assert run.folder.parent.name == "runs"
+    assert run.report.metrics()["accuracy"] > 0.8
+    assert len(run.predictions) == run.report.examples == 48
+    predicted = run.predict(["old iron and tin", "the nile is a river nile"])
+    assert list(predicted.prediction) == ["metal", "river"]
+    assert predicted.confidence.between(0.4, 1).all()
+    assert run.predict("iron iron").prediction[0] == "metal"
+    assert type(run.model).__name__ == "BertForSequenceClassification"
+    assert ampft.FinishedRun(run.folder).report == run.report
+
+
+def test_it_is_the_recipe(settings, files, tiny_model, tmp_path):
+    """Same data, same settings: the metrics and the examples of each step are the same."""
+    from running import CLASSIFY, call_here, succeeded
+
+    words = text_settings(files, tiny_model, tmp_path / "recipe")
+    succeeded(call_here(CLASSIFY, *words, "--max_train_steps", "3"))
+    expected = json.loads((tmp_path / "recipe/run.json").read_text())
+    tables = {name: pd.read_csv(files / f"{name}.csv") for name in ("train", "validation", "test")}
+    given = {k: v for k, v in expected["arguments"].items() if not k.endswith("_file")}
+    given = {k: v for k, v in given.items() if v != getattr(ampft.ClassifyArguments, k)}
+    run = ampft.finetune(**tables, **given | {"output_dir": tmp_path / "mine"})
+    assert run.record.metrics == expected["metrics"]
+    assert run.record.example_ids_sha256 == expected["example_ids_sha256"]
+    assert run.record.data.fingerprints == expected["data"]["fingerprints"]
+    other = {"output_dir", "train_file", "validation_file", "test_file"}
+    assert {k: v for k, v in run.record.arguments.items() if k not in other} == {
+        k: v for k, v in expected["arguments"].items() if k not in other
+    }
+
+
+def state() -> tuple:
+    return (
+        random.getstate(),
+        np.random.get_state()[1].tolist(),  # noqa: NPY002
+        torch.get_rng_state().tolist(),
+        torch.get_num_threads(),
+        [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)],
+        inside_emulation(),
+        torch.backends.mkldnn.matmul.fp32_precision,
+        dict(os.environ),
+        list(warnings.filters),
+        transformers.logging.get_verbosity(),
+        list(sys.argv),
+    )
+
+
+def test_several_precisions_in_one_process_leave_no_trace(settings, request):
+    request.addfinalizer(partial(torch.set_num_threads, torch.get_num_threads()))
+    torch.set_num_threads(2)
+    before = state()
+    data = Dataset.from_pandas(frame(), preserve_index=False)
+    for precision in ("fp16", "bf16", "fp32"):
+        run = ampft.finetune(data, precision=precision, cpu_threads=1, **settings)
+        assert run.record.precision.executed is not None
+        assert run.record.precision.resolved["mode"] == precision
+        assert run.record.topology.cpu_threads == 1
+    after = state()
+    assert after == before
+    # The caller's own Accelerator, and its state, live on.
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=3)
+    ampft.finetune(data, precision="bf16", cpu_threads=1, **settings)
+    assert accelerator.mixed_precision == "no"
+    assert accelerator.gradient_accumulation_steps == 3
+
+
+def test_the_callers_seed_does_not_matter(settings):
+    runs = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        runs.append(ampft.finetune(frame(), **settings))
+    assert runs[0].record.metrics == runs[1].record.metrics
+
+
+@pytest.mark.parametrize("kind", ["pairs", "dictionaries", "splits", "categories"])
+def test_other_data_in_memory(kind, settings):
+    table = frame(60)
+    data = {
+        "pairs": list(zip(table.text, table.label, strict=True)),
+        "dictionaries": table.to_dict("records"),
+        "splits": DatasetDict(
+            {name: Dataset.from_pandas(frame(60, n), preserve_index=False)
+             for n, name in enumerate(("train", "test"))}
+        ),
+        "categories": table.astype({"label": "category"}),
+    }[kind]  # fmt: skip
+    run = ampft.finetune(data, **settings | {"max_train_steps": 1})
+    assert set(run.record.label_names) == LABELS
+
+
+def test_the_html_is_inert(settings):
+    table = frame(60)
+    table["label"] = table.label.replace("metal", HOSTILE)
+    run = ampft.finetune(table, **settings)
+    html = run._repr_html_()
+    assert "<script" not in html
+    assert "&lt;script&gt;" in html
+    assert "<td" in html
+    assert HOSTILE in repr(run)
+
+
+def test_in_a_thread(settings):
+    """Only the main thread may set signal handlers."""
+    done = []
+    thread = threading.Thread(target=lambda: done.append(ampft.finetune(frame(60), **settings)))
+    thread.start()
+    thread.join()
+    assert done[0].record.status == "finished"
+
+
+def test_a_line_in_logs(settings, capsys, monkeypatch):
+    ampft.finetune(frame(60), **settings)
+    assert "step 2 of 3" not in capsys.readouterr().out
+    monkeypatch.setattr(history, "SECONDS_BETWEEN_LINES", 0.0)
+    ampft.finetune(frame(60), **settings)
+    (line,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith("step 2 of 3")]
+    assert "loss " in line
+    assert line.endswith(" s left")
+
+
+PAIRS = [("a", "x"), ("b", "y")] * 8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({"train": 7}, r"^train: received int\. Allowed are a path, a pandas\.DataFrame"),
+        ({"train": []}, r"^train: the list is empty"),
+        ({"train": ["a"]}, r"^train: row 1 is not a \(text, label\) pair: str"),
+        ({"train": PAIRS, "test": "t.csv"}, r"^test: a path beside data in memory"),
+        ({"train": PAIRS, "dataset_name": "stdlib"}, r"^train and dataset_name both name data"),
+        ({"test": PAIRS}, r"^train is missing"),
+        ({"train": "no.csv"}, r"^train_file: the file no\.csv does not exist"),
+        ({"train": PAIRS, "learning_rat": 1}, r"^unknown flag learning_rat\. Did you mean"),
+        ({"train": PAIRS, "learning_rate": "x"}, r"argument learning_rate: invalid number value"),
+        ({"train": PAIRS, "precision": "fp15"}, r"mixed_precision: invalid choice: 'fp15'"),
+        ({"train": PAIRS, "precision": "bf16", "mixed_precision": "bf16"}, r"same setting"),
+        ({"train": [("a", None), ("b", "y")]}, r"^data in memory, split train, row 1: no label"),
+        (
+            {"train": PAIRS, "early_stopping_patience": 1, "load_best_model_at_end": False},
+            r"^early_stopping_patience and load_best_model_at_end=False: early",
+        ),
+    ],
+)
+def test_refused_with_one_exception(arguments, match, settings, tmp_path):
+    with pytest.raises(ampft.InputError, match=match) as error:
+        ampft.finetune(**arguments | {"use_cpu": True})
+    assert error.value.__suppress_context__
+    assert "--l" not in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_launcher_is_refused(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ampft.InputError, match="`accelerate launch -m ampft train` for several"):
+        ampft.finetune(PAIRS)
