@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from ampft.arguments.compare import PLACEBO
 from ampft.comparison.analysis.compare import check_margin
 from ampft.comparison.analysis.conditions import environment, title
 from ampft.comparison.analysis.loading import READ_FILES, RecordedRun, find_runs
@@ -28,7 +29,6 @@ from ampft.comparison.analysis.run_predictions import (
     reduced,
 )
 from ampft.comparison.analysis.stamps import screening_stamp
-from ampft.comparison.arms import PLACEBO
 from ampft.comparison.findings import INFERENCE, Comparison, is_reliable_speed
 from ampft.comparison.inference.cost import BatchTiming, Inference
 from ampft.comparison.inference.predictors import (
