@@ -63,14 +63,15 @@ def lines_as_table(columns: Sequence[str]) -> Table:
     rows: list[Row] = []
     for number, line in enumerate(sys.stdin, start=1):
         text = line.rstrip("\r\n")
+        if not text.strip():
+            continue
         row = text.split("\t") if len(columns) > 1 else [text]
         if len(row) != len(columns):
             raise InputError(
                 f"standard input, line {number}: {len(row)} texts, but the model was trained on"
                 f" {len(columns)} ({', '.join(columns)}). Separate them by a tab."
             )
-        if text.strip():
-            rows.append((number, row))
+        rows.append((number, row))
     return table_of_lists(columns, rows, "line", "standard input")
 
 
