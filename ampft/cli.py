@@ -315,7 +315,7 @@ def _refuse_unfinished(folder: Path) -> None:
 
     plan = read_plan(folder)
     assert plan is not None, "its file exists"
-    runs, missing = plan.runs(), incomplete_runs(plan, folder)
+    runs, missing = plan.all_runs(), incomplete_runs(plan, folder)
     complete = [run_folder(folder, run) for run in runs if run not in missing]
     show = f" To see one of them: ampft report {complete[0]}" if complete else ""
     raise InputError(
