@@ -1,4 +1,4 @@
-"""The command `ampft`: `train`, `predict`, `report`, `compare`, `yardstick`, `env`."""
+"""The command `ampft`: `train`, `predict`, `report`, `audit`, `compare`, `yardstick`, `env`."""
 
 from __future__ import annotations
 
@@ -37,6 +37,11 @@ def _run(argv: Sequence[str]) -> None:
 
         yardstick(argv[1:])
         return
+    if argv[:1] == ["audit"]:
+        from ampft.runs.audit.command import main as audit
+
+        audit(argv[1:])
+        return
     if argv[:1] == ["train"]:
         _train(argv[1:])
         return
@@ -44,7 +49,14 @@ def _run(argv: Sequence[str]) -> None:
         _run_comparison(argv[1:])
         return
     args = _parser().parse_args(argv)
-    {"env": _env, "predict": _predict, "report": _report, "compare": _compare}[args.command](args)
+    commands = {
+        "env": _env,
+        "predict": _predict,
+        "report": _report,
+        "compare": _compare,
+        "checkpoint": _checkpoint,
+    }
+    commands[args.command](args)
 
 
 def _parser() -> ArgumentParser:
@@ -95,9 +107,20 @@ def _parser() -> ArgumentParser:
     commands.add_parser(
         "yardstick", help="measure the gradient error of each precision relative to batch noise"
     )
+    commands.add_parser(
+        "audit", help="repeat a run from its record, and confirm or refute what it states"
+    )
     report = commands.add_parser("report", help="print the report of a run or a comparison")
     report.add_argument("run", metavar="RUN", help="output folder of a run or of a comparison")
     _add_compare(commands)
+    checkpoint = commands.add_parser("checkpoint", help="list or verify the checkpoints of a run")
+    checkpoint.add_argument(
+        "action",
+        metavar="list|verify",
+        choices=("list", "verify"),
+        help="list them by their manifests, or check the SHA-256 of every file",
+    )
+    checkpoint.add_argument("path", metavar="PATH", help="output folder of a run, or a checkpoint")
     return parser
 
 
@@ -175,9 +198,11 @@ def _train(argv: Sequence[str]) -> None:
 
 
 def _run_comparison(argv: Sequence[str]) -> None:
-    from ampft.arguments import parse_compare_arguments
+    from ampft.arguments import parse_compare_arguments, parse_compare_arms_arguments
 
-    command = parse_compare_arguments(argv, program="ampft compare", trainer="ampft train")
+    has_arms = any(argument.split("=")[0] == "--arm" for argument in argv)
+    parse = parse_compare_arms_arguments if has_arms else parse_compare_arguments
+    command = parse(argv, program="ampft compare", trainer="ampft train")
     from ampft.comparison.execution.compare import compare
     from ampft.comparison.report.files import next_step_line
 
@@ -207,6 +232,15 @@ def _predict(args: argparse.Namespace) -> None:
         batch_size=args.batch_size,
         mixed_precision=args.mixed_precision,
     )
+
+
+def _checkpoint(args: argparse.Namespace) -> None:
+    from pathlib import Path
+
+    from ampft.runs.checkpoint_command import list_checkpoints, verify_checkpoints
+
+    show = list_checkpoints if args.action == "list" else verify_checkpoints
+    print(inert_lines(show(Path(args.path))))
 
 
 def _report(args: argparse.Namespace) -> None:

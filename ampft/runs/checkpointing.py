@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from accelerate.utils import broadcast, broadcast_object_list
 
-from ampft.files import link
+from ampft.errors import InputError
+from ampft.files import check_disk_space, link
 from ampft.runs.conditions import environment_of, settings_of, topology_of
 from ampft.runs.folder import RunFolder
 from ampft.runs.state import RunState
@@ -58,16 +59,15 @@ class Checkpointing:
         return reason is not None
 
     def save(self, reason: str, *, wait: bool = False) -> None:
-        """Write a checkpoint.
+        """Write a checkpoint, between two steps. That of the same step is not written again.
 
         Args:
             reason: Reason for it, such as "every 500 steps".
             wait: Whether to return only when it is durable, with `--async_checkpoints` too.
 
-        Call it between two steps. A checkpoint of the same step is not written again.
-
         Raises:
             OSError: It could not be written.
+            InputError: It does not fit on the disk.
         """
         started = time.monotonic()
         in_background = self._is_async and not wait
@@ -87,6 +87,7 @@ class Checkpointing:
 
         Raises:
             OSError: It could not be written.
+            InputError: It does not fit on the disk.
         """
         self._writer.wait()
 
@@ -94,26 +95,28 @@ class Checkpointing:
         """Wait for the last checkpoint, and suppress its error."""
         self._writer.close()
 
-    def _write(self, reason: str, values: dict[str, Any], *, in_background: bool) -> OSError | None:
+    def _write(
+        self, reason: str, values: dict[str, Any], *, in_background: bool
+    ) -> OSError | InputError | None:
         """Write on the main process; return the error if it fails."""
         if self._store is None:
             return None
         try:
             self._writer.wait()
-            temporary = self._store.begin(self._state.history.steps)
+            content = self._content(reason, values, copies=in_background)
+            check_disk_space(self._store.path.parent, content.tensor_bytes, "a checkpoint")
+            temporary = self._store.begin(content.cursor.step)
             if temporary is None:
                 return None
-            best = self._state.validations.best
-            if best.file is not None:
+            if content.best is not None:
                 # Now, because a validation may replace the file while the rest is written.
-                link(best.path, temporary / BEST_NAME)
-            content = self._content(reason, values, copies=in_background)
+                link(self._state.validations.best.path, temporary / BEST_NAME)
             job = partial(_finish, self._store, temporary, content)
             if in_background:
                 self._writer.start(job)
             else:
                 job()
-        except OSError as error:
+        except (OSError, InputError) as error:
             return error
         return None
 

@@ -280,6 +280,8 @@ def check_prepared(prepared: Prepared) -> None:
         check_baseline(data)
     if args.evaluate_fp32:
         check_float32_possible(accelerator, prepared.precision)
+    if args.checkpointing_steps or args.resume_from_checkpoint:
+        _check_checkpoints_possible(accelerator, prepared.precision)
     if args.perturb_initial_weights and accelerator.distributed_type == DistributedType.FSDP:
         raise InputError(
             "--perturb_initial_weights: FSDP shards the weights, so each process would perturb "
@@ -294,6 +296,16 @@ def _check_disk_space(prepared: Prepared) -> None:
     copies = 2 if prepared.selects_best else 1  # the best weights are loaded before they are saved
     earlier = sum(path.stat().st_size for path in earlier_results(folder))
     check_disk_space(folder, copies * weights, "the run", reclaimable=earlier)
+
+
+def _check_checkpoints_possible(accelerator: Accelerator, precision: Precision) -> None:
+    is_sharded = accelerator.distributed_type == DistributedType.FSDP
+    if is_sharded or precision.properties.replaces_layers:
+        raise InputError(
+            f"--checkpointing_steps and --resume_from_checkpoint are not supported with "
+            f"{'FSDP' if is_sharded else precision.mode}, for which an exact resume is not proven. "
+            "Remove the flags."
+        )
 
 
 def _check_model_runs(prepared: Prepared) -> None:

@@ -292,16 +292,26 @@ def _values_hash(values: Mapping[str, JSONValue]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _check_values(values: dict[str, Any]) -> dict[str, Any]:
+def _check_values(values: dict[str, Any], *, verify: bool) -> dict[str, Any]:
     """Return a record without the hash that it must have from schema 3 on."""
     stored = values.pop("sha256", None)
-    if stored != _values_hash(values):
+    if verify and stored != _values_hash(values):
         raise ValueError("its values do not have the hash that it states")
     return values
 
 
-def read_record(folder: Path) -> RunRecord:
+def hash_is_correct(folder: Path) -> bool:
+    """Return whether run.json has the hash that it states; true before schema 3."""
+    values = read_json_object(folder / RECORD_NAME)
+    return values.get("schema") in (1, 2) or values.pop("sha256", None) == _values_hash(values)
+
+
+def read_record(folder: Path, *, verify: bool = True) -> RunRecord:
     """Read run.json of a run's folder.
+
+    Args:
+        folder: Folder of the run.
+        verify: Whether its values must have the hash that it states.
 
     Raises:
         InputError: The folder does not hold a run, or its record has an unknown schema version.
@@ -317,7 +327,7 @@ def read_record(folder: Path) -> RunRecord:
             SCHEMA,
             "Use the version of ampft that the file names under `versions`.",
         )
-        return from_json(RunRecord, _check_values(values), RECORD_NAME)
+        return from_json(RunRecord, _check_values(values, verify=verify), RECORD_NAME)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"{folder}: this is not the folder of a run, because {RECORD_NAME} is missing or "

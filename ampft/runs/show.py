@@ -12,7 +12,7 @@ from ampft.errors import InputError
 from ampft.runs.history import read_history
 from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, check_files
 from ampft.runs.memory import PeakMemory
-from ampft.runs.record import RunRecord, read_record
+from ampft.runs.record import ResumePart, RunRecord, read_record
 from ampft.tasks import TASKS
 from ampft.tasks.outcome import Problem, Report, headline
 from ampft.text.escaping import inert
@@ -64,6 +64,8 @@ def read_report(folder: Path, record: RunRecord) -> Report | None:
         InputError: The file is not the report of this run.
     """
     path = folder / REPORT_NAME
+    if record.status != "finished" and not path.exists():  # ended before it was published
+        return None
     check_files(folder, record.files, [REPORT_NAME])
     if not path.exists():
         return None
@@ -98,7 +100,20 @@ def heading(record: RunRecord) -> str:
     if record.best is not None:
         best = record.best
         lines["best"] = f"{best_moment(record)}, {best.metric} {best.value:.4f}"
+    if record.resumes:
+        lines["resumed"] = describe_resumes(record.resumes)
     return "\n".join(f"{name:<10} {text}" for name, text in lines.items())
+
+
+def describe_resumes(resumes: Sequence[ResumePart]) -> str:
+    """Return how often and after which steps a run was resumed, and what changed."""
+    steps = ", ".join(str(part.step) for part in resumes)
+    changes = [
+        f"; from step {part.step} on, {inert(name)} {inert(str(now))}, before {inert(str(before))}"
+        for part in resumes
+        for name, (before, now) in {**part.topology, **part.environment}.items()
+    ]
+    return f"{counted(len(resumes), 'time')}, after step {steps}{''.join(changes)}"
 
 
 def best_moment(record: RunRecord) -> str:

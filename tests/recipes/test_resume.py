@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import json
-from collections.abc import Iterator
+import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 import torch
 from conftest import tiny_config
-from running import CLASSIFY, call_here, succeeded, text_settings
+from resumed_runs import (
+    LATEST,
+    checkpoints,
+    evidence,
+    full_memory,
+    interrupted,
+    large_loss_scale,
+    two_epochs,
+)
+from running import BIN, CLASSIFY, REPOSITORY, call_here, clean_environment, printed, succeeded
 from word_tokenizer import save_tokenizer
 
-from ampft.runs.run import Run
+import ampft.runs.state as run_state
 
-TIMES = ("seconds", "examples_per_second", "tokens_per_second", "waiting_share", "memory_mib")
-EVERY_4 = ("--checkpointing_steps", "4")
-LATEST = ("--resume_from_checkpoint", "latest")
+pytestmark = pytest.mark.slow
+
+EVERY_2 = ("--checkpointing_steps", "2")
 
 
 @pytest.fixture(scope="session")
@@ -35,63 +46,218 @@ def model_with_dropout(tmp_path_factory) -> Path:
     return folder
 
 
-@contextlib.contextmanager
-def interrupted_in(step: int | None) -> Iterator[None]:
-    """Interrupt a run when it is about to record the optimizer step `step`, counted from 1."""
-    record = Run.record
-
-    def record_or_stop(self, outcome):
-        if step is not None and self.steps + 1 == step:
-            raise KeyboardInterrupt
-        record(self, outcome)
-
-    with patch.object(Run, "record", record_or_stop):
-        yield
-
-
-@pytest.fixture
+@pytest.fixture(scope="module")
 def train(files, model_with_dropout):
     """Return a function that trains into a folder: 2 epochs of 9 steps."""
 
-    def run(folder: Path, *more: object, stop_in: int | None = None):
-        settings = text_settings(files, model_with_dropout, folder)
-        with interrupted_in(stop_in):
-            done = call_here(CLASSIFY, *settings, "--num_train_epochs", "2", *map(str, more))
-        if stop_in is None:
-            succeeded(done)
-        else:
-            assert done.returncode == 130, done.stderr
+    def run(folder: Path, *more: object, stop: int | None = None, saving=False, code=0):
+        words = two_epochs(files, model_with_dropout, folder, *more)
+        with interrupted(stop, saving=saving):
+            done = call_here(CLASSIFY, *words)
+        assert done.returncode == (130 if stop else code), done.stderr
         return done
 
     return run
 
 
-def evidence(folder: Path) -> dict[str, object]:
-    """Return what must not depend on interruptions: weights, steps, predictions, metrics."""
+def resumes(folder):
+    return [part["step"] for part in json.loads((folder / "run.json").read_text())["resumes"]]
+
+
+def test_fp16_with_skipped_steps_interrupted_three_times_in_one_epoch(train, tmp_path):
+    folder, mode = tmp_path / "run", ("--mixed_precision", "fp16")
+    with large_loss_scale():
+        train(tmp_path / "straight", *mode)
+        train(folder, *mode, "--checkpointing_steps", 1, stop=3)
+        for step in (4, 6, 8):
+            train(folder, *mode, "--checkpointing_steps", 1, *LATEST, stop=step)
+        train(folder, *mode, "--checkpointing_steps", 1, *LATEST)
+    straight = evidence(tmp_path / "straight")
+    assert evidence(folder) == straight
+    assert resumes(folder) == [2, 3, 5, 7]
+    assert any(row["skipped"] for row in straight["history"][:2]), "before the first resume"
+    assert any(row["skipped"] for row in straight["history"][2:]), "after it"
     record = json.loads((folder / "run.json").read_text())
-    rows = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
-    return {
-        "weights": hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest(),
-        "predictions": hashlib.sha256((folder / "predictions.parquet").read_bytes()).hexdigest(),
-        "history": [{k: v for k, v in row.items() if k not in TIMES} for row in rows],
-        **{
-            name: record[name]
-            for name in (
-                "status", "steps", "example_ids_sha256", "random_state_sha256", "validations",
-                "best", "metrics", "label_names", "started",
-            )
-            if name != "started"
-        },
-    }  # fmt: skip
+    assert record["timings"]["covers"].startswith("the whole run in 5 parts")
+    assert record["timings"]["steps_timed"] == 13
+    shown = succeeded(call_here(BIN / "ampft", "report", folder)).stdout
+    assert "resumed    4 times, after step 2, 3, 5, 7\n" in shown
+    listed = succeeded(call_here(BIN / "ampft", "checkpoint", "list", folder)).stdout
+    assert listed.splitlines()[9].split()[:4] == ["step-9", "2", "0", "0"]  # MiB
+    assert succeeded(call_here(BIN / "ampft", "checkpoint", "verify", folder)).stdout.count(
+        "intact    "
+    ) == len(checkpoints(folder))
 
 
-@pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16"])
-def test_interrupted_three_times_in_one_epoch(train, tmp_path, mode):
-    mode_flags = ("--mixed_precision", mode)
-    train(tmp_path / "straight", *mode_flags)
-    folder = tmp_path / "interrupted"
-    train(folder, *mode_flags, "--checkpointing_steps", "1", stop_in=3)
-    for step in (5, 6, 8, 12):
-        train(folder, *mode_flags, "--checkpointing_steps", "1", *LATEST, stop_in=step)
-    train(folder, *mode_flags, "--checkpointing_steps", "1", *LATEST)
+def test_padded_at_the_border_of_epochs_with_workers(train, tmp_path):
+    flags = ("--mixed_precision", "bf16", "--padding", "--dataloader_num_workers", 1)
+    train(tmp_path / "straight", *flags)
+    folder, flags = tmp_path / "run", (*flags, "--checkpointing_steps", "epoch")
+    train(folder, *flags, stop=12)
+    assert checkpoints(folder) == ["step-9"]
+    train(folder, *flags, *LATEST, stop=18)
+    train(folder, *flags, *LATEST)
     assert evidence(folder) == evidence(tmp_path / "straight")
+    assert resumes(folder) == [9, 9]
+    assert checkpoints(folder) == ["step-18", "step-9"]
+
+
+@pytest.mark.parametrize("rounding", ["kahan", "stochastic"])
+def test_16_bit_weights_with_micro_batches_cut_again_and_a_pending_validation(
+    train, tmp_path, rounding, quick_garbage_collection
+):
+    mode = ("--mixed_precision", f"bf16-true-{rounding}", "--auto_micro_batch", "--eval_steps", 4)
+    folder, flags = tmp_path / "run", (*mode, *EVERY_2)
+    with full_memory(step=6):
+        train(tmp_path / "straight", *mode)
+        train(folder, *flags, stop=8, saving=True)
+        assert checkpoints(folder)[-1] == "step-8"
+        train(folder, *flags, *LATEST, stop=13)
+        train(folder, *flags, *LATEST)
+    straight = evidence(tmp_path / "straight")
+    assert evidence(folder) == straight
+    assert [row["micro_batches"] for row in straight["history"]] == [1] * 5 + [2] * 13
+    assert [part["step"] for part in straight["validations"]] == [4, 8, 12, 16, 18]
+
+
+@pytest.fixture(scope="module")
+def stopped(train, tmp_path_factory):
+    """A run in fp32 with background checkpoints, interrupted after step 6 of 18."""
+    folder = tmp_path_factory.mktemp("stopped") / "run"
+    limit = ("--checkpoint_total_limit", 2)
+    train(folder, *EVERY_2, *limit, "--async_checkpoints", stop=7)
+    assert checkpoints(folder) == ["step-4", "step-6"]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def straight(train, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("straight") / "run"
+    train(folder)
+    return evidence(folder)
+
+
+@pytest.fixture
+def copied(stopped, tmp_path):
+    return Path(shutil.copytree(stopped, tmp_path / "run"))
+
+
+def test_background_checkpoints_and_the_limit(train, copied, straight):
+    done = train(copied, *EVERY_2, "--checkpoint_total_limit", 1, "--async_checkpoints", *LATEST)
+    assert evidence(copied) == straight
+    assert checkpoints(copied) == ["step-18"]
+    assert printed(done.stdout, "resume") == (
+        f"{copied}/checkpoints/step-6: 6 steps done; continues in epoch 1 at its step 7"
+    )
+    # A finished run is not trained again.
+    before = {path: path.stat().st_mtime_ns for path in copied.rglob("*")}
+    again = train(copied, *LATEST)
+    assert again.stdout.splitlines()[-1].startswith(f"{copied}: this run has finished, so nothing")
+    assert {path: path.stat().st_mtime_ns for path in copied.rglob("*")} == before
+    refused = train(copied, *LATEST, "--learning_rate", 0.5, code=2)
+    assert "--learning_rate  0.008       0.5" in refused.stderr
+
+
+def test_without_its_random_state_the_result_differs(train, copied, straight):
+    with patch.object(run_state, "restore_random_state", lambda *_: None):
+        train(copied, *LATEST)
+    different = evidence(copied)
+    assert different["weights"] != straight["weights"]
+    assert different["example_ids_sha256"] == straight["example_ids_sha256"]
+
+
+def test_an_older_checkpoint_replaces_the_later_ones(train, copied, straight):
+    train(copied, "--resume_from_checkpoint", copied / "checkpoints/step-4", stop=5)
+    assert checkpoints(copied) == ["step-4"]
+    assert len((copied / "history.jsonl").read_text().splitlines()) == 4
+    train(copied, *LATEST)
+    assert evidence(copied) == straight
+    assert resumes(copied) == [4, 4]
+
+
+def test_into_another_folder(train, stopped, straight, tmp_path):
+    train(tmp_path / "other", "--resume_from_checkpoint", stopped / "checkpoints/step-6")
+    assert evidence(tmp_path / "other") == straight
+    assert checkpoints(stopped) == ["step-4", "step-6"]
+
+
+def test_other_settings_are_refused_with_the_difference(train, copied, files):
+    (copied / "train.csv").write_text((files / "train.csv").read_text().replace("iron", "zinc"))
+    before = {path: path.read_bytes() for path in copied.rglob("*") if path.is_file()}
+    changes = ("--train_file", copied / "train.csv", "--mixed_precision", "bf16")
+    more = ("--learning_rate", 0.5, "--lr_scheduler_type", "cosine", "--num_train_epochs", 4)
+    done = train(copied, *LATEST, *changes, *more, "--gradient_accumulation_steps", 1, code=2)
+    rows = [line.split("  ")[0] for line in done.stderr.splitlines()[2:]]
+    assert rows == [
+        "precision", "data of train", "optimizer steps", "steps per epoch", "effective batch size",
+        "--learning_rate", "--num_train_epochs", "--lr_scheduler_type",
+    ]  # fmt: skip
+    assert "effective batch size  16 " in done.stderr
+    assert {path: path.read_bytes() for path in copied.rglob("*") if path.is_file()} == before
+
+
+def test_another_topology_is_refused_unless_allowed_and_then_recorded(train, copied, straight):
+    cut = ("--per_device_train_batch_size", 4, "--gradient_accumulation_steps", 4)
+    refused = train(copied, *LATEST, *cut, code=2)
+    assert "micro-batches per step and process  2           4" in refused.stderr
+    assert "pass --allow_topology_change, which is recorded" in refused.stderr
+    train(copied, *LATEST, *cut, "--allow_topology_change")
+    changed = evidence(copied)
+    assert changed["example_ids_sha256"] == straight["example_ids_sha256"]
+    assert [row["micro_batches"] for row in changed["history"]] == [2] * 6 + [4] * 12
+    (part,) = json.loads((copied / "run.json").read_text())["resumes"]
+    assert part["topology"] == {"micro-batches per step and process": [2, 4]}
+
+
+def test_a_damaged_checkpoint_is_refused_and_named(train, copied):
+    path = copied / "checkpoints/step-6/optimizer.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    done = train(copied, *LATEST, code=2)
+    assert f"error: --resume_from_checkpoint: {path}: the file is damaged" in done.stderr
+    older = copied / "checkpoints/step-4"
+    assert f"intact: step-4. To continue from one of them: --resume_from_checkpoint {older}" in (
+        done.stderr
+    )
+
+
+def test_the_first_start_says_that_there_is_no_checkpoint(train, tmp_path):
+    folder = tmp_path / "run"
+    done = train(folder, *LATEST, *EVERY_2, stop=2)
+    assert printed(done.stdout, "resume") == (
+        f"{folder} has no checkpoint yet, so the training starts at step 1"
+    )
+    # The same command, as a scheduler repeats it: the run without a checkpoint is replaced.
+    train(folder, *LATEST, *EVERY_2, stop=4)
+    assert checkpoints(folder) == ["step-2"]
+    (folder / "thesis.tex").write_text("mine")
+    (folder / "checkpoints/step-2/notes.txt").write_text("mine")
+    refused = train(folder, *LATEST, *EVERY_2, code=2)
+    assert "step-2/notes.txt: the file does not belong to the checkpoint" in refused.stderr
+    (folder / "checkpoints/step-2/notes.txt").unlink()
+    train(folder, "--overwrite_output_dir", stop=2)
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "history.jsonl", "run.json", "thesis.tex",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("more", [(), ("--async_checkpoints",)])
+def test_sigkill(train, files, model_with_dropout, straight, tmp_path, more):
+    folder = tmp_path / "run"
+    flags = ("--checkpointing_steps", 1, *more)
+    words = two_epochs(files, model_with_dropout, folder, *flags)
+    process = subprocess.Popen(
+        [sys.executable, CLASSIFY, *words], cwd=REPOSITORY, env=clean_environment(),
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    deadline = time.monotonic() + 200
+    while not (folder / "checkpoints/step-3").exists() and time.monotonic() < deadline:
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    (folder / "checkpoints/step-99.tmp-0123abcd").mkdir()  # of another killed process
+    train(folder, *flags, *LATEST)
+    assert evidence(folder) == straight
+    assert len(resumes(folder)) == 1
+    assert all(name.partition("-")[2].isdecimal() for name in checkpoints(folder))

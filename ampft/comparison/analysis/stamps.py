@@ -40,6 +40,7 @@ def all_stamps(
         *_speed_stamps(groups),
         *_selection_stamps(groups),
         *differences,
+        *_resume_stamps(groups),
         *_plan_stamps(plan),
     )
 
@@ -53,6 +54,29 @@ def _training_stamps(groups: Sequence[RunGroup]) -> Iterator[str]:
         yield (
             f"not trained well: {len(suspect)} of {len(runs)} runs ended with a warning, such as "
             f"{inert(group.name)} with seed {run.seed}: {warning.rstrip('.')}"
+        )
+
+
+def _resume_stamps(groups: Sequence[RunGroup]) -> Iterator[str]:
+    """Yield a stamp about runs that continued from a checkpoint under other conditions."""
+    changed = [
+        (group, run, {**part.topology, **part.environment})
+        for group in groups
+        for run in group.runs
+        for part in run.record.resumes
+        if part.topology or part.environment
+    ]
+    if changed:
+        group, run, changes = changed[0]
+        listed = ", ".join(
+            f"{inert(name)} {inert(str(before))}, then {inert(str(now))}"
+            for name, (before, now) in changes.items()
+        )
+        others = len({id(run) for _, run, _ in changed}) - 1
+        rest = f"; {others} more run{'s' * (others > 1)} changed" if others else ""
+        yield (
+            f"changed during a run: {inert(group.name)} with seed {run.seed} was resumed under "
+            f"other conditions ({listed}{rest}); the examples are the same, but not the rounding"
         )
 
 

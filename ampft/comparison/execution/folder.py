@@ -97,7 +97,7 @@ def compare_planned_runs(
         plan: Plan from its plan.json.
         metric: Metric that the user requested; None if not set.
         margin: Margin that the user requested, in points; None if not set.
-        baseline: Baseline mode that the user requested; None if not set.
+        baseline: Baseline that the user requested; None if not set.
 
     Raises:
         InputError: The request differs from the plan, the comparison has not reached its first
@@ -108,7 +108,7 @@ def compare_planned_runs(
     planned = {
         "metric": plan.metric,
         "margin": f"{100 * plan.margin:g}",
-        "baseline": plan.modes[0],
+        "baseline": plan.arms[0].name,
     }
     margin_text = None if margin is None else f"{margin:g}"
     requested = {"metric": metric, "margin": margin_text, "baseline": baseline}
@@ -123,7 +123,7 @@ def compare_planned_runs(
         complete_runs(plan, folder, seeds),
         metric=plan.metric,
         margin=plan.margin,
-        baseline=plan.modes[0],
+        baseline=plan.arms[0].name,
         plan=plan_facts(plan, folder, seeds),
     )
 
@@ -182,6 +182,7 @@ def plan_facts(plan: Plan, folder: Path, seeds: int) -> PlanFacts:
         ),
         overhead_share=plan.overhead_share,
         yardstick=yardstick,
+        arm_names=plan.arm_names,
     )
 
 

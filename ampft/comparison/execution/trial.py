@@ -81,7 +81,23 @@ def run_trial(request: dict[str, Any]) -> TrialResult:
             costs[precision.mode] = _mode_cost(prepared)
     device_name = f"CPU, {counted(threads, 'thread')}" if device.type == "cpu" else device.type
     estimate = _estimate(prepared, costs, precisions, startup=startup, device=device_name)
-    return TrialResult(estimate, tuple(precision.mode for precision in precisions))
+    return TrialResult(
+        estimate,
+        tuple(precision.mode for precision in precisions),
+        splits=tuple(task.data.splits),
+        compared=_compared(prepared),
+    )
+
+
+def _compared(prepared: Prepared) -> dict[str, str]:
+    """Return what must be equal in all runs of a comparison."""
+    split, task = prepared.final_split, prepared.task
+    return {
+        "reported split": split,
+        f"examples of the split {split}": task.data.fingerprints[split],
+        "classes": ", ".join(task.label_names),
+        "kind of labels": task.problem.name,
+    }
 
 
 def _modes(requested: Sequence[str] | None, device: torch.device) -> list[str]:

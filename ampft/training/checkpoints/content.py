@@ -52,6 +52,11 @@ class Content:
     environment: Mapping[str, Any]
     history: tuple[Path, FilePart]
 
+    @property
+    def tensor_bytes(self) -> int:
+        """Size of the tensors, which is almost that of the checkpoint."""
+        return sum(t.nbytes for t in (*self.model.values(), *self.optimizer.values()))
+
 
 def write_content(folder: Path, content: Content) -> None:
     """Write the files of a checkpoint and, last, its manifest; wait until they are on the disk.
