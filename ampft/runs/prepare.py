@@ -116,6 +116,12 @@ class Prepared:
         return "validation" in self.task.data.splits and self.args.load_best_model_at_end
 
     @property
+    def can_resume(self) -> bool:
+        """Whether an exact resume is proven for the topology and the precision."""
+        is_sharded = self.accelerator.distributed_type == DistributedType.FSDP
+        return not (is_sharded or self.precision.properties.replaces_layers)
+
+    @property
     def best_metric(self) -> Metric:
         """The metric of the validation split that selects the best weights."""
         metrics = self.task.problem.metrics
@@ -281,7 +287,7 @@ def check_prepared(prepared: Prepared) -> None:
     if args.evaluate_fp32:
         check_float32_possible(accelerator, prepared.precision)
     if args.checkpointing_steps or args.resume_from_checkpoint:
-        _check_checkpoints_possible(accelerator, prepared.precision)
+        _check_checkpoints_possible(prepared)
     if args.perturb_initial_weights and accelerator.distributed_type == DistributedType.FSDP:
         raise InputError(
             "--perturb_initial_weights: FSDP shards the weights, so each process would perturb "
@@ -298,13 +304,13 @@ def _check_disk_space(prepared: Prepared) -> None:
     check_disk_space(folder, copies * weights, "the run", reclaimable=earlier)
 
 
-def _check_checkpoints_possible(accelerator: Accelerator, precision: Precision) -> None:
-    is_sharded = accelerator.distributed_type == DistributedType.FSDP
-    if is_sharded or precision.properties.replaces_layers:
+def _check_checkpoints_possible(prepared: Prepared) -> None:
+    if not prepared.can_resume:
+        is_sharded = prepared.accelerator.distributed_type == DistributedType.FSDP
         raise InputError(
             f"--checkpointing_steps and --resume_from_checkpoint are not supported with "
-            f"{'FSDP' if is_sharded else precision.mode}, for which an exact resume is not proven. "
-            "Remove the flags."
+            f"{'FSDP' if is_sharded else prepared.precision.mode}, for which an exact resume is "
+            "not proven. Remove the flags."
         )
 
 

@@ -207,32 +207,14 @@ class Run:
         self.history.write(line)
         self.history.resume_clock()
 
-    def save_checkpoint(self, reason: str, *, wait: bool = False) -> None:
-        """Write a checkpoint between two optimizer steps. All processes call it together.
-
-        Args:
-            reason: Reason for it, which `ampft checkpoint list` shows.
-            wait: Whether to return only when it is durable, with `--async_checkpoints` too.
-
-        Raises:
-            OSError: It could not be written.
-        """
-        self.checkpoints.save(reason, wait=wait)
-
     def finish(self, model: nn.Module) -> None:
         """Evaluate the best model on the final split; write and print the results."""
         prepared = self.prepared
         self.validate(model)  # if a stop prevented it
         self.checkpoints.wait()
-        # Weights that are sharded are not kept; a signal then takes no effect any more.
-        is_sharded = prepared.accelerator.distributed_type == DistributedType.FSDP
-        best = self.validations.best
-        if best.step is not None:
-            if best.step != self.steps and not is_sharded:
-                self.last_weights = copied_to_cpu(self.state.model_tensors())
-            best.restore(prepared.accelerator, model)
+        may_stop = self._restore_best(model)
         split = prepared.final_split
-        outcome = self._predict(model, split, may_stop=not is_sharded)
+        outcome = self._predict(model, split, may_stop=may_stop)
         memory = (
             self.state.memory_by_purpose()
         )  # before predicting in fp32, which only comparisons do
@@ -249,7 +231,7 @@ class Run:
         if self.folder is None:
             return
         self._save(model)
-        best.path.unlink(missing_ok=True)
+        self.validations.best.path.unlink(missing_ok=True)
         baseline = baseline_summary(prepared.task, split) if prepared.args.baseline else None
         report = outcome.report()
         metrics = self._metrics(outcome)
@@ -306,13 +288,30 @@ class Run:
             f"{total}. The learning rate schedule was planned for {total} steps."
         )
 
+    def _restore_best(self, model: nn.Module) -> bool:
+        """Load the best weights; return whether the last ones are kept for a stop by a signal."""
+        best, accelerator = self.validations.best, self.prepared.accelerator
+        if best.step is None:
+            return True
+        keeps = best.step == self.steps or accelerator.distributed_type != DistributedType.FSDP
+        if keeps and best.step != self.steps:
+            self.last_weights = copied_to_cpu(self.state.model_tensors())
+        best.restore(accelerator, model)
+        return keeps
+
     def preempt(self, request: StopRequested) -> Preempted:
-        """Write a checkpoint, and return how the run continues. All processes call it together."""
+        """Write a checkpoint, and return how the run continues. All processes call it together.
+
+        Raises:
+            SystemExit: Runs in this precision or topology cannot continue.
+        """
         accelerator = self.prepared.accelerator
+        if not self.prepared.can_resume:
+            raise SystemExit(128 + request.signal)
         if self.last_weights is not None:
             model = accelerator.unwrap_model(self.prepared.model, keep_torch_compile=False)
             model.load_state_dict(self.last_weights)
-        self.save_checkpoint(str(request), wait=True)
+        self.checkpoints.save(str(request), wait=True)
         reason = f"{request} after step {self.steps} of {self.prepared.total_steps}"
         self.record_stop("preempted", reason)
         accelerator.wait_for_everyone()  # launchers end the others when one process has ended
