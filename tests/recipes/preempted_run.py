@@ -1,18 +1,22 @@
-"""Runs the recipe, and sends this process a signal at a chosen moment.
+"""Runs the recipe several times, each time until one process receives SIGTERM.
 
-python preempted_run.py MOMENT SIGNAL RESULTS FLAG ...
+torchrun preempted_run.py MOMENT,... RESULTS FLAG ...
 
-With several processes, the last one receives the signal. Each writes how it ended into RESULTS.
+The last process receives the signal. Each process writes how its runs ended into RESULTS.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import runpy
 import signal
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from unittest.mock import patch
+
+from global_state import fresh_global_state
 
 import ampft
 from ampft.errors import Preempted
@@ -49,18 +53,19 @@ def interrupted_at(moment, number):
     return patch.object(owner, name, interrupting(getattr(owner, name), number, when))
 
 
-def main(moment: str, number: str, results: str, *flags: str) -> None:
+def main(moments: str, results: str, *flags: str) -> None:
     rank, processes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     train = runpy.run_path(str(REPOSITORY / "recipes" / "classify.py"))["train"]
-    receiver = rank == processes - 1
-    context = interrupted_at(moment, signal.Signals[number]) if receiver else patch.dict({}, {})
-    ending = "finished"
-    with context:
-        try:
-            train(ampft.parse_classify_arguments(list(flags)))
-        except Preempted as error:
-            ending = f"{error.exit_code} {error}"
-    Path(results, f"rank{rank}.txt").write_text(ending)
+    endings = []
+    for moment in moments.split(","):
+        receives = rank == processes - 1
+        signalled = interrupted_at(moment, signal.SIGTERM) if receives else nullcontext()
+        with fresh_global_state(), signalled:
+            try:
+                train(ampft.parse_classify_arguments(list(flags)))
+            except Preempted as error:
+                endings.append(f"{error.exit_code} {error}")
+    Path(results, f"rank{rank}.json").write_text(json.dumps(endings))
 
 
 if __name__ == "__main__":

@@ -73,18 +73,20 @@ def test_one_of_two_processes_receives_the_signal_and_both_stop(files, tiny_mode
     words = [word for word in text_settings(files, tiny_model, folder) if word != "--use_cpu"]
     words += ["--per_device_train_batch_size", "4", "--checkpointing_steps", "12", *LATEST]
     script = Path(__file__).parent / "preempted_run.py"
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    launcher += ["--nproc_per_node", "2", str(script)]
+    moments = {"training": 5, "validation": 9, "saving": 12}
     tests = Path(__file__).parents[1]
-    for moment, step in [("training", 5), ("validation", 9), ("saving", 12)]:
-        done = succeeded(
-            call(
-                *launcher, moment, "SIGTERM", tmp_path, *words,
-                PYTHONPATH=f"{tests}:{tests.parent}", CUDA_VISIBLE_DEVICES="",
-            )
-        )  # fmt: skip
-        endings = [(tmp_path / f"rank{rank}.txt").read_text() for rank in (0, 1)]
-        assert endings[0] == endings[1], done.stderr
-        assert endings[0].startswith("75 stopped")
-        assert record_of(folder)["reason"] == f"SIGTERM after step {step} of 36"
+    succeeded(
+        call(
+            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
+            script, ",".join(moments), tmp_path, *words,
+            PYTHONPATH=f"{tests}:{tests.parent}", CUDA_VISIBLE_DEVICES="",
+        )
+    )  # fmt: skip
+    first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1))
+    assert first == second
+    assert len(first) == 3
+    for ending, step in zip(first, moments.values(), strict=True):
+        assert ending.startswith(f"75 stopped    SIGTERM after step {step} of 36;")
         assert (folder / "checkpoints" / f"step-{step}" / "MANIFEST.json").exists()
+    assert record_of(folder)["status"] == "preempted"
+    assert len((folder / "history.jsonl").read_text().splitlines()) == 12
