@@ -148,6 +148,13 @@ def _add_compare(commands: argparse._SubParsersAction[ArgumentParser]) -> None:
         "come from columns arm and seed, from names like ARM-seed1.csv, or from ARM:SEED=FILE",
     )
     compare.add_argument(
+        "--inference",
+        metavar="MODES",
+        help="let the trained models of RUN predict their test split in several precisions, such "
+        "as fp32,bf16,int8 (out of fp32, tf32, bf16, fp16, bf16-true, int8), and compare "
+        "predictions, latency and size; with one run, the verdict holds for that model only",
+    )
+    compare.add_argument(
         "--label_names",
         metavar="a,b",
         help="with --predictions, all classes (default: those that occur as labels or have "
@@ -170,7 +177,8 @@ def _add_compare(commands: argparse._SubParsersAction[ArgumentParser]) -> None:
         "--baseline",
         metavar="NAME",
         help="arm that all others are compared with (default: fp32 if the arms are precisions, "
-        "otherwise the arm of the first RUN; with --predictions, the first arm)",
+        "otherwise the arm of the first RUN; with --predictions, the first arm; with --inference, "
+        "always fp32)",
     )
     compare.add_argument(
         "--by",
@@ -288,6 +296,8 @@ def _compare(args: argparse.Namespace) -> None:
         _refuse_results(Path(args.output_dir))
     if args.predictions:
         comparison = _compare_tables(args)
+    elif args.inference:
+        comparison = _compare_inference(args)
     else:
         comparison = _compare_runs(args, [Path(run) for run in args.runs])
     print(inert_lines(terminal_text(comparison)), end="")
@@ -304,10 +314,10 @@ def _compare_tables(args: argparse.Namespace) -> Comparison:
     """Compare tables of predictions."""
     from ampft.comparison.analysis.foreign_predictions import compare_tables
 
-    if args.runs:
+    if args.runs or args.inference:
         raise InputError(
-            f"--predictions and RUN {args.runs[0]}: a comparison reads either tables or runs. Name "
-            "only one kind."
+            f"--predictions and {'RUN' if args.runs else '--inference'}: a comparison reads either "
+            "tables or runs. Name only one kind."
         )
     names = args.label_names
     return compare_tables(
@@ -316,6 +326,25 @@ def _compare_tables(args: argparse.Namespace) -> Comparison:
         margin=_margin(args),
         baseline=args.baseline,
         label_names=None if names is None else [name.strip() for name in names.split(",")],
+    )
+
+
+def _compare_inference(args: argparse.Namespace) -> Comparison:
+    """Let trained models predict in several precisions, and compare."""
+    from pathlib import Path
+
+    from ampft.comparison.inference.compare import compare_inference, parse_inference_modes
+
+    modes = parse_inference_modes(args.inference)
+    if args.baseline not in (None, BASELINE):
+        raise InputError(
+            f"--baseline {args.baseline}: with --inference, the baseline is {BASELINE}. Remove the "
+            "flag."
+        )
+    if not args.runs:
+        raise InputError("--inference: RUN is missing. Name the folder of a finished run.")
+    return compare_inference(
+        [Path(run) for run in args.runs], modes, metric=args.metric, margin=_margin(args)
     )
 
 
