@@ -83,11 +83,15 @@ class PrecisionPart:
 
 @dataclass(frozen=True, kw_only=True)
 class TopologyPart:
-    """Processes, CPU threads per process, and the device type, such as "cpu" or "cuda"."""
+    """Processes, CPU threads per process, and the device type, such as "cpu" or "cuda".
+
+    `sharded` says whether FSDP2 sharded weights, gradients and optimizer state over the processes.
+    """
 
     num_processes: int
     cpu_threads: int
     device: str
+    sharded: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,6 +234,9 @@ def initial_record(prepared: Prepared) -> RunRecord:
     """Return the record of a run before its first step."""
     import torch
 
+    from ampft.models.sharded import class_name
+    from ampft.precision.sharding import is_sharded
+
     args, task, model = prepared.args, prepared.task, prepared.loaded.model
     data, accelerator = task.data, prepared.accelerator
     device = accelerator.device
@@ -252,7 +259,7 @@ def initial_record(prepared: Prepared) -> RunRecord:
         ),
         model=ModelPart(
             name=prepared.loaded.name,
-            architecture=type(model).__name__,
+            architecture=class_name(model),
             parameters=sum(p.numel() for p in parameters),
             trainable_parameters=sum(p.numel() for p in parameters if p.requires_grad),
             initial_weights_sha256=prepared.loaded.float32_sha256,
@@ -264,6 +271,7 @@ def initial_record(prepared: Prepared) -> RunRecord:
             num_processes=accelerator.num_processes,
             cpu_threads=torch.get_num_threads(),
             device=device.type,
+            sharded=is_sharded(accelerator),
         ),
         steps=StepsPart(
             total=prepared.total_steps,

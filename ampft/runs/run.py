@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import DistributedType
 from torch import Tensor, nn
 
 from ampft.data.groups import find_groups
@@ -31,9 +30,11 @@ from ampft.evaluation.sanity import (
     validation_warnings,
 )
 from ampft.files import check_disk_space, is_disk_error
+from ampft.models.sharded import whole_weights
 from ampft.models.weights import weights_size
 from ampft.precision.executed import ExecutedDtypes, contradiction
 from ampft.precision.modes import is_fp32
+from ampft.precision.sharding import is_sharded
 from ampft.runs.checkpointing import Checkpointing, checkpointing
 from ampft.runs.folder import RunFolder, claim_default_folder
 from ampft.runs.history import History, write_csv
@@ -227,10 +228,11 @@ class Run:
             **self.nonfinite.watch.warnings(),
         }
         stop_if_destroyed(warnings)
+        weights = whole_weights(model)  # gathered from all processes
         prepared.accelerator.end_training()
         if self.folder is None:
             return
-        self._save(model)
+        self._save(model, weights)
         self.validations.best.path.unlink(missing_ok=True)
         baseline = baseline_summary(prepared.task, split) if prepared.args.baseline else None
         report = outcome.report()
@@ -293,7 +295,7 @@ class Run:
         best, accelerator = self.validations.best, self.prepared.accelerator
         if best.step is None:
             return True
-        keeps = best.step == self.steps or accelerator.distributed_type != DistributedType.FSDP
+        keeps = best.step == self.steps or not is_sharded(accelerator)
         if keeps and best.step != self.steps:
             self.last_weights = copied_to_cpu(self.state.model_tensors())
         best.restore(accelerator, model)
@@ -303,7 +305,7 @@ class Run:
         """Write a checkpoint, and return how the run continues. All processes call it together.
 
         Raises:
-            SystemExit: Runs in this precision or topology cannot continue.
+            SystemExit: Runs in this precision cannot continue.
         """
         accelerator = self.prepared.accelerator
         if not self.prepared.can_resume:
@@ -345,13 +347,13 @@ class Run:
             raise PrecisionContradicted(message)
         self.history.write(labelled("ran", executed.summary()))
 
-    def _save(self, model: nn.Module) -> None:
+    def _save(self, model: nn.Module, weights: dict[str, Tensor] | None) -> None:
         assert self.folder is not None
         accelerator = self.prepared.accelerator
         unwrapped: Any = accelerator.unwrap_model(model, keep_torch_compile=False)
         stage = self.folder.stage()
         check_disk_space(self.folder.path, weights_size(unwrapped), "saving the model")
-        unwrapped.save_pretrained(stage)
+        unwrapped.save_pretrained(stage, state_dict=weights)
         self.prepared.task.save_processor(stage)
         if self.prepared.args.history_csv:
             write_csv(self.folder / HISTORY_NAME, stage / "history.csv")

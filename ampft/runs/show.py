@@ -84,7 +84,9 @@ def heading(record: RunRecord) -> str:
     lines = {
         "started": record.started,
         "device": f"{topology.device}, {counted(topology.num_processes, 'process')}, "
-        f"{counted(topology.cpu_threads, 'CPU thread')}" + " each" * (topology.num_processes > 1),
+        f"{counted(topology.cpu_threads, 'CPU thread')}"
+        + " each" * (topology.num_processes > 1)
+        + ", weights sharded (FSDP2)" * topology.sharded,
         "precision": describe_precision(record),
         "executed": f"{record.precision.summary or 'not measured'}{describe_lost_updates(record)}",
         "model": f"{inert(record.model.name)}, {record.model.architecture}, "
