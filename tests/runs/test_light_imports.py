@@ -20,7 +20,7 @@ def imported_by(statement: str) -> str:
 # Modules that train or predict. The others must work without torch.
 HEAVY = {
     *("predict", "prepare", "run", "train", "validation"),
-    *("checkpointing", "conditions", "resume", "state", "caller_state", "finetune"),
+    *("checkpointing", "conditions", "resume", "state", "caller_state", "finetune", "nonfinite"),
 }
 
 
