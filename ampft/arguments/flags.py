@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, cast, get_args, get_type_hints
+from typing import Any, NoReturn, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from ampft.arguments.other_scripts import refuse_valued_switches, suggestion
 from ampft.errors import InputError
@@ -118,7 +118,8 @@ def parse_flags(
     config = values.pop("config", None)
     from_file = {} if config is None else _read_config(config, known, hints)
     user_values = from_file | values
-    parsed = kind(**user_values)
+    repeated = {k: tuple(v) for k, v in user_values.items() if isinstance(v, list)}
+    parsed = kind(**user_values | repeated)
     _check_values(parsed, known)
     return parsed, frozenset(user_values)
 
@@ -186,6 +187,8 @@ def _build_parser(
             if name.startswith("no_"):  # --no-no_placebo would make no sense
                 action = "store_true"
             group.add_argument(f"--{name}", action=action, help=text)
+        elif _is_repeated(hints[name]):
+            group.add_argument(f"--{name}", action="append", metavar="TEXT", help=text)
         else:
             group.add_argument(
                 f"--{name}",
@@ -198,15 +201,20 @@ def _build_parser(
 
 
 def _default_text(f: Field[Any]) -> str:
-    if f.default is None or f.default is MISSING:
+    if f.default in (None, MISSING, ()):
         return "none"
     return str(f.default).lower() if isinstance(f.default, bool) else str(f.default)
 
 
 def _value_type(hint: Any) -> type:
-    """Return the type of a hint such as `int | None`, without None."""
-    (kind,) = [t for t in get_args(hint) or (hint,) if t is not type(None)]
+    """Return the type of a hint such as `int | None` or `tuple[str, ...]`, without None."""
+    (kind,) = [t for t in get_args(hint) or (hint,) if t not in (type(None), Ellipsis)]
     return cast("type", kind)
+
+
+def _is_repeated(hint: Any) -> bool:
+    """Return whether a flag may be set several times."""
+    return get_origin(hint) is tuple
 
 
 def _converter(kind: type) -> Any:
@@ -272,6 +280,8 @@ def _checked_setting(
     if choices and str(value) not in choices:
         raise InputError(f"--config {path}: {name} is {value!r}; choose from {', '.join(choices)}.")
     try:
+        if _is_repeated(hints[name]) and isinstance(value, list):
+            return [_convert_yaml_value(kind, each) for each in value]
         return _convert_yaml_value(kind, value)
     except (ValueError, OverflowError):
         article = "" if kind is bool else "a "

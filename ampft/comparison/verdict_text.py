@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from ampft.comparison.findings import TRAINING, ArmResult, Comparison, Difference
+from ampft.comparison.findings import INFERENCE, TRAINING, ArmResult, Comparison, Difference
+from ampft.comparison.inference.text import inference_cost_text
 from ampft.comparison.statistics.interval import MIN_SEEDS
 from ampft.comparison.statistics.power import MAX_SEEDS
 from ampft.text.numbers import (
+    counted,
     level,
     mean_count,
     percent,
@@ -51,7 +53,9 @@ def verdict_text(comparison: Comparison, arm: ArmResult) -> str:
         metric = f"{difference}: {decision_text(comparison, arm.difference)}"
     changed = changed_predictions(comparison, arm)
     cost = ""
-    if comparison.kind == TRAINING:
+    if arm.inference is not None:
+        cost = inference_cost_text(comparison, arm)
+    elif comparison.kind == TRAINING:
         cost = cost_text(arm, comparison.baseline, placebo_speed=unreliable_speed(comparison))
     sentences = [
         cost,
@@ -194,8 +198,13 @@ def difference_text(comparison: Comparison, difference: Difference) -> str:
     return (
         f"{units.capitalized()} difference {units.difference_with_unit(difference.estimate)} "
         f"({level(difference.level95)} CI {units.interval(difference.interval95)}, "
-        f"{seeds} seeds{analysis})"
+        f"{_samples(comparison, seeds)}{analysis})"
     )
+
+
+def _samples(comparison: Comparison, seeds: int) -> str:
+    """Return the number of seeds; below those of an interval over seeds, they are only models."""
+    return f"{seeds} seeds" if seeds >= MIN_SEEDS else counted(seeds, "model")
 
 
 def decision_text(comparison: Comparison, difference: Difference) -> str:
@@ -298,6 +307,9 @@ def _not_excluded(comparison: Comparison, difference: Difference) -> list[str]:
             f"a subgroup of up to {share} of {noun} could fail at every seed without being among "
             f"these {count:,} (probability 5 %)"
         )
+    if comparison.kind == INFERENCE and len(difference.per_seed) < MIN_SEEDS:
+        models = "this model" if len(difference.per_seed) == 1 else "these models"
+        parts.append(f"the verdict holds for {models}, not for models that are trained again")
     if difference.failure_rate is not None:
         parts.append(
             f"{len(difference.per_seed)} seeds without a failure exclude only failure rates above "
@@ -330,8 +342,10 @@ def _cases(comparison: Comparison) -> tuple[int, str]:
 
 
 def _seeds_needed(comparison: Comparison, difference: Difference) -> str:
+    count, noun = _cases(comparison)
+    if len(difference.per_seed) < MIN_SEEDS:
+        return f"{count:,} {noun} are too few to decide; use a larger test set or a wider margin"
     if difference.seeds_to_decide is None:
-        count, noun = _cases(comparison)
         return f"more seeds are unlikely to allow a decision, because {count:,} {noun} are too few"
     low, high = difference.seeds_to_decide
     if high >= MAX_SEEDS:

@@ -315,9 +315,9 @@ def _lock(folder: Path) -> FileLock:
     try:
         lock.acquire()
     except Timeout:
-        holder = path.read_text(errors="replace").strip() or "unknown"
         raise InputError(
-            f"--output_dir {folder}: another run is writing to this folder (process {holder}). "
+            f"--output_dir {folder}: another run is writing to this folder (process "
+            f"{_holder(path)}). "
             "Wait until it ends, stop it, or name another folder."
         ) from None
     except OSError as error:  # for example, the lock file is a symbolic link
@@ -327,6 +327,13 @@ def _lock(folder: Path) -> FileLock:
         ) from error
     path.write_text(f"{os.getpid()}\n")
     return lock
+
+
+def _holder(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip() or "unknown"
+    except OSError:  # it has just released the lock
+        return "unknown"
 
 
 def _unlock(lock: FileLock) -> None:

@@ -118,7 +118,8 @@ def leftovers(folder: Path) -> Iterator[Path]:
     """Yield what a run that was killed left behind in addition to its results."""
     for path in folder.iterdir():
         name = final_name(path.name)
-        if path.name in (STAGING_NAME, BEST_NAME) or (name and is_result_name(name)):
+        is_unfinished = name is not None and (name == BEST_NAME or is_result_name(name))
+        if is_unfinished or path.name in (STAGING_NAME, BEST_NAME):
             yield path
 
 

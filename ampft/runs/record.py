@@ -82,11 +82,15 @@ class PrecisionPart:
 
 @dataclass(frozen=True, kw_only=True)
 class TopologyPart:
-    """Processes, CPU threads per process, and the device type, such as "cpu" or "cuda"."""
+    """Processes, CPU threads per process, and the device type, such as "cpu" or "cuda".
+
+    `sharded` says whether FSDP2 sharded weights, gradients and optimizer state over the processes.
+    """
 
     num_processes: int
     cpu_threads: int
     device: str
+    sharded: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,6 +233,9 @@ def initial_record(prepared: Prepared) -> RunRecord:
     """Return the record of a run before its first step."""
     import torch
 
+    from ampft.models.sharded import class_name
+    from ampft.precision.sharding import is_sharded
+
     args, task, model = prepared.args, prepared.task, prepared.loaded.model
     data, accelerator = task.data, prepared.accelerator
     device = accelerator.device
@@ -251,7 +258,7 @@ def initial_record(prepared: Prepared) -> RunRecord:
         ),
         model=ModelPart(
             name=prepared.loaded.name,
-            architecture=type(model).__name__,
+            architecture=class_name(model),
             parameters=sum(p.numel() for p in parameters),
             trainable_parameters=sum(p.numel() for p in parameters if p.requires_grad),
             initial_weights_sha256=prepared.loaded.float32_sha256,
@@ -263,6 +270,7 @@ def initial_record(prepared: Prepared) -> RunRecord:
             num_processes=accelerator.num_processes,
             cpu_threads=torch.get_num_threads(),
             device=device.type,
+            sharded=is_sharded(accelerator),
         ),
         steps=StepsPart(
             total=prepared.total_steps,
@@ -291,16 +299,26 @@ def _values_hash(values: Mapping[str, JSONValue]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _check_values(values: dict[str, Any]) -> dict[str, Any]:
+def _check_values(values: dict[str, Any], *, verify: bool) -> dict[str, Any]:
     """Return a record without the hash that it must have from schema 3 on."""
     stored = values.pop("sha256", None)
-    if stored != _values_hash(values):
+    if verify and stored != _values_hash(values):
         raise ValueError("its values do not have the hash that it states")
     return values
 
 
-def read_record(folder: Path) -> RunRecord:
+def hash_is_correct(folder: Path) -> bool:
+    """Return whether run.json has the hash that it states; true before schema 3."""
+    values = read_json_object(folder / RECORD_NAME)
+    return values.get("schema") in (1, 2) or values.pop("sha256", None) == _values_hash(values)
+
+
+def read_record(folder: Path, *, verify: bool = True) -> RunRecord:
     """Read run.json of a run's folder.
+
+    Args:
+        folder: Folder of the run.
+        verify: Whether its values must have the hash that it states.
 
     Raises:
         InputError: The folder does not hold a run, or its record has an unknown schema version.
@@ -316,7 +334,7 @@ def read_record(folder: Path) -> RunRecord:
             SCHEMA,
             "Use the version of ampft that the file names under `versions`.",
         )
-        return from_json(RunRecord, _check_values(values), RECORD_NAME)
+        return from_json(RunRecord, _check_values(values, verify=verify), RECORD_NAME)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"{folder}: this is not the folder of a run, because {RECORD_NAME} is missing or "

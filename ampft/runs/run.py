@@ -31,6 +31,7 @@ from ampft.evaluation.sanity import (
     validation_warnings,
 )
 from ampft.files import check_disk_space, is_disk_error
+from ampft.models.sharded import whole_weights
 from ampft.models.weights import weights_size
 from ampft.precision.executed import ExecutedDtypes, contradiction
 from ampft.precision.modes import is_fp32
@@ -228,10 +229,11 @@ class Run:
         outcome_fp32 = self._predict_fp32(model, split)
         constant = constant_outcome(prepared.task, split)
         warnings = self._warnings(outcome, constant)
+        weights = whole_weights(model)  # gathered from all processes
         prepared.accelerator.end_training()
         if self.folder is None:
             return
-        self._save(model)
+        self._save(model, weights)
         baseline = baseline_summary(prepared.task, split) if prepared.args.baseline else None
         report = outcome.report()
         metrics = self._metrics(outcome)
@@ -323,13 +325,13 @@ class Run:
             raise PrecisionContradicted(message)
         self.history.write(labelled("ran", executed.summary()))
 
-    def _save(self, model: nn.Module) -> None:
+    def _save(self, model: nn.Module, weights: dict[str, Tensor] | None) -> None:
         assert self.folder is not None
         accelerator = self.prepared.accelerator
         unwrapped: Any = accelerator.unwrap_model(model, keep_torch_compile=False)
         stage = self.folder.stage()
         check_disk_space(self.folder.path, weights_size(unwrapped), "saving the model")
-        unwrapped.save_pretrained(stage)
+        unwrapped.save_pretrained(stage, state_dict=weights)
         self.prepared.task.save_processor(stage)
         if self.prepared.args.history_csv:
             write_csv(self.folder / HISTORY_NAME, stage / "history.csv")

@@ -64,6 +64,8 @@ def read_report(folder: Path, record: RunRecord) -> Report | None:
         InputError: The file is not the report of this run.
     """
     path = folder / REPORT_NAME
+    if record.status != "finished" and not path.exists():  # ended before it was published
+        return None
     check_files(folder, record.files, [REPORT_NAME])
     if not path.exists():
         return None
@@ -82,7 +84,9 @@ def heading(record: RunRecord) -> str:
     lines = {
         "started": record.started,
         "device": f"{topology.device}, {counted(topology.num_processes, 'process')}, "
-        f"{counted(topology.cpu_threads, 'CPU thread')}" + " each" * (topology.num_processes > 1),
+        f"{counted(topology.cpu_threads, 'CPU thread')}"
+        + " each" * (topology.num_processes > 1)
+        + ", weights sharded (FSDP2)" * topology.sharded,
         "precision": describe_precision(record),
         "executed": f"{record.precision.summary or 'not measured'}{describe_lost_updates(record)}",
         "model": f"{inert(record.model.name)}, {record.model.architecture}, "

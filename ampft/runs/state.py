@@ -13,6 +13,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ampft.files import link
+from ampft.models.sharded import load_whole_weights, reshard, whole_weights
+from ampft.precision.sharding import is_sharded
 from ampft.runs.history import History
 from ampft.runs.manifest import BEST_NAME as BEST_OF_RUN
 from ampft.runs.manifest import HISTORY_NAME
@@ -108,11 +110,12 @@ class RunState:
         )
 
     def model_tensors(self) -> dict[str, Tensor]:
-        """Return weights and buffers by name."""
-        return dict(self._plain_model().state_dict())
+        """Return weights and buffers by name. All processes must call it together."""
+        whole = whole_weights(self.prepared.model)
+        return dict(self._plain_model().state_dict()) if whole is None else whole
 
     def optimizer_tensors(self) -> dict[str, Tensor]:
-        """Return the tensors of the optimizer by name."""
+        """Return the tensors of the optimizer by name. All processes must call it together."""
         return optimizer_tensors(self._plain_model(), self.prepared.optimizer.optimizer)
 
     def values(self) -> dict[str, Any]:
@@ -155,7 +158,10 @@ class RunState:
             history: The part of history.jsonl that belongs to it.
         """
         prepared, model = self.prepared, self._plain_model()
-        model.load_state_dict(load_file(folder / MODEL_NAME))
+        if is_sharded(prepared.accelerator):
+            load_whole_weights(model, load_file(folder / MODEL_NAME))
+        else:
+            model.load_state_dict(load_file(folder / MODEL_NAME))
         tensors = load_file(folder / OPTIMIZER_NAME)
         load_optimizer(model, prepared.optimizer.optimizer, tensors, values["optimizer"])
         prepared.schedule.load_state_dict(dict(values["schedule"]))
@@ -193,6 +199,7 @@ class RunState:
     def _plain_model(self) -> nn.Module:
         accelerator = self.prepared.accelerator
         plain: nn.Module = accelerator.unwrap_model(self.prepared.model, keep_torch_compile=False)
+        reshard(plain)  # the optimizer has the sharded parameters
         return plain
 
 

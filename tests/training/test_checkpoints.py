@@ -77,9 +77,7 @@ def test_intervals(text, interval):
     assert parse_interval(text) == interval
 
 
-@pytest.mark.parametrize(
-    "text", ["0", "-4", "0min", "4.5", "epochs", "min", "10m", "\uff14"]
-)
+@pytest.mark.parametrize("text", ["0", "-4", "0min", "4.5", "epochs", "min", "10m", "\uff14"])
 def test_other_intervals_are_refused(text):
     with pytest.raises(InputError, match=r"steps such as 500, the word epoch, or minutes such as"):
         parse_interval(text)

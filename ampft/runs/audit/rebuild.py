@@ -1,0 +1,247 @@
+"""Rebuilds a run from its record: settings, precision, data and task, on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from accelerate import PartialState
+
+from ampft.arguments import ClassifyArguments, parse_classify_arguments
+from ampft.data.load import IN_MEMORY
+from ampft.errors import InputError
+from ampft.machine import hardware, versions
+from ampft.precision.accelerator import training_device
+from ampft.precision.modes import canonical_mode
+from ampft.precision.resolve import Precision, resolve
+from ampft.runs.audit.findings import WITHIN, Check, judged
+from ampft.runs.manifest import RECORD_NAME
+from ampft.runs.prepare import Prepared, ProcessStart, load_task, prepare_mode, start_clock
+from ampft.runs.record import RunRecord
+from ampft.tasks.task import Task
+from ampft.text.escaping import inert
+from ampft.training.threads import restore_cpu_threads, usable_cores
+
+# Settings of the outputs, of the speed and of the end of a run. None changes a number, and an audit
+# writes nothing. `trust_remote_code` is the auditor's decision.
+NEUTRAL: Mapping[str, Any] = {
+    "output_dir": None,
+    "overwrite_output_dir": False,
+    "with_tracking": False,
+    "auto_micro_batch": False,
+    "dataloader_num_workers": 0,
+    "checkpointing_steps": None,
+    "checkpoint_total_limit": None,
+    "async_checkpoints": False,
+    "resume_from_checkpoint": None,
+    "allow_topology_change": False,
+    "trust_remote_code": False,
+}
+COMPARED_VERSIONS = ("ampft", "torch", "transformers", "accelerate", "numpy", "tokenizers")
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """A run as this machine would start it.
+
+    Attributes:
+        record: Record of the run.
+        args: Its settings, adapted to this machine.
+        precision: Its mode, resolved for this machine.
+        task: Its data and labels.
+        differences: Differences between this machine and that of the run.
+        world_size: Number of processes of the audit.
+        started: Time and memory at the start of the audit.
+    """
+
+    record: RunRecord
+    args: ClassifyArguments
+    precision: Precision
+    task: Task
+    differences: tuple[str, ...]
+    world_size: int
+    started: ProcessStart
+
+    @property
+    def repeats_exactly(self) -> bool:
+        """Whether equal code must give equal digits: the same CPU, versions and topology.
+
+        GPUs add in an order that changes from one run to the next, so that theirs never must.
+        """
+        return not self.differences and self.precision.device_type == "cpu"
+
+    @property
+    def has_other_cpu(self) -> bool:
+        """Whether the CPU of this machine is another model than that of the run."""
+        return any(difference.startswith("CPU ") for difference in self.differences)
+
+    def prepare(self) -> Prepared:
+        """Return a new training of this run; call it inside `separate_accelerators`."""
+        return prepare_mode(self.args, self.precision, self.task, started=self.started)
+
+
+def rebuild(record: RunRecord, flags: Sequence[str], *, cpu: bool) -> Rebuilt:
+    """Rebuild a run on this machine.
+
+    Args:
+        record: Record of a run.
+        flags: Flags of classify.py that replace recorded settings, such as paths of moved files.
+        cpu: Whether to use the CPU even if there is an accelerator.
+
+    Raises:
+        InputError: The settings are not those of this version, the data or the model are missing,
+            or this machine cannot run the precision.
+    """
+    started = start_clock()
+    args = recorded_arguments(record, flags)
+    device = training_device(cpu=cpu or record.topology.device == "cpu")
+    precision = resolve(canonical_mode(record.precision.requested), device)
+    threads = restore_cpu_threads(min(record.topology.cpu_threads, usable_cores()))
+    world_size = PartialState().num_processes
+    args = replace(
+        args,
+        gradient_accumulation_steps=_micro_batches(record, args, world_size),
+        cpu_threads=threads,
+    )
+    with PartialState().main_process_first():
+        task = load_task(args)
+    differences = _differences(record, precision, threads, world_size)
+    return Rebuilt(record, args, precision, task, differences, world_size, started)
+
+
+def recorded_arguments(record: RunRecord, flags: Sequence[str]) -> ClassifyArguments:
+    """Return the settings in a record, checked as on a command line.
+
+    Raises:
+        InputError: A setting is unknown or has an invalid value.
+    """
+    recorded = {**record.arguments, **NEUTRAL, "mixed_precision": record.precision.requested}
+    if record.data.name == IN_MEMORY:
+        if not flags:
+            raise InputError(
+                "RUN: it was trained on data in memory, which an audit cannot read. Write them to "
+                "files, and pass these: --train_file FILE, --validation_file and --test_file."
+            )
+        recorded["dataset_name"] = None
+    words = [word for name, value in recorded.items() for word in _words(name, value)]
+    try:
+        return parse_classify_arguments([*words, *flags])
+    except InputError as error:
+        raise InputError(
+            f"the settings in {RECORD_NAME}, with the flags of this command, cannot be used "
+            f"({error}) Check the flags, or use the version of ampft that the record names."
+        ) from error
+
+
+def _words(name: str, value: object) -> list[str]:
+    if value is None:
+        return []
+    if isinstance(value, bool):
+        return [f"--{name}" if value else f"--no-{name}"]
+    return [f"--{name}={value}"]
+
+
+def _micro_batches(record: RunRecord, args: ClassifyArguments, world_size: int) -> int:
+    """Return the micro-batches per process with which the effective batch is that of the run."""
+    batch_size, processes = args.per_device_train_batch_size, record.topology.num_processes
+    effective = record.steps.effective_batch_size
+    if effective is None:
+        effective = batch_size * args.gradient_accumulation_steps * processes
+    if effective % (batch_size * world_size):
+        raise InputError(
+            f"{world_size} processes: the effective batch of {effective} examples cannot be cut "
+            f"into micro-batches of {batch_size} in each of them. Audit with one process, or with "
+            f"{processes} as in the run: torchrun --nproc_per_node {processes} -m ampft audit RUN."
+        )
+    return max(1, effective // (batch_size * world_size))
+
+
+def _differences(
+    record: RunRecord, precision: Precision, threads: int, world_size: int
+) -> tuple[str, ...]:
+    """Return how this machine differs from that of the run, as far as numbers depend on it."""
+    import torch
+
+    kind = precision.device_type
+    gpus = [torch.cuda.get_device_name()] if kind == "cuda" else []
+    here = hardware(gpus)
+    installed = versions()
+    pairs: dict[str, tuple[object, object]] = {
+        "device": (kind, record.topology.device),
+        "processes": (world_size, record.topology.num_processes),
+        "execution": (precision.execution, record.precision.resolved.get("execution")),
+        **{name: (installed.get(name), record.versions.get(name)) for name in COMPARED_VERSIONS},
+    }
+    pairs["CPU"] = (here["cpu"], record.hardware.get("cpu"))
+    if kind == "cpu" == record.topology.device:
+        pairs["threads"] = (threads, record.topology.cpu_threads)
+    else:
+        pairs["GPU"] = (", ".join(gpus), ", ".join(map(str, record.hardware.get("gpus") or ())))
+    changed = {name for part in record.resumes for name in (*part.topology, *part.environment)}
+    resumed = [f"the run was resumed with another {inert(name)}" for name in sorted(changed)]
+    return (*resumed, *_unequal(pairs))
+
+
+def _unequal(pairs: Mapping[str, tuple[object, object]]) -> tuple[str, ...]:
+    return tuple(
+        f"{name} {inert(str(actual or 'none'))} instead of {inert(str(recorded or 'none'))}"
+        for name, (actual, recorded) in pairs.items()
+        if actual != recorded
+    )
+
+
+def check_data(rebuilt: Rebuilt) -> Check:
+    """Compare the contents of the data and the labels with the record."""
+    recorded, data = rebuilt.record.data, rebuilt.task.data
+    problems = [
+        f"{inert(split)} has the fingerprint {_short(data.fingerprints.get(split))}, and the "
+        f"record states {_short(recorded.fingerprints.get(split))}"
+        for split in sorted(recorded.fingerprints.keys() | data.fingerprints.keys())
+        if data.fingerprints.get(split) != recorded.fingerprints.get(split)
+    ]
+    sizes = {name: len(rows) for name, rows in data.splits.items()}
+    if sizes != dict(recorded.examples):
+        problems.append(f"the splits have the sizes {sizes}, not {dict(recorded.examples)}")
+    if rebuilt.task.label_names != tuple(rebuilt.record.label_names):
+        problems.append("the labels, or their order, are not those of the record")
+    if rebuilt.task.name != rebuilt.record.task:
+        problems.append(f"the task is {rebuilt.task.name}, not {inert(rebuilt.record.task)}")
+    total = f"{sum(sizes.values()):,} examples"
+    return judged("data", problems, f"{total} in {', '.join(sizes)} have the recorded fingerprints")
+
+
+def check_initial_weights(rebuilt: Rebuilt, prepared: Prepared) -> Check:
+    """Compare the model before its first step with the record.
+
+    Torch rounds the random numbers of new parameters differently on CPUs of other kinds, so that
+    only the same CPU must give the recorded hash.
+    """
+    model, recorded = prepared.loaded.model, rebuilt.record.model
+    parameters = sum(p.numel() for p in model.parameters())
+    is_equal = prepared.loaded.float32_sha256 == recorded.initial_weights_sha256
+    problems = []
+    if not is_equal and not rebuilt.has_other_cpu:
+        problems.append(
+            f"the initial weights have the hash {_short(prepared.loaded.float32_sha256)}, and the "
+            f"record states {_short(recorded.initial_weights_sha256)}: another model, or another "
+            "seed of its new parameters"
+        )
+    if (type(model).__name__, parameters) != (recorded.architecture, recorded.parameters):
+        problems.append(
+            f"the model is {type(model).__name__} with {parameters:,} parameters, not "
+            f"{inert(recorded.architecture)} with {recorded.parameters:,}"
+        )
+    if prepared.args.perturb_initial_weights != recorded.perturbed:
+        problems.append("the settings and the record disagree on whether weights were perturbed")
+    if not is_equal and not problems:
+        text = (
+            "the hash differs, as it may on another CPU, which rounds the random numbers of new "
+            "parameters differently; the loss of the first step shows whether the weights do"
+        )
+        return Check("weights", WITHIN, text)
+    return judged("weights", problems, f"{parameters:,} initial weights have the recorded hash")
+
+
+def _short(digest: str | None) -> str:
+    return "none" if digest is None else f"{inert(digest)[:12]}"

@@ -1,0 +1,331 @@
+"""Compares the files of a run with each other, and with what follows from data and settings."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ampft.data.steps import StepBatches
+from ampft.errors import InputError
+from ampft.evaluation.sanity import (
+    chance_loss,
+    constant_outcome,
+    loss_warnings,
+    outcome_warnings,
+    validation_warnings,
+)
+from ampft.files import describe_file, is_inside
+from ampft.machine import versions
+from ampft.runs.audit.findings import DIFFERS, EQUAL, NOT_COMPARED, WITHIN, Check, judged
+from ampft.runs.audit.tolerances import SUM_TOLERANCE
+from ampft.runs.card import model_card
+from ampft.runs.history import read_history
+from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, is_result_name
+from ampft.runs.prepare import Prepared
+from ampft.runs.record import RunRecord, StepIdsHash, hash_is_correct
+from ampft.runs.run import all_metrics
+from ampft.runs.show import REPORT_NAME, problem_of, report_with_heading
+from ampft.tasks.outcome import Outcome
+from ampft.tasks.task import Task
+from ampft.text.escaping import inert
+from ampft.text.json_io import from_json, read_json_object
+from ampft.text.numbers import counted
+from ampft.training.optimizer import make_schedule
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryRow:
+    """The values of a row of `history.jsonl` that do not depend on the speed of the machine."""
+
+    step: int
+    epoch: int
+    loss: float
+    learning_rate: float
+    grad_norm: float
+    loss_scale: float | None
+    skipped: bool
+    examples: int
+    tokens: int
+    micro_batches: int
+
+
+def read_rows(folder: Path) -> tuple[HistoryRow, ...]:
+    """Return the rows of the history of a run.
+
+    Raises:
+        InputError: The history cannot be read, or a value is missing or has another type.
+    """
+    path, names = folder / HISTORY_NAME, HistoryRow.__dataclass_fields__
+    try:
+        return tuple(
+            from_json(HistoryRow, {k: _number(v) for k, v in row.items() if k in names}, "row")
+            for row in read_history(path)
+        )
+    except ValueError as error:
+        raise InputError(f"{path}: this is not the history of a run ({error}).") from error
+
+
+def _number(value: object) -> object:
+    """Return a number that is not finite, which the history holds as text."""
+    return float(value) if value in ("nan", "inf", "-inf") else value
+
+
+def check_files(folder: Path, record: RunRecord) -> Check:
+    """Compare all files of the run with their hashes, and the record with its own."""
+    problems = []
+    if not hash_is_correct(folder):
+        problems.append(f"{RECORD_NAME} does not have the hash that it states")
+    for name, part in sorted(record.files.items()):
+        path = folder / name
+        if not is_inside(name) or not path.is_file():
+            problems.append(f"{inert(name)} is missing")
+        elif describe_file(path) != part:
+            problems.append(f"{inert(name)} was changed after the run")
+    listed = {RECORD_NAME, *record.files}
+    present = sorted(path.name for path in folder.iterdir())
+    added = [name for name in present if is_result_name(name) and name not in listed]
+    problems += [f"{inert(name)} is not a file of this run" for name in added]
+    if not record.files and not problems:
+        return Check("files", NOT_COMPARED, "the record is of a version that stored no hashes")
+    return judged("files", problems, f"{counted(len(listed), 'file')} have the recorded hashes")
+
+
+def check_history(record: RunRecord, rows: Sequence[HistoryRow], prepared: Prepared) -> Check:
+    """Compare every row of the history with what data and settings determine, and with the record.
+
+    Loss, gradient norm and overflows are measured in training. All else follows: the examples of
+    each step, their number and tokens, the learning rate, and the loss scale.
+    """
+    problems = [*_step_problems(record, rows, prepared), *_row_problems(rows, prepared)]
+    return judged(
+        "history",
+        problems,
+        "step, epoch, examples, tokens, learning rate and loss scale of "
+        f"{counted(len(rows), 'row')} follow from data and settings",
+    )
+
+
+def _step_problems(
+    record: RunRecord, rows: Sequence[HistoryRow], prepared: Prepared
+) -> Iterator[str]:
+    steps, skipped = record.steps, sum(row.skipped for row in rows)
+    if (steps.applied, steps.skipped) != (len(rows) - skipped, skipped):
+        yield (
+            f"the history has {len(rows) - skipped} applied and {skipped} skipped steps, and the "
+            f"record states {steps.applied} and {steps.skipped}"
+        )
+    if steps.total != prepared.total_steps:
+        yield f"the record plans {steps.total} steps, and its settings {prepared.total_steps}"
+    if len(rows) > prepared.total_steps:
+        yield f"{len(rows)} steps are more than the planned {prepared.total_steps}"
+    elif len(rows) < prepared.total_steps and not (
+        prepared.args.early_stopping_patience or prepared.args.max_time
+    ):
+        yield f"{len(rows)} of {prepared.total_steps} steps were made, and nothing ended it early"
+
+
+def _row_problems(rows: Sequence[HistoryRow], prepared: Prepared) -> Iterator[str]:
+    batches, lengths = prepared.step_batches, prepared.step_batches.examples.lengths
+    rates = _learning_rates([row.skipped for row in rows], prepared)
+    scales = _loss_scales([row.skipped for row in rows], scaled=prepared.precision.uses_scaler)
+    for index, (row, rate, scale) in enumerate(zip(rows, rates, scales, strict=True)):
+        epoch, step_in_epoch = divmod(index, len(batches))
+        ids = batches.effective_ids(epoch, step_in_epoch)
+        expected = (index + 1, epoch, len(ids), int(lengths[ids].sum()), scale)
+        actual = (row.step, row.epoch, row.examples, row.tokens, row.loss_scale)
+        names = ("step", "epoch", "examples", "tokens", "loss_scale")
+        yield from (
+            f"row {index + 1} has {name} {value}, not {right}"
+            for name, value, right in zip(names, actual, expected, strict=True)
+            if value != right
+        )
+        if not math.isclose(row.learning_rate, rate, rel_tol=SUM_TOLERANCE):
+            yield f"row {index + 1} has the learning rate {row.learning_rate:g}, not {rate:g}"
+
+
+def _learning_rates(skipped: Sequence[bool], prepared: Prepared) -> Iterator[float]:
+    """Yield the learning rate of each step; skipped steps do not advance the schedule."""
+    args = prepared.args
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=args.learning_rate)
+    schedule = make_schedule(optimizer, prepared.total_steps, args.schedule_settings())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the optimizer makes no steps
+        for was_skipped in skipped:
+            yield float(schedule.get_last_lr()[0])
+            if not was_skipped:
+                schedule.step()
+
+
+def _loss_scales(skipped: Sequence[bool], *, scaled: bool) -> Iterator[float | None]:
+    """Yield the loss scale after each step, by the rule of `torch.amp.GradScaler`."""
+    scaler = torch.amp.GradScaler("cpu")
+    scale, interval, good_steps = scaler.get_scale(), scaler.get_growth_interval(), 0
+    for was_skipped in skipped:
+        good_steps = 0 if was_skipped else good_steps + 1
+        if was_skipped:
+            scale *= scaler.get_backoff_factor()
+        elif good_steps == interval:
+            scale, good_steps = scale * scaler.get_growth_factor(), 0
+        yield scale if scaled else None
+
+
+def check_ids(record: RunRecord, steps: int, batches: StepBatches) -> Check:
+    """Compare the hash of the examples of all steps, which data and settings determine."""
+    step_ids = StepIdsHash()
+    for step in range(steps):
+        step_ids.update(batches.effective_ids(*divmod(step, len(batches))))
+    problems = (
+        ["the examples of the steps, or their order, are not those of the record"]
+        if step_ids.hexdigest() != record.example_ids_sha256
+        else []
+    )
+    return judged("examples", problems, f"the ids of all {counted(steps, 'step')} are the recorded")
+
+
+def check_metrics(
+    folder: Path,
+    record: RunRecord,
+    task: Task,
+    outcomes: Mapping[str, Outcome],
+) -> Check:
+    """Compute all metrics from the predictions again, and compare them with record and report.
+
+    Args:
+        folder: Folder of the run.
+        record: Its record.
+        task: Its task, with the data.
+        outcomes: Its predictions, by the field of the record that holds their metrics.
+    """
+    comparison = _Comparison()
+    for name, outcome in outcomes.items():
+        comparison.add(f"{name} of {RECORD_NAME}", getattr(record, name), all_metrics(outcome))
+    outcome = outcomes["metrics"]
+    report = _report_values(folder)
+    expected = outcome.report().as_dict()
+    comparison.add(REPORT_NAME, {name: report.get(name) for name in expected}, expected)
+    if record.metrics_chance is not None:
+        chance = constant_outcome(task, outcome.split).metrics()
+        comparison.add("metrics_chance", record.metrics_chance, chance)
+    problems = [*comparison.problems, *_best_problems(record, task)]
+    if problems:
+        return judged("metrics", problems, "")
+    text = f"{counted(comparison.count, 'value')} of {RECORD_NAME} and {REPORT_NAME} follow from "
+    text += "the predictions"
+    if comparison.is_exact:
+        return Check("metrics", EQUAL, text)
+    return Check("metrics", WITHIN, f"{text}, within {SUM_TOLERANCE:g}: sums in another order")
+
+
+class _Comparison:
+    """Compares values in any nesting; numbers may differ by the rounding of a sum."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.is_exact = True
+        self.problems: list[str] = []
+
+    def add(self, where: str, stored: Any, expected: Any) -> None:
+        if isinstance(expected, Mapping):
+            for name, value in expected.items():
+                inner = stored.get(name) if isinstance(stored, Mapping) else None
+                self.add(f"{where}: {name}", inner, value)
+            return
+        if isinstance(expected, list | tuple):
+            same_length = isinstance(stored, list | tuple) and len(stored) == len(expected)
+            for index, value in enumerate(expected):
+                self.add(where, stored[index] if same_length else None, value)
+            return
+        self.count += 1
+        if isinstance(expected, float) and not math.isfinite(expected):
+            expected = None
+        if isinstance(stored, float) and not math.isfinite(stored):
+            stored = None
+        if stored == expected:
+            return
+        numbers = isinstance(stored, int | float) and isinstance(expected, int | float)
+        if numbers and math.isclose(stored, expected, rel_tol=SUM_TOLERANCE, abs_tol=SUM_TOLERANCE):
+            self.is_exact = False
+        else:
+            self.problems.append(f"{where} is {inert(str(stored))}, not {expected}")
+
+
+def _report_values(folder: Path) -> dict[str, Any]:
+    try:
+        return read_json_object(folder / REPORT_NAME)
+    except (OSError, ValueError):
+        return {}
+
+
+def _best_problems(record: RunRecord, task: Task) -> Iterator[str]:
+    """Yield why the kept weights are not those of the best recorded validation."""
+    best = record.best
+    if best is None:
+        return
+    metric = task.problem.metrics.get(best.metric)
+    if metric is None:
+        yield f"best: {inert(best.metric)} is not a metric of the task"
+        return
+    sign = 1 if metric.higher_is_better else -1
+    values = [part.metrics.get(best.metric) for part in record.validations]
+    signed = [-math.inf if v is None or math.isnan(v) else sign * v for v in values]
+    if not signed:
+        yield "best: the record has no validation"
+        return
+    first = signed.index(max(signed))  # of equal ones, the first is kept
+    part = record.validations[first]
+    expected = (part.epoch, part.step if best.step is not None else None, values[first])
+    if (best.epoch, best.step, best.value) != expected:
+        yield (
+            f"best: {best.metric} {best.value} in epoch {best.epoch}, but the best validation has "
+            f"{values[first]} after step {part.step}"
+        )
+
+
+def check_warnings(
+    record: RunRecord, rows: Sequence[HistoryRow], task: Task, outcome: Outcome
+) -> Check:
+    """Compare the reasons not to trust the result with the recorded ones."""
+    if record.versions.get("ampft") != versions().get("ampft"):
+        return Check("warnings", NOT_COMPARED, "another version of ampft has other rules")
+    losses = [row.loss for row in rows if not row.skipped]
+    expected = {
+        **loss_warnings(losses, chance_loss(task)),
+        **validation_warnings([part.metrics for part in record.validations]),
+        **outcome_warnings(outcome, constant_outcome(task, outcome.split), task),
+    }
+    problems = [
+        f"the warning {name!r} is {'missing' if name in expected else 'unfounded'}"
+        for name in sorted(expected.keys() ^ record.warnings.keys())
+    ]
+    return judged("warnings", problems, f"{counted(len(expected), 'warning')}, as recorded")
+
+
+def check_texts(folder: Path, record: RunRecord) -> Check:
+    """Compare model card and text report with those that the record and the report give."""
+    if record.versions.get("ampft") != versions().get("ampft"):
+        return Check("card", NOT_COMPARED, "another version of ampft wrote it")
+    try:
+        values = read_json_object(folder / REPORT_NAME)
+        report = problem_of(record).report_type.from_dict(values)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return Check("card", DIFFERS, f"{REPORT_NAME} cannot be read ({error})")
+    expected = {
+        "report.txt": report_with_heading(report, selected=bool(record.metrics.get("selected"))),
+        "README.md": model_card(record, report),
+    }
+    problems = [
+        f"{name} does not state what {RECORD_NAME} and {REPORT_NAME} do"
+        for name, text in expected.items()
+        if _text(folder / name) != text.encode("utf-8", "backslashreplace")
+    ]
+    return judged("card", problems, f"{' and '.join(expected)} state what {RECORD_NAME} does")
+
+
+def _text(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() else None

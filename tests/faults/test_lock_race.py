@@ -1,0 +1,60 @@
+"""A folder has one writer, whatever the order in which several claim and release it."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from pathlib import Path
+
+import ampft.runs.folder
+from ampft.errors import InputError
+from ampft.runs.folder import RunFolder
+
+WRITERS, ROUNDS = 6, 40
+
+
+def most_writers_at_once(folder: Path) -> tuple[int, int]:
+    """Let several writers claim a folder many times; return the most at once, and all claims."""
+    inside, most, claims = 0, 0, 0
+    counting = threading.Lock()
+
+    def write(seed: int) -> None:
+        nonlocal inside, most, claims
+        generator = random.Random(seed)
+        for _ in range(ROUNDS):
+            with contextlib.suppress(InputError), RunFolder(folder, keep_files=True):
+                with counting:
+                    inside, claims = inside + 1, claims + 1
+                    most = max(most, inside)
+                time.sleep(generator.random() / 1000)
+                with counting:
+                    inside -= 1
+            time.sleep(generator.random() / 1000)
+
+    threads = [threading.Thread(target=write, args=(seed,)) for seed in range(WRITERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return most, claims
+
+
+def test_one_writer_at_a_time(tmp_path):
+    most, claims = most_writers_at_once(tmp_path)
+    assert most == 1
+    assert claims > ROUNDS / 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_that_is_removed_after_its_release_admits_two_writers(tmp_path, monkeypatch):
+    """Negative control: another writer may have locked the file that is then removed."""
+
+    def unlock(lock):
+        lock.release()
+        time.sleep(0.0005)
+        Path(lock.lock_file).unlink(missing_ok=True)
+
+    monkeypatch.setattr(ampft.runs.folder, "_unlock", unlock)
+    assert most_writers_at_once(tmp_path)[0] > 1

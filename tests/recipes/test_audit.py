@@ -1,0 +1,384 @@
+"""`ampft audit` confirms a run, and finds every forgery of its record, files and data."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+from global_state import fresh_global_state
+from running import CLASSIFY, call, call_here, rows, succeeded, write_csv
+from safetensors.torch import load_file, save_file
+from transformers import BertModel
+from word_tokenizer import save_tokenizer
+
+from ampft.cli import main
+from ampft.runs.card import model_card
+from ampft.runs.manifest import RECORD_NAME, describe_files
+from ampft.runs.predictions import read_predictions, write_predictions
+from ampft.runs.record import _values_hash, read_record
+from ampft.runs.show import read_report, report_with_heading
+from ampft.text.json_io import json_text
+
+STEPS = 3  # of 8: 2 epochs of 4 steps
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """A folder with data, a model with dropout, and the runs `fp32` and `fp16`."""
+    from conftest import tiny_config
+
+    root = tmp_path_factory.mktemp("audited")
+    for seed, (name, count) in enumerate({"train": 30, "validation": 9, "test": 12}.items()):
+        write_csv(root / f"{name}.csv", rows(count, seed), ("text", "label"))
+    torch.manual_seed(0)
+    config = tiny_config(save_tokenizer(root / "model"))
+    config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.1
+    BertModel(config).save_pretrained(root / "model")
+    for mode in ("fp32", "fp16"):
+        succeeded(call_here(CLASSIFY, *flags(root), "--mixed_precision", mode,
+                            "--output_dir", root / mode, "--evaluate_fp32"))  # fmt: skip
+    return root
+
+
+def flags(root: Path) -> list[object]:
+    return [
+        "--model_name_or_path", root / "model", "--train_file", root / "train.csv",
+        "--validation_file", root / "validation.csv", "--test_file", root / "test.csv",
+        "--num_train_epochs", 2, "--learning_rate", 5e-3, "--use_cpu", "--cpu_threads", 1,
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def run(made, tmp_path) -> Path:
+    """A copy of the run in fp32, to be damaged."""
+    return shutil.copytree(made / "fp32", tmp_path / "run")
+
+
+def audit(folder: Path, *words: object) -> int:
+    with fresh_global_state():
+        try:
+            return main(["audit", str(folder), *map(str, words)])
+        except SystemExit as end:
+            return int(str(end.code))
+
+
+def audited(folder: Path, tmp_path: Path, *words: object) -> dict[str, Any]:
+    """Return the JSON form of an audit of a few steps, with its exit code."""
+    file = tmp_path / "audit.json"
+    code = audit(folder, "--json", file, *(words or ("--steps", STEPS)))
+    return {**json.loads(file.read_text()), "exit_code": code}
+
+
+def statuses(result: dict[str, Any]) -> dict[str, str]:
+    """Return the status of each check; of checks with the same name, the worst."""
+    order = ("equal", "not compared", "within tolerance", "differs")
+    found: dict[str, str] = {}
+    for check in result["checks"]:
+        found[check["name"]] = max(
+            found.get(check["name"], "equal"), check["status"], key=order.index
+        )
+    return found
+
+
+def different(result: dict[str, Any]) -> set[str]:
+    assert result["exit_code"] == 1
+    assert result["verdict"] == "not confirmed"
+    return {name for name, status in statuses(result).items() if status == "differs"}
+
+
+def sign(folder: Path, edit: Callable[[dict[str, Any]], None] = lambda values: None) -> None:
+    """Edit a record as a forger does: model card, text report and all hashes follow the forgery."""
+    path = folder / RECORD_NAME
+    write(path, edit)
+    record = read_record(folder, verify=False)
+    report = read_report(folder, replace(record, files={}))
+    (folder / "README.md").write_text(model_card(record, report))
+    (folder / "report.txt").write_text(report_with_heading(report, selected=False))
+    files = describe_files(folder)
+    del files[RECORD_NAME]
+    write(path, lambda values: values.update(files={k: vars(v) for k, v in files.items()}))
+    read_record(folder)  # its hash is correct
+
+
+def write(path: Path, edit: Callable[[dict[str, Any]], None]) -> None:
+    values = json.loads(path.read_text())
+    values.pop("sha256", None)
+    edit(values)
+    path.write_text(json_text({**values, "sha256": _values_hash(values)}))
+
+
+def snapshot(folder: Path) -> dict[str, tuple[int, bytes]]:
+    return {
+        str(p): (p.stat().st_mtime_ns, p.read_bytes()) for p in folder.rglob("*") if p.is_file()
+    }
+
+
+@pytest.mark.parametrize("mode", ["fp32", "fp16"])
+def test_a_run_is_confirmed_bit_for_bit(made, tmp_path, mode):
+    before = snapshot(made / mode)
+    result = audited(made / mode, tmp_path, "--steps", "all")
+    assert result["exit_code"] == 0
+    assert (result["verdict"], result["machine"]) == ("confirmed", [])
+    assert (result["steps"], result["steps_of_run"]) == (8, 8)
+    assert statuses(result) == dict.fromkeys(
+        ("files", "data", "weights", "examples", "history", "loss", "scale", "dtypes", "validated",
+         "model", "predicted", "metrics", "warnings", "card"), "equal"
+    )  # fmt: skip
+    assert snapshot(made / mode) == before
+
+
+def test_the_text_and_the_badge(made, tmp_path, capsys):
+    badge = tmp_path / "badge.svg"
+    assert audit(made / "fp32", "--steps", 2, "--badge", badge) == 0
+    out = capsys.readouterr().out
+    assert "machine    as in the record\n" in out
+    assert "2 of 8 steps of the training" in out
+    assert "verdict    confirmed\n" in out
+    assert "](badge.svg)\n" in out
+    title = ElementTree.parse(badge).getroot().findtext("{http://www.w3.org/2000/svg}title")
+    assert title.startswith("ampft audit: confirmed, 2 of 8 steps repeated, ")
+    assert describe_files(made / "fp32")[RECORD_NAME].sha256 in title
+
+
+def metric(folder: Path) -> None:
+    write(folder / "report.json", lambda report: report.update(accuracy=0.99))
+    sign(folder, lambda record: record["metrics"].update(accuracy=0.99))
+
+
+def seed(folder: Path) -> None:
+    sign(folder, lambda record: record["arguments"].update(seed=7))
+
+
+def precision(folder: Path) -> None:
+    """Claim fp16: as measured dtypes, and with loss scales."""
+    text = (
+        (folder / "history.jsonl")
+        .read_text()
+        .replace('"loss_scale": null', '"loss_scale": 65536.0')
+    )
+    (folder / "history.jsonl").write_text(text)
+
+    def edit(record: dict[str, Any]) -> None:
+        part = record["precision"]
+        record["arguments"]["mixed_precision"] = part["requested"] = "fp16"
+        part["resolved"].update(mode="fp16", compute_dtype="float16", execution="emulated")
+        part["executed"]["is_emulated"] = True
+        for row in part["executed"]["rows"]:
+            row.update(inputs=["float16"] * len(row["inputs"]), output="float16")
+
+    sign(folder, edit)
+
+
+def weights(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    tensors["classifier.bias"][0] += 1e-3
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    sign(folder)
+
+
+def rewritten(folder: Path, change: Callable[[Any], Any]) -> None:
+    """Change the predictions, with a report and a record that follow from them."""
+    import pyarrow.parquet as pq
+
+    path = folder / "predictions.parquet"
+    texts = pq.read_table(path, columns=["text"])["text"].to_pylist()
+    outcome = change(read_predictions(path))
+    write_predictions(path, outcome, lambda part: {"text": texts[part]})
+    report = outcome.report()
+    write(folder / "report.json", lambda values: values.update(report.as_dict()))
+    metrics = {**outcome.metrics(), **report.metrics()}
+
+    def edit(record: dict[str, Any]) -> None:
+        record["warnings"] = {}
+        for name in ("metrics", "metrics_fp32"):
+            record[name].update(metrics)
+
+    sign(folder, edit)
+
+
+def predictions(folder: Path) -> None:
+    """Make every prediction right."""
+
+    def change(outcome: Any) -> Any:
+        sure = np.eye(3, dtype=np.float32)[outcome.labels] * 0.94 + np.float32(0.02)
+        return replace(outcome, probabilities=sure)
+
+    rewritten(folder, change)
+
+
+def labels(folder: Path) -> None:
+    """Make every label what the model predicted."""
+    rewritten(folder, lambda outcome: replace(outcome, labels=np.roll(outcome.labels, 1)))
+
+
+def edit_row(folder: Path, index: int, **values: object) -> None:
+    path = folder / "history.jsonl"
+    lines = path.read_text().splitlines()
+    lines[index] = json.dumps({**json.loads(lines[index]), **values})
+    path.write_text("\n".join(lines) + "\n")
+    sign(folder)
+
+
+def data_fingerprint(folder: Path) -> None:
+    sign(folder, lambda record: record["data"]["fingerprints"].update(train="ab" * 32))
+
+
+def best(folder: Path) -> None:
+    def edit(record: dict[str, Any]) -> None:
+        validations, part = record["validations"], record["best"]
+        (other,) = [v for v in validations if v["step"] != part["step"]]
+        part.update(epoch=other["epoch"], step=other["step"])
+
+    sign(folder, edit)
+
+
+def skipped(folder: Path) -> None:
+    sign(folder, lambda record: record["steps"].update(applied=7, skipped=1))
+
+
+def warned(folder: Path) -> None:
+    sign(folder, lambda record: record.update(warnings={"flat": "nothing was learned"}))
+
+
+FORGERIES = {
+    "metric": (metric, {"metrics"}),
+    "seed": (seed, {"weights", "examples", "history"}),
+    "precision": (precision, {"loss", "dtypes", "predicted"}),
+    "weights": (weights, {"predicted"}),
+    "predictions": (predictions, {"predicted", "warnings"}),
+    "labels": (labels, {"predicted", "warnings"}),
+    "fingerprint": (data_fingerprint, {"data"}),
+    "loss": (lambda run: edit_row(run, 1, loss=1.09), {"loss"}),
+    "rate": (lambda run: edit_row(run, 7, learning_rate=1e-3), {"history"}),
+    "tokens": (lambda run: edit_row(run, 7, tokens=5), {"history"}),
+    "best": (best, {"metrics"}),
+    "skipped": (skipped, {"history"}),
+    "warnings": (warned, {"warnings"}),
+}
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_a_forgery_with_correct_hashes_is_found(run, tmp_path, name):
+    forge, expected = FORGERIES[name]
+    forge(run)
+    assert different(audited(run, tmp_path)) == expected
+
+
+def test_a_later_loss_is_found_if_all_steps_are_repeated(run, tmp_path):
+    edit_row(run, 7, loss=1.09)
+    assert audited(run, tmp_path)["exit_code"] == 0
+    assert different(audited(run, tmp_path, "--steps", "all")) == {"loss"}
+
+
+def test_a_changed_record_without_its_hash_is_found(run, tmp_path):
+    path = run / RECORD_NAME
+    path.write_text(path.read_text().replace('"seed": 42', '"seed": 43'))
+    (run / "history.jsonl").write_text("damaged\n")
+    assert {"files", "weights", "history"} <= different(audited(run, tmp_path))
+
+
+def test_other_data_are_found_and_moved_data_are_read(made, run, tmp_path):
+    moved, other = tmp_path / "moved.csv", tmp_path / "other.csv"
+    shutil.copy(made / "train.csv", moved)
+    other.write_text(moved.read_text().replace(",metal", ",river", 1))
+    sign(run, lambda record: record["arguments"].update(train_file="/nowhere/train.csv"))
+    assert audit(run) == 2
+    assert audited(run, tmp_path, "--train_file", moved, "--steps", 1)["verdict"] == "confirmed"
+    assert different(audited(run, tmp_path, "--train_file", other)) == {"data"}
+
+
+def gpu_run(made: Path, folder: Path) -> Path:
+    """A run whose dropout masks this machine cannot draw, as if it were of a GPU."""
+    done = call_here(CLASSIFY, *flags(made), "--mixed_precision", "fp16", "--output_dir", folder,
+                     "--padding", "--evaluate_fp32")  # fmt: skip
+    succeeded(done)
+
+    def edit(record: dict[str, Any]) -> None:
+        record["arguments"].update(padding=False, use_cpu=False)
+        record["random_state_sha256"] = "ab" * 32
+        record["topology"]["device"] = "cuda"
+        record["hardware"]["gpus"] = ["NVIDIA H100"]
+        record["precision"]["resolved"].update(execution="native", device_type="cuda")
+
+    sign(folder, edit)
+    return folder
+
+
+def test_a_cpu_audits_a_run_of_a_gpu(made, tmp_path):
+    folder = gpu_run(made, tmp_path / "gpu")
+    result = audited(folder, tmp_path, "--steps", 4)
+    assert (result["verdict"], result["exit_code"]) == ("confirmed within tolerance", 0)
+    assert any(line.startswith("device cpu instead of cuda") for line in result["machine"])
+    assert statuses(result)["loss"] == "within tolerance"
+    edit_row(folder, 0, loss=1.6)  # instead of about 1.1
+    assert "loss" in different(audited(folder, tmp_path, "--steps", 4))
+
+
+@pytest.mark.slow
+def test_other_kernels_confirm_within_tolerance(made, tmp_path):
+    """On kernels without vector instructions, as on another kind of CPU."""
+    folder = shutil.copytree(made / "fp16", tmp_path / "run")
+    sign(folder, lambda record: record["hardware"].update(cpu="Another CPU"))
+    file = tmp_path / "audit.json"
+    environment = {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"}
+    succeeded(call(sys.executable, "-m", "ampft", "audit", folder, "--json", file, **environment))
+    result = json.loads(file.read_text())
+    assert result["verdict"] == "confirmed within tolerance"
+    assert {name for name, status in statuses(result).items() if status == "within tolerance"} <= {
+        "weights", "loss", "predicted", "metrics"
+    }  # fmt: skip
+
+
+def test_code_of_a_model_runs_only_if_the_auditor_trusts_it(made, run, tmp_path):
+    model = shutil.copytree(made / "model", tmp_path / "model")
+    canary = tmp_path / "canary"
+    (model / "planted.py").write_text(f"open({str(canary)!r}, 'w')\n")
+    write(model / "config.json", lambda c: c.update(auto_map={"AutoConfig": "planted.Config"}))
+
+    def edit(record: dict[str, Any]) -> None:
+        record["arguments"].update(trust_remote_code=True, model_name_or_path=str(model))
+
+    sign(run, edit)
+    audit(run, "--steps", 1)
+    assert not canary.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--steps", 0), "--steps: received '0'; it must be at least 1, or all"),
+        (("--json", "{run}/audit.json"), "an audit writes nothing into the folder of the run"),
+        (("--badge", "{run}"), "this is a folder"),
+        (("--stepz", 1), "unrecognized arguments: --stepz"),
+    ],
+)
+def test_wrong_use(run, capsys, words, message):
+    before = snapshot(run)
+    assert audit(run, *(str(word).format(run=run) for word in words)) == 2
+    assert message in capsys.readouterr().err
+    assert snapshot(run) == before
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda record: record.update(status="interrupted"), "the run is interrupted"),
+        (lambda record: record["arguments"].update(seed=-1), "--seed: received -1"),
+        (lambda record: record["arguments"].update(new=1), "unknown flag --new"),
+        (lambda record: record["data"].update(name="data in memory"), "data in memory, which"),
+        (lambda record: record["precision"].update(requested="fp8"), "fp8"),
+    ],
+)
+def test_what_cannot_be_audited(run, capsys, edit, message):
+    write(run / RECORD_NAME, edit)
+    assert audit(run) == 2
+    assert message in capsys.readouterr().err
