@@ -80,7 +80,10 @@ def test_ampft_train_is_the_recipe(files, tiny_model, tmp_path, capsys):
         (["compare", "--modes", "bfloat16"], "is not a precision. Did you mean 'bf16'? Choose"),
         (["finetune"], "Did you mean 'train'? See ampft --help"),
         (["pedict"], "Did you mean 'predict'?"),
-        (["predict", "--model", "x", "--output", "y"], "Did you mean '--output_file'? See ampft predict --help."),
+        (
+            ["predict", "--model", "x", "--output", "y"],
+            "Did you mean '--output_file'? See ampft predict --help.",
+        ),
     ],
 )
 def test_refused(words, match, capsys):
