@@ -442,7 +442,8 @@ def open_run(prepared: Prepared) -> Iterator[Run]:
                 continue_folder(folder, state)
         with state.history as history, checkpointing(state, folder) as checkpoints:
             if args.with_tracking:
-                accelerator.init_trackers("ampft", config=tracked_settings(asdict(args)))
+                settings = tracked_settings(asdict(args))
+                accelerator.init_trackers("ampft", settings, state.tracker_arguments)
             run = Run(
                 prepared,
                 folder,

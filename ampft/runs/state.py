@@ -48,6 +48,7 @@ from ampft.training.first_step import FirstStep
 from ampft.training.nonfinite import NonfiniteWatch
 from ampft.training.out_of_memory import OutOfMemoryRetries
 from ampft.training.stopping import TimeLimit
+from ampft.training.trackers import continuing_trackers, tracker_run_ids
 
 
 @dataclass
@@ -67,6 +68,7 @@ class RunState:
         started: Start of the run, ISO 8601 in UTC.
         earlier_memory: Peak memory up to the checkpoint that the run continued from.
         checkpoint_seconds: Time for which checkpoints stopped the training.
+        tracker_arguments: Arguments with which trackers continue the run, by tracker.
     """
 
     prepared: Prepared
@@ -81,6 +83,7 @@ class RunState:
     started: str = ""
     earlier_memory: PeakMemory | None = None
     checkpoint_seconds: float = 0.0
+    tracker_arguments: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def cursor(self) -> CursorPart:
@@ -146,6 +149,7 @@ class RunState:
             "total_seconds": self.total_seconds,
             "memory": asdict(self.peak_memory),
             "checkpoint_seconds": self.checkpoint_seconds,
+            "trackers": tracker_run_ids(accelerator),
         }
 
     def restore(
@@ -180,6 +184,7 @@ class RunState:
         self.started = values["started"]
         self.time_limit.earlier = values["total_seconds"]
         self.checkpoint_seconds = values["checkpoint_seconds"]
+        self.tracker_arguments = continuing_trackers(values["trackers"], manifest.cursor.step)
         self.earlier_memory = from_json(PeakMemory, values["memory"])
         states = values["random"]
         # A process that did not exist before draws as the one whose number it has modulo theirs.
