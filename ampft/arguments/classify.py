@@ -186,9 +186,10 @@ class ClassifyArguments:
         at_least=0,
     )
 
-    learning_rate: float = flag(
-        5e-5,
-        "peak learning rate of AdamW (stdlib: 2e-4, digits: 1e-3)",
+    learning_rate: float | None = flag(
+        None,
+        "peak learning rate of AdamW; if none, 1e-4 for models with a hidden size of at most 512 "
+        "and 5e-5 for others (stdlib: 2e-4, digits: 1e-3)",
         group=OPTIMIZER,
         at_least=0,
     )
@@ -415,6 +416,7 @@ class ClassifyArguments:
         """Return the settings of AdamW."""
         from ampft.training.optimizer import OptimizerSettings
 
+        assert self.learning_rate is not None, "prepare_training() chooses the default"
         return OptimizerSettings(
             learning_rate=self.learning_rate,
             weight_decay=self.weight_decay,

@@ -43,7 +43,7 @@ from ampft.tasks.task import Task, make_task
 from ampft.text.numbers import counted, in_epochs
 from ampft.text.terminal import labelled, quiet_libraries
 from ampft.training.auto_micro_batch import fit_micro_batches
-from ampft.training.optimizer import make_optimizer, make_schedule
+from ampft.training.optimizer import default_learning_rate, make_optimizer, make_schedule
 from ampft.training.threads import restore_cpu_threads
 from ampft.training.trackers import installed_trackers
 
@@ -203,6 +203,9 @@ def prepare_training(
     """
     set_seed(args.seed)
     loaded = cast_weights(loaded or task.load_model(), precision)
+    if args.learning_rate is None:
+        rate = default_learning_rate(getattr(loaded.model.config, "hidden_size", None))
+        args = replace(args, learning_rate=rate)
     step_batches = StepBatches.for_process(
         accelerator,
         task.examples("train"),
@@ -383,6 +386,7 @@ def plan_lines(prepared: Prepared) -> list[str]:
             "steps",
             f"{steps} {in_epochs(steps, len(batches))}; effective batch "
             f"{batches.effective_batch_size} = {processes} x {micro_batches} x {micro}{suffix}",
+            f"learning rate {prepared.args.learning_rate:g}, {prepared.args.lr_scheduler_type}",
         ),
     ]
 

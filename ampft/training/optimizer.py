@@ -13,6 +13,8 @@ from transformers import get_scheduler
 from ampft.precision.resolve import Precision
 from ampft.training.bfloat16_adamw import KAHAN, STOCHASTIC, BFloat16AdamW
 
+SMALL_HIDDEN_SIZE = 512
+
 
 @dataclass(frozen=True)
 class OptimizerSettings:
@@ -46,6 +48,21 @@ class ScheduleSettings:
     name: str = "linear"
     warmup_ratio: float = 0.0
     warmup_steps: int | None = None
+
+
+def default_learning_rate(hidden_size: int | None) -> float:
+    """Return a peak learning rate for fine-tuning on data that nobody has tuned it for.
+
+    Small models need larger steps. For MiniLM (hidden size 384), 1e-4 was better than 5e-5 on
+    every data set that `benchmarks/learning_rates.py` tried (`benchmarks/LOG.md`, "The default
+    learning rate"). 5e-5 is transformers' default, and the largest rate that Devlin et al. (2019)
+    recommend for BERT.
+
+    Args:
+        hidden_size: Hidden size of the model; None if its configuration does not have one.
+    """
+    is_small = hidden_size is not None and hidden_size <= SMALL_HIDDEN_SIZE
+    return 1e-4 if is_small else 5e-5
 
 
 def make_optimizer(

@@ -57,6 +57,20 @@ def test_a_data_frame_gives_report_and_predictions(settings, tmp_path):
     assert ampft.FinishedRun(run.folder).report == run.report
 
 
+def test_the_default_learning_rate_is_recorded_and_can_be_resumed(settings, tmp_path):
+    folder = {"output_dir": tmp_path / "run", "checkpointing_steps": "2"}
+    run = ampft.finetune(frame(), **settings | folder)
+    assert run.record.arguments["learning_rate"] == 1e-4  # a hidden size of 32
+    assert json.loads((tmp_path / "run/history.jsonl").read_text().splitlines()[0])[
+        "learning_rate"
+    ] == pytest.approx(1e-4)
+    point = tmp_path / "run/checkpoints/step-2"
+    again = ampft.finetune(
+        frame(), **settings | {"output_dir": tmp_path / "again", "resume_from_checkpoint": point}
+    )
+    assert again.record.metrics == run.record.metrics
+
+
 def test_it_is_the_recipe(settings, files, tiny_model, tmp_path):
     """Same data, same settings: the metrics and the examples of each step are the same."""
     from running import CLASSIFY, call_here, succeeded

@@ -9,11 +9,19 @@ from torch import nn
 from ampft.training.optimizer import (
     OptimizerSettings,
     ScheduleSettings,
+    default_learning_rate,
     make_optimizer,
     make_schedule,
 )
 
 PEAK, STEPS = 0.5, 20
+
+
+@pytest.mark.parametrize(
+    ("hidden_size", "rate"), [(128, 1e-4), (512, 1e-4), (768, 5e-5), (1024, 5e-5), (None, 5e-5)]
+)
+def test_small_models_have_a_larger_default_learning_rate(hidden_size, rate):
+    assert default_learning_rate(hidden_size) == rate
 
 
 def rates(settings, steps=STEPS):
