@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from ampft.comparison.cost_findings import Memory, Speed
 from ampft.comparison.inference.cost import Inference
+from ampft.comparison.subgroups import SubgroupLosses
 from ampft.text.json_io import JSONValue
 from ampft.text.numbers import Units
 
@@ -284,6 +285,7 @@ class ArmResult:
             columns; empty for an incomplete arm.
         calibration: Bins of equal width; empty for an incomplete arm.
         curves: Training curves per run, including diverged runs.
+        subgroups: Subgroups in which the arm loses most; None if they were not examined.
         inference: Cost of predicting; None unless precisions of inference are compared.
         settings: Values for readers of the settings in `Comparison.varied`, by name; empty if the
             arms are modes.
@@ -311,6 +313,7 @@ class ArmResult:
     calibration: tuple[CalibrationBin, ...]
     curves: tuple[Curve, ...]
     inference: Inference | None = None
+    subgroups: SubgroupLosses | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
