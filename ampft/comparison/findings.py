@@ -347,6 +347,8 @@ class Comparison:
         yardstick: Noise yardstick, as `ampft.diagnosis.yardstick` writes it; None if not measured.
         overhead_share: Time spent comparing divided by the time of the runs; None if unknown.
         planned: Whether a plan preceded the runs, as in `PlanFacts`; False if absent from the file.
+        dates: Days on which the runs began, the first and the last; None if they are unknown.
+        command: Command of the first run, with files only by name; None if it is unknown.
         kind: What the arms are: "training" (models trained in different settings), "predictions"
             (tables of other frameworks, without run records) or "inference" (one set of models
             that predicts in different precisions).
@@ -376,6 +378,8 @@ class Comparison:
     yardstick: Mapping[str, JSONValue] | None
     overhead_share: float | None
     planned: bool = False
+    dates: tuple[str, str] | None = None
+    command: str | None = None
     kind: str = TRAINING
     groups: int | None = None
     varied: tuple[str, ...] = (PRECISION,)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ampft.comparison.analysis.conditions import environment, setup, title
+from ampft.comparison.analysis.conditions import command, dates, environment, setup, title
 from ampft.comparison.analysis.cost import is_emulated, memory, speed
 from ampft.comparison.analysis.curves import curve
 from ampft.comparison.analysis.differences import (
@@ -168,6 +168,8 @@ def compare_folders(
         overhead_share=plan.overhead_share,
         planned=plan.planned,
         varied=varied,
+        dates=dates([run.record for group in groups for run in group.runs]),
+        command=command(groups[0].runs[0].record),
     )
     return replace(comparison, verdicts=verdict_texts(comparison))
 
