@@ -46,7 +46,7 @@ def test_a_run_that_is_stopped_at_every_moment_ends_with_the_same_bits(files, ti
     stops = [
         ("training", signal.SIGTERM, 5, ()),
         ("validation", signal.SIGINT, 7, ()),
-        ("saving", signal.SIGUSR1, 12, ("--checkpointing_steps", "4")),
+        ("saving", signal.SIGUSR1, 8, ("--checkpointing_steps", "4")),
         ("final evaluation", signal.SIGUSR2, 18, ()),
     ]
     for moment, number, step, more in stops:
