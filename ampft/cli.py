@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -79,31 +80,7 @@ def _parser() -> ArgumentParser:
         action="store_true",
         help="skip the measurement of matrix product rates, which takes a few seconds",
     )
-    predict = commands.add_parser(
-        "predict", help="classify the rows of a file with a model saved by a run"
-    )
-    predict.add_argument("--model", required=True, metavar="DIR", help="output folder of a run")
-    predict.add_argument(
-        "--output_file",
-        metavar="FILE",
-        help="CSV file for the rows with their predictions (default: standard output); texts that "
-        "begin with = are not changed, so import them as text into a spreadsheet",
-    )
-    predict.add_argument(
-        "--text_column_names",
-        metavar="a[,b]",
-        help="text columns of the file (default: those used in training)",
-    )
-    predict.add_argument(
-        "--batch_size", type=int, default=64, metavar="N", help="texts per batch (default: 64)"
-    )
-    predict.add_argument(
-        "--mixed_precision",
-        default=BASELINE,
-        metavar="MODE",
-        help="precision of the computation (default: fp32)",
-    )
-    predict.add_argument("file", metavar="FILE", help="CSV, TSV, JSON, JSON Lines or Parquet")
+    _add_predict(commands)
     commands.add_parser(
         "yardstick", help="measure the gradient error of each precision relative to batch noise"
     )
@@ -122,6 +99,70 @@ def _parser() -> ArgumentParser:
     )
     checkpoint.add_argument("path", metavar="PATH", help="output folder of a run, or a checkpoint")
     return parser
+
+
+def _add_predict(commands: argparse._SubParsersAction[ArgumentParser]) -> None:
+    predict = commands.add_parser(
+        "predict",
+        help="predict the rows of a file, texts or images with a model saved by a run",
+        description="Predict rows: every column is kept, in its order, and prediction and "
+        "confidence are added. If the rows have labels, the report is printed too.",
+    )
+    predict.add_argument("--model", required=True, metavar="DIR", help="output folder of a run")
+    predict.add_argument(
+        "--text",
+        action="append",
+        default=[],
+        help="text to predict instead of a file; repeat it for more, or for the second of a pair",
+    )
+    predict.add_argument(
+        "--output_file",
+        metavar="FILE",
+        help="file for the rows with their predictions: Parquet or JSON Lines if it ends in "
+        ".parquet or .jsonl, otherwise CSV (default: CSV on standard output); texts that begin "
+        "with = are not changed, so import them as text into a spreadsheet",
+    )
+    predict.add_argument(
+        "--text_column_names",
+        metavar="a[,b]",
+        help="text columns of the file (default: those used in training)",
+    )
+    predict.add_argument(
+        "--label_column_name",
+        metavar="NAME",
+        help="label column to score (default: that of the training, or one with a usual name)",
+    )
+    predict.add_argument(
+        "--top_k",
+        type=int,
+        default=0,
+        metavar="K",
+        help="also write the K most probable labels: label_1, probability_1, ...",
+    )
+    predict.add_argument(
+        "--all_probabilities",
+        action="store_true",
+        help="also write the probability of each label: probability_LABEL",
+    )
+    predict.add_argument(
+        "--batch_size", type=int, default=64, metavar="N", help="rows per batch (default: 64)"
+    )
+    predict.add_argument(
+        "--mixed_precision",
+        default=BASELINE,
+        metavar="MODE",
+        help="precision of the computation (default: fp32)",
+    )
+    predict.add_argument(
+        "--encoding", default="utf-8", help="character encoding of text files (default: utf-8)"
+    )
+    predict.add_argument(
+        "files",
+        nargs="*",
+        metavar="FILE",
+        help="CSV, TSV, JSON, JSON Lines or Parquet; - for standard input, one text per line; or "
+        "images and folders of images",
+    )
 
 
 def _add_compare(commands: argparse._SubParsersAction[ArgumentParser]) -> None:
@@ -230,16 +271,12 @@ def _env(args: argparse.Namespace) -> None:
 
 
 def _predict(args: argparse.Namespace) -> None:
-    from ampft.runs.predict import predict_file
+    # Read when torch is imported. Threads that spin while others work slow both down.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from ampft.runs.predict import PredictRequest, predict_file
 
-    predict_file(
-        args.model,
-        args.file,
-        output_file=args.output_file,
-        text_column_names=args.text_column_names,
-        batch_size=args.batch_size,
-        mixed_precision=args.mixed_precision,
-    )
+    settings = {k: v for k, v in vars(args).items() if k not in ("command", "model", "text")}
+    predict_file(args.model, PredictRequest(texts=args.text, **settings))
 
 
 def _checkpoint(args: argparse.Namespace) -> None:
@@ -278,7 +315,7 @@ def _refuse_unfinished(folder: Path) -> None:
 
     plan = read_plan(folder)
     assert plan is not None, "its file exists"
-    runs, missing = plan.runs(), incomplete_runs(plan, folder)
+    runs, missing = plan.all_runs(), incomplete_runs(plan, folder)
     complete = [run_folder(folder, run) for run in runs if run not in missing]
     show = f" To see one of them: ampft report {complete[0]}" if complete else ""
     raise InputError(

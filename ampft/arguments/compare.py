@@ -131,6 +131,7 @@ class CompareCommand:
         classify: Settings of classify.py, parsed from `classify_argv`.
         notes: Notes to print.
         arms: Settings of the arms, the baseline first; empty if the arms are precisions.
+        select_seeds: Number of seeds that choose one of the arms on validation; 0 compares all.
         started: Time at which the command began, in seconds since the epoch; None for the start
             of the process.
     """
@@ -148,6 +149,7 @@ class CompareCommand:
     classify: ClassifyArguments
     notes: tuple[str, ...] = ()
     arms: tuple[ArmSettings, ...] = ()
+    select_seeds: int = 0
     started: float | None = None
 
 
@@ -200,6 +202,7 @@ def comparison_command(
     arms: tuple[ArmSettings, ...] = (),
     notes: tuple[str, ...] = (),
     yardstick: bool = False,
+    select_seeds: int = 0,
 ) -> CompareCommand:
     """Return the command with these settings, after checking them.
 
@@ -211,14 +214,16 @@ def comparison_command(
         arms: Settings of the arms.
         notes: Notes to print.
         yardstick: Whether the noise yardstick is measured.
+        select_seeds: Number of seeds that choose one of the arms.
 
     Raises:
         InputError: A setting is out of range.
     """
     seed_counts = _parse_seeds(settings.seeds)
-    if classify.seed + seed_counts[-1] - 1 > MAX_SEED:
+    total = select_seeds + seed_counts[-1]
+    if classify.seed + total - 1 > MAX_SEED:
         raise InputError(
-            f"--seed {classify.seed}: {seed_counts[-1]} seeds starting there exceed {MAX_SEED}. "
+            f"--seed {classify.seed}: {total} seeds starting there exceed {MAX_SEED}. "
             "Use a smaller first seed."
         )
     if not 0 < settings.margin < 100:
@@ -241,6 +246,7 @@ def comparison_command(
         classify=classify,
         notes=notes,
         arms=arms,
+        select_seeds=select_seeds,
     )
 
 

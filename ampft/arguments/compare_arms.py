@@ -49,6 +49,18 @@ class ArmFlags:
         '1e-5"; repeat the flag for each arm, the baseline first',
         group=COMPARISON,
     )
+    select: str | None = flag(
+        None,
+        "validation: choose the arm with the best mean validation metric, with separate seeds, and "
+        "compare only that one with the baseline, on the test data",
+        group=COMPARISON,
+    )
+    select_seeds: int = flag(
+        2,
+        "number of seeds that choose the arm, before those of --seeds",
+        group=COMPARISON,
+        at_least=1,
+    )
 
 
 @dataclass(frozen=True)
@@ -89,7 +101,26 @@ def parse_compare_arms_arguments(
     parsed = [_parse_arm(name, flags, shared_argv, trainer) for name, flags in named]
     _refuse_equal(parsed)
     arms = tuple(arm for arm, _ in parsed)
-    return comparison_command(settings, shared_argv, parsed[0][1], arms=arms)
+    _check_selection(settings.select, len(arms))
+    select_seeds = settings.select_seeds if settings.select else 0
+    return comparison_command(
+        settings, shared_argv, parsed[0][1], arms=arms, select_seeds=select_seeds
+    )
+
+
+def _check_selection(split: str | None, arms: int) -> None:
+    if split is None:
+        return
+    if split != "validation":
+        raise InputError(
+            f"--select: received {split!r}; only validation is allowed. Examples that choose an "
+            "arm overstate its gain, so the choice and the result need different examples."
+        )
+    if arms < 3:
+        raise InputError(
+            "--select validation: there is nothing to choose between two arms. Remove the flag, "
+            "or add an arm."
+        )
 
 
 def _split(text: str) -> tuple[str, list[str]]:

@@ -243,6 +243,7 @@ class PlanFacts:
         yardstick: Noise yardstick, as `ampft.diagnosis.yardstick` writes it.
         arm_names: Name of the arm of each run folder, in display order, a placebo under the name of
             the baseline; empty if the arms are modes.
+        selection: How the arm was chosen that is compared with the baseline; None if all are.
     """
 
     planned: bool = False
@@ -253,6 +254,7 @@ class PlanFacts:
     overhead_share: float | None = None
     yardstick: Mapping[str, JSONValue] | None = None
     arm_names: Mapping[str, str] = field(default_factory=dict)
+    selection: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,9 +14,15 @@ from ampft.arguments.compare import ArmSettings, is_comparison_to_run
 from ampft.comparison.execution.estimate import ExpectedRun, TrialResult, fit
 from ampft.comparison.execution.folder import compare_planned_runs
 from ampft.comparison.execution.plan import PLAN_NAME, plan_difference, read_plan
-from ampft.comparison.execution.planning import _check_compared, plan_lines, requested_fields
+from ampft.comparison.execution.planning import (
+    _check_compared,
+    _check_selection,
+    plan_lines,
+    requested_fields,
+)
 from ampft.comparison.execution.session import open_comparison
 from ampft.errors import InputError
+from ampft.runs.record import BestPart, ValidationPart
 from ampft.text.json_io import json_text
 
 ARMS = ["--arm", "base", "--arm", "low: --learning_rate 1e-5"]
@@ -73,6 +79,8 @@ REFUSED = {
     "a file": ([*ARMS, "--arm", "b: --config x.yaml"], "--config: write the settings of an arm"),
     "an unknown flag": ([*ARMS, "--arm", "b: --learning_rat 1"], "--arm b: unknown flag"),
     "a bad value": ([*ARMS, "--arm", "b: --num_train_epochs 0"], "--arm b: --num_train_epochs"),
+    "a choice on test": ([*ARMS, "--select", "test"], "only validation is allowed. Examples that"),
+    "nothing to choose": ([*ARMS, "--select", "validation"], "nothing to choose between two arms"),
     "an open quote": ([*ARMS, "--arm", "b: --train_file 'x"], "the flags cannot be split"),
     "the name of a mode": ([*ARMS, "--arm", "bf16: --padding"], "trains in fp32. Choose another"),
     "another kind of labels": (
@@ -143,7 +151,9 @@ def test_a_budget_shortens_arms_of_equal_length_only():
 def test_arms_that_report_on_other_examples_are_refused_before_training():
     facts = {"reported split": "test", "examples of the split test": "ab"}
     trials = {
-        name: TrialResult(ESTIMATE, ("fp32",), splits=("train", "test"), compared=facts | changes)
+        name: TrialResult(
+            ESTIMATE, ("fp32",), splits={"train": "", "test": ""}, compared=facts | changes
+        )
         for name, changes in (("base", {}), ("low", {"examples of the split test": "cd"}))
     }
     with pytest.raises(InputError, match=r"low: it differs from base in examples .* ab and cd"):
@@ -173,3 +183,70 @@ def test_planned_arms_keep_their_names(tmp_path):
     assert not [stamp for stamp in comparison.stamps if "like for like" in stamp]
     with pytest.raises(InputError, match=r"--baseline low: the plan in .* specifies base"):
         compare_planned_runs(tmp_path, planned, baseline="low")
+
+
+def test_an_arm_is_chosen_by_validation_with_other_seeds(tmp_path, capsys):
+    words = [*ARMS, "--arm", "long: --num_train_epochs 10", "--select", "validation"]
+    command = parse_compare_arms_arguments([*words, "--seeds", "3"])
+    planned = arms_plan(select_seeds=command.select_seeds)
+    assert (command.select_seeds, requested_fields(command)["select_seeds"]) == (2, 2)
+    with open_comparison(command, tmp_path, planned, Path("classify.py")) as session:
+        # The three arms with two seeds choose, before anything is compared.
+        assert {run.name for run in session.missing_for_selection()} == {
+            f"{name}-seed{seed}" for name in ("base", "low", "long") for seed in (42, 43)
+        }
+        with pytest.raises(InputError, match="no arm finished with every seed"):
+            session.select_arm()
+        for run in session.missing_for_selection():
+            write_selection_run(tmp_path / "runs", run)
+        session.select_arm()
+        assert session.plan.selected == "low"
+        assert session.plan.selection_scores == pytest.approx({"base": 0.6, "low": 0.8})
+        assert session.missing_for_selection() == ()
+        compared = session.missing(3)
+        assert {run.name for run in compared} == {
+            f"{name}-seed{seed}" for name in ("base", "placebo", "low") for seed in (44, 45, 46)
+        }
+    assert "selected   low was chosen" in capsys.readouterr().out
+    for run in compared:
+        record = record_of("placebo" if run.arm.is_perturbed else "fp32", run.seed)
+        rate = 1e-5 if run.arm.name == "low" else 5e-5
+        write_run(
+            tmp_path / "runs", "fp32", run.seed, predicted(range(4)), name=run.name,
+            arguments={**record.arguments, "learning_rate": rate}, model=record.model,
+        )  # fmt: skip
+    comparison = compare_planned_runs(tmp_path, read_plan(tmp_path))
+    assert [arm.name for arm in comparison.arms] == ["base", "placebo", "low"]
+    assert comparison.seeds == (44, 45, 46)
+    (stamp,) = [stamp for stamp in comparison.stamps if stamp.startswith("chosen: ")]
+    assert stamp.startswith("chosen: low was chosen by the mean validation accuracy with seeds 42")
+    assert "(base 0.6000, low 0.8000)" in stamp
+
+
+def write_selection_run(parent, run):
+    """Write a run with a validation accuracy; its test accuracy is best for the baseline."""
+    scores = {"base": (0.5, 0.7), "low": (0.9, 0.7), "long": (0.95, None)}
+    score = scores[run.arm.name][run.seed - 42]
+    validations = (
+        ValidationPart(epoch=1, step=9, metrics={"accuracy": 0.1}),
+        ValidationPart(epoch=2, step=18, metrics={"accuracy": score}),
+    )
+    write_run(
+        parent, "fp32", run.seed, predicted(range(3 * (run.arm.name != "base"))), name=run.name,
+        validations=validations, status="diverged" if score is None else "finished",
+        best=BestPart(metric="accuracy", epoch=2, value=score or 0.0, step=18),
+    )  # fmt: skip
+
+
+def test_a_choice_needs_examples_that_do_not_enter_the_result():
+    def trial(reported, **splits):
+        compared = {"reported split": reported}
+        return TrialResult(ESTIMATE, ("fp32",), splits=splits, compared=compared)
+
+    for one in (trial("validation", validation="ab"), trial("test", test="ab")):
+        with pytest.raises(InputError, match="the data need a validation and a test split"):
+            _check_selection("base", "low", {"base": one, "low": one})
+    one, other = trial("test", validation="ab"), trial("test", validation="cd")
+    _check_selection("base", "low", {"base": one, "low": one})
+    with pytest.raises(InputError, match="low and base have different validation examples"):
+        _check_selection("base", "low", {"base": one, "low": other})

@@ -257,9 +257,9 @@ def _notes_on_examples(
     others = dict.fromkeys(inert(run.arm) for run, _ in _differing(_EXAMPLE_IDS, pairs))
     if others:
         yield (
-            f"other training examples per step: {' and '.join(others)} differ from "
-            f"{inert(baseline)} with the same seed because of their settings; the test examples "
-            "are the same and are compared one by one"
+            f"other training examples per step: because of their settings, "
+            f"{' and '.join(others)} saw other examples than {inert(baseline)} with the same seed; "
+            "the test examples are the same and are compared one by one"
         )
 
 

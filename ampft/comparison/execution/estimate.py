@@ -101,14 +101,14 @@ class TrialResult:
     Attributes:
         estimate: Measured costs.
         modes: Requested modes, or the available default modes.
-        splits: Names of the splits of the data.
+        splits: Fingerprints of the splits of the data, by name.
         compared: What must be equal in all runs of a comparison, as names and values for readers:
             the split of the final report, its contents, and the classes.
     """
 
     estimate: Estimate
     modes: tuple[str, ...]
-    splits: tuple[str, ...]
+    splits: Mapping[str, str]
     compared: Mapping[str, str]
 
 

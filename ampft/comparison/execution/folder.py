@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.analysis.loading import RUNS_NAME
 from ampft.comparison.execution.plan import PLAN_NAME, Plan, PlannedRun
+from ampft.comparison.execution.selection import selection_text
 from ampft.comparison.findings import PlanFacts
 from ampft.errors import InputError
 from ampft.runs.record import RunRecord, read_record
@@ -118,6 +119,11 @@ def compare_planned_runs(
                 f"--{name} {value}: the plan in {folder / PLAN_NAME} specifies {planned[name]}, "
                 f"and its verdicts hold only for that. Remove the flag, or {_without_plan(folder)}."
             )
+    if plan.select_seeds and plan.selected is None:
+        raise InputError(
+            f"RUN {folder}: no arm has been chosen yet. Repeat its command to continue, or "
+            f"{_without_plan(folder)}."
+        )
     seeds = _seeds_at_last_analysis(plan, folder)
     return compare_folders(
         complete_runs(plan, folder, seeds),
@@ -139,10 +145,12 @@ def log_file(folder: Path, run: PlannedRun) -> Path:
 
 
 def incomplete_runs(plan: Plan, folder: Path, seeds: int | None = None) -> tuple[PlannedRun, ...]:
-    """Return the runs of the first `seeds` seeds without a result, in execution order."""
-    return tuple(
-        run for run in plan.runs(seeds) if not run_ending(run_folder(folder, run)).is_complete
-    )
+    """Return the compared runs of the first `seeds` seeds without a result, in execution order.
+
+    None stands for all runs, including those that choose an arm.
+    """
+    runs = plan.all_runs() if seeds is None else plan.runs(seeds)
+    return tuple(run for run in runs if not run_ending(run_folder(folder, run)).is_complete)
 
 
 def complete_runs(plan: Plan, folder: Path, seeds: int) -> list[Path]:
@@ -183,6 +191,7 @@ def plan_facts(plan: Plan, folder: Path, seeds: int) -> PlanFacts:
         overhead_share=plan.overhead_share,
         yardstick=yardstick,
         arm_names=plan.arm_names,
+        selection=selection_text(plan),
     )
 
 

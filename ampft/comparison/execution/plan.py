@@ -65,6 +65,9 @@ class Plan:
         written: Time at which the plan was made, ISO 8601, UTC.
         arm_settings: Settings of the arms, the baseline first; empty if the arms are modes.
         arm_estimates: Measurements taken for each of these arms, by name.
+        select_seeds: Number of seeds, before the others, that choose one of the arms on validation.
+        selected: Name of the arm that was chosen; None before, and if all arms are compared.
+        selection_scores: Mean validation metric of the arms that could be chosen, by name.
         schema: Version of this layout.
     """
 
@@ -90,12 +93,41 @@ class Plan:
     written: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     arm_settings: tuple[ArmSettings, ...] = ()
     arm_estimates: Mapping[str, Estimate] = field(default_factory=dict)
+    select_seeds: int = 0
+    selected: str | None = None
+    selection_scores: Mapping[str, float] = field(default_factory=dict)
     schema: int = SCHEMA
 
     @property
     def arms(self) -> tuple[Arm, ...]:
         """The baseline, its placebo and the other arms."""
         return planned_arms(self.modes, self.arm_settings, placebo=self.placebo)
+
+    @property
+    def compared_arms(self) -> tuple[Arm, ...]:
+        """The arms that are compared: all, or the baseline, its placebo and the chosen arm.
+
+        Before the choice, the arm that takes longest stands for the chosen one.
+        """
+        if not self.select_seeds:
+            return self.arms
+
+        def seconds(arm: Arm) -> float:
+            return self.expected_seconds(PlannedRun(arm, self.first_seed))
+
+        chosen = self.selected or max(self.arms, key=seconds).name
+        kept = {self.arms[0].name, PLACEBO, chosen}
+        return tuple(arm for arm in self.arms if arm.name in kept)
+
+    @property
+    def selection_runs(self) -> tuple[PlannedRun, ...]:
+        """The runs that choose an arm, in execution order."""
+        arms = tuple(arm for arm in self.arms if not arm.is_perturbed)
+        return interleaved(arms, range(self.first_seed, self.first_seed + self.select_seeds))
+
+    def all_runs(self) -> tuple[PlannedRun, ...]:
+        """Return the runs that choose an arm, and the runs that are compared."""
+        return (*self.selection_runs, *self.runs())
 
     @property
     def arm_names(self) -> dict[str, str]:
@@ -110,9 +142,13 @@ class Plan:
         return {run.name: names[run.arm.name] for run in runs}
 
     def runs(self, seeds: int | None = None) -> tuple[PlannedRun, ...]:
-        """Return the runs of the first `seeds` seeds in execution order; None for all seeds."""
+        """Return the compared runs of the first `seeds` seeds in execution order.
+
+        None stands for all seeds.
+        """
         count = self.seed_counts[-1] if seeds is None else seeds
-        return interleaved(self.arms, range(self.first_seed, self.first_seed + count))
+        first = self.first_seed + self.select_seeds
+        return interleaved(self.compared_arms, range(first, first + count))
 
     def expected_seconds(self, run: PlannedRun) -> float:
         """Return the estimated seconds of a run."""
@@ -169,7 +205,7 @@ PLAN_NAME = "plan.json"
 # Fields in which a command must match the plan in its folder, in addition to the classify settings.
 MATCHED_FIELDS = (
     *("modes", "arm_settings", "first_seed", "metric", "margin", "placebo", "config_file"),
-    "budget",
+    *("budget", "select_seeds"),
 )
 FLAG_NAMES = {"first_seed": "seed", "arm_settings": "arm"}
 

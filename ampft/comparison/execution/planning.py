@@ -22,9 +22,7 @@ from ampft.comparison.execution.plan import (
     PLAN_NAME,
     Plan,
     PlannedRun,
-    interleaved,
     plan_difference,
-    planned_arms,
     read_plan,
     with_more_seeds,
 )
@@ -60,23 +58,19 @@ def plan_comparison(command: CompareCommand) -> tuple[Path, Plan]:
     with interruptible(lambda: "nothing has been written yet."):
         trials = arm_trials(command)
     trial = next(iter(trials.values()))
-    modes = () if command.arms else trial.modes
-    arms = planned_arms(modes, command.arms, placebo=command.placebo)
     estimates = {name: each.estimate for name, each in trials.items()} if command.arms else {}
-    runs = interleaved(arms, range(command.seed_counts[-1]))
-    budget = None if command.budget is None else command.budget - command_seconds(command)
-    expected = [
-        ExpectedRun(estimates.get(run.arm.name, trial.estimate), run.arm.mode) for run in runs
-    ]
-    fitted = fit(expected, budget)
-    return folder, Plan(
-        **{**requested, "modes": modes},
+    plan = Plan(
+        **{**requested, "modes": () if command.arms else trial.modes},
         arm_estimates=estimates,
         estimate=trial.estimate,
-        size=fitted.size,
-        overrides=fitted.overrides,
-        reductions=fitted.reductions,
+        size=trial.estimate.size,
         notes=command.notes,
+    )
+    budget = None if command.budget is None else command.budget - command_seconds(command)
+    expected = [ExpectedRun(plan.estimate_of(r.arm), r.arm.mode) for r in plan.all_runs()]
+    fitted = fit(expected, budget)
+    return folder, replace(
+        plan, size=fitted.size, overrides=fitted.overrides, reductions=fitted.reductions
     )
 
 
@@ -100,7 +94,25 @@ def arm_trials(command: CompareCommand) -> dict[str, TrialResult]:
         estimate = replace(trial.estimate, evaluates_fp32=evaluates and arm.mode == BASELINE)
         trials[arm.name] = replace(trial, estimate=estimate)
         _check_compared(command.arms[0].name, arm.name, trials)
+        if command.select_seeds:
+            _check_selection(command.arms[0].name, arm.name, trials)
     return trials
+
+
+def _check_selection(baseline: str, name: str, trials: Mapping[str, TrialResult]) -> None:
+    """Reject a selection without separate examples for the choice and for the result."""
+    trial = trials[name]
+    if "validation" not in trial.splits or trial.compared["reported split"] == "validation":
+        raise InputError(
+            "--select validation: the data need a validation and a test split, so that the "
+            "examples that choose an arm are not those that estimate its gain. Add "
+            "--validation_file and --test_file, or --test_fraction."
+        )
+    if trial.splits["validation"] != trials[baseline].splits["validation"]:
+        raise InputError(
+            f"--select validation: {name} and {baseline} have different validation examples. "
+            "Choose between arms with the same ones."
+        )
 
 
 def _check_compared(baseline: str, name: str, trials: Mapping[str, TrialResult]) -> None:
@@ -120,6 +132,7 @@ def requested_fields(command: CompareCommand) -> dict[str, Any]:
     return {
         "modes": command.modes,
         "arm_settings": command.arms,
+        "select_seeds": command.select_seeds,
         "first_seed": command.classify.seed,
         "seed_counts": command.seed_counts,
         "metric": command.metric,
@@ -139,7 +152,11 @@ def command_seconds(command: CompareCommand) -> float:
 
 def plan_lines(folder: Path, plan: Plan, todo: tuple[PlannedRun, ...]) -> str:
     """Return a description of the plan, with the time and the disk space that `todo` needs."""
-    runs, seeds = plan.runs(), plan.seed_counts[-1]
+    runs, seeds = plan.all_runs(), plan.seed_counts[-1]
+    first = plan.first_seed + plan.select_seeds
+    choosing = ""
+    if plan.select_seeds:
+        choosing = f"{plan.first_seed} to {first - 1} choose an arm on validation; "
     arms = [
         f"{arm.name} ({plan.arms[0].name} with initial weights changed by one unit in the last "
         "place)"
@@ -165,7 +182,7 @@ def plan_lines(folder: Path, plan: Plan, todo: tuple[PlannedRun, ...]) -> str:
         labelled("comparing", f"{', '.join(arms)}; on {plan.estimate.device}"),
         labelled(
             "seeds",
-            f"{plan.first_seed} to {plan.first_seed + seeds - 1}{analyses}; "
+            f"{choosing}{first} to {first + seeds - 1}{analyses}; "
             f"{counted(len(runs), 'run')}, one at a time, arms interleaved{done}",
         ),
         labelled(

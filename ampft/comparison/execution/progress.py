@@ -89,7 +89,7 @@ class Progress:
         self._plan = plan
         self._pace = Pace(plan)
         self._todo = list(todo)
-        self._total = len(plan.runs())
+        self._total = len(plan.all_runs())
         self._bar = progress_bar(total=1, bar_format="{desc}", leave=False)
         self._started = time.perf_counter()
         self._refreshed = 0.0
@@ -104,6 +104,11 @@ class Progress:
         traceback: TracebackType | None,
     ) -> None:
         self._bar.close()
+
+    def follow(self, plan: Plan, todo: tuple[PlannedRun, ...]) -> None:
+        """Show the runs of a plan in which an arm was chosen."""
+        self._plan = self._pace.plan = plan
+        self._todo, self._total = list(todo), len(plan.all_runs())
 
     def start(self, run: PlannedRun, folder: Path) -> None:
         """Start showing a run whose folder is `folder`."""
@@ -142,7 +147,7 @@ class Progress:
         return f"{heading}: {summary}, {seconds:.0f} s{left}"
 
     def _heading(self) -> str:
-        number = self._plan.runs().index(self._run) + 1
+        number = self._plan.all_runs().index(self._run) + 1
         return f"run {number}/{self._total} {self._run.arm.name} seed {self._run.seed}"
 
     def _later(self) -> float:

@@ -32,6 +32,7 @@ from ampft.comparison.execution.launch import (
 from ampft.comparison.execution.plan import PLAN_NAME, Plan, PlannedRun
 from ampft.comparison.execution.planning import command_seconds, plan_lines
 from ampft.comparison.execution.progress import Progress
+from ampft.comparison.execution.selection import selection_text, with_selection
 from ampft.errors import InputError
 from ampft.files import is_disk_error
 from ampft.precision.modes import MODE_TABLE
@@ -76,6 +77,29 @@ class ComparisonSession:
         """Return the runs of the first `seeds` seeds without a result, in execution order."""
         return incomplete_runs(self.plan, self.folder.path, seeds)
 
+    def missing_for_selection(self) -> tuple[PlannedRun, ...]:
+        """Return the runs without a result that choose an arm; none if it has been chosen."""
+        if self.plan.selected is not None:
+            return ()
+        chosen_by = set(self.plan.selection_runs)
+        return tuple(run for run in self.missing() if run in chosen_by)
+
+    def select_arm(self) -> None:
+        """Choose the arm to compare by validation, if the plan says so, and print it.
+
+        Raises:
+            InputError: No arm finished with every seed.
+            SystemExit: The baseline was chosen, and nothing else is compared.
+        """
+        if not self.plan.select_seeds or self.plan.selected is not None:
+            return
+        self.plan = with_selection(self.plan, self.folder.path)
+        self.write_plan()
+        self.progress.follow(self.plan, self.missing())
+        print_line(labelled("selected", str(selection_text(self.plan))))
+        if len(self.plan.compared_arms) == 1:
+            raise SystemExit(0)
+
     def launch(self, run: PlannedRun) -> None:
         """Run one training in a separate process, and print how it ended.
 
@@ -85,7 +109,7 @@ class ComparisonSession:
         """
         output, log = run_folder(self.folder.path, run), log_file(self.folder.path, run)
         check_no_process_left(log.parent)
-        for other in self.plan.runs():
+        for other in self.plan.all_runs():
             check_output_folder(run_folder(self.folder.path, other), overwrite=True)
         self.progress.start(run, output)
         command = launch_command(self.plan.config_file, *self.argv(run))
@@ -180,12 +204,12 @@ class ComparisonSession:
     def how_to_continue(self) -> str:
         """Return how many runs are complete, and how to continue."""
         todo = len(self.missing())
-        done = len(self.plan.runs()) - todo
+        done = len(self.plan.all_runs()) - todo
         with contextlib.suppress(OSError):
             self.write_plan()
         return (
-            f"{done} of {counted(len(self.plan.runs()), 'run')} are complete. Repeat the command "
-            f"with --output_dir {self.folder.path} to continue."
+            f"{done} of {counted(len(self.plan.all_runs()), 'run')} are complete. Repeat the "
+            f"command with --output_dir {self.folder.path} to continue."
         )
 
     def _failed_text(self, seeds: int) -> str:
@@ -195,7 +219,7 @@ class ComparisonSession:
 
     def _has_complete_run(self, arm: Arm) -> bool:
         missing = self.missing()
-        return any(run.arm == arm and run not in missing for run in self.plan.runs())
+        return any(run.arm == arm and run not in missing for run in self.plan.all_runs())
 
     def _update_own_seconds(self) -> None:
         """Set the time of the comparison itself: that of this process minus its waiting time."""

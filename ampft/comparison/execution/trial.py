@@ -83,7 +83,7 @@ def run_trial(request: dict[str, Any]) -> TrialResult:
     return TrialResult(
         estimate,
         tuple(precision.mode for precision in precisions),
-        splits=tuple(task.data.splits),
+        splits=dict(task.data.fingerprints),
         compared=_compared(prepared),
     )
 
