@@ -38,6 +38,11 @@ def _run(argv: Sequence[str]) -> None:
 
         yardstick(argv[1:])
         return
+    if argv[:1] == ["resume-check"]:
+        from ampft.diagnosis.resume_check import main as resume_check
+
+        resume_check(argv[1:])
+        return
     if argv[:1] == ["audit"]:
         from ampft.runs.audit.command import main as audit
 
@@ -83,6 +88,9 @@ def _parser() -> ArgumentParser:
     _add_predict(commands)
     commands.add_parser(
         "yardstick", help="measure the gradient error of each precision relative to batch noise"
+    )
+    commands.add_parser(
+        "resume-check", help="prove that a training continues exactly after being killed"
     )
     commands.add_parser(
         "audit", help="repeat a run from its record, and confirm or refute what it states"

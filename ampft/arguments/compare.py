@@ -13,7 +13,7 @@ from ampft.arguments.classify import MAX_SEED, ClassifyArguments
 from ampft.arguments.flags import flag, parse_duration, parse_flags
 from ampft.arguments.parsing import parse_classify_arguments
 from ampft.errors import InputError, did_you_mean
-from ampft.precision.modes import BASELINE, MODES
+from ampft.precision.modes import BASELINE, MODES, mode_hint
 from ampft.tasks import TASKS
 
 COMPARISON, EXECUTION, OUTPUT = "comparison", "time and processes", "output"
@@ -323,7 +323,7 @@ def _parse_modes(text: str | None) -> tuple[tuple[str, ...] | None, tuple[str, .
         if mode not in MODES:
             raise InputError(
                 f"--modes: received {text!r}; {mode!r} is not a precision."
-                f"{did_you_mean(mode, MODES)} Choose from {', '.join(MODES)}."
+                f"{mode_hint(mode)} Choose from {', '.join(MODES)}."
             )
         if modes.count(mode) > 1:
             raise InputError(f"--modes: received {text!r}; {mode} appears twice.")

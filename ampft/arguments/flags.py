@@ -13,7 +13,7 @@ from dataclasses import MISSING, Field, field, fields
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from ampft.arguments.other_scripts import refuse_valued_switches, suggestion
+from ampft.arguments.other_scripts import hint_for, refuse_valued_switches, suggestion
 from ampft.errors import InputError
 
 T = TypeVar("T")
@@ -80,7 +80,20 @@ class ArgumentParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise the message as an `InputError`."""
-        raise InputError(f"{message}. See {self.prog} --help.")
+        options = [name for action in self._actions for name in action.option_strings]
+        raise InputError(f"{message}.{hint_for(message, options)} See {self.prog} --help.")
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse arguments; the parser of the command reports what it does not know."""
+        parsed, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            parsers = [
+                action.choices[getattr(parsed, action.dest)]
+                for action in self._actions
+                if isinstance(action, argparse._SubParsersAction)
+            ]
+            (parsers or [self])[0].error(f"unrecognized arguments: {' '.join(unknown)}")
+        return parsed
 
 
 def parse_flags(
@@ -109,7 +122,7 @@ def parse_flags(
     known = {f.name: f for f in fields(cast("Any", kind))}
     hints = get_type_hints(kind)
     usage = " ".join(f"{program} [--config FILE] [--flag value ...] {usage_suffix}".split())
-    parser = _build_parser(known, hints, usage, description)
+    parser = _build_parser(known, hints, program=program, usage=usage, description=description)
     refuse_valued_switches(argv, [name for name in known if _value_type(hints[name]) is bool])
     namespace, unknown = parser.parse_known_args(argv)
     if unknown:
@@ -157,11 +170,16 @@ def _check_range(
 
 
 def _build_parser(
-    known: Mapping[str, Field[Any]], hints: Mapping[str, Any], usage: str, description: str
+    known: Mapping[str, Field[Any]],
+    hints: Mapping[str, Any],
+    *,
+    program: str,
+    usage: str,
+    description: str,
 ) -> ArgumentParser:
     # Without SUPPRESS, the default of an unset flag would override the value from the file.
     parser = ArgumentParser(
-        prog=usage.split()[0],
+        prog=program,
         usage=usage,
         description=description,
         argument_default=argparse.SUPPRESS,

@@ -129,7 +129,7 @@ def _write(
     places = [table.columns.index(name) for name in inputs]
     label_places = [table.columns.index(name) for name in scores.parser.columns] if scores else []
     count = 0
-    with predictor.numerics, opened_output(request.output_file, [*table.columns, *added]) as write:
+    with predictor.numerics, opened_output(request.output_file, table.columns, added) as write:
         for rows in _chunks(table):
             count += len(rows)
             values: list[list[Any]] = [[row[place] for place in places] for _, row in rows]

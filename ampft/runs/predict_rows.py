@@ -169,41 +169,49 @@ def new_names(names: Sequence[str], taken: Sequence[str]) -> list[str]:
 
 
 @contextmanager
-def opened_output(output_file: str | None, columns: Sequence[str]) -> Iterator[Write]:
+def opened_output(
+    output_file: str | None, columns: Sequence[str], added: Sequence[str]
+) -> Iterator[Write]:
     """Yield a function that writes rows, as CSV, JSON Lines or Parquet by the name of the file.
 
     Args:
         output_file: File to write, atomically; None for CSV on standard output.
-        columns: Names of the columns.
+        columns: Columns of the input.
+        added: Columns of the predictions, which follow.
     """
+    names = [*columns, *added]
     suffix = "" if output_file is None else Path(output_file).suffix.lower()
     target = nullcontext() if output_file is None else special_or_atomic_path(Path(output_file))
     with target as path:
         if suffix == ".parquet" and path is not None:
-            with _parquet(path, columns) as write:
+            with _parquet(path, names) as write:
                 yield write
             return
         out = sys.stdout if path is None else path.open("w", encoding="utf-8", newline="")
         try:
-            yield _json_lines(out, columns) if suffix == ".jsonl" else _csv(out, columns)
+            yield _json_lines(out, names) if suffix == ".jsonl" else _csv(out, names, len(columns))
         finally:
             if path is not None:
                 out.close()
 
 
-def _csv(out: Any, columns: Sequence[str]) -> Write:
+def _csv(out: Any, columns: Sequence[str], of_input: int) -> Write:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)
 
     def write(rows: Sequence[Sequence[Any]]) -> None:
-        writer.writerows([_csv_cell(value) for value in row] for row in rows)
+        writer.writerows(
+            [
+                *(_csv_cell(value) for value in row[:of_input]),
+                *(f"{v:.6f}" if isinstance(v, float) else v for v in row[of_input:]),
+            ]
+            for row in rows
+        )
 
     return write
 
 
 def _csv_cell(value: Any) -> Any:
-    if isinstance(value, float):
-        return f"{value:.6f}" if 0 <= value <= 1 else repr(value)
     return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
 
 

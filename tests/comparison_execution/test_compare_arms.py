@@ -110,7 +110,7 @@ def test_the_runs_of_arms_have_their_flags(tmp_path):
     words = [*ARMS, "--arm", "long: --num_train_epochs 10 --mixed_precision bf16"]
     command = parse_compare_arms_arguments([*words, "--", "--train_file", "a.csv"])
     with open_comparison(command, tmp_path / "cmp", arms_plan(), Path("classify.py")) as session:
-        runs = {run.name: session.argv(run)[1:-3] for run in session.missing(1)}
+        runs = {run.name: session.argv(run)[1:-8] for run in session.missing(1)}
     shared, seed = ["--train_file", "a.csv"], ["--seed", "42"]
     in_fp32 = ["--mixed_precision", "fp32"]
     assert runs == {

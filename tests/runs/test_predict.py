@@ -101,7 +101,7 @@ def test_scores(folder, file, capsys, tmp_path):
 
 
 def test_parquet_and_json_lines(folder, file, tmp_path, capsys):
-    frame = pd.read_csv(file).assign(number=range(20), nothing=None)
+    frame = pd.read_csv(file).assign(number=range(20), share=1 / 3e4, nothing=None)
     frame.to_parquet(tmp_path / "rows.parquet")
     for name in ("out.parquet", "out.jsonl", "out.csv"):
         predict(folder, tmp_path / "rows.parquet", output_file=str(tmp_path / name))
@@ -114,6 +114,7 @@ def test_parquet_and_json_lines(folder, file, tmp_path, capsys):
     rows = list(csv.DictReader(io.StringIO((tmp_path / "out.csv").read_text())))
     assert [row["prediction"] for row in rows] == parquet.prediction.tolist()
     assert rows[0]["nothing"] == ""
+    assert float(rows[0]["share"]) == 1 / 3e4
 
 
 def test_its_own_output_is_predicted_again(folder, file, tmp_path, capsys):

@@ -28,6 +28,7 @@ from ampft.comparison.execution.launch import (
     interruptible,
     launch_command,
     run_command,
+    wait_for_runs_left,
 )
 from ampft.comparison.execution.plan import PLAN_NAME, Plan, PlannedRun
 from ampft.comparison.execution.planning import command_seconds, plan_lines
@@ -39,11 +40,15 @@ from ampft.precision.modes import MODE_TABLE
 from ampft.runs.folder import RunFolder, check_output_folder
 from ampft.text.numbers import counted
 from ampft.text.terminal import labelled, print_line
+from ampft.training.checkpoints.store import CheckpointStore
 
 if TYPE_CHECKING:
     from ampft.comparison.findings import Comparison, PlanFacts
 
 UNDECIDED = "undecided"
+# So rare that the cost does not show, and none in runs of less than ten minutes. The clock of the
+# steps stops while a checkpoint is written.
+CHECKPOINTING = ("--checkpointing_steps", "10min", "--checkpoint_total_limit", "1")
 TRAIN_COMMAND = ("-m", "ampft", "train")
 
 
@@ -117,9 +122,10 @@ class ComparisonSession:
         try:
             _, duration = run_command(command, log, self.progress.watch)
         finally:
-            seconds = self.plan.runs_seconds + time.perf_counter() - started
-            self.plan = replace(self.plan, runs_seconds=seconds)
+            self.count_as_run(time.perf_counter() - started)
         ending = run_ending(output, log)
+        if ending.is_complete:
+            CheckpointStore(output).remove_all()
         summary = ending.summary(self.plan.metric)
         print_line(self.progress.finish(duration, summary, finished=ending.status == "finished"))
         self.write_plan()
@@ -130,9 +136,20 @@ class ComparisonSession:
         """Return the recipe, or `-m ampft train`, and all its arguments for a run."""
         overrides = [a for name, v in self.plan.overrides.items() for a in (f"--{name}", str(v))]
         output = str(run_folder(self.folder.path, run))
-        flags = [*overrides, *run.flags, "--output_dir", output, "--overwrite_output_dir"]
+        flags = [*overrides, *run.flags, "--output_dir", output, *self._continuation(run)]
         program = TRAIN_COMMAND if self.recipe is None else (str(self.recipe),)
         return [*program, *self.command.classify_argv, *flags]
+
+    def _continuation(self, run: PlannedRun) -> tuple[str, ...]:
+        """Return flags with which a run that was killed continues, and any other one begins."""
+        if MODE_TABLE[run.arm.mode].replaces_layers:  # there are no checkpoints of such models
+            return ("--overwrite_output_dir",)
+        chosen = self.command.classify.checkpointing_steps is not None
+        return (*(() if chosen else CHECKPOINTING), "--resume_from_checkpoint", "latest")
+
+    def count_as_run(self, seconds: float) -> None:
+        """Add the duration of a run to the plan."""
+        self.plan = replace(self.plan, runs_seconds=self.plan.runs_seconds + seconds)
 
     def measure_yardstick(self) -> None:
         """Measure the noise yardstick in a separate process, unless the folder already has it."""
@@ -235,6 +252,8 @@ def open_comparison(
 ) -> Iterator[ComparisonSession]:
     """Lock the folder, print and write the plan, and leave no process running at the end.
 
+    A run that outlived an earlier, killed process of this comparison is waited for.
+
     Args:
         command: Command of the user.
         folder: Folder of the comparison.
@@ -244,9 +263,11 @@ def open_comparison(
     with RunFolder(folder, keep_files=True) as locked:
         for name in (LOGS_NAME, RUNS_NAME):
             (folder / name).mkdir(exist_ok=True)
+        seconds = wait_for_runs_left(folder / LOGS_NAME, lambda t: print_line(labelled("left", t)))
         todo = incomplete_runs(plan, folder)
         with Progress(plan, todo) as progress:
             session = ComparisonSession(command, locked, plan, progress, recipe)
+            session.count_as_run(seconds)
             session.write_plan()
             print_line(plan_lines(folder, plan, todo))
             with interruptible(session.how_to_continue):
