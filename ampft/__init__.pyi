@@ -47,6 +47,7 @@ from .text.terminal import print_line as print_line
 from .text.terminal import run_main as run_main
 from .training.optimizer import make_optimizer as make_optimizer
 from .training.optimizer import make_schedule as make_schedule
+from .training.saved_step import replay_step as replay_step
 from .training.step import Losses as Losses
 from .training.step import StepOutcome as StepOutcome
 from .training.step import accumulate_gradient as accumulate_gradient

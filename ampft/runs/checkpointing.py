@@ -46,20 +46,20 @@ class Checkpointing:
         self._writer = BackgroundWriter()
         self._last = time.monotonic()
 
-    def after_step(self) -> None:
+    def after_step(self) -> bool:
         """Write a checkpoint after an optimizer step, and its validation, if one is due.
+
+        Returns:
+            Whether one was due, which is the same in all processes.
 
         Raises:
             OSError: It, or the one before in the background, could not be written.
         """
         self._writer.check()
-        interval, cursor = self._interval, self._state.cursor
-        if interval.steps is not None and cursor.step % interval.steps == 0:
-            self.save(f"every {counted(interval.steps, 'step')}")
-        elif interval.every_epoch and cursor.step_in_epoch == 0:
-            self.save("every epoch")
-        elif interval.seconds is not None and self._is_time():
-            self.save(f"every {interval.seconds / 60:g} min")
+        reason = self._due()
+        if reason is not None:
+            self.save(reason)
+        return reason is not None
 
     def save(self, reason: str, *, wait: bool = False) -> None:
         """Write a checkpoint, between two steps. That of the same step is not written again.
@@ -144,6 +144,17 @@ class Checkpointing:
             environment=environment_of(prepared),
             history=(history.path, history.position()),
         )
+
+    def _due(self) -> str | None:
+        """Return the reason for a checkpoint after this step; None if none is due."""
+        interval, cursor = self._interval, self._state.cursor
+        if interval.steps is not None and cursor.step % interval.steps == 0:
+            return f"every {counted(interval.steps, 'step')}"
+        if interval.every_epoch and cursor.step_in_epoch == 0:
+            return "every epoch"
+        if interval.seconds is not None and self._is_time():
+            return f"every {interval.seconds / 60:g} min"
+        return None
 
     def _is_time(self) -> bool:
         """Return whether the interval has passed, by the clock of the main process."""

@@ -117,6 +117,11 @@ class Prepared:
         return "validation" in self.task.data.splits and self.args.load_best_model_at_end
 
     @property
+    def can_resume(self) -> bool:
+        """Whether an exact resume is proven for the precision."""
+        return not self.precision.properties.replaces_layers
+
+    @property
     def best_metric(self) -> Metric:
         """The metric of the validation split that selects the best weights."""
         metrics = self.task.problem.metrics
@@ -283,7 +288,7 @@ def check_prepared(prepared: Prepared) -> None:
     if args.evaluate_fp32:
         check_float32_possible(prepared.precision)
     if args.checkpointing_steps or args.resume_from_checkpoint:
-        _check_checkpoints_possible(prepared.precision)
+        _check_checkpoints_possible(prepared)
 
 
 def _check_disk_space(prepared: Prepared) -> None:
@@ -295,11 +300,11 @@ def _check_disk_space(prepared: Prepared) -> None:
     check_disk_space(folder, copies * weights, "the run", reclaimable=earlier)
 
 
-def _check_checkpoints_possible(precision: Precision) -> None:
-    if precision.properties.replaces_layers:
+def _check_checkpoints_possible(prepared: Prepared) -> None:
+    if not prepared.can_resume:
         raise InputError(
             f"--checkpointing_steps and --resume_from_checkpoint are not supported with "
-            f"{precision.mode}, for which an exact resume is not proven. Remove the flags."
+            f"{prepared.precision.mode}, for which an exact resume is not proven. Remove the flags."
         )
 
 

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from ampft.runs.prepare import Prepared
 
 SCHEMA = 3
-# Contradicted: the first step did not compute in the requested precision.
-STATUSES = ("running", "finished", "diverged", "contradicted", "interrupted")
+# Contradicted: the first step did not compute in the requested precision. Preempted: a signal
+# stopped the run, which can continue from its checkpoint.
+STATUSES = ("running", "finished", "diverged", "contradicted", "preempted", "interrupted")
 
 
 @dataclass(frozen=True, kw_only=True)

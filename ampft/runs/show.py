@@ -187,6 +187,7 @@ def closing_line(record: RunRecord, report: Report | None) -> str:
         "running": "running, or killed",
         "diverged": "diverged: its weights and figures are not results",
         "contradicted": "stopped: its first step did not compute in the requested precision",
+        "preempted": "stopped by a signal; continues with --resume_from_checkpoint latest",
         "interrupted": "interrupted",
     }[record.status]
     reason = f" ({inert(record.reason)})" if record.reason else ""

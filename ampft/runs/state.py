@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,13 @@ from ampft.runs.manifest import HISTORY_NAME
 from ampft.runs.memory import PeakMemory, device_memory, process_memory
 from ampft.runs.nonfinite import NonfiniteSteps
 from ampft.runs.prepare import Prepared
-from ampft.runs.record import ResumePart, StepIdsHash, ValidationPart
+from ampft.runs.record import (
+    ResumePart,
+    RunRecord,
+    StepIdsHash,
+    ValidationPart,
+    precision_part,
+)
 from ampft.runs.validation import Validations
 from ampft.text.json_io import from_json
 from ampft.training.best import BestModel
@@ -184,6 +190,43 @@ class RunState:
         # A process that did not exist before draws as the one whose number it has modulo theirs.
         own = states[prepared.accelerator.process_index % len(states)]
         restore_random_state(own, prepared.accelerator.device)  # last: nothing draws after it
+
+    def memory_by_purpose(self) -> PeakMemory:
+        """Return the peak memory so far, with its parts if the first step has measured them."""
+        memory, parts = self.peak_memory, self.first_step.memory
+        return memory if parts is None else memory.split(**parts)
+
+    def record(self, initial: RunRecord, status: str) -> RunRecord:
+        """Return the record of the run so far.
+
+        Args:
+            initial: Record before the first step.
+            status: One of `STATUSES`.
+        """
+        executed, steps = self.first_step.executed, self.history.steps
+        return replace(
+            initial,
+            status=status,
+            precision=precision_part(
+                self.prepared.precision,
+                executed=None if executed is None else executed.as_dict(),
+                summary=None if executed is None else executed.summary(),
+                lost_updates=self.history.lost_updates(),
+            ),
+            steps=replace(
+                initial.steps,
+                applied=steps - self.history.skipped,
+                skipped=self.history.skipped,
+                micro_batches=self.retries.step_batches.micro_batches,
+            ),
+            example_ids_sha256=self.step_ids.hexdigest(),
+            random_state_sha256=self.first_step.random_state,
+            timings=self.history.timings() if steps else {},
+            memory=self.memory_by_purpose(),
+            validations=tuple(self.validations.parts),
+            best=self.validations.best_part(),
+            warnings=self.nonfinite.watch.warnings(),
+        )
 
     def _restore_best(self, folder: Path, manifest: Manifest, values: Mapping[str, Any]) -> None:
         best = self.validations.best

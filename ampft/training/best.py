@@ -75,7 +75,7 @@ class BestModel:
         return self.patience is not None and self.without_improvement >= self.patience
 
     def restore(self, accelerator: Accelerator, model: nn.Module) -> None:
-        """Load the best weights into `model` and delete their file."""
+        """Load the best weights into `model`. Their file remains until the run has ended."""
         accelerator.wait_for_everyone()
         unwrapped = accelerator.unwrap_model(model, keep_torch_compile=False)
         if is_sharded(accelerator):
@@ -83,5 +83,3 @@ class BestModel:
         else:
             unwrapped.load_state_dict(load_file(self.path))
         accelerator.wait_for_everyone()
-        if accelerator.is_main_process:
-            self.path.unlink()

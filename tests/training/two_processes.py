@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import signal
 import sys
 import time
 import warnings
@@ -35,7 +36,7 @@ from ampft.evaluation.evaluate import evaluate
 from ampft.training.auto_micro_batch import fit_micro_batches
 from ampft.training.saved_step import StepStart, save_step
 from ampft.training.step import accumulate_gradient
-from ampft.training.stopping import TimeLimit
+from ampft.training.stopping import StopRequest, StopRequested, TimeLimit
 
 # Effective batches of 12 leave one example for the last step, so that one process has none.
 EXAMPLES, EFFECTIVE = 25, 12
@@ -129,6 +130,15 @@ def dropout_problem() -> Problem:
     return replace(problem, model=torch.nn.Sequential(problem.model, torch.nn.Dropout(0.3)))
 
 
+def skipped_steps(rank: int) -> tuple[list[bool], torch.Tensor]:
+    """Skip the second of three steps, in which process 0 has a NaN; return the weights, too."""
+    problem, counter = tensor_problem(n=12), itertools.count()
+    poison(problem.model, math.nan, lambda: next(counter) == 1 and rank == 0)
+    training = Training("bf16", problem, 2, skip_nonfinite=True)
+    skipped = [step.outcome.skipped for step in training.steps()]
+    return skipped, flat_weights(training.model)
+
+
 def evaluated() -> list[tuple[int, int, list[int], list[list[int]], torch.Tensor]]:
     """Evaluate 1 to 17 examples in batches of 1 to 5, each time after a training step."""
     AcceleratorState._reset_state()
@@ -171,12 +181,27 @@ def micro_batches_that_fit(rank: int) -> int:
 
 def time_limits(rank: int) -> list[bool]:
     """Poll a time limit that has passed on neither process, and then on process 1 only."""
-    accelerator, reached = Accelerator(cpu=True), []
+    stop, reached = StopRequest(Accelerator(cpu=True)), []
     for earlier in (0.0, 100.0 * rank):
         limit = TimeLimit(60.0, time.perf_counter(), earlier)
-        limit.poll(accelerator)
+        stop.poll(limit)
         reached.append(limit.is_reached)
     return reached
+
+
+def stop_requests(rank: int) -> list[str]:
+    """Poll twice; between the polls, process 1 receives a signal."""
+    stop, results = StopRequest(Accelerator(cpu=True)), []
+    with stop.listening():
+        for poll in range(2):
+            if (rank, poll) == (1, 1):
+                signal.raise_signal(signal.SIGUSR1)
+            try:
+                stop.poll()
+                results.append("none")
+            except StopRequested as request:
+                results.append(str(request))
+    return results
 
 
 def main(tiny_bert: Path, folder: Path) -> None:
@@ -197,8 +222,10 @@ def main(tiny_bert: Path, folder: Path) -> None:
         not_a_number(rank, "fp32"),
         not_a_number(rank, "bf16"),
     )
+    results["skipped_steps"] = skipped_steps(rank)
     results["saved_step"] = saved_step(folder / "step-1")
     results["time_limits"] = time_limits(rank)
+    results["stop_requests"] = stop_requests(rank)
     results["micro_batches"] = micro_batches_that_fit(rank)
     torch.save(results, folder / f"rank{rank}.pt")
     torch.distributed.destroy_process_group()
