@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from ampft.comparison.cost_findings import Memory, Speed
 from ampft.comparison.inference.cost import Inference
+from ampft.comparison.subgroups import SubgroupLosses
 from ampft.text.json_io import JSONValue
 from ampft.text.numbers import Units
 
@@ -182,8 +183,30 @@ class Flips:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClassDifference:
+    """The difference in the F1 of one class, arm minus baseline.
+
+    Attributes:
+        estimate: Mean over the seeds.
+        interval: Lower and upper end of the confidence interval of level `level`.
+        level: 0.95, or more with several planned analyses.
+        p_difference: Two-sided p-value; None for a placebo.
+        p_difference_holm: `p_difference` after Holm over classes and arms; None for a placebo.
+    """
+
+    estimate: float
+    interval: tuple[float, float]
+    level: float
+    p_difference: float | None
+    p_difference_holm: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClassFigures:
-    """One class in one arm, means over the seeds; `f1_difference` is relative to the baseline."""
+    """One class in one arm, means over the seeds; `f1_difference` is relative to the baseline.
+
+    `difference` is the same difference with its interval; None if it was not computed.
+    """
 
     name: str
     support: int
@@ -191,6 +214,7 @@ class ClassFigures:
     recall: float
     f1: float
     f1_difference: float | None
+    difference: ClassDifference | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,6 +310,7 @@ class ArmResult:
             columns; empty for an incomplete arm.
         calibration: Bins of equal width; empty for an incomplete arm.
         curves: Training curves per run, including diverged runs.
+        subgroups: Subgroups in which the arm loses most; None if they were not examined.
         inference: Cost of predicting; None unless precisions of inference are compared.
         settings: Values for readers of the settings in `Comparison.varied`, by name; empty if the
             arms are modes.
@@ -313,6 +338,7 @@ class ArmResult:
     calibration: tuple[CalibrationBin, ...]
     curves: tuple[Curve, ...]
     inference: Inference | None = None
+    subgroups: SubgroupLosses | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -346,6 +372,8 @@ class Comparison:
         yardstick: Noise yardstick, as `ampft.diagnosis.yardstick` writes it; None if not measured.
         overhead_share: Time spent comparing divided by the time of the runs; None if unknown.
         planned: Whether a plan preceded the runs, as in `PlanFacts`; False if absent from the file.
+        dates: Days on which the runs began, the first and the last; None if they are unknown.
+        command: Command of the first run, with files only by name; None if it is unknown.
         kind: What the arms are: "training" (models trained in different settings), "predictions"
             (tables of other frameworks, without run records) or "inference" (one set of models
             that predicts in different precisions).
@@ -375,6 +403,8 @@ class Comparison:
     yardstick: Mapping[str, JSONValue] | None
     overhead_share: float | None
     planned: bool = False
+    dates: tuple[str, str] | None = None
+    command: str | None = None
     kind: str = TRAINING
     groups: int | None = None
     varied: tuple[str, ...] = (PRECISION,)

@@ -11,6 +11,7 @@ from ampft.text.numbers import (
     level,
     mean_count,
     percent,
+    points,
     ratio_range,
     ratio_text,
     seed_list,
@@ -19,6 +20,7 @@ from ampft.text.numbers import (
 # Two runs of the same mode differ in speed and memory by up to about this much.
 SPEED_TOLERANCE = 1.05  # ratio
 MEMORY_TOLERANCE = 0.01  # relative
+MAX_CLASS_LOSSES = 3  # in a verdict
 
 
 def verdict_texts(comparison: Comparison) -> tuple[str, ...]:
@@ -61,6 +63,7 @@ def verdict_text(comparison: Comparison, arm: ArmResult) -> str:
         cost,
         f"{metric}.",
         f"{changed}." if changed else "",
+        class_losses(comparison, arm),
         margin_text(comparison, arm.difference),
     ]
     return " ".join(filter(None, sentences))
@@ -274,6 +277,29 @@ def changed_predictions(comparison: Comparison, arm: ArmResult) -> str:
     if not placebos:
         return text
     return f"{text}; the placebo changes {_changes(placebos[0].mean)}"
+
+
+def class_losses(comparison: Comparison, arm: ArmResult) -> str:
+    """Return the classes whose F1 falls beyond chance, the largest loss first; empty if none."""
+    losses = [
+        (each.difference, each.name)
+        for each in arm.classes
+        if each.difference is not None
+        and each.difference.estimate < 0
+        and each.difference.p_difference_holm is not None
+        and each.difference.p_difference_holm <= comparison.alpha
+    ]
+    losses.sort(key=lambda loss: loss[0].estimate)
+    if not losses:
+        return ""
+    listed = [
+        f"{name!r} {points(loss.estimate)} points "
+        f"({level(loss.level)} CI {points(loss.interval[0])} to {points(loss.interval[1])})"
+        for loss, name in losses[:MAX_CLASS_LOSSES]
+    ]
+    more = len(losses) - len(listed)
+    rest = f" and {more} more" if more else ""
+    return f"F1 falls beyond chance in class {', '.join(listed)}{rest}."
 
 
 def margin_text(comparison: Comparison, difference: Difference | None) -> str:

@@ -107,7 +107,7 @@ class StopRequest:
             self.received, self._received_at = number, now
             if self.accelerator.is_main_process:
                 name = signal.Signals(number).name
-                text = f"\n{name}: stopping after this step; the same again leaves at once\n"
+                text = f"\n{name}: stopping after this step; a second signal leaves at once\n"
                 # Not `print`, which the signal may have interrupted.
                 with contextlib.suppress(OSError):
                     os.write(STANDARD_ERROR, text.encode())

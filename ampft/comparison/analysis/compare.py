@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from ampft.comparison.analysis.conditions import environment, setup, title
+from ampft.comparison.analysis.class_differences import class_differences
+from ampft.comparison.analysis.conditions import command, dates, environment, setup, title
 from ampft.comparison.analysis.cost import is_emulated, memory, speed
 from ampft.comparison.analysis.curves import curve
 from ampft.comparison.analysis.differences import (
@@ -38,10 +39,12 @@ from ampft.comparison.analysis.run_predictions import (
 )
 from ampft.comparison.analysis.settings import Arms, form_arms
 from ampft.comparison.analysis.stamps import all_stamps, group_stamps
+from ampft.comparison.analysis.subgroup_losses import with_subgroup_losses
 from ampft.comparison.findings import (
     CALIBRATION_ERROR,
     PRECISION,
     ArmResult,
+    ClassDifference,
     Comparison,
     Difference,
     MetricInfo,
@@ -86,6 +89,7 @@ class _Evidence:
     differences: dict[str, Difference]
     differences_fp32: dict[str, Difference]
     metric: str
+    class_differences: Mapping[str, Sequence[ClassDifference | None]] = field(default_factory=dict)
 
     @property
     def baseline(self) -> RunGroup:
@@ -129,12 +133,18 @@ def compare_folders(
     seed_counts = plan.seed_counts or (len(seeds),)
     alpha = alpha_per_analysis(seed_counts, ALPHA)
     evidence = _evidence(groups, problem.metrics[metric], margin=margin, alpha=alpha)
-    arms = tuple(
+    arms: tuple[ArmResult, ...] = tuple(
         replace(
             _arm_result(group, evidence, are_modes=varied == (PRECISION,)),
             settings=arms_of_runs.settings.get(group.settings_name, {}),
         )
         for group in groups
+    )
+    arms = with_subgroup_losses(
+        arms,
+        {name: each.in_mode for name, each in evidence.predictions.items()},
+        evidence.cases,
+        partial(read_texts, groups[0].runs[0].folder / PREDICTIONS_NAME),
     )
     records = [(group.finished or group.runs)[0].record for group in groups]
     if varied == (PRECISION,):
@@ -161,6 +171,8 @@ def compare_folders(
         overhead_share=plan.overhead_share,
         planned=plan.planned,
         varied=varied,
+        dates=dates([run.record for group in groups for run in group.runs]),
+        command=command(groups[0].runs[0].record),
     )
     return replace(comparison, verdicts=verdict_texts(comparison))
 
@@ -249,6 +261,12 @@ def _evidence(
         differences_fp32={
             name: without_verdict(each, alpha=alpha) for name, each in estimates_fp32.items()
         },
+        class_differences=class_differences(
+            {name: predictions[name].in_mode for name in estimates},
+            base.in_mode,
+            judged=judged,
+            alpha=alpha,
+        ),
     )
 
 
@@ -343,7 +361,10 @@ def _arm_result(group: RunGroup, evidence: _Evidence, *, are_modes: bool) -> Arm
         if predictions and base
         else None,
         classes=class_figures(
-            evidence.cases.label_names, predictions, base.in_mode if base else None
+            evidence.cases.label_names,
+            predictions,
+            base.in_mode if base else None,
+            evidence.class_differences.get(group.name, ()),
         )
         if predictions
         else (),
