@@ -264,6 +264,7 @@ class Run:
             outcome,
             references,
             outcome_fp32=outcome_fp32,
+            origins=partial(prepared.task.origins, split),
             groups=find_groups(prepared.task.data, split),
         )
         self.finished = True
