@@ -132,7 +132,8 @@ def test_the_data_adds_no_scripts_handlers_or_addresses(opened):
         const acts = a => a.name.startsWith('on')
             || ['href', 'src', 'style'].includes(a.name) && !within(a);
         return [document.scripts.length, document.querySelectorAll('link').length,
-                document.images.length, document.forms.length, all.filter(e => [...e.attributes].some(acts)).length]""")
+                document.images.length, document.forms.length,
+                all.filter(e => [...e.attributes].some(acts)).length]""")
     assert counts == [0, 0, 0, 0, 0]
 
 
