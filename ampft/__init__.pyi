@@ -4,6 +4,7 @@ from .arguments import ClassifyArguments as ClassifyArguments
 from .arguments import CompareCommand as CompareCommand
 from .arguments import parse_classify_arguments as parse_classify_arguments
 from .arguments import parse_compare_arguments as parse_compare_arguments
+from .arguments import parse_compare_arms_arguments as parse_compare_arms_arguments
 from .comparison.analysis.compare import compare_folders as compare_folders
 from .comparison.compare_data import compare as compare
 from .comparison.execution.planning import plan_comparison as plan_comparison
@@ -46,6 +47,7 @@ from .text.terminal import print_line as print_line
 from .text.terminal import run_main as run_main
 from .training.optimizer import make_optimizer as make_optimizer
 from .training.optimizer import make_schedule as make_schedule
+from .training.saved_step import replay_step as replay_step
 from .training.step import Losses as Losses
 from .training.step import StepOutcome as StepOutcome
 from .training.step import accumulate_gradient as accumulate_gradient

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -36,6 +37,11 @@ def _run(argv: Sequence[str]) -> None:
         from ampft.diagnosis.yardstick.command import main as yardstick
 
         yardstick(argv[1:])
+        return
+    if argv[:1] == ["resume-check"]:
+        from ampft.diagnosis.resume_check import main as resume_check
+
+        resume_check(argv[1:])
         return
     if argv[:1] == ["audit"]:
         from ampft.runs.audit.command import main as audit
@@ -79,33 +85,12 @@ def _parser() -> ArgumentParser:
         action="store_true",
         help="skip the measurement of matrix product rates, which takes a few seconds",
     )
-    predict = commands.add_parser(
-        "predict", help="classify the rows of a file with a model saved by a run"
-    )
-    predict.add_argument("--model", required=True, metavar="DIR", help="output folder of a run")
-    predict.add_argument(
-        "--output_file",
-        metavar="FILE",
-        help="CSV file for the rows with their predictions (default: standard output); texts that "
-        "begin with = are not changed, so import them as text into a spreadsheet",
-    )
-    predict.add_argument(
-        "--text_column_names",
-        metavar="a[,b]",
-        help="text columns of the file (default: those used in training)",
-    )
-    predict.add_argument(
-        "--batch_size", type=int, default=64, metavar="N", help="texts per batch (default: 64)"
-    )
-    predict.add_argument(
-        "--mixed_precision",
-        default=BASELINE,
-        metavar="MODE",
-        help="precision of the computation (default: fp32)",
-    )
-    predict.add_argument("file", metavar="FILE", help="CSV, TSV, JSON, JSON Lines or Parquet")
+    _add_predict(commands)
     commands.add_parser(
         "yardstick", help="measure the gradient error of each precision relative to batch noise"
+    )
+    commands.add_parser(
+        "resume-check", help="prove that a training continues exactly after being killed"
     )
     commands.add_parser(
         "audit", help="repeat a run from its record, and confirm or refute what it states"
@@ -122,6 +107,70 @@ def _parser() -> ArgumentParser:
     )
     checkpoint.add_argument("path", metavar="PATH", help="output folder of a run, or a checkpoint")
     return parser
+
+
+def _add_predict(commands: argparse._SubParsersAction[ArgumentParser]) -> None:
+    predict = commands.add_parser(
+        "predict",
+        help="predict the rows of a file, texts or images with a model saved by a run",
+        description="Predict rows: every column is kept, in its order, and prediction and "
+        "confidence are added. If the rows have labels, the report is printed too.",
+    )
+    predict.add_argument("--model", required=True, metavar="DIR", help="output folder of a run")
+    predict.add_argument(
+        "--text",
+        action="append",
+        default=[],
+        help="text to predict instead of a file; repeat it for more, or for the second of a pair",
+    )
+    predict.add_argument(
+        "--output_file",
+        metavar="FILE",
+        help="file for the rows with their predictions: Parquet or JSON Lines if it ends in "
+        ".parquet or .jsonl, otherwise CSV (default: CSV on standard output); texts that begin "
+        "with = are not changed, so import them as text into a spreadsheet",
+    )
+    predict.add_argument(
+        "--text_column_names",
+        metavar="a[,b]",
+        help="text columns of the file (default: those used in training)",
+    )
+    predict.add_argument(
+        "--label_column_name",
+        metavar="NAME",
+        help="label column to score (default: that of the training, or one with a usual name)",
+    )
+    predict.add_argument(
+        "--top_k",
+        type=int,
+        default=0,
+        metavar="K",
+        help="also write the K most probable labels: label_1, probability_1, ...",
+    )
+    predict.add_argument(
+        "--all_probabilities",
+        action="store_true",
+        help="also write the probability of each label: probability_LABEL",
+    )
+    predict.add_argument(
+        "--batch_size", type=int, default=64, metavar="N", help="rows per batch (default: 64)"
+    )
+    predict.add_argument(
+        "--mixed_precision",
+        default=BASELINE,
+        metavar="MODE",
+        help="precision of the computation (default: fp32)",
+    )
+    predict.add_argument(
+        "--encoding", default="utf-8", help="character encoding of text files (default: utf-8)"
+    )
+    predict.add_argument(
+        "files",
+        nargs="*",
+        metavar="FILE",
+        help="CSV, TSV, JSON, JSON Lines or Parquet; - for standard input, one text per line; or "
+        "images and folders of images",
+    )
 
 
 def _add_compare(commands: argparse._SubParsersAction[ArgumentParser]) -> None:
@@ -148,6 +197,13 @@ def _add_compare(commands: argparse._SubParsersAction[ArgumentParser]) -> None:
         "come from columns arm and seed, from names like ARM-seed1.csv, or from ARM:SEED=FILE",
     )
     compare.add_argument(
+        "--inference",
+        metavar="MODES",
+        help="let the trained models of RUN predict their test split in several precisions, such "
+        "as fp32,bf16,int8 (out of fp32, tf32, bf16, fp16, bf16-true, int8), and compare "
+        "predictions, latency and size; with one run, the verdict holds for that model only",
+    )
+    compare.add_argument(
         "--label_names",
         metavar="a,b",
         help="with --predictions, all classes (default: those that occur as labels or have "
@@ -170,7 +226,8 @@ def _add_compare(commands: argparse._SubParsersAction[ArgumentParser]) -> None:
         "--baseline",
         metavar="NAME",
         help="arm that all others are compared with (default: fp32 if the arms are precisions, "
-        "otherwise the arm of the first RUN; with --predictions, the first arm)",
+        "otherwise the arm of the first RUN; with --predictions, the first arm; with --inference, "
+        "always fp32)",
     )
     compare.add_argument(
         "--by",
@@ -198,9 +255,11 @@ def _train(argv: Sequence[str]) -> None:
 
 
 def _run_comparison(argv: Sequence[str]) -> None:
-    from ampft.arguments import parse_compare_arguments
+    from ampft.arguments import parse_compare_arguments, parse_compare_arms_arguments
 
-    command = parse_compare_arguments(argv, program="ampft compare", trainer="ampft train")
+    has_arms = any(argument.split("=")[0] == "--arm" for argument in argv)
+    parse = parse_compare_arms_arguments if has_arms else parse_compare_arguments
+    command = parse(argv, program="ampft compare", trainer="ampft train")
     from ampft.comparison.execution.compare import compare
     from ampft.comparison.report.files import next_step_line
 
@@ -220,16 +279,12 @@ def _env(args: argparse.Namespace) -> None:
 
 
 def _predict(args: argparse.Namespace) -> None:
-    from ampft.runs.predict import predict_file
+    # Read when torch is imported. Threads that spin while others work slow both down.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from ampft.runs.predict import PredictRequest, predict_file
 
-    predict_file(
-        args.model,
-        args.file,
-        output_file=args.output_file,
-        text_column_names=args.text_column_names,
-        batch_size=args.batch_size,
-        mixed_precision=args.mixed_precision,
-    )
+    settings = {k: v for k, v in vars(args).items() if k not in ("command", "model", "text")}
+    predict_file(args.model, PredictRequest(texts=args.text, **settings))
 
 
 def _checkpoint(args: argparse.Namespace) -> None:
@@ -268,7 +323,7 @@ def _refuse_unfinished(folder: Path) -> None:
 
     plan = read_plan(folder)
     assert plan is not None, "its file exists"
-    runs, missing = plan.runs(), incomplete_runs(plan, folder)
+    runs, missing = plan.all_runs(), incomplete_runs(plan, folder)
     complete = [run_folder(folder, run) for run in runs if run not in missing]
     show = f" To see one of them: ampft report {complete[0]}" if complete else ""
     raise InputError(
@@ -286,6 +341,8 @@ def _compare(args: argparse.Namespace) -> None:
         _refuse_results(Path(args.output_dir))
     if args.predictions:
         comparison = _compare_tables(args)
+    elif args.inference:
+        comparison = _compare_inference(args)
     else:
         comparison = _compare_runs(args, [Path(run) for run in args.runs])
     print(inert_lines(terminal_text(comparison)), end="")
@@ -302,10 +359,10 @@ def _compare_tables(args: argparse.Namespace) -> Comparison:
     """Compare tables of predictions."""
     from ampft.comparison.analysis.foreign_predictions import compare_tables
 
-    if args.runs:
+    if args.runs or args.inference:
         raise InputError(
-            f"--predictions and RUN {args.runs[0]}: a comparison reads either tables or runs. Name "
-            "only one kind."
+            f"--predictions and {'RUN' if args.runs else '--inference'}: a comparison reads either "
+            "tables or runs. Name only one kind."
         )
     names = args.label_names
     return compare_tables(
@@ -314,6 +371,25 @@ def _compare_tables(args: argparse.Namespace) -> Comparison:
         margin=_margin(args),
         baseline=args.baseline,
         label_names=None if names is None else [name.strip() for name in names.split(",")],
+    )
+
+
+def _compare_inference(args: argparse.Namespace) -> Comparison:
+    """Let trained models predict in several precisions, and compare."""
+    from pathlib import Path
+
+    from ampft.comparison.inference.compare import compare_inference, parse_inference_modes
+
+    modes = parse_inference_modes(args.inference)
+    if args.baseline not in (None, BASELINE):
+        raise InputError(
+            f"--baseline {args.baseline}: with --inference, the baseline is {BASELINE}. Remove the "
+            "flag."
+        )
+    if not args.runs:
+        raise InputError("--inference: RUN is missing. Name the folder of a finished run.")
+    return compare_inference(
+        [Path(run) for run in args.runs], modes, metric=args.metric, margin=_margin(args)
     )
 
 

@@ -24,8 +24,20 @@ class TrainingStopped(Exception):
     status = "diverged"
 
 
+class Preempted(Exception):
+    """A run stopped because of a signal, and can continue from its checkpoint.
+
+    The entry points print the message.
+    """
+
+    # EX_TEMPFAIL of sysexits.h: try again later. Schedulers can be told to queue such a job again.
+    exit_code = 75
+
+
 class AlreadyFinished(Exception):
-    """The run that would continue has finished. The entry points say so and exit with code 0."""
+    """The run that would continue has finished. The entry points say so."""
+
+    exit_code = 0
 
 
 class PrecisionContradicted(TrainingStopped):

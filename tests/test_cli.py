@@ -87,7 +87,7 @@ def test_env_writes_json():
         (("trian",), "invalid choice: 'trian'"),
         (("env", "--jsn"), "unrecognized arguments: --jsn"),
         (("predict", "file.csv"), "required: --model"),
-        (("predict", "--model", "run"), "required: FILE"),
+        (("predict", "--model", "run"), "FILE or --text: received neither"),
         (("report", "no/such/run"), "no/such/run"),
     ],
 )
@@ -253,15 +253,17 @@ def test_the_help_of_predict_says_that_formulas_are_kept(capsys):
     assert "texts that begin with = are not changed, so import them as text" in text
 
 
-def test_a_full_temporary_folder(run_folders):
+def test_a_full_temporary_folder(run_folders, tmp_path):
+    file = tmp_path / "train.csv"
+    file.write_text("text,label\n" + "w1,ant\nw2,bee\n" * 20)
     script = (
         "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
         "resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64)); "
         "from ampft.cli import main; sys.exit(main(sys.argv[1:]))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script, "predict", "--model", run_folders["run"],
-         run_folders["file"]],
+        [sys.executable, "-c", script, "train", "--model_name_or_path",
+         run_folders["run"], "--train_file", file],
         capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.returncode == 2, done.stderr

@@ -2,6 +2,7 @@
 
 from ampft.arguments.classify import ClassifyArguments
 from ampft.arguments.compare import CompareCommand, parse_compare_arguments
+from ampft.arguments.compare_arms import parse_compare_arms_arguments
 from ampft.arguments.parsing import parse_classify_arguments
 
 __all__ = [
@@ -9,4 +10,5 @@ __all__ = [
     "CompareCommand",
     "parse_classify_arguments",
     "parse_compare_arguments",
+    "parse_compare_arms_arguments",
 ]

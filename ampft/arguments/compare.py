@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import Field, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from ampft.arguments.classify import MAX_SEED, ClassifyArguments
 from ampft.arguments.flags import flag, parse_duration, parse_flags
 from ampft.arguments.parsing import parse_classify_arguments
 from ampft.errors import InputError, did_you_mean
-from ampft.precision.modes import BASELINE, MODES
+from ampft.precision.modes import BASELINE, MODES, mode_hint
 from ampft.tasks import TASKS
 
 COMPARISON, EXECUTION, OUTPUT = "comparison", "time and processes", "output"
 
 MIN_SEEDS = 3
+PLACEBO = "placebo"  # name of the arm
 PROGRAM = "compare_precision.py"
 
 # Settings of classify.py that the comparison chooses for each run, and what to do instead.
@@ -32,19 +35,13 @@ SET_BY_COMPARISON = {
 
 
 @dataclass(frozen=True)
-class CompareArguments:
-    """Every setting of a comparison. `--help` describes each."""
+class ComparisonFlags:
+    """The settings of every comparison. `--help` describes each."""
 
-    modes: str | None = flag(
-        None,
-        f"comma-separated precisions out of {', '.join(MODES)}; if none, those of fp32,bf16,fp16 "
-        "that this machine supports",
-        group=COMPARISON,
-    )
     seeds: str = flag(
         "5",
         "number of seeds, at least 3; 5,10 plans an interim analysis after 5 seeds and continues "
-        "to 10 only if a mode is still undecided",
+        "to 10 only if a verdict is still undecided",
         group=COMPARISON,
     )
     metric: str | None = flag(
@@ -57,12 +54,7 @@ class CompareArguments:
     )
     no_placebo: bool = flag(
         False,
-        "skip the placebo: fp32 trained again from slightly perturbed weights",
-        group=COMPARISON,
-    )
-    yardstick: bool = flag(
-        False,
-        "also measure the gradient error of each mode relative to the batch noise",
+        "skip the placebo: the baseline trained again from slightly perturbed weights",
         group=COMPARISON,
     )
     budget: str | None = flag(
@@ -79,12 +71,53 @@ class CompareArguments:
     )
 
 
+@dataclass(frozen=True)
+class ModeFlags:
+    """The precisions of a comparison."""
+
+    modes: str | None = flag(
+        None,
+        f"comma-separated precisions out of {', '.join(MODES)}; if none, those of fp32,bf16,fp16 "
+        "that this machine supports",
+        group=COMPARISON,
+    )
+
+
+@dataclass(frozen=True)
+class CompareArguments(ComparisonFlags, ModeFlags):
+    """The settings of a comparison of precisions."""
+
+    yardstick: bool = flag(
+        False,
+        "also measure the gradient error of each mode relative to the batch noise",
+        group=COMPARISON,
+    )
+
+
+@dataclass(frozen=True)
+class ArmSettings:
+    """The name of an arm and its settings, as a user wrote them.
+
+    Attributes:
+        name: Name of the arm, also in names of folders.
+        flags: Flags of classify.py that differ from those that all arms share.
+        mode: Precision of its runs.
+    """
+
+    name: str
+    flags: tuple[str, ...]
+    mode: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {shlex.join(self.flags)}".rstrip(": ")
+
+
 @dataclass(frozen=True, kw_only=True)
 class CompareCommand:
     """A parsed command line.
 
     Attributes:
-        modes: Precisions, the baseline first; None for the default.
+        modes: Precisions, the baseline first; None for the default, or if there are `arms`.
         seed_counts: Numbers of seeds at which the results are analysed, the last of which is the
             total.
         metric: Name of the primary metric.
@@ -97,6 +130,8 @@ class CompareCommand:
         classify_argv: Command line arguments after `--`, for classify.py.
         classify: Settings of classify.py, parsed from `classify_argv`.
         notes: Notes to print.
+        arms: Settings of the arms, the baseline first; empty if the arms are precisions.
+        select_seeds: Number of seeds that choose one of the arms on validation; 0 compares all.
         started: Time at which the command began, in seconds since the epoch; None for the start
             of the process.
     """
@@ -113,6 +148,8 @@ class CompareCommand:
     classify_argv: tuple[str, ...]
     classify: ClassifyArguments
     notes: tuple[str, ...] = ()
+    arms: tuple[ArmSettings, ...] = ()
+    select_seeds: int = 0
     started: float | None = None
 
 
@@ -130,10 +167,8 @@ def parse_compare_arguments(
         InputError: A flag of the comparison or of its runs is unknown, has an invalid value, or
             conflicts with another.
     """
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    separator = arguments.index("--") if "--" in arguments else len(arguments)
-    compare_argv, classify_argv = arguments[:separator], arguments[separator + 1 :]
-    _refuse_misplaced(compare_argv, program, trainer)
+    compare_argv, classify_argv = split_at_dashes(argv)
+    refuse_misplaced(compare_argv, fields(CompareArguments), program, trainer)
     settings, _ = parse_flags(
         CompareArguments,
         compare_argv,
@@ -144,11 +179,51 @@ def parse_compare_arguments(
         usage_suffix=f"[-- settings of {trainer}]",
     )
     classify = parse_classify_arguments(classify_argv, program=trainer)
-    _refuse_set_by_comparison(classify)
+    refuse_set_by_comparison(classify)
+    modes, notes = _parse_modes(settings.modes)
+    return comparison_command(
+        settings, classify_argv, classify, modes=modes, notes=notes, yardstick=settings.yardstick
+    )
+
+
+def split_at_dashes(argv: Sequence[str] | None) -> tuple[list[str], list[str]]:
+    """Return the arguments before and after ` -- `; those of the process if `argv` is None."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    separator = arguments.index("--") if "--" in arguments else len(arguments)
+    return arguments[:separator], arguments[separator + 1 :]
+
+
+def comparison_command(
+    settings: ComparisonFlags,
+    classify_argv: Sequence[str],
+    classify: ClassifyArguments,
+    *,
+    modes: tuple[str, ...] | None = None,
+    arms: tuple[ArmSettings, ...] = (),
+    notes: tuple[str, ...] = (),
+    yardstick: bool = False,
+    select_seeds: int = 0,
+) -> CompareCommand:
+    """Return the command with these settings, after checking them.
+
+    Args:
+        settings: Settings of the comparison.
+        classify_argv: Command line arguments that all runs share.
+        classify: Settings of the runs of the baseline.
+        modes: Precisions.
+        arms: Settings of the arms.
+        notes: Notes to print.
+        yardstick: Whether the noise yardstick is measured.
+        select_seeds: Number of seeds that choose one of the arms.
+
+    Raises:
+        InputError: A setting is out of range.
+    """
     seed_counts = _parse_seeds(settings.seeds)
-    if classify.seed + seed_counts[-1] - 1 > MAX_SEED:
+    total = select_seeds + seed_counts[-1]
+    if classify.seed + total - 1 > MAX_SEED:
         raise InputError(
-            f"--seed {classify.seed}: {seed_counts[-1]} seeds starting there exceed {MAX_SEED}. "
+            f"--seed {classify.seed}: {total} seeds starting there exceed {MAX_SEED}. "
             "Use a smaller first seed."
         )
     if not 0 < settings.margin < 100:
@@ -157,27 +232,28 @@ def parse_compare_arguments(
         )
     if settings.config_file is not None and not Path(settings.config_file).is_file():
         raise InputError(f"--config_file {settings.config_file}: the file does not exist.")
-    modes, notes = _parse_modes(settings.modes)
     return CompareCommand(
         modes=modes,
         seed_counts=seed_counts,
         metric=_primary_metric(settings.metric, classify.task),
         margin=settings.margin / 100,
         placebo=not settings.no_placebo,
-        yardstick=settings.yardstick,
+        yardstick=yardstick,
         budget=None if settings.budget is None else parse_duration("budget", settings.budget),
         config_file=settings.config_file,
         output_dir=None if settings.output_dir is None else Path(settings.output_dir),
         classify_argv=tuple(classify_argv),
         classify=classify,
         notes=notes,
+        arms=arms,
+        select_seeds=select_seeds,
     )
 
 
 def is_comparison_to_run(argv: Sequence[str]) -> bool:
     """Return whether arguments of `ampft compare` ask for trainings, not for existing runs."""
     shared = {"metric", "margin", "output_dir"}  # with the comparison of existing runs
-    names = {f"--{f.name}" for f in fields(CompareArguments) if f.name not in shared}
+    names = {f"--{f.name}" for f in fields(CompareArguments) if f.name not in shared} | {"--arm"}
     return any(argument == "--" or argument.split("=")[0] in names for argument in argv)
 
 
@@ -194,9 +270,11 @@ def _primary_metric(name: str | None, task: str | None) -> str:
     return name
 
 
-def _refuse_misplaced(compare_argv: Sequence[str], program: str, trainer: str) -> None:
+def refuse_misplaced(
+    compare_argv: Sequence[str], known: Iterable[Field[Any]], program: str, trainer: str
+) -> None:
     """Reject settings of the runs before ` -- `."""
-    compare_names = {f.name for f in fields(CompareArguments)}
+    compare_names = {f.name for f in known}
     classify_names = {f.name for f in fields(ClassifyArguments)} - compare_names
     for argument in compare_argv:
         name = argument.removeprefix("--").removeprefix("no-").split("=")[0]
@@ -207,10 +285,12 @@ def _refuse_misplaced(compare_argv: Sequence[str], program: str, trainer: str) -
             raise InputError(f"--{name} is a setting of {trainer}: {remedy}.")
 
 
-def _refuse_set_by_comparison(classify: ClassifyArguments) -> None:
+def refuse_set_by_comparison(
+    classify: ClassifyArguments, *, names: Collection[str] = tuple(SET_BY_COMPARISON)
+) -> None:
     """Reject settings that the comparison chooses, whether from a flag or a `--config` file."""
-    for name, remedy in SET_BY_COMPARISON.items():
-        value = getattr(classify, name, None)
+    for name in names:
+        value, remedy = getattr(classify, name, None), SET_BY_COMPARISON[name]
         if value not in (None, False):
             value_text = "" if value is True else f" {value}"
             raise InputError(f"--{name}{value_text} after ` -- `: {remedy}.")
@@ -227,7 +307,7 @@ def _parse_seeds(text: str) -> tuple[int, ...]:
     if numbers[0] < MIN_SEEDS:
         raise InputError(
             f"--seeds: received {text!r}; it must be at least {MIN_SEEDS}, because fewer seeds "
-            "cannot tell an effect of the precision from chance. Use 3 for screening; the default "
+            "cannot tell a difference from chance. Use 3 for screening; the default "
             "is 5."
         )
     return numbers
@@ -243,7 +323,7 @@ def _parse_modes(text: str | None) -> tuple[tuple[str, ...] | None, tuple[str, .
         if mode not in MODES:
             raise InputError(
                 f"--modes: received {text!r}; {mode!r} is not a precision."
-                f"{did_you_mean(mode, MODES)} Choose from {', '.join(MODES)}."
+                f"{mode_hint(mode)} Choose from {', '.join(MODES)}."
             )
         if modes.count(mode) > 1:
             raise InputError(f"--modes: received {text!r}; {mode} appears twice.")

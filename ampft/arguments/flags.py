@@ -11,9 +11,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, cast, get_args, get_type_hints
+from typing import Any, NoReturn, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from ampft.arguments.other_scripts import refuse_valued_switches, suggestion
+from ampft.arguments.other_scripts import hint_for, refuse_valued_switches, suggestion
 from ampft.errors import InputError
 
 T = TypeVar("T")
@@ -80,7 +80,20 @@ class ArgumentParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise the message as an `InputError`."""
-        raise InputError(f"{message}. See {self.prog} --help.")
+        options = [name for action in self._actions for name in action.option_strings]
+        raise InputError(f"{message}.{hint_for(message, options)} See {self.prog} --help.")
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse arguments; the parser of the command reports what it does not know."""
+        parsed, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            parsers = [
+                action.choices[getattr(parsed, action.dest)]
+                for action in self._actions
+                if isinstance(action, argparse._SubParsersAction)
+            ]
+            (parsers or [self])[0].error(f"unrecognized arguments: {' '.join(unknown)}")
+        return parsed
 
 
 def parse_flags(
@@ -109,7 +122,7 @@ def parse_flags(
     known = {f.name: f for f in fields(cast("Any", kind))}
     hints = get_type_hints(kind)
     usage = " ".join(f"{program} [--config FILE] [--flag value ...] {usage_suffix}".split())
-    parser = _build_parser(known, hints, usage, description)
+    parser = _build_parser(known, hints, program=program, usage=usage, description=description)
     refuse_valued_switches(argv, [name for name in known if _value_type(hints[name]) is bool])
     namespace, unknown = parser.parse_known_args(argv)
     if unknown:
@@ -118,7 +131,8 @@ def parse_flags(
     config = values.pop("config", None)
     from_file = {} if config is None else _read_config(config, known, hints)
     user_values = from_file | values
-    parsed = kind(**user_values)
+    repeated = {k: tuple(v) for k, v in user_values.items() if isinstance(v, list)}
+    parsed = kind(**user_values | repeated)
     _check_values(parsed, known)
     return parsed, frozenset(user_values)
 
@@ -156,11 +170,16 @@ def _check_range(
 
 
 def _build_parser(
-    known: Mapping[str, Field[Any]], hints: Mapping[str, Any], usage: str, description: str
+    known: Mapping[str, Field[Any]],
+    hints: Mapping[str, Any],
+    *,
+    program: str,
+    usage: str,
+    description: str,
 ) -> ArgumentParser:
     # Without SUPPRESS, the default of an unset flag would override the value from the file.
     parser = ArgumentParser(
-        prog=usage.split()[0],
+        prog=program,
         usage=usage,
         description=description,
         argument_default=argparse.SUPPRESS,
@@ -186,6 +205,8 @@ def _build_parser(
             if name.startswith("no_"):  # --no-no_placebo would make no sense
                 action = "store_true"
             group.add_argument(f"--{name}", action=action, help=text)
+        elif _is_repeated(hints[name]):
+            group.add_argument(f"--{name}", action="append", metavar="TEXT", help=text)
         else:
             group.add_argument(
                 f"--{name}",
@@ -198,15 +219,20 @@ def _build_parser(
 
 
 def _default_text(f: Field[Any]) -> str:
-    if f.default is None or f.default is MISSING:
+    if f.default in (None, MISSING, ()):
         return "none"
     return str(f.default).lower() if isinstance(f.default, bool) else str(f.default)
 
 
 def _value_type(hint: Any) -> type:
-    """Return the type of a hint such as `int | None`, without None."""
-    (kind,) = [t for t in get_args(hint) or (hint,) if t is not type(None)]
+    """Return the type of a hint such as `int | None` or `tuple[str, ...]`, without None."""
+    (kind,) = [t for t in get_args(hint) or (hint,) if t not in (type(None), Ellipsis)]
     return cast("type", kind)
+
+
+def _is_repeated(hint: Any) -> bool:
+    """Return whether a flag may be set several times."""
+    return get_origin(hint) is tuple
 
 
 def _converter(kind: type) -> Any:
@@ -272,6 +298,8 @@ def _checked_setting(
     if choices and str(value) not in choices:
         raise InputError(f"--config {path}: {name} is {value!r}; choose from {', '.join(choices)}.")
     try:
+        if _is_repeated(hints[name]) and isinstance(value, list):
+            return [_convert_yaml_value(kind, each) for each in value]
         return _convert_yaml_value(kind, value)
     except (ValueError, OverflowError):
         article = "" if kind is bool else "a "

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from ampft.errors import InputError, did_you_mean
+from ampft.precision.modes import OTHER_NAMES
 
 ALWAYS_RUN = "Remove the flag: training, validation and test always run if there is data for them."
 EVAL_STRATEGY = "Use --eval_steps N to validate by steps, or no flag to validate after each epoch."
@@ -25,7 +27,18 @@ REPLACEMENTS = {
 } | {
     other: f"Use --{name}."
     for other, name in {
+        "model": "model_name_or_path",
         "model_name": "model_name_or_path",
+        "precision": "mixed_precision",
+        "dtype": "mixed_precision",
+        "torch_dtype": "mixed_precision",
+        "resume": "resume_from_checkpoint",
+        "data": "train_file",
+        "train": "train_file",
+        "dataset": "dataset_name",
+        "output": "output_dir",
+        "batch": "per_device_train_batch_size",
+        "cpu": "use_cpu",
         "max_length": "max_seq_length",
         "pad_to_max_length": "padding",
         "task_name": "dataset_name",
@@ -49,6 +62,13 @@ REPLACEMENTS = {
         "train_val_split": "validation_fraction",
     }.items()
 }  # fmt: skip
+# What users type for a command of `ampft`.
+COMMANDS = {
+    **dict.fromkeys(("finetune", "fine-tune", "fintune", "fit", "run"), "train"),
+    **dict.fromkeys(("classify", "infer", "inference", "test"), "predict"),
+    **dict.fromkeys(("show", "evaluate", "eval"), "report"),
+}
+_INVALID_CHOICE = re.compile(r"invalid choice: '(.*?)' \(choose from (.*)\)$")
 BOOLEAN_WORDS = ("true", "false", "yes", "no", "1", "0")
 
 
@@ -63,6 +83,23 @@ def suggestion(name: str, known: Iterable[str], *, dashes: str = "--") -> str:
     if name in REPLACEMENTS:
         return f" {REPLACEMENTS[name]}"
     return did_you_mean(name, known).replace("'", f"'{dashes}", 1)
+
+
+def hint_for(message: str, options: Iterable[str]) -> str:
+    """Return ` Did you mean ...?` for an error of argparse, or an empty string.
+
+    Args:
+        message: The error.
+        options: All options of the program, with their dashes.
+    """
+    choice = _INVALID_CHOICE.search(message)
+    if choice is not None:
+        choices = [name.strip("'") for name in choice[2].split(", ")]
+        name = choice[1].lower()
+        other = COMMANDS.get(name) or OTHER_NAMES.get(name)
+        return f" Did you mean {other!r}?" if other in choices else did_you_mean(name, choices)
+    _, unknown, arguments = message.partition("unrecognized arguments: ")
+    return did_you_mean(arguments.split()[0].split("=")[0], options) if unknown else ""
 
 
 def refuse_valued_switches(argv: Sequence[str], switches: Iterable[str]) -> None:

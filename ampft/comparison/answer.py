@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ampft.comparison.findings import PREDICTIONS, ArmResult, Comparison
+from ampft.comparison.findings import INFERENCE, PREDICTIONS, ArmResult, Comparison
+from ampft.comparison.inference.text import inference_answer
 from ampft.comparison.verdict_text import SPEED_TOLERANCE
 from ampft.text.numbers import percent, ratio_text
 
@@ -31,6 +32,8 @@ def answer_text(comparison: Comparison) -> str:
     gains = {arm.name: gain for arm in arms if (gain := _gain(comparison, arm))}
     best = max((arm for arm in arms if arm.name in gains), key=_speed_up, default=None)
     metric = comparison.units.title
+    if comparison.kind == INFERENCE:
+        return inference_answer(comparison)
     if comparison.kind == PREDICTIONS:
         return _answer_of_predictions(arms, baseline.name, metric)
     sentences = [f"On this machine, stay with {baseline.name}."]

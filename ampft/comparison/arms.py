@@ -1,40 +1,49 @@
-"""The arms of a comparison: the baseline, its placebo and the other modes."""
+"""The arms of a comparison: the baseline, its placebo and the others."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ampft.precision.modes import MODES
-
-PLACEBO = "placebo"
+from ampft.arguments.compare import PLACEBO, ArmSettings
+from ampft.precision.modes import MODE_TABLE, MODES
 
 
 @dataclass(frozen=True)
 class Arm:
-    """A mode, or the placebo: the baseline mode from perturbed initial weights.
+    """A name and settings, or the placebo: the baseline from perturbed initial weights.
 
     Attributes:
         name: Name in tables, folders and plots.
+        flags: Flags of classify.py that its runs have beside those that all runs share.
         mode: Precision of its runs.
         is_perturbed: Whether its initial weights are changed by one unit in the last place.
     """
 
     name: str
+    flags: tuple[str, ...]
     mode: str
     is_perturbed: bool = False
 
 
-def make_arms(modes: tuple[str, ...], *, placebo: bool) -> tuple[Arm, ...]:
-    """Return the arms of a comparison: the baseline, its placebo, the other modes.
+def mode_arm(mode: str) -> Arm:
+    """Return the arm of a precision, which also predicts in float32 where it can."""
+    flags = ["--mixed_precision", mode]
+    if not MODE_TABLE[mode].replaces_layers:
+        flags.append("--evaluate_fp32")
+    return Arm(mode, tuple(flags), mode)
 
-    Args:
-        modes: Modes, the baseline first.
-        placebo: Whether to include a placebo.
-    """
-    baseline, *others = (Arm(mode, mode) for mode in modes)
-    placebo_arm = (Arm(PLACEBO, baseline.mode, is_perturbed=True),) if placebo else ()
-    return (baseline, *placebo_arm, *others)
+
+def settings_arm(settings: ArmSettings) -> Arm:
+    """Return the arm of settings that a user named."""
+    flags = (*settings.flags, "--mixed_precision", settings.mode)
+    return Arm(settings.name, flags, settings.mode)
+
+
+def with_placebo(arms: Sequence[Arm]) -> tuple[Arm, ...]:
+    """Return the baseline, its placebo, and the other arms."""
+    baseline, *others = arms
+    return (baseline, replace(baseline, name=PLACEBO, is_perturbed=True), *others)
 
 
 def arm_sort_key(arm: str, order: Sequence[str] = MODES) -> tuple[int, str]:

@@ -182,8 +182,30 @@ class Flips:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClassDifference:
+    """The difference in the F1 of one class, arm minus baseline.
+
+    Attributes:
+        estimate: Mean over the seeds.
+        interval: Lower and upper end of the confidence interval of level `level`.
+        level: 0.95, or more with several planned analyses.
+        p_difference: Two-sided p-value; None for a placebo.
+        p_difference_holm: `p_difference` after Holm over classes and arms; None for a placebo.
+    """
+
+    estimate: float
+    interval: tuple[float, float]
+    level: float
+    p_difference: float | None
+    p_difference_holm: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClassFigures:
-    """One class in one arm, means over the seeds; `f1_difference` is relative to the baseline."""
+    """One class in one arm, means over the seeds; `f1_difference` is relative to the baseline.
+
+    `difference` is the same difference with its interval; None if it was not computed.
+    """
 
     name: str
     support: int
@@ -191,6 +213,7 @@ class ClassFigures:
     recall: float
     f1: float
     f1_difference: float | None
+    difference: ClassDifference | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,6 +266,7 @@ class PlanFacts:
         yardstick: Noise yardstick, as `ampft.diagnosis.yardstick` writes it.
         arm_names: Name of the arm of each run folder, in display order, a placebo under the name of
             the baseline; empty if the arms are modes.
+        selection: How the arm was chosen that is compared with the baseline; None if all are.
     """
 
     planned: bool = False
@@ -253,6 +277,7 @@ class PlanFacts:
     overhead_share: float | None = None
     yardstick: Mapping[str, JSONValue] | None = None
     arm_names: Mapping[str, str] = field(default_factory=dict)
+    selection: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from ampft.comparison.findings import TRAINING, ArmResult, Comparison, Difference
+from ampft.comparison.findings import INFERENCE, TRAINING, ArmResult, Comparison, Difference
+from ampft.comparison.inference.text import inference_cost_text
 from ampft.comparison.statistics.interval import MIN_SEEDS
 from ampft.comparison.statistics.power import MAX_SEEDS
 from ampft.text.numbers import (
+    counted,
     level,
     mean_count,
     percent,
+    points,
     ratio_range,
     ratio_text,
     seed_list,
@@ -17,6 +20,7 @@ from ampft.text.numbers import (
 # Two runs of the same mode differ in speed and memory by up to about this much.
 SPEED_TOLERANCE = 1.05  # ratio
 MEMORY_TOLERANCE = 0.01  # relative
+MAX_CLASS_LOSSES = 3  # in a verdict
 
 
 def verdict_texts(comparison: Comparison) -> tuple[str, ...]:
@@ -51,12 +55,15 @@ def verdict_text(comparison: Comparison, arm: ArmResult) -> str:
         metric = f"{difference}: {decision_text(comparison, arm.difference)}"
     changed = changed_predictions(comparison, arm)
     cost = ""
-    if comparison.kind == TRAINING:
+    if arm.inference is not None:
+        cost = inference_cost_text(comparison, arm)
+    elif comparison.kind == TRAINING:
         cost = cost_text(arm, comparison.baseline, placebo_speed=unreliable_speed(comparison))
     sentences = [
         cost,
         f"{metric}.",
         f"{changed}." if changed else "",
+        class_losses(comparison, arm),
         margin_text(comparison, arm.difference),
     ]
     return " ".join(filter(None, sentences))
@@ -194,8 +201,13 @@ def difference_text(comparison: Comparison, difference: Difference) -> str:
     return (
         f"{units.capitalized()} difference {units.difference_with_unit(difference.estimate)} "
         f"({level(difference.level95)} CI {units.interval(difference.interval95)}, "
-        f"{seeds} seeds{analysis})"
+        f"{_samples(comparison, seeds)}{analysis})"
     )
+
+
+def _samples(comparison: Comparison, seeds: int) -> str:
+    """Return the number of seeds; below those of an interval over seeds, they are only models."""
+    return f"{seeds} seeds" if seeds >= MIN_SEEDS else counted(seeds, "model")
 
 
 def decision_text(comparison: Comparison, difference: Difference) -> str:
@@ -267,6 +279,29 @@ def changed_predictions(comparison: Comparison, arm: ArmResult) -> str:
     return f"{text}; the placebo changes {_changes(placebos[0].mean)}"
 
 
+def class_losses(comparison: Comparison, arm: ArmResult) -> str:
+    """Return the classes whose F1 falls beyond chance, the largest loss first; empty if none."""
+    losses = [
+        (each.difference, each.name)
+        for each in arm.classes
+        if each.difference is not None
+        and each.difference.estimate < 0
+        and each.difference.p_difference_holm is not None
+        and each.difference.p_difference_holm <= comparison.alpha
+    ]
+    losses.sort(key=lambda loss: loss[0].estimate)
+    if not losses:
+        return ""
+    listed = [
+        f"{name!r} {points(loss.estimate)} points "
+        f"({level(loss.level)} CI {points(loss.interval[0])} to {points(loss.interval[1])})"
+        for loss, name in losses[:MAX_CLASS_LOSSES]
+    ]
+    more = len(losses) - len(listed)
+    rest = f" and {more} more" if more else ""
+    return f"F1 falls beyond chance in class {', '.join(listed)}{rest}."
+
+
 def margin_text(comparison: Comparison, difference: Difference | None) -> str:
     """Return the size of the margin, and what equivalence leaves open or a decision would need."""
     parts = []
@@ -298,6 +333,9 @@ def _not_excluded(comparison: Comparison, difference: Difference) -> list[str]:
             f"a subgroup of up to {share} of {noun} could fail at every seed without being among "
             f"these {count:,} (probability 5 %)"
         )
+    if comparison.kind == INFERENCE and len(difference.per_seed) < MIN_SEEDS:
+        models = "this model" if len(difference.per_seed) == 1 else "these models"
+        parts.append(f"the verdict holds for {models}, not for models that are trained again")
     if difference.failure_rate is not None:
         parts.append(
             f"{len(difference.per_seed)} seeds without a failure exclude only failure rates above "
@@ -330,8 +368,10 @@ def _cases(comparison: Comparison) -> tuple[int, str]:
 
 
 def _seeds_needed(comparison: Comparison, difference: Difference) -> str:
+    count, noun = _cases(comparison)
+    if len(difference.per_seed) < MIN_SEEDS:
+        return f"{count:,} {noun} are too few to decide; use a larger test set or a wider margin"
     if difference.seeds_to_decide is None:
-        count, noun = _cases(comparison)
         return f"more seeds are unlikely to allow a decision, because {count:,} {noun} are too few"
     low, high = difference.seeds_to_decide
     if high >= MAX_SEEDS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ def evaluate(
     *,
     batch_size: int,
     first_batch: AbstractContextManager[None] | None = None,
+    poll: Callable[[], None] | None = None,
 ) -> Outcome:
     """Predict a split and return the outcome, which is the same for any number of processes.
 
@@ -41,6 +43,7 @@ def evaluate(
         split: Name of the split, such as "validation".
         batch_size: Examples per forward pass and process.
         first_batch: Context of the first forward pass, which may measure it.
+        poll: Callback before each forward pass, as often in all processes, which may raise.
 
     Raises:
         TrainingStopped: A prediction is not finite.
@@ -50,8 +53,12 @@ def evaluate(
     ids = longest_first[accelerator.process_index :: accelerator.num_processes]
     was_training = model.training
     model.eval()
-    decoded = _predict(accelerator, model, task, examples, ids, batch_size, split, first_batch)
-    model.train(was_training)
+    try:
+        decoded = _predict(
+            accelerator, model, task, examples, ids, batch_size, split, first_batch, poll
+        )
+    finally:
+        model.train(was_training)
     # Ids are gathered with their rows, so that the order of the processes does not matter.
     gathered = gather_object([(ids, decoded)])
     all_ids = np.concatenate([part[0] for part in gathered])
@@ -72,6 +79,7 @@ def _predict(
     batch_size: int,
     split: str,
     first_batch: AbstractContextManager[None] | None,
+    poll: Callable[[], None] | None,
 ) -> Decoded:
     """Return the decoded predictions of the examples `ids`, moved off the device per batch."""
     # Every process must run as many forward passes as the others: DistributedDataParallel
@@ -87,6 +95,8 @@ def _predict(
     )
     with torch.no_grad(), bar:
         for start in range(0, largest_share, batch_size):
+            if poll is not None:
+                poll()
             batch = ids[start : start + batch_size]
             dummy = np.zeros(1, dtype=np.int64)
             inputs = examples.collate(batch if len(batch) else dummy)

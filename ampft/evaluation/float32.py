@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from accelerate.utils import DistributedType
 from torch import nn
 
 from ampft.errors import InputError
@@ -22,17 +21,17 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
 
-def check_float32_possible(accelerator: Accelerator, precision: Precision) -> None:
+def check_float32_possible(precision: Precision) -> None:
     """Check that `--evaluate_fp32` is possible: the model was not changed for its precision.
 
     Raises:
-        InputError: FSDP casts the weights, or fp8 has replaced layers.
+        InputError: fp8 has replaced layers.
     """
-    if accelerator.distributed_type == DistributedType.FSDP or precision.properties.replaces_layers:
+    if precision.properties.replaces_layers:
         raise InputError(
-            "--evaluate_fp32: FSDP and fp8 build their precision into the model, so that the same "
-            "model cannot predict in float32. Remove the flag, and predict with the saved model: "
-            "ampft predict --mixed_precision fp32."
+            "--evaluate_fp32: fp8 replaces layers of the model, so that the same model cannot "
+            "predict in float32. Remove the flag, and predict with the saved model: ampft predict "
+            "--mixed_precision fp32."
         )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ampft.errors import TrainingStopped
 from ampft.metrics.sums import class_counts
 from ampft.tasks.outcome import Outcome, headline
 from ampft.tasks.task import Task
@@ -117,6 +118,16 @@ def validation_warnings(validations: Sequence[Mapping[str, float | None]]) -> di
         NEVER_MOVED: f"all {len(validations)} validations gave the same metrics: training changed "
         "no prediction. Raise --learning_rate, and check that the weights are trainable."
     }
+
+
+def stop_if_destroyed(warnings: Mapping[str, str]) -> None:
+    """Check that a training did not destroy its model.
+
+    Raises:
+        TrainingStopped: The loss exploded, and the predictions are not better than chance.
+    """
+    if EXPLODED in warnings and NOT_BETTER in warnings:
+        raise TrainingStopped(warnings[EXPLODED])
 
 
 def informedness(outcome: Outcome) -> npt.NDArray[np.float64]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
+from ampft.models.sharded import local_part, reshard, sharded_like
 from ampft.precision.resolve import Precision
 
 
@@ -93,11 +94,13 @@ def perturb_weights(model: nn.Module, seed: int) -> None:
             devices.
     """
     generator = torch.Generator().manual_seed(seed)
+    reshard(model)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.requires_grad and parameter.is_floating_point():
                 up = torch.randint(2, parameter.shape, generator=generator, dtype=torch.bool)
-                parameter.copy_(_neighbour(parameter, up.to(parameter.device)))
+                weight = local_part(parameter)
+                weight.copy_(_neighbour(weight, local_part(sharded_like(up, parameter))))
 
 
 def _neighbour(weight: torch.Tensor, up: torch.Tensor) -> torch.Tensor:

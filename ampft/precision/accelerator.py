@@ -15,6 +15,7 @@ from accelerate.utils import DistributedType, parse_flag_from_env, patch_environ
 
 from ampft.errors import InputError
 from ampft.precision.resolve import ENV_VARIABLE, FLAG, Precision
+from ampft.precision.sharding import configure_sharding, sharding_plugin
 from ampft.precision.tf32 import apply_float32_policy, float32_policy, verify_float32_policy
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def make_accelerator(
         "log_with": log_with,
         "project_dir": None if project_dir is None else str(project_dir),
         "cpu": precision.device_type == "cpu",
+        "fsdp_plugin": sharding_plugin(precision),
     }
     # DeepSpeed's plugin reads the variable, not the argument.
     with patch_environment(**{ENV_VARIABLE: precision.accelerate_name}):
@@ -83,6 +85,7 @@ def make_accelerator(
     # Afterwards, because Accelerate allows TF32 if a compile backend is configured.
     apply_float32_policy(precision)
     _refuse_deepspeed(accelerator)
+    configure_sharding(accelerator, options["fsdp_plugin"])
     _check_matches(accelerator, precision)
     if precision.emulates_binary16:
         _add_cpu_scaler(accelerator)

@@ -63,6 +63,22 @@ MODE_TABLE = {
 MODES = tuple(MODE_TABLE)
 
 
+# What others call a mode. They are not accepted, because they may mean the storage of weights too.
+OTHER_NAMES = {
+    **dict.fromkeys(("float16", "half", "f16", "16", "16-mixed"), "fp16"),
+    **dict.fromkeys(("bfloat16", "brain", "bf16-mixed"), "bf16"),
+    **dict.fromkeys(("float32", "float", "single", "full", "f32", "32"), "fp32"),
+    **dict.fromkeys(("tfloat32", "tensorfloat32"), "tf32"),
+    **dict.fromkeys(("float8", "e4m3"), "fp8"),
+}
+
+
+def mode_hint(name: str) -> str:
+    """Return ` Did you mean 'fp16'?` for another name of a mode or a typo, or an empty string."""
+    other = OTHER_NAMES.get(name)
+    return did_you_mean(name, MODES) if other is None else f" Did you mean {other!r}?"
+
+
 def canonical_mode(name: str) -> str:
     """Return the mode that `name` spells.
 
@@ -77,7 +93,7 @@ def canonical_mode(name: str) -> str:
         return BASELINE
     if mode not in MODE_TABLE:
         raise InputError(
-            f"{name!r} is not a precision mode.{did_you_mean(mode, MODES)} Choose one of"
+            f"{name!r} is not a precision mode.{mode_hint(mode)} Choose one of"
             f" {', '.join(MODES)} (`no` means {BASELINE})."
         )
     return mode

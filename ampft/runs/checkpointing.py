@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from accelerate.utils import broadcast, broadcast_object_list
+from torch import Tensor
 
 from ampft.errors import InputError
 from ampft.files import check_disk_space, link
@@ -24,6 +25,8 @@ from ampft.training.checkpoints.manifest import BEST_NAME
 from ampft.training.checkpoints.store import CheckpointStore
 from ampft.training.checkpoints.tensors import copied_to_cpu
 from ampft.training.checkpoints.writer import BackgroundWriter
+
+_Tensors = tuple[dict[str, Tensor], dict[str, Tensor]]  # of the model and of its optimizer
 
 
 class Checkpointing:
@@ -43,20 +46,20 @@ class Checkpointing:
         self._writer = BackgroundWriter()
         self._last = time.monotonic()
 
-    def after_step(self) -> None:
+    def after_step(self) -> bool:
         """Write a checkpoint after an optimizer step, and its validation, if one is due.
+
+        Returns:
+            Whether one was due, which is the same in all processes.
 
         Raises:
             OSError: It, or the one before in the background, could not be written.
         """
         self._writer.check()
-        interval, cursor = self._interval, self._state.cursor
-        if interval.steps is not None and cursor.step % interval.steps == 0:
-            self.save(f"every {counted(interval.steps, 'step')}")
-        elif interval.every_epoch and cursor.step_in_epoch == 0:
-            self.save("every epoch")
-        elif interval.seconds is not None and self._is_time():
-            self.save(f"every {interval.seconds / 60:g} min")
+        reason = self._due()
+        if reason is not None:
+            self.save(reason)
+        return reason is not None
 
     def save(self, reason: str, *, wait: bool = False) -> None:
         """Write a checkpoint, between two steps. That of the same step is not written again.
@@ -71,8 +74,10 @@ class Checkpointing:
         """
         started = time.monotonic()
         in_background = self._is_async and not wait
-        values = self._state.values()  # all processes contribute
-        error = self._write(reason, values, in_background=in_background)
+        # All processes contribute.
+        tensors = (self._state.model_tensors(), self._state.optimizer_tensors())
+        values = self._state.values()
+        error = self._write(reason, tensors, values, in_background=in_background)
         if not in_background and self._state.prepared.accelerator.num_processes > 1:
             broadcast_object_list(errors := [error])
             error = errors[0]
@@ -96,14 +101,16 @@ class Checkpointing:
         self._writer.close()
 
     def _write(
-        self, reason: str, values: dict[str, Any], *, in_background: bool
+        self, reason: str, tensors: _Tensors, values: dict[str, Any], *, in_background: bool
     ) -> OSError | InputError | None:
         """Write on the main process; return the error if it fails."""
         if self._store is None:
             return None
         try:
             self._writer.wait()
-            content = self._content(reason, values, copies=in_background)
+            if in_background:
+                tensors = (copied_to_cpu(tensors[0]), copied_to_cpu(tensors[1]))
+            content = self._content(reason, tensors, values)
             check_disk_space(self._store.path.parent, content.tensor_bytes, "a checkpoint")
             temporary = self._store.begin(content.cursor.step)
             if temporary is None:
@@ -120,11 +127,9 @@ class Checkpointing:
             return error
         return None
 
-    def _content(self, reason: str, values: dict[str, Any], *, copies: bool) -> Content:
+    def _content(self, reason: str, tensors: _Tensors, values: dict[str, Any]) -> Content:
         state = self._state
-        model, optimizer = state.model_tensors(), state.optimizer_tensors()
-        if copies:
-            model, optimizer = copied_to_cpu(model), copied_to_cpu(optimizer)
+        model, optimizer = tensors
         prepared, history = state.prepared, state.history
         assert history.path is not None, "the main process writes the history"
         return Content(
@@ -139,6 +144,17 @@ class Checkpointing:
             environment=environment_of(prepared),
             history=(history.path, history.position()),
         )
+
+    def _due(self) -> str | None:
+        """Return the reason for a checkpoint after this step; None if none is due."""
+        interval, cursor = self._interval, self._state.cursor
+        if interval.steps is not None and cursor.step % interval.steps == 0:
+            return f"every {counted(interval.steps, 'step')}"
+        if interval.every_epoch and cursor.step_in_epoch == 0:
+            return "every epoch"
+        if interval.seconds is not None and self._is_time():
+            return f"every {interval.seconds / 60:g} min"
+        return None
 
     def _is_time(self) -> bool:
         """Return whether the interval has passed, by the clock of the main process."""

@@ -9,6 +9,8 @@ import torch
 
 from ampft.data.steps import StepBatches
 from ampft.machine import hardware, versions
+from ampft.models.sharded import class_name
+from ampft.precision.sharding import is_sharded
 from ampft.runs.compatibility import argument_settings
 from ampft.runs.prepare import Prepared
 
@@ -20,7 +22,7 @@ def settings_of(prepared: Prepared) -> dict[str, Any]:
     task, precision, loaded = prepared.task, prepared.precision, prepared.loaded
     return {
         "precision": precision.mode,
-        "model": type(loaded.model).__name__,
+        "model": class_name(loaded.model),
         "initial weights": loaded.float32_sha256,
         "classes": list(task.label_names),
         **{f"data of {name}": digest for name, digest in task.data.fingerprints.items()},
@@ -40,6 +42,7 @@ def topology_of(prepared: Prepared, step_batches: StepBatches) -> dict[str, Any]
     """
     return {
         "processes": prepared.accelerator.num_processes,
+        "weights sharded": is_sharded(prepared.accelerator),
         MICRO_BATCHES: step_batches.micro_batches,
         "device": prepared.accelerator.device.type,
         "execution": prepared.precision.execution,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,28 +75,40 @@ class FinishedRun:
 
     def predict(
         self,
-        texts: str | Sequence[str] | Sequence[tuple[str, str]],
+        inputs: Any,
         *,
         precision: str = BASELINE,
         batch_size: int = 64,
+        top_k: int = 0,
+        all_probabilities: bool = False,
     ) -> pd.DataFrame:
-        """Predict texts.
+        """Predict texts or images.
 
         Args:
-            texts: One text, a list of texts, or a list of pairs if the model was trained on pairs.
+            inputs: One text or image, or a list of them; a list of pairs if the model was trained
+                on pairs. An image is a path or a `PIL.Image.Image`.
             precision: Precision of the computation.
-            batch_size: Texts per forward pass.
+            batch_size: Inputs per forward pass.
+            top_k: Number of most probable labels to add.
+            all_probabilities: Whether to add the probability of every label.
 
         Returns:
-            One row per text, with `prediction` and `confidence`.
+            One row per input, with `prediction` and `confidence`.
 
         Raises:
-            InputError: The texts are not those that the model needs, or the precision is not
+            InputError: The inputs are not those that the model needs, or the precision is not
                 available.
         """
-        from ampft.runs.predict import predict_texts
+        from ampft.runs.predict import predict_inputs
 
-        return predict_texts(self.folder, texts, mixed_precision=precision, batch_size=batch_size)
+        return predict_inputs(
+            self.folder,
+            inputs,
+            mixed_precision=precision,
+            batch_size=batch_size,
+            top_k=top_k,
+            all_probabilities=all_probabilities,
+        )
 
     def __repr__(self) -> str:
         return f"FinishedRun({str(self.folder)!r})\n{format_run(self.folder)}"

@@ -128,13 +128,15 @@ def remove_earlier_run(folder: Path, *, continues: bool = False) -> None:
 
     Args:
         folder: Output folder.
-        continues: Whether the run continues, so that its record, its history and its checkpoints
-            are kept.
+        continues: Whether the run continues, so that its record, its history, its checkpoints and
+            its saved steps are kept.
     """
     if not continues and earlier_record(folder) is not None:
         CheckpointStore(folder).remove_all()
-    kept = {folder / RECORD_NAME, folder / HISTORY_NAME} if continues else set()
-    for path in {*earlier_results(folder), *leftovers(folder)} - kept:
+    kept = (RECORD_NAME, HISTORY_NAME, NONFINITE_NAME) if continues else ()
+    for path in (*earlier_results(folder), *leftovers(folder)):
+        if path.relative_to(folder).parts[0] in kept:
+            continue
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:

@@ -1,187 +1,274 @@
-"""`ampft predict`: classify a file of texts with a model saved by a run."""
+"""`ampft predict`: predict rows with a model saved by a run."""
 
 from __future__ import annotations
 
-import csv
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import torch
-import transformers
+import numpy as np
 
 from ampft.arguments.keywords import messages_for_python
-from ampft.data.sources.files import load_texts
+from ampft.data.sources.table import Row, Table
 from ampft.errors import InputError
-from ampft.files import special_or_atomic_path
-from ampft.models.packing.families import packing_support
-from ampft.models.packing.install import install_packing
-from ampft.models.pretrained import SAVED_MODEL_FLAG, load_saved
-from ampft.models.tokenizer import load_tokenizer, max_input_length
-from ampft.models.weights import cast_in_place
-from ampft.precision.accelerator import make_accelerator, numerics, training_device
-from ampft.precision.modes import canonical_mode
-from ampft.precision.resolve import resolve
+from ampft.precision.modes import BASELINE
 from ampft.runs.caller_state import caller_state_kept
 from ampft.runs.manifest import check_files, model_files
+from ampft.runs.predict_rows import (
+    FILE_COLUMN,
+    STANDARD_INPUT,
+    check_texts,
+    images_as_table,
+    is_images,
+    lines_as_table,
+    new_names,
+    open_rows,
+    opened_output,
+    texts_as_table,
+    texts_of,
+)
+from ampft.runs.predict_scores import Scores, find_labels
+from ampft.runs.predictor import Predictions, Predictor
 from ampft.runs.record import RunRecord, read_record
-from ampft.tasks import TASKS
-from ampft.tasks.task import forward_logits
+from ampft.text.escaping import inert_lines
 from ampft.text.numbers import counted
 from ampft.text.terminal import quiet_libraries
 
 if TYPE_CHECKING:
     import pandas as pd
 
-TEXTS_SORTED_AT_ONCE = 8192
+ROWS_SORTED_AT_ONCE = 8192
 
 
-def predict_file(
-    model: str,
-    file: str,
-    *,
-    output_file: str | None,
-    text_column_names: str | None,
-    batch_size: int,
-    mixed_precision: str,
-) -> None:
-    """Write a CSV with a row for each row of `file`: its texts, `prediction` and `confidence`.
+@dataclass(frozen=True, kw_only=True)
+class PredictRequest:
+    """What to predict, and how.
+
+    Attributes:
+        files: One file, `-` for standard input, or images and folders of images.
+        texts: Texts to predict instead of files.
+        output_file: File to write; None writes CSV to standard output.
+        text_column_names: Comma-separated input columns; None reads those used in training.
+        label_column_name: Label column to score; None looks for that of the training.
+        batch_size: Rows per forward pass.
+        mixed_precision: Precision of the computation.
+        top_k: Number of most probable labels to add.
+        all_probabilities: Whether to add the probability of every label.
+        encoding: Character encoding of CSV, TSV and JSON files.
+    """
+
+    files: Sequence[str] = ()
+    texts: Sequence[str] = ()
+    output_file: str | None = None
+    text_column_names: str | None = None
+    label_column_name: str | None = None
+    batch_size: int = 64
+    mixed_precision: str = BASELINE
+    top_k: int = 0
+    all_probabilities: bool = False
+    encoding: str = "utf-8"
+
+
+def predict_file(model: str, request: PredictRequest) -> None:
+    """Write the rows of a request with all their columns, `prediction` and `confidence`.
+
+    If the rows have labels, the report of the predictions is printed: on standard error if standard
+    output has the rows.
 
     Args:
         model: Output folder of a run.
-        file: CSV, TSV, JSON, JSON Lines or Parquet file; needs no labels.
-        output_file: CSV file to write; None writes to standard output.
-        text_column_names: Comma-separated text columns; None reads those used in training.
-        batch_size: Texts per forward pass.
-        mixed_precision: Precision of the computation.
+        request: What to predict, and how.
 
     Raises:
-        InputError: The folder does not hold a finished run on texts, the file cannot be read, or an
-            option is out of range.
+        InputError: The folder does not hold a finished run, the rows cannot be read, or an option
+            is out of range.
     """
     quiet_libraries()
-    if batch_size < 1:
-        raise InputError(f"--batch_size: received {batch_size}; it must be at least 1.")
-    if output_file is not None:
-        _check_output(Path(output_file), Path(file))
+    _check_request(request)
     folder = Path(model)
-    record = _text_run_record(folder)
-    columns = _columns(text_column_names, record.data.input_columns)
-    texts = load_texts(Path(file), text_column_names=columns)
-    predict = _Predictor(folder, record, mixed_precision, batch_size)
-    names = [name for name in texts.column_names if name in columns]
-    target = nullcontext() if output_file is None else special_or_atomic_path(Path(output_file))
-    with predict.numerics, target as path:
-        out: IO[str] = sys.stdout if path is None else path.open("w", encoding="utf-8", newline="")
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow([*names, "prediction", "confidence"])
-        for batch in texts.iter(batch_size=TEXTS_SORTED_AT_ONCE):
-            inputs = [batch[name] for name in columns]
-            for row, (label, confidence) in zip(
-                zip(*(batch[name] for name in names), strict=True), predict(inputs), strict=True
-            ):
-                writer.writerow([*row, label, f"{confidence:.6f}"])
-        if path is not None:
-            out.close()
+    record = _run_record(folder)
+    _check_options(request, len(record.label_names))
+    table, inputs = _open(request, record)
+    is_text = record.data.kind == "text"
+    if is_text:
+        check_texts(table, inputs)
+    labels = find_labels(table, inputs, record, request.label_column_name)
+    predictor = Predictor(folder, record, request.mixed_precision, request.batch_size)
+    scores = None
+    if labels is not None:
+        required = request.label_column_name is not None
+        scores = Scores(labels, predictor.problem, required=required)
+    count = _write(table, inputs, predictor, scores, request, is_text=is_text)
+    stream = sys.stderr if request.output_file is None else sys.stdout
+    if scores is not None:
+        print(inert_lines(scores.text()), file=stream)
+    if request.output_file is not None:
+        print(inert_lines(f"wrote      {request.output_file}: {counted(count, 'row')}"))
 
 
-def predict_texts(
+def _write(
+    table: Table,
+    inputs: Sequence[str],
+    predictor: Predictor,
+    scores: Scores | None,
+    request: PredictRequest,
+    *,
+    is_text: bool,
+) -> int:
+    """Predict the rows of a table and write them; return their number."""
+    names = predictor.problem.label_names
+    empty = Predictions([], [], {"probabilities": np.zeros((0, len(names)))}, names)
+    new_columns = partial(
+        Predictions.columns, top_k=request.top_k, all_probabilities=request.all_probabilities
+    )
+    added = new_names(list(new_columns(empty)), table.columns)
+    places = [table.columns.index(name) for name in inputs]
+    label_places = [table.columns.index(name) for name in scores.parser.columns] if scores else []
+    count = 0
+    with predictor.numerics, opened_output(request.output_file, table.columns, added) as write:
+        for rows in _chunks(table):
+            count += len(rows)
+            values: list[list[Any]] = [[row[place] for place in places] for _, row in rows]
+            if is_text:
+                values = [
+                    [*texts_of(cells, table, number, inputs)]
+                    for cells, (number, _) in zip(values, rows, strict=True)
+                ]
+            predictions = predictor(list(zip(*values, strict=True)))
+            if scores is not None:
+                scores.add(
+                    [[row[place] for place in label_places] for _, row in rows],
+                    [f"{table.origin}, {table.unit} {number}" for number, _ in rows],
+                    predictions,
+                )
+            columns = new_columns(predictions).values()
+            write(
+                [
+                    (*(shown(cell) for cell in row), *new)
+                    for (_, row), *new in zip(rows, *columns, strict=True)
+                ]
+            )
+    return count
+
+
+def shown(cell: Any) -> Any:
+    """Return a cell for the output; of an image with its bytes, only its path."""
+    is_image = isinstance(cell, dict) and cell.keys() == {"bytes", "path"}
+    return cell["path"] if is_image else cell
+
+
+def _chunks(table: Table) -> Iterator[list[Row]]:
+    rows = table.read(table.columns)
+    while chunk := list(islice(rows, ROWS_SORTED_AT_ONCE)):
+        yield chunk
+
+
+def _open(request: PredictRequest, record: RunRecord) -> tuple[Table, tuple[str, ...]]:
+    """Return the rows to predict, and the names of their input columns."""
+    trained = tuple(record.data.input_columns)
+    kind = record.data.kind
+    if kind == "image" and request.texts:
+        raise InputError("--text: the model was trained on images. Name image files or folders.")
+    if request.texts:
+        return texts_as_table(request.texts, trained), trained
+    if kind == "image" and is_images(request.files):
+        return images_as_table(request.files), (FILE_COLUMN,)
+    if len(request.files) > 1:
+        raise InputError(
+            f"FILE: received {len(request.files)} files; name one. Several are possible only for"
+            " images."
+        )
+    (file,) = request.files
+    if file == STANDARD_INPUT:
+        return lines_as_table(trained), trained
+    if is_images([file]):
+        raise InputError(
+            f"FILE: {file} is an image or a folder, and the model was trained on {kind}s. Name a"
+            " table of texts."
+        )
+    flag = "--text_column_names" if kind == "text" else "FILE"
+    inputs = _columns(request.text_column_names, trained)
+    return open_rows(Path(file), inputs=inputs, flag=flag, encoding=request.encoding)
+
+
+def predict_inputs(
     folder: Path,
-    texts: str | Sequence[str] | Sequence[tuple[str, str]],
+    inputs: Any,
     *,
     mixed_precision: str,
     batch_size: int,
+    top_k: int,
+    all_probabilities: bool,
 ) -> pd.DataFrame:
-    """Return `prediction` and `confidence` of each text.
+    """Return the predictions of texts or images in memory, one row each.
 
     Args:
         folder: Output folder of a run.
-        texts: One text, a list of texts, or a list of pairs.
+        inputs: One text or image, or a list of them; a list of pairs if the model reads pairs.
         mixed_precision: Precision of the computation.
-        batch_size: Texts per forward pass.
+        batch_size: Inputs per forward pass.
+        top_k: Number of most probable labels to add.
+        all_probabilities: Whether to add the probability of every label.
     """
     import pandas as pd
+    from PIL import Image
 
     with messages_for_python(), caller_state_kept():
         quiet_libraries()
-        record = _text_run_record(folder)
-        rows = [texts] if isinstance(texts, str) else list(texts)
-        pairs = [(row,) if isinstance(row, str) else tuple(row) for row in rows]
-        count = len(record.data.input_columns)
-        for number, pair in enumerate(pairs, start=1):
-            if len(pair) != count or not all(isinstance(text, str) for text in pair):
+        request = PredictRequest(
+            texts=["text"], batch_size=batch_size, top_k=top_k, all_probabilities=all_probabilities
+        )
+        _check_request(request)
+        record = _run_record(folder)
+        _check_options(request, len(record.label_names))
+        rows = [inputs] if isinstance(inputs, str | Image.Image) else list(inputs)
+        tuples = [tuple(row) if isinstance(row, list | tuple) else (row,) for row in rows]
+        count, is_text = len(record.data.input_columns), record.data.kind == "text"
+        for number, row in enumerate(tuples, start=1):
+            if len(row) != count or (is_text and not all(isinstance(t, str) for t in row)):
                 raise InputError(
-                    f"texts, row {number}: received {rows[number - 1]!r}. The model needs "
-                    f"{counted(count, 'text')} per row."
+                    f"row {number}: received {rows[number - 1]!r}. The model needs "
+                    f"{counted(count, record.data.kind)} per row."
                 )
-        predict = _Predictor(folder, record, mixed_precision, batch_size)
-        inputs = [[pair[column] for pair in pairs] for column in range(count)]
-        with predict.numerics:
-            return pd.DataFrame(predict(inputs), columns=["prediction", "confidence"])
+        if not rows:
+            raise InputError("the list is empty. Pass at least one row.")
+        predictor = Predictor(folder, record, mixed_precision, batch_size)
+        with predictor.numerics:
+            predictions = predictor(list(zip(*tuples, strict=True)))
+        return pd.DataFrame(predictions.columns(top_k=top_k, all_probabilities=all_probabilities))
 
 
-class _Predictor:
-    """A saved model, ready to classify lists of texts."""
-
-    def __init__(self, folder: Path, record: RunRecord, mode: str, batch_size: int) -> None:
-        precision = resolve(canonical_mode(mode), training_device())
-        self._mode = precision.mode
-        accelerator = make_accelerator(precision)
-        self.numerics = numerics(precision)
-        kind = TASKS[record.task]
-        self._problem = kind.problem_type().from_arguments(
-            tuple(record.label_names), record.arguments
+def _check_request(request: PredictRequest) -> None:
+    if request.batch_size < 1:
+        raise InputError(f"--batch_size: received {request.batch_size}; it must be at least 1.")
+    if bool(request.texts) == bool(request.files):
+        problem = "received both" if request.texts else "received neither"
+        raise InputError(
+            f"FILE or --text: {problem}. Name a file (or - for standard input, one text per line),"
+            " or pass --text TEXT."
         )
-        self._batch_size = batch_size
-        model = load_saved(getattr(transformers, kind.model_class), str(folder))
-        self._tokenizer = load_tokenizer(str(folder), flag=SAVED_MODEL_FLAG)
-        longest = int(record.arguments["max_seq_length"])
-        self._max_length = max_input_length(longest, self._tokenizer, model.config)
-        cast_in_place(model, precision.storage_dtype)
-        if packing_support(model).supported:
-            install_packing(model)
-        self._model = accelerator.prepare(model).eval()
+    if request.output_file is not None:
+        _check_output(Path(request.output_file), [Path(file) for file in request.files])
 
-    def __call__(self, inputs: list[list[str]]) -> Iterator[tuple[str, float]]:
-        """Yield prediction and confidence of each example in order; batches are by length."""
-        order = sorted(
-            range(len(inputs[0])), key=lambda row: -sum(len(column[row]) for column in inputs)
+
+def _check_options(request: PredictRequest, classes: int) -> None:
+    if not 0 <= request.top_k <= classes:
+        raise InputError(
+            f"--top_k: received {request.top_k}; the model has {classes} labels, so it must be"
+            f" between 1 and {classes}."
         )
-        predictions: list[tuple[str, float]] = [("", 0.0)] * len(order)
-        for start in range(0, len(order), self._batch_size):
-            rows = order[start : start + self._batch_size]
-            for row, prediction in zip(rows, self._predict_batch(inputs, rows), strict=True):
-                predictions[row] = prediction
-        yield from predictions
-
-    @torch.no_grad()
-    def _predict_batch(self, inputs: list[list[str]], rows: list[int]) -> list[tuple[str, float]]:
-        tokens = self._tokenizer(
-            *([column[row] for row in rows] for column in inputs),
-            truncation=True,
-            max_length=self._max_length,
-            padding=True,
-            return_tensors="pt",
-        )
-        logits = forward_logits(self._model, tokens)
-        if not torch.isfinite(logits).all():
-            remedy = "Use another model." if self._mode == "fp32" else "Use --mixed_precision fp32."
-            raise InputError(
-                f"--mixed_precision {self._mode}: the model's predictions are not finite in this "
-                f"precision. {remedy}"
-            )
-        decoded = self._problem.decode(logits)
-        return self._problem.predicted({name: t.cpu().numpy() for name, t in decoded.items()})
 
 
-def _check_output(output: Path, file: Path) -> None:
+def _check_output(output: Path, files: Sequence[Path]) -> None:
     if output.is_dir():
         raise InputError(f"--output_file {output}: this is a folder. Name a file.")
     if not output.parent.is_dir():
         raise InputError(f"--output_file {output}: its folder does not exist. Create it first.")
-    if output.exists() and file.exists() and output.samefile(file):
+    if output.exists() and any(file.exists() and output.samefile(file) for file in files):
         raise InputError(f"--output_file {output}: this is the input file. Name another file.")
 
 
@@ -199,16 +286,11 @@ def _columns(requested: str | None, trained: Sequence[str]) -> tuple[str, ...]:
     return columns
 
 
-def _text_run_record(folder: Path) -> RunRecord:
+def _run_record(folder: Path) -> RunRecord:
     if not folder.is_dir():
         raise InputError(f"--model {folder}: not a folder. Name the --output_dir of a run.")
     record = read_record(folder)
     if record.status != "finished":
         raise InputError(f"--model {folder}: the run is {record.status}; it has no final model.")
-    if record.data.kind != "text":
-        raise InputError(
-            f"--model {folder}: the model was trained on {record.data.kind}s, and this command "
-            "reads only texts. Use transformers.pipeline."
-        )
     check_files(folder, record.files, sorted(model_files(folder, record.files)))
     return record

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from accelerate.utils import DistributedType, set_seed
+from accelerate.utils import set_seed
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -35,6 +35,7 @@ from ampft.precision.accelerator import (
 )
 from ampft.precision.executed import check_storage, dtype_name
 from ampft.precision.resolve import Precision, requested_mode, resolve
+from ampft.precision.sharding import check_equal_weights, is_sharded, prepare_training_objects
 from ampft.runs.folder import choose_folder
 from ampft.runs.manifest import earlier_results
 from ampft.runs.resume_point import ResumePoint, find_resume_point
@@ -114,6 +115,11 @@ class Prepared:
     def selects_best(self) -> bool:
         """Whether the best weights on the validation split are kept."""
         return "validation" in self.task.data.splits and self.args.load_best_model_at_end
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether an exact resume is proven for the precision."""
+        return not self.precision.properties.replaces_layers
 
     @property
     def best_metric(self) -> Metric:
@@ -208,7 +214,7 @@ def prepare_training(
     total_steps = args.max_train_steps or args.num_train_epochs * len(step_batches)
     optimizer = make_optimizer(loaded.model, args.optimizer_settings(), precision)
     schedule = make_schedule(optimizer, total_steps, args.schedule_settings())
-    model, optimizer = accelerator.prepare(loaded.model, optimizer)
+    model, optimizer = prepare_training_objects(accelerator, loaded.model, optimizer)
     return Prepared(
         started=started,
         args=args,
@@ -259,6 +265,7 @@ def check_prepared(prepared: Prepared) -> None:
     """
     args, data, accelerator = prepared.args, prepared.task.data, prepared.accelerator
     verify_prepared(accelerator, prepared.precision)
+    check_equal_weights(accelerator, prepared.loaded.float32_sha256)
     check_storage(prepared.loaded.model, prepared.precision.storage_dtype)
     if prepared.loaded.padding_free:
         refuse_compiled_packing(accelerator)
@@ -279,14 +286,9 @@ def check_prepared(prepared: Prepared) -> None:
     if args.baseline:
         check_baseline(data)
     if args.evaluate_fp32:
-        check_float32_possible(accelerator, prepared.precision)
+        check_float32_possible(prepared.precision)
     if args.checkpointing_steps or args.resume_from_checkpoint:
-        _check_checkpoints_possible(accelerator, prepared.precision)
-    if args.perturb_initial_weights and accelerator.distributed_type == DistributedType.FSDP:
-        raise InputError(
-            "--perturb_initial_weights: FSDP shards the weights, so each process would perturb "
-            "only its own shard. Compare without FSDP."
-        )
+        _check_checkpoints_possible(prepared)
 
 
 def _check_disk_space(prepared: Prepared) -> None:
@@ -298,13 +300,11 @@ def _check_disk_space(prepared: Prepared) -> None:
     check_disk_space(folder, copies * weights, "the run", reclaimable=earlier)
 
 
-def _check_checkpoints_possible(accelerator: Accelerator, precision: Precision) -> None:
-    is_sharded = accelerator.distributed_type == DistributedType.FSDP
-    if is_sharded or precision.properties.replaces_layers:
+def _check_checkpoints_possible(prepared: Prepared) -> None:
+    if not prepared.can_resume:
         raise InputError(
             f"--checkpointing_steps and --resume_from_checkpoint are not supported with "
-            f"{'FSDP' if is_sharded else precision.mode}, for which an exact resume is not proven. "
-            "Remove the flags."
+            f"{prepared.precision.mode}, for which an exact resume is not proven. Remove the flags."
         )
 
 
@@ -389,9 +389,10 @@ def plan_lines(prepared: Prepared) -> list[str]:
 
 def _describe_device(accelerator: Accelerator) -> str:
     device = accelerator.device
+    sharded = ", weights sharded (FSDP2)" * is_sharded(accelerator)
     if device.type == "cuda":
-        return f"{torch.cuda.get_device_name(device)} x {accelerator.num_processes}"
+        return f"{torch.cuda.get_device_name(device)} x {accelerator.num_processes}{sharded}"
     if device.type == "cpu":
         processes = f", {accelerator.num_processes} processes" * (accelerator.num_processes > 1)
-        return f"CPU, {counted(torch.get_num_threads(), 'thread')}{processes}"
-    return f"{device.type} x {accelerator.num_processes}"
+        return f"CPU, {counted(torch.get_num_threads(), 'thread')}{processes}{sharded}"
+    return f"{device.type} x {accelerator.num_processes}{sharded}"

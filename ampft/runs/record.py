@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from ampft.runs.prepare import Prepared
 
 SCHEMA = 3
-# Contradicted: the first step did not compute in the requested precision.
-STATUSES = ("running", "finished", "diverged", "contradicted", "interrupted")
+# Contradicted: the first step did not compute in the requested precision. Preempted: a signal
+# stopped the run, which can continue from its checkpoint.
+STATUSES = ("running", "finished", "diverged", "contradicted", "preempted", "interrupted")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,11 +83,15 @@ class PrecisionPart:
 
 @dataclass(frozen=True, kw_only=True)
 class TopologyPart:
-    """Processes, CPU threads per process, and the device type, such as "cpu" or "cuda"."""
+    """Processes, CPU threads per process, and the device type, such as "cpu" or "cuda".
+
+    `sharded` says whether FSDP2 sharded weights, gradients and optimizer state over the processes.
+    """
 
     num_processes: int
     cpu_threads: int
     device: str
+    sharded: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,6 +234,9 @@ def initial_record(prepared: Prepared) -> RunRecord:
     """Return the record of a run before its first step."""
     import torch
 
+    from ampft.models.sharded import class_name
+    from ampft.precision.sharding import is_sharded
+
     args, task, model = prepared.args, prepared.task, prepared.loaded.model
     data, accelerator = task.data, prepared.accelerator
     device = accelerator.device
@@ -251,7 +259,7 @@ def initial_record(prepared: Prepared) -> RunRecord:
         ),
         model=ModelPart(
             name=prepared.loaded.name,
-            architecture=type(model).__name__,
+            architecture=class_name(model),
             parameters=sum(p.numel() for p in parameters),
             trainable_parameters=sum(p.numel() for p in parameters if p.requires_grad),
             initial_weights_sha256=prepared.loaded.float32_sha256,
@@ -263,6 +271,7 @@ def initial_record(prepared: Prepared) -> RunRecord:
             num_processes=accelerator.num_processes,
             cpu_threads=torch.get_num_threads(),
             device=device.type,
+            sharded=is_sharded(accelerator),
         ),
         steps=StepsPart(
             total=prepared.total_steps,

@@ -16,35 +16,34 @@ from torch import Tensor, nn
 
 from ampft.data.groups import find_groups
 from ampft.data.steps import StepBatch
-from ampft.errors import InputError, PrecisionContradicted, TrainingStopped
+from ampft.errors import InputError, PrecisionContradicted, Preempted, TrainingStopped
 from ampft.evaluation.baseline import baseline_summary
 from ampft.evaluation.evaluate import evaluate
 from ampft.evaluation.float32 import in_float32
 from ampft.evaluation.sanity import (
-    EXPLODED,
-    NOT_BETTER,
     chance_loss,
     constant_outcome,
     constant_summary,
     loss_warnings,
     outcome_warnings,
+    stop_if_destroyed,
     validation_warnings,
 )
 from ampft.files import check_disk_space, is_disk_error
+from ampft.models.sharded import whole_weights
 from ampft.models.weights import weights_size
 from ampft.precision.executed import ExecutedDtypes, contradiction
 from ampft.precision.modes import is_fp32
+from ampft.precision.sharding import is_sharded
 from ampft.runs.checkpointing import Checkpointing, checkpointing
 from ampft.runs.folder import RunFolder, claim_default_folder
 from ampft.runs.history import History, write_csv
 from ampft.runs.manifest import HISTORY_NAME, STAGING_NAME
-from ampft.runs.memory import PeakMemory
 from ampft.runs.nonfinite import NonfiniteSteps
 from ampft.runs.prepare import Prepared, plan_lines, with_fitting_micro_batches
 from ampft.runs.record import (
     RunRecord,
     initial_record,
-    precision_part,
     write_record,
 )
 from ampft.runs.results import write_results
@@ -54,10 +53,11 @@ from ampft.runs.state import RunState, new_state
 from ampft.runs.validation import Validations
 from ampft.tasks.outcome import Outcome
 from ampft.text.terminal import labelled, print_line
+from ampft.training.checkpoints.tensors import copied_to_cpu
 from ampft.training.first_step import FirstStep
 from ampft.training.out_of_memory import OutOfMemoryRetries, explain_out_of_memory
 from ampft.training.step import StepOutcome, StepStopped, shared_autocast_cache
-from ampft.training.stopping import TimeLimit, raise_on_termination
+from ampft.training.stopping import StopRequest, StopRequested, TimeLimit
 from ampft.training.trackers import tracked_settings
 from ampft.training.utilisation import measure_utilisation
 
@@ -79,6 +79,8 @@ class Run:
         finished: Whether the results are written.
         state: References to all that a checkpoint saves.
         checkpoints: Writes the checkpoints.
+        stop: Request of a signal to stop.
+        last_weights: Weights after the last step, while the best ones are evaluated in their place.
         current_batch: Step batch of the current step.
     """
 
@@ -93,6 +95,8 @@ class Run:
     retries: OutOfMemoryRetries
     state: RunState
     checkpoints: Checkpointing
+    stop: StopRequest
+    last_weights: dict[str, Tensor] | None = None
     finished: bool = False
     current_batch: StepBatch | None = None
 
@@ -125,7 +129,8 @@ class Run:
         for step_batch in steps:
             self.current_batch = step_batch
             yield step_batch
-            self.checkpoints.after_step()
+            if self.checkpoints.after_step():
+                self.stop.poll()
             if self.is_over:
                 return
 
@@ -180,7 +185,7 @@ class Run:
     def record(self, outcome: StepOutcome) -> None:
         """Add the current optimizer step to the history."""
         self._add(outcome, ends_run=False)
-        self.time_limit.poll(self.prepared.accelerator)
+        self.stop.poll(self.time_limit)
 
     def _add(self, outcome: StepOutcome, *, ends_run: bool) -> None:
         step_batch = self.current_batch
@@ -203,35 +208,32 @@ class Run:
         self.history.write(line)
         self.history.resume_clock()
 
-    def save_checkpoint(self, reason: str, *, wait: bool = False) -> None:
-        """Write a checkpoint between two optimizer steps. All processes call it together.
-
-        Args:
-            reason: Reason for it, which `ampft checkpoint list` shows.
-            wait: Whether to return only when it is durable, with `--async_checkpoints` too.
-
-        Raises:
-            OSError: It could not be written.
-        """
-        self.checkpoints.save(reason, wait=wait)
-
     def finish(self, model: nn.Module) -> None:
         """Evaluate the best model on the final split; write and print the results."""
         prepared = self.prepared
         self.validate(model)  # if a stop prevented it
         self.checkpoints.wait()
-        if self.validations.best.step is not None:
-            self.validations.best.restore(prepared.accelerator, model)
+        may_stop = self._restore_best(model)
         split = prepared.final_split
-        outcome = self._predict(model, split)
-        memory = self._memory()  # before predicting in fp32, which only comparisons do
+        outcome = self._predict(model, split, may_stop=may_stop)
+        memory = (
+            self.state.memory_by_purpose()
+        )  # before predicting in fp32, which only comparisons do
         outcome_fp32 = self._predict_fp32(model, split)
         constant = constant_outcome(prepared.task, split)
-        warnings = self._warnings(outcome, constant)
+        warnings = {
+            **loss_warnings(self.history.losses, chance_loss(prepared.task)),
+            **validation_warnings([part.metrics for part in self.validations.parts]),
+            **outcome_warnings(outcome, constant, prepared.task),
+            **self.nonfinite.watch.warnings(),
+        }
+        stop_if_destroyed(warnings)
+        weights = whole_weights(model)  # gathered from all processes
         prepared.accelerator.end_training()
         if self.folder is None:
             return
-        self._save(model)
+        self._save(model, weights)
+        self.validations.best.path.unlink(missing_ok=True)
         baseline = baseline_summary(prepared.task, split) if prepared.args.baseline else None
         report = outcome.report()
         metrics = self._metrics(outcome)
@@ -239,7 +241,7 @@ class Run:
         if outcome_fp32 is not None:
             metrics_fp32 = self._metrics(outcome_fp32)
         record = replace(
-            self._record("finished"),
+            self.state.record(self.initial_record, "finished"),
             timings={
                 **self._timings(model),
                 "total_seconds": self.state.total_seconds,
@@ -288,22 +290,40 @@ class Run:
             f"{total}. The learning rate schedule was planned for {total} steps."
         )
 
-    def _warnings(self, outcome: Outcome, constant: Outcome) -> dict[str, str]:
-        """Return reasons not to trust the result.
+    def _restore_best(self, model: nn.Module) -> bool:
+        """Load the best weights; return whether the last ones are kept for a stop by a signal."""
+        best, accelerator = self.validations.best, self.prepared.accelerator
+        if best.step is None:
+            return True
+        keeps = best.step == self.steps or not is_sharded(accelerator)
+        if keeps and best.step != self.steps:
+            self.last_weights = copied_to_cpu(self.state.model_tensors())
+        best.restore(accelerator, model)
+        return keeps
+
+    def preempt(self, request: StopRequested) -> Preempted:
+        """Write a checkpoint, and return how the run continues. All processes call it together.
 
         Raises:
-            TrainingStopped: The loss exploded, and the predictions are not better than chance.
+            SystemExit: Runs in this precision cannot continue.
         """
-        task = self.prepared.task
-        warnings = {
-            **loss_warnings(self.history.losses, chance_loss(task)),
-            **validation_warnings([part.metrics for part in self.validations.parts]),
-            **outcome_warnings(outcome, constant, task),
-            **self.nonfinite.watch.warnings(),
-        }
-        if EXPLODED in warnings and NOT_BETTER in warnings:
-            raise TrainingStopped(warnings[EXPLODED])
-        return warnings
+        accelerator = self.prepared.accelerator
+        if not self.prepared.can_resume:
+            raise SystemExit(128 + request.signal)
+        if self.last_weights is not None:
+            model = accelerator.unwrap_model(self.prepared.model, keep_torch_compile=False)
+            model.load_state_dict(self.last_weights)
+        self.checkpoints.save(str(request), wait=True)
+        reason = f"{request} after step {self.steps} of {self.prepared.total_steps}"
+        self.record_stop("preempted", reason)
+        accelerator.wait_for_everyone()  # launchers end the others when one process has ended
+        accelerator.end_training()
+        output_dir = self.validations.best.path.parent
+        return Preempted(
+            f"{labelled('stopped', f'{reason}; a checkpoint is in {output_dir}')}\n"
+            f"continue   repeat the command with --output_dir {output_dir} "
+            "--resume_from_checkpoint latest"
+        )
 
     def record_stop(self, status: str, reason: str) -> None:
         """Record why the run stopped early; the other files in its folder remain."""
@@ -314,7 +334,11 @@ class Run:
             shutil.rmtree(self.folder.path / STAGING_NAME, ignore_errors=True)
         with contextlib.suppress(OSError):  # the full disk itself is reported
             self.folder.check_record()
-            record = replace(self._record(status), reason=reason, files=self.folder.files())
+            record = replace(
+                self.state.record(self.initial_record, status),
+                reason=reason,
+                files=self.folder.files(),
+            )
             write_record(self.folder, record)
 
     def _check_executed(self, executed: ExecutedDtypes) -> None:
@@ -323,18 +347,20 @@ class Run:
             raise PrecisionContradicted(message)
         self.history.write(labelled("ran", executed.summary()))
 
-    def _save(self, model: nn.Module) -> None:
+    def _save(self, model: nn.Module, weights: dict[str, Tensor] | None) -> None:
         assert self.folder is not None
         accelerator = self.prepared.accelerator
         unwrapped: Any = accelerator.unwrap_model(model, keep_torch_compile=False)
         stage = self.folder.stage()
         check_disk_space(self.folder.path, weights_size(unwrapped), "saving the model")
-        unwrapped.save_pretrained(stage)
+        unwrapped.save_pretrained(stage, state_dict=weights)
         self.prepared.task.save_processor(stage)
         if self.prepared.args.history_csv:
             write_csv(self.folder / HISTORY_NAME, stage / "history.csv")
 
-    def _predict(self, model: nn.Module, split: str, *, in_mode: bool = True) -> Outcome:
+    def _predict(
+        self, model: nn.Module, split: str, *, in_mode: bool = True, may_stop: bool = True
+    ) -> Outcome:
         """Predict a split; in the mode of the run, the dtypes of the first batch are checked."""
         checked = self.first_step.checked(f"the evaluation on {split}") if in_mode else None
         return evaluate(
@@ -344,6 +370,7 @@ class Run:
             split,
             batch_size=self.prepared.args.per_device_eval_batch_size,
             first_batch=checked,
+            poll=self.stop.poll if may_stop else None,
         )
 
     def _predict_fp32(self, model: nn.Module, split: str) -> Outcome | None:
@@ -352,7 +379,7 @@ class Run:
         if not prepared.args.evaluate_fp32 or is_fp32(prepared.precision.mode):
             return None
         with in_float32(prepared.accelerator, model, prepared.precision) as plain:
-            return self._predict(plain, split, in_mode=False)
+            return self._predict(plain, split, in_mode=False, may_stop=False)
 
     def _metrics(self, outcome: Outcome) -> dict[str, Any]:
         """Return the metrics of the final split, and whether it also selected the epoch."""
@@ -372,36 +399,6 @@ class Run:
             num_processes=prepared.accelerator.num_processes,
         )
         return timings | asdict(utilisation)
-
-    def _memory(self) -> PeakMemory:
-        memory, parts = self.state.peak_memory, self.first_step.memory
-        return memory if parts is None else memory.split(**parts)
-
-    def _record(self, status: str) -> RunRecord:
-        executed = self.first_step.executed
-        return replace(
-            self.initial_record,
-            status=status,
-            precision=precision_part(
-                self.prepared.precision,
-                executed=None if executed is None else executed.as_dict(),
-                summary=None if executed is None else executed.summary(),
-                lost_updates=self.history.lost_updates(),
-            ),
-            steps=replace(
-                self.initial_record.steps,
-                applied=self.steps - self.history.skipped,
-                skipped=self.history.skipped,
-                micro_batches=self.retries.step_batches.micro_batches,
-            ),
-            example_ids_sha256=self.state.step_ids.hexdigest(),
-            random_state_sha256=self.first_step.random_state,
-            timings=self.history.timings() if self.steps else {},
-            memory=self._memory(),
-            validations=tuple(self.validations.parts),
-            best=self.validations.best_part(),
-            warnings=self.nonfinite.watch.warnings(),
-        )
 
 
 def all_metrics(outcome: Outcome) -> dict[str, float | None]:
@@ -445,7 +442,8 @@ def open_run(prepared: Prepared) -> Iterator[Run]:
                 continue_folder(folder, state)
         with state.history as history, checkpointing(state, folder) as checkpoints:
             if args.with_tracking:
-                accelerator.init_trackers("ampft", config=tracked_settings(asdict(args)))
+                settings = tracked_settings(asdict(args))
+                accelerator.init_trackers("ampft", settings, state.tracker_arguments)
             run = Run(
                 prepared,
                 folder,
@@ -458,6 +456,7 @@ def open_run(prepared: Prepared) -> Iterator[Run]:
                 state.retries,
                 state,
                 checkpoints,
+                StopRequest(accelerator),
             )
             with _record_early_stop(run, output_dir):
                 yield run
@@ -466,16 +465,19 @@ def open_run(prepared: Prepared) -> Iterator[Run]:
 @contextlib.contextmanager
 def _record_early_stop(run: Run, output_dir: Path) -> Iterator[None]:
     """Record why the run stopped, if it does not finish."""
-    with raise_on_termination():
+    with run.stop.listening():
         try:
-            with explain_out_of_memory():
+            with explain_out_of_memory(), _preemptible(run):
                 yield
+        except Preempted:
+            raise
         except TrainingStopped as error:
             run.record_stop(error.status, str(error))
             raise
         except BaseException as error:
             run.record_stop("interrupted", f"{type(error).__name__}: {error}")
-            if is_disk_error(error) or not _has_record(run):
+            is_removed = run.folder is not None and not run.folder.has_record()
+            if is_disk_error(error) or is_removed:
                 raise InputError(
                     f"--output_dir {output_dir}: the folder cannot be written ({error}), so the "
                     "run stopped. Free disk space, keep the folder, or name another one."
@@ -483,6 +485,10 @@ def _record_early_stop(run: Run, output_dir: Path) -> Iterator[None]:
             raise
 
 
-def _has_record(run: Run) -> bool:
-    """Return whether the folder of the run still exists, as far as this process writes to it."""
-    return run.folder is None or run.folder.has_record()
+@contextlib.contextmanager
+def _preemptible(run: Run) -> Iterator[None]:
+    """Write a checkpoint if a signal asks the run to stop."""
+    try:
+        yield
+    except StopRequested as request:
+        raise run.preempt(request) from None

@@ -84,7 +84,9 @@ def heading(record: RunRecord) -> str:
     lines = {
         "started": record.started,
         "device": f"{topology.device}, {counted(topology.num_processes, 'process')}, "
-        f"{counted(topology.cpu_threads, 'CPU thread')}" + " each" * (topology.num_processes > 1),
+        f"{counted(topology.cpu_threads, 'CPU thread')}"
+        + " each" * (topology.num_processes > 1)
+        + ", weights sharded (FSDP2)" * topology.sharded,
         "precision": describe_precision(record),
         "executed": f"{record.precision.summary or 'not measured'}{describe_lost_updates(record)}",
         "model": f"{inert(record.model.name)}, {record.model.architecture}, "
@@ -185,6 +187,7 @@ def closing_line(record: RunRecord, report: Report | None) -> str:
         "running": "running, or killed",
         "diverged": "diverged: its weights and figures are not results",
         "contradicted": "stopped: its first step did not compute in the requested precision",
+        "preempted": "stopped by a signal; continues with --resume_from_checkpoint latest",
         "interrupted": "interrupted",
     }[record.status]
     reason = f" ({inert(record.reason)})" if record.reason else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,21 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ampft.files import link
+from ampft.models.sharded import load_whole_weights, reshard, whole_weights
+from ampft.precision.sharding import is_sharded
 from ampft.runs.history import History
 from ampft.runs.manifest import BEST_NAME as BEST_OF_RUN
 from ampft.runs.manifest import HISTORY_NAME
 from ampft.runs.memory import PeakMemory, device_memory, process_memory
 from ampft.runs.nonfinite import NonfiniteSteps
 from ampft.runs.prepare import Prepared
-from ampft.runs.record import ResumePart, StepIdsHash, ValidationPart
+from ampft.runs.record import (
+    ResumePart,
+    RunRecord,
+    StepIdsHash,
+    ValidationPart,
+    precision_part,
+)
 from ampft.runs.validation import Validations
 from ampft.text.json_io import from_json
 from ampft.training.best import BestModel
@@ -40,6 +48,7 @@ from ampft.training.first_step import FirstStep
 from ampft.training.nonfinite import NonfiniteWatch
 from ampft.training.out_of_memory import OutOfMemoryRetries
 from ampft.training.stopping import TimeLimit
+from ampft.training.trackers import continuing_trackers, tracker_run_ids
 
 
 @dataclass
@@ -59,6 +68,7 @@ class RunState:
         started: Start of the run, ISO 8601 in UTC.
         earlier_memory: Peak memory up to the checkpoint that the run continued from.
         checkpoint_seconds: Time for which checkpoints stopped the training.
+        tracker_arguments: Arguments with which trackers continue the run, by tracker.
     """
 
     prepared: Prepared
@@ -73,6 +83,7 @@ class RunState:
     started: str = ""
     earlier_memory: PeakMemory | None = None
     checkpoint_seconds: float = 0.0
+    tracker_arguments: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def cursor(self) -> CursorPart:
@@ -105,11 +116,12 @@ class RunState:
         )
 
     def model_tensors(self) -> dict[str, Tensor]:
-        """Return weights and buffers by name."""
-        return dict(self._plain_model().state_dict())
+        """Return weights and buffers by name. All processes must call it together."""
+        whole = whole_weights(self.prepared.model)
+        return dict(self._plain_model().state_dict()) if whole is None else whole
 
     def optimizer_tensors(self) -> dict[str, Tensor]:
-        """Return the tensors of the optimizer by name."""
+        """Return the tensors of the optimizer by name. All processes must call it together."""
         return optimizer_tensors(self._plain_model(), self.prepared.optimizer.optimizer)
 
     def values(self) -> dict[str, Any]:
@@ -137,6 +149,7 @@ class RunState:
             "total_seconds": self.total_seconds,
             "memory": asdict(self.peak_memory),
             "checkpoint_seconds": self.checkpoint_seconds,
+            "trackers": tracker_run_ids(accelerator),
         }
 
     def restore(
@@ -151,7 +164,10 @@ class RunState:
             history: The part of history.jsonl that belongs to it.
         """
         prepared, model = self.prepared, self._plain_model()
-        model.load_state_dict(load_file(folder / MODEL_NAME))
+        if is_sharded(prepared.accelerator):
+            load_whole_weights(model, load_file(folder / MODEL_NAME))
+        else:
+            model.load_state_dict(load_file(folder / MODEL_NAME))
         tensors = load_file(folder / OPTIMIZER_NAME)
         load_optimizer(model, prepared.optimizer.optimizer, tensors, values["optimizer"])
         prepared.schedule.load_state_dict(dict(values["schedule"]))
@@ -168,11 +184,49 @@ class RunState:
         self.started = values["started"]
         self.time_limit.earlier = values["total_seconds"]
         self.checkpoint_seconds = values["checkpoint_seconds"]
+        self.tracker_arguments = continuing_trackers(values["trackers"], manifest.cursor.step)
         self.earlier_memory = from_json(PeakMemory, values["memory"])
         states = values["random"]
         # A process that did not exist before draws as the one whose number it has modulo theirs.
         own = states[prepared.accelerator.process_index % len(states)]
         restore_random_state(own, prepared.accelerator.device)  # last: nothing draws after it
+
+    def memory_by_purpose(self) -> PeakMemory:
+        """Return the peak memory so far, with its parts if the first step has measured them."""
+        memory, parts = self.peak_memory, self.first_step.memory
+        return memory if parts is None else memory.split(**parts)
+
+    def record(self, initial: RunRecord, status: str) -> RunRecord:
+        """Return the record of the run so far.
+
+        Args:
+            initial: Record before the first step.
+            status: One of `STATUSES`.
+        """
+        executed, steps = self.first_step.executed, self.history.steps
+        return replace(
+            initial,
+            status=status,
+            precision=precision_part(
+                self.prepared.precision,
+                executed=None if executed is None else executed.as_dict(),
+                summary=None if executed is None else executed.summary(),
+                lost_updates=self.history.lost_updates(),
+            ),
+            steps=replace(
+                initial.steps,
+                applied=steps - self.history.skipped,
+                skipped=self.history.skipped,
+                micro_batches=self.retries.step_batches.micro_batches,
+            ),
+            example_ids_sha256=self.step_ids.hexdigest(),
+            random_state_sha256=self.first_step.random_state,
+            timings=self.history.timings() if steps else {},
+            memory=self.memory_by_purpose(),
+            validations=tuple(self.validations.parts),
+            best=self.validations.best_part(),
+            warnings=self.nonfinite.watch.warnings(),
+        )
 
     def _restore_best(self, folder: Path, manifest: Manifest, values: Mapping[str, Any]) -> None:
         best = self.validations.best
@@ -188,6 +242,7 @@ class RunState:
     def _plain_model(self) -> nn.Module:
         accelerator = self.prepared.accelerator
         plain: nn.Module = accelerator.unwrap_model(self.prepared.model, keep_torch_compile=False)
+        reshard(plain)  # the optimizer has the sharded parameters
         return plain
 
 

@@ -52,6 +52,7 @@ def train(args: ClassifyArguments, data: DatasetDict | None = None) -> Run:
                         schedule,
                         losses=losses,
                         max_grad_norm=args.max_grad_norm or None,
+                        skip_nonfinite=run.may_skip_nonfinite,
                     )
                 optimizer.zero_grad()
                 run.record(outcome)

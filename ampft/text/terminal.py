@@ -10,7 +10,7 @@ import time
 import warnings
 from collections.abc import Callable
 
-from ampft.errors import AlreadyFinished, InputError, TrainingStopped
+from ampft.errors import AlreadyFinished, InputError, Preempted, TrainingStopped
 from ampft.files import is_disk_error, is_path_error
 from ampft.machine import refuse_unsafe_versions
 from ampft.text.escaping import inert_lines, without_credentials
@@ -27,7 +27,8 @@ def run_main(main: Callable[[], None]) -> int:
         main: Body of a script or command. Any other exception is a bug and is not caught.
 
     Returns:
-        0 if `main` returned, 130 after Ctrl-C, and otherwise the exit code of the error.
+        0 if `main` returned, 75 if the run can continue, 130 after Ctrl-C without a checkpoint, and
+        otherwise the exit code of the error.
     """
     _prepare_streams()
     try:
@@ -38,9 +39,10 @@ def run_main(main: Callable[[], None]) -> int:
             )
         refuse_unsafe_versions()
         main()
-    except AlreadyFinished as finished:
+    except (AlreadyFinished, Preempted) as ending:
         if os.environ.get("RANK", "0") == "0":
-            print(inert_lines(str(finished)))
+            print(inert_lines(without_credentials(str(ending))), flush=True)
+        return ending.exit_code
     except tuple(EXIT_CODES) as error:
         rank = os.environ.get("RANK", "0")
         if rank != "0":

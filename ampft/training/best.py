@@ -12,6 +12,8 @@ from torch import nn
 
 from ampft.files import FilePart, atomic_path, check_disk_space
 from ampft.metrics.sums import Metric
+from ampft.models.sharded import load_whole_weights
+from ampft.precision.sharding import is_sharded
 from ampft.training.checkpoints.tensors import write_tensors
 
 if TYPE_CHECKING:
@@ -73,10 +75,11 @@ class BestModel:
         return self.patience is not None and self.without_improvement >= self.patience
 
     def restore(self, accelerator: Accelerator, model: nn.Module) -> None:
-        """Load the best weights into `model` and delete their file."""
+        """Load the best weights into `model`. Their file remains until the run has ended."""
         accelerator.wait_for_everyone()
         unwrapped = accelerator.unwrap_model(model, keep_torch_compile=False)
-        unwrapped.load_state_dict(load_file(self.path))
+        if is_sharded(accelerator):
+            load_whole_weights(model, load_file(self.path) if accelerator.is_main_process else {})
+        else:
+            unwrapped.load_state_dict(load_file(self.path))
         accelerator.wait_for_everyone()
-        if accelerator.is_main_process:
-            self.path.unlink()

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ampft.errors import PrecisionContradicted
@@ -154,7 +155,10 @@ class SavedBytes:
     def __init__(self, parameters: Iterable[Tensor]) -> None:
         self.current = 0
         self.peak = 0
+        parameters = list(parameters)
         self._excluded = {key for parameter in parameters for key, _ in _storages(parameter)}
+        # FSDP gathers sharded parameters in new storages for each pass.
+        self._excludes_all_parameters = any(isinstance(p, DTensor) for p in parameters)
         self._references: dict[_StorageKey, int] = {}
         self._hooks = saved_tensors_hooks(self._pack, _unpack)
 
@@ -171,7 +175,9 @@ class SavedBytes:
         self._hooks.__exit__(kind, error, traceback)
 
     def _pack(self, tensor: Tensor) -> _Saved:
-        return _Saved(self, tensor)
+        if self._excludes_all_parameters and _is_parameter(tensor):
+            return _Saved(self, tensor, ())
+        return _Saved(self, tensor, _storages(tensor))
 
     def acquire(self, key: _StorageKey, size: int) -> None:
         """Add a reference to a storage of `size` bytes."""
@@ -195,17 +201,24 @@ class SavedBytes:
 class _Saved:
     """A saved tensor, which lives as long as autograd refers to it."""
 
-    def __init__(self, counter: SavedBytes, tensor: Tensor) -> None:
+    def __init__(
+        self, counter: SavedBytes, tensor: Tensor, counted: Iterable[tuple[_StorageKey, int]]
+    ) -> None:
         # Detached, because an output saved by its own node would never be freed.
         self.tensor = tensor.detach()
         self._counter = counter
-        self._storages = tuple(_storages(tensor))
+        self._storages = tuple(counted)
         for key, size in self._storages:
             counter.acquire(key, size)
 
     def __del__(self) -> None:
         for key, size in self._storages:
             self._counter.release(key, size)
+
+
+def _is_parameter(tensor: Tensor) -> bool:
+    """Return whether a tensor is a parameter, or a view of one."""
+    return isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter)
 
 
 def _unpack(saved: _Saved) -> Tensor:
@@ -216,7 +229,9 @@ def _storages(tensor: Any) -> Iterator[tuple[_StorageKey, int]]:
     """Yield key and bytes of each storage of a tensor; sharded and fp8 tensors have several."""
     if is_traceable_wrapper_subclass(tensor):
         for name in tensor.__tensor_flatten__()[0]:
-            yield from _storages(getattr(tensor, name))
+            inner = getattr(tensor, name)
+            if isinstance(inner, Tensor):  # a sharded tensor also names its mesh of devices
+                yield from _storages(inner)
     else:
         storage = tensor.untyped_storage()
         yield (tensor.device, storage.data_ptr()), storage.nbytes()

@@ -215,7 +215,8 @@ def _let_scaler_see(loss: Tensor, scaler: Any) -> None:
     """
     for state in scaler._per_optimizer_states.values():
         for found in state["found_inf_per_device"].values():
-            found += ~torch.isfinite(loss.to(found.device))
+            # At most 1, because fused optimizers skip a step only if it is exactly 1.
+            found.add_(~torch.isfinite(loss.to(found.device))).clamp_(max=1)
 
 
 def _read(*scalars: Any) -> list[float]:

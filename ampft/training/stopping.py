@@ -1,19 +1,31 @@
-"""What ends a training before its last step: signals and a time limit."""
+"""What ends a training before its last step, agreed on by all processes: signals, a time limit."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
-import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
+
+# Launchers forward a signal that a terminal or a scheduler has sent to all processes already.
+REPEATED_SECONDS = 1.0
+STANDARD_ERROR = 2
+
+
+class StopRequested(Exception):
+    """A process received a signal that asks it to stop; raised in all processes together."""
+
+    def __init__(self, number: int) -> None:
+        self.signal = signal.Signals(number)
+        super().__init__(self.signal.name)
 
 
 @dataclass
@@ -37,35 +49,86 @@ class TimeLimit:
         """Seconds since the start of the run, without those between its processes."""
         return self.earlier + time.perf_counter() - self.started
 
-    def poll(self, accelerator: Accelerator) -> None:
-        """Update `is_reached`; all processes must call it at the same point."""
-        if self.seconds is None:
-            return
-        reached = torch.tensor([self.elapsed >= self.seconds], device=accelerator.device)
-        self.is_reached = bool(accelerator.gather(reached).any())
+    @property
+    def has_passed(self) -> bool:
+        """Whether this process has reached the limit."""
+        return self.seconds is not None and self.elapsed >= self.seconds
+
+
+@dataclass
+class StopRequest:
+    """A request to stop, by a signal, on which all processes agree when they poll.
+
+    Attributes:
+        accelerator: Accelerator of the training.
+        received: Number of the first signal that this process has received; 0 for none.
+    """
+
+    accelerator: Accelerator
+    received: int = 0
+    _received_at: float = field(default=0.0, repr=False)
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Turn signals into a request, inside this context.
+
+        SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 ask for a stop at the next poll. A second signal raises
+        `SystemExit` at once, with the exit code that shells use. So does SIGHUP, which a closed
+        terminal sends, unless it is ignored as under `nohup`.
+        """
+        with (
+            _handling(("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2"), self._receive),
+            _handling(("SIGHUP",), _leave),
+        ):
+            yield
+
+    def poll(self, time_limit: TimeLimit | None = None) -> None:
+        """Raise if a process has received a signal; all processes must call it together.
+
+        Args:
+            time_limit: Time limit to update; None between training steps, when it does not count.
+
+        Raises:
+            StopRequested: A process has received a signal.
+        """
+        flags = [self.received, int(time_limit is not None and time_limit.has_passed)]
+        if self.accelerator.num_processes > 1:
+            local = torch.tensor([flags], device=self.accelerator.device)
+            flags = self.accelerator.gather(local).amax(dim=0).tolist()
+        number, limit_has_passed = flags
+        if time_limit is not None:
+            time_limit.is_reached = bool(limit_has_passed)
+        if number:
+            raise StopRequested(number)
+
+    def _receive(self, number: int, frame: object) -> None:
+        now = time.monotonic()
+        if not self.received:
+            self.received, self._received_at = number, now
+            if self.accelerator.is_main_process:
+                name = signal.Signals(number).name
+                text = f"\n{name}: stopping after this step; the same again leaves at once\n"
+                # Not `print`, which the signal may have interrupted.
+                with contextlib.suppress(OSError):
+                    os.write(STANDARD_ERROR, text.encode())
+        elif now - self._received_at >= REPEATED_SECONDS:
+            _leave(number, frame)
+
+
+def _leave(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)  # as shells count
 
 
 @contextlib.contextmanager
-def raise_on_termination() -> Iterator[None]:
-    """Make SIGTERM and SIGHUP raise `SystemExit`, so that the end of the run is recorded.
-
-    SIGHUP, which a closed terminal sends, stays ignored under `nohup`. Only the main thread can
-    receive signals; in any other, nothing is changed.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)  # as shells count
-
-    numbers = [signal.SIGTERM, *filter(None, [getattr(signal, "SIGHUP", None)])]
-    previous = {number: signal.getsignal(number) for number in numbers}
-    for number in numbers:
+def _handling(names: tuple[str, ...], handler: Callable[[int, object], None]) -> Iterator[None]:
+    """Handle signals inside this context; one that was ignored stays ignored, except SIGTERM."""
+    known = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    previous = {number: signal.getsignal(number) for number in known}
+    for number in known:
         if number == signal.SIGTERM or previous[number] != signal.SIG_IGN:
-            signal.signal(number, stop)
+            signal.signal(number, handler)
     try:
         yield
     finally:
-        for number in numbers:
+        for number in known:
             signal.signal(number, previous[number])

@@ -3,14 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ampft.errors import InputError, did_you_mean
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 
 def tracked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of types that every tracker can display."""
     return {k: v for k, v in settings.items() if isinstance(v, int | float | str | bool)}
+
+
+def tracker_run_ids(accelerator: Accelerator) -> dict[str, str]:
+    """Return the ids under which trackers continue a run, by tracker, on the main process."""
+    if not accelerator.is_main_process:
+        return {}
+    ids = {}
+    for tracker in accelerator.trackers:
+        if tracker.name == "wandb":
+            ids["wandb"] = tracker.tracker.id
+        elif tracker.name == "mlflow":
+            ids["mlflow"] = tracker.tracker.info.run_id
+    return ids
+
+
+def continuing_trackers(ids: Mapping[str, str], step: int) -> dict[str, dict[str, Any]]:
+    """Return the arguments of `Accelerator.init_trackers` with which trackers continue a run.
+
+    Args:
+        ids: Result of `tracker_run_ids` in an earlier process.
+        step: Optimizer steps before the checkpoint; TensorBoard then hides what came after them.
+    """
+    arguments: dict[str, dict[str, Any]] = {"tensorboard": {"purge_step": step + 1}}
+    if "wandb" in ids:
+        arguments["wandb"] = {"id": ids["wandb"], "resume": "allow"}
+    if "mlflow" in ids:
+        arguments["mlflow"] = {"run_id": ids["mlflow"]}
+    return arguments
 
 
 def installed_trackers(report_to: str) -> list[str]:

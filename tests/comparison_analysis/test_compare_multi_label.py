@@ -90,3 +90,14 @@ def test_the_report_shows_labels_and_no_confusion(folders, tmp_path):
         text = (target / name).read_text(encoding="utf-8")
         assert "micro F1" in text
         assert "pride" in text
+
+
+def test_every_label_has_an_interval(folders, outcomes):
+    arm = compare_folders(folders).arm("bf16")
+    for index, figures in enumerate(arm.classes):
+        own, base = (
+            np.mean([each.scores()[index].f1 for each in outcomes[name]])
+            for name in ("bf16", "fp32")
+        )
+        assert figures.difference.estimate == pytest.approx(own - base)
+        assert figures.difference.p_difference_holm >= figures.difference.p_difference

@@ -110,7 +110,7 @@ def test_other_examples_per_step_are_noted_where_the_batch_differs(tmp_path):
     ]
     comparison = compare_folders(runs)
     (note,) = [stamp for stamp in comparison.stamps if "examples per step" in stamp]
-    assert note.startswith(f"other training examples per step: {batch}=32 differ from {batch}=16")
+    assert f"because of their settings, {batch}=32 saw other examples than {batch}=16" in note
     assert not [stamp for stamp in comparison.stamps if "like for like" in stamp]
     # The same time per step, with twice the examples.
     assert comparison.arms[1].speed.ratio == pytest.approx(2.0)

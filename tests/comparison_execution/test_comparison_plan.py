@@ -13,9 +13,9 @@ from planned import SIZE, plan
 
 from ampft import cli
 from ampft.arguments import parse_compare_arguments
+from ampft.comparison.arms import Arm, mode_arm, with_placebo
 from ampft.comparison.execution.plan import (
     MATCHED_FIELDS,
-    Arm,
     PlannedRun,
     interleaved,
     plan_difference,
@@ -27,7 +27,7 @@ from ampft.errors import InputError
 from ampft.runs.folder import RunFolder
 from ampft.text.json_io import json_text
 
-ARMS = tuple(Arm(name, name) for name in ("fp32", "placebo", "tf32", "bf16", "fp16", "fp8"))
+ARMS = tuple(Arm(name, (), name) for name in ("fp32", "placebo", "tf32", "bf16", "fp16", "fp8"))
 
 
 def requested(existing, **changes):
@@ -55,9 +55,10 @@ def test_more_seeds_come_after_earlier_seeds():
 
 
 def test_the_flags_of_a_run():
-    flags = ("--mixed_precision", "fp32", "--seed", "43", "--evaluate_fp32")
-    assert PlannedRun(Arm("fp32", "fp32"), 43).flags == flags
-    placebo = PlannedRun(Arm("placebo", "fp32", is_perturbed=True), 43)
+    flags = ("--mixed_precision", "fp32", "--evaluate_fp32", "--seed", "43")
+    baseline, placebo_arm = with_placebo([mode_arm("fp32")])
+    assert PlannedRun(baseline, 43).flags == flags
+    placebo = PlannedRun(placebo_arm, 43)
     assert placebo.flags == (*flags, "--perturb_initial_weights")
     assert placebo.name == "placebo-seed43"
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -37,9 +38,9 @@ subprocess.Popen([sys.executable, "-c", run]).wait()
 TOUCH = "import pathlib, sys; pathlib.Path(sys.argv[0]).with_name('ran').touch()"
 
 
-def survivor(log: Path) -> psutil.Process:
+def survivor(log: Path, script: str = RUN) -> psutil.Process:
     """Return a run whose launcher and comparison process were killed."""
-    comparing = subprocess.Popen([sys.executable, "-c", COMPARING, str(log), RUN])
+    comparing = subprocess.Popen([sys.executable, "-c", COMPARING, str(log), script])
     deadline = time.monotonic() + 30
     while not (log.exists() and log.read_text().endswith("\n")):
         assert time.monotonic() < deadline
@@ -50,6 +51,16 @@ def survivor(log: Path) -> psutil.Process:
         process.send_signal(signal.SIGKILL)
     comparing.wait()
     return run
+
+
+# It inherits the lock of its log, as the process of a run does.
+UNTIL_ASKED = """
+import os, pathlib, sys, time
+print(os.getpid(), flush=True)
+while not pathlib.Path(sys.argv[1]).exists():
+    time.sleep(0.02)
+pathlib.Path(sys.argv[1]).with_name("done").touch()
+"""
 
 
 def opened(folder: Path):
@@ -81,6 +92,25 @@ def test_no_run_starts_beside_one_that_outlived_its_comparison(tmp_path):
             psutil.wait_procs([left], timeout=10)
         session.launch(first)
     assert (tmp_path / "ran").exists()
+
+
+@pytest.mark.slow
+def test_a_run_that_outlived_its_comparison_is_waited_for(tmp_path, capsys):
+    folder, ask = tmp_path / "cmp", tmp_path / "ask"
+    log = log_file(folder, plan().runs()[0])
+    log.parent.mkdir(parents=True)
+    run = "import subprocess, sys; subprocess.Popen([sys.executable, *{words!r}]).wait()"
+    words = ["-c", UNTIL_ASKED, str(ask)]
+    left = survivor(log, run.format(words=words))
+    timer = threading.Timer(1.0, ask.touch)
+    timer.start()
+    with opened(folder) as session:
+        assert (tmp_path / "done").exists()
+        assert session.plan.runs_seconds >= 0.5  # the wait does not count as overhead
+        check_no_process_left(log.parent)
+    timer.join()
+    expected = f"{log.stem}: still running, although its comparison was killed (process {left.pid})"
+    assert expected in " ".join(capsys.readouterr().out.split())
 
 
 def test_no_run_starts_beside_one_of_another_process(tmp_path):

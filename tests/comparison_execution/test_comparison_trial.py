@@ -1,11 +1,10 @@
-"""The trial before the plan: interruptions are ignored, and FSDP is refused at once."""
+"""The trial before the plan: interruptions are ignored."""
 
 from __future__ import annotations
 
 import pytest
 
-from ampft.comparison.execution.trial import mean_of_minima, run_trial
-from ampft.errors import InputError
+from ampft.comparison.execution.trial import mean_of_minima
 
 
 def paused(*pauses):
@@ -26,14 +25,3 @@ def test_an_interruption_is_ignored(pauses):
 
 def test_constant_slowness_is_not_ignored():
     assert mean_of_minima(paused(0, 1, 2, 3), [0, 1]) == pytest.approx(18.15)
-
-
-def test_sharding_is_refused_before_the_data_is_read(monkeypatch):
-    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    argv = ["--train_file", "absent.csv"]
-    request = {"classify_argv": argv, "modes": ("fp32",), "launched": 0.0}
-    with pytest.raises(InputError, match=r"^--config_file: .*FSDP, which comparisons do not"):
-        run_trial(request)
-    monkeypatch.setenv("ACCELERATE_USE_FSDP", "false")
-    with pytest.raises(InputError, match=r"absent\.csv"):
-        run_trial(request)

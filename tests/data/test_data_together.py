@@ -8,7 +8,6 @@ from tiny_files import GOOD, ROWS, SHARED, csv_of, load, rows_of, write
 
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
-from ampft.data.sources.files import load_texts
 from ampft.errors import InputError
 
 
@@ -129,16 +128,6 @@ def test_pairs(tmp_path):
 def test_files_that_do_not_fit_together(options, message):
     with pytest.raises(InputError, match=message):
         load_data(DataRequest(**options))
-
-
-def test_texts_for_prediction_keep_every_row(tmp_path):
-    path = write(tmp_path, "id,text\n1,a\n2,b\n")
-    assert load_texts(path, text_column_names=("text",))["text"][:] == ["a", "b"]
-    path = write(tmp_path, "id,Text\n1,a\n2,b\n")
-    assert load_texts(path, text_column_names=("text",))["text"][:] == ["a", "b"]
-    path = write(tmp_path, "id,text\n1,a\n2,\n")
-    with pytest.raises(InputError, match=r"train\.csv, line 3: nothing in column 'text'"):
-        load_texts(path, text_column_names=("text",))
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="no ../shared/data beside the repository")

@@ -13,7 +13,7 @@ import ampft.files
 from ampft.errors import InputError
 from ampft.runs.folder import RunFolder
 from ampft.runs.manifest import RECORD_NAME, check_files
-from ampft.runs.predict import _text_run_record
+from ampft.runs.predict import _run_record
 from ampft.runs.record import read_record
 from ampft.runs.show import format_run
 
@@ -33,7 +33,7 @@ def problems(folder: Path) -> list[str]:
             if record.status == "finished":
                 check_files(folder, record.files, record.files)
                 assert len(record.files) > 8
-                _text_run_record(folder)
+                _run_record(folder)
         except (InputError, AssertionError) as error:
             found.append(f"unreadable, or finished without all files: {error}")
     try:

@@ -45,7 +45,7 @@ def interrupted(step: int | None, *, saving: bool = False) -> Iterator[None]:
         is_last = self.steps + 1 == step
         if is_last and saving:
             record(self, outcome)
-            self.save_checkpoint("before the validation")
+            self.checkpoints.save("before the validation")
         if is_last:
             raise KeyboardInterrupt
         record(self, outcome)

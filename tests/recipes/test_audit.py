@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from global_state import fresh_global_state
+from resumed_runs import interrupted
 from running import CLASSIFY, call, call_here, rows, succeeded, write_csv
 from safetensors.torch import load_file, save_file
 from transformers import BertModel
@@ -134,6 +135,22 @@ def test_a_run_is_confirmed_bit_for_bit(made, tmp_path, mode):
          "model", "predicted", "metrics", "warnings", "card"), "equal"
     )  # fmt: skip
     assert snapshot(made / mode) == before
+
+
+def test_a_run_with_everything_is_confirmed(made, tmp_path):
+    """Resumed, validated by steps, with micro-batches chosen by memory, from perturbed weights."""
+    folder = tmp_path / "run"
+    words = [*flags(made), "--mixed_precision", "fp16", "--output_dir", folder,
+             "--eval_steps", 3, "--checkpointing_steps", 2, "--auto_micro_batch",
+             "--gradient_accumulation_steps", 2, "--per_device_train_batch_size", 4,
+             "--perturb_initial_weights", "--class_weights", "balanced"]  # fmt: skip
+    with interrupted(5):
+        assert call_here(CLASSIFY, *words).returncode == 130
+    succeeded(call_here(CLASSIFY, *words, "--resume_from_checkpoint", "latest"))
+    result = audited(folder, tmp_path, "--steps", "all")
+    assert result["verdict"] == "confirmed"
+    assert {"validated", "model"} <= statuses(result).keys()
+    assert len(json.loads((folder / RECORD_NAME).read_text())["resumes"]) == 1
 
 
 def test_the_text_and_the_badge(made, tmp_path, capsys):

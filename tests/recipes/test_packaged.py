@@ -73,6 +73,17 @@ def test_ampft_train_is_the_recipe(files, tiny_model, tmp_path, capsys):
         (["compare", "--seeds", "2"], "at least 3"),
         (["compare", "--", "--seeds", "3"], "unknown flag --seeds"),
         (["compare"], "RUN is missing"),
+        (["train", "--model", "x"], "unknown flag --model. Use --model_name_or_path."),
+        (["train", "--resume"], "unknown flag --resume. Use --resume_from_checkpoint."),
+        (["train", "--fp16"], "unknown flag --fp16. Use --mixed_precision fp16."),
+        (["train", "--mixed_precision", "float16"], "Did you mean 'fp16'? See ampft train --help"),
+        (["compare", "--modes", "bfloat16"], "is not a precision. Did you mean 'bf16'? Choose"),
+        (["finetune"], "Did you mean 'train'? See ampft --help"),
+        (["pedict"], "Did you mean 'predict'?"),
+        (
+            ["predict", "--model", "x", "--output", "y"],
+            "Did you mean '--output_file'? See ampft predict --help.",
+        ),
     ],
 )
 def test_refused(words, match, capsys):

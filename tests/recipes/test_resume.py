@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -23,7 +24,16 @@ from resumed_runs import (
     large_loss_scale,
     two_epochs,
 )
-from running import BIN, CLASSIFY, REPOSITORY, call_here, clean_environment, printed, succeeded
+from running import (
+    BIN,
+    CLASSIFY,
+    REPOSITORY,
+    call,
+    call_here,
+    clean_environment,
+    printed,
+    succeeded,
+)
 from word_tokenizer import save_tokenizer
 
 import ampft.runs.state as run_state
@@ -261,3 +271,31 @@ def test_sigkill(train, files, model_with_dropout, straight, tmp_path, more):
     assert evidence(folder) == straight
     assert len(resumes(folder)) == 1
     assert all(name.partition("-")[2].isdecimal() for name in checkpoints(folder))
+
+
+def test_two_processes(train, stopped, straight, files, model_with_dropout, tmp_path):
+    shutil.copytree(stopped, tmp_path / "one")
+    words = two_epochs(files, model_with_dropout, Path("unused"))
+    position = words.index("--output_dir")
+    words[position : position + 2] = []
+    words[words.index("--gradient_accumulation_steps") + 1] = "1"
+    paths = [REPOSITORY, REPOSITORY / "tests", REPOSITORY / "tests/recipes"]
+    succeeded(
+        call(
+            sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", 2, "--standalone",
+            REPOSITORY / "tests/recipes/resumed_on_two.py", tmp_path, *words,
+            PYTHONPATH=os.pathsep.join(map(str, paths)), timeout=150,
+        )
+    )  # fmt: skip
+    two = evidence(tmp_path / "straight")
+    assert evidence(tmp_path / "interrupted") == two
+    assert resumes(tmp_path / "interrupted") == [2, 4, 10]
+    moved = evidence(tmp_path / "one")
+    assert moved["example_ids_sha256"] == two["example_ids_sha256"]
+    assert moved["example_ids_sha256"] == straight["example_ids_sha256"]
+    assert moved["history"][:6] == straight["history"][:6]
+    (part,) = json.loads((tmp_path / "one/run.json").read_text())["resumes"]
+    assert part["topology"] == {
+        "processes": [1, 2],
+        "micro-batches per step and process": [2, 1],
+    }

@@ -82,13 +82,13 @@ def test_the_evaluator_of_evaluate_gives_the_same_accuracy(fp32_run):
 def predicted(fp16_run, files) -> str:
     """The standard output of `ampft predict` on the test file."""
     done = succeeded(call(BIN / "ampft", "predict", "--model", fp16_run.folder, files / "test.csv"))
-    assert done.stderr == ""
+    assert done.stderr.startswith("labels from column 'label'\nclassification report, file, 45")
     return done.stdout
 
 
 def test_predict_agrees_with_the_run(predicted, predictions):
     rows = list(csv.DictReader(io.StringIO(predicted)))
-    assert list(rows[0]) == ["text", "prediction", "confidence"]
+    assert list(rows[0]) == ["text", "label", "prediction", "confidence"]
     assert [row["text"] for row in rows] == predictions["text"]
     # Float32 instead of emulated fp16 may change an example between two classes.
     changed = sum(

@@ -19,7 +19,8 @@ def imported_by(statement: str) -> str:
 
 # Modules that train or predict. The others must work without torch.
 HEAVY = {
-    *("predict", "prepare", "run", "train", "validation"),
+    *("predict", "predictor", "predict_rows", "predict_scores"),
+    *("prepare", "run", "train", "validation", "nonfinite"),
     *("checkpointing", "conditions", "resume", "state", "caller_state", "finetune"),
 }
 

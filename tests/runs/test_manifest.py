@@ -14,7 +14,7 @@ from tiny_text import LABELS
 from ampft.comparison.analysis.loading import find_runs
 from ampft.errors import InputError
 from ampft.runs.folder import RunFolder
-from ampft.runs.predict import predict_file
+from ampft.runs.predict import PredictRequest, predict_file
 from ampft.runs.record import write_record
 from ampft.runs.results import write_results
 from ampft.runs.show import format_run
@@ -67,8 +67,7 @@ def read(command: str, folder: Path) -> str:
     texts = folder.parent / "texts.csv"
     texts.write_text("text\nw1 w2\n")
     labels = folder.parent / "labels.csv"
-    options = {"text_column_names": None, "batch_size": 2, "mixed_precision": "fp32"}
-    predict_file(str(folder), str(texts), output_file=str(labels), **options)
+    predict_file(str(folder), PredictRequest(files=[str(texts)], output_file=str(labels)))
     return labels.read_text()
 
 

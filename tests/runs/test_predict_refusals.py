@@ -15,7 +15,7 @@ from transformers import BertForSequenceClassification
 
 import ampft.runs.predict
 from ampft.errors import InputError
-from ampft.runs.predict import predict_file
+from ampft.runs.predict import PredictRequest, predict_file
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
 
@@ -52,20 +52,20 @@ def file(tmp_path) -> Path:
 
 
 def predict(folder, file, *, output=None, columns=None, mode="fp32"):
-    predict_file(
-        str(folder),
-        str(file),
+    request = PredictRequest(
+        files=[str(file)],
         output_file=None if output is None else str(output),
         text_column_names=columns,
         batch_size=2,
         mixed_precision=mode,
     )
+    predict_file(str(folder), request)
 
 
 def test_an_undamaged_folder_predicts(folder, file, capsys):
     predict(folder, file)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "text,prediction,confidence"
+    assert lines[0] == "text,a,b,prediction,confidence"
     assert len(lines) == 3
 
 
@@ -91,7 +91,7 @@ def test_a_pipe_is_written_and_stays_a_pipe(folder, file, tmp_path):
     os.mkfifo(pipe)
     with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE, text=True) as reader:
         predict(folder, file, output=pipe)
-        assert reader.communicate()[0].startswith("text,prediction,confidence\n")
+        assert reader.communicate()[0].startswith("text,a,b,prediction,confidence\n")
     assert pipe.is_fifo()
 
 
@@ -101,7 +101,7 @@ def test_a_link_stays_a_link_and_its_target_is_replaced(folder, file, tmp_path):
     link.symlink_to(target.name)
     predict(folder, file, output=link)
     assert link.is_symlink()
-    assert target.read_text().startswith("text,prediction,confidence\n")
+    assert target.read_text().startswith("text,a,b,prediction,confidence\n")
     (folder / "model.safetensors").write_text("damaged")
     before = target.read_text()
     with pytest.raises(InputError, match="cannot be loaded"):
@@ -125,7 +125,7 @@ def test_one_column_for_a_model_of_pairs(pair_folder, file):
 
 def test_spaces_around_column_names_are_ignored(pair_folder, file, capsys):
     predict(pair_folder, file, columns=" a , b")
-    assert capsys.readouterr().out.startswith("a,b,prediction,confidence\n")
+    assert capsys.readouterr().out.startswith("text,a,b,prediction,confidence\n")
 
 
 def test_a_folder_without_tokenizer_files(folder, file):

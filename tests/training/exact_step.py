@@ -10,11 +10,13 @@ from typing import Any
 import torch
 from accelerate.state import AcceleratorState, GradientState
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from ampft.data.steps import Examples, MicroBatch, StepBatches, TensorExamples
 from ampft.precision.accelerator import make_accelerator, numerics
 from ampft.precision.resolve import resolve
+from ampft.precision.sharding import prepare_training_objects
 from ampft.tasks.loss import summed_cross_entropy
 from ampft.tasks.task import Task
 from ampft.training.step import (
@@ -106,7 +108,9 @@ class Training:
         )
         optimizer = (self.optimizer or sgd)(self.problem.model)
         self.schedule = LambdaLR(optimizer, self.rate or (lambda step: 1.0))
-        self.model, self.prepared = self.accelerator.prepare(self.problem.model, optimizer)
+        self.model, self.prepared = prepare_training_objects(
+            self.accelerator, self.problem.model, optimizer
+        )
 
     def steps(self, epochs: int = 1) -> Iterator[Step]:
         with numerics(self.precision):
@@ -175,13 +179,17 @@ def sgd(model: nn.Module) -> torch.optim.SGD:
 
 def flat_gradient(model: nn.Module) -> Tensor:
     """Return a copy of all gradients as one float64 vector."""
-    parts = [parameter.grad.detach().double().flatten() for parameter in model.parameters()]
-    return torch.cat(parts)
+    return torch.cat([whole(p.grad).double().flatten() for p in model.parameters()])
 
 
 def flat_weights(model: nn.Module) -> Tensor:
     """Return a copy of all parameters as one float64 vector."""
-    return torch.cat([p.detach().double().flatten() for p in model.parameters()])
+    return torch.cat([whole(p).double().flatten() for p in model.parameters()])
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """Return a tensor that may be sharded over processes as one, detached."""
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach()
 
 
 def relative_error(actual: Tensor, expected: Tensor) -> float:

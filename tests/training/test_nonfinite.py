@@ -78,6 +78,29 @@ def test_the_scaler_skips_an_infinite_loss_with_a_finite_gradient(fused):
     assert not next(steps).outcome.skipped
 
 
+def test_the_scaler_skips_an_infinite_loss_with_an_infinite_gradient():
+    # Fused kernels apply a step unless the flag is exactly 1.
+    counter = itertools.count()
+    problem = tensor_problem()
+
+    def loss(model, micro_batch):
+        return problem.loss(model, micro_batch) * (math.inf if next(counter) == 0 else 1.0)
+
+    training = Training(
+        "fp16",
+        replace(problem, loss=loss),
+        6,
+        optimizer=lambda m: torch.optim.AdamW(m.parameters(), fused=True),
+    )
+    before = flat_weights(problem.model)
+    steps = training.steps()
+    first = next(steps)
+    assert not first.gradient.isfinite().all()
+    assert (first.outcome.skipped, first.outcome.loss_scale) == (True, 32768.0)
+    assert torch.equal(flat_weights(problem.model), before)
+    assert not next(steps).outcome.skipped
+
+
 # Counting
 
 

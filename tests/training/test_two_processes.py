@@ -122,3 +122,7 @@ def test_a_step_saved_by_two_processes_is_replayed_by_one(ranks):
 
 def test_all_processes_stop_when_the_time_limit_passes_on_one(ranks):
     assert [rank["time_limits"] for rank in ranks] == [[False, True]] * 2
+
+
+def test_a_signal_to_one_process_is_a_request_in_all(ranks):
+    assert [rank["stop_requests"] for rank in ranks] == [["none", "SIGUSR1"]] * 2

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import signal
 import sys
 import time
 import warnings
@@ -35,7 +36,7 @@ from ampft.evaluation.evaluate import evaluate
 from ampft.training.auto_micro_batch import fit_micro_batches
 from ampft.training.saved_step import StepStart, save_step
 from ampft.training.step import accumulate_gradient
-from ampft.training.stopping import TimeLimit
+from ampft.training.stopping import StopRequest, StopRequested, TimeLimit
 
 # Effective batches of 12 leave one example for the last step, so that one process has none.
 EXAMPLES, EFFECTIVE = 25, 12
@@ -171,12 +172,27 @@ def micro_batches_that_fit(rank: int) -> int:
 
 def time_limits(rank: int) -> list[bool]:
     """Poll a time limit that has passed on neither process, and then on process 1 only."""
-    accelerator, reached = Accelerator(cpu=True), []
+    stop, reached = StopRequest(Accelerator(cpu=True)), []
     for earlier in (0.0, 100.0 * rank):
         limit = TimeLimit(60.0, time.perf_counter(), earlier)
-        limit.poll(accelerator)
+        stop.poll(limit)
         reached.append(limit.is_reached)
     return reached
+
+
+def stop_requests(rank: int) -> list[str]:
+    """Poll twice; between the polls, process 1 receives a signal."""
+    stop, results = StopRequest(Accelerator(cpu=True)), []
+    with stop.listening():
+        for poll in range(2):
+            if (rank, poll) == (1, 1):
+                signal.raise_signal(signal.SIGUSR1)
+            try:
+                stop.poll()
+                results.append("none")
+            except StopRequested as request:
+                results.append(str(request))
+    return results
 
 
 def main(tiny_bert: Path, folder: Path) -> None:
@@ -199,6 +215,7 @@ def main(tiny_bert: Path, folder: Path) -> None:
     )
     results["saved_step"] = saved_step(folder / "step-1")
     results["time_limits"] = time_limits(rank)
+    results["stop_requests"] = stop_requests(rank)
     results["micro_batches"] = micro_batches_that_fit(rank)
     torch.save(results, folder / f"rank{rank}.pt")
     torch.distributed.destroy_process_group()

@@ -120,6 +120,7 @@ _EXPECTED = (
     _Condition("optimizer steps planned", lambda r: r.steps.total, causes=OF_STEPS),
     _Condition("CPU threads", lambda r: r.topology.cpu_threads),
     _Condition("processes", lambda r: r.topology.num_processes),
+    _Condition("sharding of weights", lambda r: r.topology.sharded),
     _Condition("device", lambda r: r.topology.device),
     _Condition("CPU", lambda r: r.hardware.get("cpu")),
     _Condition("GPUs", lambda r: r.hardware.get("gpus")),
@@ -256,9 +257,9 @@ def _notes_on_examples(
     others = dict.fromkeys(inert(run.arm) for run, _ in _differing(_EXAMPLE_IDS, pairs))
     if others:
         yield (
-            f"other training examples per step: {' and '.join(others)} differ from "
-            f"{inert(baseline)} with the same seed because of their settings; the test examples "
-            "are the same and are compared one by one"
+            f"other training examples per step: because of their settings, "
+            f"{' and '.join(others)} saw other examples than {inert(baseline)} with the same seed; "
+            "the test examples are the same and are compared one by one"
         )
 
 

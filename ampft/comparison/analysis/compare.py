@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from ampft.comparison.analysis.class_differences import class_differences
 from ampft.comparison.analysis.conditions import environment, setup, title
 from ampft.comparison.analysis.cost import is_emulated, memory, speed
 from ampft.comparison.analysis.curves import curve
@@ -42,6 +43,7 @@ from ampft.comparison.findings import (
     CALIBRATION_ERROR,
     PRECISION,
     ArmResult,
+    ClassDifference,
     Comparison,
     Difference,
     MetricInfo,
@@ -86,6 +88,7 @@ class _Evidence:
     differences: dict[str, Difference]
     differences_fp32: dict[str, Difference]
     metric: str
+    class_differences: Mapping[str, Sequence[ClassDifference | None]] = field(default_factory=dict)
 
     @property
     def baseline(self) -> RunGroup:
@@ -249,6 +252,12 @@ def _evidence(
         differences_fp32={
             name: without_verdict(each, alpha=alpha) for name, each in estimates_fp32.items()
         },
+        class_differences=class_differences(
+            {name: predictions[name].in_mode for name in estimates},
+            base.in_mode,
+            judged=judged,
+            alpha=alpha,
+        ),
     )
 
 
@@ -343,7 +352,10 @@ def _arm_result(group: RunGroup, evidence: _Evidence, *, are_modes: bool) -> Arm
         if predictions and base
         else None,
         classes=class_figures(
-            evidence.cases.label_names, predictions, base.in_mode if base else None
+            evidence.cases.label_names,
+            predictions,
+            base.in_mode if base else None,
+            evidence.class_differences.get(group.name, ()),
         )
         if predictions
         else (),

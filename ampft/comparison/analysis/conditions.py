@@ -69,7 +69,9 @@ def environment(record: RunRecord) -> dict[str, str]:
     topology, hardware = record.topology, record.hardware
     facts = {
         "device": f"{topology.device}, {counted(topology.num_processes, 'process')}, "
-        f"{counted(topology.cpu_threads, 'CPU thread')}" + " each" * (topology.num_processes > 1),
+        f"{counted(topology.cpu_threads, 'CPU thread')}"
+        + " each" * (topology.num_processes > 1)
+        + ", weights sharded (FSDP2)" * topology.sharded,
         **_machine(hardware),
         "Python": record.versions.get("python", "unknown"),
     }

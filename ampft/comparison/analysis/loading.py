@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ampft.comparison.arms import PLACEBO, arm_sort_key
+from ampft.arguments.compare import PLACEBO
+from ampft.comparison.arms import arm_sort_key
 from ampft.errors import InputError
 from ampft.precision.modes import BASELINE, MODES, is_fp32
 from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, check_files

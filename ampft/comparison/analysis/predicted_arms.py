@@ -53,6 +53,7 @@ class PredictedArm:
         execution: "native", "emulated" or "unknown".
         executed: What was executed, in one clause; None if it is unknown.
         inference: Cost of predicting; None if it was not measured.
+        failure: Why the arm has no predictions; None if it has.
     """
 
     name: str
@@ -63,6 +64,7 @@ class PredictedArm:
     execution: str = UNKNOWN
     executed: str | None = None
     inference: Inference | None = None
+    failure: str | None = None
 
 
 def compare_predicted_arms(
@@ -129,7 +131,7 @@ def compare_predicted_arms(
 def _differences(
     arms: Sequence[PredictedArm], metric: Metric, margin: float
 ) -> dict[str, Difference]:
-    base, *others = arms
+    base, *others = (arm for arm in arms if arm.failure is None)
     estimates = {arm.name: estimate(arm.predictions, base.predictions, metric) for arm in others}
     judged = {arm.name: estimates[arm.name] for arm in others if not arm.is_placebo}
     placebos = {arm.name: estimates[arm.name] for arm in others if arm.is_placebo}
@@ -146,6 +148,7 @@ def _result(
     texts: Texts,
     seeds: Sequence[int],
 ) -> ArmResult:
+    predictions = arm.predictions
     base = None if arm is baseline else baseline.predictions
     return ArmResult(
         name=arm.name,
@@ -153,13 +156,18 @@ def _result(
         is_placebo=arm.is_placebo,
         execution=arm.execution,
         executed=arm.executed,
-        status="complete",
-        status_words="complete",
+        status="complete" if arm.failure is None else "failed",
+        status_words="complete" if arm.failure is None else "failed",
         runs=tuple(
-            RunOutcome(seed=seed, status="finished", reason=None, folder=source)
+            RunOutcome(
+                seed=seed,
+                status="finished" if arm.failure is None else "failed",
+                reason=arm.failure,
+                folder=source,
+            )
             for seed, source in zip(seeds, arm.sources, strict=True)
         ),
-        metrics=metric_values(arm.predictions),
+        metrics=metric_values(predictions) if predictions else {},
         metrics_fp32={},
         difference=differences.get(arm.name),
         difference_fp32=None,
@@ -167,10 +175,10 @@ def _result(
         memory=None,
         skipped_steps=(),
         total_steps=(),
-        flips=None if base is None else flips(cases, arm.predictions, base, texts),
-        classes=class_figures(cases.label_names, arm.predictions, base),
-        confusion=summed_confusion(arm.predictions),
-        calibration=calibration_bins(arm.predictions),
+        flips=flips(cases, predictions, base, texts) if base and predictions else None,
+        classes=class_figures(cases.label_names, predictions, base) if predictions else (),
+        confusion=summed_confusion(predictions),
+        calibration=calibration_bins(predictions),
         curves=(),
         inference=arm.inference,
     )

@@ -11,7 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ampft.comparison.analysis.run_predictions import BINS, Cases, RunPredictions, rows_differ
-from ampft.comparison.findings import CalibrationBin, ClassFigures, FlippedExample, Flips
+from ampft.comparison.findings import (
+    CalibrationBin,
+    ClassDifference,
+    ClassFigures,
+    FlippedExample,
+    Flips,
+)
 from ampft.comparison.statistics.mcnemar import mcnemar_mid_p
 from ampft.data.groups import Groups
 from ampft.errors import InputError
@@ -167,6 +173,7 @@ def class_figures(
     label_names: Sequence[str],
     predictions: Sequence[RunPredictions],
     baseline: Sequence[RunPredictions] | None,
+    differences: Sequence[ClassDifference | None] = (),
 ) -> tuple[ClassFigures, ...]:
     """Return the figures of each class, as means over the seeds.
 
@@ -174,6 +181,7 @@ def class_figures(
         label_names: Names of the C classes.
         predictions: Predictions of the arm, by seed.
         baseline: Predictions of the baseline; None for the baseline itself.
+        differences: Differences of the classes to the baseline; empty if they are not known.
     """
     figures = []
     for index, name in enumerate(label_names):
@@ -188,6 +196,7 @@ def class_figures(
                 recall=float(np.mean([row.recall for row in rows])),
                 f1=f1,
                 f1_difference=None if base_f1 is None else f1 - float(np.mean(base_f1)),
+                difference=differences[index] if differences else None,
             )
         )
     return tuple(figures)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ampft.data.groups import Groups
 from ampft.errors import InputError, did_you_mean
 from ampft.metrics.scores import Scores
-from ampft.metrics.sums import CaseSums
+from ampft.metrics.sums import MACRO_F1, CaseSums
 from ampft.runs.predictions import read_groups, read_predictions
 from ampft.tasks import problem_types
 from ampft.tasks.outcome import FloatArray, IntArray, Outcome, Problem
@@ -68,6 +68,8 @@ class RunPredictions:
         scores: Scores per class.
         confusion: (K, K) int64, labels as rows; None if the problem has no such matrix.
         bins: (3, BINS) float64: count, sum of confidences, number correct; None likewise.
+        class_sums: Contributions of each example, or group of examples, to the counts per class;
+            None if they are unknown.
     """
 
     choices: npt.NDArray[Any]
@@ -78,6 +80,7 @@ class RunPredictions:
     scores: tuple[Scores, ...]
     confusion: IntArray | None
     bins: npt.NDArray[np.float64] | None
+    class_sums: CaseSums | None = None
 
 
 def read_run_predictions(
@@ -205,6 +208,7 @@ def reduced(outcome: Outcome, metric: str, groups: Groups | None) -> RunPredicti
         groups: Groups of examples that are not independent; None if all are.
     """
     sums = outcome.sums(metric)
+    class_sums = _class_sums(outcome, sums)
     return RunPredictions(
         choices=outcome.choices,
         correct=outcome.correct,
@@ -214,4 +218,15 @@ def reduced(outcome: Outcome, metric: str, groups: Groups | None) -> RunPredicti
         scores=outcome.scores(),
         confusion=outcome.confusion(),
         bins=outcome.calibration(BINS),
+        class_sums=class_sums
+        if class_sums is None or groups is None
+        else class_sums.grouped(groups.ids),
     )
+
+
+def _class_sums(outcome: Outcome, sums: CaseSums) -> CaseSums | None:
+    """Return the counts per class; `sums` if they are these counts."""
+    if sums.patterns.shape[1] == 3 * len(outcome.label_names) + 1:
+        return sums
+    metrics = problem_types()[outcome.kind].metrics
+    return outcome.sums(MACRO_F1.name) if MACRO_F1.name in metrics else None

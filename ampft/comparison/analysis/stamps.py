@@ -146,6 +146,8 @@ def _selection_stamps(groups: Sequence[RunGroup]) -> Iterator[str]:
 
 
 def _plan_stamps(plan: PlanFacts) -> Iterator[str]:
+    if plan.selection is not None:
+        yield f"chosen: {plan.selection}"
     yield from plan.omitted_seeds
     yield from plan.reductions
     if plan.added_after_analysis:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ampft.errors import InputError
 from ampft.precision.modes import BASELINE
@@ -52,6 +53,7 @@ class Estimate:
         classes: Number of classes.
         model_bytes: Size of a saved model in bytes.
         eval_steps: Optimizer steps between validations; None validates after each epoch.
+        evaluates_fp32: Whether runs also predict the final split in fp32.
     """
 
     startup: float
@@ -65,6 +67,7 @@ class Estimate:
     classes: int
     model_bytes: int
     eval_steps: int | None = None
+    evaluates_fp32: bool = True
 
     def steps_per_epoch(self, size: Size) -> int:
         """Return the optimizer steps per epoch, including a short last one."""
@@ -80,12 +83,10 @@ class Estimate:
         steps = self.total_steps(size)
         validations = -(-steps // (self.eval_steps or self.steps_per_epoch(size)))
         evaluated = validations * self.validation_examples + self.final_examples
-        in_fp32 = self.final_examples * self.modes[BASELINE].evaluated_example
+        in_fp32 = 0.0
+        if self.evaluates_fp32:
+            in_fp32 = self.final_examples * self.modes[BASELINE].evaluated_example
         return self.startup + steps * cost.step + evaluated * cost.evaluated_example + in_fp32
-
-    def total_seconds(self, modes: Sequence[str], size: Size) -> float:
-        """Return the total seconds of one run per entry of `modes`, which may repeat a mode."""
-        return sum(self.run_seconds(mode, size) for mode in modes)
 
     def min_examples(self) -> int:
         """Return the minimum number of training examples that a budget may leave."""
@@ -100,10 +101,27 @@ class TrialResult:
     Attributes:
         estimate: Measured costs.
         modes: Requested modes, or the available default modes.
+        splits: Fingerprints of the splits of the data, by name.
+        compared: What must be equal in all runs of a comparison, as names and values for readers:
+            the split of the final report, its contents, and the classes.
     """
 
     estimate: Estimate
     modes: tuple[str, ...]
+    splits: Mapping[str, str]
+    compared: Mapping[str, str]
+
+
+class ExpectedRun(NamedTuple):
+    """A run whose duration is to be estimated."""
+
+    estimate: Estimate
+    mode: str
+
+
+def total_seconds(runs: Iterable[ExpectedRun], size: Size | None = None) -> float:
+    """Return the total seconds of runs of this size; None stands for the size of each."""
+    return sum(run.estimate.run_seconds(run.mode, size or run.estimate.size) for run in runs)
 
 
 @dataclass(frozen=True)
@@ -121,41 +139,47 @@ class Fitted:
     reductions: tuple[str, ...]
 
 
-def fit(estimate: Estimate, modes: Sequence[str], budget: float | None) -> Fitted:
+def fit(runs: Sequence[ExpectedRun], budget: float | None) -> Fitted:
     """Reduce the epochs (or the steps, if they limit the run), then the training examples.
 
     Seeds and evaluation data are never reduced: the precision of the result depends on them.
 
     Args:
-        estimate: Measured costs.
-        modes: Mode of every run of the comparison.
+        runs: All runs of the comparison, a run of the baseline first.
         budget: Seconds for all runs; None for no limit.
 
     Raises:
-        InputError: Even the minimum size exceeds the budget.
+        InputError: Even the minimum size exceeds the budget, or the runs differ in size.
     """
-    requested = estimate.size
-    if budget is None or estimate.total_seconds(modes, requested) <= budget:
+    requested = runs[0].estimate.size
+    if budget is None or total_seconds(runs) <= budget:
         return Fitted(requested, {}, ())
+    if any(run.estimate.size != requested for run in runs):
+        raise InputError(
+            f"--budget: {approximate_duration(max(budget, 0))} are left, but the runs take about "
+            f"{approximate_duration(total_seconds(runs))}, and their arms differ in the length of "
+            "training, which a budget would have to change. Increase the budget, or shorten the "
+            "training of the arms."
+        )
 
     def within(size: Size) -> bool:
-        return estimate.total_seconds(modes, size) <= budget
+        return total_seconds(runs, size) <= budget
 
     if requested.max_steps:
         steps = _largest(1, requested.max_steps, lambda n: within(replace(requested, max_steps=n)))
         if steps is None:
-            raise _budget_error(estimate, modes, replace(requested, max_steps=1), budget)
+            raise _budget_error(runs, replace(requested, max_steps=1), budget)
         return _fitted(requested, replace(requested, max_steps=steps))
     epochs = _largest(1, requested.epochs, lambda n: within(replace(requested, epochs=n)))
     if epochs is not None:
         return _fitted(requested, replace(requested, epochs=epochs))
     one_epoch = replace(requested, epochs=1)
-    fewest = estimate.min_examples()
+    fewest = max(run.estimate.min_examples() for run in runs)
     examples = _largest(
         fewest, requested.train_examples, lambda n: within(replace(one_epoch, train_examples=n))
     )
     if examples is None:
-        raise _budget_error(estimate, modes, replace(one_epoch, train_examples=fewest), budget)
+        raise _budget_error(runs, replace(one_epoch, train_examples=fewest), budget)
     return _fitted(requested, replace(one_epoch, train_examples=examples))
 
 
@@ -183,14 +207,12 @@ def _fitted(requested: Size, size: Size) -> Fitted:
     return Fitted(size, overrides, tuple(reductions))
 
 
-def _budget_error(
-    estimate: Estimate, modes: Sequence[str], minimum: Size, budget: float
-) -> InputError:
-    needed = estimate.total_seconds(modes, minimum)
-    steps = counted(estimate.total_steps(minimum), "optimizer step")
+def _budget_error(runs: Sequence[ExpectedRun], minimum: Size, budget: float) -> InputError:
+    needed = total_seconds(runs, minimum)
+    steps = counted(runs[0].estimate.total_steps(minimum), "optimizer step")
     return InputError(
         f"--budget: {approximate_duration(max(budget, 0))} are left for "
-        f"{counted(len(modes), 'run')}, but even with {steps} each, they take about "
+        f"{counted(len(runs), 'run')}, but even with {steps} each, they take about "
         f"{approximate_duration(needed)}. Increase the budget, name fewer "
-        "--modes, or remove --budget. A budget never reduces seeds or evaluation data."
+        "arms, or remove --budget. A budget never reduces seeds or evaluation data."
     )

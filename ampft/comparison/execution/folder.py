@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.analysis.loading import RUNS_NAME
 from ampft.comparison.execution.plan import PLAN_NAME, Plan, PlannedRun
+from ampft.comparison.execution.selection import selection_text
 from ampft.comparison.findings import PlanFacts
 from ampft.errors import InputError
 from ampft.runs.record import RunRecord, read_record
@@ -97,7 +98,7 @@ def compare_planned_runs(
         plan: Plan from its plan.json.
         metric: Metric that the user requested; None if not set.
         margin: Margin that the user requested, in points; None if not set.
-        baseline: Baseline mode that the user requested; None if not set.
+        baseline: Baseline that the user requested; None if not set.
 
     Raises:
         InputError: The request differs from the plan, the comparison has not reached its first
@@ -108,7 +109,7 @@ def compare_planned_runs(
     planned = {
         "metric": plan.metric,
         "margin": f"{100 * plan.margin:g}",
-        "baseline": plan.modes[0],
+        "baseline": plan.arms[0].name,
     }
     margin_text = None if margin is None else f"{margin:g}"
     requested = {"metric": metric, "margin": margin_text, "baseline": baseline}
@@ -118,12 +119,17 @@ def compare_planned_runs(
                 f"--{name} {value}: the plan in {folder / PLAN_NAME} specifies {planned[name]}, "
                 f"and its verdicts hold only for that. Remove the flag, or {_without_plan(folder)}."
             )
+    if plan.select_seeds and plan.selected is None:
+        raise InputError(
+            f"RUN {folder}: no arm has been chosen yet. Repeat its command to continue, or "
+            f"{_without_plan(folder)}."
+        )
     seeds = _seeds_at_last_analysis(plan, folder)
     return compare_folders(
         complete_runs(plan, folder, seeds),
         metric=plan.metric,
         margin=plan.margin,
-        baseline=plan.modes[0],
+        baseline=plan.arms[0].name,
         plan=plan_facts(plan, folder, seeds),
     )
 
@@ -139,10 +145,12 @@ def log_file(folder: Path, run: PlannedRun) -> Path:
 
 
 def incomplete_runs(plan: Plan, folder: Path, seeds: int | None = None) -> tuple[PlannedRun, ...]:
-    """Return the runs of the first `seeds` seeds without a result, in execution order."""
-    return tuple(
-        run for run in plan.runs(seeds) if not run_ending(run_folder(folder, run)).is_complete
-    )
+    """Return the compared runs of the first `seeds` seeds without a result, in execution order.
+
+    None stands for all runs, including those that choose an arm.
+    """
+    runs = plan.all_runs() if seeds is None else plan.runs(seeds)
+    return tuple(run for run in runs if not run_ending(run_folder(folder, run)).is_complete)
 
 
 def complete_runs(plan: Plan, folder: Path, seeds: int) -> list[Path]:
@@ -182,6 +190,8 @@ def plan_facts(plan: Plan, folder: Path, seeds: int) -> PlanFacts:
         ),
         overhead_share=plan.overhead_share,
         yardstick=yardstick,
+        arm_names=plan.arm_names,
+        selection=selection_text(plan),
     )
 
 

@@ -73,6 +73,32 @@ def run_command(
     return code, time.perf_counter() - started
 
 
+def wait_for_runs_left(logs: Path, tell: Callable[[str], None]) -> float:
+    """Wait for a run that outlived its comparison, which was killed; return the seconds.
+
+    Its result counts, and no second run starts beside it.
+
+    Args:
+        logs: Folder of the logs of the comparison.
+        tell: Function that prints a line.
+    """
+    started = time.perf_counter()
+    for log in sorted(logs.glob("*.log")):
+        told = False
+        with log.open("ab") as file:
+            while not lock_descriptor(file.fileno(), blocking=False):
+                if not told:
+                    writers = " ".join(map(str, _writers(log)))
+                    tell(
+                        f"{log.stem}: still running, although its comparison was killed (process "
+                        f"{writers or 'on another machine'}); waiting for it"
+                    )
+                    told = True
+                time.sleep(POLL_SECONDS)
+            unlock_descriptor(file.fileno())
+    return time.perf_counter() - started
+
+
 def check_no_process_left(logs: Path) -> None:
     """Check that no process of a killed comparison is still running.
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ampft.comparison.arms import Arm, make_arms
+from ampft.arguments.compare import PLACEBO, ArmSettings
+from ampft.comparison.arms import Arm, mode_arm, settings_arm, with_placebo
 from ampft.comparison.execution.estimate import Estimate, Size
 from ampft.errors import InputError
-from ampft.precision.modes import MODE_TABLE
 from ampft.text.escaping import inert
 from ampft.text.json_io import check_schema, from_json, read_json_object
 
@@ -33,10 +33,8 @@ class PlannedRun:
     @property
     def flags(self) -> tuple[str, ...]:
         """The flags of classify.py that distinguish it from the other runs."""
-        flags = ["--mixed_precision", self.arm.mode, "--seed", str(self.seed)]
-        if not MODE_TABLE[self.arm.mode].replaces_layers:
-            flags.append("--evaluate_fp32")
-        return (*flags, *["--perturb_initial_weights"] * self.arm.is_perturbed)
+        perturbed = ["--perturb_initial_weights"] * self.arm.is_perturbed
+        return (*self.arm.flags, "--seed", str(self.seed), *perturbed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +42,7 @@ class Plan:
     """The plan of a comparison and its progress; `plan.json`.
 
     Attributes:
-        modes: Modes, the baseline first.
+        modes: Modes, the baseline first; empty if the arms have other settings.
         first_seed: Seed of the first run of each arm; the other seeds follow consecutively.
         seed_counts: Numbers of seeds at which the results are analysed, the last of which is the
             total.
@@ -65,6 +63,11 @@ class Plan:
         own_seconds: Time of the comparison itself so far, without the runs and the yardstick.
         yardstick_seconds: Time of the noise yardstick.
         written: Time at which the plan was made, ISO 8601, UTC.
+        arm_settings: Settings of the arms, the baseline first; empty if the arms are modes.
+        arm_estimates: Measurements taken for each of these arms, by name.
+        select_seeds: Number of seeds, before the others, that choose one of the arms on validation.
+        selected: Name of the arm that was chosen; None before, and if all arms are compared.
+        selection_scores: Mean validation metric of the arms that could be chosen, by name.
         schema: Version of this layout.
     """
 
@@ -88,21 +91,78 @@ class Plan:
     own_seconds: float = 0.0
     yardstick_seconds: float = 0.0
     written: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    arm_settings: tuple[ArmSettings, ...] = ()
+    arm_estimates: Mapping[str, Estimate] = field(default_factory=dict)
+    select_seeds: int = 0
+    selected: str | None = None
+    selection_scores: Mapping[str, float] = field(default_factory=dict)
     schema: int = SCHEMA
 
     @property
     def arms(self) -> tuple[Arm, ...]:
-        """The baseline, its placebo and the other modes."""
-        return make_arms(self.modes, placebo=self.placebo)
+        """The baseline, its placebo and the other arms."""
+        return planned_arms(self.modes, self.arm_settings, placebo=self.placebo)
+
+    @property
+    def compared_arms(self) -> tuple[Arm, ...]:
+        """The arms that are compared: all, or the baseline, its placebo and the chosen arm.
+
+        Before the choice, the arm that takes longest stands for the chosen one.
+        """
+        if not self.select_seeds:
+            return self.arms
+
+        def seconds(arm: Arm) -> float:
+            return self.expected_seconds(PlannedRun(arm, self.first_seed))
+
+        chosen = self.selected or max(self.arms, key=seconds).name
+        kept = {self.arms[0].name, PLACEBO, chosen}
+        return tuple(arm for arm in self.arms if arm.name in kept)
+
+    @property
+    def selection_runs(self) -> tuple[PlannedRun, ...]:
+        """The runs that choose an arm, in execution order."""
+        arms = tuple(arm for arm in self.arms if not arm.is_perturbed)
+        return interleaved(arms, range(self.first_seed, self.first_seed + self.select_seeds))
+
+    def all_runs(self) -> tuple[PlannedRun, ...]:
+        """Return the runs that choose an arm, and the runs that are compared."""
+        return (*self.selection_runs, *self.runs())
+
+    @property
+    def arm_names(self) -> dict[str, str]:
+        """Name of the arm of each run folder, a placebo under that of the baseline.
+
+        Empty if the arms are modes.
+        """
+        if not self.arm_settings:
+            return {}
+        names = {arm.name: arm.name for arm in self.arms} | {PLACEBO: self.arms[0].name}
+        runs = sorted(self.runs(), key=lambda run: self.arms.index(run.arm))
+        return {run.name: names[run.arm.name] for run in runs}
 
     def runs(self, seeds: int | None = None) -> tuple[PlannedRun, ...]:
-        """Return the runs of the first `seeds` seeds in execution order; None for all seeds."""
+        """Return the compared runs of the first `seeds` seeds in execution order.
+
+        None stands for all seeds.
+        """
         count = self.seed_counts[-1] if seeds is None else seeds
-        return interleaved(self.arms, range(self.first_seed, self.first_seed + count))
+        first = self.first_seed + self.select_seeds
+        return interleaved(self.compared_arms, range(first, first + count))
 
     def expected_seconds(self, run: PlannedRun) -> float:
         """Return the estimated seconds of a run."""
-        return self.estimate.run_seconds(run.arm.mode, self.size)
+        return self.estimate_of(run.arm).run_seconds(run.arm.mode, self.size_of(run.arm))
+
+    def estimate_of(self, arm: Arm) -> Estimate:
+        """Return the measurements taken for the runs of an arm."""
+        return self.arm_estimates.get(arm.name, self.estimate)
+
+    def size_of(self, arm: Arm) -> Size:
+        """Return the size of the runs of an arm, after reductions to fit the budget."""
+        if self.overrides or arm.name not in self.arm_estimates:
+            return self.size
+        return self.arm_estimates[arm.name].size
 
     @property
     def overhead_share(self) -> float | None:
@@ -132,11 +192,22 @@ def interleaved(arms: tuple[Arm, ...], seeds: range) -> tuple[PlannedRun, ...]:
     )
 
 
+def planned_arms(
+    modes: Sequence[str], settings: Sequence[ArmSettings], *, placebo: bool
+) -> tuple[Arm, ...]:
+    """Return the arms of modes or of settings, with the placebo after the baseline."""
+    arms = tuple(map(settings_arm, settings)) if settings else tuple(map(mode_arm, modes))
+    return with_placebo(arms) if placebo else arms
+
+
 PLAN_NAME = "plan.json"
 
 # Fields in which a command must match the plan in its folder, in addition to the classify settings.
-MATCHED_FIELDS = ("modes", "first_seed", "metric", "margin", "placebo", "config_file", "budget")
-FLAG_NAMES = {"first_seed": "seed"}
+MATCHED_FIELDS = (
+    *("modes", "arm_settings", "first_seed", "metric", "margin", "placebo", "config_file"),
+    *("budget", "select_seeds"),
+)
+FLAG_NAMES = {"first_seed": "seed", "arm_settings": "arm"}
 
 
 def read_plan(folder: Path) -> Plan | None:
@@ -192,7 +263,7 @@ def _change(name: str, planned: object, requested: object) -> str:
 
 
 def _value_text(value: object) -> str:
-    if value is None:
+    if value is None or value == ():
         return "not set"
     return inert(",".join(map(str, value)) if isinstance(value, tuple) else str(value))
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -14,20 +15,20 @@ from typing import Any
 import psutil
 
 from ampft.arguments.compare import CompareCommand
-from ampft.comparison.arms import make_arms
-from ampft.comparison.execution.estimate import TrialResult, fit
+from ampft.comparison.arms import Arm
+from ampft.comparison.execution.estimate import ExpectedRun, TrialResult, fit
 from ampft.comparison.execution.launch import interruptible, launch_command, run_command
 from ampft.comparison.execution.plan import (
     PLAN_NAME,
     Plan,
     PlannedRun,
-    interleaved,
     plan_difference,
     read_plan,
     with_more_seeds,
 )
 from ampft.errors import InputError
 from ampft.files import nearest_existing, temporary_folder
+from ampft.precision.modes import BASELINE
 from ampft.runs.folder import LOCK_NAME, check_creatable
 from ampft.runs.redaction import redact_secrets
 from ampft.text.escaping import inert
@@ -52,27 +53,86 @@ def plan_comparison(command: CompareCommand) -> tuple[Path, Plan]:
     if existing is not None:
         return folder, _continued_plan(existing, requested, folder)
     _check_new_folder(folder)
-    print_line("trial      timing a few steps of each mode to plan the comparison")
+    noun = "arm" if command.arms else "mode"
+    print_line(f"trial      timing a few steps of each {noun} to plan the comparison")
     with interruptible(lambda: "nothing has been written yet."):
-        trial = run_trial(command.classify_argv, command.modes, command.config_file)
-    planned_arms = make_arms(trial.modes, placebo=command.placebo)
-    runs = interleaved(planned_arms, range(command.seed_counts[-1]))
-    budget = None if command.budget is None else command.budget - command_seconds(command)
-    fitted = fit(trial.estimate, [run.arm.mode for run in runs], budget)
-    return folder, Plan(
-        **{**requested, "modes": trial.modes},
+        trials = arm_trials(command)
+    trial = next(iter(trials.values()))
+    estimates = {name: each.estimate for name, each in trials.items()} if command.arms else {}
+    plan = Plan(
+        **{**requested, "modes": () if command.arms else trial.modes},
+        arm_estimates=estimates,
         estimate=trial.estimate,
-        size=fitted.size,
-        overrides=fitted.overrides,
-        reductions=fitted.reductions,
+        size=trial.estimate.size,
         notes=command.notes,
     )
+    budget = None if command.budget is None else command.budget - command_seconds(command)
+    expected = [ExpectedRun(plan.estimate_of(r.arm), r.arm.mode) for r in plan.all_runs()]
+    fitted = fit(expected, budget)
+    return folder, replace(
+        plan, size=fitted.size, overrides=fitted.overrides, reductions=fitted.reductions
+    )
+
+
+def arm_trials(command: CompareCommand) -> dict[str, TrialResult]:
+    """Return the trial of each arm by name, the baseline first; modes share a single trial.
+
+    Raises:
+        InputError: A trial failed, or an arm reports on other examples or classes than the
+            baseline.
+    """
+    if not command.arms:
+        return {"": run_trial(command.classify_argv, command.modes, command.config_file)}
+    trials: dict[str, TrialResult] = {}
+    for arm in command.arms:
+        try:
+            argv = (*command.classify_argv, *arm.flags)
+            trial = run_trial(argv, (arm.mode,), command.config_file)
+        except InputError as error:
+            raise InputError(f"--arm {arm.name}: {error}") from error
+        evaluates = "--evaluate_fp32" in argv
+        estimate = replace(trial.estimate, evaluates_fp32=evaluates and arm.mode == BASELINE)
+        trials[arm.name] = replace(trial, estimate=estimate)
+        _check_compared(command.arms[0].name, arm.name, trials)
+        if command.select_seeds:
+            _check_selection(command.arms[0].name, arm.name, trials)
+    return trials
+
+
+def _check_selection(baseline: str, name: str, trials: Mapping[str, TrialResult]) -> None:
+    """Reject a selection without separate examples for the choice and for the result."""
+    trial = trials[name]
+    if "validation" not in trial.splits or trial.compared["reported split"] == "validation":
+        raise InputError(
+            "--select validation: the data need a validation and a test split, so that the "
+            "examples that choose an arm are not those that estimate its gain. Add "
+            "--validation_file and --test_file, or --test_fraction."
+        )
+    if trial.splits["validation"] != trials[baseline].splits["validation"]:
+        raise InputError(
+            f"--select validation: {name} and {baseline} have different validation examples. "
+            "Choose between arms with the same ones."
+        )
+
+
+def _check_compared(baseline: str, name: str, trials: Mapping[str, TrialResult]) -> None:
+    """Reject an arm that would report on other examples or classes than the baseline."""
+    expected, received = trials[baseline].compared, trials[name].compared
+    for what, value in expected.items():
+        if received.get(what) != value:
+            left, right = (inert(str(side))[:60] for side in (value, received.get(what)))
+            raise InputError(
+                f"--arm {name}: it differs from {baseline} in {what}: {left} and {right}. Compare "
+                "arms that report on the same examples with the same classes."
+            )
 
 
 def requested_fields(command: CompareCommand) -> dict[str, Any]:
     """Return the fields of a plan that a command determines."""
     return {
         "modes": command.modes,
+        "arm_settings": command.arms,
+        "select_seeds": command.select_seeds,
         "first_seed": command.classify.seed,
         "seed_counts": command.seed_counts,
         "metric": command.metric,
@@ -92,36 +152,45 @@ def command_seconds(command: CompareCommand) -> float:
 
 def plan_lines(folder: Path, plan: Plan, todo: tuple[PlannedRun, ...]) -> str:
     """Return a description of the plan, with the time and the disk space that `todo` needs."""
-    estimate, runs = plan.estimate, plan.runs()
-    size, seeds = plan.size, plan.seed_counts[-1]
+    runs, seeds = plan.all_runs(), plan.seed_counts[-1]
+    first = plan.first_seed + plan.select_seeds
+    choosing = ""
+    if plan.select_seeds:
+        choosing = f"{plan.first_seed} to {first - 1} choose an arm on validation; "
     arms = [
-        f"{arm.name} ({arm.mode} with initial weights changed by one unit in the last place)"
+        f"{arm.name} ({plan.arms[0].name} with initial weights changed by one unit in the last "
+        "place)"
         if arm.is_perturbed
-        else f"{arm.mode} ({estimate.executions[arm.mode]})"
+        else _arm_text(plan, arm)
         for arm in plan.arms
     ]
+    plain = [arm for arm in plan.arms if not arm.is_perturbed]
     analyses = ""
     if len(plan.seed_counts) > 1:
         analyses = f", analysed after {' and '.join(map(str, plan.seed_counts))} seeds"
-    steps, per_epoch = estimate.total_steps(size), estimate.steps_per_epoch(size)
     per_run = ", ".join(
-        f"{m} {approximate_duration(estimate.run_seconds(m, size))}" for m in plan.modes
+        f"{arm.name} {approximate_duration(plan.expected_seconds(PlannedRun(arm, 0)))}"
+        for arm in plain
     )
+    sizes: dict[str, list[str]] = {}
+    for arm in plain:
+        sizes.setdefault(_size_text(plan, arm), []).append(arm.name)
     total = sum(map(plan.expected_seconds, todo))
-    disk_gib = len(todo) * estimate.model_bytes / 2**30
+    disk_gib = sum(plan.estimate_of(run.arm).model_bytes for run in todo) / 2**30
     done = f"; {len(runs) - len(todo)} already done" if len(todo) < len(runs) else ""
     lines = [
-        labelled("comparing", f"{', '.join(arms)}; on {estimate.device}"),
+        labelled("comparing", f"{', '.join(arms)}; on {plan.estimate.device}"),
         labelled(
             "seeds",
-            f"{plan.first_seed} to {plan.first_seed + seeds - 1}{analyses}; "
+            f"{choosing}{first} to {first + seeds - 1}{analyses}; "
             f"{counted(len(runs), 'run')}, one at a time, arms interleaved{done}",
         ),
         labelled(
             "each run",
-            f"{counted(steps, 'step')} {in_epochs(steps, per_epoch)}; "
-            f"{counted(size.train_examples, 'training example')}; effective batch "
-            f"{estimate.effective_batch_size}",
+            *(
+                text if len(sizes) == 1 else f"{', '.join(names)}: {text}"
+                for text, names in sizes.items()
+            ),
         ),
     ]
     if todo:
@@ -140,6 +209,27 @@ def plan_lines(folder: Path, plan: Plan, todo: tuple[PlannedRun, ...]) -> str:
         )
     lines += [labelled("note", note) for note in plan.notes]
     return "\n".join([*lines, labelled("folder", str(folder))])
+
+
+def _arm_text(plan: Plan, arm: Arm) -> str:
+    """Return an arm with its settings, and whether it is native or emulated."""
+    execution = plan.estimate_of(arm).executions[arm.mode]
+    if not plan.arm_settings:
+        return f"{arm.name} ({execution})"
+    (settings,) = [each for each in plan.arm_settings if each.name == arm.name]
+    flags = shlex.join(settings.flags) or "shared settings"
+    return f"{arm.name} ({flags}; {arm.mode}, {execution})"
+
+
+def _size_text(plan: Plan, arm: Arm) -> str:
+    """Return the length of a run of an arm."""
+    estimate, size = plan.estimate_of(arm), plan.size_of(arm)
+    steps, per_epoch = estimate.total_steps(size), estimate.steps_per_epoch(size)
+    return (
+        f"{counted(steps, 'step')} {in_epochs(steps, per_epoch)}; "
+        f"{counted(size.train_examples, 'training example')}; effective batch "
+        f"{estimate.effective_batch_size}"
+    )
 
 
 def _free_space_note(folder: Path, needed: float) -> str:

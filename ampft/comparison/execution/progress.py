@@ -20,30 +20,28 @@ class Pace:
 
     Attributes:
         plan: Plan with the estimate.
-        durations: Seconds of the runs that have ended, by mode.
+        durations: Runs that have ended with their seconds, by the flags of their arm.
     """
 
     plan: Plan
-    durations: dict[str, list[float]] = field(default_factory=dict)
+    durations: dict[tuple[str, ...], list[tuple[PlannedRun, float]]] = field(default_factory=dict)
 
     def add(self, run: PlannedRun, seconds: float) -> None:
         """Add the duration of a run that finished."""
-        self.durations.setdefault(run.arm.mode, []).append(seconds)
+        self.durations.setdefault(run.arm.flags, []).append((run, seconds))
 
     def seconds(self, run: PlannedRun) -> float:
         """Return the expected seconds of a run.
 
-        This is the mean of its mode. Before any run of its mode has ended, it is the estimate times
-        the ratio of actual to estimated seconds of the runs that have ended.
+        This is the mean of the runs with the same settings. Before any of them has ended, it is the
+        estimate times the ratio of actual to estimated seconds of the runs that have ended.
         """
-        durations = self.durations.get(run.arm.mode)
+        durations = self.durations.get(run.arm.flags)
         if durations:
-            return sum(durations) / len(durations)
-        actual = sum(sum(seconds) for seconds in self.durations.values())
-        expected = sum(
-            len(seconds) * self.plan.estimate.run_seconds(mode, self.plan.size)
-            for mode, seconds in self.durations.items()
-        )
+            return sum(seconds for _, seconds in durations) / len(durations)
+        ended = [each for runs in self.durations.values() for each in runs]
+        actual = sum(seconds for _, seconds in ended)
+        expected = sum(self.plan.expected_seconds(other) for other, _ in ended)
         return self.plan.expected_seconds(run) * (actual / expected if expected else 1.0)
 
 
@@ -91,7 +89,7 @@ class Progress:
         self._plan = plan
         self._pace = Pace(plan)
         self._todo = list(todo)
-        self._total = len(plan.runs())
+        self._total = len(plan.all_runs())
         self._bar = progress_bar(total=1, bar_format="{desc}", leave=False)
         self._started = time.perf_counter()
         self._refreshed = 0.0
@@ -106,6 +104,11 @@ class Progress:
         traceback: TracebackType | None,
     ) -> None:
         self._bar.close()
+
+    def follow(self, plan: Plan, todo: tuple[PlannedRun, ...]) -> None:
+        """Show the runs of a plan in which an arm was chosen."""
+        self._plan = self._pace.plan = plan
+        self._todo, self._total = list(todo), len(plan.all_runs())
 
     def start(self, run: PlannedRun, folder: Path) -> None:
         """Start showing a run whose folder is `folder`."""
@@ -123,7 +126,8 @@ class Progress:
 
     def line(self, steps: int, seconds: float) -> str:
         """Return the line for a run after `steps` steps and `seconds` seconds."""
-        size, estimate = self._plan.size, self._plan.estimate
+        arm = self._run.arm
+        size, estimate = self._plan.size_of(arm), self._plan.estimate_of(arm)
         total, per_epoch = estimate.total_steps(size), estimate.steps_per_epoch(size)
         epoch, epochs = min(steps, total - 1) // per_epoch + 1, -(-total // per_epoch)
         expected = self._pace.seconds(self._run)
@@ -143,7 +147,7 @@ class Progress:
         return f"{heading}: {summary}, {seconds:.0f} s{left}"
 
     def _heading(self) -> str:
-        number = self._plan.runs().index(self._run) + 1
+        number = self._plan.all_runs().index(self._run) + 1
         return f"run {number}/{self._total} {self._run.arm.name} seed {self._run.seed}"
 
     def _later(self) -> float:

@@ -28,21 +28,27 @@ from ampft.comparison.execution.launch import (
     interruptible,
     launch_command,
     run_command,
+    wait_for_runs_left,
 )
 from ampft.comparison.execution.plan import PLAN_NAME, Plan, PlannedRun
 from ampft.comparison.execution.planning import command_seconds, plan_lines
 from ampft.comparison.execution.progress import Progress
+from ampft.comparison.execution.selection import selection_text, with_selection
 from ampft.errors import InputError
 from ampft.files import is_disk_error
 from ampft.precision.modes import MODE_TABLE
 from ampft.runs.folder import RunFolder, check_output_folder
 from ampft.text.numbers import counted
 from ampft.text.terminal import labelled, print_line
+from ampft.training.checkpoints.store import CheckpointStore
 
 if TYPE_CHECKING:
     from ampft.comparison.findings import Comparison, PlanFacts
 
 UNDECIDED = "undecided"
+# So rare that the cost does not show, and none in runs of less than ten minutes. The clock of the
+# steps stops while a checkpoint is written.
+CHECKPOINTING = ("--checkpointing_steps", "10min", "--checkpoint_total_limit", "1")
 TRAIN_COMMAND = ("-m", "ampft", "train")
 
 
@@ -76,6 +82,29 @@ class ComparisonSession:
         """Return the runs of the first `seeds` seeds without a result, in execution order."""
         return incomplete_runs(self.plan, self.folder.path, seeds)
 
+    def missing_for_selection(self) -> tuple[PlannedRun, ...]:
+        """Return the runs without a result that choose an arm; none if it has been chosen."""
+        if self.plan.selected is not None:
+            return ()
+        chosen_by = set(self.plan.selection_runs)
+        return tuple(run for run in self.missing() if run in chosen_by)
+
+    def select_arm(self) -> None:
+        """Choose the arm to compare by validation, if the plan says so, and print it.
+
+        Raises:
+            InputError: No arm finished with every seed.
+            SystemExit: The baseline was chosen, and nothing else is compared.
+        """
+        if not self.plan.select_seeds or self.plan.selected is not None:
+            return
+        self.plan = with_selection(self.plan, self.folder.path)
+        self.write_plan()
+        self.progress.follow(self.plan, self.missing())
+        print_line(labelled("selected", str(selection_text(self.plan))))
+        if len(self.plan.compared_arms) == 1:
+            raise SystemExit(0)
+
     def launch(self, run: PlannedRun) -> None:
         """Run one training in a separate process, and print how it ended.
 
@@ -85,7 +114,7 @@ class ComparisonSession:
         """
         output, log = run_folder(self.folder.path, run), log_file(self.folder.path, run)
         check_no_process_left(log.parent)
-        for other in self.plan.runs():
+        for other in self.plan.all_runs():
             check_output_folder(run_folder(self.folder.path, other), overwrite=True)
         self.progress.start(run, output)
         command = launch_command(self.plan.config_file, *self.argv(run))
@@ -93,9 +122,10 @@ class ComparisonSession:
         try:
             _, duration = run_command(command, log, self.progress.watch)
         finally:
-            seconds = self.plan.runs_seconds + time.perf_counter() - started
-            self.plan = replace(self.plan, runs_seconds=seconds)
+            self.count_as_run(time.perf_counter() - started)
         ending = run_ending(output, log)
+        if ending.is_complete:
+            CheckpointStore(output).remove_all()
         summary = ending.summary(self.plan.metric)
         print_line(self.progress.finish(duration, summary, finished=ending.status == "finished"))
         self.write_plan()
@@ -106,9 +136,20 @@ class ComparisonSession:
         """Return the recipe, or `-m ampft train`, and all its arguments for a run."""
         overrides = [a for name, v in self.plan.overrides.items() for a in (f"--{name}", str(v))]
         output = str(run_folder(self.folder.path, run))
-        flags = [*overrides, *run.flags, "--output_dir", output, "--overwrite_output_dir"]
+        flags = [*overrides, *run.flags, "--output_dir", output, *self._continuation(run)]
         program = TRAIN_COMMAND if self.recipe is None else (str(self.recipe),)
         return [*program, *self.command.classify_argv, *flags]
+
+    def _continuation(self, run: PlannedRun) -> tuple[str, ...]:
+        """Return flags with which a run that was killed continues, and any other one begins."""
+        if MODE_TABLE[run.arm.mode].replaces_layers:  # there are no checkpoints of such models
+            return ("--overwrite_output_dir",)
+        chosen = self.command.classify.checkpointing_steps is not None
+        return (*(() if chosen else CHECKPOINTING), "--resume_from_checkpoint", "latest")
+
+    def count_as_run(self, seconds: float) -> None:
+        """Add the duration of a run to the plan."""
+        self.plan = replace(self.plan, runs_seconds=self.plan.runs_seconds + seconds)
 
     def measure_yardstick(self) -> None:
         """Measure the noise yardstick in a separate process, unless the folder already has it."""
@@ -180,12 +221,12 @@ class ComparisonSession:
     def how_to_continue(self) -> str:
         """Return how many runs are complete, and how to continue."""
         todo = len(self.missing())
-        done = len(self.plan.runs()) - todo
+        done = len(self.plan.all_runs()) - todo
         with contextlib.suppress(OSError):
             self.write_plan()
         return (
-            f"{done} of {counted(len(self.plan.runs()), 'run')} are complete. Repeat the command "
-            f"with --output_dir {self.folder.path} to continue."
+            f"{done} of {counted(len(self.plan.all_runs()), 'run')} are complete. Repeat the "
+            f"command with --output_dir {self.folder.path} to continue."
         )
 
     def _failed_text(self, seeds: int) -> str:
@@ -195,7 +236,7 @@ class ComparisonSession:
 
     def _has_complete_run(self, arm: Arm) -> bool:
         missing = self.missing()
-        return any(run.arm == arm and run not in missing for run in self.plan.runs())
+        return any(run.arm == arm and run not in missing for run in self.plan.all_runs())
 
     def _update_own_seconds(self) -> None:
         """Set the time of the comparison itself: that of this process minus its waiting time."""
@@ -211,6 +252,8 @@ def open_comparison(
 ) -> Iterator[ComparisonSession]:
     """Lock the folder, print and write the plan, and leave no process running at the end.
 
+    A run that outlived an earlier, killed process of this comparison is waited for.
+
     Args:
         command: Command of the user.
         folder: Folder of the comparison.
@@ -220,9 +263,11 @@ def open_comparison(
     with RunFolder(folder, keep_files=True) as locked:
         for name in (LOGS_NAME, RUNS_NAME):
             (folder / name).mkdir(exist_ok=True)
+        seconds = wait_for_runs_left(folder / LOGS_NAME, lambda t: print_line(labelled("left", t)))
         todo = incomplete_runs(plan, folder)
         with Progress(plan, todo) as progress:
             session = ComparisonSession(command, locked, plan, progress, recipe)
+            session.count_as_run(seconds)
             session.write_plan()
             print_line(plan_lines(folder, plan, todo))
             with interruptible(session.how_to_continue):

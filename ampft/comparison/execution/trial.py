@@ -59,7 +59,6 @@ def main(request_path: str, result_path: str) -> None:
 
 def run_trial(request: dict[str, Any]) -> TrialResult:
     """Load data and model as classify.py does, and time a few steps of each mode."""
-    _refuse_sharding()
     process_start = start_clock()
     args = parse_classify_arguments(request["classify_argv"])
     device = training_device(cpu=args.use_cpu)
@@ -81,7 +80,23 @@ def run_trial(request: dict[str, Any]) -> TrialResult:
             costs[precision.mode] = _mode_cost(prepared)
     device_name = f"CPU, {counted(threads, 'thread')}" if device.type == "cpu" else device.type
     estimate = _estimate(prepared, costs, precisions, startup=startup, device=device_name)
-    return TrialResult(estimate, tuple(precision.mode for precision in precisions))
+    return TrialResult(
+        estimate,
+        tuple(precision.mode for precision in precisions),
+        splits=dict(task.data.fingerprints),
+        compared=_compared(prepared),
+    )
+
+
+def _compared(prepared: Prepared) -> dict[str, str]:
+    """Return what must be equal in all runs of a comparison."""
+    split, task = prepared.final_split, prepared.task
+    return {
+        "reported split": split,
+        f"examples of the split {split}": task.data.fingerprints[split],
+        "classes": ", ".join(task.label_names),
+        "kind of labels": task.problem.name,
+    }
 
 
 def _modes(requested: Sequence[str] | None, device: torch.device) -> list[str]:
@@ -89,19 +104,6 @@ def _modes(requested: Sequence[str] | None, device: torch.device) -> list[str]:
         return list(requested)
     available = {entry.mode for entry in survey_modes(device) if entry.status != UNAVAILABLE}
     return [mode for mode in DEFAULT_MODES if mode in available]
-
-
-def _refuse_sharding() -> None:
-    """Reject FSDP before anything is loaded, based on the launcher's environment.
-
-    Every run is also evaluated in fp32, and the placebo perturbs the weights. Neither is possible
-    with weights that are cast and sharded.
-    """
-    if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true":
-        raise InputError(
-            "--config_file: the Accelerate configuration uses FSDP, which comparisons do not "
-            "support. Use one without FSDP, such as accelerate_configs/multi_gpu.yaml."
-        )
 
 
 def _mode_cost(prepared: Prepared) -> ModeCost:

@@ -31,12 +31,10 @@ class Inference:
 
     Attributes:
         timings: Times by ascending batch size; empty for emulated modes.
-        rounds: Rounds in which every arm was timed once.
-        size: Size in bytes of the weights on disk; None if it was not measured.
+        size: Size in bytes of the weights on disk.
         size_ratio: Size relative to the baseline; None for the baseline.
     """
 
     timings: tuple[BatchTiming, ...]
-    rounds: int
-    size: int | None
+    size: int
     size_ratio: float | None

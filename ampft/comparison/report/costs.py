@@ -14,7 +14,7 @@ from ampft.comparison.findings import (
     Comparison,
 )
 from ampft.comparison.inference.cost import BatchTiming
-from ampft.text.numbers import NOT_MEASURED, count_range, milliseconds, or_dash
+from ampft.text.numbers import NOT_MEASURED, count_range, counted, milliseconds, or_dash
 
 MIB = 2**20
 
@@ -79,7 +79,7 @@ def _inference_columns(comparison: Comparison) -> tuple[CostColumn, ...]:
             for size in sizes
         ),
         *(
-            CostColumn(f"latency of a batch of {size}, ms", ("ms for", f"{size} texts"),
+            CostColumn(f"latency, {counted(size, 'text')}, ms", ("ms for", counted(size, "text")),
                        partial(latency, size))
             for size in sizes
         ),

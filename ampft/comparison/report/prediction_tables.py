@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ampft.comparison.findings import CALIBRATION_ERROR, Comparison, MetricInfo, MetricValues
+from ampft.comparison.findings import (
+    CALIBRATION_ERROR,
+    ClassDifference,
+    Comparison,
+    MetricInfo,
+    MetricValues,
+)
 from ampft.comparison.report.tables import by_seed, seed_names
 from ampft.text.numbers import (
     NOT_MEASURED,
     PLUS_MINUS,
+    level,
     mean_count,
     number,
     or_dash,
@@ -115,6 +122,51 @@ def classes(comparison: Comparison, *, limit: int | None = None) -> Table | None
         note="Classes with few examples vary more by chance."
         + (f" {omitted:,} classes with smaller differences are omitted." if omitted else ""),
     )
+
+
+def class_intervals(comparison: Comparison, *, limit: int | None = None) -> Table | None:
+    """Return the difference in F1 of each class with its interval; None if not computed.
+
+    Args:
+        comparison: Comparison.
+        limit: Number of rows, those with the smallest p-values; None for all.
+    """
+    rows = [
+        (arm, each, each.difference)
+        for arm in comparison.arms
+        for each in arm.classes
+        if each.difference is not None
+    ]
+    if not rows:
+        return None
+    rest = ""
+    if limit is not None and len(rows) > limit:
+        rest = f" {len(rows) - limit:,} rows with larger p-values are omitted."
+        rows = sorted(rows, key=lambda row: _p(row[2]))[:limit]
+    return Table(
+        title=f"Difference in F1 to {comparison.baseline.name} in points, with intervals",
+        header=(
+            *(comparison.noun, "class", "examples", "difference"),
+            *(f"{level(rows[0][2].level)} CI", "p (difference)", "after Holm"),
+        ),
+        rows=[
+            (
+                *(Name(arm.name), Name(figures.name), f"{figures.support:,}"),
+                points(each.estimate),
+                f"{points(each.interval[0])} to {points(each.interval[1])}",
+                p_value(each.p_difference),
+                p_value(each.p_difference_holm),
+            )
+            for arm, figures, each in rows
+        ],
+        note="Holm's correction covers all classes and everything that is compared except the "
+        f"placebo; the intervals are not corrected.{rest}",
+        left=2,
+    )
+
+
+def _p(difference: ClassDifference) -> float:
+    return 1.0 if difference.p_difference is None else difference.p_difference
 
 
 def confusions(comparison: Comparison) -> Table | None:

@@ -75,6 +75,7 @@ def _sections(comparison: Comparison, max_classes: int | None) -> Iterator[Secti
         is_exploratory=True,
         tables=_present(
             prediction_tables.classes(comparison, limit=max_classes),
+            prediction_tables.class_intervals(comparison, limit=max_classes),
             prediction_tables.confusions(comparison),
         ),
     )

@@ -19,13 +19,12 @@ from ampft.data.columns import (
     expected_names,
     label_columns,
     renaming_notes,
-    require,
     text_columns,
 )
 from ampft.data.groups import GROUP_COLUMN
 from ampft.data.label_parser import LabelParser
 from ampft.data.request import DataRequest
-from ampft.data.row_collector import LabelledRows, RowCollector, location
+from ampft.data.row_collector import LabelledRows, RowCollector
 from ampft.data.sources.delimited import read_csv, read_tsv
 from ampft.data.sources.json_rows import read_json
 from ampft.data.sources.parquet import read_parquet
@@ -184,55 +183,6 @@ def read_rows(table: Table, columns: DataColumns, request: DataRequest) -> Label
 
     written = write_arrow(usable(), (*columns.inputs, *([GROUP_COLUMN] if group else [])))
     return collector.finish(written, declared=columns.labels.classes)
-
-
-def load_texts(
-    path: Path,
-    *,
-    text_column_names: tuple[str, ...],
-    encoding: str = "utf-8",
-) -> Dataset:
-    """Read the texts of every row, without labels, for prediction.
-
-    Args:
-        path: A file in one of the formats of `READERS`.
-        text_column_names: One text column, or two for pairs.
-        encoding: Character encoding of CSV, TSV and JSON files.
-
-    Returns:
-        The named columns, as strings, in the order of the file.
-
-    Raises:
-        InputError: A column or a text is missing; the message names the rows.
-    """
-    table = rename_columns(open_table(path, flag="FILE", encoding=encoding), text_column_names)
-    require(
-        text_column_names,
-        table.columns,
-        "--text_column_names",
-        origin=table.origin,
-        describe=lambda: described_columns(table),
-    )
-    missing: list[int] = []
-
-    def rows() -> Iterator[Sequence[str | None]]:
-        for number, values in table.read(text_column_names):
-            row = f"{path}, {table.unit} {number}"
-            texts = [
-                as_text(value, row, name)
-                for name, value in zip(text_column_names, values, strict=True)
-            ]
-            if None in texts:
-                missing.append(number)
-            yield texts
-
-    texts = write_arrow(rows(), text_column_names)
-    if missing:
-        raise InputError(
-            f"{location(table.origin, table.unit, missing)}: nothing in column"
-            f" {', '.join(map(repr, text_column_names))}. Fill the cells or remove the rows."
-        )
-    return texts
 
 
 def write_arrow(rows: Iterator[Sequence[str | None]], names: tuple[str, ...]) -> Dataset:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from accelerate import PartialState
+from accelerate.utils import parse_flag_from_env
 
 from ampft.arguments import ClassifyArguments, parse_classify_arguments
 from ampft.data.load import IN_MEMORY
@@ -170,6 +171,7 @@ def _differences(
     pairs: dict[str, tuple[object, object]] = {
         "device": (kind, record.topology.device),
         "processes": (world_size, record.topology.num_processes),
+        "sharding": (bool(parse_flag_from_env("ACCELERATE_USE_FSDP")), record.topology.sharded),
         "execution": (precision.execution, record.precision.resolved.get("execution")),
         **{name: (installed.get(name), record.versions.get(name)) for name in COMPARED_VERSIONS},
     }
@@ -183,9 +185,13 @@ def _differences(
     return (*resumed, *_unequal(pairs))
 
 
+def _shown(value: object) -> str:
+    return "none" if value in (None, "") else str(value)
+
+
 def _unequal(pairs: Mapping[str, tuple[object, object]]) -> tuple[str, ...]:
     return tuple(
-        f"{name} {inert(str(actual or 'none'))} instead of {inert(str(recorded or 'none'))}"
+        f"{name} {inert(_shown(actual))} instead of {inert(_shown(recorded))}"
         for name, (actual, recorded) in pairs.items()
         if actual != recorded
     )

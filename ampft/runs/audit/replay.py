@@ -109,6 +109,7 @@ def _train_step(prepared: Prepared, step_batch: StepBatch, first_step: FirstStep
             prepared.schedule,
             losses=losses,
             max_grad_norm=prepared.args.max_grad_norm or None,
+            skip_nonfinite=prepared.args.on_nonfinite == "skip",
         )
     optimizer.zero_grad()
     return outcome

@@ -34,9 +34,9 @@ def parse_interval(text: str | None) -> Interval:
     word = text.strip().lower()
     if word == "epoch":
         return Interval(every_epoch=True)
-    if re.fullmatch(r"\d{1,9}", word) and int(word) > 0:
+    if re.fullmatch(r"[0-9]{1,9}", word) and int(word) > 0:
         return Interval(steps=int(word))
-    minutes = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?) ?min", word)
+    minutes = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,6})?) ?min", word)
     if minutes and float(minutes[1]) > 0:
         return Interval(seconds=60 * float(minutes[1]))
     raise InputError(

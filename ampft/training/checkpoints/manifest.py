@@ -92,9 +92,9 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         _check_is_plain(path)
         values = read_json_object(path)
-        stored = values.pop("sha256", None)
-        if stored != _values_hash(values):
-            raise ValueError("its values do not have the hash that it states")
+        is_as_written = path.read_bytes() == json_text(values).encode()
+        if values.pop("sha256", None) != _values_hash(values) or not is_as_written:
+            raise ValueError("it does not have the hash that it states")
         if values.get("schema") != SCHEMA:
             raise ValueError(f"its schema is {values.get('schema')!r}, not {SCHEMA}")
         return from_json(Manifest, values, MANIFEST_NAME)

@@ -8,10 +8,19 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ampft.models.sharded import sharded_like, whole_on_main
+
 
 def optimizer_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
-    """Return the tensors of the state as "parameter/key", such as "encoder.weight/exp_avg"."""
-    return {name: value for name, value in _entries(model, optimizer) if isinstance(value, Tensor)}
+    """Return the tensors of the state as "parameter/key", such as "encoder.weight/exp_avg".
+
+    Sharded ones are gathered on the main process; all processes must call it.
+    """
+    return {
+        name: whole_on_main(value)
+        for name, value in _entries(model, optimizer)
+        if isinstance(value, Tensor)
+    }
 
 
 def optimizer_values(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
@@ -50,11 +59,15 @@ def load_optimizer(
     if current != [group["params"] for group in saved_groups]:
         raise ValueError("the optimizer trains other parameters than the saved one")
     indices = {name: index for index, name in enumerate(name for g in current for name in g)}
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state: dict[int, dict[str, Any]] = {}
     for entry, value in {**values["state"], **tensors}.items():
         name, _, key = entry.rpartition("/")
         # A copy, because tensors from a file may be read from it late.
         copied = value.clone() if isinstance(value, Tensor) else value
+        parameter = parameters[indices[name]]
+        if isinstance(value, Tensor) and value.shape == parameter.shape:  # not a step counter
+            copied = sharded_like(copied, parameter)
         state.setdefault(indices[name], {})[key] = copied
     groups = [
         {

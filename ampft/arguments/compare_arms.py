@@ -1,0 +1,205 @@
+"""The settings of a comparison of arms that a user names, and after `--` those of all its runs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+
+from ampft.arguments.classify import ClassifyArguments
+from ampft.arguments.compare import (
+    COMPARISON,
+    PLACEBO,
+    SET_BY_COMPARISON,
+    ArmSettings,
+    CompareCommand,
+    ComparisonFlags,
+    comparison_command,
+    refuse_misplaced,
+    refuse_set_by_comparison,
+    split_at_dashes,
+)
+from ampft.arguments.flags import flag, parse_flags
+from ampft.arguments.parsing import parse_classify_arguments
+from ampft.errors import InputError
+from ampft.precision.modes import BASELINE, MODES
+from ampft.tasks import TASKS
+
+PROGRAM = "compare.py"
+EXAMPLE = '--arm base --arm "low: --learning_rate 1e-5"'
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,39}")
+
+# Settings that an arm may not have, in addition to those that the comparison sets.
+SHARED = {
+    "seed": "all arms train with the same seeds; write the first one after ` -- `",
+    "config": "write the settings of an arm as flags, because a file would be overridden by the "
+    "shared flags",
+}
+RESERVED = (PLACEBO,)
+
+
+@dataclass(frozen=True)
+class ArmFlags:
+    """The arms of a comparison."""
+
+    arm: tuple[str, ...] = flag(
+        (),
+        'name of an arm and the settings in which it differs, such as "low: --learning_rate '
+        '1e-5"; repeat the flag for each arm, the baseline first',
+        group=COMPARISON,
+    )
+    select: str | None = flag(
+        None,
+        "validation: choose the arm with the best mean validation metric, with separate seeds, and "
+        "compare only that one with the baseline, on the test data",
+        group=COMPARISON,
+    )
+    select_seeds: int = flag(
+        2,
+        "number of seeds that choose the arm, before those of --seeds",
+        group=COMPARISON,
+        at_least=1,
+    )
+
+
+@dataclass(frozen=True)
+class CompareArmsArguments(ComparisonFlags, ArmFlags):
+    """The settings of a comparison of arms."""
+
+
+def parse_compare_arms_arguments(
+    argv: Sequence[str] | None = None, *, program: str = PROGRAM, trainer: str = "classify.py"
+) -> CompareCommand:
+    """Parse the command line of `recipes/compare.py` or of `ampft compare --arm`.
+
+    Args:
+        argv: Command line arguments; `sys.argv[1:]` if None.
+        program: Name of the program in messages.
+        trainer: Name of the program that trains one run.
+
+    Raises:
+        InputError: A flag of the comparison, of an arm or of all runs is unknown, has an invalid
+            value or conflicts with another; or an arm has no name, or equals another.
+    """
+    compare_argv, shared_argv = split_at_dashes(argv)
+    refuse_misplaced(compare_argv, fields(CompareArmsArguments), program, trainer)
+    settings, _ = parse_flags(
+        CompareArmsArguments,
+        compare_argv,
+        program=program,
+        description="Compare settings statistically: train every arm with several seeds, one "
+        f"process per run, and write a report. Settings of {trainer} that all arms share follow "
+        "after ` -- `.",
+        usage_suffix=f"[-- settings of {trainer}]",
+    )
+    shared = parse_classify_arguments(shared_argv, program=trainer)
+    chosen = tuple(name for name in SET_BY_COMPARISON if name != "mixed_precision")
+    refuse_set_by_comparison(shared, names=chosen)
+    named = [_split(text) for text in settings.arm]
+    _check_names([name for name, _ in named])
+    parsed = [_parse_arm(name, flags, shared_argv, trainer) for name, flags in named]
+    _refuse_equal(parsed)
+    arms = tuple(arm for arm, _ in parsed)
+    _check_selection(settings.select, len(arms))
+    select_seeds = settings.select_seeds if settings.select else 0
+    return comparison_command(
+        settings, shared_argv, parsed[0][1], arms=arms, select_seeds=select_seeds
+    )
+
+
+def _check_selection(split: str | None, arms: int) -> None:
+    if split is None:
+        return
+    if split != "validation":
+        raise InputError(
+            f"--select: received {split!r}; only validation is allowed. Examples that choose an "
+            "arm overstate its gain, so the choice and the result need different examples."
+        )
+    if arms < 3:
+        raise InputError(
+            "--select validation: there is nothing to choose between two arms. Remove the flag, "
+            "or add an arm."
+        )
+
+
+def _split(text: str) -> tuple[str, list[str]]:
+    """Return the name and the flags in a text such as "low: --learning_rate 1e-5"."""
+    name, _, flags = text.partition(":")
+    name = name.strip()
+    if not _NAME.fullmatch(name):
+        raise InputError(
+            f"--arm {text!r}: the name of the arm is {'missing' if not name else 'invalid'}. "
+            "Begin with a name of up to 40 letters, digits, dots, dashes and underscores, and a "
+            f"colon: {EXAMPLE}."
+        )
+    try:
+        return name, shlex.split(flags)
+    except ValueError as error:
+        raise InputError(f"--arm {text!r}: the flags cannot be split ({error}).") from None
+
+
+def _check_names(names: Sequence[str]) -> None:
+    if len(names) < 2:
+        raise InputError(
+            f"--arm: received {len(names)} arms, but a comparison needs at least two, the baseline "
+            f"first: {EXAMPLE}."
+        )
+    for name in names:
+        if name in RESERVED:
+            raise InputError(f"--arm {name}: this name is reserved. Choose another name.")
+    lower = [name.lower() for name in names]  # some file systems ignore case
+    for name in names:
+        if lower.count(name.lower()) > 1:
+            raise InputError(f"--arm {name}: two arms have this name. Give each its own name.")
+
+
+def _parse_arm(
+    name: str, flags: Sequence[str], shared_argv: Sequence[str], trainer: str
+) -> tuple[ArmSettings, ClassifyArguments]:
+    """Return the settings of an arm, and all settings of its runs."""
+    try:
+        _refuse_not_of_arms(flags)
+        _, changed = parse_flags(ClassifyArguments, flags, program=trainer, description="")
+        for setting in changed & {*SHARED, *SET_BY_COMPARISON} - {"mixed_precision"}:
+            raise InputError(f"--{setting}: {(SHARED | SET_BY_COMPARISON)[setting]}.")
+        arguments = parse_classify_arguments([*shared_argv, *flags], program=trainer)
+    except InputError as error:
+        raise InputError(f"--arm {name}: {error}") from None
+    mode = arguments.mixed_precision or BASELINE
+    mode = BASELINE if mode == "no" else mode
+    if name in MODES and name != mode:
+        raise InputError(
+            f"--arm {name}: the arm has the name of a precision, but trains in {mode}. Choose "
+            f"another name, or add --mixed_precision {name}."
+        )
+    return ArmSettings(name, tuple(flags), mode), arguments
+
+
+def _refuse_not_of_arms(flags: Iterable[str]) -> None:
+    if any(each.split("=")[0] == "--config" for each in flags):
+        raise InputError(f"--config: {SHARED['config']}.")
+
+
+def _refuse_equal(parsed: Sequence[tuple[ArmSettings, ClassifyArguments]]) -> None:
+    """Reject arms with equal settings, or with other kinds of labels than the baseline."""
+    seen: dict[str, str] = {}
+    for arm, arguments in parsed:
+        settings = repr(asdict(arguments) | {"mixed_precision": arm.mode})
+        if settings in seen:
+            raise InputError(
+                f"--arm {arm.name}: its settings equal those of {seen[settings]}. Change a setting "
+                "or remove the arm; the placebo already repeats the baseline."
+            )
+        seen[settings] = arm.name
+    baseline, problem = parsed[0][0].name, _problem(parsed[0][1])
+    for arm, arguments in parsed:
+        if _problem(arguments) != problem:
+            raise InputError(
+                f"--arm {arm.name}: --task {arguments.task} has other labels than {baseline} "
+                f"({_problem(arguments)} and {problem}). Compare arms with the same kind of labels."
+            )
+
+
+def _problem(arguments: ClassifyArguments) -> str:
+    return TASKS[arguments.task or next(iter(TASKS))].problem_type().name

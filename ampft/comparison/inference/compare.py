@@ -1,0 +1,345 @@
+"""`ampft compare --inference`: the same trained models predict in several precisions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from ampft.arguments.compare import PLACEBO
+from ampft.comparison.analysis.compare import check_margin
+from ampft.comparison.analysis.conditions import environment, title
+from ampft.comparison.analysis.loading import READ_FILES, RecordedRun, find_runs
+from ampft.comparison.analysis.predicted_arms import PredictedArm, compare_predicted_arms
+from ampft.comparison.analysis.predictions import read_texts
+from ampft.comparison.analysis.run_predictions import (
+    PREDICTIONS_NAME,
+    Cases,
+    RunPredictions,
+    check_metric,
+    read_run_predictions,
+    reduced,
+)
+from ampft.comparison.analysis.stamps import screening_stamp
+from ampft.comparison.findings import INFERENCE, Comparison, is_reliable_speed
+from ampft.comparison.inference.cost import BatchTiming, Inference
+from ampft.comparison.inference.predictors import (
+    FLAG,
+    MODES,
+    Predictor,
+    SavedModel,
+    resolve_inference,
+    size_on_disk,
+)
+from ampft.comparison.inference.timing import time_in_turns
+from ampft.comparison.statistics.interval import MIN_SEEDS
+from ampft.errors import InputError, did_you_mean
+from ampft.machine import hardware, versions
+from ampft.precision.accelerator import training_device
+from ampft.precision.modes import BASELINE, is_fp32
+from ampft.runs.manifest import check_files, model_files
+from ampft.runs.predictions import RESERVED_COLUMNS
+from ampft.runs.record import RunRecord, TopologyPart
+from ampft.runs.show import problem_of
+from ampft.text.escaping import inert
+from ampft.text.numbers import counted, ratio_text
+from ampft.text.terminal import quiet_libraries
+
+BATCH_SIZE, PLACEBO_BATCH_SIZE = 32, 8
+TIMED_SIZES = (1, 32)
+TIMED_BATCHES = 16  # different batches of each size
+
+
+@dataclass
+class _Arm:
+    """An arm while its models predict."""
+
+    name: str
+    mode: str
+    predictions: list[RunPredictions] = field(default_factory=list)
+    executed: str | None = None
+    size: int | None = None
+    failures: list[str] = field(default_factory=list)
+
+    @property
+    def batch_size(self) -> int:
+        return PLACEBO_BATCH_SIZE if self.name == PLACEBO else BATCH_SIZE
+
+
+def parse_inference_modes(text: str) -> tuple[str, ...]:
+    """Return the precisions of a comma-separated list, fp32 first.
+
+    Raises:
+        InputError: One is unknown or listed twice, or none is compared with fp32.
+    """
+    modes = [
+        BASELINE if is_fp32(part) else part for part in text.lower().replace(" ", "").split(",")
+    ]
+    for mode in modes:
+        if mode not in MODES:
+            raise InputError(
+                f"{FLAG}: received {text!r}; {mode!r} is not a precision of inference."
+                f"{did_you_mean(mode, MODES)} Choose from {', '.join(MODES)}."
+            )
+        if modes.count(mode) > 1:
+            raise InputError(f"{FLAG}: received {text!r}; {mode} appears twice.")
+    others = tuple(mode for mode in modes if mode != BASELINE)
+    if not others:
+        raise InputError(
+            f"{FLAG}: received {text!r}; name a precision to compare with {BASELINE}, such as "
+            f"{FLAG} fp32,bf16,int8."
+        )
+    return (BASELINE, *others)
+
+
+def compare_inference(
+    folders: Sequence[Path],
+    modes: Sequence[str],
+    *,
+    metric: str | None = None,
+    margin: float = 0.01,
+) -> Comparison:
+    """Let the models of runs predict their test split in several precisions, and compare.
+
+    Args:
+        folders: Output folders of runs with different seeds, otherwise alike.
+        modes: Precisions from `parse_inference_modes`.
+        metric: Name of the primary metric; None for that of the runs' task.
+        margin: Equivalence margin as a fraction (0.01 is one point).
+
+    Raises:
+        InputError: The runs cannot be read or compared, an argument is out of range, or this
+            machine cannot predict in a precision.
+    """
+    quiet_libraries()
+    check_margin(margin)
+    runs = _checked_runs(find_runs(folders))
+    problem = problem_of(runs[0].record)
+    name = metric or next(iter(problem.metrics))
+    check_metric(name, problem)
+    device = training_device()
+    for mode in modes:
+        resolve_inference(mode, device)  # refuses before the first model predicts
+    arms = [_Arm(mode, mode) for mode in modes]
+    arms.insert(1, _Arm(PLACEBO, BASELINE))
+    cases: Cases | None = None
+    for run in runs:
+        _, cases = read_run_predictions(run.folder / PREDICTIONS_NAME, cases, name)
+    assert cases is not None
+    columns = _texts(runs[0])
+    timed: dict[str, Predictor] = {}
+    for run in runs:
+        saved = SavedModel.load(run.folder, run.record)
+        for arm in arms:
+            predictor = saved.predictor(arm.mode, device)
+            _predict(arm, predictor, saved, columns, cases, name)
+            if run is runs[0]:
+                arm.size = size_on_disk(predictor.model)
+                timed[arm.name] = predictor
+        if run is runs[0]:
+            timings = _timings(timed, saved, columns)
+            timed = {}
+    return compare_predicted_arms(
+        [_predicted_arm(arm, arms[0], timings.get(arm.name, ()), runs, device) for arm in arms],
+        cases,
+        partial(read_texts, runs[0].folder / PREDICTIONS_NAME),
+        kind=INFERENCE,
+        title=title([run.record for run in runs]),
+        seeds=tuple(run.seed for run in runs),
+        metric=problem.metrics[name],
+        margin=margin,
+        stamps=tuple(_stamps(runs, timings)),
+        setup=_setup(runs),
+        environment=environment(_here(runs[0], device)),
+    )
+
+
+def _checked_runs(runs: Sequence[RecordedRun]) -> tuple[RecordedRun, ...]:
+    """Return the runs by ascending seed.
+
+    Raises:
+        InputError: They are not finished runs of one arm on texts, with different seeds and models.
+    """
+    arms = list(dict.fromkeys(run.arm for run in runs))
+    if len(arms) != 1:
+        raise InputError(
+            f"{FLAG}: the runs were trained as {', '.join(arms) or 'none'}. Name runs of one of "
+            "them, such as the folders that begin with fp32 in the folder runs of a comparison."
+        )
+    ordered = sorted(runs, key=lambda run: run.seed)
+    for run, previous in zip(ordered, (None, *ordered), strict=False):
+        if run.record.status != "finished" or run.record.data.kind != "text":
+            raise InputError(
+                f"RUN {run.folder}: the run is {run.record.status}, on {run.record.data.kind}s. "
+                "Name finished runs on texts."
+            )
+        if previous is not None and previous.seed == run.seed:
+            raise InputError(
+                f"RUN: {previous.folder} and {run.folder} have the same seed {run.seed}. Name "
+                "only one of them."
+            )
+        architectures = [each.record.model.architecture for each in (run, ordered[0])]
+        if architectures[0] != architectures[1]:
+            raise InputError(
+                f"RUN: {ordered[0].folder} and {run.folder} have different models, "
+                f"{architectures[1]} and {architectures[0]}. Name runs that differ only in the "
+                "seed."
+            )
+        record = run.record
+        check_files(run.folder, record.files, [*READ_FILES, *model_files(run.folder, record.files)])
+    return tuple(ordered)
+
+
+def _texts(run: RecordedRun) -> list[list[str]]:
+    """Return the texts of the compared split, by input column, from the predictions of a run."""
+    path = run.folder / PREDICTIONS_NAME
+    names = [
+        f"input_{name}" if name in RESERVED_COLUMNS else name
+        for name in run.record.data.input_columns
+    ]
+    try:
+        table = pq.ParquetFile(path.absolute()).read(columns=names)
+        return [table[name].to_pylist() for name in names]
+    except (OSError, pa.ArrowException, KeyError) as error:
+        raise InputError(
+            f"{path}: the texts in this file cannot be read ({error}). Repeat the run."
+        ) from error
+
+
+def _predict(
+    arm: _Arm,
+    predictor: Predictor,
+    saved: SavedModel,
+    columns: Sequence[Sequence[str]],
+    cases: Cases,
+    metric: str,
+) -> None:
+    """Predict all examples, longest first, and keep what the comparison needs."""
+    lengths = np.array([sum(map(len, row)) for row in zip(*columns, strict=True)])
+    order = np.argsort(-lengths, kind="stable")
+    parts: list[dict[str, npt.NDArray[Any]]] = []
+    for start in range(0, len(order), arm.batch_size):
+        inputs = saved.tokens(columns, order[start : start + arm.batch_size].tolist())
+        if arm.executed is None and not start:
+            arm.executed = predictor.executed(inputs)
+        with predictor.context():
+            logits = predictor.logits(inputs)
+        wrong = int((~torch.isfinite(logits)).any(dim=-1).sum())
+        if wrong:
+            arm.failures.append(
+                f"{counted(wrong, 'prediction')} of a batch of {len(logits)} are not finite"
+            )
+            return
+        decoded = predictor.problem.decode(logits)
+        parts.append({name: rows.cpu().numpy() for name, rows in decoded.items()})
+    back = np.argsort(order)
+    rows = {name: np.concatenate([part[name] for part in parts])[back] for name in parts[0]}
+    outcome = predictor.problem.outcome(cases.split, cases.truth, rows)
+    arm.predictions.append(reduced(outcome, metric, cases.groups))
+
+
+def _timings(
+    predictors: Mapping[str, Predictor], saved: SavedModel, columns: Sequence[Sequence[str]]
+) -> dict[str, tuple[BatchTiming, ...]]:
+    """Time all arms that run natively, with examples in the order of the split."""
+    native = {name: each for name, each in predictors.items() if not each.precision.is_emulated}
+    count = len(columns[0])
+    batches = {
+        size: [
+            saved.tokens(columns, [(number * size + k) % count for k in range(size)])
+            for number in range(TIMED_BATCHES)
+        ]
+        for size in TIMED_SIZES
+    }
+    return time_in_turns(native, batches, baseline=BASELINE)
+
+
+def _predicted_arm(
+    arm: _Arm,
+    baseline: _Arm,
+    timings: tuple[BatchTiming, ...],
+    runs: Sequence[RecordedRun],
+    device: torch.device,
+) -> PredictedArm:
+    assert arm.size is not None
+    assert baseline.size is not None
+    is_emulated = resolve_inference(arm.mode, device).is_emulated
+    if arm is baseline and arm.failures:
+        raise InputError(
+            f"{FLAG}: the predictions of the model in {BASELINE} are not finite "
+            f"({arm.failures[0]}). Use another model."
+        )
+    return PredictedArm(
+        name=arm.name,
+        mode=arm.mode,
+        sources=tuple(run.folder.resolve().name for run in runs),
+        predictions=() if arm.failures else tuple(arm.predictions),
+        is_placebo=arm.name == PLACEBO,
+        execution="emulated" if is_emulated else "native",
+        executed=arm.executed,
+        failure=arm.failures[0] if arm.failures else None,
+        inference=Inference(
+            timings=timings,
+            size=arm.size,
+            size_ratio=None if arm is baseline else arm.size / baseline.size,
+        ),
+    )
+
+
+def _stamps(
+    runs: Sequence[RecordedRun], timings: Mapping[str, Sequence[BatchTiming]]
+) -> Iterator[str]:
+    if len(runs) < MIN_SEEDS:
+        models = "one trained model" if len(runs) == 1 else f"{len(runs)} trained models"
+        yield (
+            f"{models}: intervals and verdicts hold for other test examples, not for models that "
+            "are trained again; compare each model that you deploy, or name runs of at least "
+            f"{MIN_SEEDS} seeds"
+        )
+    else:
+        yield from screening_stamp(len(runs))
+    unreliable = [
+        timing
+        for timing in timings.get(PLACEBO, ())
+        if timing.ratio is not None and not is_reliable_speed(timing.ratio)
+    ]
+    if unreliable:
+        ratio = unreliable[0].ratio or 0.0
+        yield (
+            f"times are unreliable: {BASELINE} ran at {ratio_text(ratio)}x its own speed when "
+            "measured twice in turns; repeat the comparison on an otherwise idle machine"
+        )
+    if any(run.record.warnings for run in runs):
+        warning = next(
+            iter(next(run for run in runs if run.record.warnings).record.warnings.values())
+        )
+        yield f"not trained well: {inert(warning).rstrip('.')}"
+
+
+def _setup(runs: Sequence[RecordedRun]) -> dict[str, str]:
+    record = runs[0].record
+    return {
+        "model": f"{record.model.name}, {record.model.architecture}, "
+        f"{record.model.parameters / 1e6:.1f} M parameters",
+        "data": record.data.name,
+        "trained in": runs[0].mode,
+        "batches": f"{BATCH_SIZE} texts, longest first ({PLACEBO_BATCH_SIZE} in the placebo)",
+        "maximum sequence length": str(record.arguments["max_seq_length"]),
+    }
+
+
+def _here(run: RecordedRun, device: torch.device) -> RunRecord:
+    """Return the record with this machine, where the model predicts, instead of the training's."""
+    gpus = [torch.cuda.get_device_name(device)] if device.type == "cuda" else []
+    topology = TopologyPart(
+        num_processes=1, cpu_threads=torch.get_num_threads(), device=device.type
+    )
+    return replace(run.record, hardware=hardware(gpus), versions=versions(), topology=topology)

@@ -1,0 +1,181 @@
+"""A trained model, ready to predict in one precision, with proof of what it executes."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+from ampft.errors import InputError
+from ampft.models.pretrained import SAVED_MODEL_FLAG, load_saved
+from ampft.models.tokenizer import load_tokenizer, max_input_length
+from ampft.models.weights import cast_in_place
+from ampft.precision.accelerator import numerics
+from ampft.precision.executed import ProductRecorder, contradiction
+from ampft.precision.int8 import INT8, Int8Recorder, quantize
+from ampft.precision.modes import BASELINE
+from ampft.precision.resolve import Precision, resolve
+from ampft.runs.record import RunRecord
+from ampft.tasks import TASKS
+from ampft.tasks.task import forward_logits
+
+FLAG = "--inference"
+MODES = (BASELINE, "tf32", "bf16", "fp16", "bf16-true", INT8)
+
+
+def resolve_inference(mode: str, device: torch.device) -> Precision:
+    """Return the precision of everything that is not quantized: for int8, float32.
+
+    Args:
+        mode: One of `MODES`.
+        device: Device that predicts.
+
+    Raises:
+        InputError: The device does not support the mode.
+    """
+    try:
+        return resolve(BASELINE if mode == INT8 else mode, device)
+    except InputError as error:
+        raise InputError(str(error).replace("--mixed_precision", FLAG, 1)) from error
+
+
+@dataclass
+class Predictor:
+    """A model in one precision.
+
+    Attributes:
+        mode: One of `MODES`.
+        precision: Precision of what is not quantized.
+        model: Model on its device, in evaluation mode, without ampft's padding-free path.
+        problem: Problem that decodes its logits.
+    """
+
+    mode: str
+    precision: Precision
+    model: nn.Module
+    problem: Any
+
+    @contextmanager
+    def context(self) -> Iterator[None]:
+        """Enter the numerics of the precision, without gradients."""
+        precision = self.precision
+        with (
+            numerics(precision),
+            torch.no_grad(),
+            torch.autocast(
+                precision.device_type,
+                dtype=precision.compute_dtype if precision.uses_autocast else None,
+                enabled=precision.uses_autocast,
+            ),
+        ):
+            yield
+
+    def logits(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Return (m, K) float32 logits; call it inside `context`."""
+        return forward_logits(self.model, inputs)
+
+    def executed(self, inputs: Mapping[str, Tensor]) -> str:
+        """Predict one batch, check the dtypes of its products, and return them in one clause.
+
+        Raises:
+            InputError: Other dtypes than those of the mode were executed.
+        """
+        recorder, integers = ProductRecorder(self.precision), Int8Recorder()
+        with self.context(), recorder, integers:
+            try:
+                self.logits(inputs)
+            except (AttributeError, RuntimeError) as error:
+                raise InputError(
+                    f"{FLAG} {self.mode}: {type(self.model).__name__} cannot predict in it "
+                    f"({str(error).splitlines()[0]}). Leave {self.mode} out."
+                ) from error
+        census = recorder.census(self.model)
+        if self.mode != INT8:
+            found = contradiction(self.precision, census, where="the first batch")
+            if found is not None:
+                raise InputError(f"{FLAG} {self.mode}: {found}. Leave {self.mode} out.")
+            return census.summary()
+        in_float = sum(row.count for row in census.rows if row.kind != "attention")
+        if not integers.products:
+            raise InputError(
+                f"{FLAG} int8: no product was executed in int8 although the layers are quantized. "
+                "Leave int8 out."
+            )
+        share = f"{integers.products} of {integers.products + in_float}"
+        return (
+            f"linear layers int8 x int8 ({share} products with weights, recorded); everything else "
+            "float32"
+        )
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """A finished run's model and tokenizer, from which predictors are made.
+
+    Attributes:
+        folder: Folder of the run.
+        record: Its record.
+        model: Float32 model on the CPU.
+        tokenizer: Tokenizer.
+        max_length: Maximum number of tokens.
+    """
+
+    folder: Path
+    record: RunRecord
+    model: nn.Module
+    tokenizer: Any
+    max_length: int
+
+    @classmethod
+    def load(cls, folder: Path, record: RunRecord) -> SavedModel:
+        """Load the model of a run on texts."""
+        kind = TASKS[record.task]
+        model = load_saved(getattr(transformers, kind.model_class), str(folder)).eval()
+        tokenizer = load_tokenizer(str(folder), flag=SAVED_MODEL_FLAG)
+        longest = int(record.arguments["max_seq_length"])
+        return cls(
+            folder, record, model, tokenizer, max_input_length(longest, tokenizer, model.config)
+        )
+
+    def predictor(self, mode: str, device: torch.device) -> Predictor:
+        """Return a copy of the model in a precision."""
+        precision = resolve_inference(mode, device)
+        model = quantize(self.model, device) if mode == INT8 else copy.deepcopy(self.model)
+        cast_in_place(model, precision.storage_dtype)
+        problem = (
+            TASKS[self.record.task]
+            .problem_type()
+            .from_arguments(tuple(self.record.label_names), self.record.arguments)
+        )
+        return Predictor(mode, precision, model.to(device).eval(), problem)
+
+    def tokens(self, columns: Sequence[Sequence[str]], rows: Sequence[int]) -> dict[str, Tensor]:
+        """Return the padded inputs of some examples.
+
+        Args:
+            columns: Texts of all examples, by input column.
+            rows: Examples.
+        """
+        encoded = self.tokenizer(
+            *([column[row] for row in rows] for column in columns),
+            truncation=True,
+            max_length=self.max_length,
+            padding=True,
+            return_tensors="pt",
+        )
+        return dict(encoded)
+
+
+def size_on_disk(model: nn.Module) -> int:
+    """Return the size of the weights as torch saves them, in bytes."""
+    with tempfile.TemporaryFile() as file:
+        torch.save(model.state_dict(), file)
+        return file.tell()

@@ -1,0 +1,128 @@
+"""What a comparison of precisions of inference says: the cost of each, and which to deploy."""
+
+from __future__ import annotations
+
+import math
+
+from ampft.comparison.findings import PLACEBO_SPEED_TOLERANCE, ArmResult, Comparison
+from ampft.comparison.inference.cost import BatchTiming
+from ampft.text.numbers import percent, ratio_range, ratio_text
+
+SPEED_TOLERANCE = 1.05  # ratio by which the times of the same mode may differ
+MIN_SAVING = 0.05  # of the size on disk
+
+
+def inference_cost_text(comparison: Comparison, arm: ArmResult) -> str:
+    """Return one sentence on the speed and the size of a mode."""
+    assert arm.inference is not None
+    size = _size_words(arm)
+    if arm.execution == "emulated":
+        return f"{arm.name} is emulated, so its latency was not measured; it is {size}."
+    if not are_times_reliable(comparison):
+        return f"The speed of {arm.name} is not ranked, because times are unreliable; it is {size}."
+    speeds = ", ".join(_speed_words(timing) for timing in arm.inference.timings)
+    return f"{arm.name} is {speeds}, and {size}, compared with {comparison.baseline.name}."
+
+
+def inference_answer(comparison: Comparison) -> str:
+    """Return which mode to deploy, and what is known about the others."""
+    base, metric = comparison.baseline.name, comparison.units.title
+    modes = [arm for arm in comparison.arms[1:] if not arm.is_placebo]
+    good = [arm for arm in modes if _verdict(arm) in ("equivalent", "better")]
+    gains = {arm.name: _gains(comparison, arm) for arm in good if arm.execution == "native"}
+    best = max((arm for arm in good if gains.get(arm.name)), key=_mean_speed_up, default=None)
+    sentences = [f"On this machine, stay with {base}."]
+    if best is not None:
+        relation = "equivalent to" if _verdict(best) == "equivalent" else "better than"
+        sentences = [
+            f"Deploy {best.name}: its {metric} is {relation} that of {base}, and it is "
+            f"{gains[best.name]}."
+        ]
+    for arm in modes:
+        if arm is not best:
+            sentences.append(_other(arm, base, metric))
+    return " ".join(sentences)
+
+
+def are_times_reliable(comparison: Comparison) -> bool:
+    """Return whether the baseline, measured twice in turns, was as fast as itself."""
+    ratios = [
+        timing.ratio
+        for arm in comparison.arms
+        if arm.is_placebo and arm.inference
+        for timing in arm.inference.timings
+        if timing.ratio
+    ]
+    return all(abs(math.log(ratio)) <= math.log(PLACEBO_SPEED_TOLERANCE) for ratio in ratios)
+
+
+def _other(arm: ArmResult, base: str, metric: str) -> str:
+    verdict = _verdict(arm)
+    if arm.status != "complete":
+        return f"{arm.name} failed."
+    if verdict == "undecided":
+        return f"{arm.name} is undecided."
+    relation = {
+        "equivalent": f"equivalent to {base}",
+        "better": f"better than {base}",
+        "worse": f"worse than {base}",
+    }[verdict]
+    emulated = " (emulated: measure its speed on a GPU)" if arm.execution == "emulated" else ""
+    return f"{arm.name} is {relation} in {metric}{emulated}."
+
+
+def _verdict(arm: ArmResult) -> str:
+    """Return the first word of the verdict."""
+    verdict = arm.difference.verdict if arm.difference else None
+    return verdict.split()[0].rstrip(",") if verdict else ""
+
+
+def _gains(comparison: Comparison, arm: ArmResult) -> str:
+    """Return what a mode saves, or an empty string."""
+    assert arm.inference is not None
+    gains = []
+    if are_times_reliable(comparison):
+        gains = [_speed_words(each) for each in arm.inference.timings if _direction(each) > 0]
+    ratio = arm.inference.size_ratio
+    if ratio is not None and 1 - ratio >= MIN_SAVING:
+        gains.append(_size_words(arm))
+    return " and ".join([", ".join(gains[:-1]), gains[-1]]) if len(gains) > 1 else "".join(gains)
+
+
+def _mean_speed_up(arm: ArmResult) -> float:
+    """Return the geometric mean of the speed-ups over the batch sizes."""
+    assert arm.inference is not None
+    ratios = [math.log(timing.ratio) for timing in arm.inference.timings if timing.ratio]
+    return math.exp(sum(ratios) / len(ratios)) if ratios else 0.0
+
+
+def _direction(timing: BatchTiming) -> int:
+    """Return 1 for faster, -1 for slower, or 0 if the quartiles of the ratio do not tell."""
+    if timing.ratio is None or timing.ratio_quartiles is None:
+        return 0
+    low, high = timing.ratio_quartiles
+    if low > 1 and timing.ratio >= SPEED_TOLERANCE:
+        return 1
+    return -1 if high < 1 and timing.ratio <= 1 / SPEED_TOLERANCE else 0
+
+
+def _speed_words(timing: BatchTiming) -> str:
+    where = "for single texts" if timing.batch_size == 1 else f"in batches of {timing.batch_size}"
+    direction, ratio = _direction(timing), timing.ratio or 1.0
+    if not direction or timing.ratio_quartiles is None:
+        return f"as fast {where}"
+    low, high = timing.ratio_quartiles
+    if direction < 0:
+        ratio, low, high = 1 / ratio, 1 / high, 1 / low
+    word = "faster" if direction > 0 else "slower"
+    return f"{ratio_text(ratio)}x {word} {where} (quartiles {ratio_range(low, high)})"
+
+
+def _size_words(arm: ArmResult) -> str:
+    assert arm.inference is not None
+    ratio = arm.inference.size_ratio or 1.0
+    if abs(ratio - 1) < 0.005:
+        return "as large on disk"
+    if ratio < 1:
+        return f"{percent(1 - ratio)} smaller on disk"
+    return f"{percent(ratio - 1)} larger on disk"

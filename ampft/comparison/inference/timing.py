@@ -1,0 +1,92 @@
+"""Times of forward passes, measured in turns so that other load affects every mode alike."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ampft.comparison.inference.cost import BatchTiming
+from ampft.comparison.inference.predictors import Predictor
+
+MIN_ROUNDS, MAX_ROUNDS = 7, 40
+SECONDS = 20.0  # per batch size, after which no further round starts
+
+Batch = Mapping[str, Tensor]
+
+
+def time_in_turns(
+    predictors: Mapping[str, Predictor],
+    batches: Mapping[int, Sequence[Batch]],
+    *,
+    baseline: str,
+) -> dict[str, tuple[BatchTiming, ...]]:
+    """Return the times of every arm by ascending batch size, and the arms' ratios to the baseline.
+
+    In each round, every arm predicts the same batch once, and another arm begins. The first round
+    is a warm-up. Tokenization is not part of the times.
+
+    Args:
+        predictors: Predictors by name of the arm.
+        batches: Inputs by batch size; the rounds use them in turns.
+        baseline: Name of the arm that the ratios refer to.
+    """
+    rounds = {size: _rounds(predictors, some) for size, some in sorted(batches.items())}
+    return {
+        name: tuple(
+            _timing(size, np.array(times[name]), None if name == baseline else times[baseline])
+            for size, times in rounds.items()
+        )
+        for name in predictors
+    }
+
+
+def _rounds(
+    predictors: Mapping[str, Predictor], batches: Sequence[Batch]
+) -> dict[str, list[float]]:
+    names = list(predictors)
+    times: dict[str, list[float]] = {name: [] for name in names}
+    start = time.perf_counter()
+    for number in range(MAX_ROUNDS + 1):
+        first = number % len(names)
+        for name in (*names[first:], *names[:first]):
+            seconds = _seconds(predictors[name], batches[number % len(batches)])
+            if number:
+                times[name].append(seconds)
+        if number >= MIN_ROUNDS and time.perf_counter() - start > SECONDS:
+            break
+    return times
+
+
+def _seconds(predictor: Predictor, batch: Batch) -> float:
+    with predictor.context():
+        _wait(predictor)
+        start = time.perf_counter()
+        predictor.logits(batch)
+        _wait(predictor)
+        return time.perf_counter() - start
+
+
+def _wait(predictor: Predictor) -> None:
+    if predictor.precision.device_type == "cuda":
+        torch.cuda.synchronize()
+
+
+def _timing(size: int, seconds: np.ndarray, baseline: Sequence[float] | None) -> BatchTiming:
+    low, middle, high = (float(value) for value in np.quantile(seconds, (0.25, 0.5, 0.75)))
+    ratio, quartiles = None, None
+    if baseline is not None:
+        first, ratio, third = (
+            float(value) for value in np.quantile(np.array(baseline) / seconds, (0.25, 0.5, 0.75))
+        )
+        quartiles = (first, third)
+    return BatchTiming(
+        batch_size=size,
+        seconds=middle,
+        quartiles=(low, high),
+        ratio=ratio,
+        ratio_quartiles=quartiles,
+    )

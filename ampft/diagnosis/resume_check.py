@@ -1,0 +1,290 @@
+"""`ampft resume-check`: train straight and with interruptions, and compare bit for bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ampft.arguments.flags import ArgumentParser
+from ampft.errors import InputError
+from ampft.files import describe_file
+from ampft.text.numbers import counted
+
+POLL_SECONDS = 0.02
+CHECKPOINTS_PER_RUN = 8
+STRAIGHT, INTERRUPTED = "straight", "interrupted"
+OWN_FLAGS = (
+    *("--output_dir", "--overwrite_output_dir", "--checkpointing_steps"),
+    *("--checkpoint_total_limit", "--resume_from_checkpoint"),
+)
+# Compared by their bytes; the history and the record without times.
+COMPARED_FILES = ("model.safetensors", "predictions.parquet", "report.json")
+TIMES = {"seconds", "examples_per_second", "tokens_per_second", "waiting_share", "memory_mib"}
+COMPARED_FIELDS = (
+    *("status", "steps", "example_ids_sha256", "random_state_sha256", "validations", "best"),
+    *("metrics", "metrics_fp32", "warnings", "label_names", "data", "model"),
+)
+
+
+def main(argv: Sequence[str]) -> None:
+    """Train with and without interruptions, and print what differs.
+
+    Args:
+        argv: Arguments of the command, and after `--` a script with its flags, or flags of
+            `ampft train`.
+
+    Raises:
+        InputError: A flag is invalid, or a training fails or is too short.
+        SystemExit: With code 1 if anything differs.
+    """
+    words = list(argv)
+    separator = words.index("--") if "--" in words else len(words)
+    args = _parser().parse_args(words[:separator])
+    if args.interruptions < 1:
+        raise InputError(f"--interruptions: received {args.interruptions}; it must be at least 1.")
+    command = _command(words[separator + 1 :])
+    with ExitStack() as stack:
+        if args.output_dir is None:
+            temporary = tempfile.TemporaryDirectory(prefix="ampft-resume-check-")
+            folder = Path(stack.enter_context(temporary))
+        else:
+            folder = _new_folder(Path(args.output_dir))
+        stops = check(command, folder, interruptions=args.interruptions, seed=args.seed)
+        found = list(differences(folder / STRAIGHT, folder / INTERRUPTED))
+    _print_result(stops, found)
+    if found:
+        raise SystemExit(1)
+
+
+def check(command: Sequence[str], folder: Path, *, interruptions: int, seed: int) -> list[int]:
+    """Train into two subfolders, the second time with interruptions.
+
+    Args:
+        command: Command of the training, without the flags in `OWN_FLAGS`.
+        folder: Folder in which the trainings write.
+        interruptions: Number of times that the second training is killed.
+        seed: Seed of the steps at which it is killed.
+
+    Returns:
+        Number of steps that the history had at each interruption.
+
+    Raises:
+        InputError: A training fails, or ends before it can be interrupted.
+    """
+    straight = _Training(command, folder / STRAIGHT)
+    _say("training once straight")
+    straight.run(("--checkpointing_steps", "epoch"))
+    total = straight.steps()
+    interval = max(1, total // CHECKPOINTS_PER_RUN)
+    positions = _positions(total, interruptions, random.Random(seed))
+    training = _Training(command, folder / INTERRUPTED)
+    flags = ("--checkpointing_steps", str(interval), "--resume_from_checkpoint", "latest")
+    stops: list[int] = []
+    for position in positions:
+        _say(f"training until step {position} of {total}, and killing it")
+        # The history of the steps that are repeated is there until the training continues.
+        if not training.run(flags, stop=max(position, training.steps() + 1)):
+            break
+        stops.append(training.steps())
+    if not stops:
+        raise InputError(
+            f"the training ended before it could be interrupted, after {counted(total, 'step')}. "
+            "Train for more steps: raise --num_train_epochs or --max_train_steps."
+        )
+    if not training.has_finished():
+        _say("training to the end")
+        training.run(flags)
+    return stops
+
+
+@dataclass(frozen=True)
+class _Training:
+    command: Sequence[str]
+    folder: Path
+
+    def run(self, flags: Sequence[str], stop: int | None = None) -> bool:
+        """Train; return whether it was killed, when its history had `stop` steps.
+
+        Raises:
+            InputError: The training failed.
+        """
+        log = self.folder.with_suffix(".log")
+        words = [*self.command, *flags, "--output_dir", str(self.folder)]
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            try:
+                while process.poll() is None:
+                    if stop is not None and self.steps() >= stop:
+                        return True
+                    time.sleep(POLL_SECONDS)
+            finally:
+                _kill(process)
+        if process.returncode != 0:
+            tail = "\n".join(log.read_text("utf-8", "replace").splitlines()[-10:])
+            raise InputError(
+                f"the training ended with exit code {process.returncode}. Its last lines were:\n"
+                f"{tail}"
+            )
+        return False
+
+    def steps(self) -> int:
+        """Return the number of steps in the history."""
+        try:
+            return (self.folder / "history.jsonl").read_bytes().count(b"\n")
+        except FileNotFoundError:
+            return 0
+
+    def has_finished(self) -> bool:
+        try:
+            record = json.loads((self.folder / "run.json").read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return False
+        return bool(record["status"] == "finished")
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a training with all its processes, as a lack of memory or a scheduler does."""
+    if process.poll() is None:
+        if sys.platform == "win32":
+            process.kill()
+        else:
+            os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _positions(total: int, count: int, generator: random.Random) -> list[int]:
+    """Return the steps after which to interrupt, ascending; fewer than `count` if `total` is."""
+    return sorted(generator.sample(range(1, total), min(count, total - 1)))
+
+
+def differences(straight: Path, interrupted: Path) -> Iterator[str]:
+    """Yield what differs between two runs that should be equal.
+
+    Args:
+        straight: Folder of the run that was not interrupted.
+        interrupted: Folder of the run that was.
+    """
+    for name in COMPARED_FILES:
+        one, other = straight / name, interrupted / name
+        if one.is_file() != other.is_file():
+            yield f"{name} exists only in {STRAIGHT if one.is_file() else INTERRUPTED}"
+        elif one.is_file() and describe_file(one) != describe_file(other):
+            yield f"{name} has other contents"
+    yield from _history_differences(_rows(straight), _rows(interrupted))
+    one_record, other_record = _record(straight), _record(interrupted)
+    for name in COMPARED_FIELDS:
+        if one_record.get(name) != other_record.get(name):
+            yield f"{name} in run.json differs"
+
+
+def _history_differences(
+    one: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, Any]]
+) -> Iterator[str]:
+    if len(one) != len(other):
+        yield f"history.jsonl has {len(other)} steps instead of {len(one)}"
+    for row, same in zip(one, other, strict=False):
+        names = [k for k in {**row, **same} if k not in TIMES and row.get(k) != same.get(k)]
+        if names:
+            first = names[0]
+            yield (
+                f"history.jsonl: from step {row.get('step')}, first {first}: {same.get(first)} "
+                f"instead of {row.get(first)}"
+            )
+            return
+
+
+def _rows(folder: Path) -> list[dict[str, Any]]:
+    lines = (folder / "history.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def _record(folder: Path) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    return record
+
+
+def _command(words: Sequence[str]) -> list[str]:
+    """Return the command of a training: a script, or `ampft train`."""
+    own = [word for word in words if word.partition("=")[0] in OWN_FLAGS]
+    if own:
+        raise InputError(f"{own[0]} after ` -- `: this command sets it. Remove the flag.")
+    if not words:
+        raise InputError(
+            "the training is missing. Name it after ` -- `: ampft resume-check -- "
+            "recipes/classify.py --max_train_steps 40, or only the flags of ampft train."
+        )
+    if words[0].startswith("-"):
+        return [sys.executable, "-m", "ampft", "train", *words]
+    if not Path(words[0]).is_file():
+        raise InputError(f"{words[0]}: this file does not exist. Name a script after ` -- `.")
+    return [sys.executable, *words]
+
+
+def _new_folder(folder: Path) -> Path:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"--output_dir {folder}: it exists and is not an empty folder.")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _say(text: str) -> None:
+    from ampft.text.terminal import print_line
+
+    print_line(text)
+
+
+def _print_result(stops: Sequence[int], found: Sequence[str]) -> None:
+    from ampft.text.terminal import labelled
+
+    killed = f"killed after step {', '.join(map(str, stops))}, and continued each time"
+    if not found:
+        text = f"equal bit for bit: weights, predictions, report, examples, history; {killed}"
+        _say(labelled("result", text))
+        return
+    _say(labelled("result", f"not equal; {killed}"))
+    for text in found:
+        _say(labelled("differs", text))
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        prog="ampft resume-check",
+        usage="ampft resume-check [--interruptions N] [--seed N] [--output_dir DIR]\n"
+        "                          -- [SCRIPT] flags of the training",
+        description="Prove that a training continues exactly: train it once straight and once "
+        "killed several times at random steps, and compare weights, history, examples and "
+        "predictions bit for bit. Exit codes: 0 if all is equal, 1 if anything differs.",
+    )
+    parser.add_argument(
+        "--interruptions",
+        type=int,
+        default=3,
+        metavar="N",
+        help="number of times that the training is killed (default: 3)",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="seed of the steps (default: 0)"
+    )
+    parser.add_argument(
+        "--output_dir",
+        metavar="DIR",
+        help="folder in which both trainings are kept (default: a temporary one)",
+    )
+    return parser

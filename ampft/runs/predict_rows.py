@@ -1,0 +1,259 @@
+"""What `ampft predict` reads and writes: rows with all their columns, in their order."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ampft.data.columns import column_renames, require
+from ampft.data.row_collector import location
+from ampft.data.sources.files import open_table
+from ampft.data.sources.table import Row, Table, as_text, described_columns
+from ampft.errors import InputError
+from ampft.files import special_or_atomic_path
+
+STANDARD_INPUT = "-"
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff")
+FILE_COLUMN = "file"
+
+Write = Callable[[Sequence[Sequence[Any]]], None]
+
+
+def table_of_lists(columns: Sequence[str], rows: Sequence[Row], unit: str, origin: str) -> Table:
+    """Return rows in memory as a table."""
+
+    def read(names: Sequence[str]) -> Iterator[Row]:
+        indices = [columns.index(name) for name in names]
+        for number, row in rows:
+            yield number, [row[index] for index in indices]
+
+    return Table(columns=tuple(columns), read=read, unit=unit, origin=origin)
+
+
+def texts_as_table(texts: Sequence[str], columns: Sequence[str]) -> Table:
+    """Return the texts of `--text` as a table; for pairs, two texts are a row.
+
+    Raises:
+        InputError: Their number is not a multiple of the number of columns.
+    """
+    count = len(columns)
+    if len(texts) % count:
+        raise InputError(
+            f"--text: received {len(texts)}; the model was trained on {count} text columns"
+            f" ({', '.join(columns)}), so pass --text {count} times per row."
+        )
+    rows = [texts[start : start + count] for start in range(0, len(texts), count)]
+    return table_of_lists(columns, list(enumerate(rows, start=1)), "text", "--text")
+
+
+def lines_as_table(columns: Sequence[str]) -> Table:
+    """Return the lines of standard input that are not blank as a table; tabs separate columns.
+
+    Raises:
+        InputError: A line does not have one text per column.
+    """
+    rows: list[Row] = []
+    for number, line in enumerate(sys.stdin, start=1):
+        text = line.rstrip("\r\n")
+        if not text.strip():
+            continue
+        row = text.split("\t") if len(columns) > 1 else [text]
+        if len(row) != len(columns):
+            raise InputError(
+                f"standard input, line {number}: {len(row)} texts, but the model was trained on"
+                f" {len(columns)} ({', '.join(columns)}). Separate them by a tab."
+            )
+        rows.append((number, row))
+    return table_of_lists(columns, rows, "line", "standard input")
+
+
+def images_as_table(paths: Sequence[str]) -> Table:
+    """Return the image files in `paths`, which may be folders, as a table of their paths.
+
+    Raises:
+        InputError: A path does not exist, or a folder has no images.
+    """
+    files: list[Path] = []
+    for path in map(Path, paths):
+        if not path.exists():
+            raise InputError(f"FILE: {path} does not exist.")
+        found = sorted(path.rglob("*")) if path.is_dir() else [path]
+        images = [file for file in found if file.suffix.lower() in IMAGE_SUFFIXES]
+        if not images:
+            raise InputError(f"FILE: {path} has no images ({', '.join(IMAGE_SUFFIXES)}).")
+        files += images
+    rows = [(number, [str(file)]) for number, file in enumerate(files, start=1)]
+    return table_of_lists((FILE_COLUMN,), rows, "image", ", ".join(paths))
+
+
+def is_images(paths: Sequence[str]) -> bool:
+    """Return whether paths name folders or image files, not a table."""
+    return all(Path(p).is_dir() or Path(p).suffix.lower() in IMAGE_SUFFIXES for p in paths)
+
+
+def open_rows(
+    path: Path, *, inputs: tuple[str, ...], flag: str, encoding: str
+) -> tuple[Table, tuple[str, ...]]:
+    """Open a file whose rows are to be predicted.
+
+    Args:
+        path: A file in one of the formats of `READERS`.
+        inputs: Columns that the model reads.
+        flag: Flag that names them, for messages.
+        encoding: Character encoding of CSV, TSV and JSON files.
+
+    Returns:
+        The table, and the names that its input columns have there, as they differ at most in case
+        and blanks.
+
+    Raises:
+        InputError: The file cannot be read, or a column is missing.
+    """
+    table = open_table(path, flag="FILE", encoding=encoding)
+    renamed = {new: old for old, new in column_renames(table.columns, inputs).items()}
+    require(
+        [name for name in inputs if name not in renamed],
+        table.columns,
+        flag,
+        origin=table.origin,
+        describe=lambda: described_columns(table),
+    )
+    return table, tuple(renamed.get(name, name) for name in inputs)
+
+
+def check_texts(table: Table, inputs: Sequence[str]) -> int:
+    """Check that every row has its texts; return the number of rows.
+
+    Raises:
+        InputError: A text is missing, or the file has no rows; the message names the rows.
+    """
+    missing, count = [], 0
+    for number, values in table.read(inputs):
+        count += 1
+        if None in texts_of(values, table, number, inputs):
+            missing.append(number)
+    if missing:
+        raise InputError(
+            f"{location(table.origin, table.unit, missing)}: nothing in column"
+            f" {', '.join(map(repr, inputs))}. Fill the cells or remove the rows."
+        )
+    return count
+
+
+def texts_of(
+    values: Sequence[object], table: Table, number: int, inputs: Sequence[str]
+) -> list[str | None]:
+    """Return the texts of a row; None for a missing one."""
+    row = f"{table.origin}, {table.unit} {number}"
+    return [as_text(value, row, name) for name, value in zip(inputs, values, strict=True)]
+
+
+def new_names(names: Sequence[str], taken: Sequence[str]) -> list[str]:
+    """Return names for new columns; one that a file has already gets a number."""
+    result: list[str] = []
+    for name in names:
+        free, number = name, 1
+        while free in taken or free in result:
+            number += 1
+            free = f"{name}_{number}"
+        result.append(free)
+    return result
+
+
+@contextmanager
+def opened_output(
+    output_file: str | None, columns: Sequence[str], added: Sequence[str]
+) -> Iterator[Write]:
+    """Yield a function that writes rows, as CSV, JSON Lines or Parquet by the name of the file.
+
+    Args:
+        output_file: File to write, atomically; None for CSV on standard output.
+        columns: Columns of the input.
+        added: Columns of the predictions, which follow.
+    """
+    names = [*columns, *added]
+    suffix = "" if output_file is None else Path(output_file).suffix.lower()
+    target = nullcontext() if output_file is None else special_or_atomic_path(Path(output_file))
+    with target as path:
+        if suffix == ".parquet" and path is not None:
+            with _parquet(path, names) as write:
+                yield write
+            return
+        out = sys.stdout if path is None else path.open("w", encoding="utf-8", newline="")
+        try:
+            yield _json_lines(out, names) if suffix == ".jsonl" else _csv(out, names, len(columns))
+        finally:
+            if path is not None:
+                out.close()
+
+
+def _csv(out: Any, columns: Sequence[str], of_input: int) -> Write:
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+
+    def write(rows: Sequence[Sequence[Any]]) -> None:
+        writer.writerows(
+            [
+                *(_csv_cell(value) for value in row[:of_input]),
+                *(f"{v:.6f}" if isinstance(v, float) else v for v in row[of_input:]),
+            ]
+            for row in rows
+        )
+
+    return write
+
+
+def _csv_cell(value: Any) -> Any:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
+
+
+def _json_lines(out: Any, columns: Sequence[str]) -> Write:
+    def write(rows: Sequence[Sequence[Any]]) -> None:
+        for row in rows:
+            item = dict(zip(columns, row, strict=True))
+            out.write(json.dumps(item, ensure_ascii=False, default=str) + "\n")
+
+    return write
+
+
+@contextmanager
+def _parquet(path: Path, columns: Sequence[str]) -> Iterator[Write]:
+    writer: pq.ParquetWriter | None = None
+
+    def write(rows: Sequence[Sequence[Any]]) -> None:
+        nonlocal writer
+        schema = None if writer is None else writer.schema
+        try:
+            values = [
+                pa.array(column, None if schema is None else schema.field(index).type)
+                for index, column in enumerate(zip(*rows, strict=True))
+            ]
+        except (pa.ArrowException, TypeError) as error:
+            reason = " ".join(str(error).split())
+            raise InputError(
+                f"--output_file: a column has values of several types ({reason}), which Parquet"
+                " cannot hold. Name a .csv or .jsonl file."
+            ) from None
+        if writer is None:
+            # A column without values so far may have texts later.
+            values = [v.cast(pa.string()) if pa.types.is_null(v.type) else v for v in values]
+            schema = pa.schema([(name, v.type) for name, v in zip(columns, values, strict=True)])
+            writer = pq.ParquetWriter(path.absolute(), schema, compression="zstd")
+        writer.write_table(pa.Table.from_arrays(values, schema=writer.schema))
+
+    try:
+        yield write
+        if writer is None:  # without rows
+            schema = pa.schema([(name, pa.string()) for name in columns])
+            writer = pq.ParquetWriter(path.absolute(), schema)
+    finally:
+        if writer is not None:
+            writer.close()

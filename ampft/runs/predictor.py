@@ -1,0 +1,203 @@
+"""A saved model, ready to predict texts or images."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import transformers
+from PIL import Image
+from torch import Tensor
+
+from ampft.errors import InputError
+from ampft.models.packing.families import packing_support
+from ampft.models.packing.install import install_packing
+from ampft.models.pretrained import SAVED_MODEL_FLAG, load_saved
+from ampft.models.tokenizer import load_tokenizer, max_input_length
+from ampft.models.weights import cast_in_place
+from ampft.precision.accelerator import make_accelerator, numerics, training_device
+from ampft.precision.modes import canonical_mode
+from ampft.precision.resolve import resolve
+from ampft.runs.record import RunRecord
+from ampft.tasks import TASKS
+from ampft.tasks.task import forward_logits
+
+Decoded = dict[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Predictions of n rows, in their order.
+
+    Attributes:
+        labels: The n predictions.
+        confidence: The probability of each.
+        decoded: Arrays of n rows, such as `probabilities`.
+        label_names: Names of the K classes.
+    """
+
+    labels: list[str]
+    confidence: list[float]
+    decoded: Decoded
+    label_names: tuple[str, ...]
+
+    def columns(self, *, top_k: int = 0, all_probabilities: bool = False) -> dict[str, list[Any]]:
+        """Return the columns of the output.
+
+        Args:
+            top_k: Number of most probable labels to add, with their probabilities.
+            all_probabilities: Whether to add the probability of every label.
+        """
+        columns: dict[str, list[Any]] = {
+            "prediction": self.labels,
+            "confidence": [round(value, 6) for value in self.confidence],
+        }
+        if not top_k and not all_probabilities:
+            return columns
+        probabilities = self.decoded["probabilities"].round(6)
+        order = np.argsort(-probabilities, axis=1, kind="stable")[:, :top_k]
+        for rank, indices in enumerate(order.T, start=1):
+            columns[f"label_{rank}"] = [self.label_names[index] for index in indices]
+            ranked = probabilities[np.arange(len(indices)), indices]
+            columns[f"probability_{rank}"] = ranked.astype(float).round(6).tolist()
+        if all_probabilities:
+            values = probabilities.astype(float).round(6).T.tolist()
+            for name, column in zip(self.label_names, values, strict=True):
+                columns[f"probability_{name}"] = column
+        return columns
+
+
+class Predictor:
+    """A saved model, ready to predict lists of inputs; enter `numerics` around the calls.
+
+    Attributes:
+        numerics: Context for the numerics of the precision.
+        problem: Decoding and outcome of the model's labels.
+    """
+
+    def __init__(self, folder: Path, record: RunRecord, mode: str, batch_size: int) -> None:
+        """Load the model and its tokenizer or image processor.
+
+        Args:
+            folder: Folder of a finished run.
+            record: Its record.
+            mode: Precision of the computation.
+            batch_size: Inputs per forward pass.
+        """
+        precision = resolve(canonical_mode(mode), training_device())
+        self._mode = precision.mode
+        accelerator = make_accelerator(precision)
+        self.numerics = numerics(precision)
+        kind = TASKS[record.task]
+        self.problem = kind.problem_type().from_arguments(
+            tuple(record.label_names), record.arguments
+        )
+        self._batch_size = batch_size
+        model = load_saved(getattr(transformers, kind.model_class), str(folder))
+        self._inputs: _Texts | _Images
+        if record.data.kind == "text":
+            tokenizer = load_tokenizer(str(folder), flag=SAVED_MODEL_FLAG)
+            longest = int(record.arguments["max_seq_length"])
+            self._inputs = _Texts(tokenizer, max_input_length(longest, tokenizer, model.config))
+        else:
+            self._inputs = _Images(transformers.AutoImageProcessor.from_pretrained(str(folder)))
+        cast_in_place(model, precision.storage_dtype)
+        if packing_support(model).supported:
+            install_packing(model)
+        self._model = accelerator.prepare(model).eval()
+
+    def __call__(self, columns: Sequence[Sequence[Any]]) -> Predictions:
+        """Predict rows, in batches of similar length.
+
+        Args:
+            columns: Inputs of the rows, one sequence per input column.
+        """
+        lengths = [self._inputs.length(row) for row in zip(*columns, strict=True)]
+        order = np.argsort(-np.array(lengths), kind="stable")
+        parts = [
+            self._decode([[column[row] for row in rows] for column in columns])
+            for rows in np.split(order, range(self._batch_size, len(order), self._batch_size))
+        ]
+        back = np.argsort(order)
+        decoded = {name: np.concatenate([p[name] for p in parts])[back] for name in parts[0]}
+        labels, confidence = zip(*self.problem.predicted(decoded), strict=True)
+        return Predictions(list(labels), list(confidence), decoded, self.problem.label_names)
+
+    @torch.no_grad()
+    def _decode(self, columns: list[list[Any]]) -> Decoded:
+        logits = forward_logits(self._model, self._inputs.collate(columns))
+        if not torch.isfinite(logits).all():
+            remedy = "Use another model." if self._mode == "fp32" else "Use --mixed_precision fp32."
+            raise InputError(
+                f"--mixed_precision {self._mode}: the model's predictions are not finite in this "
+                f"precision. {remedy}"
+            )
+        return {name: t.cpu().numpy() for name, t in self.problem.decode(logits).items()}
+
+
+@dataclass(frozen=True)
+class _Texts:
+    tokenizer: Any
+    max_length: int
+
+    def length(self, row: tuple[str, ...]) -> int:
+        return sum(map(len, row))
+
+    def collate(self, columns: list[list[str]]) -> Mapping[str, Tensor]:
+        tokens: Mapping[str, Tensor] = self.tokenizer(
+            *columns,
+            truncation=True,
+            max_length=self.max_length,
+            padding=True,
+            return_tensors="pt",
+        )
+        return tokens
+
+
+@dataclass(frozen=True)
+class _Images:
+    processor: Any
+
+    def length(self, row: tuple[Any, ...]) -> int:
+        del row
+        return 1
+
+    def collate(self, columns: list[list[Any]]) -> Mapping[str, Tensor]:
+        from ampft.tasks.image import as_rgb
+
+        (images,) = columns
+        pixels = self.processor([as_rgb(opened(image)) for image in images], return_tensors="pt")
+        return {"pixel_values": pixels["pixel_values"].float()}
+
+
+def opened(image: Any) -> Image.Image:
+    """Return an image from a path, from the bytes that a Parquet file holds, or as it is.
+
+    Raises:
+        InputError: It cannot be read.
+    """
+    if isinstance(image, Image.Image):
+        return image
+    if isinstance(image, Mapping):
+        image = image.get("bytes") or image.get("path")
+    try:
+        loaded = Image.open(io.BytesIO(image) if isinstance(image, bytes) else image)
+        loaded.load()
+    except (
+        OSError,
+        SyntaxError,
+        ValueError,
+        AttributeError,
+        Image.DecompressionBombError,
+    ) as error:
+        name = image if isinstance(image, str) else type(image).__name__
+        raise InputError(
+            f"{name}: not a readable image ({type(error).__name__}: {error})."
+        ) from None
+    return loaded

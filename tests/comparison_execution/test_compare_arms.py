@@ -1,0 +1,252 @@
+"""Comparisons of arms that a user names: the command line, the plan, and the runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from comparison_analysis.run_folders import predicted, record_of, write_run
+from planned import ESTIMATE, SIZE, plan
+
+from ampft.arguments import parse_compare_arms_arguments
+from ampft.arguments.compare import ArmSettings, is_comparison_to_run
+from ampft.comparison.execution.estimate import ExpectedRun, TrialResult, fit
+from ampft.comparison.execution.folder import compare_planned_runs
+from ampft.comparison.execution.plan import PLAN_NAME, plan_difference, read_plan
+from ampft.comparison.execution.planning import (
+    _check_compared,
+    _check_selection,
+    plan_lines,
+    requested_fields,
+)
+from ampft.comparison.execution.session import open_comparison
+from ampft.errors import InputError
+from ampft.runs.record import BestPart, ValidationPart
+from ampft.text.json_io import json_text
+
+ARMS = ["--arm", "base", "--arm", "low: --learning_rate 1e-5"]
+LONG = replace(ESTIMATE, size=replace(SIZE, epochs=10), evaluates_fp32=False)
+SETTINGS = (
+    ArmSettings("base", (), "fp32"),
+    ArmSettings("low", ("--learning_rate", "1e-5"), "fp32"),
+    ArmSettings("long", ("--num_train_epochs", "10"), "bf16"),
+)
+
+
+def arms_plan(**changes):
+    """Return a plan of three arms and a placebo with seeds 42 to 44."""
+    short = replace(ESTIMATE, evaluates_fp32=False)
+    estimates = {"base": short, "low": short, "long": LONG}
+    return plan(modes=(), arm_settings=SETTINGS, arm_estimates=estimates, **changes)
+
+
+def test_arms_have_a_name_and_settings():
+    words = ["--arm", "base:", "--arm", "low: --learning_rate 1e-5 --padding"]
+    command = parse_compare_arms_arguments(
+        [*words, "--arm=half: --mixed_precision bf16", "--seeds", "3", "--", "--seed", "7"]
+    )
+    assert command.arms == (
+        ArmSettings("base", (), "fp32"),
+        ArmSettings("low", ("--learning_rate", "1e-5", "--padding"), "fp32"),
+        ArmSettings("half", ("--mixed_precision", "bf16"), "bf16"),
+    )
+    assert (command.modes, command.classify.seed, command.metric) == (None, 7, "accuracy")
+    assert command.classify_argv == ("--seed", "7")
+
+
+def test_arms_may_stand_in_a_file(tmp_path):
+    config = tmp_path / "arms.yaml"
+    config.write_text('arm: [base, "low: --learning_rate 1e-5"]\nseeds: "3"\n')
+    command = parse_compare_arms_arguments(["--config", str(config)])
+    assert [arm.name for arm in command.arms] == ["base", "low"]
+
+
+REFUSED = {
+    "no arm": ([], "received 0 arms, but a comparison needs at least two"),
+    "one arm": (["--arm", "base"], "received 1 arms, but a comparison needs at least two"),
+    "no name": (["--arm", ": --padding"], "the name of the arm is missing. Begin with a name"),
+    "flags only": (["--arm", "--padding"], "--padding is a setting of classify.py"),
+    "a name with a slash": (["--arm", "a/b"], "the name of the arm is invalid"),
+    "a name twice": (["--arm", "a", "--arm", "A: --padding"], "two arms have this name"),
+    "the placebo": ([*ARMS, "--arm", "placebo: --padding"], "this name is reserved"),
+    "equal arms": (
+        [*ARMS, "--arm", "same: --learning_rate=0.00001"], "its settings equal those of low",
+    ),
+    "the baseline again": (["--arm", "a", "--arm", "b"], "its settings equal those of a"),
+    "a seed": ([*ARMS, "--arm", "b: --seed 1"], "--seed: all arms train with the same seeds"),
+    "a folder": ([*ARMS, "--arm", "b: --output_dir x"], "--output_dir: name the folder of the"),
+    "a file": ([*ARMS, "--arm", "b: --config x.yaml"], "--config: write the settings of an arm"),
+    "an unknown flag": ([*ARMS, "--arm", "b: --learning_rat 1"], "--arm b: unknown flag"),
+    "a bad value": ([*ARMS, "--arm", "b: --num_train_epochs 0"], "--arm b: --num_train_epochs"),
+    "a choice on test": ([*ARMS, "--select", "test"], "only validation is allowed. Examples that"),
+    "nothing to choose": ([*ARMS, "--select", "validation"], "nothing to choose between two arms"),
+    "an open quote": ([*ARMS, "--arm", "b: --train_file 'x"], "the flags cannot be split"),
+    "the name of a mode": ([*ARMS, "--arm", "bf16: --padding"], "trains in fp32. Choose another"),
+    "another kind of labels": (
+        [*ARMS, "--arm", "b: --task multi-label"], "has other labels than base",
+    ),
+    "a folder for all runs": ([*ARMS, "--", "--output_dir", "x"], "--output_dir x after ` -- `"),
+    "a setting before the dashes": (
+        [*ARMS, "--learning_rate", "1"], "--learning_rate is a setting of classify.py",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name):
+    words, message = REFUSED[name]
+    with pytest.raises(InputError) as refused:
+        parse_compare_arms_arguments(words)
+    assert message in str(refused.value)
+
+
+def test_the_packaged_command_trains_arms():
+    assert is_comparison_to_run(ARMS)
+    assert not is_comparison_to_run(["runs/a", "--by", "learning_rate"])
+
+
+def test_the_runs_of_arms_have_their_flags(tmp_path):
+    words = [*ARMS, "--arm", "long: --num_train_epochs 10 --mixed_precision bf16"]
+    command = parse_compare_arms_arguments([*words, "--", "--train_file", "a.csv"])
+    with open_comparison(command, tmp_path / "cmp", arms_plan(), Path("classify.py")) as session:
+        runs = {run.name: session.argv(run)[1:-8] for run in session.missing(1)}
+    shared, seed = ["--train_file", "a.csv"], ["--seed", "42"]
+    in_fp32 = ["--mixed_precision", "fp32"]
+    assert runs == {
+        "base-seed42": [*shared, *in_fp32, *seed],
+        "placebo-seed42": [*shared, *in_fp32, *seed, "--perturb_initial_weights"],
+        "low-seed42": [*shared, "--learning_rate", "1e-5", *in_fp32, *seed],
+        "long-seed42": [*shared, "--num_train_epochs", "10", "--mixed_precision", "bf16", *seed],
+    }
+
+
+def test_a_plan_of_arms_reads_back_and_is_continued_with_the_same_arms_only(tmp_path):
+    existing = arms_plan()
+    (tmp_path / PLAN_NAME).write_text(json_text(existing))
+    assert read_plan(tmp_path) == existing
+    command = parse_compare_arms_arguments([*ARMS, "--seeds", "3"])
+    difference = plan_difference(existing, requested_fields(command))
+    assert difference is not None
+    assert difference.startswith("--arm was base,low: --learning_rate 1e-5,long: --num_train_ep")
+    assert difference.endswith("and is now base,low: --learning_rate 1e-5")
+
+
+def test_the_plan_shows_what_differs(tmp_path):
+    text = plan_lines(tmp_path, arms_plan(), arms_plan().runs())
+    assert "base (shared settings; fp32, native), placebo (base with initial weights" in text
+    assert "low (--learning_rate 1e-5; fp32, native)" in text
+    assert "base, low: 515 steps" in text
+    assert "long: 1,030 steps" in text
+
+
+def test_a_budget_shortens_arms_of_equal_length_only():
+    runs = [ExpectedRun(arms_plan().estimate_of(arm), arm.mode) for arm in arms_plan().arms]
+    assert fit(runs[:3], 120).overrides.keys() == {"num_train_epochs"}
+    with pytest.raises(InputError, match="arms differ in the length of training"):
+        fit(runs, 120)
+    assert fit(runs, 1e6).size == SIZE
+
+
+def test_arms_that_report_on_other_examples_are_refused_before_training():
+    facts = {"reported split": "test", "examples of the split test": "ab"}
+    trials = {
+        name: TrialResult(
+            ESTIMATE, ("fp32",), splits={"train": "", "test": ""}, compared=facts | changes
+        )
+        for name, changes in (("base", {}), ("low", {"examples of the split test": "cd"}))
+    }
+    with pytest.raises(InputError, match=r"low: it differs from base in examples .* ab and cd"):
+        _check_compared("base", "low", trials)
+
+
+def test_planned_arms_keep_their_names(tmp_path):
+    planned = arms_plan(seed_counts=(3,))
+    for run in planned.runs():
+        (settings,) = [each for each in SETTINGS if each.name == run.arm.name] or [SETTINGS[0]]
+        record = record_of("placebo" if run.arm.is_perturbed else settings.mode, run.seed)
+        arguments = {**record.arguments, "learning_rate": 1e-5 if run.arm.name == "low" else 5e-5}
+        if run.arm.name == "long":
+            arguments["num_train_epochs"] = 10
+        write_run(
+            tmp_path / "runs", record.arguments["mixed_precision"], run.seed,
+            predicted(range(4)), name=run.name, arguments=arguments, model=record.model,
+        )  # fmt: skip
+    comparison = compare_planned_runs(tmp_path, planned)
+    assert [arm.name for arm in comparison.arms] == ["base", "placebo", "low", "long"]
+    assert comparison.varied == ("mixed_precision", "learning_rate", "num_train_epochs")
+    assert comparison.noun == "arm"
+    assert comparison.planned
+    assert comparison.arms[1].is_placebo
+    assert comparison.arms[1].settings == comparison.arms[0].settings
+    assert comparison.arms[2].settings["learning_rate"] == "1e-05"
+    assert not [stamp for stamp in comparison.stamps if "like for like" in stamp]
+    with pytest.raises(InputError, match=r"--baseline low: the plan in .* specifies base"):
+        compare_planned_runs(tmp_path, planned, baseline="low")
+
+
+def test_an_arm_is_chosen_by_validation_with_other_seeds(tmp_path, capsys):
+    words = [*ARMS, "--arm", "long: --num_train_epochs 10", "--select", "validation"]
+    command = parse_compare_arms_arguments([*words, "--seeds", "3"])
+    planned = arms_plan(select_seeds=command.select_seeds)
+    assert (command.select_seeds, requested_fields(command)["select_seeds"]) == (2, 2)
+    with open_comparison(command, tmp_path, planned, Path("classify.py")) as session:
+        # The three arms with two seeds choose, before anything is compared.
+        assert {run.name for run in session.missing_for_selection()} == {
+            f"{name}-seed{seed}" for name in ("base", "low", "long") for seed in (42, 43)
+        }
+        with pytest.raises(InputError, match="no arm finished with every seed"):
+            session.select_arm()
+        for run in session.missing_for_selection():
+            write_selection_run(tmp_path / "runs", run)
+        session.select_arm()
+        assert session.plan.selected == "low"
+        assert session.plan.selection_scores == pytest.approx({"base": 0.6, "low": 0.8})
+        assert session.missing_for_selection() == ()
+        compared = session.missing(3)
+        assert {run.name for run in compared} == {
+            f"{name}-seed{seed}" for name in ("base", "placebo", "low") for seed in (44, 45, 46)
+        }
+    assert "selected   low was chosen" in capsys.readouterr().out
+    for run in compared:
+        record = record_of("placebo" if run.arm.is_perturbed else "fp32", run.seed)
+        rate = 1e-5 if run.arm.name == "low" else 5e-5
+        write_run(
+            tmp_path / "runs", "fp32", run.seed, predicted(range(4)), name=run.name,
+            arguments={**record.arguments, "learning_rate": rate}, model=record.model,
+        )  # fmt: skip
+    comparison = compare_planned_runs(tmp_path, read_plan(tmp_path))
+    assert [arm.name for arm in comparison.arms] == ["base", "placebo", "low"]
+    assert comparison.seeds == (44, 45, 46)
+    (stamp,) = [stamp for stamp in comparison.stamps if stamp.startswith("chosen: ")]
+    assert stamp.startswith("chosen: low was chosen by the mean validation accuracy with seeds 42")
+    assert "(base 0.6000, low 0.8000)" in stamp
+
+
+def write_selection_run(parent, run):
+    """Write a run with a validation accuracy; its test accuracy is best for the baseline."""
+    scores = {"base": (0.5, 0.7), "low": (0.9, 0.7), "long": (0.95, None)}
+    score = scores[run.arm.name][run.seed - 42]
+    validations = (
+        ValidationPart(epoch=1, step=9, metrics={"accuracy": 0.1}),
+        ValidationPart(epoch=2, step=18, metrics={"accuracy": score}),
+    )
+    write_run(
+        parent, "fp32", run.seed, predicted(range(3 * (run.arm.name != "base"))), name=run.name,
+        validations=validations, status="diverged" if score is None else "finished",
+        best=BestPart(metric="accuracy", epoch=2, value=score or 0.0, step=18),
+    )  # fmt: skip
+
+
+def test_a_choice_needs_examples_that_do_not_enter_the_result():
+    def trial(reported, **splits):
+        compared = {"reported split": reported}
+        return TrialResult(ESTIMATE, ("fp32",), splits=splits, compared=compared)
+
+    for one in (trial("validation", validation="ab"), trial("test", test="ab")):
+        with pytest.raises(InputError, match="the data need a validation and a test split"):
+            _check_selection("base", "low", {"base": one, "low": one})
+    one, other = trial("test", validation="ab"), trial("test", validation="cd")
+    _check_selection("base", "low", {"base": one, "low": one})
+    with pytest.raises(InputError, match="low and base have different validation examples"):
+        _check_selection("base", "low", {"base": one, "low": other})

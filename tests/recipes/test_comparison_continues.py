@@ -1,0 +1,84 @@
+"""A run of a comparison that was killed continues from its checkpoint, with the same result."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from resumed_runs import evidence, interrupted, two_epochs
+from running import CLASSIFY, REPOSITORY, call_here, succeeded
+
+from ampft.arguments import parse_compare_arguments
+from ampft.comparison.arms import mode_arm
+from ampft.comparison.execution import session as sessions
+from ampft.comparison.execution.folder import run_folder
+from ampft.comparison.execution.plan import PlannedRun
+from ampft.comparison.execution.session import open_comparison
+
+sys.path.append(str(REPOSITORY / "tests" / "comparison_execution"))
+from planned import plan
+
+RUN = PlannedRun(mode_arm("bf16"), 43)
+
+
+@pytest.fixture
+def session(files, tiny_model, tmp_path, monkeypatch):
+    """A comparison that trains in this process, which has imported torch already."""
+    words = two_epochs(files, tiny_model, tmp_path)
+    at = words.index("--output_dir")
+    command = parse_compare_arguments(["--", *words[:at], *words[at + 2 :]])
+
+    def here(command, log: Path, watch=None):
+        done = call_here(*command[command.index(str(REPOSITORY / CLASSIFY)) :])
+        log.write_text(done.stdout + done.stderr)
+        return done.returncode, 1.0
+
+    monkeypatch.setattr(sessions, "run_command", here)
+    with open_comparison(command, tmp_path / "cmp", plan(), REPOSITORY / CLASSIFY) as session:
+        yield session
+
+
+def test_a_killed_run_continues_from_its_checkpoint(session, tmp_path):
+    folder = run_folder(session.folder.path, RUN)
+    with interrupted(12, saving=True):
+        session.launch(RUN)
+    assert RUN in session.missing()
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == ["step-12"]
+    session.launch(RUN)
+    assert RUN not in session.missing()
+    record = json.loads((folder / "run.json").read_text())
+    assert [part["step"] for part in record["resumes"]] == [12]
+    assert not (folder / "checkpoints").exists()
+    *words, _, _ = session.argv(RUN)  # without --resume_from_checkpoint latest
+    words[words.index("--output_dir") + 1] = str(tmp_path / "straight")
+    succeeded(call_here(*words))
+    assert evidence(folder) == evidence(tmp_path / "straight")
+
+
+def test_a_run_without_a_checkpoint_begins_again(session):
+    folder = run_folder(session.folder.path, RUN)
+    with interrupted(2):
+        session.launch(RUN)
+    assert RUN in session.missing()
+    session.launch(RUN)
+    assert json.loads((folder / "run.json").read_text())["resumes"] == []
+    assert RUN not in session.missing()
+
+
+def test_the_flags_of_checkpoints(session):
+    assert session.argv(RUN)[-6:] == [
+        "--checkpointing_steps", "10min", "--checkpoint_total_limit", "1",
+        "--resume_from_checkpoint", "latest",
+    ]  # fmt: skip
+    fp8 = PlannedRun(mode_arm("fp8"), 43)
+    assert session.argv(fp8)[-1] == "--overwrite_output_dir"
+
+
+def test_the_users_interval_is_kept(tmp_path):
+    command = parse_compare_arguments(["--", "--checkpointing_steps", "500"])
+    with open_comparison(command, tmp_path / "cmp", plan(), Path("classify.py")) as session:
+        words = session.argv(RUN)
+    assert words.count("--checkpointing_steps") == 1
+    assert words[-2:] == ["--resume_from_checkpoint", "latest"]

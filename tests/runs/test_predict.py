@@ -1,0 +1,204 @@
+"""What `ampft predict` reads and writes: all columns, in order, in every format."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+from test_predict_refusals import trained_on
+from tiny_text import LABELS
+from transformers import AutoModelForImageClassification, ViTImageProcessorPil
+
+import ampft.runs.predict
+from ampft.errors import InputError
+from ampft.runs.predict import PredictRequest, predict_file
+from ampft.tasks.image import _small_vit
+
+pytestmark = pytest.mark.usefixtures("fresh_accelerate")
+
+WORDS = [f"w{i} w{i % 3}" + " w5" * (i % 7) for i in range(20)]
+
+
+@pytest.fixture
+def folder(tiny_bert, tmp_path, monkeypatch):
+    return trained_on(("text",), tiny_bert, tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def pair_folder(tiny_bert, tmp_path, monkeypatch):
+    return trained_on(("a", "b"), tiny_bert, tmp_path, monkeypatch)
+
+
+def predict(folder, *files, **options) -> None:
+    predict_file(str(folder), PredictRequest(files=[*map(str, files)], **options))
+
+
+def table(capsys) -> pd.DataFrame:
+    return pd.read_csv(io.StringIO(capsys.readouterr().out))
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "rows.csv"
+    rows = [(f"id-{i}", text, LABELS[i % 3]) for i, text in enumerate(WORDS)]
+    pd.DataFrame(rows, columns=["id", "Text ", "label"]).to_csv(path, index=False)
+    return path
+
+
+def test_every_column_and_the_order_are_kept(folder, file, capsys):
+    predict(folder, file, batch_size=3)
+    together = table(capsys)
+    assert list(together) == ["id", "Text ", "label", "prediction", "confidence"]
+    assert list(together.id) == [f"id-{i}" for i in range(20)]
+    assert list(together["Text "]) == WORDS
+    predict(folder, file, batch_size=1)
+    assert table(capsys).prediction.equals(together.prediction)
+
+
+def test_probabilities(folder, file, capsys):
+    predict(folder, file, top_k=2, all_probabilities=True)
+    found = table(capsys)
+    added = [f"probability_{name}" for name in LABELS]
+    ranks = ["label_1", "probability_1", "label_2", "probability_2"]
+    assert list(found)[3:] == ["prediction", "confidence", *ranks, *added]
+    probabilities = found[added].to_numpy()
+    assert np.allclose(probabilities.sum(axis=1), 1, atol=1e-5)
+    order = np.argsort(-probabilities, axis=1)
+    assert list(found.label_1) == [LABELS[i] for i in order[:, 0]] == list(found.prediction)
+    assert list(found.label_2) == [LABELS[i] for i in order[:, 1]]
+    assert np.allclose(found.probability_1, found.confidence)
+
+
+def test_scores(folder, file, capsys, tmp_path):
+    predict(folder, file)
+    captured = capsys.readouterr()
+    found = pd.read_csv(io.StringIO(captured.out))
+    accuracy = (found.label == found.prediction).mean()
+    assert captured.err.startswith("labels from column 'label'\nclassification report, file, 20 ex")
+    assert f"accuracy                          {accuracy:.3f}        20" in captured.err
+    changed = found[["Text ", "label"]].rename(columns={"Text ": "text", "label": "Verdict"})
+    changed.loc[0, "Verdict"] = "unknown"
+    changed.loc[1, "Verdict"] = None
+    changed.to_csv(tmp_path / "other.csv", index=False)
+    predict(folder, tmp_path / "other.csv")
+    assert capsys.readouterr().err == ""
+    predict(folder, tmp_path / "other.csv", label_column_name="Verdict")
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first.endswith("1 rows with labels that the model does not know are left out; 1 rows "
+                          "with no label are left out")  # fmt: skip
+    changed["Verdict"] = "x"
+    changed.to_csv(tmp_path / "other.csv", index=False)
+    predict(folder, tmp_path / "other.csv", label_column_name="Verdict")
+    assert capsys.readouterr().err.startswith("not scored: no row has a label of the model")
+
+
+def test_parquet_and_json_lines(folder, file, tmp_path, capsys):
+    frame = pd.read_csv(file).assign(number=range(20), share=1 / 3e4, nothing=None)
+    frame.to_parquet(tmp_path / "rows.parquet")
+    for name in ("out.parquet", "out.jsonl", "out.csv"):
+        predict(folder, tmp_path / "rows.parquet", output_file=str(tmp_path / name))
+    assert "wrote      " in capsys.readouterr().out
+    parquet = pd.read_parquet(tmp_path / "out.parquet")
+    assert parquet.number.tolist() == list(range(20))
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [line["confidence"] for line in lines] == parquet.confidence.tolist()
+    assert [line["number"] for line in lines] == list(range(20))
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "out.csv").read_text())))
+    assert [row["prediction"] for row in rows] == parquet.prediction.tolist()
+    assert rows[0]["nothing"] == ""
+    assert float(rows[0]["share"]) == 1 / 3e4
+
+
+def test_its_own_output_is_predicted_again(folder, file, tmp_path, capsys):
+    predict(folder, file, output_file=str(tmp_path / "once.csv"))
+    capsys.readouterr()
+    predict(folder, tmp_path / "once.csv")
+    found = table(capsys)
+    assert list(found)[-2:] == ["prediction_2", "confidence_2"]
+    assert found.prediction.equals(found.prediction_2)
+
+
+def test_texts(folder, capsys):
+    predict(folder, texts=["w1 w2", "w3"])
+    assert list(table(capsys).text) == ["w1 w2", "w3"]
+
+
+def test_pairs_and_standard_input(pair_folder, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("w1\tw2\n\nw3\tw4\n"))
+    predict(pair_folder, "-")
+    assert table(capsys)[["a", "b"]].values.tolist() == [["w1", "w2"], ["w3", "w4"]]
+    predict(pair_folder, texts=["w1", "w2"])
+    assert table(capsys)[["a", "b"]].values.tolist() == [["w1", "w2"]]
+
+
+@pytest.fixture
+def image_folder(tmp_path, monkeypatch):
+    names = ("dark", "light")
+    arguments = {
+        "id2label": dict(enumerate(names)),
+        "label2id": {n: i for i, n in enumerate(names)},
+    }
+    torch.manual_seed(0)
+    run = tmp_path / "image-run"
+    AutoModelForImageClassification.from_config(_small_vit(arguments)).save_pretrained(run)
+    ViTImageProcessorPil(size={"height": 8, "width": 8}).save_pretrained(run)
+    record = SimpleNamespace(
+        status="finished", task="images", label_names=names, arguments={}, files={},
+        data=SimpleNamespace(kind="image", input_columns=("image",)),
+    )  # fmt: skip
+    monkeypatch.setattr(ampft.runs.predict, "read_record", lambda folder: record)
+    return run
+
+
+def test_images(image_folder, tmp_path, capsys):
+    photos = tmp_path / "photos"
+    (photos / "inner").mkdir(parents=True)
+    for number, path in enumerate(("b.png", "a.jpg", "inner/c.PNG")):
+        Image.new("RGB", (10, 12), (80 * number, 40, 0)).save(photos / path)
+    (photos / "notes.txt").write_text("not an image")
+    predict(image_folder, photos)
+    found = table(capsys)
+    assert list(found.file) == [str(photos / n) for n in ("a.jpg", "b.png", "inner/c.PNG")]
+    assert set(found.prediction) <= {"dark", "light"}
+    predict(image_folder, photos / "b.png", photos / "a.jpg")
+    assert list(table(capsys).confidence) == list(found.confidence)[1::-1]
+    rows = [{"bytes": (photos / name).read_bytes(), "path": name} for name in ("b.png", "a.jpg")]
+    pd.DataFrame({"image": rows}).to_parquet(tmp_path / "images.parquet")
+    predict(image_folder, tmp_path / "images.parquet")
+    again = table(capsys)
+    assert list(again.image) == ["b.png", "a.jpg"]
+    assert list(again.confidence) == list(found.confidence)[1::-1]
+
+
+@pytest.mark.parametrize(
+    ("files", "options", "match"),
+    [
+        ((), {}, r"^FILE or --text: received neither"),
+        (("{file}",), {"texts": ["a"]}, r"^FILE or --text: received both"),
+        (("{file}", "{file}"), {}, r"^FILE: received 2 files; name one"),
+        (("{folder}",), {}, r"^FILE: .* is an image or a folder, and the model was trained on tex"),
+        (("{file}",), {"top_k": 4}, r"^--top_k: received 4; the model has 3 labels"),
+        (("{file}",), {"label_column_name": "x"}, r"^--label_column_name: .* has no column 'x'"),
+        (("{file}",), {"output_file": "no/such/x.csv"}, r"^--output_file no/such/x\.csv: its fold"),
+    ],
+)
+def test_refused(files, options, match, folder, file):
+    files = [name.format(file=file, folder=folder) for name in files]
+    with pytest.raises(InputError, match=match):
+        predict(folder, *files, **options)
+
+
+def test_an_image_that_cannot_be_read(image_folder, tmp_path):
+    (tmp_path / "x.png").write_bytes(b"no image")
+    with pytest.raises(InputError, match=r"x\.png: not a readable image \(UnidentifiedImageError"):
+        predict(image_folder, tmp_path / "x.png")
+    with pytest.raises(InputError, match=r"^--text: the model was trained on images"):
+        predict(image_folder, texts=["a"])

@@ -1,0 +1,276 @@
+"""A checkpoint is complete or invisible, and every change of its files is noticed."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from ampft import files
+from ampft.errors import InputError
+from ampft.files import FilePart, describe_file
+from ampft.training.checkpoints.content import Content, write_content
+from ampft.training.checkpoints.interval import Interval, parse_interval
+from ampft.training.checkpoints.manifest import (
+    CONTENT_NAMES,
+    MANIFEST_NAME,
+    CursorPart,
+    DamagedCheckpoint,
+    verified_history,
+    verify,
+)
+from ampft.training.checkpoints.optimizer_state import (
+    load_optimizer,
+    optimizer_tensors,
+    optimizer_values,
+)
+from ampft.training.checkpoints.store import CheckpointStore
+from ampft.training.checkpoints.tensors import write_tensors
+from ampft.training.checkpoints.writer import BackgroundWriter
+
+
+def content(folder: Path, step: int) -> Content:
+    history = folder / "history.jsonl"
+    history.write_text("".join(f'{{"step": {n}}}\n' for n in range(1, step + 1)))
+    return Content(
+        cursor=CursorPart(epoch=0, step_in_epoch=step, step=step),
+        reason="a test",
+        model={"weight": torch.full((3,), float(step))},
+        optimizer={"weight/exp_avg": torch.ones(3)},
+        state={"loss": float("inf")},
+        best=None,
+        settings={"--seed": 1, "classes": ["\u202eb", "a"]},
+        topology={"processes": 1},
+        environment={},
+        history=(history, describe_file(history)),
+    )
+
+
+def write(store: CheckpointStore, step: int) -> Path:
+    temporary = store.begin(step)
+    assert temporary is not None
+    write_content(temporary, content(store.path.parent, step))
+    store.publish(temporary)
+    return store.path / f"step-{step}"
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("text", "interval"),
+    [
+        (None, Interval()),
+        ("500", Interval(steps=500)),
+        ("epoch", Interval(every_epoch=True)),
+        ("10min", Interval(seconds=600.0)),
+        ("0.5 min", Interval(seconds=30.0)),
+    ],
+)
+def test_intervals(text, interval):
+    assert parse_interval(text) == interval
+
+
+@pytest.mark.parametrize("text", ["0", "-4", "0min", "4.5", "epochs", "min", "10m", "\uff14"])
+def test_other_intervals_are_refused(text):
+    with pytest.raises(InputError, match=r"steps such as 500, the word epoch, or minutes such as"):
+        parse_interval(text)
+
+
+def test_tensors_of_every_kind_are_read_by_safetensors(tmp_path: Path):
+    shared = torch.arange(12, dtype=torch.float32).view(3, 4)
+    tensors = {
+        "float64": torch.tensor([0.1]),
+        "transposed": shared.T,
+        "tied": shared,
+        "bfloat16": torch.randn(5).bfloat16(),
+        "float16": torch.tensor([float("nan"), -0.0]).half(),
+        "scalar": torch.tensor(3.0),
+        "empty": torch.empty(0, 4),
+        "bool": torch.tensor([True, False, True]),
+        "bytes": torch.tensor([1, 255], dtype=torch.uint8),
+        "int64": torch.tensor([-(2**60)]),
+    }
+    part = write_tensors(tmp_path / "all.safetensors", tensors)
+    assert part == describe_file(tmp_path / "all.safetensors")
+    loaded = load_file(tmp_path / "all.safetensors")
+    assert loaded.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert loaded[name].dtype == tensor.dtype
+        assert loaded[name].shape == tensor.shape
+        assert torch.equal(loaded[name].nan_to_num(7), tensor.nan_to_num(7)), name
+
+
+def test_an_optimizer_is_restored_by_the_names_of_its_parameters():
+    def trained(seed: int):
+        torch.manual_seed(seed)
+        model = torch.nn.Linear(3, 2)
+        groups = [{"params": [model.weight], "weight_decay": 0.1}, {"params": [model.bias]}]
+        optimizer = torch.optim.AdamW(groups, lr=0.1, fused=True)
+        for _ in range(seed):
+            model(torch.ones(1, 3)).sum().backward()
+            optimizer.step()
+        return model, optimizer
+
+    (model, optimizer), (other, restored) = trained(3), trained(1)
+    values = json.loads(json.dumps(optimizer_values(model, optimizer)))
+    assert values["groups"][0]["params"] == ["weight"]
+    load_optimizer(other, restored, optimizer_tensors(model, optimizer), values)
+    assert repr(restored.state_dict()) == repr(optimizer.state_dict())
+    values["groups"].reverse()
+    with pytest.raises(ValueError, match="trains other parameters than the saved one"):
+        load_optimizer(other, restored, {}, values)
+
+
+def test_an_intact_checkpoint_verifies(tmp_path: Path):
+    folder = write(CheckpointStore(tmp_path), 4)
+    manifest = verify(folder)
+    assert names(folder) == sorted({MANIFEST_NAME, *CONTENT_NAMES} - {"best.safetensors"})
+    assert manifest.cursor == CursorPart(epoch=0, step_in_epoch=4, step=4)
+    assert manifest.settings == {"--seed": 1, "classes": ["\u202eb", "a"]}
+    assert "\u202e" not in (folder / MANIFEST_NAME).read_text(encoding="utf-8")
+    assert verified_history(tmp_path / "history.jsonl", manifest.history).count(b"\n") == 4
+
+
+FILES = (MANIFEST_NAME, "model.safetensors", "optimizer.safetensors", "state.json")
+
+
+def flip(path: Path, other: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def truncate(path: Path, other: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def delete(path: Path, other: Path) -> None:
+    path.unlink()
+
+
+def swap(path: Path, other: Path) -> None:
+    path.write_bytes(other.read_bytes())
+
+
+def replace_by_link(path: Path, other: Path) -> None:
+    path.rename(path.parents[2] / "moved")
+    path.symlink_to(path.parents[2] / "moved")
+
+
+@pytest.mark.parametrize("damage", [flip, truncate, delete, swap, replace_by_link])
+@pytest.mark.parametrize("name", FILES)
+def test_damage_is_noticed_and_the_file_named(tmp_path: Path, name: str, damage):
+    store = CheckpointStore(tmp_path)
+    folder, other = write(store, 4), write(store, 5)
+    if name in ("optimizer.safetensors", "state.json"):  # equal in both
+        (other / name).write_bytes(b"other")
+    damage(folder / name, other / name)
+    with pytest.raises(DamagedCheckpoint, match=rf"step-4/{name}: the file (is|belongs)"):
+        verify(folder)
+
+
+def test_added_files_and_renamed_folders_are_noticed(tmp_path: Path):
+    folder = write(CheckpointStore(tmp_path), 4)
+    (folder / "code.py").write_text("mine")
+    with pytest.raises(DamagedCheckpoint, match=r"code\.py: the file does not belong"):
+        verify(folder)
+    (folder / "code.py").unlink()
+    folder.rename(tmp_path / "checkpoints/step-9")
+    with pytest.raises(DamagedCheckpoint, match="belongs to step 4, not to step-9"):
+        verify(tmp_path / "checkpoints/step-9")
+
+
+@pytest.mark.parametrize("text", ["", '{"step": 1}\n', '{"step": 1}\n{"step": 9}\n'])
+def test_a_damaged_history_is_noticed(tmp_path: Path, text: str):
+    manifest = verify(write(CheckpointStore(tmp_path), 2))
+    history = tmp_path / "history.jsonl"
+    history.write_text(f'{history.read_text()}{{"step": 3}}\n')
+    assert verified_history(history, manifest.history) == b'{"step": 1}\n{"step": 2}\n'
+    history.write_text(text)
+    with pytest.raises(DamagedCheckpoint, match=r"history\.jsonl: the history is damaged"):
+        verified_history(history, manifest.history)
+    with pytest.raises(DamagedCheckpoint, match="cannot be read"):
+        verified_history(tmp_path / "absent", FilePart(sha256="", bytes=1))
+
+
+def test_old_checkpoints_are_removed_only_after_the_new_one_is_safe(tmp_path: Path, monkeypatch):
+    store = CheckpointStore(tmp_path, limit=2)
+    for step in (2, 4):
+        write(store, step)
+    events = []
+
+    def recorded(name):
+        plain = getattr(files, name)
+
+        def call(*paths):
+            events.append((name, paths[0].name))
+            plain(*paths)
+
+        return call
+
+    for name in ("rename", "remove", "sync"):
+        monkeypatch.setattr(f"ampft.training.checkpoints.store.{name}", recorded(name))
+    write(store, 6)
+    assert names(store.path) == ["step-4", "step-6"]
+    published = next(i for i, event in enumerate(events) if event == ("sync", "checkpoints"))
+    removed = [i for i, (name, _) in enumerate(events) if name == "remove"]
+    assert events[published - 1][0] == "rename"
+    assert removed
+    assert min(removed) > published
+
+
+def test_a_full_disk_costs_nothing_that_exists(tmp_path: Path, monkeypatch):
+    store = CheckpointStore(tmp_path, limit=1)
+    folder = write(store, 2)
+
+    def full(file, data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(files, "write", full)
+    temporary = store.begin(4)
+    with pytest.raises(OSError, match="No space left"):
+        write_content(temporary, content(tmp_path, 4))
+    assert store.complete() == [folder]
+    verify(folder)
+    store.remove_incomplete()
+    assert names(store.path) == ["step-2"]
+
+
+def test_only_files_of_checkpoints_are_removed(tmp_path: Path):
+    store = CheckpointStore(tmp_path)
+    folder = write(store, 2)
+    (folder / "notes.txt").write_text("mine")
+    for mine in ("step-3", "step-4.tmp-0123abcd", "other"):
+        (store.path / mine).mkdir()
+        (store.path / mine / "my.txt").write_text("mine")
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "model.safetensors").write_text("mine")
+    (store.path / "step-7").symlink_to(tmp_path / "outside")
+    store.remove_all()
+    kept = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    assert kept == {"notes.txt", "my.txt", "model.safetensors", "history.jsonl"}
+    assert len(list(store.path.rglob("my.txt"))) == 3
+
+
+def test_a_background_error_surfaces_later():
+    def fail():
+        raise OSError(errno.ENOSPC, "full")
+
+    writer = BackgroundWriter()
+    writer.start(fail)
+    with pytest.raises(OSError, match="full"):
+        writer.start(lambda: None)
+    done = []
+    writer.start(lambda: done.append(1))
+    writer.wait()
+    writer.check()
+    assert done == [1]
+    writer.start(fail)
+    writer.close()
