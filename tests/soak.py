@@ -171,7 +171,7 @@ def kill_until_finished(
         child = start(train, run)
         sent = None
         if tally.kills.total() < kills:
-            time.sleep(generator.uniform(0, 0.6 * seconds))
+            time.sleep(generator.uniform(0, 0.4 * seconds))
             sent = generator.choice([signal.SIGKILL, signal.SIGTERM])
             with suppress(ProcessLookupError):
                 os.kill(child, sent)

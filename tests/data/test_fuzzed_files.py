@@ -40,8 +40,8 @@ fuzz = settings(
 OUTCOMES: Counter[str] = Counter()
 
 ODD = (
-    '"', ",", ";", "\t", "\n", "\r", "\r\n", "\0", "\ufeff", "\u2028", "\u202e", "'", "\\", "\x1b[2J",
-    "None", "NA", "null", "-1", "", " ", "é", "\U0001f600", "x" * 200_000,
+    '"', ",", ";", "\t", "\n", "\r", "\r\n", "\0", "\ufeff", "\u2028", "\u202e", "'", "\\",
+    "\x1b[2J", "None", "NA", "null", "-1", "", " ", "é", "\U0001f600", "x" * 200_000,
 )  # fmt: skip
 plain = st.text('ab ,"', min_size=1).map("x{}".format)
 texts = plain | st.lists(st.text(max_size=5) | st.sampled_from(ODD), max_size=3).map("".join)
