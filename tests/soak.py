@@ -50,6 +50,7 @@ class Tally:
         at_step: Kills by the step of the last checkpoint.
         half_written: Kills that left an unfinished checkpoint.
         while_finishing: Kills after the last step.
+        finished: Kills after the record said that the training has finished.
     """
 
     kills: Counter[str] = field(default_factory=Counter)
@@ -58,6 +59,7 @@ class Tally:
     at_step: Counter[int] = field(default_factory=Counter)
     half_written: int = 0
     while_finishing: int = 0
+    finished: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -68,6 +70,7 @@ class Tally:
             "kills_after_checkpoint_of_step": dict(sorted(self.at_step.items())),
             "kills_during_a_checkpoint": self.half_written,
             "kills_after_the_last_step": self.while_finishing,
+            "kills_after_the_record": self.finished,
         }
 
 
@@ -183,11 +186,27 @@ def kill_until_finished(
         # A signal before Python has installed its handler ends the process at once.
         assert sent is not None, f"exit code {code}\n{log}"
         assert code in (*expected, -sent), f"exit code {code}\n{log}"
-        step = check_killed(run, tally)
         tally.kills[sent.name] += 1
+        if is_finished(run):  # killed between its record and its end
+            tally.finished += 1
+            return
+        step = check_killed(run, tally)
         tally.at_step[step] += 1
         in_epoch[step // STEPS_PER_EPOCH] += 1
         tally.in_one_epoch = max(tally.in_one_epoch, *in_epoch.values())
+
+
+def is_finished(run: Path) -> bool:
+    """Return whether a record says that the training has finished; then it has all its files."""
+    from ampft.runs.manifest import check_files
+    from ampft.runs.record import read_record
+
+    if not (run / "run.json").exists():
+        return False
+    record = read_record(run)
+    if record.status == "finished":
+        check_files(run, record.files, record.files)
+    return record.status == "finished"
 
 
 def check_killed(run: Path, tally: Tally) -> int:
@@ -195,8 +214,6 @@ def check_killed(run: Path, tally: Tally) -> int:
     from ampft.training.checkpoints.manifest import verify
     from ampft.training.checkpoints.store import CheckpointStore
 
-    record = run / "run.json"
-    assert not record.exists() or json.loads(record.read_text())["status"] != "finished"
     store = CheckpointStore(run)
     steps = [verify(checkpoint).cursor.step for checkpoint in store.complete()]
     entries = [path.name for path in store.path.iterdir()] if store.path.exists() else []

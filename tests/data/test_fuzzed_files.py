@@ -29,6 +29,8 @@ from ampft.data.sources.delimited import long_fields
 from ampft.data.sources.files import load_files
 from ampft.errors import InputError
 
+# Its report of a failure contains the long cell.
+pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
 EXAMPLES = int(os.environ.get("AMPFT_FUZZ_EXAMPLES", "40"))
 fuzz = settings(
     max_examples=EXAMPLES,
