@@ -108,6 +108,9 @@ class ClassifyArguments:
         "and a comparison counts them as one case",
         group=DATA,
     )
+    id_column: str | None = flag(
+        None, "column of ids, which predictions.parquet then contains", group=DATA
+    )
     max_train_samples: int | None = flag(
         None, "number of training examples to keep, chosen at random", group=DATA, at_least=1
     )
@@ -382,6 +385,7 @@ class ClassifyArguments:
             label_separator=self.label_separator,
             image_column_name=self.image_column_name,
             group_column=self.group_column,
+            id_column=self.id_column,
             max_train_samples=self.max_train_samples,
             max_eval_samples=self.max_eval_samples,
             max_predict_samples=self.max_predict_samples,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ampft.comparison.findings import INFERENCE, PREDICTIONS, ArmResult, Comparison
-from ampft.comparison.inference.text import inference_answer
+from ampft.comparison.inference.text import inference_answer, inference_gains, inference_speed_up
 from ampft.comparison.verdict_text import SPEED_TOLERANCE
 from ampft.text.numbers import percent, ratio_text
 
@@ -49,11 +51,11 @@ def answer_text(comparison: Comparison) -> str:
     emulated = [arm for arm in arms if _is_not_worse(arm) and arm.execution == "emulated"]
     if emulated and baseline.execution == "native":
         sentences.append(
-            f"{_listed(emulated)} {_be(emulated)} not worse in {metric} but emulated: measure "
+            f"{listed(emulated)} {_be(emulated)} not worse in {metric} but emulated: measure "
             "speed on a GPU."
         )
     if undecided:
-        sentences.append(f"{_listed(undecided)} {_be(undecided)} undecided.")
+        sentences.append(f"{listed(undecided)} {_be(undecided)} undecided.")
     return " ".join(sentences)
 
 
@@ -61,7 +63,7 @@ def _better_text(better: list[ArmResult], baseline: ArmResult, metric: str) -> s
     if len(better) == 1:
         return f"Use {better[0].name}: its {metric} is better than that of {baseline.name}."
     return (
-        f"{_listed(better)} are better than {baseline.name} in {metric}. Which of them is the best "
+        f"{listed(better)} are better than {baseline.name} in {metric}. Which of them is the best "
         "is not decided here, and the largest difference overstates its gain."
     )
 
@@ -74,10 +76,25 @@ def _answer_of_predictions(arms: list[ArmResult], baseline: str, metric: str) ->
         "worse": f"worse than {baseline} in {metric}",
         "undecided": "undecided",
     }
-    listed = {verdict: [arm for arm in arms if _verdict(arm) == verdict] for verdict in words}
+    by_verdict = {verdict: [arm for arm in arms if _verdict(arm) == verdict] for verdict in words}
     return " ".join(
-        f"{_listed(some)} {_be(some)} {words[verdict]}." for verdict, some in listed.items() if some
+        f"{listed(some)} {_be(some)} {words[verdict]}."
+        for verdict, some in by_verdict.items()
+        if some
     )
+
+
+def gain_text(comparison: Comparison, arm: ArmResult) -> str:
+    """Return what an arm that is not worse saves, such as "is 1.5x faster", or an empty string."""
+    if comparison.kind == INFERENCE:
+        gains = inference_gains(comparison, arm) if _is_not_worse(arm) else ""
+        return f"is {gains}" if gains else ""
+    return _gain(comparison, arm)
+
+
+def speed_up_of(arm: ArmResult) -> float:
+    """Return how much faster an arm is than the baseline; 0 if it is unknown."""
+    return inference_speed_up(arm) if arm.inference else _speed_up(arm)
 
 
 def _is_not_worse(arm: ArmResult) -> bool:
@@ -112,6 +129,9 @@ def _be(arms: list[ArmResult]) -> str:
     return "is" if len(arms) == 1 else "are"
 
 
-def _listed(arms: list[ArmResult]) -> str:
+def listed(arms: Sequence[ArmResult]) -> str:
+    """Return the names of arms, such as "bf16 and fp16"; empty for none."""
+    if not arms:
+        return ""
     names = [arm.name for arm in arms]
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from ampft.comparison.cost_findings import Memory, Speed
 from ampft.comparison.inference.cost import Inference
+from ampft.comparison.subgroups import SubgroupLosses
 from ampft.text.json_io import JSONValue
 from ampft.text.numbers import Units
 
@@ -309,6 +310,7 @@ class ArmResult:
             columns; empty for an incomplete arm.
         calibration: Bins of equal width; empty for an incomplete arm.
         curves: Training curves per run, including diverged runs.
+        subgroups: Subgroups in which the arm loses most; None if they were not examined.
         inference: Cost of predicting; None unless precisions of inference are compared.
         settings: Values for readers of the settings in `Comparison.varied`, by name; empty if the
             arms are modes.
@@ -336,6 +338,7 @@ class ArmResult:
     calibration: tuple[CalibrationBin, ...]
     curves: tuple[Curve, ...]
     inference: Inference | None = None
+    subgroups: SubgroupLosses | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -369,6 +372,8 @@ class Comparison:
         yardstick: Noise yardstick, as `ampft.diagnosis.yardstick` writes it; None if not measured.
         overhead_share: Time spent comparing divided by the time of the runs; None if unknown.
         planned: Whether a plan preceded the runs, as in `PlanFacts`; False if absent from the file.
+        dates: Days on which the runs began, the first and the last; None if they are unknown.
+        command: Command of the first run, with files only by name; None if it is unknown.
         kind: What the arms are: "training" (models trained in different settings), "predictions"
             (tables of other frameworks, without run records) or "inference" (one set of models
             that predicts in different precisions).
@@ -398,6 +403,8 @@ class Comparison:
     yardstick: Mapping[str, JSONValue] | None
     overhead_share: float | None
     planned: bool = False
+    dates: tuple[str, str] | None = None
+    command: str | None = None
     kind: str = TRAINING
     groups: int | None = None
     varied: tuple[str, ...] = (PRECISION,)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from ampft.data.groups import GROUP_COLUMN, ID_COLUMN
 from ampft.data.label_parser import LabelParser
 from ampft.data.sources.table import quoted
 from ampft.errors import InputError, did_you_mean
@@ -27,6 +28,7 @@ DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bar
 
 LABEL_FLAG = "--label_column_name"
 GROUP_FLAG = "--group_column"
+ID_FLAG = "--id_column"
 
 Describe = Callable[[], str]
 USUAL_NAMES = frozenset({*LABELS, *TEXTS, *chain.from_iterable(PAIRS)})
@@ -51,12 +53,20 @@ class DataColumns:
         labels: Columns of the labels, and how to parse their cells.
         kind: Kind of the inputs, `text` or `image`.
         group: Column of the groups that the user named, or None.
+        id: Column of the ids that the user named, or None.
     """
 
     inputs: tuple[str, ...]
     labels: LabelParser
     kind: str = "text"
     group: str | None = None
+    id: str | None = None
+
+    @property
+    def extra(self) -> dict[str, str]:
+        """The named columns that are neither inputs nor labels, by their name in a split."""
+        columns = {GROUP_COLUMN: self.group, ID_COLUMN: self.id}
+        return {name: column for name, column in columns.items() if column is not None}
 
     def require_in(self, available: Sequence[str], *, origin: str) -> None:
         """Raise InputError when another split lacks a column that the training split has.
@@ -70,6 +80,7 @@ class DataColumns:
             (self.inputs, inputs_flag),
             (self.labels.columns, LABEL_FLAG),
             ((self.group,) if self.group else (), GROUP_FLAG),
+            ((self.id,) if self.id else (), ID_FLAG),
         ):
             require(
                 names,

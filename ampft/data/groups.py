@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 IntArray = npt.NDArray[np.int64]
 
 GROUP_COLUMN = "ampft_group"  # of a split, where the user named a group column
+ID_COLUMN = "ampft_id"  # the same for the column of ids
+# Of a split: where each example is in its file or data set, from 1.
+NUMBER_COLUMNS = {"ampft_line": "file_line", "ampft_row": "file_row"}
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from ampft.errors import InputError
 SPLITS = ("train", "validation", "test")
 IN_MEMORY = "data in memory"
 COLUMN_OPTIONS = (
-    *("text_column_names", "label_column_names", "image_column_name", "group_column"),
+    *("text_column_names", "label_column_names", "image_column_name", "group_column", "id_column"),
 )
 FRACTIONS = ("validation_fraction", "test_fraction")
 # Options without an effect on the built-in data sets, which have splits of their own.
@@ -162,12 +162,11 @@ def add_labels(part: LabelledRows, names: tuple[str, ...], *, several: bool) -> 
     index = {name: code for code, name in enumerate(names)}
     order = np.array([index[name] for name in part.names], dtype=np.int64)
     codes, feature = order[part.labels.codes], ClassLabel(names=list(names))
+    inputs = part.inputs.add_column(f"ampft_{part.unit}", part.numbers)
     if not several:
-        return part.inputs.add_column("label", codes, feature=feature)
+        return inputs.add_column("label", codes, feature=feature)
     sets = np.split(codes, np.cumsum(part.labels.counts)[:-1])
-    return part.inputs.add_column(
-        "label", [sorted(s.tolist()) for s in sets], feature=List(feature)
-    )
+    return inputs.add_column("label", [sorted(s.tolist()) for s in sets], feature=List(feature))
 
 
 def finalize(

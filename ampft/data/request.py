@@ -27,6 +27,7 @@ class DataRequest:
         image_column_name: Image column. None uses the only one.
         group_column: Column whose equal values mark rows that are not independent, such as a
             document, patient or user. With None, only duplicates are grouped.
+        id_column: Column of ids, which the predictions file contains too.
         max_train_samples: Number of training rows to use, chosen at random with `split_seed`. None
             uses all.
         max_eval_samples: Number of validation rows to use.
@@ -53,6 +54,7 @@ class DataRequest:
     label_separator: str = ","
     image_column_name: str | None = None
     group_column: str | None = None
+    id_column: str | None = None
     max_train_samples: int | None = None
     max_eval_samples: int | None = None
     max_predict_samples: int | None = None
@@ -63,6 +65,11 @@ class DataRequest:
     ignore_labels: tuple[str, ...] = ()
     fail_on_leak: bool = False
     encoding: str = "utf-8"
+
+    @property
+    def not_texts(self) -> frozenset[str]:
+        """Columns that hold no texts, because the user named them for something else."""
+        return frozenset(filter(None, (self.group_column, self.id_column)))
 
     @property
     def files(self) -> dict[str, Path]:

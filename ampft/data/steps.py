@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from ampft.data.ahead import one_ahead
 from ampft.data.balance import balanced_micro_batches
 
 if TYPE_CHECKING:
@@ -132,7 +133,8 @@ class StepBatches:
         world_size: Number of processes.
         padded: Whether a micro-batch costs its size times its longest length; otherwise it costs
             its number of tokens.
-        num_workers: Number of worker processes that collate in advance; 0 collates in the loop.
+        num_workers: Number of worker processes that collate in advance; 0 collates in this process.
+        pinned: Whether tensors are copied to pinned memory, and one step batch is collated ahead.
     """
 
     examples: Examples
@@ -143,6 +145,7 @@ class StepBatches:
     world_size: int = 1
     padded: bool = True
     num_workers: int = 0
+    pinned: bool = False
 
     def __len__(self) -> int:
         """Number of optimizer steps per epoch; the last one may be smaller, and none is dropped."""
@@ -183,6 +186,7 @@ class StepBatches:
             world_size=accelerator.num_processes,
             padded=padded,
             num_workers=num_workers,
+            pinned=accelerator.device.type == "cuda",
         )
 
     def epoch(self, epoch: int, *, start: int = 0, stop: int | None = None) -> Iterator[StepBatch]:
@@ -197,7 +201,8 @@ class StepBatches:
             generator=torch.Generator().manual_seed(self.seed + epoch),
         )
         start_time = time.perf_counter()
-        for step_batch in loader:
+        step_batches = one_ahead(iter(loader), _pin) if self.pinned else iter(loader)
+        for step_batch in step_batches:
             yield replace(step_batch, wait_seconds=time.perf_counter() - start_time)
             start_time = time.perf_counter()
 
@@ -296,6 +301,15 @@ class _EpochSteps(Dataset[StepBatch]):
 
     def __getitem__(self, index: int) -> StepBatch:
         return self.batches._step_batch(self.order, self.epoch, self.steps[index])
+
+
+def _pin(step_batch: StepBatch) -> StepBatch:
+    """Return a step batch in pinned memory, from which copies to the device do not wait."""
+    pinned = (
+        replace(micro, inputs={name: tensor.pin_memory() for name, tensor in micro.inputs.items()})
+        for micro in step_batch.micro_batches
+    )
+    return replace(step_batch, micro_batches=tuple(pinned))
 
 
 def _identity(step_batch: StepBatch) -> StepBatch:

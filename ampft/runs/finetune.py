@@ -46,6 +46,7 @@ def finetune(
     Raises:
         InputError: The data or a setting must be corrected. Nothing has been written.
         TrainingStopped: The training diverged; its folder is kept.
+        Preempted: It was interrupted; the message says how to continue.
     """
     with messages_for_python():
         if int(os.environ.get("WORLD_SIZE") or 1) > 1:

@@ -19,6 +19,7 @@ from ampft.tasks.outcome import Outcome
 
 # Maps a slice of example ids to columns that identify these examples: their texts, or `reference`.
 References = Callable[[slice], Mapping[str, Sequence[str]]]
+Origins = Callable[[slice], Mapping[str, Sequence[Any]]]
 
 OUTCOME_KEY = b"ampft.outcome"
 GROUPS_KEY = b"ampft.groups"  # JSON: the column of the groups, or null for duplicates
@@ -27,7 +28,7 @@ LABEL_NAMES_KEY = b"ampft.label_names"
 ROWS_PER_GROUP = 8192
 RESERVED_COLUMNS = (
     *("example_id", "split", "label", "prediction", "label_id", "prediction_id"),
-    *("confidence", "probabilities", "group_id"),
+    *("confidence", "probabilities", "group_id", "file_line", "file_row", "id"),
 )
 # Raised by a column that is missing or has an unexpected type or value.
 FORMAT_ERRORS = (AttributeError, LookupError, TypeError, ValueError)
@@ -38,12 +39,14 @@ def write_predictions(
     outcome: Outcome,
     references: References,
     *,
+    origins: Origins | None = None,
     groups: Groups | None = None,
     rows_per_group: int = ROWS_PER_GROUP,
 ) -> None:
     """Write the predictions as Parquet, atomically.
 
-    Columns: `example_id` int64, `split` string, one string column for each input, and the columns
+    Columns: `example_id` int64, `split` string, with `origins` `file_line` or `file_row` int64
+    and `id` string, one string column for each input, and the columns
     of the outcome (label, prediction, probabilities, ...). The file's metadata hold what applies to
     all rows. An input column with a reserved name is written as `input_<name>`. With groups, there
     is also a column `group_id` int64.
@@ -53,6 +56,8 @@ def write_predictions(
         outcome: Predictions of n examples.
         references: Function that returns the input columns of a slice of rows. It is called with
             consecutive slices of 0..n-1, so that only one slice is in memory at a time.
+        origins: Function like `references` that returns where the rows come from: line or row of
+            the file, and id.
         groups: Groups of examples that are not independent; None if all are.
         rows_per_group: Rows of one slice, and of one row group of the file.
     """
@@ -65,7 +70,8 @@ def write_predictions(
         try:
             for start in range(0, len(outcome), rows_per_group):
                 rows = slice(start, min(start + rows_per_group, len(outcome)))
-                table = _table(outcome, rows, references(rows))
+                origin = {} if origins is None else origins(rows)
+                table = _table(outcome, rows, references(rows), origin)
                 if groups is not None:
                     table = table.append_column("group_id", pa.array(groups.ids[rows]))
                 table = table.replace_schema_metadata(metadata)
@@ -129,7 +135,12 @@ def _metadata(file: pq.ParquetFile) -> dict[str, Any]:
     }
 
 
-def _table(outcome: Outcome, rows: slice, inputs: Mapping[str, Sequence[str]]) -> pa.Table:
+def _table(
+    outcome: Outcome,
+    rows: slice,
+    inputs: Mapping[str, Sequence[str]],
+    origin: Mapping[str, Sequence[Any]],
+) -> pa.Table:
     count = rows.stop - rows.start
     input_columns = {
         f"input_{name}" if name in RESERVED_COLUMNS else name: pa.array(column, pa.string())
@@ -139,6 +150,10 @@ def _table(outcome: Outcome, rows: slice, inputs: Mapping[str, Sequence[str]]) -
         {
             "example_id": pa.array(np.arange(rows.start, rows.stop)),
             "split": pa.array([outcome.split] * count, pa.string()),
+            **{
+                name: pa.array(values, pa.string() if name == "id" else pa.int64())
+                for name, values in origin.items()
+            },
             **input_columns,
             **outcome.columns(rows),
         }

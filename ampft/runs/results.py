@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from ampft.data.groups import Groups
 from ampft.files import write_text
 from ampft.runs.card import model_card
 from ampft.runs.folder import RunFolder
 from ampft.runs.manifest import describe_files
-from ampft.runs.predictions import References, write_predictions
+from ampft.runs.predictions import Origins, References, write_predictions
 from ampft.runs.record import RunRecord, write_record
 from ampft.runs.show import report_with_heading
 from ampft.tasks.outcome import Outcome, Report
@@ -24,6 +25,7 @@ def write_results(
     references: References,
     *,
     outcome_fp32: Outcome | None = None,
+    origins: Origins | None = None,
     groups: Groups | None = None,
 ) -> None:
     """Write report, predictions, model card and, last, the record of a finished run.
@@ -35,16 +37,17 @@ def write_results(
         outcome: Outcome of the final evaluation.
         references: Input columns, as for `write_predictions`.
         outcome_fp32: Outcome of the same model in fp32; None writes no file for it.
+        origins: Where the examples come from, as for `write_predictions`.
         groups: Groups of examples, as for `write_predictions`.
     """
     selected = bool(record.metrics.get("selected"))
     stage = folder.stage()
     write_text(stage / "report.txt", report_with_heading(report, selected=selected))
     write_text(stage / "report.json", json_text({**report.as_dict(), "selected": selected}))
-    write_predictions(stage / "predictions.parquet", outcome, references, groups=groups)
+    write = partial(write_predictions, references=references, origins=origins, groups=groups)
+    write(stage / "predictions.parquet", outcome)
     if outcome_fp32 is not None:
-        path = stage / "predictions_fp32.parquet"
-        write_predictions(path, outcome_fp32, references, groups=groups)
+        write(stage / "predictions_fp32.parquet", outcome_fp32)
     write_text(stage / "README.md", model_card(record, report))
     folder.check_record()
     folder.staged = describe_files(stage)

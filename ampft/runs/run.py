@@ -55,6 +55,7 @@ from ampft.tasks.outcome import Outcome
 from ampft.text.terminal import labelled, print_line
 from ampft.training.checkpoints.tensors import copied_to_cpu
 from ampft.training.first_step import FirstStep
+from ampft.training.launch_bound import launch_bound_note, measure_growth
 from ampft.training.out_of_memory import OutOfMemoryRetries, explain_out_of_memory
 from ampft.training.step import StepOutcome, StepStopped, shared_autocast_cache
 from ampft.training.stopping import StopRequest, StopRequested, TimeLimit
@@ -263,6 +264,7 @@ class Run:
             outcome,
             references,
             outcome_fp32=outcome_fp32,
+            origins=partial(prepared.task.origins, split),
             groups=find_groups(prepared.task.data, split),
         )
         self.finished = True
@@ -275,6 +277,8 @@ class Run:
             print_line(labelled("warning", warning))
         if record.reason:
             print_line(labelled("stopped", record.reason))
+        if note := launch_bound_note(record.timings):
+            print_line(labelled("speed", note))
         print_line(
             labelled("wrote", f"{self.folder.path}: model, report, predictions, history, record")
         )
@@ -398,7 +402,10 @@ class Run:
             tokens_per_second=timings["tokens_per_second"] if has_tokens else None,
             num_processes=prepared.accelerator.num_processes,
         )
-        return timings | asdict(utilisation)
+        growth = measure_growth(
+            prepared.accelerator, model, prepared.task.loss, self.retries.step_batches
+        )
+        return timings | asdict(utilisation) | asdict(growth)
 
 
 def all_metrics(outcome: Outcome) -> dict[str, float | None]:

@@ -18,6 +18,7 @@ from ampft.tasks.outcome import Problem, Report, headline
 from ampft.text.escaping import inert
 from ampft.text.json_io import JSONValue, read_json_object
 from ampft.text.numbers import byte_size, counted, duration
+from ampft.training.launch_bound import launch_bound_note
 
 REPORT_NAME = "report.json"
 
@@ -99,6 +100,8 @@ def heading(record: RunRecord) -> str:
     memory = describe_memory(record.memory)
     if memory is not None:
         lines["memory"] = memory
+    if note := launch_bound_note(record.timings):
+        lines["speed"] = note
     if record.best is not None:
         best = record.best
         lines["best"] = f"{best_moment(record)}, {best.metric} {best.value:.4f}"

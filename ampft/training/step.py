@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate.utils import DistributedType
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from ampft.data.steps import MicroBatch, StepBatch
 from ampft.errors import TrainingStopped
@@ -183,14 +184,18 @@ def apply_step(
     norm = accelerator.clip_grad_norm_(model.parameters(), limit)
     loss = accelerator.reduce(torch.stack(list(losses)).sum(), reduction="sum")
     if accelerator.scaler is None:
-        # Without a scaler nothing else prevents an update with a bad gradient, so it is read first.
+        with _skipped_on_device(optimizer, loss, norm) as skips:
+            if skips:
+                lost = step_measuring_lost_updates(optimizer, step=schedule.last_epoch + 1)
+        # Otherwise nothing else prevents an update with a bad gradient, so it is read first.
         mean_loss, grad_norm = _read(loss, norm)
         if not (math.isfinite(grad_norm) and math.isfinite(mean_loss)):
             outcome = StepOutcome(mean_loss, grad_norm, None, True, learning_rate)
             if skip_nonfinite:
                 return outcome
             raise StepStopped(_not_finite(mean_loss, grad_norm), outcome)
-        lost = step_measuring_lost_updates(optimizer, step=schedule.last_epoch + 1)
+        if not skips:
+            lost = step_measuring_lost_updates(optimizer, step=schedule.last_epoch + 1)
         scale, skipped = None, False
     else:
         lost = None
@@ -206,6 +211,27 @@ def apply_step(
     if not skipped:
         schedule.step()
     return StepOutcome(mean_loss, grad_norm, scale, skipped, learning_rate, lost)
+
+
+@contextmanager
+def _skipped_on_device(optimizer: Any, loss: Tensor, norm: Tensor) -> Iterator[bool]:
+    """Make a fused optimizer skip a step whose loss or gradient is not finite, as a scaler does.
+
+    Nothing is then read from the device before the update, so that the host does not wait.
+
+    Yields:
+        Whether it can, which only fused optimizers can.
+    """
+    plain = getattr(optimizer, "optimizer", optimizer)
+    if not getattr(plain, "_step_supports_amp_scaling", False):
+        yield False
+        return
+    norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+    plain.found_inf = (~(torch.isfinite(loss) & torch.isfinite(norm))).float()
+    try:
+        yield True
+    finally:
+        del plain.found_inf
 
 
 def _let_scaler_see(loss: Tensor, scaler: Any) -> None:

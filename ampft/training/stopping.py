@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -107,7 +108,7 @@ class StopRequest:
             self.received, self._received_at = number, now
             if self.accelerator.is_main_process:
                 name = signal.Signals(number).name
-                text = f"\n{name}: stopping after this step; the same again leaves at once\n"
+                text = f"\n{name}: stopping after this step; a second signal leaves at once\n"
                 # Not `print`, which the signal may have interrupted.
                 with contextlib.suppress(OSError):
                     os.write(STANDARD_ERROR, text.encode())
@@ -121,7 +122,13 @@ def _leave(number: int, frame: object) -> None:
 
 @contextlib.contextmanager
 def _handling(names: tuple[str, ...], handler: Callable[[int, object], None]) -> Iterator[None]:
-    """Handle signals inside this context; one that was ignored stays ignored, except SIGTERM."""
+    """Handle signals inside this context; one that was ignored stays ignored, except SIGTERM.
+
+    Only the main thread can receive signals; in any other, nothing is changed.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     known = [getattr(signal, name) for name in names if hasattr(signal, name)]
     previous = {number: signal.getsignal(number) for number in known}
     for number in known:

@@ -175,6 +175,14 @@ def test_no_in_yaml_is_the_precision_and_not_false(tmp_path):
         ),
         (("--max_time", "2 days"), "--max_time: received '2 days'; use hours, minutes or seconds"),
         (("--eval_strategy", "steps"), "Use --eval_steps N to validate by steps"),
+        (("--checkpointing_steps", "soon"), "--checkpointing_steps: received 'soon'"),
+        (("--async_checkpoints",), "--async_checkpoints has no effect without --checkpointing"),
+        (("--allow_topology_change",), "has no effect without --resume_from_checkpoint"),
+        (("--resume_from_checkpoint", "latest"), "--output_dir is missing"),
+        (
+            ("--resume_from_checkpoint=latest", "--output_dir=a", "--overwrite_output_dir"),
+            "would remove the run that the first one continues",
+        ),
     ],
 )
 def test_refused(words, match):

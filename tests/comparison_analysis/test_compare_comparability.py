@@ -13,6 +13,7 @@ from ampft.comparison.analysis.loading import RecordedRun, group_runs
 from ampft.comparison.analysis.stamps import all_stamps
 from ampft.comparison.findings import PlanFacts
 from ampft.errors import InputError
+from ampft.runs.record import ResumePart
 
 FEW = SEEDS[:3]
 LIKE = record_of("bf16", 43)
@@ -209,3 +210,13 @@ def test_facts_of_the_plan_are_stamped(tmp_path):
     assert difference is not None
     assert (difference.level95, difference.level90) == (0.975, 0.95)
     assert (comparison.overhead_share, comparison.yardstick) == (0.01, {"overall": 0.004})
+
+
+def test_a_resume_on_another_topology_is_stamped():
+    same = ResumePart(checkpoint="step-4", step=4, epoch=1, resumed="now")
+    assert stamps(resumes=(same,)) == ()
+    changed = replace(same, topology={"processes": (1, 2)})
+    assert stamps(resumes=(same, changed)) == (
+        "changed during a run: bf16 with seed 43 was resumed under other conditions (processes 1, "
+        "then 2); the examples are the same, but not the rounding",
+    )

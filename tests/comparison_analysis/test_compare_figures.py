@@ -173,6 +173,7 @@ def test_speed_is_compared_seed_by_seed(tmp_path):
     ("slow", "base", "words"),
     [
         ({"waiting_share": 0.4}, {}, "waits for data in 40 % of its step time"),
+        ({}, {"doubled_batch_ratio": 1.05}, "launch-bound: in fp32, twice the batch takes 1.05"),
         ({}, {"utilisation": 0.2}, "matrix products are too small: .* 20 % of fp32's step"),
         (
             {"matrix_rate_gflops": 200.0},

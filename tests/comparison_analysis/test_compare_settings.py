@@ -65,10 +65,10 @@ def test_several_settings_name_the_arms(tmp_path):
         *write_arm(tmp_path, "c", num_train_epochs=5, mode="bf16"),
     ]
     assert names(compare_folders(runs, by=["mixed_precision", "num_train_epochs"])) == [
-        "fp32, num_train_epochs=3", "bf16, num_train_epochs=5", "fp32, num_train_epochs=5",
+        "first", "bf16, num_train_epochs=5", "num_train_epochs=5",
     ]  # fmt: skip
     comparison = compare_folders(runs[:6])
-    assert names(comparison)[0] == "learning_rate=5e-05, num_train_epochs=3"
+    assert names(comparison) == ["first", "learning_rate=1e-05, num_train_epochs=5"]
     text = terminal_text(comparison)
     assert "--learning_rate" in text
     assert "--weight_decay" not in text

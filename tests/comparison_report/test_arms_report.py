@@ -50,6 +50,11 @@ def test_arms_are_not_called_modes_or_precisions(write):
     assert "arm" in text
 
 
+def test_the_method_says_that_speeds_are_those_per_example():
+    assert "If effective batches differ, step times are divided" in html_text(of_settings())
+    assert "If effective batches differ" not in html_text(realistic())
+
+
 @pytest.mark.parametrize("write", [terminal_text, markdown_text, html_text])
 def test_modes_are_not_called_arms(write):
     text = re.sub(r"(?s)<style>.*</style>", "", write(realistic()))

@@ -8,7 +8,12 @@ from example_comparison import broken, realistic
 
 import ampft.comparison.report
 from ampft.comparison.report.arm_styles import LAST, arm_styles
-from ampft.comparison.report.curve_charts import loss_chart, scale_chart, validation_chart
+from ampft.comparison.report.curve_charts import (
+    loss_chart,
+    loss_difference_chart,
+    scale_chart,
+    validation_chart,
+)
 from ampft.comparison.report.drawing import Axis, element, picture
 from ampft.comparison.report.html import matrix_cells
 from ampft.comparison.report.prediction_tables import confusions
@@ -80,11 +85,38 @@ def test_a_diverging_run_does_not_flatten_the_other_lines():
 
 def test_the_mean_of_an_unstable_arm_is_not_drawn():
     comparison = broken()
-    chart = loss_chart(comparison, arm_styles(comparison.arms))
+    styles = arm_styles(comparison.arms)
+    chart, differences = (of(comparison, styles) for of in (loss_chart, loss_difference_chart))
     assert chart is not None
-    assert 'class="mean a2"' in chart.svg
+    assert 'class="mean a0"' in chart.svg
     assert 'class="mean a3"' not in chart.svg
     assert 'class="seed lone a3"' in chart.svg
+    assert differences is not None
+    assert 'class="mean a2"' in differences.svg
+    assert " a3" not in differences.svg
+
+
+def test_losses_are_shown_as_differences_with_the_same_seed():
+    comparison = realistic()
+    base, *others = comparison.arms
+    raised = tuple(replace(c, loss=tuple(x + 0.25 for x in c.loss)) for c in base.curves)
+    shifted = [replace(arm, curves=raised) for arm in others]
+    comparison = replace(comparison, arms=(base, *shifted))
+    styles = arm_styles(comparison.arms)
+    differences = loss_difference_chart(comparison, styles)
+    assert "at the end placebo 0.2500, bf16 0.2500" in differences.svg
+    # The curves themselves would coincide, so only the baseline's is drawn.
+    assert loss_chart(comparison, styles).styles == styles[:1]
+
+
+def test_charts_in_which_nothing_happens_are_hidden():
+    comparison = realistic()
+    styles = arm_styles(comparison.arms)
+    once = with_curves(comparison, validation_steps=(100,), validation_metric=(0.8,))
+    assert validation_chart(once, styles) is None
+    calm = with_curves(comparison, loss_scale=(65536.0,) * len(comparison.arms[0].curves[0].steps),
+                       skipped=())  # fmt: skip
+    assert scale_chart(calm, styles) is None
 
 
 def test_skipped_steps_are_marked_and_counted():
@@ -114,7 +146,7 @@ def test_every_arm_has_its_own_style_up_to_the_last_colour():
 
 def test_shades_grow_with_the_share_of_the_row():
     arm = replace(realistic().arms[0], confusion=((90, 10, 0), (0, 4, 0), (0, 0, 0)))
-    cells = matrix_cells(arm)
+    cells = matrix_cells(arm, None)
     assert [cell.shade for cell in cells[0]] == [8, 3, 0]
     assert [cell.is_correct for cell in cells[1]] == [False, True, False]
     assert [cell.shade for cell in cells[2]] == [0, 0, 0]
@@ -167,9 +199,9 @@ def with_curves(comparison, **values):
 
 def test_a_single_point_has_a_mark():
     comparison = realistic()
-    once = with_curves(comparison, validation_steps=(100,), validation_metric=(0.8,))
+    once = with_curves(comparison, steps=(100,), loss=(0.8,))
     single, several = (
-        validation_chart(one, arm_styles(one.arms)).svg.count('class="mark ')
+        loss_chart(one, arm_styles(one.arms)).svg.count('class="mark ')
         for one in (once, comparison)
     )
     assert (single, several) == (len(comparison.arms), 0)

@@ -1,5 +1,6 @@
 import re
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -18,9 +19,9 @@ ALLOWED = set(
     re.findall(
         r"\w+",
         """
-        html head meta title style body header main aside section p h1 h2 h3 ul li
+        html head meta title style body header main aside nav article section p h1 h2 h3 ul li
         div span small strong i bdi br figure figcaption table caption thead tbody tr th td
-        details summary svg line path rect text tspan
+        details summary a code svg line path rect text tspan
         """,
     )
 )
@@ -78,7 +79,8 @@ def test_the_check_finds_wrong_nesting():
 def test_no_attribute_runs_code_or_links(page):
     for tag, attributes, _ in read(page).elements:
         assert not {name for name in attributes if name.startswith("on")}, tag
-        assert not set(attributes) & {"href", "src", "style", "action", "srcset", "data"}, tag
+        assert attributes.get("href", "#").startswith("#"), tag  # within the document
+        assert not set(attributes) & {"src", "style", "action", "srcset", "data"}, tag
         for name in ("id", "class"):
             assert re.fullmatch(r"[a-z0-9 -]*", attributes.get(name) or ""), attributes
 
@@ -165,3 +167,55 @@ def test_templates_and_style_are_packaged():
     listed = settings.read_text(encoding="utf-8")
     assert len(list(folder.glob("*.j2"))) > 3
     assert '"comparison/report/*.j2", "comparison/report/style.css"' in listed
+
+
+def test_the_answer_comes_first_and_every_verdict_has_a_chip():
+    page = html_text(realistic())
+    body = page[page.index("<body>") :]
+    assert "<h1><bdi>No loss found in fp16; bf16 undecided</bdi></h1>" in body
+    chips = re.findall(r'<span class="chip (\w+)"><bdi>(.*?)</bdi>', body)
+    assert chips == [
+        ("open", "undecided"), ("good", "equivalent"), ("none", "placebo"), ("none", "baseline"),
+    ]  # fmt: skip
+    assert body.index("<h1>") < body.index('class="answer"') < body.index('class="cards"')
+    assert body.index('class="cards"') < body.index("<table")
+    sections = set(re.findall(r'<section id="([\w-]+)"', body))
+    assert set(re.findall(r'href="#([\w-]+)"', body)) == sections
+
+
+@pytest.mark.parametrize(
+    ("changes", "headline"),
+    [
+        ({"bf16": "equivalent", "fp16": "equivalent"}, "No loss found; bf16 is 2.4x faster"),
+        ({"bf16": "worse, size uncertain", "fp16": "undecided"}, "bf16 loses accuracy; fp16 und"),
+        ({"bf16": "better, size uncertain", "fp16": "equivalent"}, "No loss found; bf16 is 2.4x"),
+        (
+            {"bf16": "worse beyond the margin", "fp16": "worse, size uncertain"},
+            "bf16 and fp16 lose",
+        ),
+    ],
+)
+def test_the_headline_says_what_was_found(changes, headline):
+    arms = tuple(
+        replace(arm, difference=replace(arm.difference, verdict=changes[arm.name]))
+        if arm.name in changes
+        else arm
+        for arm in realistic().arms
+    )
+    page = html_text(replace(realistic(), arms=arms, verdicts=()))
+    assert f"<h1><bdi>{headline}" in page.replace("\N{NO-BREAK SPACE}", " ")
+
+
+def test_only_differences_of_confusions_are_shown_beside_the_baseline():
+    base, *others = realistic().arms
+    same = replace(
+        realistic(), arms=(base, *(replace(a, confusion=base.confusion) for a in others))
+    )
+    matrices = re.findall(r'(?s)<table class="matrix">(.*?)</table>', html_text(same))
+    counts = [len(re.findall(r"<td[^>]*>[+\u2212]?\d+</td>", matrix)) for matrix in matrices]
+    assert counts[0] > 0
+    assert counts[1:] == [0] * len(others)
+
+
+def test_a_page_about_a_million_examples_stays_small():
+    assert len(html_text(replace(large(), examples=1_000_000)).encode()) < 2 * 2**20

@@ -1,6 +1,7 @@
 """Which examples make an optimizer step, in which order, on which process."""
 
 import itertools
+import threading
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -172,3 +173,56 @@ def test_tensor_examples_weigh_one_and_cost_the_same():
     rows = examples.collate(np.array([4, 1]))
     assert rows["x"].tolist() == [[8.0, 9.0], [2.0, 3.0]]
     assert rows["labels"].tolist() == [4, 1]
+
+
+def collated_while_waiting(pinned):
+    """Return the batches of an epoch, and how many were collated when the first one was used."""
+    collated, ready = [], threading.Event()
+
+    class Recorded(NumberedExamples):
+        def collate(self, ids):
+            collated.append(ids)
+            if len(collated) == 2:
+                ready.set()
+            return super().collate(ids)
+
+    examples = numbered(20)
+    batches = StepBatches(Recorded(examples.lengths, examples.weights), 5, pinned=pinned)
+    steps = batches.epoch(0)
+    first = next(steps)
+    ready.wait(5 if pinned else 0)
+    used_at_once = len(collated)
+    return [contents(first), *map(contents, steps)], used_at_once
+
+
+def test_one_step_batch_is_collated_ahead_and_pinned(monkeypatch):
+    pinned = []
+    # Pinning needs a driver. What matters here is that every tensor passes through it.
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned.append(1) or tensor)
+    plain, ahead = collated_while_waiting(False), collated_while_waiting(True)
+    assert plain[0] == ahead[0]
+    assert plain[1] == 1
+    assert ahead[1] >= 2
+    assert len(pinned) == 4
+
+
+def test_an_error_while_collating_ahead_is_raised_and_an_unfinished_epoch_ends(monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
+
+    class Broken(NumberedExamples):
+        def collate(self, ids):
+            raise ValueError("row 3 is broken")
+
+    examples = numbered(20)
+    with pytest.raises(ValueError, match="row 3 is broken"):
+        next(StepBatches(Broken(examples.lengths, examples.weights), 5, pinned=True).epoch(0))
+    steps = StepBatches(examples, 5, pinned=True).epoch(0)
+    next(steps)
+    steps.close()
+    assert not [t for t in threading.enumerate() if t.name.startswith("collate")]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="pinned memory needs a CUDA driver")
+def test_tensors_are_in_pinned_memory():
+    (step_batch, *_) = StepBatches(numbered(20), 5, pinned=True).epoch(0)
+    assert all(t.is_pinned() for micro in step_batch for t in micro.inputs.values())

@@ -102,7 +102,7 @@ def test_ctrl_c_ends_the_run_and_explains_how_to_continue(compared):
     assert "Traceback" not in stderr
     (message,) = [line for line in stderr.splitlines() if line]
     assert message.startswith("interrupted: 1 of 9 runs are complete. Repeat the command with")
-    assert compared.left == {PLANNED[0]: "finished", PLANNED[1]: "interrupted"}
+    assert compared.left == {PLANNED[0]: "finished", PLANNED[1]: "preempted"}
 
 
 def test_the_same_command_continues_with_the_missing_runs(compared):

@@ -67,6 +67,16 @@ def test_a_run_without_a_checkpoint_begins_again(session):
     assert RUN not in session.missing()
 
 
+def test_checkpoints_of_a_run_that_was_waited_for_are_removed(session):
+    with interrupted(4, saving=True):
+        session.launch(RUN)
+    succeeded(call_here(*session.argv(RUN)))  # by another process of the comparison
+    checkpoints = run_folder(session.folder.path, RUN) / "checkpoints"
+    assert checkpoints.exists()
+    session.remove_checkpoints()
+    assert not checkpoints.exists()
+
+
 def test_the_flags_of_checkpoints(session):
     assert session.argv(RUN)[-6:] == [
         "--checkpointing_steps", "10min", "--checkpoint_total_limit", "1",

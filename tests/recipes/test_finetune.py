@@ -10,6 +10,7 @@ import sys
 import threading
 import warnings
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -134,6 +135,24 @@ def test_other_data_in_memory(kind, settings):
     }[kind]  # fmt: skip
     run = ampft.finetune(data, **settings | {"max_train_steps": 1})
     assert set(run.record.label_names) == LABELS
+
+
+def test_predictions_say_where_each_row_is(settings, tmp_path):
+    table = frame(60).assign(key=[f"k{i}" for i in range(60)])
+    run = ampft.finetune(table, id_column="key", **settings)
+    rows = table.iloc[run.predictions.file_row - 1]
+    assert run.predictions.text.tolist() == rows.text.tolist()
+    assert run.predictions.id.tolist() == rows.key.tolist()
+    table.to_csv("rows.csv", index=False)
+    run = ampft.finetune("rows.csv", id_column="key", **settings)
+    lines = Path("rows.csv").read_text().splitlines()
+    for line, text, key in zip(
+        run.predictions.file_line, run.predictions.text, run.predictions.id, strict=True
+    ):
+        assert lines[line - 1].startswith(f"{text},")
+        assert lines[line - 1].endswith(f",{key}")
+    with pytest.raises(ampft.InputError, match=r"^id_column: rows\.csv has no column 'kee'"):
+        ampft.finetune("rows.csv", id_column="kee", **settings)
 
 
 def test_the_html_is_inert(settings):

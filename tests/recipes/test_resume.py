@@ -122,8 +122,9 @@ def test_16_bit_weights_with_micro_batches_cut_again_and_a_pending_validation(
         train(tmp_path / "straight", *mode)
         train(folder, *flags, stop=8, saving=True)
         assert checkpoints(folder)[-1] == "step-8"
-        train(folder, *flags, *LATEST, stop=13)
-        train(folder, *flags, *LATEST)
+        for stop in (13, None):
+            done = train(folder, *flags, *LATEST, stop=stop)
+            assert "ran out in epoch" not in done.stdout, "the cut is restored"
     straight = evidence(tmp_path / "straight")
     assert evidence(folder) == straight
     assert [row["micro_batches"] for row in straight["history"]] == [1] * 5 + [2] * 13

@@ -10,7 +10,7 @@ import pytest
 from ampft.errors import InputError
 from ampft.runs.folder import RunFolder
 from ampft.runs.memory import PeakMemory
-from ampft.runs.record import StepsPart, write_record
+from ampft.runs.record import ResumePart, StepsPart, write_record
 from ampft.runs.show import format_run
 from ampft.text.numbers import byte_size, duration, in_epochs
 
@@ -122,3 +122,23 @@ def test_chance_and_warnings_stand_above_the_closing_line(tmp_path: Path, make_r
     chance, warning, _ = format_run(tmp_path).splitlines()[-3:]
     assert chance == "chance: accuracy 0.2500, macro F1 0.1000, from the class frequencies of train"
     assert warning == "warning: the model predicts 'a' for every example."
+
+
+def test_shows_where_a_run_was_resumed_and_what_changed(tmp_path: Path, make_record):
+    parts = (
+        ResumePart(checkpoint="step-4", step=4, epoch=1, resumed="now"),
+        ResumePart(
+            checkpoint="step-9",
+            step=9,
+            epoch=2,
+            resumed="now",
+            topology={"processes": (1, 2)},
+            environment={"CPU": ("a\u202e", "b")},
+        ),
+    )
+    with RunFolder(tmp_path) as folder:
+        write_record(folder, make_record(resumes=parts))
+    assert (
+        "resumed    2 times, after step 4, 9; from step 9 on, processes 2, before 1; from step 9 "
+        "on, CPU b, before a\\u202e\n"
+    ) in format_run(tmp_path)

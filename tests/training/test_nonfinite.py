@@ -11,6 +11,7 @@ import torch
 from exact_step import Training, flat_gradient, flat_weights, poison, tensor_problem
 from torch import nn
 
+import ampft.training.step as step_module
 from ampft.errors import InputError, TrainingStopped
 from ampft.precision.accelerator import numerics
 from ampft.training.nonfinite import (
@@ -99,6 +100,34 @@ def test_the_scaler_skips_an_infinite_loss_with_an_infinite_gradient():
     assert (first.outcome.skipped, first.outcome.loss_scale) == (True, 32768.0)
     assert torch.equal(flat_weights(problem.model), before)
     assert not next(steps).outcome.skipped
+
+
+@pytest.mark.parametrize("mode", ["bf16", "fp32"])
+def test_a_fused_optimizer_skips_a_step_before_its_scalars_are_read(monkeypatch, mode):
+    read, stepped = [], []
+    original = step_module._read
+    monkeypatch.setattr(step_module, "_read", lambda *s: read.append(len(stepped)) or original(*s))
+    counter = itertools.count()
+    problem = tensor_problem()
+    poison(problem.model, math.nan, lambda: next(counter) == 1)
+    training = Training(
+        mode,
+        problem,
+        4,
+        optimizer=lambda m: torch.optim.AdamW(m.parameters(), fused=True),
+        skip_nonfinite=True,
+    )
+    training.prepared.optimizer.register_step_post_hook(lambda *_: stepped.append(1))
+    weights, outcomes = [flat_weights(problem.model)], []
+    for step in training.steps():
+        outcomes.append(step.outcome.skipped)
+        weights.append(flat_weights(problem.model))
+    assert outcomes == [False, True, False]
+    moved = [not torch.equal(a, b) for a, b in itertools.pairwise(weights)]
+    assert moved == [True, False, True]
+    assert read == [1, 2, 3]  # each time after the update
+    states = training.prepared.optimizer.state.values()
+    assert {float(state["step"]) for state in states} == {2.0}
 
 
 # Counting

@@ -108,6 +108,13 @@ def test_all_processes_use_the_smallest_micro_batch_that_one_needs(ranks):
     assert [rank["micro_batches"] for rank in ranks] == [4, 4]
 
 
+def test_nan_on_one_process_is_skipped_by_both(ranks):
+    (first, weights), (second, others) = (rank["skipped_steps"] for rank in ranks)
+    assert first == second == [False, True, False]
+    assert torch.equal(weights, others)
+    assert weights.isfinite().all()
+
+
 def test_a_step_saved_by_two_processes_is_replayed_by_one(ranks):
     training = Training("fp32", dropout_problem(), 12)
     replay = replay_step(

@@ -130,6 +130,15 @@ def dropout_problem() -> Problem:
     return replace(problem, model=torch.nn.Sequential(problem.model, torch.nn.Dropout(0.3)))
 
 
+def skipped_steps(rank: int) -> tuple[list[bool], torch.Tensor]:
+    """Skip the second of three steps, in which process 0 has a NaN; return the weights, too."""
+    problem, counter = tensor_problem(n=12), itertools.count()
+    poison(problem.model, math.nan, lambda: next(counter) == 1 and rank == 0)
+    training = Training("bf16", problem, 2, skip_nonfinite=True)
+    skipped = [step.outcome.skipped for step in training.steps()]
+    return skipped, flat_weights(training.model)
+
+
 def evaluated() -> list[tuple[int, int, list[int], list[list[int]], torch.Tensor]]:
     """Evaluate 1 to 17 examples in batches of 1 to 5, each time after a training step."""
     AcceleratorState._reset_state()
@@ -213,6 +222,7 @@ def main(tiny_bert: Path, folder: Path) -> None:
         not_a_number(rank, "fp32"),
         not_a_number(rank, "bf16"),
     )
+    results["skipped_steps"] = skipped_steps(rank)
     results["saved_step"] = saved_step(folder / "step-1")
     results["time_limits"] = time_limits(rank)
     results["stop_requests"] = stop_requests(rank)

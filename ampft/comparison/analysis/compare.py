@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ampft.comparison.analysis.class_differences import class_differences
-from ampft.comparison.analysis.conditions import environment, setup, title
+from ampft.comparison.analysis.conditions import command, dates, environment, setup, title
 from ampft.comparison.analysis.cost import is_emulated, memory, speed
 from ampft.comparison.analysis.curves import curve
 from ampft.comparison.analysis.differences import (
@@ -39,6 +39,7 @@ from ampft.comparison.analysis.run_predictions import (
 )
 from ampft.comparison.analysis.settings import Arms, form_arms
 from ampft.comparison.analysis.stamps import all_stamps, group_stamps
+from ampft.comparison.analysis.subgroup_losses import with_subgroup_losses
 from ampft.comparison.findings import (
     CALIBRATION_ERROR,
     PRECISION,
@@ -132,12 +133,18 @@ def compare_folders(
     seed_counts = plan.seed_counts or (len(seeds),)
     alpha = alpha_per_analysis(seed_counts, ALPHA)
     evidence = _evidence(groups, problem.metrics[metric], margin=margin, alpha=alpha)
-    arms = tuple(
+    arms: tuple[ArmResult, ...] = tuple(
         replace(
             _arm_result(group, evidence, are_modes=varied == (PRECISION,)),
             settings=arms_of_runs.settings.get(group.settings_name, {}),
         )
         for group in groups
+    )
+    arms = with_subgroup_losses(
+        arms,
+        {name: each.in_mode for name, each in evidence.predictions.items()},
+        evidence.cases,
+        partial(read_texts, groups[0].runs[0].folder / PREDICTIONS_NAME),
     )
     records = [(group.finished or group.runs)[0].record for group in groups]
     if varied == (PRECISION,):
@@ -164,6 +171,8 @@ def compare_folders(
         overhead_share=plan.overhead_share,
         planned=plan.planned,
         varied=varied,
+        dates=dates([run.record for group in groups for run in group.runs]),
+        command=command(groups[0].runs[0].record),
     )
     return replace(comparison, verdicts=verdict_texts(comparison))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -62,6 +64,18 @@ def _setup(record: RunRecord) -> dict[str, str]:
         if value is not None:
             facts[title_] = f"{value:g}" if isinstance(value, float) else str(value)
     return facts
+
+
+def dates(records: Sequence[RunRecord]) -> tuple[str, str]:
+    """Return the days on which the first and the last run began, such as "2026-11-22"."""
+    days = sorted(record.started.partition("T")[0] for record in records)
+    return days[0], days[-1]
+
+
+def command(record: RunRecord) -> str:
+    """Return the command of a run, with files and folders only by their names."""
+    words = (re.sub(r"[^=\s]*/(?=.)", "", word) for word in record.command)
+    return shlex.join(words)
 
 
 def environment(record: RunRecord) -> dict[str, str]:

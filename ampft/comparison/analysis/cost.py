@@ -9,6 +9,7 @@ from typing import Any
 from ampft.comparison.analysis.loading import RecordedRun, RunGroup
 from ampft.comparison.cost_findings import Memory, Speed
 from ampft.text.numbers import percent
+from ampft.training.launch_bound import MAX_GROWTH
 
 MIN_SPEEDUP = 1.2  # below it, a reason is given
 MAX_WAITING = 0.2  # share of the step time
@@ -89,6 +90,13 @@ def _reason(group: RunGroup, baseline: RunGroup, ratio: float) -> str:
         return (
             f"waits for data in {percent(waiting)} of its step time, which does not depend on the "
             "precision; try --dataloader_num_workers"
+        )
+    growth = _median(baseline, "doubled_batch_ratio")
+    if growth is not None and growth < MAX_GROWTH:
+        return (
+            f"launch-bound: in {baseline.name}, twice the batch takes {growth:.2f} times as long "
+            f"(below {MAX_GROWTH:g} counts as launch-bound), so launching kernels limits the speed "
+            "of every precision; try larger batches"
         )
     busy = _median(baseline, "utilisation")
     if busy is not None and busy < MIN_UTILISATION:

@@ -16,7 +16,7 @@ from ampft.comparison.statistics.interval import (
 )
 from ampft.comparison.statistics.jackknife import jackknife_differences
 from ampft.comparison.statistics.verdict import Decision, decide
-from ampft.metrics.sums import Metric
+from ampft.metrics.sums import CaseSums, Metric
 
 
 def metric_values(predictions: Sequence[RunPredictions]) -> dict[str, MetricValues]:
@@ -34,10 +34,17 @@ def estimate(
 
     With fewer seeds than an interval over seeds needs, the estimate is over the cases only.
     """
-    differences = jackknife_differences(
+    return estimate_of_sums(
         [each.sums for each in predictions], [each.sums for each in baseline], metric
     )
-    if len(predictions) < MIN_SEEDS:
+
+
+def estimate_of_sums(
+    arm: Sequence[CaseSums], baseline: Sequence[CaseSums], metric: Metric
+) -> DifferenceEstimate:
+    """Return the difference in a metric from the sums of both sides, as `estimate` does."""
+    differences = jackknife_differences(arm, baseline, metric)
+    if len(arm) < MIN_SEEDS:
         return estimate_over_cases(differences)
     return estimate_difference(differences)
 

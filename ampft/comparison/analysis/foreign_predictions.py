@@ -10,7 +10,6 @@ import numpy as np
 
 from ampft.comparison.analysis.predicted_arms import PredictedArm, compare_predicted_arms
 from ampft.comparison.analysis.prediction_tables import FLAG, ForeignRun, Runs, read_tables
-from ampft.comparison.analysis.predictions import truncated
 from ampft.comparison.analysis.run_predictions import (
     BINS,
     Cases,
@@ -320,4 +319,4 @@ def _numbers(values: Mapping[str, object], names: Sequence[str], where: str) -> 
 
 def _texts(run: ForeignRun, ids: Sequence[str], rows: Sequence[int]) -> dict[int, str]:
     """Return the texts of rows, or their ids where the table has no texts."""
-    return {row: truncated(run.texts[ids[row]] if run.texts else f"id {ids[row]}") for row in rows}
+    return {row: run.texts[ids[row]] if run.texts else f"id {ids[row]}" for row in rows}

@@ -26,6 +26,7 @@ from ampft.comparison.analysis.predictions import (
 )
 from ampft.comparison.analysis.run_predictions import Cases, RunPredictions
 from ampft.comparison.analysis.stamps import group_stamps
+from ampft.comparison.analysis.subgroup_losses import with_subgroup_losses
 from ampft.comparison.findings import (
     INFERENCE,
     PRECISION,
@@ -101,7 +102,12 @@ def compare_predicted_arms(
     """
     check_margin(margin)
     differences = _differences(arms, metric, margin)
-    results = tuple(_result(arm, arms[0], differences, cases, texts, seeds) for arm in arms)
+    results = with_subgroup_losses(
+        [_result(arm, arms[0], differences, cases, texts, seeds) for arm in arms],
+        {arm.name: arm.predictions for arm in arms},
+        cases,
+        texts,
+    )
     comparison = Comparison(
         kind=kind,
         varied=(PRECISION,) if kind == INFERENCE else (),

@@ -23,7 +23,7 @@ from ampft.data.groups import Groups
 from ampft.errors import InputError
 from ampft.runs.predictions import RESERVED_COLUMNS
 
-# Maps example ids to the inputs of these examples, joined and truncated.
+# Maps example ids to the inputs of these examples, joined.
 Texts = Callable[[Sequence[int]], Mapping[int, str]]
 
 MAX_EXAMPLES = 12
@@ -89,7 +89,7 @@ def _examples(
     return tuple(
         FlippedExample(
             example_id=(example := int(candidates[k])),
-            text=text_of[example],
+            text=truncated(text_of[example]),
             label=problem.truth_text(cases.truth[example], names),
             seeds=int(times[example]),
             baseline=problem.choice_text(baseline[first[k]].choices[example], names),
@@ -133,7 +133,7 @@ def read_texts(path: Path, rows: Sequence[int]) -> dict[int, str]:
         rows: Example ids.
 
     Returns:
-        Example id -> inputs, joined and truncated; empty if the file has no inputs.
+        Example id -> inputs, joined; empty if the file has no inputs.
 
     Raises:
         InputError: The inputs are damaged.
@@ -155,10 +155,11 @@ def _read_texts(file: pq.ParquetFile, rows: Sequence[int]) -> dict[int, str]:
         stop = start + file.metadata.row_group(group).num_rows
         inside = [row for row in text_of if start <= row < stop]
         if inside and columns:
-            table = file.read_row_group(group, columns=columns)
-            for row in inside:
-                values = (table[name][row - start].as_py() for name in columns)
-                text_of[row] = truncated(" | ".join(str(value) for value in values))
+            table = file.read_row_group(group, columns=columns).take([r - start for r in inside])
+            for row, values in zip(
+                inside, zip(*table.to_pydict().values(), strict=True), strict=True
+            ):
+                text_of[row] = " | ".join(str(value) for value in values)
         start = stop
     return text_of
 

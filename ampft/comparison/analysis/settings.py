@@ -25,6 +25,7 @@ NOT_COMPARED = frozenset(
     }
 )
 MODEL = "model_name_or_path"
+FIRST = "first"  # name of the arm of the first run, if the arms differ in several settings
 # Names of files, which may differ although their contents are the same, and what they provide.
 SOURCES = {"dataset_name": "train", "train_file": "train", "validation_file": "validation"}
 RECORDED_ELSEWHERE = frozenset({PRECISION, MODEL, "test_file", *SOURCES})
@@ -171,18 +172,31 @@ def _check_differs(
 
 
 def _arm_names(varied: Sequence[str], keys: Iterable[Sequence[Any]]) -> dict[str, str]:
-    """Return the names of arms by the text of their values, short if that is unambiguous."""
+    """Return the names of arms by the text of their values, short if that is unambiguous.
+
+    If the arms differ in several settings, a name has only those that differ from the first arm,
+    which is called "first".
+    """
     distinct = {repr(key): key for key in keys}
-    names = {text: _arm_name(varied, key, short=True) for text, key in distinct.items()}
-    if len(set(names.values())) == len(names):
-        return names
-    return {text: _arm_name(varied, key, short=False) for text, key in distinct.items()}
+    first = next(iter(distinct.values()))
+    names: dict[str, str] = {}
+    for short in (True, False):
+        for text, key in distinct.items():
+            shown = [
+                (name, value)
+                for name, value, other in zip(varied, key, first, strict=True)
+                if len(varied) == 1 or repr(value) != repr(other)
+            ]
+            names[text] = _arm_name(shown, short=short) or FIRST
+        if len(set(names.values())) == len(names):
+            break
+    return names
 
 
-def _arm_name(varied: Sequence[str], key: Sequence[Any], *, short: bool) -> str:
+def _arm_name(settings: Iterable[tuple[str, Any]], *, short: bool) -> str:
     """Return a name such as "learning_rate=1e-05" or "bf16, num_train_epochs=5"."""
     parts = []
-    for name, value in zip(varied, key, strict=True):
+    for name, value in settings:
         text = value_text(value)
         if short and name in RECORDED_ELSEWHERE:
             text = PurePath(text).name or text

@@ -124,8 +124,7 @@ class ComparisonSession:
         finally:
             self.count_as_run(time.perf_counter() - started)
         ending = run_ending(output, log)
-        if ending.is_complete:
-            CheckpointStore(output).remove_all()
+        self.remove_checkpoints()
         summary = ending.summary(self.plan.metric)
         print_line(self.progress.finish(duration, summary, finished=ending.status == "finished"))
         self.write_plan()
@@ -144,8 +143,21 @@ class ComparisonSession:
         """Return flags with which a run that was killed continues, and any other one begins."""
         if MODE_TABLE[run.arm.mode].replaces_layers:  # there are no checkpoints of such models
             return ("--overwrite_output_dir",)
-        chosen = self.command.classify.checkpointing_steps is not None
-        return (*(() if chosen else CHECKPOINTING), "--resume_from_checkpoint", "latest")
+        flags = () if self._user_wants_checkpoints else CHECKPOINTING
+        return (*flags, "--resume_from_checkpoint", "latest")
+
+    def remove_checkpoints(self) -> None:
+        """Remove the checkpoints of the runs that are complete, unless the user asked for them."""
+        if self._user_wants_checkpoints:
+            return
+        missing = self.missing()
+        for run in self.plan.runs():
+            if run not in missing:
+                CheckpointStore(run_folder(self.folder.path, run)).remove_all()
+
+    @property
+    def _user_wants_checkpoints(self) -> bool:
+        return self.command.classify.checkpointing_steps is not None
 
     def count_as_run(self, seconds: float) -> None:
         """Add the duration of a run to the plan."""
@@ -268,6 +280,7 @@ def open_comparison(
         with Progress(plan, todo) as progress:
             session = ComparisonSession(command, locked, plan, progress, recipe)
             session.count_as_run(seconds)
+            session.remove_checkpoints()
             session.write_plan()
             print_line(plan_lines(folder, plan, todo))
             with interruptible(session.how_to_continue):

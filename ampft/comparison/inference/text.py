@@ -29,8 +29,8 @@ def inference_answer(comparison: Comparison) -> str:
     base, metric = comparison.baseline.name, comparison.units.title
     modes = [arm for arm in comparison.arms[1:] if not arm.is_placebo]
     good = [arm for arm in modes if _verdict(arm) in ("equivalent", "better")]
-    gains = {arm.name: _gains(comparison, arm) for arm in good if arm.execution == "native"}
-    best = max((arm for arm in good if gains.get(arm.name)), key=_mean_speed_up, default=None)
+    gains = {arm.name: inference_gains(comparison, arm) for arm in good}
+    best = max((arm for arm in good if gains.get(arm.name)), key=inference_speed_up, default=None)
     sentences = [f"On this machine, stay with {base}."]
     if best is not None:
         relation = "equivalent to" if _verdict(best) == "equivalent" else "better than"
@@ -77,9 +77,10 @@ def _verdict(arm: ArmResult) -> str:
     return verdict.split()[0].rstrip(",") if verdict else ""
 
 
-def _gains(comparison: Comparison, arm: ArmResult) -> str:
+def inference_gains(comparison: Comparison, arm: ArmResult) -> str:
     """Return what a mode saves, or an empty string."""
-    assert arm.inference is not None
+    if arm.inference is None or arm.execution != "native":
+        return ""
     gains = []
     if are_times_reliable(comparison):
         gains = [_speed_words(each) for each in arm.inference.timings if _direction(each) > 0]
@@ -89,7 +90,7 @@ def _gains(comparison: Comparison, arm: ArmResult) -> str:
     return " and ".join([", ".join(gains[:-1]), gains[-1]]) if len(gains) > 1 else "".join(gains)
 
 
-def _mean_speed_up(arm: ArmResult) -> float:
+def inference_speed_up(arm: ArmResult) -> float:
     """Return the geometric mean of the speed-ups over the batch sizes."""
     assert arm.inference is not None
     ratios = [math.log(timing.ratio) for timing in arm.inference.timings if timing.ratio]

@@ -59,8 +59,14 @@ class Chart:
 
 
 def loss_chart(comparison: Comparison, styles: Sequence[ArmStyle]) -> Chart | None:
-    """Return the chart of the training loss; None without data."""
-    lines = _lines(comparison.arms, styles, lambda c: _points(c.steps, c.loss))
+    """Return the chart of the training loss; None without data.
+
+    It shows the baseline and the arms without a mean. The curves of the others would coincide with
+    that of the baseline; `loss_difference_chart` shows how they differ.
+    """
+    every = _lines(comparison.arms, styles, lambda c: _points(c.steps, c.loss))
+    has_differences = loss_difference_chart(comparison, styles) is not None
+    lines = [one for one in every if not has_differences or one.style is styles[0] or not one.mean]
     if not lines:
         return None
     tops = [max(run.values()) for one in lines for run in one.runs]
@@ -74,13 +80,41 @@ def loss_chart(comparison: Comparison, styles: Sequence[ArmStyle]) -> Chart | No
     )
 
 
+def loss_difference_chart(comparison: Comparison, styles: Sequence[ArmStyle]) -> Chart | None:
+    """Return the chart of the loss minus that of the baseline with the same seed.
+
+    None if fewer than two points can be compared.
+    """
+    base, *others = comparison.arms
+    losses = {curve.seed: _points(curve.steps, curve.loss) for curve in base.curves}
+
+    def difference(one: Curve) -> Points:
+        other = losses.get(one.seed, {})
+        points = _points(one.steps, one.loss)
+        return {step: points[step] - other[step] for step in points if step in other}
+
+    complete = [
+        (arm, style)
+        for arm, style in zip(others, styles[1:], strict=True)
+        if arm.status == "complete" and base.status == "complete"
+    ]
+    lines = _lines([arm for arm, _ in complete], [style for _, style in complete], difference)
+    steps = {step for one in lines for run in one.runs for step in run}
+    if len(steps) < 2:
+        return None
+    values = [value for one in lines for run in one.runs for value in run.values()]
+    last = ", ".join(f"{one.style.name} {number(one.end, 4)}" for one in lines)
+    alt = f"Loss minus that of {styles[0].name} over optimizer steps; at the end {last}"
+    return _chart(lines, _y_axis(min(*values, 0.0), max(*values, 0.0)), fraction, alt=alt)
+
+
 def validation_chart(comparison: Comparison, styles: Sequence[ArmStyle]) -> Chart | None:
     """Return the chart of the primary metric on validation; None without data."""
     lines = _lines(
         comparison.arms, styles, lambda c: _points(c.validation_steps, c.validation_metric)
     )
-    if not lines:
-        return None
+    if len({step for one in lines for run in one.runs for step in run}) < 2:
+        return None  # a single point is no curve, and the tables have its values
     values = [value for one in lines for run in one.runs for value in run.values()]
     last = ", ".join(f"{one.style.name} {number(one.end, 4)}" for one in lines)
     alt = f"Validation metric over optimizer steps; at the end {last}"
@@ -103,6 +137,8 @@ def scale_chart(comparison: Comparison, styles: Sequence[ArmStyle]) -> Chart | N
     if not lines:
         return None
     values = [value for one in lines for run in one.runs for value in run.values()]
+    if len(set(values)) == 1 and not any(c.skipped for arm in comparison.arms for c in arm.curves):
+        return None  # nothing happened
     y_axis = _y_axis(math.floor(min(values)) - 0.5, math.ceil(max(values)) + 0.5)
     rugs = [
         (style, [c.skipped for c in arm.curves if c.loss_scale is not None])

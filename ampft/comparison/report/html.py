@@ -15,11 +15,16 @@ from ampft.comparison.findings import ArmResult, Comparison
 from ampft.comparison.report import strips, tables
 from ampft.comparison.report.arm_styles import arm_styles
 from ampft.comparison.report.calibration_charts import MIN_COUNT, calibration_panels
-from ampft.comparison.report.curve_charts import loss_chart, scale_chart, validation_chart
+from ampft.comparison.report.curve_charts import (
+    loss_chart,
+    loss_difference_chart,
+    scale_chart,
+    validation_chart,
+)
+from ampft.comparison.report.headline import cards, condition, headline
 from ampft.comparison.report.sections import sections
-from ampft.comparison.verdict_text import verdict_texts
 from ampft.text.escaping import one_line
-from ampft.text.numbers import PLUS_MINUS, counted, percent, seed_list
+from ampft.text.numbers import PLUS_MINUS, counted, percent, seed_list, signed
 from ampft.text.tables import Cell, Table, html_table, isolated
 
 TEMPLATE = "comparison.html.j2"
@@ -67,7 +72,6 @@ def html_text(comparison: Comparison) -> str:
 
 
 def _context(comparison: Comparison) -> dict[str, Any]:
-    verdicts = comparison.verdicts or verdict_texts(comparison)
     comparison = tables.without_incomplete_medians(comparison)
     arms = comparison.arms
     styles = arm_styles(arms)
@@ -77,8 +81,11 @@ def _context(comparison: Comparison) -> dict[str, Any]:
     return {
         "c": comparison,
         "units": comparison.units,
+        "headline": headline(comparison),
         "answer": answer_text(comparison),
-        "verdicts": verdicts,
+        "condition": condition(comparison),
+        "has_placebo": any(arm.is_placebo and arm.difference for arm in arms),
+        "cards": cards(comparison, styles),
         "seeds": seed_list(comparison.seeds),
         "modes": _with_graphics(tables.modes(comparison), keys, strip_of["modes"]),
         "settings": tables.settings(comparison),
@@ -94,12 +101,13 @@ def _context(comparison: Comparison) -> dict[str, Any]:
             for section in sections(comparison)
         ),
         "loss": loss_chart(comparison, styles),
+        "loss_difference": loss_difference_chart(comparison, styles),
         "validation": validation_chart(comparison, styles),
         "scale": scale_chart(comparison, styles),
         "matrices": ()
         if has_many
         else tuple(
-            (style, matrix_cells(arm))
+            (style, matrix_cells(arm, None if arm is arms[0] else arms[0]))
             for arm, style in zip(arms, styles, strict=True)
             if arm.confusion
         ),
@@ -151,26 +159,35 @@ def _stacked(cell: Cell) -> Cell:
 
 @dataclass(frozen=True)
 class MatrixCell:
-    """A count and its shade (0 is blank); counts on the diagonal are correct."""
+    """A cell as text, and its shade (0 is blank); cells on the diagonal are correct."""
 
-    count: int
+    text: str
     shade: int
     is_correct: bool
 
 
-def matrix_cells(arm: ArmResult) -> tuple[tuple[MatrixCell, ...], ...]:
+def matrix_cells(arm: ArmResult, base: ArmResult | None) -> tuple[tuple[MatrixCell, ...], ...]:
     """Return the cells of a matrix, shaded by the share of the row on a square-root scale.
 
     The square root makes errors visible, which are few compared with correct predictions.
+
+    Args:
+        arm: Arm whose matrix is shown.
+        base: Baseline, from which only the differences are shown; None shows the matrix.
     """
+    others = base.confusion if base else [[0] * len(row) for row in arm.confusion]
     return tuple(
         tuple(
-            MatrixCell(count, _shade(count, sum(row)), column == index)
-            for column, count in enumerate(row)
+            MatrixCell(
+                signed(count - other, 0) if base else f"{count}",
+                _shade(abs(count - other), sum(row)),
+                column == index,
+            )
+            for column, (count, other) in enumerate(zip(row, other_row, strict=True))
         )
-        for index, row in enumerate(arm.confusion)
+        for index, (row, other_row) in enumerate(zip(arm.confusion, others, strict=True))
     )
 
 
 def _shade(count: int, total: int) -> int:
-    return 0 if not count else max(1, round(SHADES * (count / total) ** 0.5))
+    return 0 if not count else max(1, min(SHADES, round(SHADES * (count / total) ** 0.5)))

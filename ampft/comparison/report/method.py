@@ -53,6 +53,7 @@ LATENCY = (
     "The modes took turns in rounds; a speed-up is the median over the rounds of the baseline's "
     "time divided by that of the mode in the same round. Emulated modes are not timed."
 )
+PER_EXAMPLE = "If effective batches differ, step times are divided by them."
 SOURCES = (
     "Obuchowski and Rockette, Hypothesis testing of diagnostic accuracy for multiple readers and "
     "multiple tests, Communications in Statistics, Simulation and Computation 24, 1995",
@@ -83,7 +84,8 @@ def method_paragraphs(comparison: Comparison) -> tuple[str, ...]:
         parts.append(_placebo(comparison))
     if comparison.kind == TRAINING:
         order = INTERLEAVED if comparison.planned else AT_DIFFERENT_TIMES
-        parts.append(f"{order} {SPEED}".format(noun=comparison.noun))
+        per_example = f" {PER_EXAMPLE}" if comparison.noun == "arm" else ""
+        parts.append(f"{order} {SPEED}{per_example}".format(noun=comparison.noun))
     elif comparison.kind == INFERENCE:
         parts.append(LATENCY)
     parts.append(EXPLORATORY)

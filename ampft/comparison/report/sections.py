@@ -9,6 +9,7 @@ from ampft.comparison.findings import Comparison
 from ampft.comparison.report import prediction_tables, tables
 from ampft.comparison.report.method import SOURCES, method_paragraphs
 from ampft.comparison.report.noise import yardstick
+from ampft.comparison.report.subgroup_tables import subgroup_losses
 from ampft.text.tables import Table
 
 
@@ -20,6 +21,7 @@ class Section:
         name: Identifier, such as "classes".
         heading: Heading.
         is_exploratory: Whether its results may only suggest a question.
+        is_folded: Whether the page shows only its heading until a reader opens it.
         tables: Tables.
         paragraphs: Paragraphs above the tables, not escaped.
         items: List below the tables, not escaped.
@@ -28,6 +30,7 @@ class Section:
     name: str
     heading: str
     is_exploratory: bool = False
+    is_folded: bool = False
     tables: tuple[Table, ...] = ()
     paragraphs: tuple[str, ...] = ()
     items: tuple[str, ...] = ()
@@ -45,7 +48,12 @@ def sections(comparison: Comparison, *, max_classes: int | None = None) -> tuple
 
 
 def _sections(comparison: Comparison, max_classes: int | None) -> Iterator[Section]:
-    yield Section(name="seeds", heading="Results per seed", tables=tuple(tables.seeds(comparison)))
+    yield Section(
+        name="subgroups",
+        heading="Where losses are largest",
+        is_exploratory=True,
+        tables=tuple(subgroup_losses(comparison)),
+    )
     yield Section(
         name="changed",
         heading="Changed predictions",
@@ -93,12 +101,21 @@ def _sections(comparison: Comparison, max_classes: int | None) -> Iterator[Secti
         is_exploratory=True,
         tables=tuple(yardstick(comparison.yardstick)),
     )
-    yield Section(name="runs", heading="Runs", tables=(tables.runs(comparison),))
-    yield Section(name="method", heading="Method", paragraphs=method_paragraphs(comparison))
-    yield Section(name="sources", heading="Sources", items=SOURCES)
+    yield Section(
+        name="seeds",
+        heading="Results per seed, intervals and p-values",
+        is_folded=True,
+        tables=tuple(tables.seeds(comparison)),
+    )
+    yield Section(name="runs", heading="Runs", is_folded=True, tables=(tables.runs(comparison),))
+    yield Section(
+        name="method", heading="Method", is_folded=True, paragraphs=method_paragraphs(comparison)
+    )
+    yield Section(name="sources", heading="Sources", is_folded=True, items=SOURCES)
     yield Section(
         name="setup",
         heading="Setup and environment",
+        is_folded=True,
         tables=_present(
             tables.facts("Settings of all runs", comparison.setup),
             tables.facts("Hardware and versions", comparison.environment),

@@ -21,7 +21,6 @@ from ampft.data.columns import (
     renaming_notes,
     text_columns,
 )
-from ampft.data.groups import GROUP_COLUMN
 from ampft.data.label_parser import LabelParser
 from ampft.data.request import DataRequest
 from ampft.data.row_collector import LabelledRows, RowCollector
@@ -147,7 +146,7 @@ def choose_columns(table: Table, request: DataRequest) -> tuple[DataColumns, lis
     )
     named_texts = request.text_column_names is not None
     inputs = text_columns(
-        [name for name in table.columns if named_texts or name != request.group_column],
+        [name for name in table.columns if named_texts or name not in request.not_texts],
         request.text_column_names,
         labels=labels,
         origin=table.origin,
@@ -160,28 +159,29 @@ def choose_columns(table: Table, request: DataRequest) -> tuple[DataColumns, lis
             f"{', '.join(map(repr, labels))}."
         )
     parser = LabelParser(labels, request.several_labels, request.label_separator)
-    return DataColumns(inputs, parser, group=request.group_column), notes
+    columns = DataColumns(inputs, parser, group=request.group_column, id=request.id_column)
+    return columns, notes
 
 
 def read_rows(table: Table, columns: DataColumns, request: DataRequest) -> LabelledRows:
     """Check the rows of one file, and write the usable ones to an Arrow file."""
     count = len(columns.inputs)
-    group = (columns.group,) if columns.group else ()
+    extra = columns.extra
     collector = RowCollector(origin=table.origin, unit=table.unit, columns=columns, request=request)
 
     def usable() -> Iterator[Sequence[str | None]]:
-        names = (*columns.inputs, *group, *columns.labels.columns)
+        names = (*columns.inputs, *extra.values(), *columns.labels.columns)
         for number, values in table.read(names):
             row = f"{table.origin}, {table.unit} {number}"
             texts = [
                 as_text(value, row, name)
-                for name, value in zip(names, values[: count + len(group)], strict=False)
+                for name, value in zip(names, values[: count + len(extra)], strict=False)
             ]
             labels = columns.labels.parse(values[len(texts) :], row)
             if collector.add(number, texts[:count], labels):
                 yield texts
 
-    written = write_arrow(usable(), (*columns.inputs, *([GROUP_COLUMN] if group else [])))
+    written = write_arrow(usable(), (*columns.inputs, *extra))
     return collector.finish(written, declared=columns.labels.classes)
 
 

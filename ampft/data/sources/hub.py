@@ -21,7 +21,6 @@ from ampft.data.columns import (
     text_columns,
 )
 from ampft.data.dataset import batches
-from ampft.data.groups import GROUP_COLUMN
 from ampft.data.label_parser import LabelParser
 from ampft.data.request import DataRequest
 from ampft.data.row_collector import LabelledRows, RowCollector
@@ -148,11 +147,12 @@ def choose_columns(features: Features, request: DataRequest) -> DataColumns:
     labels = LabelParser(
         names, request.several_labels, request.label_separator, label_names(features[names[0]])
     )
+    extra = {"group": request.group_column, "id": request.id_column}
     if named_image is None and (request.text_column_names or not images):
         texts = [n for n, f in features.items() if isinstance(f, Value) and "string" in f.dtype]
         inputs = text_columns(
             [
-                *(n for n in texts if request.text_column_names or n != request.group_column),
+                *(n for n in texts if request.text_column_names or n not in request.not_texts),
                 *(name for name in names if name not in texts),
             ],
             request.text_column_names,
@@ -160,7 +160,7 @@ def choose_columns(features: Features, request: DataRequest) -> DataColumns:
             origin=origin,
             describe=describe,
         )
-        return DataColumns(inputs=inputs, labels=labels, kind="text", group=request.group_column)
+        return DataColumns(inputs=inputs, labels=labels, kind="text", **extra)
     if named_image is not None:
         require((named_image,), images, "--image_column_name", origin=origin, describe=describe)
     elif len(images) > 1:
@@ -169,7 +169,7 @@ def choose_columns(features: Features, request: DataRequest) -> DataColumns:
             " one."
         )
     inputs = (named_image or images[0],)
-    return DataColumns(inputs=inputs, labels=labels, kind="image", group=request.group_column)
+    return DataColumns(inputs=inputs, labels=labels, kind="image", **extra)
 
 
 def hub_label_columns(
@@ -215,9 +215,8 @@ def read_rows(
         if collector.add(number, inputs, labels.parse(cells, f"{origin}, row {number}")):
             usable.append(number - 1)
     selected = part.select_columns(list(columns.inputs))
-    if columns.group is not None:
-        groups = [as_text(value, origin, columns.group) for value in part[columns.group]]
-        selected = selected.add_column(GROUP_COLUMN, groups)
+    for name, column in columns.extra.items():
+        selected = selected.add_column(name, [as_text(v, origin, column) for v in part[column]])
     if len(usable) < len(part):
         selected = selected.select(usable)
     return collector.finish(selected, declared=labels.classes)

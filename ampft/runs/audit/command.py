@@ -112,7 +112,7 @@ def _parser() -> ArgumentParser:
         parser.add_argument(
             f"--{name}",
             metavar="PATH",
-            help="new place of what the run read (default: as recorded)",
+            help="where it is now, if it was moved (default: as recorded)",
         )
     parser.add_argument("--use_cpu", action="store_true", help="audit a run of a GPU on the CPU")
     parser.add_argument(

@@ -5,13 +5,14 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from fake_cuda import CUDA, fake_mode, to_cuda
+from fake_cuda import CUDA, fake_mode, on_cuda, to_cuda
 from tiny_text import save_tiny_bert, tiny_task
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ampft.data.steps import MicroBatch
 from ampft.models.packing import install
+from ampft.training.step import _skipped_on_device
 
 
 class Copies(TorchDispatchMode):
@@ -57,3 +58,17 @@ def test_a_packed_micro_batch_is_never_waited_for(monkeypatch, tmp_path, class_w
     assert copies.to_device
     assert all(copy["non_blocking"] for copy in copies.to_device)
     assert copies.to_host == []
+
+
+def test_no_scalar_is_read_before_the_update():
+    weight = torch.nn.Parameter(torch.ones(4))
+    optimizer = torch.optim.AdamW([weight], fused=True)
+    with fake_mode(), Copies() as copies:
+        optimizer.param_groups[0]["params"] = [parameter := torch.nn.Parameter(on_cuda(weight))]
+        parameter.grad = on_cuda(weight)
+        loss = parameter.grad.sum()
+        with _skipped_on_device(optimizer, loss, parameter.grad.norm()) as skips:
+            assert skips
+            optimizer.step()
+    assert copies.to_host == []
+    assert not hasattr(optimizer, "found_inf")

@@ -1,0 +1,160 @@
+"""Find the classes, words and lengths of texts in which an arm loses most."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from ampft.comparison.analysis.differences import estimate_of_sums
+from ampft.comparison.analysis.predictions import Texts
+from ampft.comparison.analysis.run_predictions import Cases, RunPredictions
+from ampft.comparison.findings import ArmResult
+from ampft.comparison.statistics.interval import DifferenceEstimate
+from ampft.comparison.subgroups import SubgroupLoss, SubgroupLosses
+from ampft.data.groups import normalized
+from ampft.metrics.sums import ACCURACY, CaseSums, single_label_sums
+
+ALPHA = 0.05  # of all intervals together
+MIN_EXAMPLES = 20  # of a subgroup; smaller ones are too uncertain to be worth a comparison
+MAX_TEXTS = 50_000  # examples; words are not counted in more
+MAX_WORDS = 150
+LENGTHS = 4  # parts of about equal size
+LISTED = 5  # subgroups per arm
+
+IndexArray = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class _Subgroup:
+    kind: str
+    name: str
+    rows: IndexArray
+
+
+def with_subgroup_losses(
+    arms: Sequence[ArmResult],
+    predictions: Mapping[str, Sequence[RunPredictions]],
+    cases: Cases,
+    texts: Texts,
+) -> tuple[ArmResult, ...]:
+    """Return the arms with the subgroups in which they lose most.
+
+    Only arms with an overall interval get them. Subgroups are chosen by the ratio of their
+    difference to its standard error. The intervals are corrected for all subgroups and arms that
+    were examined.
+
+    Args:
+        arms: Arms, the baseline first.
+        predictions: Predictions of the complete arms, by name.
+        cases: Cases that they predict.
+        texts: Function that returns the inputs of examples.
+    """
+    base = predictions.get(arms[0].name)
+    compared = [arm for arm in arms if arm.difference is not None]
+    if base is None or not compared:
+        return tuple(arms)
+    subgroups = [each for each in _subgroups(cases, texts) if len(each.rows) >= MIN_EXAMPLES]
+    if not subgroups:
+        return tuple(arms)
+    level = 1 - ALPHA / (len(subgroups) * len(compared))
+    found = {
+        arm.name: SubgroupLosses(
+            examined=len(subgroups),
+            level=level,
+            losses=tuple(_losses(subgroups, predictions[arm.name], base, cases, level)),
+        )
+        for arm in compared
+    }
+    return tuple(replace(arm, subgroups=found.get(arm.name)) for arm in arms)
+
+
+def _subgroups(cases: Cases, texts: Texts) -> Iterator[_Subgroup]:
+    truth = cases.truth
+    for index, name in enumerate(cases.label_names):
+        rows = np.flatnonzero(truth == index if truth.ndim == 1 else truth[:, index])
+        yield _Subgroup("class", name, rows)
+    if len(truth) > MAX_TEXTS:
+        return
+    inputs = texts(range(len(truth)))
+    words = [normalized(inputs[row]).split() for row in range(len(truth))]
+    if not any(len(each) > 1 for each in words):
+        return
+    yield from _by_length(np.array([len(each) for each in words]))
+    yield from _by_word(words)
+
+
+def _by_length(lengths: npt.NDArray[np.intp]) -> Iterator[_Subgroup]:
+    limits = np.unique(np.quantile(lengths, np.linspace(0, 1, LENGTHS + 1), method="lower"))
+    for low, high in itertools.pairwise(limits.tolist()):
+        first = low if low == limits[0] else low + 1
+        name = f"{first}" if first == high else f"{first} to {high}"
+        rows = np.flatnonzero((lengths >= first) & (lengths <= high))
+        yield _Subgroup("length", f"{name} words", rows)
+
+
+def _by_word(words: Sequence[Sequence[str]]) -> Iterator[_Subgroup]:
+    counts = Counter(word for each in words for word in set(each))
+    frequent = sorted(
+        (word for word, count in counts.items() if MIN_EXAMPLES <= count < len(words) / 2),
+        key=lambda word: (-counts[word], word),
+    )[:MAX_WORDS]
+    rows: dict[str, list[int]] = {word: [] for word in frequent}
+    for row, each in enumerate(words):
+        for word in rows.keys() & set(each):
+            rows[word].append(row)
+    for word, some in rows.items():
+        yield _Subgroup("word", word, np.array(some))
+
+
+def _losses(
+    subgroups: Sequence[_Subgroup],
+    arm: Sequence[RunPredictions],
+    base: Sequence[RunPredictions],
+    cases: Cases,
+    level: float,
+) -> Iterator[SubgroupLoss]:
+    gains = np.stack(
+        [a.correct.astype(np.int8) - b.correct for a, b in zip(arm, base, strict=True)]
+    )
+    order = sorted(subgroups, key=lambda each: (_ratio(gains[:, each.rows]), each.kind, each.name))
+    for each in order[:LISTED]:
+        if gains[:, each.rows].mean() >= 0:
+            continue
+        difference = _estimate(each, arm, base, cases)
+        yield SubgroupLoss(
+            kind=each.kind,
+            name=each.name,
+            examples=len(each.rows),
+            estimate=difference.estimate,
+            interval=difference.interval(level),
+        )
+
+
+def _ratio(gains: npt.NDArray[np.int8]) -> float:
+    """Return the mean of (S, n) gains over a rough standard error."""
+    per_example = gains.mean(axis=0)
+    error = np.sqrt((per_example.var() + 1 / len(per_example)) / len(per_example))
+    return float(per_example.mean() / error)
+
+
+def _estimate(
+    subgroup: _Subgroup,
+    arm: Sequence[RunPredictions],
+    base: Sequence[RunPredictions],
+    cases: Cases,
+) -> DifferenceEstimate:
+    ids = None
+    if cases.groups is not None:
+        _, ids = np.unique(cases.groups.ids[subgroup.rows], return_inverse=True)
+
+    def sums(predictions: RunPredictions) -> CaseSums:
+        wrong = (~predictions.correct[subgroup.rows]).astype(np.int64)
+        each = single_label_sums(np.zeros_like(wrong), wrong, 2)
+        return each if ids is None else each.grouped(ids)
+
+    return estimate_of_sums([sums(each) for each in arm], [sums(each) for each in base], ACCURACY)

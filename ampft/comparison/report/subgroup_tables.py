@@ -1,0 +1,41 @@
+"""The table of the subgroups in which the arms lose most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ampft.comparison.findings import Comparison
+from ampft.text.numbers import level, points
+from ampft.text.tables import Cell, Name, Table
+
+
+def subgroup_losses(comparison: Comparison) -> Iterator[Table]:
+    """Yield the subgroups in which the arms lose most, if subgroups were examined."""
+    examined = [(arm, arm.subgroups) for arm in comparison.arms if arm.subgroups is not None]
+    if not examined:
+        return
+    first = examined[0][1]
+    rows: list[tuple[Cell, ...]] = []
+    for arm, subgroups in examined:
+        if not subgroups.losses:
+            rows.append((Name(arm.name), "none", "", "", "", ""))
+        for each in subgroups.losses:
+            low, high = each.interval
+            rows.append(
+                (
+                    *(Name(arm.name), f"{each.kind}:", Name(each.name)),
+                    *(f"{each.examples:,}", points(each.estimate)),
+                    f"{points(low)} to {points(high)}{'; a loss' if each.is_loss else ''}",
+                )
+            )
+    yield Table(
+        title=f"Differences to {comparison.baseline.name} in correct predictions, in points",
+        header=(comparison.noun, "subgroup", "", "examples", "difference", "corrected interval"),
+        rows=rows,
+        note=f"The largest losses, relative to their uncertainty, among {first.examined:,} "
+        "classes, words and lengths of texts (with at least 20 examples each). The intervals have "
+        f"a level of {level(first.level)}, so that all of them hold together with 95 %: only an "
+        "interval entirely below 0 is a loss that the number of subgroups does not explain. "
+        "Compare with the placebo.",
+        left=3,
+    )

@@ -1,0 +1,132 @@
+"""Whether launching kernels, rather than computing, takes the time of a training step on a GPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+    from torch import Tensor, nn
+
+    from ampft.data.steps import MicroBatch, StepBatches
+
+# Twice the batch is twice the arithmetic, in as many kernels. If the time grows by less than a
+# quarter, at least half of it does not depend on the arithmetic.
+MAX_GROWTH = 1.25
+WARM_UPS, REPEATS = 2, 5
+
+PROTOCOL = (
+    "doubled_batch_ratio: time of the forward and backward pass of a micro-batch with each "
+    f"example twice, relative to the micro-batch itself; minimum of {REPEATS}, in turns, after "
+    f"{WARM_UPS} of each, after training; measured on accelerators, in one process"
+)
+
+
+@dataclass(frozen=True)
+class Growth:
+    """How the time of a step grows with its batch.
+
+    Attributes:
+        doubled_batch_ratio: Time at twice the batch divided by the time at the batch; None if not
+            measured.
+        doubled_batch_protocol: Description of the measurement.
+    """
+
+    doubled_batch_ratio: float | None
+    doubled_batch_protocol: str = PROTOCOL
+
+
+def measure_growth(
+    accelerator: Accelerator,
+    model: nn.Module,
+    loss: Callable[[nn.Module, MicroBatch], Tensor],
+    step_batches: StepBatches,
+) -> Growth:
+    """Measure the growth on an accelerator; on a CPU, or with several processes, return None in it.
+
+    Args:
+        accelerator: Accelerator that prepared the model.
+        model: Prepared model, whose training has ended. Its weights do not change.
+        loss: Function that returns the summed loss of a micro-batch.
+        step_batches: Step batches of the training.
+    """
+    if accelerator.device.type == "cpu" or accelerator.num_processes > 1:
+        return Growth(None)
+    return Growth(doubled_batch_ratio(accelerator, model, loss, step_batches))
+
+
+def doubled_batch_ratio(
+    accelerator: Accelerator,
+    model: nn.Module,
+    loss: Callable[[nn.Module, MicroBatch], Tensor],
+    step_batches: StepBatches,
+) -> float | None:
+    """Return the ratio on any device; None if twice the batch does not fit into memory.
+
+    Args:
+        accelerator: Same as in `measure_growth`.
+        model: Same as in `measure_growth`.
+        loss: Same as in `measure_growth`.
+        step_batches: Same as in `measure_growth`.
+    """
+    from ampft.data.steps import MicroBatch
+    from ampft.training.out_of_memory import Snapshot, is_out_of_memory
+    from ampft.training.step import backward
+
+    (step_batch,) = step_batches.epoch(0, stop=1)
+    ids = step_batch.micro_batches[0].ids
+    examples, snapshot = step_batches.examples, Snapshot(model)
+    batches = [
+        MicroBatch(rows, examples.collate(rows), counted=True, is_last=True)
+        for rows in (ids, np.concatenate([ids, ids]))
+    ]
+
+    def seconds(batch: MicroBatch) -> float:
+        _synchronize(accelerator)
+        started = time.perf_counter()
+        backward(accelerator, loss(model, batch))
+        _synchronize(accelerator)
+        return time.perf_counter() - started
+
+    model.train()
+    try:
+        for _ in range(WARM_UPS):
+            for batch in batches:
+                seconds(batch)
+        once, twice = np.min([[seconds(b) for b in batches] for _ in range(REPEATS)], axis=0)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        return None
+    finally:
+        snapshot.restore()
+    return float(twice / once)
+
+
+def _synchronize(accelerator: Accelerator) -> None:
+    import torch
+
+    if accelerator.device.type != "cpu":
+        torch.accelerator.synchronize(accelerator.device)
+
+
+def is_launch_bound(timings: Mapping[str, Any]) -> bool:
+    """Return whether the timings of a record state a growth below `MAX_GROWTH`."""
+    ratio = timings.get("doubled_batch_ratio")
+    return isinstance(ratio, int | float) and ratio < MAX_GROWTH
+
+
+def launch_bound_note(timings: Mapping[str, Any]) -> str | None:
+    """Return one sentence for a run that is launch-bound, with the rule; otherwise None."""
+    if not is_launch_bound(timings):
+        return None
+    return (
+        f"launch-bound: twice the batch takes {timings['doubled_batch_ratio']:.2f} times as long "
+        f"(below {MAX_GROWTH:g} counts as launch-bound), so launching kernels limits the speed, "
+        "and a precision with more casts can be slower. Raise --per_device_train_batch_size."
+    )

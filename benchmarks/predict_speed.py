@@ -1,0 +1,74 @@
+"""Time `ampft predict` beside `transformers.pipeline` as commands, their start included.
+
+    python benchmarks/predict_speed.py RUN texts.csv --repeats 3
+
+The commands take turns, so that other load on the machine affects all of them alike. Only the ratios
+are meaningful. Prints one line of JSON: the median seconds of each command, and its speed-up over the
+pipeline with batches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+PIPELINE = """
+import csv, sys
+import transformers
+model, file, column, batch_size = sys.argv[1:]
+with open(file, encoding="utf-8", newline="") as rows:
+    texts = [row[column] for row in csv.DictReader(rows)]
+classify = transformers.pipeline("text-classification", model=model, truncation=True)
+found = classify(texts, batch_size=int(batch_size))
+csv.writer(sys.stdout).writerows((row["label"], row["score"]) for row in found)
+"""
+
+
+def main() -> None:
+    """Time the commands, and print the result."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("run", help="output folder of a run on texts")
+    parser.add_argument("file", help="CSV file")
+    parser.add_argument("--column", default="text", help="text column (default: text)")
+    parser.add_argument("--repeats", type=int, default=3, help="turns (default: 3)")
+    args = parser.parse_args()
+    seconds: dict[str, list[float]] = {}
+    for _ in range(args.repeats):
+        for name, (command, environment) in commands(args).items():
+            seconds.setdefault(name, []).append(timed(command, environment))
+    medians = {name: statistics.median(values) for name, values in seconds.items()}
+    ratios = {name: medians["pipeline, batches of 32"] / value for name, value in medians.items()}
+    print(json.dumps({"seconds": medians, "speed_up": ratios, "repeats": args.repeats}))
+
+
+def commands(args: argparse.Namespace) -> dict[str, tuple[list[str], dict[str, str]]]:
+    """Return the commands by name, each with the variables that it adds to the environment."""
+    predict = [sys.executable, "-m", "ampft", "predict", "--model", args.run, args.file]
+    predict += ["--text_column_names", args.column]
+    pipeline = [sys.executable, "-c", PIPELINE, args.run, args.file, args.column]
+    return {
+        "pipeline, one at a time": ([*pipeline, "1"], {}),
+        "pipeline, batches of 32": ([*pipeline, "32"], {}),
+        "predict fp32": (predict, {}),
+        "predict fp32, threads spin": (predict, {"OMP_WAIT_POLICY": "ACTIVE"}),
+        "predict bf16": ([*predict, "--mixed_precision", "bf16"], {}),
+    }
+
+
+def timed(command: list[str], environment: dict[str, str]) -> float:
+    """Return the seconds that a command takes, with its output in a file."""
+    with tempfile.TemporaryDirectory() as folder, (Path(folder) / "out").open("w") as out:
+        started = time.perf_counter()
+        subprocess.run(command, check=True, stdout=out, stderr=out, env=os.environ | environment)
+        return time.perf_counter() - started
+
+
+if __name__ == "__main__":
+    main()

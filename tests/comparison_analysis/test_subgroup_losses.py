@@ -1,0 +1,83 @@
+"""The subgroups in which an arm loses most: classes, lengths and words."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+from run_folders import NAMES, predicted
+from test_foreign_predictions import write_table
+
+from ampft.comparison.analysis.foreign_predictions import compare_tables
+from ampft.comparison.analysis.predictions import read_texts
+
+N = 400
+SEEDS = range(1, 6)
+
+
+def text_of(index: int) -> str:
+    """Return a text; every tenth contains "rare", and the second half is longer."""
+    return " ".join(
+        ["rare"] * (index % 10 == 0) + ["word", f"x{index}"] + ["more"] * (index // 200)
+    )
+
+
+def compare(tmp_path, wrong, *, texts=True):
+    """Compare an arm whose wrong examples are those of the baseline and others."""
+    rows = []
+    for seed in SEEDS:
+        rng = np.random.default_rng(seed)
+        noise = set(rng.choice(N, 40, replace=False).tolist())
+        for arm, some in (("base", noise), ("arm", noise ^ wrong(rng, noise))):
+            for i, guess in enumerate(predicted(sorted(some), N)):
+                row = {"arm": arm, "seed": seed, "id": i, "label": NAMES[i % 3]}
+                rows.append(
+                    {**row, "prediction": NAMES[guess], **({"text": text_of(i)} if texts else {})}
+                )
+    return compare_tables([str(write_table(tmp_path / "all.parquet", rows))]).arm("arm").subgroups
+
+
+def found(subgroups):
+    return {(each.kind, each.name) for each in subgroups.losses if each.is_loss}
+
+
+def test_a_word_that_is_always_lost_is_found(tmp_path):
+    subgroups = compare(tmp_path, lambda rng, noise: {i for i in range(0, N, 10) if i % 30})
+    (worst, *_) = subgroups.losses
+    assert (worst.kind, worst.name, worst.examples) == ("word", "rare", 40)
+    assert worst.is_loss
+    assert worst.interval[0] < worst.estimate < worst.interval[1]
+
+
+def test_a_class_and_a_length_that_lose_are_found(tmp_path):
+    of_class = compare(tmp_path, lambda rng, noise: {i for i in range(N) if i % 3 == 1 and i % 4})
+    assert ("class", NAMES[1]) in found(of_class)
+    of_length = compare(tmp_path, lambda rng, noise: {i for i in range(200, N) if i % 3})
+    assert any(kind == "length" for kind, _ in found(of_length))
+
+
+def test_random_changes_are_no_loss_and_every_look_is_corrected_for(tmp_path):
+    def flipped(rng, noise):
+        gained, lost = sorted(noise), sorted(set(range(N)) - noise)
+        return {*rng.choice(gained, 6).tolist(), *rng.choice(lost, 6).tolist()}
+
+    subgroups = compare(tmp_path, flipped)
+    assert found(subgroups) == set()
+    assert subgroups.level == pytest.approx(1 - 0.05 / subgroups.examined)
+    assert subgroups.examined >= 3 + 2
+    assert compare(tmp_path, flipped, texts=False).examined == len(NAMES)
+
+
+def test_equal_predictions_have_no_losses(tmp_path):
+    assert compare(tmp_path, lambda rng, noise: set()).losses == ()
+
+
+def test_texts_are_read_whole_in_any_order(tmp_path):
+    from run_folders import write_run
+
+    run = write_run(tmp_path, "fp32", 42, predicted())
+    texts = partial(read_texts, run / "predictions.parquet")([150, 7, 3])
+    assert list(texts) == [150, 7, 3]
+    assert texts[3].split()[:2] == ["text", "3"]
+    assert len(texts[7]) > 250
