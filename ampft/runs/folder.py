@@ -18,7 +18,6 @@ from ampft.errors import InputError
 from ampft.files import (
     FilePart,
     describe_file,
-    leftovers,
     durably_rename,
     is_writable_folder,
     nearest_existing,
@@ -31,6 +30,7 @@ from ampft.runs.manifest import (
     RECORD_NAME,
     STAGING_NAME,
     describe_files,
+    leftovers,
     refuse_foreign_files,
     remove_earlier_run,
 )
