@@ -2,9 +2,9 @@
 
     python benchmarks/predict_speed.py RUN texts.csv --repeats 3
 
-The commands take turns, so that other load on the machine affects all of them alike. Only the ratios
-are meaningful. Prints one line of JSON: the median seconds of each command, and its speed-up over the
-pipeline with batches.
+The commands take turns, so that other load on the machine affects all of them alike. Only the
+ratios are meaningful. Prints one line of JSON: the median seconds of each command, and its
+speed-up over the pipeline with batches.
 """
 
 from __future__ import annotations
