@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import errno
-import hashlib
 import io
 import os
 import threading
@@ -57,7 +56,9 @@ class FileFaults:
     code: int = errno.ENOSPC
     operations: list[Operation] = field(default_factory=list)
     states: dict[str, Tree] = field(default_factory=dict)
-    _seen: set[bytes] = field(default_factory=set)
+    _seen: set[int] = field(default_factory=set)
+    _contents: dict[bytes, bytes] = field(default_factory=dict)  # so that each is kept once
+    _synced: dict[str, int] = field(default_factory=dict)  # bytes of each file
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def __enter__(self) -> FileFaults:
@@ -100,23 +101,30 @@ class FileFaults:
     def _remember_around(self, kind: str, path: str, index: int) -> None:
         tree = self._tree()
         self._remember(f"{index}: before {kind} {path}", tree)
-        content = tree.get(path)
-        if kind == "fsync" and content:
-            cut = {**tree, path: content[: len(content) // 2]}
-            self._remember(f"{index}: {path} cut before fsync", cut)
+        content, synced = tree.get(path), self._synced.get(path, 0)
+        if kind == "fsync" and content is not None:
+            cut = content[: (synced + len(content)) // 2]
+            self._remember(f"{index}: {path} cut before fsync", {**tree, path: cut})
+            self._synced[path] = len(content)
+        elif kind in ("rename", "unlink"):
+            self._synced.pop(path, None)
 
     def _remember(self, label: str, tree: Tree) -> None:
-        digest = hashlib.sha256(repr(sorted(tree.items())).encode()).digest()
+        digest = hash(frozenset(tree.items()))
         if digest not in self._seen:
             self._seen.add(digest)
             self.states[label] = tree
 
     def _tree(self) -> Tree:
         return {
-            path.relative_to(self.folder).as_posix(): None if path.is_dir() else path.read_bytes()
+            path.relative_to(self.folder).as_posix(): None if path.is_dir() else self._content(path)
             for path in self.folder.rglob("*")
             if path.name != ".lock"
         }
+
+    def _content(self, path: Path) -> bytes:
+        content = path.read_bytes()
+        return self._contents.setdefault(content, content)
 
     def _wrappers(self) -> Iterator[tuple[Any, str, Callable[[Any], Any]]]:
         for target in (builtins, io):
@@ -180,6 +188,17 @@ class FileFaults:
             path = Path(f"/proc/self/fd/{dir_fd}").readlink() / path
         if (kind == "mkdir") != os.path.lexists(path):
             self.at(kind, path)
+
+
+def worth_failing(operations: list[Operation]) -> Iterator[tuple[int, Operation]]:
+    """Yield the operations with their indices, except the inner ones of many writes to one file.
+
+    They are the same line of code, once for each tensor.
+    """
+    for index, operation in enumerate(operations):
+        around = operations[max(0, index - 2) : index + 2]
+        if len(around) < 4 or set(around) != {operation}:
+            yield index, operation
 
 
 class WatchedFile:

@@ -30,6 +30,7 @@ from ampft.runs.manifest import (
     RECORD_NAME,
     STAGING_NAME,
     describe_files,
+    leftovers,
     refuse_foreign_files,
     remove_earlier_run,
 )
@@ -204,7 +205,8 @@ def _refuse_contents(folder: Path, *, overwrite: bool, keep_files: bool) -> None
     if overwrite:
         refuse_foreign_files(folder)
         return
-    names = sorted(entry.name for entry in folder.iterdir() if entry.name != LOCK_NAME)
+    own = {LOCK_NAME, *(path.name for path in leftovers(folder))}
+    names = sorted(entry.name for entry in folder.iterdir() if entry.name not in own)
     if names:
         listed = ", ".join(names[:3]) + (" and more" if len(names) > 3 else "")
         raise InputError(

@@ -256,13 +256,12 @@ class Run:
             warnings=warnings,
             reason=self._early_end(),
         )
-        references = partial(prepared.task.references, split)
         write_results(
             self.folder,
             record,
             report,
             outcome,
-            references,
+            partial(prepared.task.references, split),
             outcome_fp32=outcome_fp32,
             origins=partial(prepared.task.origins, split),
             groups=find_groups(prepared.task.data, split),

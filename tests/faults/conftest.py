@@ -16,6 +16,7 @@ import ampft
 from ampft.arguments import parse_classify_arguments
 from ampft.evaluation.evaluate import evaluate
 from ampft.precision.matrix_rate import measure_matrix_rate
+from ampft.runs.resume_point import find_resume_point
 from ampft.text.terminal import run_main
 
 
@@ -34,12 +35,12 @@ def once_per_split(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @pytest.fixture(scope="package")
 def words(tiny_bert, tmp_path_factory) -> list[str]:
-    """Flags of a training of three steps with validations."""
+    """Flags of a training of two steps, with a validation after each."""
     data = write_csv(tmp_path_factory.mktemp("data") / "data.csv", rows(36, 0), ("text", "label"))
     return [
         "--train_file", str(data), "--model_name_or_path", str(tiny_bert), "--use_cpu",
-        "--cpu_threads", "1", "--per_device_train_batch_size", "8", "--max_train_steps", "3",
-        "--eval_steps", "2", "--history_csv", "--output_dir",
+        "--cpu_threads", "1", "--per_device_train_batch_size", "8", "--max_train_steps", "2",
+        "--eval_steps", "1", "--history_csv", "--output_dir",
     ]  # fmt: skip
 
 
@@ -63,7 +64,8 @@ def train(words, tmp_path_factory) -> Callable[[Path], int]:
 
         def run(folder: Path, **changes: object) -> int:
             args = replace(prepared.args, output_dir=str(folder), **changes)
-            here = replace(prepared, args=args, output_dir=folder)
+            point = find_resume_point(args, prepared.precision.mode)
+            here = replace(prepared, args=args, output_dir=folder, resume_point=point)
             monkeypatch.setattr(ampft, "prepare", lambda _: here)
             return run_main(lambda: recipe(args))
 

@@ -10,17 +10,24 @@ from pathlib import Path
 
 import pytest
 
-import ampft.runs.manifest
 from ampft.errors import InputError
+from ampft.files import FilePart
 from ampft.runs.manifest import MODEL_FILES, RECORD_NAME, RESULT_FILES, check_files, is_result_name
 from ampft.runs.record import read_record
+from ampft.training.checkpoints.manifest import verify as verify_checkpoint
 
 pytestmark = pytest.mark.slow
 
 
 def flip(path: Path, _: Path) -> None:
     content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
+    middle = len(content) // 2
+    letters = (
+        i
+        for i in range(middle, len(content))
+        if chr(content[i]).isascii() and chr(content[i]).isalpha()
+    )
+    content[next(letters, middle)] ^= 1  # the last digit of a number may not change its value
     path.write_bytes(content)
 
 
@@ -101,10 +108,66 @@ def test_damage_to_any_file_of_a_run_is_detected_and_named(runs, tmp_path, capsy
 
 def test_without_the_manifest_damage_is_not_detected(runs, tmp_path, monkeypatch):
     """Negative control."""
-    monkeypatch.setattr(ampft.runs.manifest, "describe_file", lambda _: None)
-    monkeypatch.setattr(ampft.runs.manifest.FilePart, "__eq__", lambda *_: True)
+    monkeypatch.setattr(FilePart, "__eq__", lambda *_: True)
     _, missed = undetected(runs, tmp_path)
     assert "flip model.safetensors: not detected" in missed
+
+
+@pytest.fixture(scope="module")
+def checkpoints(train, tmp_path_factory) -> tuple[Path, Path]:
+    """Two checkpoints of the same step, whose files all differ."""
+    folders = tuple(tmp_path_factory.mktemp("checkpoints") / name for name in ("one", "other"))
+    for folder in folders:
+        assert train(folder, checkpointing_steps="2") == 0
+    one, other = (folder / "checkpoints" / "step-2" for folder in folders)
+    for path in other.iterdir():
+        content = path.read_bytes()
+        if content == (one / path.name).read_bytes():
+            path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    return one, other
+
+
+def undetected_in_checkpoint(checkpoints: tuple[Path, Path], tmp_path: Path):
+    """Return the number of damages, and those that no error with the name of the file reported."""
+    one, other = checkpoints
+    missed, count = [], 0
+    names = sorted(path.name for path in one.iterdir())
+    cases = [(name, kind) for name in names for kind in DAMAGE]
+    cases += [
+        (name, "add") for name in ("pytorch_model.bin", "notes.txt", ".hidden", "optimizer.pt")
+    ]
+    for name, kind in cases:
+        folder = shutil.copytree(one, tmp_path / "damaged" / one.name)
+        if kind == "add":
+            (folder / name).write_text("{}")
+        else:
+            DAMAGE[kind](folder / name, other / name)
+        count += 1
+        try:
+            verify_checkpoint(folder)
+            missed.append(f"{kind} {name}: not detected")
+        except InputError as error:
+            if str(folder) not in str(error) or (name not in str(error) and kind != "swap"):
+                missed.append(f"{kind} {name}: {error}")
+        shutil.rmtree(folder)
+    return count, missed
+
+
+def test_damage_to_any_file_of_a_checkpoint_is_detected_and_named(checkpoints, tmp_path, capsys):
+    verify_checkpoint(checkpoints[0])
+    count, missed = undetected_in_checkpoint(checkpoints, tmp_path)
+    assert missed == []
+    assert count >= 24
+    with capsys.disabled():
+        print(f"\ncheckpoint: {count} damages of 5 kinds detected")
+
+
+def test_without_hashes_damage_to_a_checkpoint_is_not_detected(checkpoints, tmp_path, monkeypatch):
+    """Negative control."""
+    monkeypatch.setattr(FilePart, "__eq__", lambda *_: True)
+    _, missed = undetected_in_checkpoint(checkpoints, tmp_path)
+    assert "flip model.safetensors: not detected" in missed
+    assert "swap optimizer.safetensors: not detected" in missed
 
 
 def test_any_changed_byte_of_the_record_changes_no_value_unnoticed(runs, tmp_path):

@@ -161,6 +161,16 @@ def test_what_a_killed_run_left_is_removed(tmp_path: Path, make_record):
         assert names(tmp_path) == [".lock"]
 
 
+def test_a_folder_with_only_an_unfinished_record_counts_as_empty(tmp_path: Path):
+    """A run that was killed in its first write can be started again with the same command."""
+    (tmp_path / ".run.json.tmp-123").write_text("{")
+    with RunFolder(tmp_path):
+        assert names(tmp_path) == [".lock"]
+    (tmp_path / ".thesis.tex.tmp-123").write_text("mine")
+    with pytest.raises(InputError, match=r"is not empty \(\.thesis\.tex\.tmp-123\)"):
+        RunFolder(tmp_path)
+
+
 def test_a_file_created_during_the_run_is_not_replaced(tmp_path: Path):
     with RunFolder(tmp_path) as folder:
         (folder.stage() / "config.json").write_text("{}")
