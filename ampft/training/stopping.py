@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 # Launchers forward a signal that a terminal or a scheduler has sent to all processes already.
 REPEATED_SECONDS = 1.0
 STANDARD_ERROR = 2
+# Variables that `accelerate launch` and torchrun set for the processes that they start.
+LAUNCHER_VARIABLES = ("ACCELERATE_MIXED_PRECISION", "TORCHELASTIC_RUN_ID")
+SECONDS_BETWEEN_LOOKS = 1.0
 
 
 class StopRequested(Exception):
@@ -75,11 +78,13 @@ class StopRequest:
 
         SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 ask for a stop at the next poll. A second signal raises
         `SystemExit` at once, with the exit code that shells use. So does SIGHUP, which a closed
-        terminal sends, unless it is ignored as under `nohup`.
+        terminal sends, unless it is ignored as under `nohup`. The death of the launcher counts as
+        SIGTERM: `accelerate launch` forwards no signal, and nothing can forward SIGKILL.
         """
         with (
             _handling(("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2"), self._receive),
             _handling(("SIGHUP",), _leave),
+            _terminated_with_launcher(),
         ):
             yield
 
@@ -118,6 +123,26 @@ class StopRequest:
 
 def _leave(number: int, frame: object) -> None:
     raise SystemExit(128 + number)  # as shells count
+
+
+@contextlib.contextmanager
+def _terminated_with_launcher() -> Iterator[None]:
+    """Send SIGTERM to this process if the launcher that started it ends inside this context."""
+    launcher, is_over = os.getppid(), threading.Event()
+
+    def watch() -> None:
+        while not is_over.wait(SECONDS_BETWEEN_LOOKS):
+            if os.getppid() != launcher:
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if in_main_thread and any(name in os.environ for name in LAUNCHER_VARIABLES):
+        threading.Thread(target=watch, name="launcher-watch", daemon=True).start()
+    try:
+        yield
+    finally:
+        is_over.set()
 
 
 @contextlib.contextmanager

@@ -77,6 +77,26 @@ def test_a_signal_ends_a_run_with_a_correct_record(
     assert {path.name for path in folder.iterdir()} == left
 
 
+def test_the_death_of_the_launcher_ends_its_run_with_a_checkpoint(files, tiny_model, tmp_path):
+    folder = tmp_path / "run"
+    words = [*text_settings(files, tiny_model, folder), *LONG]
+    launcher = subprocess.Popen(
+        [BIN / "accelerate", "launch", "--num_processes", "1", CLASSIFY, *words],
+        cwd=REPOSITORY, env=clean_environment(), stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    wait_for_steps(folder, 12)
+    launcher.kill()  # SIGKILL, which no launcher can forward
+    launcher.wait()
+    for _ in range(300):
+        if record_of(folder)["status"] != "running":
+            break
+        time.sleep(0.1)
+    assert record_of(folder)["status"] == "preempted"
+    assert record_of(folder)["reason"].startswith("SIGTERM after step ")
+    assert list((folder / "checkpoints").glob("step-*/MANIFEST.json"))
+
+
 def test_a_closed_pipe_does_not_end_the_training(files, tiny_model, tmp_path):
     folder = tmp_path / "run"
     process = start([*text_settings(files, tiny_model, folder), "--num_train_epochs", "1"])
