@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ampft.errors import AlreadyFinished, InputError, Preempted, TrainingStopped
+from ampft.errors import InputError, Preempted, TrainingStopped
 
 _HELP = re.compile(r"See \S+( \S+)? --help\.")
 _FLAG = re.compile(r"(?<![\w-])--(no-)?([a-z]\w*)")
@@ -36,7 +36,7 @@ def messages_for_python() -> Iterator[None]:
     """Raise errors of a command as one exception, whose message names keyword arguments."""
     try:
         yield
-    except (InputError, TrainingStopped, Preempted, AlreadyFinished) as error:
+    except (InputError, TrainingStopped, Preempted) as error:
         raise type(error)(in_python(str(error))) from None
 
 

@@ -11,7 +11,7 @@ from ampft.arguments import parse_classify_arguments
 from ampft.arguments.classify import BUILT_IN_DEFAULTS
 from ampft.arguments.keywords import as_words, messages_for_python
 from ampft.data.sources.memory import is_path, splits_in_memory
-from ampft.errors import InputError
+from ampft.errors import AlreadyFinished, InputError
 from ampft.runs.caller_state import caller_state_kept
 from ampft.runs.finished import FinishedRun
 from ampft.runs.train import train as train_run
@@ -41,7 +41,8 @@ def finetune(
             `ampft train --help` lists them.
 
     Returns:
-        The finished run: `report`, `predictions`, `predict(texts)`, `model`, `folder`.
+        The finished run: `report`, `predictions`, `predict(texts)`, `model`, `folder`. With
+        `resume_from_checkpoint="latest"`, a run that has finished is returned as it is.
 
     Raises:
         InputError: The data or a setting must be corrected. Nothing has been written.
@@ -60,7 +61,11 @@ def finetune(
             args = parse_classify_arguments(
                 words, program="ampft.finetune", in_memory=data is not None
             )
-            run = train_run(args, data)
+            try:
+                run = train_run(args, data)
+            except AlreadyFinished:
+                assert args.output_dir is not None, "checked with resume_from_checkpoint"
+                return FinishedRun(args.output_dir)
     assert run.folder is not None, "the only process is the main process"
     return FinishedRun(run.folder.path)
 

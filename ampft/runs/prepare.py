@@ -43,7 +43,13 @@ from ampft.tasks.task import Task, make_task
 from ampft.text.numbers import counted, in_epochs
 from ampft.text.terminal import labelled, quiet_libraries
 from ampft.training.auto_micro_batch import fit_micro_batches
-from ampft.training.optimizer import default_learning_rate, make_optimizer, make_schedule
+from ampft.training.checkpoints.interval import parse_interval
+from ampft.training.optimizer import (
+    ADAMW_MOMENTS,
+    default_learning_rate,
+    make_optimizer,
+    make_schedule,
+)
 from ampft.training.threads import restore_cpu_threads
 from ampft.training.trackers import installed_trackers
 
@@ -295,10 +301,15 @@ def check_prepared(prepared: Prepared) -> None:
 
 
 def _check_disk_space(prepared: Prepared) -> None:
-    """Check that the weights that the run will save fit on the disk."""
+    """Check that the weights and checkpoints that the run will save fit on the disk."""
     folder, weights = prepared.output_dir, weights_size(prepared.loaded.model)
     assert folder is not None, "prepare() chooses a folder"
+    args = prepared.args
+    checkpoints = parse_interval(args.checkpointing_steps).most_at_once(
+        prepared.total_steps, len(prepared.step_batches), args.checkpoint_total_limit
+    )
     copies = 2 if prepared.selects_best else 1  # the best weights are loaded before they are saved
+    copies += checkpoints * (1 + ADAMW_MOMENTS)
     earlier = sum(path.stat().st_size for path in earlier_results(folder))
     check_disk_space(folder, copies * weights, "the run", reclaimable=earlier)
 

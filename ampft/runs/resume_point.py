@@ -116,6 +116,8 @@ def _check_same_run(
         **argument_settings(record["arguments"]),
     }
     now = {"precision": mode, **argument_settings(asdict(args))}
+    if args.learning_rate is None:  # the model, which is not loaded, determines it
+        del now["--learning_rate"]
     shared = {name: value for name, value in before.items() if name in now}
     refuse_differences(
         f"{folder / RECORD_NAME}",
@@ -138,7 +140,7 @@ def _advice(damaged: Path) -> str:
     usable = [
         folder
         for folder in CheckpointStore(run_folder(damaged)).complete()
-        if folder.name != damaged.name and _is_usable(folder)
+        if folder.name != damaged.name and damage(folder) is None
     ]
     if not usable:
         return "No other checkpoint of the run can be used. Restore it from a copy, or start anew."
@@ -149,10 +151,11 @@ def _advice(damaged: Path) -> str:
     )
 
 
-def _is_usable(checkpoint: Path) -> bool:
+def damage(checkpoint: Path) -> DamagedCheckpoint | None:
+    """Return what is wrong with a checkpoint or its part of the history; None if all is right."""
     try:
         manifest = verify(checkpoint)
         verified_history(run_folder(checkpoint) / HISTORY_NAME, manifest.history)
-    except DamagedCheckpoint:
-        return False
-    return True
+    except DamagedCheckpoint as error:
+        return error
+    return None

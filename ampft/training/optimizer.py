@@ -14,6 +14,7 @@ from ampft.precision.resolve import Precision
 from ampft.training.bfloat16_adamw import KAHAN, STOCHASTIC, BFloat16AdamW
 
 SMALL_HIDDEN_SIZE = 512
+ADAMW_MOMENTS = 2  # numbers of optimizer state per weight
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,18 @@ def test_a_run_without_a_checkpoint_begins_again(session):
     assert RUN not in session.missing()
 
 
+def test_a_run_with_a_damaged_checkpoint_begins_again(session, capsys):
+    folder = run_folder(session.folder.path, RUN)
+    with interrupted(4, saving=True):
+        session.launch(RUN)
+    weights = folder / "checkpoints" / "step-4" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    session.launch(RUN)
+    assert f"damaged    {folder}" in capsys.readouterr().out
+    assert json.loads((folder / "run.json").read_text())["resumes"] == []
+    assert RUN not in session.missing()
+
+
 def test_checkpoints_of_a_run_that_was_waited_for_are_removed(session):
     with interrupted(4, saving=True):
         session.launch(RUN)

@@ -70,6 +70,8 @@ def test_the_default_learning_rate_is_recorded_and_can_be_resumed(settings, tmp_
         frame(), **settings | {"output_dir": tmp_path / "again", "resume_from_checkpoint": point}
     )
     assert again.record.metrics == run.record.metrics
+    finished = {"output_dir": tmp_path / "run", "resume_from_checkpoint": "latest"}
+    assert ampft.finetune(frame(), **settings | finished).record == run.record
 
 
 def test_it_is_the_recipe(settings, files, tiny_model, tmp_path):

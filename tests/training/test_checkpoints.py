@@ -83,6 +83,21 @@ def test_other_intervals_are_refused(text):
         parse_interval(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "limit", "count"),
+    [
+        (None, None, 0),
+        ("100", None, 10),
+        ("100", 2, 3),
+        ("600", 3, 1),
+        ("epoch", None, 4),
+        ("10min", None, 1),
+    ],
+)
+def test_the_disk_must_hold_all_checkpoints_that_exist_at_once(text, limit, count):
+    assert parse_interval(text).most_at_once(1000, 250, limit) == count
+
+
 def test_tensors_of_every_kind_are_read_by_safetensors(tmp_path: Path):
     shared = torch.arange(12, dtype=torch.float32).view(3, 4)
     tensors = {

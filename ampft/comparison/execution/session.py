@@ -38,6 +38,7 @@ from ampft.errors import InputError
 from ampft.files import is_disk_error
 from ampft.precision.modes import MODE_TABLE
 from ampft.runs.folder import RunFolder, check_output_folder
+from ampft.runs.resume_point import damage
 from ampft.text.numbers import counted
 from ampft.text.terminal import labelled, print_line
 from ampft.training.checkpoints.store import CheckpointStore
@@ -116,6 +117,7 @@ class ComparisonSession:
         check_no_process_left(log.parent)
         for other in self.plan.all_runs():
             check_output_folder(run_folder(self.folder.path, other), overwrite=True)
+        self._remove_damaged_checkpoints(run)
         self.progress.start(run, output)
         command = launch_command(self.plan.config_file, *self.argv(run))
         started = time.perf_counter()
@@ -145,6 +147,16 @@ class ComparisonSession:
             return ("--overwrite_output_dir",)
         flags = () if self._user_wants_checkpoints else CHECKPOINTING
         return (*flags, "--resume_from_checkpoint", "latest")
+
+    def _remove_damaged_checkpoints(self, run: PlannedRun) -> None:
+        """Let a run continue from its last intact checkpoint, or begin again without one."""
+        store = CheckpointStore(run_folder(self.folder.path, run))
+        for checkpoint in reversed(store.complete()):
+            error = damage(checkpoint)
+            if error is None:
+                return
+            print_line(labelled("damaged", f"{error} It is removed."))
+            store.remove(checkpoint)
 
     def remove_checkpoints(self) -> None:
         """Remove the checkpoints of the runs that are complete, unless the user asked for them."""

@@ -22,6 +22,19 @@ class Interval:
     seconds: float | None = None
     every_epoch: bool = False
 
+    def most_at_once(self, total_steps: int, steps_per_epoch: int, limit: int | None) -> int:
+        """Return how many checkpoints of a training are on the disk at once, at most.
+
+        Args:
+            total_steps: Optimizer steps of the training.
+            steps_per_epoch: Optimizer steps of an epoch.
+            limit: Number of checkpoints to keep, besides the one that is being written; None keeps
+                all. The number of those that are written by time is unknown, and counts as one.
+        """
+        every = steps_per_epoch if self.every_epoch else self.steps
+        planned = total_steps // every if every else int(self.seconds is not None)
+        return planned if limit is None else min(planned, limit + 1)
+
 
 def parse_interval(text: str | None) -> Interval:
     """Return the interval that `--checkpointing_steps` spells; None means never.

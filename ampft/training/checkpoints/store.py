@@ -88,6 +88,10 @@ class CheckpointStore:
                 if _INCOMPLETE.fullmatch(entry.name) and _is_folder(entry):
                     _remove_checkpoint(entry)
 
+    def remove(self, folder: Path) -> None:
+        """Remove a checkpoint, also a damaged one."""
+        _remove_checkpoint(folder)
+
     def remove_after(self, step: int) -> list[Path]:
         """Remove and return the checkpoints of later steps than `step`."""
         later = [folder for folder in self.complete() if _step_of(folder) > step]
