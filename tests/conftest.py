@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,10 @@ import pytest
 # processes at the same time: with more threads than cores, each of them is many times slower.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell ignores SIGINT in background jobs, and nohup ignores SIGHUP; tests inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture

@@ -35,6 +35,8 @@ sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests"), str(REPOSITORY / "te
 
 STEPS_PER_EPOCH, EPOCHS, LARGE_SCALE = 7, 2, 2.0**26
 KILLED = -signal.SIGKILL
+# Threads do not survive a fork.
+os.environ.update(TOKENIZERS_PARALLELISM="false", OMP_NUM_THREADS="1")
 # Interrupted by SIGTERM (75: preempted, with a checkpoint), or finished before it arrived.
 ENDED_BY_TERMINATION = (75, 143, 0)
 

@@ -58,9 +58,9 @@ def test_flags_override_defaults_of_built_in_data(name):
 
 def test_a_flag_set_to_the_general_default_counts_as_set():
     # The value does not show whether the user set it.
-    general = {f.name: f.default for f in fields(ClassifyArguments)}["learning_rate"]
-    assert general != BUILT_IN_DEFAULTS["stdlib"]["learning_rate"]
-    assert parse("--learning_rate", general).learning_rate == general
+    general = {f.name: f.default for f in fields(ClassifyArguments)}["num_train_epochs"]
+    assert general != BUILT_IN_DEFAULTS["stdlib"]["num_train_epochs"]
+    assert parse("--num_train_epochs", general).num_train_epochs == general
 
 
 def test_a_file_overrides_defaults_of_built_in_data(tmp_path):
@@ -293,6 +293,8 @@ def test_settings_reach_their_layers():
     words = (
         *FILE,
         "--padding",
+        "--learning_rate",
+        1e-3,
         "--weight_decay",
         0.1,
         "--num_warmup_steps",
@@ -302,6 +304,7 @@ def test_settings_reach_their_layers():
     )
     arguments = parse(*words)
     assert arguments.task_settings().remove_padding is False
+    assert arguments.optimizer_settings().learning_rate == 1e-3
     assert arguments.optimizer_settings().weight_decay == 0.1
     assert arguments.optimizer_settings().betas == (0.9, 0.9)
     assert arguments.schedule_settings().warmup_steps == 7

@@ -33,7 +33,7 @@ def once_per_split(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def words(tiny_bert, tmp_path_factory) -> list[str]:
     """Flags of a training of two steps, with a validation after each."""
     data = write_csv(tmp_path_factory.mktemp("data") / "data.csv", rows(36, 0), ("text", "label"))
@@ -44,7 +44,7 @@ def words(tiny_bert, tmp_path_factory) -> list[str]:
     ]  # fmt: skip
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def train(words, tmp_path_factory) -> Callable[[Path], int]:
     """Return a function that trains into a folder and returns the exit code of the recipe.
 

@@ -22,7 +22,7 @@ from running import (
     text_settings,
     write_csv,
 )
-from word_tokenizer import save_tokenizer
+from word_tokenizer import save_tokenizer, tiny_config
 
 # The command line overrides the learning rate and the padding.
 CONFIG = """
@@ -47,16 +47,6 @@ def files(tmp_path_factory) -> Path:
     for seed, (name, count) in enumerate({"train": 140, "validation": 30, "test": 45}.items()):
         write_csv(folder / f"{name}.csv", rows(count, seed), ("text", "label"))
     return folder
-
-
-def tiny_config(vocabulary: int, **more: object):
-    from transformers import BertConfig
-
-    return BertConfig(
-        vocab_size=vocabulary, hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
-        intermediate_size=64, max_position_embeddings=32, pad_token_id=0,
-        initializer_range=0.1, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **more,
-    )  # fmt: skip
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from resumed_runs import interrupted
 from running import CLASSIFY, call, call_here, rows, succeeded, write_csv
 from safetensors.torch import load_file, save_file
 from transformers import BertModel
-from word_tokenizer import save_tokenizer
+from word_tokenizer import save_tokenizer, tiny_config
 
 from ampft.cli import main
 from ampft.runs.card import model_card
@@ -35,8 +35,6 @@ STEPS = 3  # of 8: 2 epochs of 4 steps
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Path:
     """A folder with data, a model with dropout, and the runs `fp32` and `fp16`."""
-    from conftest import tiny_config
-
     root = tmp_path_factory.mktemp("audited")
     for seed, (name, count) in enumerate({"train": 30, "validation": 9, "test": 12}.items()):
         write_csv(root / f"{name}.csv", rows(count, seed), ("text", "label"))

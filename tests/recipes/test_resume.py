@@ -14,7 +14,6 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from conftest import tiny_config
 from resumed_runs import (
     LATEST,
     checkpoints,
@@ -34,7 +33,7 @@ from running import (
     printed,
     succeeded,
 )
-from word_tokenizer import save_tokenizer
+from word_tokenizer import save_tokenizer, tiny_config
 
 import ampft.runs.state as run_state
 

@@ -27,3 +27,14 @@ def save_tokenizer(folder: Path) -> int:
         sep_token="[SEP]", model_max_length=32,
     ).save_pretrained(folder)  # fmt: skip
     return len(words)
+
+
+def tiny_config(vocabulary: int, **more: object):
+    """Return the configuration of a BERT with two layers and no dropout."""
+    from transformers import BertConfig
+
+    return BertConfig(
+        vocab_size=vocabulary, hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=64, max_position_embeddings=32, pad_token_id=0,
+        initializer_range=0.1, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **more,
+    )  # fmt: skip
