@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -72,6 +73,7 @@ def runs(tmp_path):
 def test_tables_are_compared_like_runs(tmp_path, runs):
     of_runs = compare_folders(runs, metric="macro_f1")
     of_tables = compare_tables(write_tables(tmp_path), metric="macro_f1")
+    base, by_name = of_runs.arms[0], attrgetter("name")
     for one, other in zip(of_tables.arms, of_runs.arms, strict=True):
         assert one.metrics["accuracy"] == other.metrics["accuracy"]
         # The order of the classes changes the rounding of their mean.
@@ -79,8 +81,12 @@ def test_tables_are_compared_like_runs(tmp_path, runs):
         if one.difference:
             assert one.difference.interval95 == pytest.approx(other.difference.interval95)
             assert one.difference.verdict == other.difference.verdict
-        plain = [replace(each, difference=None) for each in other.classes]  # tables have none yet
-        assert one.classes == tuple(sorted(plain, key=lambda each: each.name))
+        for mine, theirs in zip(one.classes, sorted(other.classes, key=by_name), strict=True):
+            assert replace(mine, difference=None) == replace(theirs, difference=None)
+            assert (mine.difference is None) == (theirs.difference is None) == (other is base)
+            if mine.difference and theirs.difference:
+                assert mine.difference.interval == pytest.approx(theirs.difference.interval)
+                assert mine.difference.p_difference == pytest.approx(theirs.difference.p_difference)
         assert (one.flips is None) == (other.flips is None)
         assert one.flips is None or one.flips.per_seed == other.flips.per_seed
     assert (of_tables.seeds, of_tables.examples) == (SEEDS, N)

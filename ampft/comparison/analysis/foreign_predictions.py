@@ -273,6 +273,7 @@ def _run_predictions(
         scores=class_scores(truth, predicted, len(names)),
         confusion=None if many else confusion(truth, predicted, len(names)),
         bins=None if confidence is None else calibration_sums(confidence, correct, bins=BINS),
+        class_sums=class_sums if groups is None else class_sums.grouped(groups.ids),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ampft.comparison.analysis.class_differences import class_differences
 from ampft.comparison.analysis.compare import (
     ALPHA,
     check_margin,
@@ -32,6 +33,7 @@ from ampft.comparison.findings import (
     PRECISION,
     UNKNOWN,
     ArmResult,
+    ClassDifference,
     Comparison,
     Difference,
     RunOutcome,
@@ -102,8 +104,9 @@ def compare_predicted_arms(
     """
     check_margin(margin)
     differences = _differences(arms, metric, margin)
+    of_classes = _class_differences(arms)
     results = with_subgroup_losses(
-        [_result(arm, arms[0], differences, cases, texts, seeds) for arm in arms],
+        [_result(arm, arms[0], differences, of_classes, cases, texts, seeds) for arm in arms],
         {arm.name: arm.predictions for arm in arms},
         cases,
         texts,
@@ -146,10 +149,23 @@ def _differences(
     }
 
 
+def _class_differences(
+    arms: Sequence[PredictedArm],
+) -> dict[str, tuple[ClassDifference | None, ...]]:
+    base, *others = (arm for arm in arms if arm.failure is None)
+    return class_differences(
+        {arm.name: arm.predictions for arm in others},
+        base.predictions,
+        judged={arm.name for arm in others if not arm.is_placebo},
+        alpha=ALPHA,
+    )
+
+
 def _result(
     arm: PredictedArm,
     baseline: PredictedArm,
     differences: Mapping[str, Difference],
+    of_classes: Mapping[str, Sequence[ClassDifference | None]],
     cases: Cases,
     texts: Texts,
     seeds: Sequence[int],
@@ -182,7 +198,9 @@ def _result(
         skipped_steps=(),
         total_steps=(),
         flips=flips(cases, predictions, base, texts) if base and predictions else None,
-        classes=class_figures(cases.label_names, predictions, base) if predictions else (),
+        classes=class_figures(cases.label_names, predictions, base, of_classes.get(arm.name, ()))
+        if predictions
+        else (),
         confusion=summed_confusion(predictions),
         calibration=calibration_bins(predictions),
         curves=(),
