@@ -50,6 +50,20 @@ def test_a_word_that_is_always_lost_is_found(tmp_path):
     assert worst.interval[0] < worst.estimate < worst.interval[1]
 
 
+def test_a_wide_interval_ends_where_differences_of_accuracy_do(tmp_path):
+    """With three seeds and many subgroups, t reaches beyond what is possible."""
+
+    is_lost = iter([True, False, True, False, False])
+
+    def lost_at_some_seeds(rng, noise):
+        return set(range(1, N, 3)) - noise if next(is_lost) else set()
+
+    subgroups = compare(tmp_path, lost_at_some_seeds)
+    ends = [end for each in subgroups.losses for end in each.interval]
+    assert ends
+    assert all(-1 <= end <= 1 for end in ends)
+
+
 def test_a_class_and_a_length_that_lose_are_found(tmp_path):
     of_class = compare(tmp_path, lambda rng, noise: {i for i in range(N) if i % 3 == 1 and i % 4})
     assert ("class", NAMES[1]) in found(of_class)

@@ -131,7 +131,7 @@ def _losses(
             name=each.name,
             examples=len(each.rows),
             estimate=difference.estimate,
-            interval=difference.interval(level),
+            interval=_possible(difference.interval(level)),
         )
 
 
@@ -158,3 +158,9 @@ def _estimate(
         return each if ids is None else each.grouped(ids)
 
     return estimate_of_sums([sums(each) for each in arm], [sums(each) for each in base], ACCURACY)
+
+
+def _possible(interval: tuple[float, float]) -> tuple[float, float]:
+    """Return an interval without differences of shares that cannot occur."""
+    low, high = interval
+    return max(float(low), -1.0), min(float(high), 1.0)

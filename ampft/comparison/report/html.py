@@ -30,6 +30,7 @@ from ampft.text.tables import Cell, Table, html_table, isolated
 TEMPLATE = "comparison.html.j2"
 NO_BREAK = "\N{NO-BREAK SPACE}"
 _UNIT = re.compile(r"(?<=\d) (?=%|points?\b)")
+_BE = re.compile(r" (?:is|are) ")
 _STACKED = re.compile(rf"(.*\d) (\(.*\)|{PLUS_MINUS}.*)")
 MAX_ROWS = 30  # of a table; further rows are folded
 MAX_MATRIX_CLASSES = 30  # a matrix of more classes is not readable
@@ -75,6 +76,7 @@ def _context(comparison: Comparison) -> dict[str, Any]:
     comparison = tables.without_incomplete_medians(comparison)
     arms = comparison.arms
     styles = arm_styles(arms)
+    answer = answer_text(comparison)
     keys = {arm.name: style.key() for arm, style in zip(arms, styles, strict=True)}
     strip_of = {each.name: each for each in strips.columns(comparison, styles)}
     has_many = len(comparison.label_names) > MAX_MATRIX_CLASSES
@@ -82,7 +84,8 @@ def _context(comparison: Comparison) -> dict[str, Any]:
         "c": comparison,
         "units": comparison.units,
         "headline": headline(comparison),
-        "answer": answer_text(comparison),
+        "answer": answer,
+        "repeats_headline": _BE.sub(" ", answer) == f"{headline(comparison)}.",
         "condition": condition(comparison),
         "has_placebo": any(arm.is_placebo and arm.difference for arm in arms),
         "cards": cards(comparison, styles),
