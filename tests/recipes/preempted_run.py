@@ -17,6 +17,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from global_state import fresh_global_state
+from torch import distributed
 
 import ampft
 from ampft.errors import Preempted
@@ -57,15 +58,19 @@ def main(moments: str, results: str, *flags: str) -> None:
     rank, processes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     train = runpy.run_path(str(REPOSITORY / "recipes" / "classify.py"))["train"]
     endings = []
+    # One group for all runs: a second one may find the addresses of the first, and wait forever.
+    distributed.init_process_group("gloo")
     for moment in moments.split(","):
         receives = rank == processes - 1
         signalled = interrupted_at(moment, signal.SIGTERM) if receives else nullcontext()
-        with fresh_global_state(), signalled:
+        one_group = patch.object(distributed, "destroy_process_group")
+        with fresh_global_state(), signalled, one_group:
             try:
                 train(ampft.parse_classify_arguments(list(flags)))
             except Preempted as error:
                 endings.append(f"{error.exit_code} {error}")
     Path(results, f"rank{rank}.json").write_text(json.dumps(endings))
+    distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
