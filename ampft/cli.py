@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -279,8 +278,6 @@ def _env(args: argparse.Namespace) -> None:
 
 
 def _predict(args: argparse.Namespace) -> None:
-    # Read when torch is imported. Threads that spin while others work slow both down.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from ampft.runs.predict import PredictRequest, predict_file
 
     settings = {k: v for k, v in vars(args).items() if k not in ("command", "model", "text")}

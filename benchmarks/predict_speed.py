@@ -57,7 +57,7 @@ def commands(args: argparse.Namespace) -> dict[str, tuple[list[str], dict[str, s
         "pipeline, one at a time": ([*pipeline, "1"], {}),
         "pipeline, batches of 32": ([*pipeline, "32"], {}),
         "predict fp32": (predict, {}),
-        "predict fp32, threads spin": (predict, {"OMP_WAIT_POLICY": "ACTIVE"}),
+        "predict fp32, threads sleep": (predict, {"OMP_WAIT_POLICY": "PASSIVE"}),
         "predict bf16": ([*predict, "--mixed_precision", "bf16"], {}),
     }
 
