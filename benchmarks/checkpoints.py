@@ -26,6 +26,7 @@ from provenance import provenance
 
 ROOT = Path(__file__).resolve().parent.parent
 POLL_SECONDS = 0.01
+LIMIT = ("--checkpoint_total_limit", "2")
 
 
 def command(folder: Path, *flags: str) -> list[str]:
@@ -60,8 +61,7 @@ def measure_loop(root: Path, turn: int, interval: str, flags: list[str]) -> dict
     """Return what checkpoints cost in one turn, as shares of the loop's time."""
     plain = run(root / f"plain-{turn}", *flags)["timings"]
     saving = ("--checkpointing_steps", interval, "--async_checkpoints")
-    limit = ("--checkpoint_total_limit", "2")
-    record = run(root / f"saving-{turn}", *flags, *saving, *limit)["timings"]
+    record = run(root / f"saving-{turn}", *flags, *saving, *LIMIT)["timings"]
     loop = record["training_seconds"] + record["checkpoint_seconds"]
     return {
         "plain_seconds": plain["training_seconds"],
@@ -75,7 +75,7 @@ def measure_start(root: Path, turn: int, flags: list[str]) -> dict[str, float]:
     """Return the seconds from the start of the process to its first step, fresh and resumed."""
     folder = root / f"start-{turn}"
     fresh = seconds_until(1, root / f"fresh-{turn}", *flags)
-    seconds_until(3, folder, *flags, "--checkpointing_steps", "1")  # 1 and 2 are written
+    seconds_until(3, folder, *flags, "--checkpointing_steps", "1", *LIMIT)  # after 1 and 2
     checkpoint = ("--resume_from_checkpoint", str(folder / "checkpoints" / "step-2"))
     resumed = seconds_until(3, root / f"resumed-{turn}", *flags, *checkpoint)
     return {"fresh_seconds": fresh, "resumed_seconds": resumed, "difference": resumed - fresh}
