@@ -44,6 +44,7 @@ from ampft.text.numbers import counted, in_epochs
 from ampft.text.terminal import labelled, quiet_libraries
 from ampft.training.auto_micro_batch import fit_micro_batches
 from ampft.training.checkpoints.interval import parse_interval
+from ampft.training.checkpoints.store import CheckpointStore
 from ampft.training.optimizer import (
     ADAMW_MOMENTS,
     default_learning_rate,
@@ -309,9 +310,13 @@ def _check_disk_space(prepared: Prepared) -> None:
         prepared.total_steps, len(prepared.step_batches), args.checkpoint_total_limit
     )
     copies = 2 if prepared.selects_best else 1  # the best weights are loaded before they are saved
-    copies += checkpoints * (1 + ADAMW_MOMENTS)
+    missing = max(0, checkpoints - len(CheckpointStore(folder).complete()))
+    copies += missing * (1 + ADAMW_MOMENTS)
+    purpose = "the run"
+    if missing:
+        purpose += f" with {counted(missing, 'checkpoint')} (--checkpoint_total_limit)"
     earlier = sum(path.stat().st_size for path in earlier_results(folder))
-    check_disk_space(folder, copies * weights, "the run", reclaimable=earlier)
+    check_disk_space(folder, copies * weights, purpose, reclaimable=earlier)
 
 
 def _check_checkpoints_possible(prepared: Prepared) -> None:

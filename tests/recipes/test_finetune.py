@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import threading
@@ -72,6 +73,14 @@ def test_the_default_learning_rate_is_recorded_and_can_be_resumed(settings, tmp_
     assert again.record.metrics == run.record.metrics
     finished = {"output_dir": tmp_path / "run", "resume_from_checkpoint": "latest"}
     assert ampft.finetune(frame(), **settings | finished).record == run.record
+
+
+def test_all_checkpoints_must_fit_on_the_disk(settings, monkeypatch):
+    # The tiny model has 0.08 MB of weights: 0.16 MB are enough for the run without checkpoints.
+    usage = shutil.disk_usage("/")._replace(free=400_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(ampft.InputError, match=r"the run with 3 checkpoints .*needs"):
+        ampft.finetune(frame(), **settings, checkpointing_steps="1")
 
 
 def test_it_is_the_recipe(settings, files, tiny_model, tmp_path):
