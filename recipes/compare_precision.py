@@ -21,9 +21,6 @@ def compare(command: ampft.CompareCommand) -> None:
     with ampft.open_comparison(command, folder, plan, CLASSIFY) as session:
         if command.yardstick:
             session.measure_yardstick()
-        for run in session.missing_for_selection():
-            session.launch(run)
-        session.select_arm()  # with --select: only this arm is compared
         for seeds in plan.seed_counts:
             for run in session.missing(seeds):
                 session.launch(run)

@@ -458,7 +458,7 @@ class Comparison:
         """Return the arm of that name.
 
         Raises:
-            KeyError: There is none.
+            KeyError: No arm has that name.
         """
         return {arm.name: arm for arm in self.arms}[name]
 

@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> None:
 
     Raises:
         InputError: A flag is invalid, or a training fails or is too short.
-        SystemExit: With code 1 if anything differs.
+        SystemExit: The results differ; the exit code is 1.
     """
     words = list(argv)
     separator = words.index("--") if "--" in words else len(words)

@@ -27,7 +27,7 @@ def list_checkpoints(path: Path) -> str:
         path: Output folder of a run, its folder of checkpoints, or a checkpoint.
 
     Raises:
-        InputError: There is no checkpoint.
+        InputError: No checkpoint was found.
     """
     rows = [_row(folder) for folder in checkpoints_at(path)]
     header = ("checkpoint", "epoch", "step in epoch", "size", "written", "reason")
@@ -41,7 +41,8 @@ def verify_checkpoints(path: Path) -> str:
         path: Same as in `list_checkpoints`.
 
     Raises:
-        InputError: There is no checkpoint, or one is damaged; the message names every damaged file.
+        InputError: No checkpoint was found, or one is damaged; the message names every damaged
+            file.
     """
     intact, damaged = [], []
     for folder in checkpoints_at(path):
@@ -66,7 +67,7 @@ def checkpoints_at(path: Path) -> list[Path]:
         path: Same as in `list_checkpoints`.
 
     Raises:
-        InputError: There is none.
+        InputError: No checkpoint was found.
     """
     if (path / MANIFEST_NAME).exists():
         return [path]

@@ -194,7 +194,7 @@ def test_bad_tables_are_refused_with_one_message(tmp_path, capsys, bad):
         write_table(tmp_path / f"bf16-seed{SEEDS[1]}.csv", rows)
     else:
         (tmp_path / f"bf16-seed{SEEDS[1]}.csv").write_text("id,label,prediction\n")
-    refused(["--predictions", *tables], message, tmp_path, capsys)
+    assert_refused(["--predictions", *tables], message, tmp_path, capsys)
 
 
 @pytest.mark.parametrize(
@@ -216,25 +216,31 @@ def test_bad_probabilities_are_refused(tmp_path, capsys, shares, message):
             if (arm, seed) == ("bf16", SEEDS[2]):
                 rows[4]["probabilities"] = shares
             tables.append(str(write_table(tmp_path / f"{arm}-seed{seed}.jsonl", rows)))
-    refused(["--predictions", *tables], message, tmp_path, capsys)
+    assert_refused(["--predictions", *tables], message, tmp_path, capsys)
 
 
 def test_what_is_not_a_comparison_is_refused(tmp_path, capsys):
     tables = write_tables(tmp_path)
     one_seed = [path for path in tables if path.endswith(f"seed{SEEDS[0]}.csv")]
-    refused(["--predictions", *one_seed], "received 1 seed, but error bars", tmp_path, capsys)
-    refused(["--predictions", *tables[:5]], "the only arm is fp32", tmp_path, capsys)
-    refused(["--predictions", *tables[:-1]], f"no rows with seed {SEEDS[-1]}", tmp_path, capsys)
+    assert_refused(
+        ["--predictions", *one_seed], "received 1 seed, but error bars", tmp_path, capsys
+    )
+    assert_refused(["--predictions", *tables[:5]], "the only arm is fp32", tmp_path, capsys)
+    assert_refused(
+        ["--predictions", *tables[:-1]], f"no rows with seed {SEEDS[-1]}", tmp_path, capsys
+    )
     nameless = str(Path(tables[0]).rename(tmp_path / "first.csv"))
-    refused(["--predictions", nameless, *tables[1:]], "its arm and seed are unknown", tmp_path,
-            capsys)  # fmt: skip
+    unknown = ["--predictions", nameless, *tables[1:]]
+    assert_refused(unknown, "its arm and seed are unknown", tmp_path, capsys)
     twice = ["--predictions", *tables[1:], tables[1]]
-    refused(twice, "occurs twice for the same arm and seed", tmp_path, capsys)
-    refused([tables[2], "--predictions", tables[1]], "either tables or runs", tmp_path, capsys)
-    refused([], "RUN is missing", tmp_path, capsys)
+    assert_refused(twice, "occurs twice for the same arm and seed", tmp_path, capsys)
+    assert_refused(
+        [tables[2], "--predictions", tables[1]], "either tables or runs", tmp_path, capsys
+    )
+    assert_refused([], "RUN is missing", tmp_path, capsys)
 
 
-def refused(words, message, tmp_path, capsys):
+def assert_refused(words, message, tmp_path, capsys):
     folder = tmp_path / "out"
     assert cli.main(["compare", "--output_dir", str(folder), *words]) == 2
     printed = capsys.readouterr()

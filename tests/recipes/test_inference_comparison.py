@@ -165,21 +165,21 @@ def test_models_of_several_seeds_are_a_sample_of_trainings(runs, tmp_path):
     ],
 )
 def test_invalid_modes_are_refused(runs, tmp_path, modes, message):
-    refused(("--inference", modes, runs[0]), message, tmp_path)
+    assert_refused(("--inference", modes, runs[0]), message, tmp_path)
 
 
 def test_other_runs_are_refused(runs, files, tiny_model, tmp_path):
-    refused(("--inference", "int8"), "--inference: RUN is missing", tmp_path)
+    assert_refused(("--inference", "int8"), "--inference: RUN is missing", tmp_path)
     other = tmp_path / "bf16"
     words = [*text_settings(files, tiny_model, other), "--num_train_epochs", 1]
     succeeded(call_here(CLASSIFY, *words, "--mixed_precision", "bf16"))
     mixed = ("--inference", "int8", runs[0], other)
-    refused(mixed, "the runs were trained as fp32, bf16. Name runs of one of them", tmp_path)
+    assert_refused(mixed, "the runs were trained as fp32, bf16. Name runs of one of them", tmp_path)
     copied = shutil.copytree(runs[0], tmp_path / "copy")
-    refused(("--inference", "int8", runs[0], copied), "have the same seed 42", tmp_path)
+    assert_refused(("--inference", "int8", runs[0], copied), "have the same seed 42", tmp_path)
 
 
-def refused(words, message, tmp_path):
+def assert_refused(words, message, tmp_path):
     folder = tmp_path / "out"
     done = compare(*words, "--output_dir", folder)
     assert (done.returncode, done.stdout) == (2, "")

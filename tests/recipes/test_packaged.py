@@ -14,13 +14,23 @@ AMPFT = BIN / "ampft"
 PACKAGED = {
     "classify.py": ("train", "ampft/runs/train.py"),
     "compare_precision.py": ("compare", "ampft/comparison/execution/compare.py"),
+    "compare.py": ("compare", "ampft/comparison/execution/compare.py"),
+}
+# Calls that a recipe leaves out, because its flags cannot ask for them.
+LEFT_OUT = {
+    "compare_precision.py": ("missing_for_selection", "select_arm"),
+    "compare.py": ("measure_yardstick",),
 }
 
 
-def loop(path: str, name: str) -> list[str]:
+def loop(path: str, name: str, left_out: tuple[str, ...] = ()) -> list[str]:
     """The statements of a function that hold its loop, without `ampft.` and annotations."""
     tree = ast.parse((REPOSITORY / path).read_text(encoding="utf-8"))
     (function,) = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name]
+    for block in [n for n in ast.walk(function) if isinstance(n, ast.With)]:
+        kept = [s for s in block.body if not any(word in ast.unparse(s) for word in left_out)]
+        assert len(kept) == len(block.body) - len(left_out)
+        block.body = kept
     return [ast.unparse(WithoutPrefix().visit(statement)) for statement in function.body]
 
 
@@ -35,7 +45,8 @@ class WithoutPrefix(ast.NodeTransformer):
 def test_the_packaged_loop_is_the_loop_of_the_recipe(recipe):
     name, packaged = PACKAGED[recipe]
     # The docstring and the call that prepares differ, and the packaged function returns an object.
-    shown, used = loop(f"recipes/{recipe}", name)[2:], loop(packaged, name)[2:-1]
+    shown = loop(f"recipes/{recipe}", name)[2:]
+    used = loop(packaged, name, LEFT_OUT.get(recipe, ()))[2:-1]
     shown = [line.replace("(command, folder, plan, CLASSIFY)", "(...)") for line in shown]
     used = [line.replace("(command, folder, plan)", "(...)") for line in used]
     assert len(shown[-1]) > 300

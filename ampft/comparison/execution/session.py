@@ -143,7 +143,7 @@ class ComparisonSession:
 
     def _continuation(self, run: PlannedRun) -> tuple[str, ...]:
         """Return flags with which a run that was killed continues, and any other one begins."""
-        if MODE_TABLE[run.arm.mode].replaces_layers:  # there are no checkpoints of such models
+        if MODE_TABLE[run.arm.mode].replaces_layers:  # such models cannot be resumed
             return ("--overwrite_output_dir",)
         flags = () if self._user_wants_checkpoints else CHECKPOINTING
         return (*flags, "--resume_from_checkpoint", "latest")
@@ -228,7 +228,7 @@ class ComparisonSession:
         """Print where the results are, the overhead, and which runs failed.
 
         Raises:
-            SystemExit: With code 1 if a run failed.
+            SystemExit: A run failed; the exit code is 1.
         """
         self.write_plan()
         names = "comparison.html, comparison.md, comparison.json"

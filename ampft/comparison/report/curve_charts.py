@@ -114,7 +114,7 @@ def validation_chart(comparison: Comparison, styles: Sequence[ArmStyle]) -> Char
         comparison.arms, styles, lambda c: _points(c.validation_steps, c.validation_metric)
     )
     if len({step for one in lines for run in one.runs for step in run}) < 2:
-        return None  # a single point is no curve, and the tables have its values
+        return None  # a curve needs two points; the tables have the values of one
     values = [value for one in lines for run in one.runs for value in run.values()]
     last = ", ".join(f"{one.style.name} {number(one.end, 4)}" for one in lines)
     alt = f"Validation metric over optimizer steps; at the end {last}"

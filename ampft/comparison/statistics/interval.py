@@ -174,9 +174,9 @@ def estimate_difference(jackknife: JackknifeDifferences) -> DifferenceEstimate:
 def estimate_over_cases(jackknife: JackknifeDifferences) -> DifferenceEstimate:
     """Return the estimate for these very models, over cases only.
 
-    The models are no sample of trainings, so seeds are fixed readers: the variance of the mean over
-    S models is (J + (S - 1) C) / S, with n - 1 degrees of freedom (Obuchowski and Rockette 1995).
-    With one model, it is J. Nothing follows for models that are trained with other seeds.
+    The models are not a sample of trainings, so seeds are fixed readers: the variance of the mean
+    over S models is (J + (S - 1) C) / S, with n - 1 degrees of freedom (Obuchowski and Rockette
+    1995). With one model, it is J. Nothing follows for models that are trained with other seeds.
 
     Args:
         jackknife: Differences of one or more models.

@@ -42,8 +42,8 @@ def read_delimited(path: Path, *, encoding: str, delimiter: str, quoting: Quotin
     A byte-order mark, CRLF and blank lines are allowed.
 
     Raises:
-        InputError: At once if the file is empty or two columns have the same name. While rows are
-            read, for bytes that the encoding does not have, a row with too few or too many fields,
+        InputError: The file is empty, or two columns have the same name. Reading a row raises it
+            for bytes that the encoding does not have, a row with too few or too many fields,
             an unclosed quote, and NUL; the message names file and line.
     """
 

@@ -27,9 +27,9 @@ def read_json(path: Path, *, encoding: str) -> Table:
     missing cell.
 
     Raises:
-        InputError: At once if the file has no objects. While rows are read, for invalid JSON, a
-            value that is not an object, and a duplicate key; the message names file and line (in
-            an array, file and row).
+        InputError: The file has no objects. Reading a row raises it for invalid JSON, a value that
+            is not an object, and a duplicate key; the message names file and line (in an array,
+            file and row).
     """
     is_array = starts_with_bracket(path, encoding)
     key = None if is_array else wrapping_key(path, encoding)

@@ -38,8 +38,8 @@ def read_parquet(path: Path, *, encoding: str) -> Table:
     """Open a Parquet file; its texts are UTF-8, so `encoding` has no effect.
 
     Raises:
-        InputError: At once if the file is not Parquet or two columns have the same name. While rows
-            are read, for damaged pages and texts that are not UTF-8.
+        InputError: The file is not Parquet, or two columns have the same name. Reading a row raises
+            it for damaged pages and texts that are not UTF-8.
     """
     del encoding
     with reading_errors(path):

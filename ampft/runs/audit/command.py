@@ -28,7 +28,7 @@ def main(argv: Sequence[str]) -> None:
     Raises:
         InputError: A flag is invalid, the folder does not hold a finished run, or data, model or
             precision are not available here.
-        SystemExit: With code 1 if the run is not confirmed.
+        SystemExit: The run is not confirmed; the exit code is 1.
     """
     args = _parser().parse_args(argv)
     folder, steps = Path(args.run), _steps(args.steps)
