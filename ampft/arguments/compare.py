@@ -9,8 +9,8 @@ from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from ampft.arguments.classify import MAX_SEED, ClassifyArguments
-from ampft.arguments.flags import flag, parse_duration, parse_flags
+from ampft.arguments.classify import ClassifyArguments
+from ampft.arguments.flags import MAX_SEED, flag, parse_duration, parse_flags
 from ampft.arguments.parsing import parse_classify_arguments
 from ampft.errors import InputError, did_you_mean
 from ampft.precision.modes import BASELINE, MODES, mode_hint

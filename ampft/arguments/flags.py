@@ -22,6 +22,7 @@ KIND_NAMES: dict[type, str] = {
     int: "whole number", float: "number", str: "text", bool: "true or false",
 }  # fmt: skip
 _DURATION = re.compile(r"(?:([0-9]+)h)?(?:([0-9]+)min)?(?:([0-9]+)s)?")
+MAX_SEED = 2**32 - 1  # NumPy seeds have 32 bits
 MAX_CHOICES_WIDTH = 40  # characters; longer lists of choices move into the help text
 
 

@@ -11,7 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ampft.arguments.classify import BATCH, DATA, MODEL, ClassifyArguments
+from ampft.arguments.batches import BATCH
+from ampft.arguments.classify import ClassifyArguments
+from ampft.arguments.data import DATA
+from ampft.arguments.model import MODEL
 from ampft.comparison.analysis.loading import RecordedRun, RunGroup
 from ampft.comparison.analysis.settings import NOT_COMPARED, RECORDED_ELSEWHERE
 from ampft.comparison.findings import PRECISION

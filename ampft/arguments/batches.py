@@ -1,0 +1,53 @@
+"""Flags of batches, precision and device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ampft.arguments.flags import flag
+from ampft.precision.modes import MODES
+
+BATCH = "batches and precision"
+
+
+@dataclass(frozen=True)
+class BatchArguments:
+    """Batches, precision and device."""
+
+    mixed_precision: str | None = flag(
+        None,
+        "precision; if none, the one set by accelerate launch, otherwise fp32",
+        group=BATCH,
+        choices=("no", *MODES),
+    )
+    per_device_train_batch_size: int = flag(
+        8,
+        "examples per micro-batch and process (stdlib: 16, digits: 32)",
+        group=BATCH,
+        at_least=1,
+    )
+    gradient_accumulation_steps: int = flag(
+        1, "micro-batches per optimizer step and process", group=BATCH, at_least=1
+    )
+    auto_micro_batch: bool = flag(
+        False,
+        "use the largest micro-batches that fit into memory; the effective batch size stays the "
+        "same",
+        group=BATCH,
+    )
+    per_device_eval_batch_size: int = flag(
+        64, "examples per forward pass and process in evaluation", group=BATCH, at_least=1
+    )
+    use_cpu: bool = flag(False, "train on the CPU even if there is an accelerator", group=BATCH)
+    cpu_threads: int | None = flag(
+        None,
+        "CPU threads per process; if none, OMP_NUM_THREADS if you set it, and otherwise all cores",
+        group=BATCH,
+        at_least=1,
+    )
+    dataloader_num_workers: int = flag(
+        0,
+        "worker processes that load batches in advance; 0 loads them in the training process",
+        group=BATCH,
+        at_least=0,
+    )

@@ -1,0 +1,37 @@
+"""Flags of the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ampft.arguments.flags import flag
+
+MODEL = "model"
+
+
+@dataclass(frozen=True)
+class ModelArguments:
+    """The model, and how it runs."""
+
+    model_name_or_path: str | None = flag(
+        None,
+        "model folder or hub id; if none, all-MiniLM-L6-v2 for text and a small, randomly "
+        "initialised ViT for digits",
+        group=MODEL,
+    )
+    max_seq_length: int = flag(
+        128,
+        "maximum text length in tokens; longer texts are truncated (stdlib: 64)",
+        group=MODEL,
+        at_least=2,
+    )
+    padding: bool = flag(False, "pad inputs even if the model can run without padding", group=MODEL)
+    pad_to_multiple_of: int | None = flag(
+        None, "pad inputs to a multiple of this many tokens", group=MODEL, at_least=1
+    )
+    gradient_checkpointing: bool = flag(
+        False,
+        "recompute activations in the backward pass; uses less memory, but is slower",
+        group=MODEL,
+    )
+    trust_remote_code: bool = flag(False, "run code from the model's repository", group=MODEL)

@@ -1,0 +1,143 @@
+"""Flags of the loss, the optimizer and its schedule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ampft.arguments.flags import MAX_SEED, flag, parse_duration
+
+if TYPE_CHECKING:
+    from ampft.training.optimizer import OptimizerSettings, ScheduleSettings
+
+OPTIMIZER = "optimizer and schedule"
+
+SCHEDULES = (
+    "linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup",
+    "inverse_sqrt",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class OptimizerArguments:
+    """The loss, AdamW, its schedule, and when the training ends."""
+
+    learning_rate: float | None = flag(
+        None,
+        "peak learning rate of AdamW; if none, 1e-4 for models with a hidden size of at most 512 "
+        "and 5e-5 for others (stdlib: 2e-4, digits: 1e-3)",
+        group=OPTIMIZER,
+        at_least=0,
+    )
+    weight_decay: float = flag(
+        0.0,
+        "decoupled weight decay, not applied to norms and biases (digits: 0.05)",
+        group=OPTIMIZER,
+        at_least=0,
+    )
+    adam_beta1: float = flag(
+        0.9,
+        "decay rate of the first moment",
+        group=OPTIMIZER,
+        at_least=0,
+        below=1,
+    )
+    adam_beta2: float = flag(
+        0.999, "decay rate of the second moment", group=OPTIMIZER, at_least=0, below=1
+    )
+    adam_epsilon: float = flag(
+        1e-8, "added to the root of the second moment", group=OPTIMIZER, at_least=0
+    )
+    max_grad_norm: float = flag(
+        1.0, "L2 norm to clip the gradient to; 0 turns clipping off", group=OPTIMIZER, at_least=0
+    )
+    num_train_epochs: int = flag(
+        3, "passes over the training data (stdlib: 5, digits: 30)", group=OPTIMIZER, at_least=1
+    )
+    max_train_steps: int | None = flag(
+        None,
+        "number of optimizer steps; overrides --num_train_epochs",
+        group=OPTIMIZER,
+        at_least=1,
+    )
+    max_time: str | None = flag(
+        None,
+        "time after which training stops and the run is evaluated as usual, such as 90min or 2h, "
+        "counted from its start",
+        group=OPTIMIZER,
+    )
+    on_nonfinite: str = flag(
+        "stop",
+        "what to do if a loss or gradient is not finite and no scaler skips the step: stop, or "
+        "skip at most 10 such steps",
+        group=OPTIMIZER,
+        choices=("stop", "skip"),
+    )
+    lr_scheduler_type: str = flag(
+        "linear", "learning rate schedule", group=OPTIMIZER, choices=SCHEDULES
+    )
+    warmup_ratio: float = flag(
+        0.0,
+        "share of the steps used for learning rate warm-up, 0 to 1 (stdlib, digits: 0.1)",
+        group=OPTIMIZER,
+        at_least=0,
+        below=1,
+    )
+    num_warmup_steps: int | None = flag(
+        None,
+        "number of warm-up steps; overrides --warmup_ratio",
+        group=OPTIMIZER,
+        at_least=0,
+    )
+    class_weights: str | None = flag(
+        None,
+        "balanced, or one weight per class: 1,2.5,1 (multi-label: of the examples that have it)",
+        group=OPTIMIZER,
+    )
+    label_smoothing_factor: float = flag(
+        0.0,
+        "share of the target probability spread over all classes, 0 to 1",
+        group=OPTIMIZER,
+        at_least=0,
+        below=1,
+    )
+    seed: int = flag(
+        42,
+        "seed of classification head, data order and dropout",
+        group=OPTIMIZER,
+        at_least=0,
+        at_most=MAX_SEED,
+    )
+    perturb_initial_weights: bool = flag(
+        False,
+        "change every initial weight by one unit in the last place, as the placebo of a comparison",
+        group=OPTIMIZER,
+    )
+
+    @property
+    def max_seconds(self) -> float | None:
+        """`max_time` in seconds."""
+        return None if self.max_time is None else parse_duration("max_time", self.max_time)
+
+    def optimizer_settings(self) -> OptimizerSettings:
+        """Return the settings of AdamW."""
+        from ampft.training.optimizer import OptimizerSettings
+
+        assert self.learning_rate is not None, "prepare_training() chooses the default"
+        return OptimizerSettings(
+            learning_rate=self.learning_rate,
+            weight_decay=self.weight_decay,
+            betas=(self.adam_beta1, self.adam_beta2),
+            epsilon=self.adam_epsilon,
+            seed=self.seed,
+        )
+
+    def schedule_settings(self) -> ScheduleSettings:
+        """Return the settings of the learning rate schedule."""
+        from ampft.training.optimizer import ScheduleSettings
+
+        return ScheduleSettings(
+            name=self.lr_scheduler_type,
+            warmup_ratio=self.warmup_ratio,
+            warmup_steps=self.num_warmup_steps,
+        )
