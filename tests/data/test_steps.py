@@ -259,5 +259,5 @@ def test_augmented_examples_know_their_epoch(micro_batches, world_size):
             (step_batch,) = batches.epoch(epoch)
             again = replace(batches, micro_batches=2).recut(step_batch)
             assert {int(m.inputs["number"][0]) // 100 for m in again} == {epoch}
-            numbers += torch.cat([micro.inputs["number"] for micro in step_batch]).tolist()
+            numbers += torch.cat([m.inputs["number"] for m in step_batch]).tolist()
         assert sorted(numbers) == [100 * epoch + id for id in range(12)]
