@@ -61,4 +61,7 @@ class ClassifyArguments(
             remove_padding=not self.padding,
             gradient_checkpointing=self.gradient_checkpointing,
             trust_remote_code=self.trust_remote_code,
+            augment=self.augment,
+            channels_last=self.channels_last,
+            seed=self.seed,
         )

@@ -13,9 +13,11 @@ from ampft.data.checks import class_names, ignored_notes, input_digests, label_n
 from ampft.data.columns import DataColumns
 from ampft.data.dataset import ClassificationData, batches, fingerprint, row_labels
 from ampft.data.groups import GROUP_COLUMN, numbered
+from ampft.data.media import MEDIA, check_media
 from ampft.data.request import DataRequest
 from ampft.data.row_collector import LabelledRows
 from ampft.data.sources.files import load_files
+from ampft.data.sources.folders import folder_kind, load_folder
 from ampft.data.sources.hub import load_hub, read_splits
 from ampft.data.sources.stdlib import CONFIGURATIONS, load_stdlib
 from ampft.data.splits import missing_splits, subsample
@@ -24,7 +26,8 @@ from ampft.errors import InputError
 SPLITS = ("train", "validation", "test")
 IN_MEMORY = "data in memory"
 COLUMN_OPTIONS = (
-    *("text_column_names", "label_column_names", "image_column_name", "group_column", "id_column"),
+    *("text_column_names", "label_column_names", "image_column_name", "audio_column_name"),
+    *("group_column", "id_column"),
 )
 FRACTIONS = ("validation_fraction", "test_fraction")
 # Options without an effect on the built-in data sets, which have splits of their own.
@@ -56,6 +59,12 @@ def load_data(request: DataRequest, data: DatasetDict | None = None) -> Classifi
     name = request.dataset_name or "stdlib"
     if name in UNUSED_OPTIONS:
         return load_built_in(name, request)
+    if kind := folder_kind(name, request.kind):
+        refuse_unused_options(
+            request, (*COLUMN_OPTIONS, "dataset_config_name"), "a folder of class folders"
+        )
+        rows, columns, notes = load_folder(request, kind)
+        return assemble(rows, columns, request, name=name, notes=notes)
     rows, columns, notes = load_hub(request)
     if request.dataset_config_name:
         name += f" ({request.dataset_config_name})"
@@ -65,7 +74,7 @@ def load_data(request: DataRequest, data: DatasetDict | None = None) -> Classifi
 def load_user_files(request: DataRequest) -> ClassificationData:
     """Read the user's own files."""
     name = ", ".join(map(str, request.files.values()))
-    refuse_unused_options(request, ("image_column_name", "dataset_config_name"), "files")
+    refuse_unused_options(request, ("dataset_config_name",), "files")
     if request.dataset_name is not None:
         raise InputError(
             f"--dataset_name: received {request.dataset_name!r} together with {name}. Pass only one"
@@ -128,6 +137,9 @@ def assemble(
         InputError: `class_names`, `shared_rows` or `missing_splits` rejects the data.
     """
     names = class_names(rows, several=request.several_labels)
+    conversion_notes: list[str] = []
+    if columns.kind in MEDIA:
+        rows, conversion_notes = check_media(rows, columns.inputs[0], columns.kind)
     digests = {split: input_digests(part, columns.inputs) for split, part in rows.items()}
     train = rows["train"]
     new_splits, split_note = missing_splits(
@@ -140,6 +152,7 @@ def assemble(
     )
     all_notes = [
         *notes,
+        *conversion_notes,
         *(note for part in rows.values() for note in part.notes),
         *ignored_notes(rows, request.ignore_labels),
         *label_notes(names, train.labels, several=request.several_labels),

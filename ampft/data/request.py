@@ -13,8 +13,9 @@ class DataRequest:
     With neither `dataset_name` nor a file, the standard library's docstrings are read.
 
     Attributes:
-        dataset_name: `stdlib`, `digits`, a dataset's name on the hub, or a folder that
-            `datasets.load_dataset` or `datasets.load_from_disk` understands.
+        dataset_name: `stdlib`, `digits`, a dataset's name on the hub, a folder of class folders of
+            images or sounds, or a folder that `datasets.load_dataset` or
+            `datasets.load_from_disk` understands.
         dataset_config_name: The dataset's configuration (`summary` or `full` for `stdlib`).
         train_file: CSV, TSV, JSON, JSON Lines or Parquet file; its extension decides.
         validation_file: File of the validation split.
@@ -25,6 +26,8 @@ class DataRequest:
         several_labels: Whether a row can have any number of labels; otherwise it has one.
         label_separator: Text between the labels of a cell.
         image_column_name: Image column. None uses the only one.
+        audio_column_name: Column of sounds. None uses the only one.
+        kind: Kind of the data that the task needs: `text`, `image` or `sound`. None finds it out.
         group_column: Column whose equal values mark rows that are not independent, such as a
             document, patient or user. With None, only duplicates are grouped.
         id_column: Column of ids, which the predictions file contains too.
@@ -53,6 +56,8 @@ class DataRequest:
     several_labels: bool = False
     label_separator: str = ","
     image_column_name: str | None = None
+    audio_column_name: str | None = None
+    kind: str | None = None
     group_column: str | None = None
     id_column: str | None = None
     max_train_samples: int | None = None
@@ -65,6 +70,12 @@ class DataRequest:
     ignore_labels: tuple[str, ...] = ()
     fail_on_leak: bool = False
     encoding: str = "utf-8"
+
+    @property
+    def named_media(self) -> dict[str, str]:
+        """The named column of images or of sounds, by kind."""
+        columns = {"image": self.image_column_name, "sound": self.audio_column_name}
+        return {kind: name for kind, name in columns.items() if name is not None}
 
     @property
     def not_texts(self) -> frozenset[str]:
