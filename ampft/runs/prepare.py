@@ -34,6 +34,7 @@ from ampft.precision.accelerator import (
     verify_prepared,
 )
 from ampft.precision.executed import check_storage, dtype_name
+from ampft.precision.float32_modules import check_float32_modules
 from ampft.precision.resolve import Precision, requested_mode, resolve
 from ampft.precision.sharding import check_equal_weights, is_sharded, prepare_training_objects
 from ampft.runs.folder import choose_folder
@@ -209,7 +210,9 @@ def prepare_training(
         loaded: Model, if it is already loaded; None loads it.
     """
     set_seed(args.seed)
-    loaded = cast_weights(loaded or task.load_model(), precision)
+    loaded = loaded or task.load_model()
+    check_float32_modules(loaded.model, precision)
+    loaded = cast_weights(loaded, precision)
     if args.learning_rate is None:
         rate = default_learning_rate(getattr(loaded.model.config, "hidden_size", None))
         args = replace(args, learning_rate=rate)

@@ -33,6 +33,7 @@ from ampft.files import check_disk_space, is_disk_error
 from ampft.models.sharded import whole_weights
 from ampft.models.weights import weights_size
 from ampft.precision.executed import ExecutedDtypes, contradiction
+from ampft.precision.float32_modules import never_called
 from ampft.precision.modes import is_fp32
 from ampft.precision.sharding import is_sharded
 from ampft.runs.checkpointing import Checkpointing, checkpointing
@@ -41,11 +42,7 @@ from ampft.runs.history import History, write_csv
 from ampft.runs.manifest import HISTORY_NAME, STAGING_NAME
 from ampft.runs.nonfinite import NonfiniteSteps
 from ampft.runs.prepare import Prepared, plan_lines, with_fitting_micro_batches
-from ampft.runs.record import (
-    RunRecord,
-    initial_record,
-    write_record,
-)
+from ampft.runs.record import RunRecord, initial_record, write_record
 from ampft.runs.results import write_results
 from ampft.runs.resume import as_checkpointed, continue_folder, restore, start_line
 from ampft.runs.show import report_with_heading, result_line
@@ -345,7 +342,8 @@ class Run:
             write_record(self.folder, record)
 
     def _check_executed(self, executed: ExecutedDtypes) -> None:
-        message = contradiction(self.prepared.precision, executed)
+        prepared = self.prepared
+        message = contradiction(prepared.precision, executed) or never_called(prepared.model)
         if message is not None:
             raise PrecisionContradicted(message)
         self.history.write(labelled("ran", executed.summary()))
