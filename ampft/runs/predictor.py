@@ -16,6 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from ampft.errors import InputError
+from ampft.evaluation.evaluate import as_array
 from ampft.models.packing.families import packing_support
 from ampft.models.packing.install import install_packing
 from ampft.models.pretrained import SAVED_MODEL_FLAG, load_saved
@@ -138,7 +139,7 @@ class Predictor:
                 f"--mixed_precision {self._mode}: the model's predictions are not finite in this "
                 f"precision. {remedy}"
             )
-        return {name: t.cpu().numpy() for name, t in self.problem.decode(logits).items()}
+        return {name: as_array(t) for name, t in self.problem.decode(logits).items()}
 
 
 @dataclass(frozen=True)
