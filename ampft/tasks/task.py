@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy.typing as npt
 import torch
@@ -65,6 +65,15 @@ class InputExamples(Protocol):
         ...
 
 
+@runtime_checkable
+class AugmentedInputs(Protocol):
+    """Inputs that are augmented in training."""
+
+    def for_epoch(self, epoch: int) -> InputExamples:
+        """Return the inputs as an epoch sees them; it depends only on the epoch and their ids."""
+        ...
+
+
 class Inputs(Protocol):
     """The conversion of raw examples to the inputs of a model, and the loading of that model."""
 
@@ -116,6 +125,12 @@ class LabelledExamples:
     def lengths(self) -> IntArray:
         """(n,) cost of each example."""
         return self.inputs.lengths
+
+    def for_epoch(self, epoch: int) -> LabelledExamples:
+        """Return the examples as an epoch of the training sees them."""
+        if isinstance(self.inputs, AugmentedInputs):
+            return replace(self, inputs=self.inputs.for_epoch(epoch))
+        return self
 
     def collate(self, ids: IntArray) -> Mapping[str, Tensor]:
         """Return the model's inputs and `labels` (m, ...) of the examples `ids`.

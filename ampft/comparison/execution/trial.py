@@ -31,7 +31,9 @@ from ampft.errors import InputError, TrainingStopped
 from ampft.evaluation.evaluate import as_array
 from ampft.precision.accelerator import numerics, separate_accelerators, training_device
 from ampft.precision.resolve import UNAVAILABLE, Precision, resolve, survey_modes
-from ampft.runs.prepare import Prepared, check_prepared, load_task, prepare_mode, start_clock
+from ampft.runs.prepare import load_task, prepare_mode, start_clock
+from ampft.runs.prepared import Prepared
+from ampft.runs.prepared_checks import check_prepared
 from ampft.text.json_io import json_text
 from ampft.text.numbers import counted
 from ampft.training.step import accumulate_gradient, apply_step
