@@ -221,7 +221,7 @@ class Run:
         warnings = {
             **loss_warnings(self.history.losses, chance_loss(prepared.task)),
             **validation_warnings([part.metrics for part in self.validations.parts]),
-            **outcome_warnings(outcome, constant, prepared.task),
+            **outcome_warnings(outcome, constant),
             **self.nonfinite.watch.warnings(),
         }
         stop_if_destroyed(warnings)

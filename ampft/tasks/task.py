@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy.typing as npt
 import torch
@@ -65,6 +65,15 @@ class InputExamples(Protocol):
         ...
 
 
+@runtime_checkable
+class AugmentedInputs(Protocol):
+    """Inputs that are augmented in training."""
+
+    def for_epoch(self, epoch: int) -> InputExamples:
+        """Return the inputs as an epoch sees them; it depends only on the epoch and their ids."""
+        ...
+
+
 class Inputs(Protocol):
     """The conversion of raw examples to the inputs of a model, and the loading of that model."""
 
@@ -117,9 +126,21 @@ class LabelledExamples:
         """(n,) cost of each example."""
         return self.inputs.lengths
 
+    def for_epoch(self, epoch: int) -> LabelledExamples:
+        """Return the examples as an epoch of the training sees them."""
+        if isinstance(self.inputs, AugmentedInputs):
+            return replace(self, inputs=self.inputs.for_epoch(epoch))
+        return self
+
     def collate(self, ids: IntArray) -> Mapping[str, Tensor]:
-        """Return the model's inputs and `labels` (m, ...) of the examples `ids`."""
-        return {**self.inputs.collate(ids), "labels": torch.from_numpy(self.targets[ids])}
+        """Return the model's inputs and `labels` (m, ...) of the examples `ids`.
+
+        Inputs on which the shape of the labels depends collate them too.
+        """
+        collated = self.inputs.collate(ids)
+        if "labels" in collated:
+            return collated
+        return {**collated, "labels": torch.from_numpy(self.targets[ids])}
 
 
 @dataclass(frozen=True)
@@ -175,10 +196,9 @@ class Task:
         """Return (m, K) float32 logits."""
         return forward_logits(model, inputs)
 
-    def decode(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the decoded predictions of the model: tensors (m, ...) on its device."""
-        decoded: dict[str, Tensor] = self.problem.decode(self.logits(model, inputs))
-        return decoded
+    def decode(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Any]:
+        """Return the decoded predictions: tensors (m, ...) on its device, or arrays of objects."""
+        return self.problem.decode(self.logits(model, inputs), inputs)
 
     def outcome(self, split: str, decoded: Mapping[str, npt.NDArray[Any]]) -> Outcome:
         """Return the outcome of a split.
@@ -231,9 +251,9 @@ def make_task(data: ClassificationData, settings: TaskSettings) -> Task:
 
 
 def forward_logits(model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Call a model of transformers on `inputs` without its labels; return float32 logits.
+    """Call a model of transformers on `inputs` without what is about labels; return its logits.
 
-    The logits of a float64 model stay in float64, so that a reference is not rounded.
+    They are float32; those of a float64 model stay float64, so that a reference is not rounded.
     """
     # Imported here because it imports transformers, which a model needs anyway.
     from ampft.models.packing.install import layout_on_host
@@ -242,7 +262,7 @@ def forward_logits(model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
     moved: dict[str, Any] = {
         name: value.to(weight.device, _input_dtype(value, weight), non_blocking=True)
         for name, value in inputs.items()
-        if name != "labels"
+        if not name.startswith("label")
     }
     logits: Tensor = model(**moved, **layout_on_host(model, inputs)).logits
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
