@@ -66,6 +66,11 @@ class TensorExamples:
         """(n,) ones."""
         return np.ones(len(next(iter(self.tensors.values()))), dtype=np.int64)
 
+    @property
+    def units(self) -> IntArray:
+        """(n,) ones."""
+        return self.lengths
+
     def collate(self, ids: IntArray) -> Mapping[str, Tensor]:
         """Return the rows `ids` of every tensor."""
         return {name: tensor[ids] for name, tensor in self.tensors.items()}

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ampft.data.row_labels import all_units, unit_counts
 from ampft.errors import TrainingStopped
 from ampft.metrics.sums import class_counts
 from ampft.tasks.outcome import Outcome, headline
@@ -34,15 +35,15 @@ MAX_CHANCE_EXAMPLES = 2048
 
 def constant_outcome(task: Task, split: str) -> Outcome:
     """Return the outcome of predicting the class frequencies of `train` for each example."""
-    probabilities = np.tile(
-        _class_frequencies(task).astype(np.float32), (len(task.labels[split]), 1)
-    )
+    units = int(unit_counts(task.labels[split]).sum())
+    probabilities = np.tile(_class_frequencies(task).astype(np.float32), (units, 1))
     return task.outcome(split, {"probabilities": probabilities})
 
 
 def constant_summary(task: Task, constant: Outcome) -> str:
     """Return a text such as "accuracy 0.1312, macro F1 0.0193, always 'email'"."""
-    always = task.problem.choice_text(constant.choices[0], task.label_names)
+    counts = class_counts(constant.unit_sums().totals())
+    always = _always(counts.predicted, counts.cases, task.label_names)
     return f"{headline(task.problem, constant.metrics())}, always {always!r}"
 
 
@@ -51,14 +52,15 @@ def chance_loss(task: Task) -> float:
 
     It is that of at most `MAX_CHANCE_EXAMPLES` random examples.
     """
-    targets = task.labels["train"]
-    if len(targets) > MAX_CHANCE_EXAMPLES:
-        chosen = np.random.default_rng(0).choice(len(targets), MAX_CHANCE_EXAMPLES, replace=False)
-        targets = targets[chosen]
+    examples = task.labels["train"]
+    chosen = np.arange(len(examples))
+    if len(examples) > MAX_CHANCE_EXAMPLES:
+        chosen = np.random.default_rng(0).choice(len(examples), MAX_CHANCE_EXAMPLES, replace=False)
+    targets = examples[chosen]
     shares = np.clip(_class_frequencies(task), 1e-6, 1 - 1e-6)
     logits = torch.from_numpy(np.log(shares / (1 - shares) if targets.ndim == 2 else shares))
     loss = task.problem.loss(logits.float().expand(len(targets), -1), torch.from_numpy(targets))
-    return float(loss) / float(task.problem.weights(targets).sum())
+    return float(loss) / float(task.problem.weights(examples)[chosen].sum())
 
 
 def loss_warnings(losses: Sequence[float], chance: float) -> dict[str, str]:
@@ -96,9 +98,9 @@ def outcome_warnings(outcome: Outcome, constant: Outcome, task: Task) -> dict[st
         task: Task of both.
     """
     warnings = {}
-    labels, names = outcome.truth, task.label_names
-    if len(np.unique(outcome.choices, axis=0)) == 1 < len(np.unique(labels, axis=0)):
-        always = task.problem.choice_text(outcome.choices[0], names)
+    counts = class_counts(outcome.unit_sums().totals())
+    always = _always(counts.predicted, counts.cases, task.label_names)
+    if always is not None and _always(counts.labelled, counts.cases, task.label_names) is None:
         warnings[ONE_PREDICTION] = f"the model predicts {always!r} for every example."
     gains = _values(constant, "log_loss") - _values(outcome, "log_loss")
     if not (_is_significantly_positive(gains) or _is_significantly_positive(informedness(outcome))):
@@ -131,15 +133,16 @@ def stop_if_destroyed(warnings: Mapping[str, str]) -> None:
 
 
 def informedness(outcome: Outcome) -> npt.NDArray[np.float64]:
-    """Return the (n,) values whose mean is Youden's J (true minus false positive rate) of a class.
+    """Return (n,) values proportional to the share of each case in Youden's J.
 
-    It is summed over the classes that some but not all examples have. Whatever a model predicts
-    regardless of the example has a J of 0, so that rare classes count as much as frequent ones
-    (Youden, "Index for rating diagnostic tests", 1950).
+    Their mean is, for cases of one unit, J (true minus false positive rate) summed over the classes
+    that some but not all units have. Whatever a model predicts regardless of its input has a J of
+    0, so that rare classes count as much as frequent ones (Youden, "Index for rating diagnostic
+    tests", 1950).
     """
-    sums = outcome.sums("macro_f1")
+    sums = outcome.unit_sums()
     counts = class_counts(sums.totals())
-    classes, n = len(counts.labelled), len(outcome)
+    classes, n = len(counts.labelled), float(counts.cases)
     varied = (counts.labelled > 0) & (counts.labelled < n)
     positive = np.where(varied, n / np.maximum(counts.labelled, 1), 0.0)
     negative = np.where(varied, n / np.maximum(n - counts.labelled, 1), 0.0)
@@ -150,14 +153,29 @@ def informedness(outcome: Outcome) -> npt.NDArray[np.float64]:
 
 
 def _class_frequencies(task: Task) -> npt.NDArray[np.float64]:
-    targets = task.labels["train"]
+    targets = all_units(task.labels["train"])
     if targets.ndim == 2:
         return np.asarray(targets.mean(axis=0), dtype=np.float64)
     return np.bincount(targets.astype(np.int64), minlength=len(task.label_names)) / len(targets)
 
 
+def _always(
+    counts: npt.NDArray[np.float64], units: npt.NDArray[np.float64], names: Sequence[str]
+) -> str | None:
+    """Return the names of the classes that all units have; None if a class has only some.
+
+    Args:
+        counts: (K,) number of units that have a class.
+        units: Number of units.
+        names: The K class names.
+    """
+    if not ((counts == 0) | (counts == units)).all():
+        return None
+    return ", ".join(name for name, count in zip(names, counts, strict=True) if count) or "(none)"
+
+
 def _values(outcome: Outcome, metric: str) -> npt.NDArray[np.float64]:
-    """Return the (n,) values of the examples whose mean is `metric`."""
+    """Return (n,) the sum over the units of each case of the values whose mean is `metric`."""
     sums = outcome.sums(metric)
     values: npt.NDArray[np.float64] = sums.patterns[:, [0]].toarray()[:, 0][sums.pattern_of]
     return values

@@ -106,6 +106,11 @@ class MultiLabelPredictions:
         """Whether a label is predicted, shape (n, K)."""
         return self.probabilities >= np.float32(self.threshold)
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The K label names."""
+        return self.label_names
+
     def __len__(self) -> int:
         return len(self.labels)
 
@@ -168,6 +173,10 @@ class MultiLabelPredictions:
         if metric == LOG_LOSS.name:
             return case_decision_losses(self.labels, self.probabilities)
         return case_f1(self.labels, self.predicted)
+
+    def unit_sums(self) -> CaseSums:
+        """Return the class counts of the examples."""
+        return self._class_counts
 
     def scores(self) -> tuple[Scores, ...]:
         """Return precision, recall, F1 and support of each label."""
@@ -464,6 +473,11 @@ class MultiLabel:
             (self.separator.join(names[row]), float(confidence))
             for row, confidence in zip(outcome.predicted, outcome.confidence, strict=True)
         ]
+
+    @staticmethod
+    def has_class(truth: BoolArray, label_names: Sequence[str], index: int) -> BoolArray:
+        """Return (n,) whether an example has the label `index`."""
+        return truth[:, index]
 
     @staticmethod
     def choice_text(choice: Any, label_names: Sequence[str]) -> str:

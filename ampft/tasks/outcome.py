@@ -95,6 +95,11 @@ class Outcome(Protocol):
         """Names of the K classes."""
         ...
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes of `scores` and `confusion`."""
+        ...
+
     def __len__(self) -> int:
         """Number of cases, n."""
         ...
@@ -129,6 +134,10 @@ class Outcome(Protocol):
 
     def sums(self, metric: str) -> CaseSums:
         """Return the sums of which `metric` is a function."""
+        ...
+
+    def unit_sums(self) -> CaseSums:
+        """Return the class counts over `label_names` of the units of each case."""
         ...
 
     def scores(self) -> tuple[Scores, ...]:
@@ -200,7 +209,7 @@ class Problem(Protocol):
         """Return the labels as arguments of a configuration of transformers."""
         ...
 
-    def weights(self, targets: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    def weights(self, targets: Any) -> npt.NDArray[np.float64]:
         """Return the (n,) weight of each example in the loss."""
         ...
 
@@ -220,20 +229,27 @@ class Problem(Protocol):
     def outcome(
         self,
         split: str,
-        targets: npt.NDArray[Any],
+        targets: Any,
         decoded: Mapping[str, npt.NDArray[Any]],
     ) -> Outcome:
         """Return the outcome of a split.
 
         Args:
             split: Name of the split.
-            targets: (n, ...) labels, in the order of the examples.
-            decoded: Results of `decode` for all examples, in order.
+            targets: (n, ...) labels, in the order of the examples, or `UnitLabels`.
+            decoded: Results of `decode` for all units of all examples, in order.
         """
         ...
 
     def predicted(self, decoded: Mapping[str, npt.NDArray[Any]]) -> list[tuple[str, float]]:
         """Return the prediction of each example as text, and its confidence."""
+        ...
+
+    @staticmethod
+    def has_class(
+        truth: npt.NDArray[Any], label_names: Sequence[str], index: int
+    ) -> npt.NDArray[np.bool_]:
+        """Return (n,) whether `Outcome.truth` has the class with an index in `class_names`."""
         ...
 
     @staticmethod

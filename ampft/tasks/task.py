@@ -8,12 +8,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy.typing as npt
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ampft.data.dataset import ClassificationData
 from ampft.data.groups import ID_COLUMN, NUMBER_COLUMNS
+from ampft.data.row_labels import Targets, unit_counts
 from ampft.data.steps import FloatArray, IntArray, MicroBatch
 from ampft.errors import InputError
 from ampft.models.weights import LoadedModel
@@ -104,12 +105,12 @@ class LabelledExamples:
 
     Attributes:
         inputs: The inputs.
-        targets: (n, ...) labels.
+        targets: (n, ...) labels, or labels of the units of n examples.
         weights: (n,) weights in the loss, float64.
     """
 
     inputs: InputExamples
-    targets: npt.NDArray[Any]
+    targets: Targets
     weights: FloatArray
 
     @property
@@ -117,8 +118,13 @@ class LabelledExamples:
         """(n,) cost of each example."""
         return self.inputs.lengths
 
+    @property
+    def units(self) -> IntArray:
+        """(n,) number of predictions of each example: one for each of its units, such as words."""
+        return unit_counts(self.targets)
+
     def collate(self, ids: IntArray) -> Mapping[str, Tensor]:
-        """Return the model's inputs and `labels` (m, ...) of the examples `ids`."""
+        """Return the model's inputs and `labels` (m, ...) of the units of the examples `ids`."""
         return {**self.inputs.collate(ids), "labels": torch.from_numpy(self.targets[ids])}
 
 
@@ -133,7 +139,7 @@ class Task:
         settings: The user's choices.
         problem: Loss, decoding and outcome of its labels.
         inputs: Conversion of the examples to tensors.
-        labels: (n, ...) labels by split.
+        labels: (n, ...) labels by split, or those of the units of n examples.
     """
 
     name: str
@@ -142,7 +148,7 @@ class Task:
     settings: TaskSettings
     problem: Problem
     inputs: Inputs = field(repr=False)
-    labels: Mapping[str, npt.NDArray[Any]] = field(repr=False)
+    labels: Mapping[str, Targets] = field(repr=False)
 
     @property
     def label_names(self) -> tuple[str, ...]:
@@ -172,20 +178,20 @@ class Task:
         return loss if micro_batch.counted else loss * 0.0
 
     def logits(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Return (m, K) float32 logits."""
+        """Return (units, K) float32 logits."""
         return forward_logits(model, inputs)
 
     def decode(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the decoded predictions of the model: tensors (m, ...) on its device."""
+        """Return the decoded predictions of the model: tensors (units, ...) on its device."""
         decoded: dict[str, Tensor] = self.problem.decode(self.logits(model, inputs))
         return decoded
 
-    def outcome(self, split: str, decoded: Mapping[str, npt.NDArray[Any]]) -> Outcome:
+    def outcome(self, split: str, decoded: Mapping[str, np.ndarray[Any, Any]]) -> Outcome:
         """Return the outcome of a split.
 
         Args:
             split: Name of the split.
-            decoded: Results of `decode` for all examples, in order.
+            decoded: Results of `decode` for all units of all examples, in order.
         """
         return self.problem.outcome(split, self.labels[split], decoded)
 
