@@ -112,15 +112,3 @@ def padded(codes: npt.NDArray[np.integer[Any]], counts: IntArray) -> npt.NDArray
     result = np.full((len(counts), int(counts.max(initial=0))), -1, dtype=np.int32)
     result[np.arange(result.shape[1]) < counts[:, None]] = codes
     return result
-
-
-def unit_counts(targets: Targets) -> IntArray:
-    """Return the (n,) number of units of each example: 1 if examples have no parts."""
-    if isinstance(targets, UnitLabels):
-        return targets.counts
-    return np.ones(len(targets), dtype=np.int64)
-
-
-def all_units(targets: Targets) -> npt.NDArray[Any]:
-    """Return the labels of all units in order."""
-    return targets.codes if isinstance(targets, UnitLabels) else targets

@@ -12,7 +12,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
 
 from ampft.data.dataset import ClassificationData
-from ampft.data.row_labels import all_units
 from ampft.errors import InputError
 from ampft.tasks.outcome import Outcome, headline
 from ampft.tasks.task import Task
@@ -47,7 +46,7 @@ def bag_of_words_baseline(task: Task, split: str) -> Outcome:
     Raises:
         InputError: The texts contain no words.
     """
-    targets = all_units(task.labels["train"])
+    targets = np.asarray(task.labels["train"])
     vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
     model: Any = LogisticRegression(C=INVERSE_REGULARISATION, solver="newton-cg")
     if targets.ndim == 2:

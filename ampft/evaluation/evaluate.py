@@ -21,7 +21,7 @@ from ampft.text.progress import progress_bar
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-Decoded = dict[str, npt.NDArray[Any]]  # such as probabilities, one row per unit
+Decoded = dict[str, npt.NDArray[Any]]  # such as probabilities, one row per example
 
 
 def evaluate(
@@ -63,8 +63,7 @@ def evaluate(
     gathered = gather_object([(ids, decoded)])
     all_ids = np.concatenate([part[0] for part in gathered])
     check_ids_complete(all_ids, len(examples.weights))
-    # Each example has as many rows as units, in their order.
-    order = np.argsort(np.repeat(all_ids, examples.units[all_ids]), kind="stable")
+    order = np.argsort(all_ids)
     parts = [part[1] for part in gathered if len(part[0])]
     ordered = {name: np.concatenate([part[name] for part in parts])[order] for name in parts[0]}
     _check_finite(ordered, split)
@@ -103,11 +102,16 @@ def _predict(
             inputs = examples.collate(batch if len(batch) else dummy)
             with first_batch if first_batch is not None and start == 0 else nullcontext():
                 decoded = task.decode(model, inputs)
-            # For the dummy, the batch is empty, so that its rows are dropped.
-            count = int(examples.units[batch].sum())
-            parts.append({name: rows[:count].cpu().numpy() for name, rows in decoded.items()})
+            # For the dummy, len(batch) is 0, so that its row is dropped.
+            parts.append({name: as_array(rows)[: len(batch)] for name, rows in decoded.items()})
             bar.update(len(batch))
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def as_array(rows: Any) -> npt.NDArray[Any]:
+    """Return decoded rows as an array, which they are already if they are objects."""
+    array: npt.NDArray[Any] = rows.cpu().numpy() if isinstance(rows, torch.Tensor) else rows
+    return array
 
 
 def _check_finite(decoded: Decoded, split: str) -> None:
@@ -118,8 +122,8 @@ def _check_finite(decoded: Decoded, split: str) -> None:
             nonfinite |= ~np.isfinite(rows.reshape(count, -1)).all(axis=1)
     if nonfinite.any():
         raise TrainingStopped(
-            f"evaluation on {split}: {int(nonfinite.sum())} of {count} predictions have a "
-            "probability that is not finite. In fp16, activations above 65504 cause this: use "
+            f"evaluation on {split}: {int(nonfinite.sum())} of {count} examples have a probability "
+            "that is not finite. In fp16, activations above 65504 cause this: use "
             "--mixed_precision bf16 or fp32. If training diverged (see the loss in history.jsonl), "
             "lower --learning_rate or add --warmup_ratio."
         )

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ampft.data.columns import column_renames, require
+from ampft.data.images import IMAGE_SUFFIXES
 from ampft.data.row_collector import location
 from ampft.data.sources.files import open_table
 from ampft.data.sources.table import Row, Table, as_text, described_columns
@@ -21,7 +22,6 @@ from ampft.errors import InputError
 from ampft.files import special_or_atomic_path
 
 STANDARD_INPUT = "-"
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff")
 FILE_COLUMN = "file"
 
 Write = Callable[[Sequence[Sequence[Any]]], None]

@@ -28,7 +28,7 @@ from ampft.text.json_io import JSONValue, check_schema, from_json, json_values, 
 
 if TYPE_CHECKING:
     from ampft.precision.resolve import Precision
-    from ampft.runs.prepare import Prepared
+    from ampft.runs.prepared import Prepared
 
 SCHEMA = 3
 # Contradicted: the first step did not compute in the requested precision. Preempted: a signal

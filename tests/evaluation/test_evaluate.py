@@ -89,5 +89,5 @@ def test_a_nonfinite_probability_stops_the_run():
     model.linear.weight.data[0, 0] = torch.inf  # inf or -inf by the sign of the first feature
     positive = int((task.examples("test").tensors["x"][:, 0] > 0).sum())
     assert 0 < positive < 7
-    with pytest.raises(TrainingStopped, match=f"evaluation on test: {positive} of 7 predictions"):
+    with pytest.raises(TrainingStopped, match=f"evaluation on test: {positive} of 7 examples"):
         evaluate(Accelerator(cpu=True), model, task, "test", batch_size=3)
