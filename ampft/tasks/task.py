@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ampft.data.dataset import ClassificationData
-from ampft.data.groups import ID_COLUMN, NUMBER_COLUMNS
+from ampft.data.groups import FILE_COLUMN, ID_COLUMN, NUMBER_COLUMNS
 from ampft.data.row_labels import Targets
 from ampft.data.steps import FloatArray, IntArray, MicroBatch
 from ampft.errors import InputError
@@ -21,7 +21,7 @@ from ampft.models.weights import LoadedModel
 from ampft.tasks import TASKS, TaskKind, default_task
 from ampft.tasks.outcome import Outcome, Problem
 
-ORIGINS = {**NUMBER_COLUMNS, ID_COLUMN: "id"}
+ORIGINS = {FILE_COLUMN: "file", **NUMBER_COLUMNS, ID_COLUMN: "id"}
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ class Task:
         return self.inputs.references(split, rows)
 
     def origins(self, split: str, rows: slice) -> dict[str, list[Any]]:
-        """Return where the examples `rows` come from: `file_line` or `file_row`, and `id`."""
+        """Return where the examples `rows` come from: `file`, `file_line` or `file_row`, `id`."""
         part = self.data.splits[split]
         names = {name: shown for name, shown in ORIGINS.items() if name in part.column_names}
         columns = part.select_columns(list(names))[rows] if names else {}
