@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ampft.data.dataset import ClassificationData
 from ampft.data.groups import FILE_COLUMN, ID_COLUMN, NUMBER_COLUMNS
+from ampft.data.row_labels import Targets
 from ampft.data.steps import FloatArray, IntArray, MicroBatch
 from ampft.errors import InputError
 from ampft.models.weights import LoadedModel
@@ -117,12 +118,12 @@ class LabelledExamples:
 
     Attributes:
         inputs: The inputs.
-        targets: (n, ...) labels.
+        targets: (n, ...) labels, or labels of the units of n examples.
         weights: (n,) weights in the loss, float64.
     """
 
     inputs: InputExamples
-    targets: npt.NDArray[Any]
+    targets: Targets
     weights: FloatArray
 
     @property
@@ -158,7 +159,7 @@ class Task:
         settings: The user's choices.
         problem: Loss, decoding and outcome of its labels.
         inputs: Conversion of the examples to tensors.
-        labels: (n, ...) labels by split.
+        labels: (n, ...) labels by split, or those of the units of n examples.
     """
 
     name: str
@@ -167,7 +168,7 @@ class Task:
     settings: TaskSettings
     problem: Problem
     inputs: Inputs = field(repr=False)
-    labels: Mapping[str, npt.NDArray[Any]] = field(repr=False)
+    labels: Mapping[str, Targets] = field(repr=False)
 
     @property
     def label_names(self) -> tuple[str, ...]:
