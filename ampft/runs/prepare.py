@@ -21,6 +21,7 @@ from ampft.precision.accelerator import (
     make_accelerator,
     training_device,
 )
+from ampft.precision.float32_modules import check_float32_modules
 from ampft.precision.resolve import Precision, requested_mode, resolve
 from ampft.precision.sharding import prepare_training_objects
 from ampft.runs.folder import choose_folder
@@ -120,7 +121,9 @@ def prepare_training(
         loaded: Model, if it is already loaded; None loads it.
     """
     set_seed(args.seed)
-    loaded = cast_weights(loaded or task.load_model(), precision)
+    loaded = loaded or task.load_model()
+    check_float32_modules(loaded.model, precision)
+    loaded = cast_weights(loaded, precision)
     if args.learning_rate is None:
         rate = default_learning_rate(getattr(loaded.model.config, "hidden_size", None))
         args = replace(args, learning_rate=rate)

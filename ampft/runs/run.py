@@ -33,6 +33,7 @@ from ampft.files import check_disk_space
 from ampft.models.sharded import whole_weights
 from ampft.models.weights import weights_size
 from ampft.precision.executed import ExecutedDtypes, contradiction
+from ampft.precision.float32_modules import never_called
 from ampft.precision.modes import is_fp32
 from ampft.precision.sharding import is_sharded
 from ampft.runs.checkpointing import Checkpointing
@@ -354,7 +355,8 @@ class Run:
             write_record(self.folder, record)
 
     def _check_executed(self, executed: ExecutedDtypes) -> None:
-        message = contradiction(self.prepared.precision, executed)
+        prepared = self.prepared
+        message = contradiction(prepared.precision, executed) or never_called(prepared.model)
         if message is not None:
             raise PrecisionContradicted(message)
         self.history.write(labelled("ran", executed.summary()))

@@ -70,7 +70,7 @@ RUN_IN_PROCESS = (
 )  # fmt: skip
 
 
-# `test_predict.py` predicts images, `test_resume_check.py` checks a training, `test_push.py` pushes.
+# `test_predict.py` predicts images, `test_push.py` pushes, `test_resume_check.py` checks trainings.
 TESTED_ELSEWHERE = ("ampft predict --model runs/digits", "ampft resume-check", "ampft push")
 
 
