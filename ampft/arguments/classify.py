@@ -61,4 +61,5 @@ class ClassifyArguments(
             remove_padding=not self.padding,
             gradient_checkpointing=self.gradient_checkpointing,
             trust_remote_code=self.trust_remote_code,
+            fp32_modules=self.fp32_patterns,
         )

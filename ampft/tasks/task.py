@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from ampft.data.dataset import ClassificationData
-from ampft.data.groups import ID_COLUMN, NUMBER_COLUMNS
+from ampft.data.groups import FILE_COLUMN, ID_COLUMN, NUMBER_COLUMNS
+from ampft.data.row_labels import Targets
 from ampft.data.steps import FloatArray, IntArray, MicroBatch
 from ampft.errors import InputError
 from ampft.models.weights import LoadedModel
+from ampft.precision.float32_modules import apply_patterns, description
 from ampft.tasks import TASKS, TaskKind, default_task
 from ampft.tasks.outcome import Outcome, Problem
 
-ORIGINS = {**NUMBER_COLUMNS, ID_COLUMN: "id"}
+ORIGINS = {FILE_COLUMN: "file", **NUMBER_COLUMNS, ID_COLUMN: "id"}
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class TaskSettings:
         remove_padding: Whether the model runs without padding if its architecture is supported.
         gradient_checkpointing: Whether activations are recomputed in the backward pass.
         trust_remote_code: Whether code from a model's repository may run.
+        fp32_modules: Patterns of modules that compute in float32; if empty, those that the model
+            was saved with.
     """
 
     task: str | None = None
@@ -50,6 +54,7 @@ class TaskSettings:
     remove_padding: bool = True
     gradient_checkpointing: bool = False
     trust_remote_code: bool = False
+    fp32_modules: tuple[str, ...] = ()
 
 
 class InputExamples(Protocol):
@@ -62,6 +67,15 @@ class InputExamples(Protocol):
 
     def collate(self, ids: IntArray) -> Mapping[str, Tensor]:
         """Return the model's inputs of the examples `ids`, padded to one shape."""
+        ...
+
+
+@runtime_checkable
+class AugmentedInputs(Protocol):
+    """Inputs that are augmented in training."""
+
+    def for_epoch(self, epoch: int) -> InputExamples:
+        """Return the inputs as an epoch sees them; it depends only on the epoch and their ids."""
         ...
 
 
@@ -104,12 +118,12 @@ class LabelledExamples:
 
     Attributes:
         inputs: The inputs.
-        targets: (n, ...) labels.
+        targets: (n, ...) labels, or labels of the units of n examples.
         weights: (n,) weights in the loss, float64.
     """
 
     inputs: InputExamples
-    targets: npt.NDArray[Any]
+    targets: Targets
     weights: FloatArray
 
     @property
@@ -117,9 +131,21 @@ class LabelledExamples:
         """(n,) cost of each example."""
         return self.inputs.lengths
 
+    def for_epoch(self, epoch: int) -> LabelledExamples:
+        """Return the examples as an epoch of the training sees them."""
+        if isinstance(self.inputs, AugmentedInputs):
+            return replace(self, inputs=self.inputs.for_epoch(epoch))
+        return self
+
     def collate(self, ids: IntArray) -> Mapping[str, Tensor]:
-        """Return the model's inputs and `labels` (m, ...) of the examples `ids`."""
-        return {**self.inputs.collate(ids), "labels": torch.from_numpy(self.targets[ids])}
+        """Return the model's inputs and `labels` (m, ...) of the examples `ids`.
+
+        Inputs on which the shape of the labels depends collate them too.
+        """
+        collated = self.inputs.collate(ids)
+        if "labels" in collated:
+            return collated
+        return {**collated, "labels": torch.from_numpy(self.targets[ids])}
 
 
 @dataclass(frozen=True)
@@ -133,7 +159,7 @@ class Task:
         settings: The user's choices.
         problem: Loss, decoding and outcome of its labels.
         inputs: Conversion of the examples to tensors.
-        labels: (n, ...) labels by split.
+        labels: (n, ...) labels by split, or those of the units of n examples.
     """
 
     name: str
@@ -142,7 +168,7 @@ class Task:
     settings: TaskSettings
     problem: Problem
     inputs: Inputs = field(repr=False)
-    labels: Mapping[str, npt.NDArray[Any]] = field(repr=False)
+    labels: Mapping[str, Targets] = field(repr=False)
 
     @property
     def label_names(self) -> tuple[str, ...]:
@@ -157,7 +183,9 @@ class Task:
     def load_model(self) -> LoadedModel:
         """Return the model in float32; new parameters are drawn with torch's current seed."""
         arguments = self.problem.model_arguments()
-        return self.inputs.load_model(self.kind.model_class, arguments, self.settings)
+        loaded = self.inputs.load_model(self.kind.model_class, arguments, self.settings)
+        kept = description(apply_patterns(loaded.model, self.settings.fp32_modules))
+        return replace(loaded, notes=(*loaded.notes, kept)) if kept else loaded
 
     def examples(self, split: str) -> LabelledExamples:
         """Return the examples of a split as tensors on request."""
@@ -175,10 +203,9 @@ class Task:
         """Return (m, K) float32 logits."""
         return forward_logits(model, inputs)
 
-    def decode(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the decoded predictions of the model: tensors (m, ...) on its device."""
-        decoded: dict[str, Tensor] = self.problem.decode(self.logits(model, inputs))
-        return decoded
+    def decode(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Any]:
+        """Return the decoded predictions: tensors (m, ...) on its device, or arrays of objects."""
+        return self.problem.decode(self.logits(model, inputs), inputs)
 
     def outcome(self, split: str, decoded: Mapping[str, npt.NDArray[Any]]) -> Outcome:
         """Return the outcome of a split.
@@ -194,7 +221,7 @@ class Task:
         return self.inputs.references(split, rows)
 
     def origins(self, split: str, rows: slice) -> dict[str, list[Any]]:
-        """Return where the examples `rows` come from: `file_line` or `file_row`, and `id`."""
+        """Return where the examples `rows` come from: `file`, `file_line` or `file_row`, `id`."""
         part = self.data.splits[split]
         names = {name: shown for name, shown in ORIGINS.items() if name in part.column_names}
         columns = part.select_columns(list(names))[rows] if names else {}
@@ -231,9 +258,9 @@ def make_task(data: ClassificationData, settings: TaskSettings) -> Task:
 
 
 def forward_logits(model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Call a model of transformers on `inputs` without its labels; return float32 logits.
+    """Call a model of transformers on `inputs` without what is about labels; return its logits.
 
-    The logits of a float64 model stay in float64, so that a reference is not rounded.
+    They are float32; those of a float64 model stay float64, so that a reference is not rounded.
     """
     # Imported here because it imports transformers, which a model needs anyway.
     from ampft.models.packing.install import layout_on_host
@@ -242,7 +269,7 @@ def forward_logits(model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
     moved: dict[str, Any] = {
         name: value.to(weight.device, _input_dtype(value, weight), non_blocking=True)
         for name, value in inputs.items()
-        if name != "labels"
+        if not name.startswith("label")
     }
     logits: Tensor = model(**moved, **layout_on_host(model, inputs)).logits
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
