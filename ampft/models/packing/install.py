@@ -108,7 +108,9 @@ class PackedModel:
     def _pack(
         self, base: nn.Module, args: tuple[Any, ...], kwargs: Kwargs
     ) -> tuple[tuple[Any, ...], Kwargs] | None:
-        layout, self._given_layout, self._layout = self._given_layout, None, None
+        kwargs = dict(kwargs)
+        layout = kwargs.pop("packing", self._given_layout)
+        self._given_layout = self._layout = None
         reason = self._unsupported_reason(args, kwargs)
         if reason is None and layout is None:
             layout = _layout_of(args, kwargs)
