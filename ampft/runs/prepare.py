@@ -27,6 +27,7 @@ from ampft.precision.sharding import prepare_training_objects
 from ampft.runs.folder import choose_folder
 from ampft.runs.prepared import Prepared, ProcessStart
 from ampft.runs.prepared_checks import check_prepared, check_space_for_run
+from ampft.runs.push import check_account
 from ampft.runs.resume_point import find_resume_point
 from ampft.tasks.task import Task, make_task
 from ampft.text.terminal import quiet_libraries
@@ -60,6 +61,8 @@ def prepare(args: ClassifyArguments, data: DatasetDict | None = None) -> Prepare
     started = start_clock()
     device = training_device(cpu=args.use_cpu)
     precision = resolve(requested_mode(args.mixed_precision, os.environ), device)
+    if args.push_to_hub:
+        check_account("--push_to_hub", args.hub_model_id)
     point = find_resume_point(args, precision.mode)
     replaces = point is not None and (point.is_inside or point.replaces_run)
     output_dir = choose_folder(args, precision.mode, replaces=replaces)
