@@ -64,4 +64,5 @@ class ClassifyArguments(
             augment=self.augment,
             channels_last=self.channels_last,
             seed=self.seed,
+            fp32_modules=self.fp32_patterns,
         )

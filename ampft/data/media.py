@@ -16,7 +16,7 @@ from datasets import Audio, Dataset, Image
 
 from ampft.data.dataset import CONTENT_COLUMN, batches
 from ampft.data.images import IMAGE_SUFFIXES, as_rgb, image_conversions, open_image
-from ampft.data.row_collector import LabelledRows, location
+from ampft.data.row_collector import LabelledRows
 from ampft.data.sounds import SOUND_SUFFIXES, open_sound, sound_conversions
 from ampft.errors import InputError
 
@@ -147,7 +147,7 @@ def _inspect_all(part: LabelledRows, column: str, media: MediaKind) -> list[Cont
             if isinstance(result, Content):
                 contents.append(result)
             else:
-                problems.append(f"{_row(part, row)}{result}")
+                problems.append(f"{_row(part, row, media)}{result}")
     if problems:
         more = len(problems) - FILES_SHOWN
         shown = "; ".join(text.rstrip(".") for text in problems[:FILES_SHOWN])
@@ -159,12 +159,11 @@ def _inspect_all(part: LabelledRows, column: str, media: MediaKind) -> list[Cont
     return contents
 
 
-def _row(part: LabelledRows, row: int) -> str:
+def _row(part: LabelledRows, row: int, media: MediaKind) -> str:
     """Return the row of a file or data set for a message; files of a folder have none."""
-    if part.unit == "file":
+    if part.unit == media.name:
         return ""
-    number = int(np.asarray(part.numbers)[row])
-    return location("", part.unit, [number]).removeprefix(", ") + ", "
+    return part.location(np.array([row])).removeprefix(f"{part.origin}, ") + ", "
 
 
 def _results(

@@ -15,12 +15,14 @@ from torch import Tensor
 
 from ampft.data.images import as_rgb, open_image
 from ampft.errors import InputError
+from ampft.evaluation.evaluate import as_array
 from ampft.models.packing.families import packing_support
 from ampft.models.packing.install import install_packing
 from ampft.models.pretrained import SAVED_MODEL_FLAG, load_saved
 from ampft.models.tokenizer import load_tokenizer, max_input_length
 from ampft.models.weights import cast_in_place
 from ampft.precision.accelerator import make_accelerator, numerics, training_device
+from ampft.precision.float32_modules import check_float32_modules
 from ampft.precision.modes import canonical_mode
 from ampft.precision.resolve import resolve
 from ampft.runs.record import RunRecord
@@ -106,6 +108,7 @@ class Predictor:
             self._inputs = _Texts(tokenizer, max_input_length(longest, tokenizer, model.config))
         else:
             self._inputs = _Images(transformers.AutoImageProcessor.from_pretrained(str(folder)))
+        check_float32_modules(model, precision)
         cast_in_place(model, precision.storage_dtype)
         if packing_support(model).supported:
             install_packing(model)
@@ -137,7 +140,7 @@ class Predictor:
                 f"--mixed_precision {self._mode}: the model's predictions are not finite in this "
                 f"precision. {remedy}"
             )
-        return {name: t.cpu().numpy() for name, t in self.problem.decode(logits).items()}
+        return {name: as_array(t) for name, t in self.problem.decode(logits).items()}
 
 
 @dataclass(frozen=True)

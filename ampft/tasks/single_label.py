@@ -39,6 +39,7 @@ from ampft.metrics.sums import (
 )
 from ampft.tasks.class_weights import parse_class_weights
 from ampft.tasks.classification_report import ClassificationReport
+from ampft.tasks.constant import constant_loss, constant_probabilities, only_choice
 from ampft.tasks.outcome import (
     FloatArray,
     IntArray,
@@ -144,6 +145,11 @@ class Predictions:
         """The probability of the predicted class, shape (n,), float32."""
         return self.probabilities.max(axis=1)
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The K class names."""
+        return self.label_names
+
     def __len__(self) -> int:
         return len(self.example_ids)
 
@@ -162,6 +168,11 @@ class Predictions:
     def correct(self) -> npt.NDArray[np.bool_]:
         """Whether the predicted class is the label, shape (n,)."""
         return self.predicted == self.labels
+
+    @property
+    def only_prediction(self) -> str | None:
+        """The predicted class if all examples have the same; otherwise None."""
+        return only_choice(self.choices, self.label_names, SingleLabel.choice_text)
 
     def report(self) -> ClassificationReport:
         """Return the report of the split."""
@@ -187,6 +198,11 @@ class Predictions:
         if metric == BRIER.name:
             return mean_sums(case_brier_scores(self.labels, self.probabilities))
         return single_label_sums(self.labels, self.predicted, len(self.label_names))
+
+    @property
+    def unit_sums(self) -> CaseSums:
+        """The class counts of the examples."""
+        return self.sums(MACRO_F1.name)
 
     def scores(self) -> tuple[Scores, ...]:
         """Return precision, recall, F1 and support of each class."""
@@ -365,7 +381,7 @@ class SingleLabel:
             logits, targets, class_weights=weights, label_smoothing=self.label_smoothing
         )
 
-    def decode(self, logits: Tensor) -> dict[str, Tensor]:
+    def decode(self, logits: Tensor, inputs: Any = None) -> dict[str, Tensor]:
         """Return the (m, K) softmax probabilities of float32 logits."""
         return {"probabilities": logits.softmax(dim=-1)}
 
@@ -381,12 +397,31 @@ class SingleLabel:
             split=split,
         )
 
+    def constant(self, train: IntArray, targets: IntArray) -> dict[str, Any]:
+        """Return the frequencies of the classes as the prediction of each example."""
+        return constant_probabilities(self._shares(train), len(targets))
+
+    def constant_loss(self, train: IntArray) -> float:
+        """Return the loss of predicting the frequencies of the classes, per unit of weight."""
+        return constant_loss(self, self._shares(train), np.log, train)
+
+    def _shares(self, targets: IntArray) -> npt.NDArray[np.float64]:
+        return np.bincount(targets, minlength=len(self.label_names)) / len(targets)
+
     def predicted(self, decoded: Mapping[str, npt.NDArray[Any]]) -> list[tuple[str, float]]:
         """Return the most probable class of each example, and its probability."""
         probabilities = decoded["probabilities"]
         best = probabilities.argmax(axis=1)
         confidence = probabilities.max(axis=1)
         return [(self.label_names[i], float(p)) for i, p in zip(best, confidence, strict=True)]
+
+    @staticmethod
+    def has_class(
+        truth: npt.NDArray[Any], label_names: Sequence[str], index: int
+    ) -> npt.NDArray[np.bool_]:
+        """Return (n,) whether an example has the class `index`."""
+        has: npt.NDArray[np.bool_] = truth == index
+        return has
 
     @staticmethod
     def choice_text(choice: Any, label_names: Sequence[str]) -> str:

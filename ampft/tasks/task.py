@@ -13,14 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from ampft.data.dataset import ClassificationData
-from ampft.data.groups import ID_COLUMN, NUMBER_COLUMNS
+from ampft.data.groups import FILE_COLUMN, ID_COLUMN, NUMBER_COLUMNS
+from ampft.data.row_labels import Targets
 from ampft.data.steps import FloatArray, IntArray, MicroBatch
 from ampft.errors import InputError
 from ampft.models.weights import LoadedModel
+from ampft.precision.float32_modules import apply_patterns, description
 from ampft.tasks import TASKS, TaskKind, default_task
 from ampft.tasks.outcome import Outcome, Problem
 
-ORIGINS = {**NUMBER_COLUMNS, ID_COLUMN: "id"}
+ORIGINS = {FILE_COLUMN: "file", **NUMBER_COLUMNS, ID_COLUMN: "id"}
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ class TaskSettings:
         augment: Comma-separated random changes of training examples; None for no change.
         channels_last: Whether convolutions store the channels of a pixel next to each other.
         seed: Seed of the augmentation.
+        fp32_modules: Patterns of modules that compute in float32; if empty, those that the model
+            was saved with.
     """
 
     task: str | None = None
@@ -56,6 +60,7 @@ class TaskSettings:
     augment: str | None = None
     channels_last: bool = False
     seed: int = 0
+    fp32_modules: tuple[str, ...] = ()
 
 
 class InputExamples(Protocol):
@@ -119,12 +124,12 @@ class LabelledExamples:
 
     Attributes:
         inputs: The inputs.
-        targets: (n, ...) labels.
+        targets: (n, ...) labels, or labels of the units of n examples.
         weights: (n,) weights in the loss, float64.
     """
 
     inputs: InputExamples
-    targets: npt.NDArray[Any]
+    targets: Targets
     weights: FloatArray
 
     @property
@@ -139,8 +144,14 @@ class LabelledExamples:
         return self
 
     def collate(self, ids: IntArray) -> Mapping[str, Tensor]:
-        """Return the model's inputs and `labels` (m, ...) of the examples `ids`."""
-        return {**self.inputs.collate(ids), "labels": torch.from_numpy(self.targets[ids])}
+        """Return the model's inputs and `labels` (m, ...) of the examples `ids`.
+
+        Inputs on which the shape of the labels depends collate them too.
+        """
+        collated = self.inputs.collate(ids)
+        if "labels" in collated:
+            return collated
+        return {**collated, "labels": torch.from_numpy(self.targets[ids])}
 
 
 @dataclass(frozen=True)
@@ -154,7 +165,7 @@ class Task:
         settings: The user's choices.
         problem: Loss, decoding and outcome of its labels.
         inputs: Conversion of the examples to tensors.
-        labels: (n, ...) labels by split.
+        labels: (n, ...) labels by split, or those of the units of n examples.
     """
 
     name: str
@@ -163,7 +174,7 @@ class Task:
     settings: TaskSettings
     problem: Problem
     inputs: Inputs = field(repr=False)
-    labels: Mapping[str, npt.NDArray[Any]] = field(repr=False)
+    labels: Mapping[str, Targets] = field(repr=False)
 
     @property
     def label_names(self) -> tuple[str, ...]:
@@ -178,7 +189,9 @@ class Task:
     def load_model(self) -> LoadedModel:
         """Return the model in float32; new parameters are drawn with torch's current seed."""
         arguments = self.problem.model_arguments()
-        return self.inputs.load_model(self.kind.model_class, arguments, self.settings)
+        loaded = self.inputs.load_model(self.kind.model_class, arguments, self.settings)
+        kept = description(apply_patterns(loaded.model, self.settings.fp32_modules))
+        return replace(loaded, notes=(*loaded.notes, kept)) if kept else loaded
 
     def examples(self, split: str) -> LabelledExamples:
         """Return the examples of a split as tensors on request."""
@@ -196,10 +209,9 @@ class Task:
         """Return (m, K) float32 logits."""
         return forward_logits(model, inputs)
 
-    def decode(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the decoded predictions of the model: tensors (m, ...) on its device."""
-        decoded: dict[str, Tensor] = self.problem.decode(self.logits(model, inputs))
-        return decoded
+    def decode(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Any]:
+        """Return the decoded predictions: tensors (m, ...) on its device, or arrays of objects."""
+        return self.problem.decode(self.logits(model, inputs), inputs)
 
     def outcome(self, split: str, decoded: Mapping[str, npt.NDArray[Any]]) -> Outcome:
         """Return the outcome of a split.
@@ -215,7 +227,7 @@ class Task:
         return self.inputs.references(split, rows)
 
     def origins(self, split: str, rows: slice) -> dict[str, list[Any]]:
-        """Return where the examples `rows` come from: `file_line` or `file_row`, and `id`."""
+        """Return where the examples `rows` come from: `file`, `file_line` or `file_row`, `id`."""
         part = self.data.splits[split]
         names = {name: shown for name, shown in ORIGINS.items() if name in part.column_names}
         columns = part.select_columns(list(names))[rows] if names else {}
@@ -252,9 +264,9 @@ def make_task(data: ClassificationData, settings: TaskSettings) -> Task:
 
 
 def forward_logits(model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Call a model of transformers on `inputs` without its labels; return float32 logits.
+    """Call a model of transformers on `inputs` without what is about labels; return its logits.
 
-    The logits of a float64 model stay in float64, so that a reference is not rounded.
+    They are float32; those of a float64 model stay float64, so that a reference is not rounded.
     """
     # Imported here because it imports transformers, which a model needs anyway.
     from ampft.models.packing.install import layout_on_host
@@ -263,7 +275,7 @@ def forward_logits(model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
     moved: dict[str, Any] = {
         name: value.to(weight.device, _input_dtype(value, weight), non_blocking=True)
         for name, value in inputs.items()
-        if name != "labels"
+        if not name.startswith("label")
     }
     logits: Tensor = model(**moved, **layout_on_host(model, inputs)).logits
     return logits.to(torch.promote_types(logits.dtype, torch.float32))

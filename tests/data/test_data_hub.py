@@ -135,7 +135,9 @@ def test_a_corrupt_image_is_named_before_training(tmp_path):
     features = Features({"img": Image(), "label": ClassLabel(names=["dark", "light"])})
     broken = {"bytes": b"\x89PNG\r\n\x1a\n and no more", "path": None}
     name = saved(tmp_path, {"img": [picture(0), broken], "label": [0, 1]}, features)
-    with pytest.raises(InputError, match=r"split train: 1 of 2 images .*: row 2, .*not an image file"):
+    with pytest.raises(
+        InputError, match=r"split train: 1 of 2 images .*: row 2, .*not an image file"
+    ):
         load(name)
 
 

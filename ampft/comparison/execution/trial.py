@@ -28,6 +28,7 @@ from ampft.arguments import parse_classify_arguments
 from ampft.comparison.execution.estimate import Estimate, ModeCost, Size, TrialResult
 from ampft.data.steps import IntArray, StepBatches
 from ampft.errors import InputError, TrainingStopped
+from ampft.evaluation.evaluate import as_array
 from ampft.precision.accelerator import numerics, separate_accelerators, training_device
 from ampft.precision.resolve import UNAVAILABLE, Precision, resolve, survey_modes
 from ampft.runs.prepare import load_task, prepare_mode, start_clock
@@ -177,7 +178,7 @@ def _evaluated_example_seconds(prepared: Prepared) -> float:
     with torch.no_grad():
         started = time.perf_counter()
         for rows in task.decode(model, examples.collate(ids)).values():
-            rows.cpu()
+            as_array(rows)
         seconds = time.perf_counter() - started
     model.train()
     return seconds / count / prepared.accelerator.num_processes

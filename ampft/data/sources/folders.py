@@ -115,7 +115,7 @@ def _read_split(
 ) -> tuple[LabelledRows, list[Path]]:
     """Return the rows of a split, and its files of another kind."""
     kind = columns.kind
-    collector = RowCollector(origin=str(folder), unit="file", columns=columns, request=request)
+    collector = RowCollector(origin=str(folder), unit=kind, columns=columns, request=request)
     others = [file for file in sorted(folder.iterdir()) if file.is_file() and is_visible(file)]
     _refuse_files(folder, kind, [file for file in others if kind_of_file(file.name) == kind])
     paths: list[str] = []

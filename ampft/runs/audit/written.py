@@ -297,7 +297,7 @@ def check_warnings(
     expected = {
         **loss_warnings(losses, chance_loss(task)),
         **validation_warnings([part.metrics for part in record.validations]),
-        **outcome_warnings(outcome, constant_outcome(task, outcome.split), task),
+        **outcome_warnings(outcome, constant_outcome(task, outcome.split)),
     }
     problems = [
         f"the warning {name!r} is {'missing' if name in expected else 'unfounded'}"
