@@ -28,6 +28,8 @@ from .precision.accelerator import make_accelerator as make_accelerator
 from .precision.accelerator import numerics as numerics
 from .precision.accelerator import training_device as training_device
 from .precision.executed import ProductRecorder as ProductRecorder
+from .precision.float32_modules import Float32Modules as Float32Modules
+from .precision.float32_modules import keep_in_fp32 as keep_in_fp32
 from .precision.modes import MODES as MODES
 from .precision.resolve import Precision as Precision
 from .precision.resolve import requested_mode as requested_mode

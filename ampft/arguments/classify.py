@@ -70,4 +70,5 @@ class ClassifyArguments(
             gradient_checkpointing=self.gradient_checkpointing,
             trust_remote_code=self.trust_remote_code,
             image_size=self.input_size,
+            fp32_modules=self.fp32_patterns,
         )

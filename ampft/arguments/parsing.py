@@ -81,6 +81,7 @@ def _check_conflicts(arguments: ClassifyArguments) -> None:
     if arguments.max_time is not None:
         parse_duration("max_time", arguments.max_time)
     _check_checkpoints(arguments)
+    _check_hub(arguments)
     _check_metric(arguments.metric_for_best_model)
 
 
@@ -94,6 +95,14 @@ def _check_metric(name: str | None) -> None:
             f"--metric_for_best_model: received {name!r}.{did_you_mean(name, known)} "
             f"Allowed values: {', '.join(dict.fromkeys(known))}."
         )
+
+
+def _check_hub(arguments: ClassifyArguments) -> None:
+    for name in ("hub_model_id", "hub_private_repo"):
+        if getattr(arguments, name) and not arguments.push_to_hub:
+            raise InputError(
+                f"--{name} has no effect without --push_to_hub. Add it, or remove the flag."
+            )
 
 
 def _check_checkpoints(arguments: ClassifyArguments) -> None:

@@ -18,6 +18,7 @@ from ampft.data.row_labels import Targets
 from ampft.data.steps import FloatArray, IntArray, MicroBatch
 from ampft.errors import InputError
 from ampft.models.weights import LoadedModel
+from ampft.precision.float32_modules import apply_patterns, description
 from ampft.tasks import TASKS, TaskKind, default_task
 from ampft.tasks.outcome import Outcome, Problem
 
@@ -40,6 +41,8 @@ class TaskSettings:
         gradient_checkpointing: Whether activations are recomputed in the backward pass.
         trust_remote_code: Whether code from a model's repository may run.
         image_size: Height and width of the model's input; None for the image processor's.
+        fp32_modules: Patterns of modules that compute in float32; if empty, those that the model
+            was saved with.
     """
 
     task: str | None = None
@@ -53,6 +56,7 @@ class TaskSettings:
     gradient_checkpointing: bool = False
     trust_remote_code: bool = False
     image_size: tuple[int, int] | None = None
+    fp32_modules: tuple[str, ...] = ()
 
 
 class InputExamples(Protocol):
@@ -190,7 +194,9 @@ class Task:
     def load_model(self) -> LoadedModel:
         """Return the model in float32; new parameters are drawn with torch's current seed."""
         arguments = self.problem.model_arguments()
-        return self.inputs.load_model(self.kind.model_class, arguments, self.settings)
+        loaded = self.inputs.load_model(self.kind.model_class, arguments, self.settings)
+        kept = description(apply_patterns(loaded.model, self.settings.fp32_modules))
+        return replace(loaded, notes=(*loaded.notes, kept)) if kept else loaded
 
     def examples(self, split: str) -> LabelledExamples:
         """Return the examples of a split as tensors on request."""
