@@ -188,7 +188,7 @@ def _classes(train: Dataset, request: DataRequest) -> tuple[MaskClasses, str]:
         ignored_colors=tuple(entry.color for entry in ignored_entries if entry.color is not None),
     )
     names = ", ".join(repr(entry.name) for entry in ignored_entries)
-    note = f"{len(counted)} classes from {request.class_names_file}. "
+    note = f"{len(counted)} classes from {request.class_names_file.name}. "
     note += f"Pixels of {names} do not count." if names else f"The value {ignored} is ignored."
     if colors:
         note += " Colour masks are converted by the colours of the classes."
