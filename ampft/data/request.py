@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ampft.data.sources.file_names import named_files
+from ampft.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +34,6 @@ class DataRequest:
         label_separator: Text between the labels of a cell.
         image_column_name: Image column. None uses the only one.
         audio_column_name: Column of sounds. None uses the only one.
-        kind: Kind of the data that the task needs: `text`, `image` or `sound`. None finds it out.
         group_column: Column whose equal values mark rows that are not independent, such as a
             document, patient or user. With None, only duplicates are grouped.
         id_column: Column of ids, which the predictions file contains too.
@@ -49,6 +50,9 @@ class DataRequest:
             otherwise.
         fail_on_leak: Whether rows that are in two splits are an error; otherwise they are counted.
         encoding: Character encoding of CSV, TSV and JSON files.
+        data_kind: Kind of data that the task needs; None for that of the data.
+        ignore_index: Value of the pixels of masks that do not count; None for the usual 255.
+        class_names_file: File with the names, and the colours, of the classes of masks.
     """
 
     dataset_name: str | None = None
@@ -63,7 +67,6 @@ class DataRequest:
     label_separator: str = ","
     image_column_name: str | None = None
     audio_column_name: str | None = None
-    kind: str | None = None
     group_column: str | None = None
     id_column: str | None = None
     max_train_samples: int | None = None
@@ -76,6 +79,9 @@ class DataRequest:
     ignore_labels: tuple[str, ...] = ()
     fail_on_leak: bool = False
     encoding: str = "utf-8"
+    data_kind: str | None = None
+    ignore_index: int | None = None
+    class_names_file: Path | None = None
 
     @property
     def named_media(self) -> dict[str, str]:
@@ -115,3 +121,17 @@ class DataRequest:
             "test": self.max_predict_samples,
         }
         return {split: limit for split, limit in limits.items() if limit is not None}
+
+
+def refuse_unused_options(request: DataRequest, unused: Sequence[str], source: str) -> None:
+    """Raise InputError for an option that was set but has no effect on the source.
+
+    Args:
+        request: The user's choices.
+        unused: Fields of the request that have no effect.
+        source: The data, for the message.
+    """
+    for option in unused:
+        if getattr(request, option) != getattr(DataRequest, option):
+            flag = option.replace("label_column_names", "label_column_name")
+            raise InputError(f"--{flag} has no effect on {source}. Remove the flag.")

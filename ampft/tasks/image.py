@@ -13,7 +13,7 @@ import torch
 import transformers
 from PIL import Image
 from torch import Tensor, nn
-from transformers import AutoImageProcessor, ViTConfig, ViTImageProcessorPil
+from transformers import ViTConfig, ViTImageProcessorPil
 
 from ampft.data.augmentation import Augmentation, parse_augmentation
 from ampft.data.cache import ExampleCache, make_caches
@@ -22,22 +22,22 @@ from ampft.data.images import as_rgb, open_image
 from ampft.data.media import undecoded
 from ampft.data.steps import IntArray
 from ampft.errors import InputError
+from ampft.models.image_processor import load_image_processor
 from ampft.models.packing.install import evaluation_mode
-from ampft.models.pretrained import (
-    MODEL_NAME_FLAG,
-    enable_gradient_checkpointing,
-    load_config,
-    load_pretrained,
-    loading_error,
-)
-from ampft.models.weights import LoadedModel
-from ampft.tasks.pixels import (
+from ampft.models.pixel_values import (
     Bytes,
     PixelTransform,
     has_constant_shape,
     pixel_values,
     split_processor,
 )
+from ampft.models.pretrained import (
+    MODEL_NAME_FLAG,
+    enable_gradient_checkpointing,
+    load_config,
+    load_pretrained,
+)
+from ampft.models.weights import LoadedModel
 from ampft.tasks.task import TaskSettings
 
 SMALL_VIT = "small ViT, random weights"
@@ -264,13 +264,7 @@ def _load_processor(size: tuple[int, int], settings: TaskSettings) -> tuple[Any,
     config = load_config(name, trust_remote_code=settings.trust_remote_code)
     if Path(name).is_dir() and not any((Path(name) / file).exists() for file in PROCESSOR_FILES):
         return _default_processor(name, config)
-    try:
-        processor = AutoImageProcessor.from_pretrained(
-            name, trust_remote_code=settings.trust_remote_code
-        )
-    except Exception as error:  # a damaged file can raise any exception
-        raise loading_error(name, error) from error
-    return processor, ()
+    return load_image_processor(name, trust_remote_code=settings.trust_remote_code), ()
 
 
 def _default_processor(name: str, config: Any) -> tuple[Any, tuple[str, ...]]:

@@ -92,7 +92,7 @@ def test_a_table_with_texts_is_one_of_texts(tmp_path):
     table = write_table(tmp_path / "t.csv", rows, ("path", "text", "label"))
     assert load_data(DataRequest(train_file=table, **NO_SPLITS)).kind == "text"
     with pytest.raises(InputError, match=r"2 of 2 sounds .*: line 2, .*a\.wav: the file does not"):
-        load_data(DataRequest(train_file=table, kind="sound", **NO_SPLITS))
+        load_data(DataRequest(train_file=table, data_kind="sound", **NO_SPLITS))
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_a_table_with_texts_is_one_of_texts(tmp_path):
 def test_tables_without_a_clear_column(tmp_path, rows, header, kind, message):
     table = write_table(tmp_path / "t.csv", rows, header)
     with pytest.raises(InputError, match=message):
-        load_data(DataRequest(train_file=table, kind=kind, **NO_SPLITS))
+        load_data(DataRequest(train_file=table, data_kind=kind, **NO_SPLITS))
 
 
 def test_a_missing_cell_is_named(tmp_path):

@@ -175,19 +175,21 @@ def media_column(table: Table, request: DataRequest) -> tuple[str, str] | None:
     for kind, column in request.named_media.items():
         require((column,), table.columns, INPUT_FLAGS[kind], origin=table.origin, describe=describe)
         return column, kind
-    if request.text_column_names or request.kind not in (None, *MEDIA):
+    if request.text_column_names or request.data_kind not in (None, *MEDIA):
         return None
-    if request.kind is None and text_choices(table.columns):
+    if request.data_kind is None and text_choices(table.columns):
         return None
     found = {
-        column: kind for column, kind in media_cells(table).items() if request.kind in (None, kind)
+        column: kind
+        for column, kind in media_cells(table).items()
+        if request.data_kind in (None, kind)
     }
     if len(found) == 1:
         return next(iter(found.items()))
-    if request.kind is None and not found:
+    if request.data_kind is None and not found:
         return None
-    flag = INPUT_FLAGS[request.kind or next(iter(found.values()))]
-    problem = "several columns of files" if found else f"no column of paths of {request.kind}s"
+    flag = INPUT_FLAGS[request.data_kind or next(iter(found.values()))]
+    problem = "several columns of files" if found else f"no column of paths of {request.data_kind}s"
     raise InputError(
         f"{flag}: {table.origin} has {problem}. Its columns: {describe()}. Name the right one."
     )

@@ -220,14 +220,14 @@ def media_kind(found: Mapping[str, Sequence[str]], request: DataRequest) -> str 
         )
     if request.named_media:
         return next(iter(request.named_media))
-    if request.text_column_names or request.kind == "text" or not present:
+    if request.text_column_names or request.data_kind == "text" or not present:
         return None
-    if len(present) > 1 and request.kind not in present:
+    if len(present) > 1 and request.data_kind not in present:
         raise InputError(
             f"{request.dataset_name} has columns of images and of sounds. Say which to classify"
             " with --task."
         )
-    return request.kind if request.kind in present else present[0]
+    return request.data_kind if request.data_kind in present else present[0]
 
 
 def hub_label_columns(
