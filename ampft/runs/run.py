@@ -59,6 +59,7 @@ from ampft.training.launch_bound import launch_bound_note, measure_growth
 from ampft.training.out_of_memory import OutOfMemoryRetries
 from ampft.training.step import StepOutcome, StepStopped, shared_autocast_cache
 from ampft.training.stopping import StopRequest, StopRequested, TimeLimit
+from ampft.training.trackers import track_results
 from ampft.training.utilisation import measure_utilisation
 
 
@@ -235,6 +236,7 @@ class Run:
         }
         stop_if_destroyed(warnings)
         weights = whole_weights(model)  # gathered from all processes
+        track_results(prepared.accelerator, outcome, self.steps)
         prepared.accelerator.end_training()
         if self.folder is None:
             return
