@@ -126,6 +126,7 @@ class DataArguments:
             sheet_name=self.sheet_name,
             text_column_names=_split_names(self.text_column_names),
             label_column_names=labels,
+            labels_tokens=None if self.task is None else TASKS[self.task].data_kind == "token",
             several_labels=several,
             label_separator=self.label_separator,
             image_column_name=self.image_column_name,

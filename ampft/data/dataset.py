@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict, List
 
-from ampft.data.row_labels import IntArray, RowLabels
+from ampft.data.row_labels import RowLabels, Targets, UnitLabels
 
 ROWS_AT_A_TIME = 4096
+TOKEN = "token"  # kind of data whose rows are lists of words with a label each
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class ClassificationData:
             columns (strings, or PIL images) and `label`, a `datasets.ClassLabel` (int64) or a
             `datasets.List` of one; with a group column also `groups.GROUP_COLUMN`, strings or None.
         input_columns: `("text",)`, a pair such as `("sentence1", "sentence2")`, or `("image",)`.
-        kind: `text` or `image`.
+        kind: `text`, `image` or `token`.
         name: Name of the data in the output and in the run record.
         fingerprints: SHA-256 of the contents in their order, by split; stable across runs.
         notes: Sentences to print: splits made, rows dropped, rows shared, suspicious labels.
@@ -48,10 +48,16 @@ class ClassificationData:
         """Class names in the order of their indices."""
         return class_names(self.splits["train"])
 
-    def labels(self, split: str) -> IntArray | npt.NDArray[np.bool_]:
-        """Return (n,) int64 class indices, or (n, K) booleans if rows can have several labels."""
+    def labels(self, split: str) -> Targets:
+        """Return the labels of a split.
+
+        They are (n,) int64 class indices, (n, K) booleans if rows can have several labels, or the
+        labels of the words of n rows.
+        """
         part = self.splits[split]
         labels = row_labels(part)
+        if self.kind == TOKEN:
+            return UnitLabels(labels.codes, labels.counts)
         if has_several_labels(part):
             return labels.matrix(len(self.label_names))
         return labels.codes
@@ -90,11 +96,13 @@ def row_labels(split: Dataset) -> RowLabels:
 
 
 def value_bytes(value: Any) -> bytes:
-    """Return the bytes to hash for a text, or for an image's mode, size and pixels.
+    """Return the bytes to hash for a text, a list of words, or an image's mode, size and pixels.
 
     Their number comes first, so that two different sequences of values never have the same bytes.
     """
-    if isinstance(value, str):
+    if isinstance(value, list):
+        content = b"".join(map(value_bytes, value))
+    elif isinstance(value, str):
         content = value.encode("utf-8", "surrogatepass")
     else:
         content = f"{value.mode} {value.size[0]} {value.size[1]} ".encode() + value.tobytes()

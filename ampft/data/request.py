@@ -27,6 +27,7 @@ class DataRequest:
             None looks for usual names.
         label_column_names: One label column, or one column of 0 and 1 per label. None looks for
             `label`, then for other usual names.
+        labels_tokens: Whether each word of a row has a label; None finds out from the data.
         several_labels: Whether a row can have any number of labels; otherwise it has one.
         label_separator: Text between the labels of a cell.
         image_column_name: Image column. None uses the only one.
@@ -56,6 +57,7 @@ class DataRequest:
     sheet_name: str | None = None
     text_column_names: tuple[str, ...] | None = None
     label_column_names: tuple[str, ...] | None = None
+    labels_tokens: bool | None = None
     several_labels: bool = False
     label_separator: str = ","
     image_column_name: str | None = None
