@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ampft.data.sources.file_names import named_files
+from ampft.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +29,6 @@ class DataRequest:
             None looks for usual names.
         label_column_names: One label column, or one column of 0 and 1 per label. None looks for
             `label`, then for other usual names.
-        labels_tokens: Whether each word of a row has a label; None finds out from the data.
         several_labels: Whether a row can have any number of labels; otherwise it has one.
         label_separator: Text between the labels of a cell.
         image_column_name: Image column. None uses the only one.
@@ -47,6 +48,9 @@ class DataRequest:
             otherwise.
         fail_on_leak: Whether rows that are in two splits are an error; otherwise they are counted.
         encoding: Character encoding of CSV, TSV and JSON files.
+        data_kind: Kind of data that the task needs; None for that of the data.
+        ignore_index: Value of the pixels of masks that do not count; None for the usual 255.
+        class_names_file: File with the names, and the colours, of the classes of masks.
     """
 
     dataset_name: str | None = None
@@ -57,7 +61,6 @@ class DataRequest:
     sheet_name: str | None = None
     text_column_names: tuple[str, ...] | None = None
     label_column_names: tuple[str, ...] | None = None
-    labels_tokens: bool | None = None
     several_labels: bool = False
     label_separator: str = ","
     image_column_name: str | None = None
@@ -73,6 +76,14 @@ class DataRequest:
     ignore_labels: tuple[str, ...] = ()
     fail_on_leak: bool = False
     encoding: str = "utf-8"
+    data_kind: str | None = None
+    ignore_index: int | None = None
+    class_names_file: Path | None = None
+
+    @property
+    def labels_tokens(self) -> bool | None:
+        """Whether each word of a row has a label; None finds out from the data."""
+        return None if self.data_kind is None else self.data_kind == "token"
 
     @property
     def not_texts(self) -> frozenset[str]:
@@ -106,3 +117,17 @@ class DataRequest:
             "test": self.max_predict_samples,
         }
         return {split: limit for split, limit in limits.items() if limit is not None}
+
+
+def refuse_unused_options(request: DataRequest, unused: Sequence[str], source: str) -> None:
+    """Raise InputError for an option that was set but has no effect on the source.
+
+    Args:
+        request: The user's choices.
+        unused: Fields of the request that have no effect.
+        source: The data, for the message.
+    """
+    for option in unused:
+        if getattr(request, option) != getattr(DataRequest, option):
+            flag = option.replace("label_column_names", "label_column_name")
+            raise InputError(f"--{flag} has no effect on {source}. Remove the flag.")

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ampft.data.masks import Masks
+
 IntArray = npt.NDArray[np.int64]
 
 
@@ -101,7 +103,7 @@ class UnitLabels:
         return padded(self.codes, self.counts).astype(dtype or np.int32, copy=False)
 
 
-Targets = npt.NDArray[Any] | UnitLabels
+Targets = npt.NDArray[Any] | UnitLabels | Masks
 
 
 def unit_indices(counts: IntArray, ids: IntArray) -> IntArray:

@@ -18,6 +18,7 @@ from ampft.errors import InputError
 from ampft.files import is_inside
 from ampft.hub import hub_problem
 from ampft.models.size import check_memory, check_sizes
+from ampft.precision.float32_modules import apply_patterns
 from ampft.text.escaping import inert
 from ampft.text.json_io import read_json_object
 
@@ -122,6 +123,8 @@ def check_model_name(path: str, *, flag: str = MODEL_NAME_FLAG) -> None:
 def load_saved(auto_class: Any, path: str, *, flag: str = SAVED_MODEL_FLAG) -> Any:
     """Return the saved model of a run, in float32.
 
+    Modules that the run kept in float32 are kept in float32 in any precision.
+
     Args:
         auto_class: Class of transformers that loads the model.
         path: Folder of the run.
@@ -138,6 +141,7 @@ def load_saved(auto_class: Any, path: str, *, flag: str = SAVED_MODEL_FLAG) -> A
     if differences:
         raise _weights_error(path, flag, differences)
     check_weights_finite(model, path, flag=flag)
+    apply_patterns(model)
     return model
 
 

@@ -16,10 +16,13 @@ from ampft.text.numbers import counted, duration
 from ampft.text.tables import Name, Table, markdown_table
 
 ONE_INPUT = {"text": '"a text"', "image": '"a picture.png"'}
+RECORDS = " `run.json` holds every setting, and `history.jsonl` every step."
 TWO_INPUTS = '{"text": "one text", "text_pair": "another"}'
 
 
-def model_card(record: RunRecord, report: Report) -> str:
+def model_card(
+    record: RunRecord, report: Report, *, hub_model_id: str | None = None, comparison: str = ""
+) -> str:
     """Return the model card: YAML metadata, then Markdown in which labels and names are inert.
 
     The card names no licence, because the publisher of the model chooses it. It is not checked
@@ -28,18 +31,21 @@ def model_card(record: RunRecord, report: Report) -> str:
     Args:
         record: Record of a finished run.
         report: Its final report.
+        hub_model_id: Repository on the hub that the card is for; None for the folder of the run.
+        comparison: Section on the comparison that the run is part of, in Markdown.
     """
     sections = [
         f"---\n{_metadata(record, report).to_yaml()}\n---",
         _introduction(record, report),
-        _use(record),
+        _use(record, hub_model_id or "path/to/this/folder"),
         _precision(record),
         _results(record, report),
+        comparison,
         _data(record, report),
-        _training(record),
+        _training(record, has_record=hub_model_id is None),
         _versions(record),
     ]
-    return "\n\n".join(sections) + "\n"
+    return "\n\n".join(filter(None, sections)) + "\n"
 
 
 def _metadata(record: RunRecord, report: Report) -> ModelCardData:
@@ -113,13 +119,13 @@ def _introduction(record: RunRecord, report: Report) -> str:
     )
 
 
-def _use(record: RunRecord) -> str:
+def _use(record: RunRecord, model: str) -> str:
     is_pair = len(record.data.input_columns) == 2
     example = TWO_INPUTS if is_pair else ONE_INPUT.get(record.data.kind, "...")
     arguments = ", ".join(filter(None, (example, TASKS[record.task].pipeline_arguments)))
     return (
         "## Use\n\n```python\nfrom transformers import pipeline\n\n"
-        f'classify = pipeline("{_pipeline_tag(record)}", model="path/to/this/folder")\n'
+        f'classify = pipeline("{_pipeline_tag(record)}", model="{model}")\n'
         f"classify({arguments})\n```"
     )
 
@@ -160,7 +166,7 @@ def _data(record: RunRecord, report: Report) -> str:
     )
 
 
-def _training(record: RunRecord) -> str:
+def _training(record: RunRecord, *, has_record: bool) -> str:
     seconds = record.timings.get("training_seconds", record.timings.get("total_seconds"))
     elapsed = f", {duration(seconds)}" if isinstance(seconds, int | float) else ""
     cpu = record.hardware.get("cpu")
@@ -174,7 +180,7 @@ def _training(record: RunRecord) -> str:
         )
     return (
         f"## Training\n\nOptimizer steps: {describe_steps(record)}{elapsed} on {prose(machine)}."
-        f"{best} `run.json` holds every setting, and `history.jsonl` every step."
+        f"{best}{RECORDS * has_record}"
     )
 
 

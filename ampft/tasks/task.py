@@ -18,6 +18,7 @@ from ampft.data.row_labels import Targets
 from ampft.data.steps import FloatArray, IntArray, MicroBatch
 from ampft.errors import InputError
 from ampft.models.weights import LoadedModel
+from ampft.precision.float32_modules import apply_patterns, description
 from ampft.tasks import TASKS, TaskKind, default_task
 from ampft.tasks.outcome import Outcome, Problem
 from ampft.tasks.windows import select_logits
@@ -43,6 +44,9 @@ class TaskSettings:
         remove_padding: Whether the model runs without padding if its architecture is supported.
         gradient_checkpointing: Whether activations are recomputed in the backward pass.
         trust_remote_code: Whether code from a model's repository may run.
+        image_size: Height and width of the model's input; None for the image processor's.
+        fp32_modules: Patterns of modules that compute in float32; if empty, those that the model
+            was saved with.
     """
 
     task: str | None = None
@@ -57,6 +61,8 @@ class TaskSettings:
     remove_padding: bool = True
     gradient_checkpointing: bool = False
     trust_remote_code: bool = False
+    image_size: tuple[int, int] | None = None
+    fp32_modules: tuple[str, ...] = ()
 
 
 class InputExamples(Protocol):
@@ -78,6 +84,15 @@ class AugmentedInputs(Protocol):
 
     def for_epoch(self, epoch: int) -> InputExamples:
         """Return the inputs as an epoch sees them; it depends only on the epoch and their ids."""
+        ...
+
+
+@runtime_checkable
+class LabellingInputs(Protocol):
+    """Inputs that change the labels, such as the size of masks."""
+
+    def labels(self, split: str) -> Targets:
+        """Return the labels of a split."""
         ...
 
 
@@ -185,7 +200,9 @@ class Task:
     def load_model(self) -> LoadedModel:
         """Return the model in float32; new parameters are drawn with torch's current seed."""
         arguments = self.problem.model_arguments()
-        return self.inputs.load_model(self.kind.model_class, arguments, self.settings)
+        loaded = self.inputs.load_model(self.kind.model_class, arguments, self.settings)
+        kept = description(apply_patterns(loaded.model, self.settings.fp32_modules))
+        return replace(loaded, notes=(*loaded.notes, kept)) if kept else loaded
 
     def examples(self, split: str) -> LabelledExamples:
         """Return the examples of a split as tensors on request."""
@@ -250,10 +267,11 @@ def make_task(data: ClassificationData, settings: TaskSettings) -> Task:
             f"--task {name} needs {kind.data_kind} data, but {data.name} contains {data.kind} "
             "data. Remove the flag, or use other data."
         )
-    labels = {split: data.labels(split) for split in data.splits}
+    inputs = import_module(f"ampft.tasks.{kind.inputs}").prepare_inputs(data, settings)
+    source = inputs if isinstance(inputs, LabellingInputs) else data
+    labels = {split: source.labels(split) for split in data.splits}
     problem_type: Any = kind.problem_type()
     problem = problem_type.from_settings(data.label_names, labels["train"], settings)
-    inputs = import_module(f"ampft.tasks.{kind.inputs}").prepare_inputs(data, settings)
     return Task(name, kind, data, settings, problem, inputs, labels)
 
 

@@ -129,7 +129,9 @@ class TokenPredictions:
     @property
     def correct(self) -> npt.NDArray[np.bool_]:
         """Whether all tags of a sentence are predicted, shape (n,)."""
-        return self.sentences.sums(~self.word_is_correct) == 0
+        wrong = self.sentences.sums(~self.word_is_correct)
+        correct: npt.NDArray[np.bool_] = wrong == 0
+        return correct
 
     @property
     def confidence(self) -> FloatArray:
@@ -388,8 +390,7 @@ class TokenLabels:
     ) -> npt.NDArray[np.bool_]:
         """Return (n,) whether a sentence has an entity of a type, or a word with a plain tag."""
         tags = [1 + 2 * index, 2 + 2 * index] if is_bio(label_names) else [index]
-        has: npt.NDArray[np.bool_] = np.isin(truth, tags).any(axis=1)
-        return has
+        return np.asarray(np.isin(truth, tags).any(axis=1))
 
     @staticmethod
     def choice_text(choice: Any, label_names: Sequence[str]) -> str:

@@ -34,7 +34,7 @@ def prepare_inputs(data: ClassificationData, settings: TaskSettings) -> TextInpu
     stride = check_stride(settings.stride, max_length, tokenizer)
     collator = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=settings.pad_to_multiple_of)
     (column,) = data.input_columns
-    tokens, notes = {}, []
+    tokens, notes = {}, list[str]()
     for split, rows in data.splits.items():
         tokens[split], unknown = _tokenize(
             split, rows, column, collator, max_length=max_length, stride=stride

@@ -1,4 +1,4 @@
-"""Windows of long texts: how they are cut, and how logits of windows become those of texts or words.
+"""Windows of long texts: how they are cut, and how their logits become those of texts or words.
 
 Neighbouring windows share some tokens, so that each word has context on both sides in one of them.
 Nothing is dropped: every token is in a window, and every word is predicted once.
