@@ -18,6 +18,7 @@ from .data.steps import MicroBatch as MicroBatch
 from .data.steps import StepBatch as StepBatch
 from .data.steps import StepBatches as StepBatches
 from .data.steps import TensorExamples as TensorExamples
+from .diagnosis import doctor as doctor
 from .errors import InputError as InputError
 from .errors import TrainingStopped as TrainingStopped
 from .evaluation.evaluate import evaluate as evaluate
