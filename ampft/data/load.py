@@ -13,9 +13,12 @@ from ampft.data.checks import class_names, ignored_notes, input_digests, label_n
 from ampft.data.columns import DataColumns
 from ampft.data.dataset import ClassificationData, batches, fingerprint, row_labels
 from ampft.data.groups import FILE_COLUMN, GROUP_COLUMN, numbered
-from ampft.data.request import DataRequest
+from ampft.data.media import MEDIA, check_media
+from ampft.data.pixels import load_pixels
+from ampft.data.request import DataRequest, refuse_unused_options
 from ampft.data.row_collector import LabelledRows
 from ampft.data.sources.files import load_files
+from ampft.data.sources.folders import folder_kind, load_folder
 from ampft.data.sources.hub import load_hub, read_splits
 from ampft.data.sources.stdlib import CONFIGURATIONS, load_stdlib
 from ampft.data.splits import missing_splits, subsample
@@ -25,8 +28,10 @@ from ampft.files import describe_file
 SPLITS = ("train", "validation", "test")
 IN_MEMORY = "data in memory"
 COLUMN_OPTIONS = (
-    *("text_column_names", "label_column_names", "image_column_name", "group_column", "id_column"),
+    *("text_column_names", "label_column_names", "image_column_name", "audio_column_name"),
+    *("group_column", "id_column"),
 )
+MASK_OPTIONS = ("ignore_index", "class_names_file")
 FRACTIONS = ("validation_fraction", "test_fraction")
 # Options without an effect on the built-in data sets, which have splits of their own.
 UNUSED_OPTIONS = {
@@ -50,6 +55,11 @@ def load_data(request: DataRequest, data: DatasetDict | None = None) -> Classifi
     """
     if data is not None:
         request = replace(request, dataset_name=IN_MEMORY)
+    pixels = load_pixels(request, data)
+    if pixels is not None:
+        return pixels
+    refuse_unused_options(request, MASK_OPTIONS, "data without masks (--task pixels)")
+    if data is not None:
         rows, columns, notes = read_splits(data, request)
         return assemble(rows, columns, request, name=IN_MEMORY, notes=notes)
     if request.files:
@@ -58,6 +68,12 @@ def load_data(request: DataRequest, data: DatasetDict | None = None) -> Classifi
     if name in UNUSED_OPTIONS:
         return load_built_in(name, request)
     refuse_unused_options(request, ("sheet_name",), name)
+    if kind := folder_kind(name, request.data_kind):
+        refuse_unused_options(
+            request, (*COLUMN_OPTIONS, "dataset_config_name"), "a folder of class folders"
+        )
+        rows, columns, notes = load_folder(request, kind)
+        return assemble(rows, columns, request, name=name, notes=notes)
     rows, columns, notes = load_hub(request)
     if request.dataset_config_name:
         name += f" ({request.dataset_config_name})"
@@ -73,7 +89,7 @@ def load_user_files(request: DataRequest) -> ClassificationData:
         for path in paths
         if path.is_file()
     }
-    refuse_unused_options(request, ("image_column_name", "dataset_config_name"), "files")
+    refuse_unused_options(request, ("dataset_config_name",), "files")
     if request.dataset_name is not None:
         raise InputError(
             f"--dataset_name: received {request.dataset_name!r} together with {name}. Pass only one"
@@ -102,20 +118,6 @@ def load_built_in(name: str, request: DataRequest) -> ClassificationData:
     return finalize(splits, request, ("image",), "image", name)
 
 
-def refuse_unused_options(request: DataRequest, unused: Sequence[str], source: str) -> None:
-    """Raise InputError for an option that was set but has no effect on the source.
-
-    Args:
-        request: The user's choices.
-        unused: Fields of the request that have no effect.
-        source: The data, for the message.
-    """
-    for option in unused:
-        if getattr(request, option) != getattr(DataRequest, option):
-            flag = option.replace("label_column_names", "label_column_name")
-            raise InputError(f"--{flag} has no effect on {source}. Remove the flag.")
-
-
 def assemble(
     rows: Mapping[str, LabelledRows],
     columns: DataColumns,
@@ -137,6 +139,9 @@ def assemble(
         InputError: `class_names`, `shared_rows` or `missing_splits` rejects the data.
     """
     names = class_names(rows, several=request.several_labels)
+    conversion_notes: list[str] = []
+    if columns.kind in MEDIA:
+        rows, conversion_notes = check_media(rows, columns.inputs[0], columns.kind)
     digests = {split: input_digests(part, columns.inputs) for split, part in rows.items()}
     train = rows["train"]
     new_splits, split_note = missing_splits(
@@ -149,6 +154,7 @@ def assemble(
     )
     all_notes = [
         *notes,
+        *conversion_notes,
         *(note for part in rows.values() for note in part.notes),
         *ignored_notes(rows, request.ignore_labels),
         *label_notes(names, train.labels, several=request.several_labels),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ampft.data.sources.file_names import named_files
+from ampft.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,8 +17,9 @@ class DataRequest:
     With neither `dataset_name` nor a file, the standard library's docstrings are read.
 
     Attributes:
-        dataset_name: `stdlib`, `digits`, a dataset's name on the hub, or a folder that
-            `datasets.load_dataset` or `datasets.load_from_disk` understands.
+        dataset_name: `stdlib`, `digits`, a dataset's name on the hub, a folder of class folders of
+            images or sounds, or a folder that `datasets.load_dataset` or
+            `datasets.load_from_disk` understands.
         dataset_config_name: The dataset's configuration (`summary` or `full` for `stdlib`).
         train_file: CSV, TSV, JSON, JSON Lines, Parquet or Excel file; its extension decides.
             Several are separated by commas, and patterns such as `part-*.csv` name all that fit.
@@ -30,6 +33,7 @@ class DataRequest:
         several_labels: Whether a row can have any number of labels; otherwise it has one.
         label_separator: Text between the labels of a cell.
         image_column_name: Image column. None uses the only one.
+        audio_column_name: Column of sounds. None uses the only one.
         group_column: Column whose equal values mark rows that are not independent, such as a
             document, patient or user. With None, only duplicates are grouped.
         id_column: Column of ids, which the predictions file contains too.
@@ -46,6 +50,9 @@ class DataRequest:
             otherwise.
         fail_on_leak: Whether rows that are in two splits are an error; otherwise they are counted.
         encoding: Character encoding of CSV, TSV and JSON files.
+        data_kind: Kind of data that the task needs; None for that of the data.
+        ignore_index: Value of the pixels of masks that do not count; None for the usual 255.
+        class_names_file: File with the names, and the colours, of the classes of masks.
     """
 
     dataset_name: str | None = None
@@ -59,6 +66,7 @@ class DataRequest:
     several_labels: bool = False
     label_separator: str = ","
     image_column_name: str | None = None
+    audio_column_name: str | None = None
     group_column: str | None = None
     id_column: str | None = None
     max_train_samples: int | None = None
@@ -71,6 +79,15 @@ class DataRequest:
     ignore_labels: tuple[str, ...] = ()
     fail_on_leak: bool = False
     encoding: str = "utf-8"
+    data_kind: str | None = None
+    ignore_index: int | None = None
+    class_names_file: Path | None = None
+
+    @property
+    def named_media(self) -> dict[str, str]:
+        """The named column of images or of sounds, by kind."""
+        columns = {"image": self.image_column_name, "sound": self.audio_column_name}
+        return {kind: name for kind, name in columns.items() if name is not None}
 
     @property
     def not_texts(self) -> frozenset[str]:
@@ -104,3 +121,17 @@ class DataRequest:
             "test": self.max_predict_samples,
         }
         return {split: limit for split, limit in limits.items() if limit is not None}
+
+
+def refuse_unused_options(request: DataRequest, unused: Sequence[str], source: str) -> None:
+    """Raise InputError for an option that was set but has no effect on the source.
+
+    Args:
+        request: The user's choices.
+        unused: Fields of the request that have no effect.
+        source: The data, for the message.
+    """
+    for option in unused:
+        if getattr(request, option) != getattr(DataRequest, option):
+            flag = option.replace("label_column_names", "label_column_name")
+            raise InputError(f"--{flag} has no effect on {source}. Remove the flag.")
