@@ -11,6 +11,7 @@ from ampft.arguments.evaluation import EvaluationArguments
 from ampft.arguments.model import ModelArguments
 from ampft.arguments.optimizer import OptimizerArguments
 from ampft.arguments.output import OutputArguments
+from ampft.arguments.trained_part import TrainedPartArguments
 
 if TYPE_CHECKING:
     from ampft.tasks.task import TaskSettings
@@ -42,6 +43,7 @@ class ClassifyArguments(
     OptimizerArguments,
     BatchArguments,
     DataArguments,
+    TrainedPartArguments,
     ModelArguments,
 ):
     """Every setting of a run. `--help` describes each."""
@@ -61,4 +63,5 @@ class ClassifyArguments(
             remove_padding=not self.padding,
             gradient_checkpointing=self.gradient_checkpointing,
             trust_remote_code=self.trust_remote_code,
+            trained_part=self.trained_part(),
         )

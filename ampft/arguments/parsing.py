@@ -39,6 +39,8 @@ def parse_classify_arguments(
     defaults = {
         k: v for k, v in BUILT_IN_DEFAULTS.get(name or "", {}).items() if k not in set_by_user
     }
+    if arguments.trains_little:  # which needs another rate than the whole model
+        defaults.pop("learning_rate", None)
     arguments = dataclasses.replace(arguments, dataset_name=name, **defaults)
     _check_conflicts(arguments)
     return arguments
@@ -81,6 +83,7 @@ def _check_conflicts(arguments: ClassifyArguments) -> None:
                 )
     if arguments.max_time is not None:
         parse_duration("max_time", arguments.max_time)
+    arguments.check_trained_part()
     _check_checkpoints(arguments)
     _check_metric(arguments.metric_for_best_model)
 

@@ -17,6 +17,9 @@ from transformers import AutoConfig, PreTrainedConfig
 from ampft.errors import InputError
 from ampft.files import is_inside
 from ampft.hub import hub_problem
+from ampft.models.adapters import ADAPTER_CONFIG, SavedAdapter, read_adapter
+from ampft.models.freezing import head_names, is_in
+from ampft.models.minilm import HUB_ID, default_model
 from ampft.models.size import check_memory, check_sizes
 from ampft.text.escaping import inert
 from ampft.text.json_io import read_json_object
@@ -85,6 +88,11 @@ def load_config(path: str, *, trust_remote_code: bool, flag: str = MODEL_NAME_FL
         InputError: The configuration cannot be loaded, or a size in it is out of range.
     """
     check_model_name(path, flag=flag)
+    if (Path(path) / ADAPTER_CONFIG).is_file() and not (Path(path) / "config.json").exists():
+        raise InputError(
+            f"{flag} {path}: this folder holds adapters without their base model. Train with "
+            "--merge_lora, which saves a whole model, or name the base model."
+        )
     try:
         values, _ = PreTrainedConfig.get_config_dict(path)
         check_sizes(values, f"{flag} {path}", REMEDIES[flag])
@@ -131,6 +139,9 @@ def load_saved(auto_class: Any, path: str, *, flag: str = SAVED_MODEL_FLAG) -> A
         InputError: The model cannot be loaded, its weights are not finite, or one is missing,
             unexpected or has another shape than the configuration says.
     """
+    adapter = read_adapter(Path(path))
+    if adapter is not None:
+        return _load_with_adapter(auto_class, adapter, flag)
     config = load_config(path, trust_remote_code=False, flag=flag)
     model, loading = _load(auto_class, path, flag, config, {})
     differences = _differences(loading)
@@ -138,6 +149,21 @@ def load_saved(auto_class: Any, path: str, *, flag: str = SAVED_MODEL_FLAG) -> A
     if differences:
         raise _weights_error(path, flag, differences)
     check_weights_finite(model, path, flag=flag)
+    return model
+
+
+def _load_with_adapter(auto_class: Any, adapter: SavedAdapter, flag: str) -> Any:
+    """Return the base of saved adapters with these and their head, in float32."""
+    path = default_model(None)[0] if adapter.base == HUB_ID else adapter.base
+    config = load_config(path, trust_remote_code=False, flag=flag)
+    config = type(config).from_dict(dict(adapter.config))
+    model, loading = _load(auto_class, path, flag, config, {"config": config})
+    head = head_names(model)
+    differences = {n: text for n, text in _differences(loading).items() if not is_in(n, head)}
+    if differences:
+        raise _weights_error(path, flag, differences)
+    adapter.load_into(model)
+    check_weights_finite(model, str(adapter.folder), flag=flag)
     return model
 
 

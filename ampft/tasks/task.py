@@ -16,6 +16,7 @@ from ampft.data.dataset import ClassificationData
 from ampft.data.groups import ID_COLUMN, NUMBER_COLUMNS
 from ampft.data.steps import FloatArray, IntArray, MicroBatch
 from ampft.errors import InputError
+from ampft.models.trained_part import TrainedPart, restrict_training
 from ampft.models.weights import LoadedModel
 from ampft.tasks import TASKS, TaskKind, default_task
 from ampft.tasks.outcome import Outcome, Problem
@@ -38,6 +39,7 @@ class TaskSettings:
         remove_padding: Whether the model runs without padding if its architecture is supported.
         gradient_checkpointing: Whether activations are recomputed in the backward pass.
         trust_remote_code: Whether code from a model's repository may run.
+        trained_part: Part of the model that is trained.
     """
 
     task: str | None = None
@@ -50,6 +52,7 @@ class TaskSettings:
     remove_padding: bool = True
     gradient_checkpointing: bool = False
     trust_remote_code: bool = False
+    trained_part: TrainedPart = TrainedPart()
 
 
 class InputExamples(Protocol):
@@ -157,7 +160,8 @@ class Task:
     def load_model(self) -> LoadedModel:
         """Return the model in float32; new parameters are drawn with torch's current seed."""
         arguments = self.problem.model_arguments()
-        return self.inputs.load_model(self.kind.model_class, arguments, self.settings)
+        loaded = self.inputs.load_model(self.kind.model_class, arguments, self.settings)
+        return restrict_training(loaded, self.settings.trained_part)
 
     def examples(self, split: str) -> LabelledExamples:
         """Return the examples of a split as tensors on request."""
