@@ -131,7 +131,7 @@ def _add_predict(commands: argparse._SubParsersAction[ArgumentParser]) -> None:
     )
     predict.add_argument(
         "--text_column_names",
-        metavar="a[,b]",
+        metavar="a[,b] or a+b",
         help="text columns of the file (default: those used in training)",
     )
     predict.add_argument(
@@ -164,11 +164,14 @@ def _add_predict(commands: argparse._SubParsersAction[ArgumentParser]) -> None:
         "--encoding", default="utf-8", help="character encoding of text files (default: utf-8)"
     )
     predict.add_argument(
+        "--sheet_name", metavar="NAME", help="sheet of an Excel workbook (default: the first)"
+    )
+    predict.add_argument(
         "files",
         nargs="*",
         metavar="FILE",
-        help="CSV, TSV, JSON, JSON Lines or Parquet; - for standard input, one text per line; or "
-        "images and folders of images",
+        help="CSV, TSV, JSON, JSON Lines, Parquet or Excel; - for standard input, one text per "
+        "line; or images and folders of images",
     )
 
 
@@ -230,7 +233,7 @@ def _add_compare(commands: argparse._SubParsersAction[ArgumentParser]) -> None:
     )
     compare.add_argument(
         "--by",
-        metavar="a[,b]",
+        metavar="a[,b] or a+b",
         help="settings that distinguish the arms, such as learning_rate (default: the precision if "
         "the runs have several, otherwise all settings in which they differ)",
     )

@@ -13,7 +13,7 @@ from ampft.arguments.classify import ClassifyArguments
 from ampft.arguments.flags import MAX_SEED, flag, parse_duration, parse_flags
 from ampft.arguments.parsing import parse_classify_arguments
 from ampft.errors import InputError, did_you_mean
-from ampft.precision.modes import BASELINE, MODES, mode_hint
+from ampft.precision.modes import BASELINE, MODES, is_fp32, mode_hint
 from ampft.tasks import TASKS
 
 COMPARISON, EXECUTION, OUTPUT = "comparison", "time and processes", "output"
@@ -317,21 +317,41 @@ def _parse_modes(text: str | None) -> tuple[tuple[str, ...] | None, tuple[str, .
     """Return the modes, the baseline first, and notes on modes that were added."""
     if text is None:
         return None, ()
-    modes = [part.strip().lower() for part in text.split(",")]
-    modes = [BASELINE if mode == "no" else mode for mode in modes]
+    modes = parse_mode_list("--modes", text, MODES)
+    notes = () if BASELINE in modes else (f"{BASELINE} was added as the baseline.",)
+    return baseline_first(modes), notes
+
+
+def parse_mode_list(flag: str, text: str, allowed: Sequence[str]) -> tuple[str, ...]:
+    """Return the modes of a comma-separated list.
+
+    Args:
+        flag: Flag that was set, for messages.
+        text: Its value.
+        allowed: Names of the modes that it can list.
+
+    Raises:
+        InputError: A mode is unknown or listed twice, or only the baseline is listed.
+    """
+    listed = (part.strip().lower() for part in text.split(","))
+    modes = tuple(BASELINE if is_fp32(mode) else mode for mode in listed)
     for mode in modes:
-        if mode not in MODES:
+        if mode not in allowed:
+            hint = mode_hint(mode) or did_you_mean(mode, allowed)
             raise InputError(
-                f"--modes: received {text!r}; {mode!r} is not a precision."
-                f"{mode_hint(mode)} Choose from {', '.join(MODES)}."
+                f"{flag}: received {text!r}; {mode!r} is not a precision.{hint} Choose from "
+                f"{', '.join(allowed)}."
             )
         if modes.count(mode) > 1:
-            raise InputError(f"--modes: received {text!r}; {mode} appears twice.")
-    others = tuple(mode for mode in modes if mode != BASELINE)
-    if not others:
+            raise InputError(f"{flag}: received {text!r}; {mode} appears twice.")
+    if set(modes) == {BASELINE}:
         raise InputError(
-            f"--modes: received {text!r}; name a precision to compare with {BASELINE}, such as "
-            "--modes fp32,bf16."
+            f"{flag}: received {text!r}; name a precision to compare with {BASELINE}, such as "
+            f"{flag} fp32,bf16."
         )
-    notes = () if BASELINE in modes else (f"{BASELINE} was added as the baseline.",)
-    return (BASELINE, *others), notes
+    return modes
+
+
+def baseline_first(modes: Sequence[str]) -> tuple[str, ...]:
+    """Return the baseline and then the other modes."""
+    return (BASELINE, *(mode for mode in modes if mode != BASELINE))

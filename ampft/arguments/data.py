@@ -34,14 +34,22 @@ class DataArguments:
         None, "configuration of the data set; stdlib has summary and full", group=DATA
     )
     train_file: str | None = flag(
-        None, "training data: a CSV, TSV, JSON, JSON Lines or Parquet file", group=DATA
+        None,
+        "training data: a CSV, TSV, JSON, JSON Lines, Parquet or Excel file, or several: "
+        "a.csv,b.csv or 'part-*.csv'",
+        group=DATA,
     )
     validation_file: str | None = flag(
         None, "validation data, for choosing the best epoch; same formats", group=DATA
     )
     test_file: str | None = flag(None, "test data, for the final report; same formats", group=DATA)
+    sheet_name: str | None = flag(
+        None, "sheet of an Excel workbook; if none, the first", group=DATA
+    )
     text_column_names: str | None = flag(
-        None, "text column, or two columns for text pairs: a,b", group=DATA
+        None,
+        "text column, two columns for text pairs (a,b), or columns to join into one text (a+b)",
+        group=DATA,
     )
     label_column_name: str | None = flag(
         None, "label column; with multi-label also one 0/1 column per label: a,b", group=DATA
@@ -115,6 +123,7 @@ class DataArguments:
             train_file=path(self.train_file),
             validation_file=path(self.validation_file),
             test_file=path(self.test_file),
+            sheet_name=self.sheet_name,
             text_column_names=_split_names(self.text_column_names),
             label_column_names=labels,
             several_labels=several,

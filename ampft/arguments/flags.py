@@ -249,7 +249,15 @@ def _converter(kind: type) -> Any:
 def _unknown_flag_message(unknown: Sequence[str], known: Mapping[str, Any], program: str) -> str:
     argument = next((a for a in unknown if a.startswith("-")), unknown[0])
     if not argument.startswith("--"):
-        return f"{argument!r} is not expected: every setting is a flag. See {program} --help."
+        several = (
+            " To pass several files, separate them by commas, or quote a pattern: --train_file"
+            " 'part-*.csv'."
+            if Path(argument).is_file()
+            else ""
+        )
+        return (
+            f"{argument!r} is not expected: every setting is a flag.{several} See {program} --help."
+        )
     name = argument.removeprefix("--").split("=")[0].replace("-", "_")
     return f"unknown flag --{name}.{suggestion(name, known)} See {program} --help."
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from ampft.data.groups import GROUP_COLUMN, ID_COLUMN
+from ampft.data.input_columns import JOIN, InputColumns
 from ampft.data.label_parser import LabelParser
 from ampft.data.sources.table import quoted
 from ampft.errors import InputError, did_you_mean
@@ -49,7 +50,7 @@ class DataColumns:
     """The columns to read.
 
     Attributes:
-        inputs: Columns of the inputs.
+        inputs: Columns of the inputs; a name such as `title+body` joins columns.
         labels: Columns of the labels, and how to parse their cells.
         kind: Kind of the inputs, `text` or `image`.
         group: Column of the groups that the user named, or None.
@@ -77,7 +78,7 @@ class DataColumns:
         """
         inputs_flag = f"--{self.kind}_column_name{'s' if self.kind == 'text' else ''}"
         for names, flag in (
-            (self.inputs, inputs_flag),
+            (InputColumns.of(self.inputs, available).sources, inputs_flag),
             (self.labels.columns, LABEL_FLAG),
             ((self.group,) if self.group else (), GROUP_FLAG),
             ((self.id,) if self.id else (), ID_FLAG),
@@ -121,7 +122,7 @@ def expected_names(
         usual += [*chain.from_iterable(PAIRS), *TEXTS]
     if labels is None and set(LABELS).isdisjoint(columns):
         usual += LABELS
-    return (*usual, *(texts or ()), *(labels or ()))
+    return (*usual, *InputColumns.of(texts or (), columns).sources, *(labels or ()))
 
 
 def renaming_notes(names: Mapping[str, str], origin: str) -> tuple[str, ...]:
@@ -178,16 +179,24 @@ def text_columns(
     column that is not a label.
 
     Raises:
-        InputError: A named column is missing, more than two are named, or the choice is not clear.
+        InputError: A named column is missing, more than two texts are named, or the choice is not
+            clear.
     """
     if named is not None:
-        if len(named) not in (1, 2) or len(set(named) - {*labels, "label"}) < len(named):
+        received = f"--text_column_names: received {','.join(named)}."
+        if len(named) > 2:
             raise InputError(
-                f"--text_column_names: received {','.join(named)}. Name one text column, or two"
-                f" different ones for pairs (a,b). Neither may be a label column"
-                f" ({', '.join(labels)}) or be called 'label'."
+                f"{received} Commas separate the two texts of a pair. To join columns into one"
+                f" text, write {JOIN} between them: {JOIN.join(named)}."
             )
-        require(named, columns, "--text_column_names", origin=origin, describe=describe)
+        sources = InputColumns.of(named, columns).sources
+        if len(set(named)) < len(named) or not {*labels, "label"}.isdisjoint(sources):
+            raise InputError(
+                f"{received} Name one text column, two different ones for pairs (a,b), or columns"
+                f" to join (a{JOIN}b). None may be a label column ({', '.join(labels)}) or be"
+                " called 'label'."
+            )
+        require(sources, columns, "--text_column_names", origin=origin, describe=describe)
         return named
     others = [name for name in columns if name not in (*labels, "label")]
     choices = text_choices(others)
@@ -198,7 +207,7 @@ def text_columns(
     problem = "several possible text columns" if choices else "no text column with a usual name"
     raise InputError(
         f"--text_column_names: {origin} has {problem}. Its columns: {describe()}. Name the right"
-        " one, for example --text_column_names text, or a,b for pairs."
+        f" one, for example --text_column_names text, or a,b for pairs, or a{JOIN}b to join them."
         f"{header_hint(columns)}"
     )
 

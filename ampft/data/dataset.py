@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ class ClassificationData:
         fingerprints: SHA-256 of the contents in their order, by split; stable across runs.
         notes: Sentences to print: splits made, rows dropped, rows shared, suspicious labels.
         group_column: Column of the groups that the user named, or None.
+        files: SHA-256 of the files that were read, by path.
     """
 
     splits: DatasetDict
@@ -40,6 +41,7 @@ class ClassificationData:
     fingerprints: Mapping[str, str]
     notes: tuple[str, ...]
     group_column: str | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def label_names(self) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ IntArray = npt.NDArray[np.int64]
 
 GROUP_COLUMN = "ampft_group"  # of a split, where the user named a group column
 ID_COLUMN = "ampft_id"  # the same for the column of ids
+FILE_COLUMN = "ampft_file"  # the file of each example, if a split has several
 # Of a split: where each example is in its file or data set, from 1.
 NUMBER_COLUMNS = {"ampft_line": "file_line", "ampft_row": "file_row"}
 

@@ -12,7 +12,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, List
 from ampft.data.checks import class_names, ignored_notes, input_digests, label_notes, shared_rows
 from ampft.data.columns import DataColumns
 from ampft.data.dataset import ClassificationData, batches, fingerprint, row_labels
-from ampft.data.groups import GROUP_COLUMN, numbered
+from ampft.data.groups import FILE_COLUMN, GROUP_COLUMN, numbered
 from ampft.data.request import DataRequest
 from ampft.data.row_collector import LabelledRows
 from ampft.data.sources.files import load_files
@@ -20,6 +20,7 @@ from ampft.data.sources.hub import load_hub, read_splits
 from ampft.data.sources.stdlib import CONFIGURATIONS, load_stdlib
 from ampft.data.splits import missing_splits, subsample
 from ampft.errors import InputError
+from ampft.files import describe_file
 
 SPLITS = ("train", "validation", "test")
 IN_MEMORY = "data in memory"
@@ -29,8 +30,8 @@ COLUMN_OPTIONS = (
 FRACTIONS = ("validation_fraction", "test_fraction")
 # Options without an effect on the built-in data sets, which have splits of their own.
 UNUSED_OPTIONS = {
-    "stdlib": (*COLUMN_OPTIONS, *FRACTIONS),
-    "digits": (*COLUMN_OPTIONS, "dataset_config_name", *FRACTIONS),
+    "stdlib": (*COLUMN_OPTIONS, "sheet_name", *FRACTIONS),
+    "digits": (*COLUMN_OPTIONS, "dataset_config_name", "sheet_name", *FRACTIONS),
 }
 
 
@@ -56,6 +57,7 @@ def load_data(request: DataRequest, data: DatasetDict | None = None) -> Classifi
     name = request.dataset_name or "stdlib"
     if name in UNUSED_OPTIONS:
         return load_built_in(name, request)
+    refuse_unused_options(request, ("sheet_name",), name)
     rows, columns, notes = load_hub(request)
     if request.dataset_config_name:
         name += f" ({request.dataset_config_name})"
@@ -65,6 +67,12 @@ def load_data(request: DataRequest, data: DatasetDict | None = None) -> Classifi
 def load_user_files(request: DataRequest) -> ClassificationData:
     """Read the user's own files."""
     name = ", ".join(map(str, request.files.values()))
+    hashes = {
+        str(path): describe_file(path).sha256
+        for paths in request.paths().values()
+        for path in paths
+        if path.is_file()
+    }
     refuse_unused_options(request, ("image_column_name", "dataset_config_name"), "files")
     if request.dataset_name is not None:
         raise InputError(
@@ -72,7 +80,8 @@ def load_user_files(request: DataRequest) -> ClassificationData:
             " of them."
         )
     rows, columns, notes = load_files(request)
-    return assemble(rows, columns, request, name=name, notes=notes)
+    data = assemble(rows, columns, request, name=name, notes=notes)
+    return replace(data, files=hashes)
 
 
 def load_built_in(name: str, request: DataRequest) -> ClassificationData:
@@ -163,6 +172,8 @@ def add_labels(part: LabelledRows, names: tuple[str, ...], *, several: bool) -> 
     order = np.array([index[name] for name in part.names], dtype=np.int64)
     codes, feature = order[part.labels.codes], ClassLabel(names=list(names))
     inputs = part.inputs.add_column(f"ampft_{part.unit}", part.numbers)
+    if part.files:
+        inputs = inputs.add_column(FILE_COLUMN, part.file_names())
     if not several:
         return inputs.add_column("label", codes, feature=feature)
     sets = np.split(codes, np.cumsum(part.labels.counts)[:-1])

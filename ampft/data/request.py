@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from ampft.data.sources.file_names import named_files
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataRequest:
@@ -16,10 +18,13 @@ class DataRequest:
         dataset_name: `stdlib`, `digits`, a dataset's name on the hub, or a folder that
             `datasets.load_dataset` or `datasets.load_from_disk` understands.
         dataset_config_name: The dataset's configuration (`summary` or `full` for `stdlib`).
-        train_file: CSV, TSV, JSON, JSON Lines or Parquet file; its extension decides.
-        validation_file: File of the validation split.
-        test_file: File of the test split.
-        text_column_names: One text column, or two for pairs. None looks for usual names.
+        train_file: CSV, TSV, JSON, JSON Lines, Parquet or Excel file; its extension decides.
+            Several are separated by commas, and patterns such as `part-*.csv` name all that fit.
+        validation_file: File or files of the validation split.
+        test_file: File or files of the test split.
+        sheet_name: Sheet of Excel workbooks; None takes the first one.
+        text_column_names: One text column, or two for pairs; `a+b` joins columns into one text.
+            None looks for usual names.
         label_column_names: One label column, or one column of 0 and 1 per label. None looks for
             `label`, then for other usual names.
         several_labels: Whether a row can have any number of labels; otherwise it has one.
@@ -48,6 +53,7 @@ class DataRequest:
     train_file: Path | None = None
     validation_file: Path | None = None
     test_file: Path | None = None
+    sheet_name: str | None = None
     text_column_names: tuple[str, ...] | None = None
     label_column_names: tuple[str, ...] | None = None
     several_labels: bool = False
@@ -73,13 +79,21 @@ class DataRequest:
 
     @property
     def files(self) -> dict[str, Path]:
-        """The files by split: `train`, `validation`, `test`."""
+        """The files as the user named them, by split: `train`, `validation`, `test`."""
         files = {
             "train": self.train_file,
             "validation": self.validation_file,
             "test": self.test_file,
         }
         return {split: Path(file) for split, file in files.items() if file is not None}
+
+    def paths(self) -> dict[str, tuple[Path, ...]]:
+        """Return the files by split, with patterns replaced by the files that fit.
+
+        Raises:
+            InputError: `named_files` rejects a name.
+        """
+        return {split: named_files(names, f"--{split}_file") for split, names in self.files.items()}
 
     @property
     def limits(self) -> dict[str, int]:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from datasets import Dataset
+from datasets import Dataset, concatenate_datasets
 
 from ampft.data.columns import DataColumns
 from ampft.data.request import DataRequest
@@ -16,6 +16,7 @@ from ampft.data.row_labels import IntArray, RowLabels
 from ampft.errors import InputError
 
 MAX_NUMBERS_SHOWN = 10
+MAX_FILES_SHOWN = 3
 # What `datasets` and loss functions use for "no label"; as a class it would be meaningless.
 NO_LABEL = frozenset({"-1", "-100", "-1.0", "-100.0"})
 
@@ -34,6 +35,7 @@ class LabelledRows:
         declared: The classes in the order that the source declares; None if it declares none.
         ignored: Labels whose rows were left out.
         notes: Sentences about rows that were left out.
+        files: Files and their numbers of rows in order, if there are several.
     """
 
     inputs: Dataset
@@ -45,6 +47,7 @@ class LabelledRows:
     declared: tuple[str, ...] | None
     ignored: frozenset[str]
     notes: tuple[str, ...]
+    files: tuple[tuple[str, int], ...] = ()
 
     def names_of(self, row: int) -> frozenset[str]:
         """Return the labels of the row with index `row`."""
@@ -52,7 +55,62 @@ class LabelledRows:
 
     def location(self, rows: IntArray) -> str:
         """Return the location of the rows with these indices: `file, lines 3, 7`."""
-        return location(self.origin, self.unit, self.numbers[rows].tolist())
+        if not self.files:
+            return location(self.origin, self.unit, self.numbers[rows].tolist())
+        file_of = np.searchsorted(np.cumsum([count for _, count in self.files]), rows, "right")
+        places = [
+            location(self.files[file][0], self.unit, self.numbers[rows[file_of == file]].tolist())
+            for file in np.unique(file_of)
+        ]
+        more = len(places) - MAX_FILES_SHOWN
+        return "; ".join(places[:MAX_FILES_SHOWN]) + (
+            f"; and {more} more files" if more > 0 else ""
+        )
+
+    def file_names(self) -> list[str]:
+        """Return the file of each row; empty if all are in one."""
+        return [file for file, count in self.files for _ in range(count)]
+
+
+def concatenated(parts: Sequence[LabelledRows], origin: str) -> LabelledRows:
+    """Return the rows of several files as those of one split.
+
+    Args:
+        parts: The rows of each file, at least one.
+        origin: The files as the user named them.
+
+    Raises:
+        InputError: Some files count rows and others lines, so that a number would be ambiguous.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    first = parts[0]
+    for part in parts:
+        if part.unit != first.unit:
+            raise InputError(
+                f"{first.origin} and {part.origin} have different formats, in which rows are"
+                " counted differently. Name files of one format."
+            )
+    names = tuple(dict.fromkeys(name for part in parts for name in part.names))
+    index = {name: code for code, name in enumerate(names)}
+    codes = [
+        np.array([index[name] for name in part.names], dtype=np.int64)[part.labels.codes]
+        for part in parts
+    ]
+    return LabelledRows(
+        inputs=concatenate_datasets([part.inputs for part in parts]),
+        labels=RowLabels.from_counts(
+            np.concatenate(codes), np.concatenate([part.labels.counts for part in parts])
+        ),
+        names=names,
+        numbers=np.concatenate([part.numbers for part in parts]),
+        origin=origin,
+        unit=first.unit,
+        declared=first.declared,
+        ignored=frozenset().union(*(part.ignored for part in parts)),
+        notes=tuple(note for part in parts for note in part.notes),
+        files=tuple((part.origin, len(part.labels)) for part in parts),
+    )
 
 
 def location(origin: str, unit: str, numbers: Sequence[int]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,15 @@ class Examples(Protocol):
 
     def collate(self, ids: IntArray) -> Mapping[str, Tensor]:
         """Return the model's inputs and `labels` of the examples `ids`, padded to one shape."""
+        ...
+
+
+@runtime_checkable
+class AugmentedExamples(Protocol):
+    """Examples that are augmented: training sees other tensors of them in each epoch."""
+
+    def for_epoch(self, epoch: int) -> Examples:
+        """Return the examples as an epoch sees them; it depends only on the epoch and their ids."""
         ...
 
 
@@ -236,7 +245,8 @@ class StepBatches:
 
     def recut(self, step_batch: StepBatch) -> StepBatch:
         """Return the same step batch, cut into the micro-batches of these settings."""
-        return replace(step_batch, micro_batches=self._micro_batches(step_batch.effective_ids))
+        micro_batches = self._micro_batches(step_batch.effective_ids, step_batch.epoch)
+        return replace(step_batch, micro_batches=micro_batches)
 
     def _costliest_parts(self, micro_batches: int) -> list[IntArray]:
         ids = self.costliest_ids
@@ -261,10 +271,13 @@ class StepBatches:
             effective_ids=effective,
             effective_weight=float(self.examples.weights[effective].sum()),
             effective_length=int(self.examples.lengths[effective].sum()),
-            micro_batches=self._micro_batches(effective),
+            micro_batches=self._micro_batches(effective, epoch),
         )
 
-    def _micro_batches(self, effective: IntArray) -> tuple[MicroBatch, ...]:
+    def _micro_batches(self, effective: IntArray, epoch: int) -> tuple[MicroBatch, ...]:
+        examples = self.examples
+        if isinstance(examples, AugmentedExamples):
+            examples = examples.for_epoch(epoch)
         shares = np.array_split(effective, self.world_size)
         # Every process runs the model equally often, because sharded models communicate each time.
         rounds = min(self.micro_batches, len(shares[0]))
@@ -273,7 +286,7 @@ class StepBatches:
         return tuple(
             MicroBatch(
                 ids=ids,
-                inputs=self.examples.collate(ids),
+                inputs=examples.collate(ids),
                 counted=index >= dummies,
                 is_last=index == rounds - 1,
             )

@@ -103,9 +103,15 @@ def _predict(
             with first_batch if first_batch is not None and start == 0 else nullcontext():
                 decoded = task.decode(model, inputs)
             # For the dummy, len(batch) is 0, so that its row is dropped.
-            parts.append({name: rows[: len(batch)].cpu().numpy() for name, rows in decoded.items()})
+            parts.append({name: as_array(rows)[: len(batch)] for name, rows in decoded.items()})
             bar.update(len(batch))
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def as_array(rows: Any) -> npt.NDArray[Any]:
+    """Return decoded rows as an array, which they are already if they are objects."""
+    array: npt.NDArray[Any] = rows.cpu().numpy() if isinstance(rows, torch.Tensor) else rows
+    return array
 
 
 def _check_finite(decoded: Decoded, split: str) -> None:

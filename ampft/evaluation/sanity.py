@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from ampft.errors import TrainingStopped
 from ampft.metrics.sums import class_counts
@@ -29,36 +28,22 @@ EXPLODED_ABOVE = 1.5
 NEAR_CHANCE_ABOVE = 0.9
 STANDARD_ERRORS = 2.0  # by which a model must be better than the constant one
 LAST_STEPS = 5  # the end of a training is a tenth of its steps, and at least these
-MAX_CHANCE_EXAMPLES = 2048
 
 
 def constant_outcome(task: Task, split: str) -> Outcome:
     """Return the outcome of predicting the class frequencies of `train` for each example."""
-    probabilities = np.tile(
-        _class_frequencies(task).astype(np.float32), (len(task.labels[split]), 1)
-    )
-    return task.outcome(split, {"probabilities": probabilities})
+    problem = task.problem
+    return task.outcome(split, problem.constant(task.labels["train"], task.labels[split]))
 
 
 def constant_summary(task: Task, constant: Outcome) -> str:
     """Return a text such as "accuracy 0.1312, macro F1 0.0193, always 'email'"."""
-    always = task.problem.choice_text(constant.choices[0], task.label_names)
-    return f"{headline(task.problem, constant.metrics())}, always {always!r}"
+    return f"{headline(task.problem, constant.metrics())}, always {constant.only_prediction!r}"
 
 
 def chance_loss(task: Task) -> float:
-    """Return the training loss of the constant model, per unit of weight, as training computes it.
-
-    It is that of at most `MAX_CHANCE_EXAMPLES` random examples.
-    """
-    targets = task.labels["train"]
-    if len(targets) > MAX_CHANCE_EXAMPLES:
-        chosen = np.random.default_rng(0).choice(len(targets), MAX_CHANCE_EXAMPLES, replace=False)
-        targets = targets[chosen]
-    shares = np.clip(_class_frequencies(task), 1e-6, 1 - 1e-6)
-    logits = torch.from_numpy(np.log(shares / (1 - shares) if targets.ndim == 2 else shares))
-    loss = task.problem.loss(logits.float().expand(len(targets), -1), torch.from_numpy(targets))
-    return float(loss) / float(task.problem.weights(targets).sum())
+    """Return the training loss of the constant model, per unit of weight, as training does."""
+    return task.problem.constant_loss(task.labels["train"])
 
 
 def loss_warnings(losses: Sequence[float], chance: float) -> dict[str, str]:
@@ -87,18 +72,16 @@ def loss_warnings(losses: Sequence[float], chance: float) -> dict[str, str]:
     return {}
 
 
-def outcome_warnings(outcome: Outcome, constant: Outcome, task: Task) -> dict[str, str]:
+def outcome_warnings(outcome: Outcome, constant: Outcome) -> dict[str, str]:
     """Return what is wrong with the final predictions, by the name of the rule.
 
     Args:
         outcome: Outcome of the trained model.
         constant: Outcome of the constant model on the same split.
-        task: Task of both.
     """
     warnings = {}
-    labels, names = outcome.truth, task.label_names
-    if len(np.unique(outcome.choices, axis=0)) == 1 < len(np.unique(labels, axis=0)):
-        always = task.problem.choice_text(outcome.choices[0], names)
+    always = outcome.only_prediction
+    if always is not None and len(np.unique(outcome.truth, axis=0)) > 1:
         warnings[ONE_PREDICTION] = f"the model predicts {always!r} for every example."
     gains = _values(constant, "log_loss") - _values(outcome, "log_loss")
     if not (_is_significantly_positive(gains) or _is_significantly_positive(informedness(outcome))):
@@ -133,13 +116,13 @@ def stop_if_destroyed(warnings: Mapping[str, str]) -> None:
 def informedness(outcome: Outcome) -> npt.NDArray[np.float64]:
     """Return the (n,) values whose mean is Youden's J (true minus false positive rate) of a class.
 
-    It is summed over the classes that some but not all examples have. Whatever a model predicts
+    It is summed over the classes that some but not all units have. Whatever a model predicts
     regardless of the example has a J of 0, so that rare classes count as much as frequent ones
     (Youden, "Index for rating diagnostic tests", 1950).
     """
     sums = outcome.sums("macro_f1")
     counts = class_counts(sums.totals())
-    classes, n = len(counts.labelled), len(outcome)
+    classes, n = len(counts.labelled), float(counts.cases)
     varied = (counts.labelled > 0) & (counts.labelled < n)
     positive = np.where(varied, n / np.maximum(counts.labelled, 1), 0.0)
     negative = np.where(varied, n / np.maximum(n - counts.labelled, 1), 0.0)
@@ -147,13 +130,6 @@ def informedness(outcome: Outcome) -> npt.NDArray[np.float64]:
     predicted = sums.patterns[:, 2 * classes : 3 * classes] @ negative
     values: npt.NDArray[np.float64] = (correct - predicted)[sums.pattern_of]
     return values
-
-
-def _class_frequencies(task: Task) -> npt.NDArray[np.float64]:
-    targets = task.labels["train"]
-    if targets.ndim == 2:
-        return np.asarray(targets.mean(axis=0), dtype=np.float64)
-    return np.bincount(targets.astype(np.int64), minlength=len(task.label_names)) / len(targets)
 
 
 def _values(outcome: Outcome, metric: str) -> npt.NDArray[np.float64]:

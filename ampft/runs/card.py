@@ -6,6 +6,7 @@ from pathlib import PurePath
 
 from huggingface_hub import EvalResult, ModelCardData
 
+from ampft.data.input_columns import joined_parts
 from ampft.runs.record import RunRecord
 from ampft.runs.show import best_moment, describe_precision, describe_steps, problem_of
 from ampft.tasks import TASKS
@@ -75,11 +76,27 @@ def _model_name(record: RunRecord) -> str:
 
 
 def _data_name(record: RunRecord) -> str:
-    return record.data.hub_id or ", ".join(map(_without_folders, record.data.name.split(", ")))
+    names = (part.strip() for part in record.data.name.split(","))
+    return record.data.hub_id or ", ".join(map(_without_folders, names))
 
 
 def _without_folders(name: str) -> str:
-    return PurePath(name).name if PurePath(name).is_absolute() else name
+    return PurePath(name).name
+
+
+def _notes(record: RunRecord) -> list[str]:
+    """Return the notes on the data, with the names of local files instead of their paths."""
+    notes = list(record.data.notes)
+    for path in sorted({*record.data.files, record.data.name}, key=len, reverse=True):
+        notes = [note.replace(path, _without_folders(path)) for note in notes]
+    return notes
+
+
+def _joins(record: RunRecord) -> str:
+    """Return how texts of several columns are joined, or an empty string."""
+    parts = [joined_parts(name) for name in record.data.input_columns]
+    joins = [" and ".join(map(code, columns)) for columns in parts if len(columns) > 1]
+    return f" Texts consist of {'; '.join(joins)}, joined by a blank." if joins else ""
 
 
 def _pipeline_tag(record: RunRecord) -> str:
@@ -135,10 +152,11 @@ def _data(record: RunRecord, report: Report) -> str:
         ],
         left=2,
     )
-    notes = "\n".join(f"- {prose(note)}" for note in record.data.notes)
+    notes = "\n".join(f"- {prose(note)}" for note in _notes(record))
     return (
         f"## Data\n\n{markdown_table(splits)}\n\n"
-        f"The results are measured on {code(report.split)}." + (f"\n\n{notes}" if notes else "")
+        f"The results are measured on {code(report.split)}.{_joins(record)}"
+        + (f"\n\n{notes}" if notes else "")
     )
 
 

@@ -12,7 +12,7 @@ from ampft.machine import hardware, versions
 from ampft.models.sharded import class_name
 from ampft.precision.sharding import is_sharded
 from ampft.runs.compatibility import argument_settings
-from ampft.runs.prepare import Prepared
+from ampft.runs.prepared import Prepared
 
 MICRO_BATCHES = "micro-batches per step and process"
 

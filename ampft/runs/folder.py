@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from filelock import FileLock, Timeout
 
 from ampft.arguments import ClassifyArguments
+from ampft.data.sources.file_names import data_stem
 from ampft.errors import InputError
 from ampft.files import (
     FilePart,
@@ -288,7 +289,7 @@ def _claim_default_folder(args: ClassifyArguments, mode: str) -> Path | None:
 
 def _default_folders(args: ClassifyArguments, mode: str) -> Iterator[Path]:
     source = args.dataset_name or args.train_file or "data"
-    stem = f"{mode}-{Path(source).stem}-seed{args.seed}"
+    stem = f"{mode}-{data_stem(source)}-seed{args.seed}"
     return (Path("runs", stem if n == 1 else f"{stem}-{n}") for n in range(1, sys.maxsize))
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ampft.data.steps import StepBatch
 from ampft.runs.manifest import NONFINITE_NAME
-from ampft.runs.prepare import Prepared
+from ampft.runs.prepared import Prepared
 from ampft.text.terminal import labelled
 from ampft.training.nonfinite import FALLING_SCALE, NonfiniteWatch
 from ampft.training.saved_step import StepStart, save_step

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ampft.arguments.keywords import messages_for_python
+from ampft.data.input_columns import InputColumns
 from ampft.data.sources.table import Row, Table
 from ampft.errors import InputError
 from ampft.precision.modes import BASELINE
@@ -29,7 +30,6 @@ from ampft.runs.predict_rows import (
     open_rows,
     opened_output,
     texts_as_table,
-    texts_of,
 )
 from ampft.runs.predict_scores import Scores, find_labels
 from ampft.runs.predictor import Predictions, Predictor
@@ -59,6 +59,7 @@ class PredictRequest:
         top_k: Number of most probable labels to add.
         all_probabilities: Whether to add the probability of every label.
         encoding: Character encoding of CSV, TSV and JSON files.
+        sheet_name: Sheet of an Excel workbook; None takes the first one.
     """
 
     files: Sequence[str] = ()
@@ -71,6 +72,7 @@ class PredictRequest:
     top_k: int = 0
     all_probabilities: bool = False
     encoding: str = "utf-8"
+    sheet_name: str | None = None
 
 
 def predict_file(model: str, request: PredictRequest) -> None:
@@ -96,7 +98,7 @@ def predict_file(model: str, request: PredictRequest) -> None:
     is_text = record.data.kind == "text"
     if is_text:
         check_texts(table, inputs)
-    labels = find_labels(table, inputs, record, request.label_column_name)
+    labels = find_labels(table, inputs.sources, record, request.label_column_name)
     predictor = Predictor(folder, record, request.mixed_precision, request.batch_size)
     scores = None
     if labels is not None:
@@ -112,7 +114,7 @@ def predict_file(model: str, request: PredictRequest) -> None:
 
 def _write(
     table: Table,
-    inputs: Sequence[str],
+    inputs: InputColumns,
     predictor: Predictor,
     scores: Scores | None,
     request: PredictRequest,
@@ -126,7 +128,7 @@ def _write(
         Predictions.columns, top_k=request.top_k, all_probabilities=request.all_probabilities
     )
     added = new_names(list(new_columns(empty)), table.columns)
-    places = [table.columns.index(name) for name in inputs]
+    places = [table.columns.index(name) for name in inputs.sources]
     label_places = [table.columns.index(name) for name in scores.parser.columns] if scores else []
     count = 0
     with predictor.numerics, opened_output(request.output_file, table.columns, added) as write:
@@ -135,7 +137,7 @@ def _write(
             values: list[list[Any]] = [[row[place] for place in places] for _, row in rows]
             if is_text:
                 values = [
-                    [*texts_of(cells, table, number, inputs)]
+                    [*inputs.texts(cells, f"{table.origin}, {table.unit} {number}")]
                     for cells, (number, _) in zip(values, rows, strict=True)
                 ]
             predictions = predictor(list(zip(*values, strict=True)))
@@ -167,16 +169,16 @@ def _chunks(table: Table) -> Iterator[list[Row]]:
         yield chunk
 
 
-def _open(request: PredictRequest, record: RunRecord) -> tuple[Table, tuple[str, ...]]:
-    """Return the rows to predict, and the names of their input columns."""
+def _open(request: PredictRequest, record: RunRecord) -> tuple[Table, InputColumns]:
+    """Return the rows to predict, and their input columns."""
     trained = tuple(record.data.input_columns)
     kind = record.data.kind
     if kind == "image" and request.texts:
         raise InputError("--text: the model was trained on images. Name image files or folders.")
     if request.texts:
-        return texts_as_table(request.texts, trained), trained
+        return texts_as_table(request.texts, trained), InputColumns.of(trained, trained)
     if kind == "image" and is_images(request.files):
-        return images_as_table(request.files), (FILE_COLUMN,)
+        return images_as_table(request.files), InputColumns.of((FILE_COLUMN,), (FILE_COLUMN,))
     if len(request.files) > 1:
         raise InputError(
             f"FILE: received {len(request.files)} files; name one. Several are possible only for"
@@ -184,7 +186,7 @@ def _open(request: PredictRequest, record: RunRecord) -> tuple[Table, tuple[str,
         )
     (file,) = request.files
     if file == STANDARD_INPUT:
-        return lines_as_table(trained), trained
+        return lines_as_table(trained), InputColumns.of(trained, trained)
     if is_images([file]):
         raise InputError(
             f"FILE: {file} is an image or a folder, and the model was trained on {kind}s. Name a"
@@ -192,7 +194,9 @@ def _open(request: PredictRequest, record: RunRecord) -> tuple[Table, tuple[str,
         )
     flag = "--text_column_names" if kind == "text" else "FILE"
     inputs = _columns(request.text_column_names, trained)
-    return open_rows(Path(file), inputs=inputs, flag=flag, encoding=request.encoding)
+    return open_rows(
+        Path(file), inputs=inputs, flag=flag, encoding=request.encoding, sheet=request.sheet_name
+    )
 
 
 def predict_inputs(

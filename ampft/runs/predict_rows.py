@@ -14,14 +14,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ampft.data.columns import column_renames, require
+from ampft.data.images import IMAGE_SUFFIXES
+from ampft.data.input_columns import InputColumns
 from ampft.data.row_collector import location
 from ampft.data.sources.files import open_table
-from ampft.data.sources.table import Row, Table, as_text, described_columns
+from ampft.data.sources.table import Row, Table, described_columns
 from ampft.errors import InputError
 from ampft.files import special_or_atomic_path
 
 STANDARD_INPUT = "-"
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff")
 FILE_COLUMN = "file"
 
 Write = Callable[[Sequence[Sequence[Any]]], None]
@@ -100,8 +101,8 @@ def is_images(paths: Sequence[str]) -> bool:
 
 
 def open_rows(
-    path: Path, *, inputs: tuple[str, ...], flag: str, encoding: str
-) -> tuple[Table, tuple[str, ...]]:
+    path: Path, *, inputs: tuple[str, ...], flag: str, encoding: str, sheet: str | None
+) -> tuple[Table, InputColumns]:
     """Open a file whose rows are to be predicted.
 
     Args:
@@ -109,51 +110,45 @@ def open_rows(
         inputs: Columns that the model reads.
         flag: Flag that names them, for messages.
         encoding: Character encoding of CSV, TSV and JSON files.
+        sheet: Sheet of an Excel workbook; None takes the first one.
 
     Returns:
-        The table, and the names that its input columns have there, as they differ at most in case
-        and blanks.
+        The table, and its input columns under their names there, which differ at most in case and
+        blanks.
 
     Raises:
         InputError: The file cannot be read, or a column is missing.
     """
-    table = open_table(path, flag="FILE", encoding=encoding)
-    renamed = {new: old for old, new in column_renames(table.columns, inputs).items()}
+    table = open_table(path, flag="FILE", encoding=encoding, sheet=sheet)
+    columns = InputColumns.of(inputs, table.columns)
+    renamed = {new: old for old, new in column_renames(table.columns, columns.sources).items()}
     require(
-        [name for name in inputs if name not in renamed],
+        [name for name in columns.sources if name not in renamed],
         table.columns,
         flag,
         origin=table.origin,
         describe=lambda: described_columns(table),
     )
-    return table, tuple(renamed.get(name, name) for name in inputs)
+    return table, columns.renamed(renamed)
 
 
-def check_texts(table: Table, inputs: Sequence[str]) -> int:
+def check_texts(table: Table, inputs: InputColumns) -> int:
     """Check that every row has its texts; return the number of rows.
 
     Raises:
         InputError: A text is missing, or the file has no rows; the message names the rows.
     """
     missing, count = [], 0
-    for number, values in table.read(inputs):
+    for number, values in table.read(inputs.sources):
         count += 1
-        if None in texts_of(values, table, number, inputs):
+        if None in inputs.texts(values, f"{table.origin}, {table.unit} {number}"):
             missing.append(number)
     if missing:
         raise InputError(
             f"{location(table.origin, table.unit, missing)}: nothing in column"
-            f" {', '.join(map(repr, inputs))}. Fill the cells or remove the rows."
+            f" {', '.join(map(repr, inputs.names))}. Fill the cells or remove the rows."
         )
     return count
-
-
-def texts_of(
-    values: Sequence[object], table: Table, number: int, inputs: Sequence[str]
-) -> list[str | None]:
-    """Return the texts of a row; None for a missing one."""
-    row = f"{table.origin}, {table.unit} {number}"
-    return [as_text(value, row, name) for name, value in zip(inputs, values, strict=True)]
 
 
 def new_names(names: Sequence[str], taken: Sequence[str]) -> list[str]:

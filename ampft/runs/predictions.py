@@ -28,7 +28,7 @@ LABEL_NAMES_KEY = b"ampft.label_names"
 ROWS_PER_GROUP = 8192
 RESERVED_COLUMNS = (
     *("example_id", "split", "label", "prediction", "label_id", "prediction_id"),
-    *("confidence", "probabilities", "group_id", "file_line", "file_row", "id"),
+    *("confidence", "probabilities", "group_id", "file", "file_line", "file_row", "id"),
 )
 # Raised by a column that is missing or has an unexpected type or value.
 FORMAT_ERRORS = (AttributeError, LookupError, TypeError, ValueError)
@@ -45,8 +45,8 @@ def write_predictions(
 ) -> None:
     """Write the predictions as Parquet, atomically.
 
-    Columns: `example_id` int64, `split` string, with `origins` `file_line` or `file_row` int64
-    and `id` string, one string column for each input, and the columns
+    Columns: `example_id` int64, `split` string, with `origins` `file_line` or `file_row` int64,
+    `file` and `id` string, one string column for each input, and the columns
     of the outcome (label, prediction, probabilities, ...). The file's metadata hold what applies to
     all rows. An input column with a reserved name is written as `input_<name>`. With groups, there
     is also a column `group_id` int64.
@@ -151,7 +151,7 @@ def _table(
             "example_id": pa.array(np.arange(rows.start, rows.stop)),
             "split": pa.array([outcome.split] * count, pa.string()),
             **{
-                name: pa.array(values, pa.string() if name == "id" else pa.int64())
+                name: pa.array(values, pa.string() if name in ("file", "id") else pa.int64())
                 for name, values in origin.items()
             },
             **input_columns,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import transformers
-from PIL import Image
 from torch import Tensor
 
+from ampft.data.images import as_rgb, open_image
 from ampft.errors import InputError
+from ampft.evaluation.evaluate import as_array
 from ampft.models.packing.families import packing_support
 from ampft.models.packing.install import install_packing
 from ampft.models.pretrained import SAVED_MODEL_FLAG, load_saved
@@ -138,7 +138,7 @@ class Predictor:
                 f"--mixed_precision {self._mode}: the model's predictions are not finite in this "
                 f"precision. {remedy}"
             )
-        return {name: t.cpu().numpy() for name, t in self.problem.decode(logits).items()}
+        return {name: as_array(t) for name, t in self.problem.decode(logits).items()}
 
 
 @dataclass(frozen=True)
@@ -169,35 +169,8 @@ class _Images:
         return 1
 
     def collate(self, columns: list[list[Any]]) -> Mapping[str, Tensor]:
-        from ampft.tasks.image import as_rgb
-
         (images,) = columns
-        pixels = self.processor([as_rgb(opened(image)) for image in images], return_tensors="pt")
+        pixels = self.processor(
+            [as_rgb(open_image(image)) for image in images], return_tensors="pt"
+        )
         return {"pixel_values": pixels["pixel_values"].float()}
-
-
-def opened(image: Any) -> Image.Image:
-    """Return an image from a path, from the bytes that a Parquet file holds, or as it is.
-
-    Raises:
-        InputError: It cannot be read.
-    """
-    if isinstance(image, Image.Image):
-        return image
-    if isinstance(image, Mapping):
-        image = image.get("bytes") or image.get("path")
-    try:
-        loaded = Image.open(io.BytesIO(image) if isinstance(image, bytes) else image)
-        loaded.load()
-    except (
-        OSError,
-        SyntaxError,
-        ValueError,
-        AttributeError,
-        Image.DecompressionBombError,
-    ) as error:
-        name = image if isinstance(image, str) else type(image).__name__
-        raise InputError(
-            f"{name}: not a readable image ({type(error).__name__}: {error})."
-        ) from None
-    return loaded

@@ -28,7 +28,7 @@ from ampft.text.json_io import JSONValue, check_schema, from_json, json_values, 
 
 if TYPE_CHECKING:
     from ampft.precision.resolve import Precision
-    from ampft.runs.prepare import Prepared
+    from ampft.runs.prepared import Prepared
 
 SCHEMA = 3
 # Contradicted: the first step did not compute in the requested precision. Preempted: a signal
@@ -38,7 +38,10 @@ STATUSES = ("running", "finished", "diverged", "contradicted", "preempted", "int
 
 @dataclass(frozen=True, kw_only=True)
 class DataPart:
-    """The data: `fingerprints` and numbers of `examples` by split; `hub_id` if from the hub."""
+    """The data: `fingerprints` and numbers of `examples` by split; `hub_id` if from the hub.
+
+    `files` has the SHA-256 of each file that was read, by path.
+    """
 
     name: str
     kind: str
@@ -47,6 +50,7 @@ class DataPart:
     input_columns: Sequence[str] = ()
     notes: Sequence[str] = ()
     hub_id: str | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,6 +259,7 @@ def initial_record(prepared: Prepared) -> RunRecord:
             examples={name: len(rows) for name, rows in data.splits.items()},
             notes=(*data.notes, *task.notes),
             input_columns=data.input_columns,
+            files=data.files,
             hub_id=None if args.dataset_name in BUILT_IN_DEFAULTS else _hub_id(args.dataset_name),
         ),
         model=ModelPart(

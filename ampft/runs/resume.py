@@ -13,7 +13,7 @@ from ampft.runs.compatibility import differences, refuse_differences
 from ampft.runs.conditions import MICRO_BATCHES, environment_of, settings_of, topology_of
 from ampft.runs.folder import RunFolder
 from ampft.runs.manifest import HISTORY_NAME
-from ampft.runs.prepare import Prepared
+from ampft.runs.prepared import Prepared
 from ampft.runs.record import ResumePart, RunRecord, read_record
 from ampft.runs.resume_point import ResumePoint, run_folder
 from ampft.runs.state import RunState

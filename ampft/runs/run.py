@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 
 from ampft.data.groups import find_groups
 from ampft.data.steps import StepBatch
-from ampft.errors import InputError, PrecisionContradicted, Preempted, TrainingStopped
+from ampft.errors import PrecisionContradicted, Preempted
 from ampft.evaluation.baseline import baseline_summary
 from ampft.evaluation.evaluate import evaluate
 from ampft.evaluation.float32 import in_float32
@@ -29,37 +28,34 @@ from ampft.evaluation.sanity import (
     stop_if_destroyed,
     validation_warnings,
 )
-from ampft.files import check_disk_space, is_disk_error
+from ampft.files import check_disk_space
 from ampft.models.sharded import whole_weights
 from ampft.models.weights import weights_size
 from ampft.precision.executed import ExecutedDtypes, contradiction
 from ampft.precision.modes import is_fp32
 from ampft.precision.sharding import is_sharded
-from ampft.runs.checkpointing import Checkpointing, checkpointing
-from ampft.runs.folder import RunFolder, claim_default_folder
+from ampft.runs.checkpointing import Checkpointing
+from ampft.runs.folder import RunFolder
 from ampft.runs.history import History, write_csv
 from ampft.runs.manifest import HISTORY_NAME, STAGING_NAME
 from ampft.runs.nonfinite import NonfiniteSteps
-from ampft.runs.prepare import Prepared, plan_lines, with_fitting_micro_batches
+from ampft.runs.prepared import Prepared
 from ampft.runs.record import (
     RunRecord,
-    initial_record,
     write_record,
 )
 from ampft.runs.results import write_results
-from ampft.runs.resume import as_checkpointed, continue_folder, restore, start_line
 from ampft.runs.show import report_with_heading, result_line
-from ampft.runs.state import RunState, new_state
+from ampft.runs.state import RunState
 from ampft.runs.validation import Validations
 from ampft.tasks.outcome import Outcome
 from ampft.text.terminal import labelled, print_line
 from ampft.training.checkpoints.tensors import copied_to_cpu
 from ampft.training.first_step import FirstStep
 from ampft.training.launch_bound import launch_bound_note, measure_growth
-from ampft.training.out_of_memory import OutOfMemoryRetries, explain_out_of_memory
+from ampft.training.out_of_memory import OutOfMemoryRetries
 from ampft.training.step import StepOutcome, StepStopped, shared_autocast_cache
 from ampft.training.stopping import StopRequest, StopRequested, TimeLimit
-from ampft.training.trackers import tracked_settings
 from ampft.training.utilisation import measure_utilisation
 
 
@@ -225,7 +221,7 @@ class Run:
         warnings = {
             **loss_warnings(self.history.losses, chance_loss(prepared.task)),
             **validation_warnings([part.metrics for part in self.validations.parts]),
-            **outcome_warnings(outcome, constant, prepared.task),
+            **outcome_warnings(outcome, constant),
             **self.nonfinite.watch.warnings(),
         }
         stop_if_destroyed(warnings)
@@ -410,91 +406,3 @@ class Run:
 def all_metrics(outcome: Outcome) -> dict[str, float | None]:
     """Return the metrics of an outcome by name, both those for comparisons and those reported."""
     return {**outcome.metrics(), **outcome.report().metrics()}
-
-
-@contextlib.contextmanager
-def open_run(prepared: Prepared) -> Iterator[Run]:
-    """Print the plan, lock the output folder, and record how the run ends, whatever happens.
-
-    Raises:
-        InputError: The output folder cannot be locked or written.
-    """
-    assert prepared.output_dir is not None, "prepare() chooses a folder"
-    chosen = prepared.output_dir
-    prepared = (
-        as_checkpointed(prepared) if prepared.resumes else with_fitting_micro_batches(prepared)
-    )
-    args, accelerator, point = prepared.args, prepared.accelerator, prepared.resume_point
-    main = accelerator.is_main_process
-    if main:
-        lines = plan_lines(prepared) + ([start_line(prepared)] if point is not None else [])
-        print_line("\n".join(lines))
-    output_dir = claim_default_folder(args, prepared.precision.mode, accelerator, chosen)
-    folder = None
-    if main:
-        folder = RunFolder(
-            output_dir,
-            overwrite=args.overwrite_output_dir or (point is not None and point.replaces_run),
-            continues=point is not None and point.is_inside,
-        )
-    with folder or contextlib.nullcontext():
-        state = new_state(prepared, output_dir)
-        record = initial_record(prepared)
-        record = restore(state, record) if prepared.resumes else record
-        state.started = record.started
-        if folder is not None:  # before any other file, which a later run then knows as a result
-            write_record(folder, record)
-            if prepared.resumes:
-                continue_folder(folder, state)
-        with state.history as history, checkpointing(state, folder) as checkpoints:
-            if args.with_tracking:
-                settings = tracked_settings(asdict(args))
-                accelerator.init_trackers("ampft", settings, state.tracker_arguments)
-            run = Run(
-                prepared,
-                folder,
-                history,
-                state.validations,
-                record,
-                state.first_step,
-                state.time_limit,
-                state.nonfinite,
-                state.retries,
-                state,
-                checkpoints,
-                StopRequest(accelerator),
-            )
-            with _record_early_stop(run, output_dir):
-                yield run
-
-
-@contextlib.contextmanager
-def _record_early_stop(run: Run, output_dir: Path) -> Iterator[None]:
-    """Record why the run stopped, if it does not finish."""
-    with run.stop.listening():
-        try:
-            with explain_out_of_memory(), _preemptible(run):
-                yield
-        except Preempted:
-            raise
-        except TrainingStopped as error:
-            run.record_stop(error.status, str(error))
-            raise
-        except BaseException as error:
-            run.record_stop("interrupted", f"{type(error).__name__}: {error}")
-            is_removed = run.folder is not None and not run.folder.has_record()
-            if is_disk_error(error) or is_removed:
-                raise InputError(
-                    f"--output_dir {output_dir}: the folder cannot be written ({error}), so the "
-                    "run stopped. Free disk space, keep the folder, or name another one."
-                ) from error
-            raise
-
-
-@contextlib.contextmanager
-def _preemptible(run: Run) -> Iterator[None]:
-    """Write a checkpoint if a signal asks the run to stop."""
-    try:
-        yield
-    except StopRequested as request:
-        raise run.preempt(request) from None

@@ -20,7 +20,7 @@ from ampft.runs.manifest import BEST_NAME as BEST_OF_RUN
 from ampft.runs.manifest import HISTORY_NAME
 from ampft.runs.memory import PeakMemory, device_memory, process_memory
 from ampft.runs.nonfinite import NonfiniteSteps
-from ampft.runs.prepare import Prepared
+from ampft.runs.prepared import Prepared
 from ampft.runs.record import (
     ResumePart,
     RunRecord,

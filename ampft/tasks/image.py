@@ -10,11 +10,11 @@ from typing import Any
 import datasets
 import numpy as np
 import transformers
-from PIL import Image, ImageOps
 from torch import Tensor
 from transformers import AutoImageProcessor, ViTConfig, ViTImageProcessorPil
 
 from ampft.data.dataset import ClassificationData
+from ampft.data.images import as_rgb
 from ampft.data.steps import IntArray
 from ampft.errors import InputError
 from ampft.models.pretrained import (
@@ -27,7 +27,6 @@ from ampft.models.weights import LoadedModel
 from ampft.tasks.task import TaskSettings
 
 SMALL_VIT = "small ViT, random weights"
-MAX_16_BIT = 65535
 
 
 @dataclass(frozen=True)
@@ -110,28 +109,6 @@ def prepare_inputs(data: ClassificationData, settings: TaskSettings) -> ImageInp
         for name, split in data.splits.items()
     }
     return ImageInputs((), settings.model_name_or_path, processor, images)
-
-
-def as_rgb(image: Image.Image) -> Image.Image:
-    """Return an image in 8-bit RGB.
-
-    - It is rotated according to its EXIF orientation.
-    - Grey values of more than 8 bits (modes `I;16`, `I` and `F`) are scaled linearly from 0..65535
-      to 0..255 and clipped. Pillow would turn everything above 255 into 255.
-    - Transparent parts are white.
-
-    Args:
-        image: An image in any mode of Pillow; it is not changed.
-    """
-    image = ImageOps.exif_transpose(image)
-    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
-        values = np.asarray(image, dtype=np.float64) * (255 / MAX_16_BIT)
-        image = Image.fromarray(np.rint(values.clip(0, 255)).astype(np.uint8))
-    if image.has_transparency_data:
-        image = image.convert("RGBA")
-        background = Image.new("RGBA", image.size, "white")
-        image = Image.alpha_composite(background, image)
-    return image.convert("RGB")
 
 
 def _small_vit(label_arguments: Mapping[str, Any]) -> ViTConfig:

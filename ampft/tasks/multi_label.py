@@ -26,13 +26,14 @@ from ampft.metrics.sums import (
     mean_sums,
 )
 from ampft.tasks.class_weights import parse_class_weights
+from ampft.tasks.constant import constant_loss, constant_probabilities, log_odds, only_choice
 from ampft.tasks.outcome import (
     FloatArray,
     HubMetric,
-    IntArray,
     check_names,
     check_shapes,
     label_arguments,
+    label_lists,
     probability_column,
     read_probabilities,
     score_cells,
@@ -135,6 +136,11 @@ class MultiLabelPredictions:
         """Joint probability of the decisions of an example if they are independent, shape (n,)."""
         return self.decision_confidence.prod(axis=1, dtype=np.float64).astype(np.float32)
 
+    @property
+    def only_prediction(self) -> str | None:
+        """The predicted labels if all examples have the same; otherwise None."""
+        return only_choice(self.choices, self.label_names, MultiLabel.choice_text)
+
     def report(self) -> MultiLabelReport:
         """Return the report of the split."""
         return multi_label_report(self)
@@ -188,10 +194,10 @@ class MultiLabelPredictions:
         probabilities = self.probabilities[rows]
         truth, predicted = self.labels[rows], self.predicted[rows]
         return {
-            "label": _lists(truth, self.label_names),
-            "prediction": _lists(predicted, self.label_names),
-            "label_id": _lists(truth),
-            "prediction_id": _lists(predicted),
+            "label": label_lists(truth, self.label_names),
+            "prediction": label_lists(predicted, self.label_names),
+            "label_id": label_lists(truth),
+            "prediction_id": label_lists(predicted),
             "confidence": pa.array(self.confidence[rows]),
             "probabilities": probability_column(probabilities),
         }
@@ -443,7 +449,7 @@ class MultiLabel:
                 logits, smoothed, pos_weight=weights, reduction="sum"
             )
 
-    def decode(self, logits: Tensor) -> dict[str, Tensor]:
+    def decode(self, logits: Tensor, inputs: Any = None) -> dict[str, Tensor]:
         """Return the (m, K) sigmoid probabilities of float32 logits."""
         return {"probabilities": logits.sigmoid()}
 
@@ -454,6 +460,14 @@ class MultiLabel:
         return MultiLabelPredictions(
             targets, decoded["probabilities"], self.label_names, split, self.threshold
         )
+
+    def constant(self, train: BoolArray, targets: BoolArray) -> dict[str, Any]:
+        """Return the frequencies of the labels as the prediction of each example."""
+        return constant_probabilities(train.mean(axis=0), len(targets))
+
+    def constant_loss(self, train: BoolArray) -> float:
+        """Return the loss of predicting the frequencies of the labels, per decision."""
+        return constant_loss(self, train.mean(axis=0), log_odds, train)
 
     def predicted(self, decoded: Mapping[str, npt.NDArray[Any]]) -> list[tuple[str, float]]:
         """Return the joined predicted labels of each example, and the joint probability."""
@@ -475,18 +489,6 @@ class MultiLabel:
         """Return the names of the labels."""
         names = [name for name, has in zip(label_names, truth, strict=True) if has]
         return ", ".join(names) or "(none)"
-
-
-def _lists(has: BoolArray, names: Sequence[str] | None = None) -> pa.Array:
-    """Return a list per row of the names, or the indices, of the labels that it has."""
-    import pyarrow as pa
-
-    rows, ids = np.nonzero(has)
-    offsets = np.searchsorted(rows, np.arange(len(has) + 1)).astype(np.int32)
-    if names is None:
-        return pa.ListArray.from_arrays(offsets, pa.array(ids.astype(np.int64)))
-    values: IntArray = np.asarray(names, dtype=object)[ids]
-    return pa.ListArray.from_arrays(offsets, pa.array(values, pa.string()))
 
 
 def _cells(scores: Scores, average_precision: float | None) -> tuple[str, ...]:

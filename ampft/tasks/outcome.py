@@ -119,6 +119,11 @@ class Outcome(Protocol):
         """Probability of the prediction of each case, (n,) in [0, 1]."""
         ...
 
+    @property
+    def only_prediction(self) -> str | None:
+        """The prediction as text if it is the same everywhere; otherwise None."""
+        ...
+
     def report(self) -> Report:
         """Return the report of the split."""
         ...
@@ -213,8 +218,13 @@ class Problem(Protocol):
         """
         ...
 
-    def decode(self, logits: Any) -> dict[str, Any]:
-        """Return predictions from (m, K) float32 logits: tensors (m, ...) on the same device."""
+    def decode(self, logits: Any, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return predictions from float32 logits: tensors (m, ...), or arrays of m objects.
+
+        Args:
+            logits: (m, K, ...) float32.
+            inputs: The collated batch with its labels; None if labels are unknown.
+        """
         ...
 
     def outcome(
@@ -230,6 +240,19 @@ class Problem(Protocol):
             targets: (n, ...) labels, in the order of the examples.
             decoded: Results of `decode` for all examples, in order.
         """
+        ...
+
+    def constant(self, train: Any, targets: Any) -> dict[str, npt.NDArray[Any]]:
+        """Return what `decode` would for the model that always predicts the class frequencies.
+
+        Args:
+            train: Labels of the training split, from which the frequencies are counted.
+            targets: Labels of the n examples to predict.
+        """
+        ...
+
+    def constant_loss(self, train: Any) -> float:
+        """Return the loss of that model on the training split, per unit of weight."""
         ...
 
     def predicted(self, decoded: Mapping[str, npt.NDArray[Any]]) -> list[tuple[str, float]]:
@@ -337,6 +360,18 @@ def read_probabilities(table: pa.Table, classes: int) -> FloatArray:
     """Return the (n, classes) probabilities of a table of `predictions.parquet`."""
     flat = table["probabilities"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
     return flat.astype(np.float32, copy=False).reshape(table.num_rows, classes)
+
+
+def label_lists(has: npt.NDArray[np.bool_], names: Sequence[str] | None = None) -> pa.Array:
+    """Return a list per row of the names, or the indices, of the labels that it has."""
+    import pyarrow as pa
+
+    rows, ids = np.nonzero(has)
+    offsets = np.searchsorted(rows, np.arange(len(has) + 1)).astype(np.int32)
+    if names is None:
+        return pa.ListArray.from_arrays(offsets, pa.array(ids.astype(np.int64)))
+    values: IntArray = np.asarray(names, dtype=object)[ids]
+    return pa.ListArray.from_arrays(offsets, pa.array(values, pa.string()))
 
 
 def score_cells(scores: Scores) -> tuple[str, str, str, str]:

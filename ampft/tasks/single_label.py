@@ -39,6 +39,7 @@ from ampft.metrics.sums import (
 )
 from ampft.tasks.class_weights import parse_class_weights
 from ampft.tasks.classification_report import ClassificationReport
+from ampft.tasks.constant import constant_loss, constant_probabilities, only_choice
 from ampft.tasks.outcome import (
     FloatArray,
     IntArray,
@@ -162,6 +163,11 @@ class Predictions:
     def correct(self) -> npt.NDArray[np.bool_]:
         """Whether the predicted class is the label, shape (n,)."""
         return self.predicted == self.labels
+
+    @property
+    def only_prediction(self) -> str | None:
+        """The predicted class if all examples have the same; otherwise None."""
+        return only_choice(self.choices, self.label_names, SingleLabel.choice_text)
 
     def report(self) -> ClassificationReport:
         """Return the report of the split."""
@@ -365,7 +371,7 @@ class SingleLabel:
             logits, targets, class_weights=weights, label_smoothing=self.label_smoothing
         )
 
-    def decode(self, logits: Tensor) -> dict[str, Tensor]:
+    def decode(self, logits: Tensor, inputs: Any = None) -> dict[str, Tensor]:
         """Return the (m, K) softmax probabilities of float32 logits."""
         return {"probabilities": logits.softmax(dim=-1)}
 
@@ -380,6 +386,17 @@ class SingleLabel:
             label_names=self.label_names,
             split=split,
         )
+
+    def constant(self, train: IntArray, targets: IntArray) -> dict[str, Any]:
+        """Return the frequencies of the classes as the prediction of each example."""
+        return constant_probabilities(self._shares(train), len(targets))
+
+    def constant_loss(self, train: IntArray) -> float:
+        """Return the loss of predicting the frequencies of the classes, per unit of weight."""
+        return constant_loss(self, self._shares(train), np.log, train)
+
+    def _shares(self, targets: IntArray) -> npt.NDArray[np.float64]:
+        return np.bincount(targets, minlength=len(self.label_names)) / len(targets)
 
     def predicted(self, decoded: Mapping[str, npt.NDArray[Any]]) -> list[tuple[str, float]]:
         """Return the most probable class of each example, and its probability."""

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from ampft.data.dataset import ClassificationData
-from ampft.data.groups import ID_COLUMN, NUMBER_COLUMNS
+from ampft.data.groups import FILE_COLUMN, ID_COLUMN, NUMBER_COLUMNS
 from ampft.data.steps import FloatArray, IntArray, MicroBatch
 from ampft.errors import InputError
 from ampft.models.trained_part import TrainedPart, restrict_training
@@ -21,7 +21,7 @@ from ampft.models.weights import LoadedModel
 from ampft.tasks import TASKS, TaskKind, default_task
 from ampft.tasks.outcome import Outcome, Problem
 
-ORIGINS = {**NUMBER_COLUMNS, ID_COLUMN: "id"}
+ORIGINS = {FILE_COLUMN: "file", **NUMBER_COLUMNS, ID_COLUMN: "id"}
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,15 @@ class InputExamples(Protocol):
 
     def collate(self, ids: IntArray) -> Mapping[str, Tensor]:
         """Return the model's inputs of the examples `ids`, padded to one shape."""
+        ...
+
+
+@runtime_checkable
+class AugmentedInputs(Protocol):
+    """Inputs that are augmented in training."""
+
+    def for_epoch(self, epoch: int) -> InputExamples:
+        """Return the inputs as an epoch sees them; it depends only on the epoch and their ids."""
         ...
 
 
@@ -120,9 +129,21 @@ class LabelledExamples:
         """(n,) cost of each example."""
         return self.inputs.lengths
 
+    def for_epoch(self, epoch: int) -> LabelledExamples:
+        """Return the examples as an epoch of the training sees them."""
+        if isinstance(self.inputs, AugmentedInputs):
+            return replace(self, inputs=self.inputs.for_epoch(epoch))
+        return self
+
     def collate(self, ids: IntArray) -> Mapping[str, Tensor]:
-        """Return the model's inputs and `labels` (m, ...) of the examples `ids`."""
-        return {**self.inputs.collate(ids), "labels": torch.from_numpy(self.targets[ids])}
+        """Return the model's inputs and `labels` (m, ...) of the examples `ids`.
+
+        Inputs on which the shape of the labels depends collate them too.
+        """
+        collated = self.inputs.collate(ids)
+        if "labels" in collated:
+            return collated
+        return {**collated, "labels": torch.from_numpy(self.targets[ids])}
 
 
 @dataclass(frozen=True)
@@ -179,10 +200,9 @@ class Task:
         """Return (m, K) float32 logits."""
         return forward_logits(model, inputs)
 
-    def decode(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the decoded predictions of the model: tensors (m, ...) on its device."""
-        decoded: dict[str, Tensor] = self.problem.decode(self.logits(model, inputs))
-        return decoded
+    def decode(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Any]:
+        """Return the decoded predictions: tensors (m, ...) on its device, or arrays of objects."""
+        return self.problem.decode(self.logits(model, inputs), inputs)
 
     def outcome(self, split: str, decoded: Mapping[str, npt.NDArray[Any]]) -> Outcome:
         """Return the outcome of a split.
@@ -198,7 +218,7 @@ class Task:
         return self.inputs.references(split, rows)
 
     def origins(self, split: str, rows: slice) -> dict[str, list[Any]]:
-        """Return where the examples `rows` come from: `file_line` or `file_row`, and `id`."""
+        """Return where the examples `rows` come from: `file`, `file_line` or `file_row`, `id`."""
         part = self.data.splits[split]
         names = {name: shown for name, shown in ORIGINS.items() if name in part.column_names}
         columns = part.select_columns(list(names))[rows] if names else {}
@@ -235,9 +255,9 @@ def make_task(data: ClassificationData, settings: TaskSettings) -> Task:
 
 
 def forward_logits(model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Call a model of transformers on `inputs` without its labels; return float32 logits.
+    """Call a model of transformers on `inputs` without what is about labels; return its logits.
 
-    The logits of a float64 model stay in float64, so that a reference is not rounded.
+    They are float32; those of a float64 model stay float64, so that a reference is not rounded.
     """
     # Imported here because it imports transformers, which a model needs anyway.
     from ampft.models.packing.install import layout_on_host
@@ -246,7 +266,7 @@ def forward_logits(model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
     moved: dict[str, Any] = {
         name: value.to(weight.device, _input_dtype(value, weight), non_blocking=True)
         for name, value in inputs.items()
-        if name != "labels"
+        if not name.startswith("label")
     }
     logits: Tensor = model(**moved, **layout_on_host(model, inputs)).logits
     return logits.to(torch.promote_types(logits.dtype, torch.float32))

@@ -226,3 +226,38 @@ def test_an_error_while_collating_ahead_is_raised_and_an_unfinished_epoch_ends(m
 def test_tensors_are_in_pinned_memory():
     (step_batch, *_) = StepBatches(numbered(20), 5, pinned=True).epoch(0)
     assert all(t.is_pinned() for micro in step_batch for t in micro.inputs.values())
+
+
+@dataclass(frozen=True)
+class _EpochNumbers:
+    """Examples whose only tensor is their id plus 100 times the epoch."""
+
+    epoch: int = 0
+
+    @property
+    def weights(self):
+        return np.ones(12)
+
+    @property
+    def lengths(self):
+        return np.ones(12, dtype=np.int64)
+
+    def for_epoch(self, epoch):
+        return _EpochNumbers(epoch)
+
+    def collate(self, ids):
+        return {"number": torch.from_numpy(ids + 100 * self.epoch)}
+
+
+@pytest.mark.parametrize("micro_batches", [1, 3])
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_augmented_examples_know_their_epoch(micro_batches, world_size):
+    for epoch in (0, 3):
+        numbers = []
+        for rank in range(world_size):
+            batches = StepBatches(_EpochNumbers(), 12, micro_batches, 0, rank, world_size)
+            (step_batch,) = batches.epoch(epoch)
+            again = replace(batches, micro_batches=2).recut(step_batch)
+            assert {int(m.inputs["number"][0]) // 100 for m in again} == {epoch}
+            numbers += torch.cat([m.inputs["number"] for m in step_batch]).tolist()
+        assert sorted(numbers) == [100 * epoch + id for id in range(12)]

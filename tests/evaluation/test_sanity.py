@@ -58,7 +58,7 @@ def predicted(task, choices, sure=0.8):
 
 def rules(task, choices, **settings):
     constant = constant_outcome(task, "test")
-    return set(outcome_warnings(predicted(task, choices, **settings), constant, task))
+    return set(outcome_warnings(predicted(task, choices, **settings), constant))
 
 
 LABELS = [0] * 60 + [1] * 30 + [2] * 10

@@ -159,7 +159,7 @@ def test_models_of_several_seeds_are_a_sample_of_trainings(runs, tmp_path):
     ("modes", "message"),
     [
         ("fp32", "name a precision to compare with fp32"),
-        ("fp32,int4", "'int4' is not a precision of inference. Did you mean 'int8'?"),
+        ("fp32,int4", "'int4' is not a precision. Did you mean 'int8'?"),
         ("int8,int8", "int8 appears twice"),
         ("tf32", "--inference tf32: not available on this device (cpu)"),
     ],

@@ -130,3 +130,22 @@ def test_the_card_contains_no_local_path(make_record, make_report):
     card = model_card(replace(record, data=data, model=model), make_report())
     assert "someone" not in card
     assert "`tiny` on `a.csv, b.csv`" in card
+
+
+def test_paths_of_local_files_stay_out_of_the_card(make_record, make_report):
+    record = make_record()
+    path = "/home/ann/secret/train.csv"
+    data = replace(
+        record.data,
+        name=f"{path},../private/more.csv",
+        files={path: "ab" * 32, "../private/more.csv": "cd" * 32},
+        notes=(f"{path}, line 3: 1 rows without text are left out (--drop_missing_text).",),
+        input_columns=("title+body",),
+    )
+    model = replace(record.model, name="../private/minilm")
+    card = model_card(replace(record, data=data, model=model), make_report())
+    assert "on train.csv, more.csv" in card
+    assert "- train.csv, line 3" in card
+    assert "Texts consist of `title` and `body`, joined by a blank." in card
+    for folder in ("/home", "secret", "private"):
+        assert folder not in card

@@ -198,7 +198,23 @@ def test_refused(files, options, match, folder, file):
 
 def test_an_image_that_cannot_be_read(image_folder, tmp_path):
     (tmp_path / "x.png").write_bytes(b"no image")
-    with pytest.raises(InputError, match=r"x\.png: not a readable image \(UnidentifiedImageError"):
+    with pytest.raises(InputError, match=r"x\.png: not a readable image \(not an image file"):
         predict(image_folder, tmp_path / "x.png")
     with pytest.raises(InputError, match=r"^--text: the model was trained on images"):
         predict(image_folder, texts=["a"])
+
+
+def test_joined_columns_are_joined_and_written_as_they_were(
+    tiny_bert, tmp_path, monkeypatch, capsys
+):
+    folder = trained_on(("title+body",), tiny_bert, tmp_path, monkeypatch)
+    rows = pd.DataFrame({"Body": ["w1", None, "w2"], "title": ["w0", "w5", "w3"], "n": [1, 2, 3]})
+    rows.to_excel(tmp_path / "rows.xlsx", index=False)
+    predict(folder, tmp_path / "rows.xlsx")
+    parts = table(capsys)
+    assert list(parts) == ["Body", "title", "n", "prediction", "confidence"]
+    (tmp_path / "joined.csv").write_text("text\nw0 w1\nw5\nw3 w2\n", encoding="utf-8")
+    predict(folder, tmp_path / "joined.csv", text_column_names="text")
+    assert list(parts.confidence) == list(table(capsys).confidence)
+    with pytest.raises(InputError, match="no column 'nothing'"):
+        predict(folder, tmp_path / "rows.xlsx", text_column_names="title +nothing")

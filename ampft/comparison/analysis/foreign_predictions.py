@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ampft.comparison.analysis.loading import missing_seeds
 from ampft.comparison.analysis.predicted_arms import PredictedArm, compare_predicted_arms
 from ampft.comparison.analysis.prediction_tables import FLAG, ForeignRun, Runs, read_tables
 from ampft.comparison.analysis.run_predictions import (
@@ -132,17 +133,10 @@ def _baseline_first(runs: Runs, baseline: str | None) -> Runs:
 
 def _checked_seeds(runs: Runs) -> tuple[int, ...]:
     seeds = sorted({seed for arm in runs.values() for seed in arm})
-    missing = [
-        f"{arm} has no rows with seed {seed}"
-        for arm, rows in runs.items()
-        for seed in seeds
-        if seed not in rows
-    ]
-    if missing:
-        more = " and more" if len(missing) > LISTED else ""
+    if missing := missing_seeds(runs, "rows"):
         raise InputError(
             f"{FLAG}: predictions are compared in pairs with the same seed, but some are missing: "
-            f"{', '.join(missing[:LISTED])}{more}. Add them, or leave out those seeds."
+            f"{missing}. Add them, or leave out those seeds."
         )
     if len(seeds) < MIN_SEEDS:
         raise InputError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ampft.arguments.compare import PLACEBO
 from ampft.comparison.arms import arm_sort_key
@@ -14,6 +15,7 @@ from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, check_files
 from ampft.runs.record import RunRecord, read_record
 
 RUNS_NAME = "runs"  # subfolder of a comparison's folder that holds its runs
+MOST_LISTED = 10  # missing runs in a message
 READ_FILES = (HISTORY_NAME, "predictions.parquet", "predictions_fp32.parquet")
 
 
@@ -199,16 +201,25 @@ def _check_baseline(arms: Mapping[str, Mapping[int, RecordedRun]], baseline: str
 
 
 def _check_pairs(arms: Mapping[str, Mapping[int, RecordedRun]]) -> None:
-    seeds = sorted({seed for runs in arms.values() for seed in runs})
-    missing = [
-        f"{name} has no run with seed {seed}"
-        for name, runs in arms.items()
-        for seed in seeds
-        if seed not in runs
-    ]
-    if missing:
-        listed = ", ".join(missing[:10]) + (" and more" if len(missing) > 10 else "")
+    if missing := missing_seeds(arms, "run"):
         raise InputError(
-            f"RUN: runs are compared in pairs with the same seed, but some are missing: {listed}. "
+            f"RUN: runs are compared in pairs with the same seed, but some are missing: {missing}. "
             "Train the missing runs, or omit all runs with those seeds."
         )
+
+
+def missing_seeds(arms: Mapping[str, Mapping[int, Any]], kind: str) -> str:
+    """Return the seeds that some arms have and others lack, as a list of at most 10; "" if none.
+
+    Args:
+        arms: What each arm has by seed.
+        kind: What it has, such as "run".
+    """
+    seeds = sorted({seed for arm in arms.values() for seed in arm})
+    missing = [
+        f"{name} has no {kind} with seed {seed}"
+        for name, arm in arms.items()
+        for seed in seeds
+        if seed not in arm
+    ]
+    return ", ".join(missing[:MOST_LISTED]) + " and more" * (len(missing) > MOST_LISTED)

@@ -26,6 +26,7 @@ from ampft.comparison.execution.plan import (
     read_plan,
     with_more_seeds,
 )
+from ampft.data.sources.file_names import data_stem
 from ampft.errors import InputError
 from ampft.files import nearest_existing, temporary_folder
 from ampft.precision.modes import BASELINE
@@ -268,7 +269,7 @@ def _check_new_folder(folder: Path) -> None:
 def _default_folder(command: CompareCommand, requested: dict[str, Any]) -> Path:
     """Return the first folder under comparisons/ that is new or holds this comparison."""
     source = command.classify.dataset_name or command.classify.train_file or "data"
-    stem = Path(source).stem
+    stem = data_stem(source)
     for number in range(1, sys.maxsize):
         folder = Path("comparisons", stem if number == 1 else f"{stem}-{number}")
         existing = read_plan(folder) if folder.exists() else None

@@ -28,9 +28,12 @@ from ampft.arguments import parse_classify_arguments
 from ampft.comparison.execution.estimate import Estimate, ModeCost, Size, TrialResult
 from ampft.data.steps import IntArray, StepBatches
 from ampft.errors import InputError, TrainingStopped
+from ampft.evaluation.evaluate import as_array
 from ampft.precision.accelerator import numerics, separate_accelerators, training_device
 from ampft.precision.resolve import UNAVAILABLE, Precision, resolve, survey_modes
-from ampft.runs.prepare import Prepared, check_prepared, load_task, prepare_mode, start_clock
+from ampft.runs.prepare import load_task, prepare_mode, start_clock
+from ampft.runs.prepared import Prepared
+from ampft.runs.prepared_checks import check_prepared
 from ampft.text.json_io import json_text
 from ampft.text.numbers import counted
 from ampft.training.step import accumulate_gradient, apply_step
@@ -175,7 +178,7 @@ def _evaluated_example_seconds(prepared: Prepared) -> float:
     with torch.no_grad():
         started = time.perf_counter()
         for rows in task.decode(model, examples.collate(ids)).values():
-            rows.cpu()
+            as_array(rows)
         seconds = time.perf_counter() - started
     model.train()
     return seconds / count / prepared.accelerator.num_processes

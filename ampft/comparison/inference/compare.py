@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from ampft.arguments.compare import PLACEBO
+from ampft.arguments.compare import PLACEBO, baseline_first, parse_mode_list
 from ampft.comparison.analysis.compare import check_margin
 from ampft.comparison.analysis.conditions import environment, title
 from ampft.comparison.analysis.loading import READ_FILES, RecordedRun, find_runs
@@ -41,10 +41,10 @@ from ampft.comparison.inference.predictors import (
 )
 from ampft.comparison.inference.timing import time_in_turns
 from ampft.comparison.statistics.interval import MIN_SEEDS
-from ampft.errors import InputError, did_you_mean
+from ampft.errors import InputError
 from ampft.machine import hardware, versions
 from ampft.precision.accelerator import training_device
-from ampft.precision.modes import BASELINE, is_fp32
+from ampft.precision.modes import BASELINE
 from ampft.runs.manifest import check_files, model_files
 from ampft.runs.predictions import RESERVED_COLUMNS
 from ampft.runs.record import RunRecord, TopologyPart
@@ -80,24 +80,7 @@ def parse_inference_modes(text: str) -> tuple[str, ...]:
     Raises:
         InputError: One is unknown or listed twice, or none is compared with fp32.
     """
-    modes = [
-        BASELINE if is_fp32(part) else part for part in text.lower().replace(" ", "").split(",")
-    ]
-    for mode in modes:
-        if mode not in MODES:
-            raise InputError(
-                f"{FLAG}: received {text!r}; {mode!r} is not a precision of inference."
-                f"{did_you_mean(mode, MODES)} Choose from {', '.join(MODES)}."
-            )
-        if modes.count(mode) > 1:
-            raise InputError(f"{FLAG}: received {text!r}; {mode} appears twice.")
-    others = tuple(mode for mode in modes if mode != BASELINE)
-    if not others:
-        raise InputError(
-            f"{FLAG}: received {text!r}; name a precision to compare with {BASELINE}, such as "
-            f"{FLAG} fp32,bf16,int8."
-        )
-    return (BASELINE, *others)
+    return baseline_first(parse_mode_list(FLAG, text, MODES))
 
 
 def compare_inference(

@@ -1,4 +1,4 @@
-"""Texts and labels from CSV, TSV, JSON, JSON Lines and Parquet files.
+"""Texts and labels from CSV, TSV, JSON, JSON Lines, Parquet and Excel files.
 
 Rows are written to an Arrow file on disk in batches, so that memory use does not grow with them.
 """
@@ -21,13 +21,15 @@ from ampft.data.columns import (
     renaming_notes,
     text_columns,
 )
+from ampft.data.input_columns import InputColumns
 from ampft.data.label_parser import LabelParser
 from ampft.data.request import DataRequest
-from ampft.data.row_collector import LabelledRows, RowCollector
+from ampft.data.row_collector import LabelledRows, RowCollector, concatenated
 from ampft.data.sources.delimited import read_csv, read_tsv
 from ampft.data.sources.json_rows import read_json
 from ampft.data.sources.parquet import read_parquet
 from ampft.data.sources.table import Table, as_text, described_columns
+from ampft.data.sources.workbook import SUFFIXES, read_workbook
 from ampft.errors import InputError
 from ampft.files import temporary_folder
 
@@ -50,43 +52,50 @@ READERS: dict[str, Reader] = {
 }
 FLAGS = {"train": "--train_file", "validation": "--validation_file", "test": "--test_file"}
 ROWS_AT_A_TIME = 4096
-WORKBOOK_SUFFIXES = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
+UNREAD_WORKBOOKS = (".xlsb", ".xls", ".ods")
 OLE_MAGIC = bytes.fromhex("d0cf11e0a1b11ae1")  # .xls: Compound File Binary, section 2.2
 ZIP_MAGIC = b"PK\x03\x04"  # .xlsx and .ods are ZIP archives
 
 
-def open_table(path: Path, *, flag: str, encoding: str) -> Table:
+def open_table(path: Path, *, flag: str, encoding: str, sheet: str | None = None) -> Table:
     """Open a file with the reader of its extension.
 
     Args:
         path: The file.
         flag: The flag that named it, for the messages.
         encoding: Character encoding of CSV, TSV and JSON files.
+        sheet: Sheet of an Excel workbook; None takes the first one.
 
     Raises:
         InputError: The file does not exist, its extension is unknown, or it cannot be read.
     """
-    if is_workbook(path):
+    suffix = path.suffix.lower()
+    if suffix not in (*READERS, *SUFFIXES, *UNREAD_WORKBOOKS):
         raise InputError(
-            f"{flag}: {path} is a spreadsheet, which is not read. Save its sheet as CSV (in Excel"
-            ' "CSV UTF-8") and pass that file.'
-        )
-    reader = READERS.get(path.suffix.lower())
-    if reader is None:
-        raise InputError(
-            f"{flag}: received {path}; the name must end in one of {', '.join(READERS)}."
-            " Convert the file."
+            f"{flag}: received {path}; the name must end in one of"
+            f" {', '.join((*READERS, *SUFFIXES))}. Convert the file."
         )
     if not path.is_file():
         raise InputError(f"{flag}: the file {path} does not exist.")
-    return reader(path, encoding=encoding)
+    if suffix in SUFFIXES:
+        return read_workbook(path, flag=flag, sheet=sheet)
+    if is_workbook(path):
+        raise InputError(
+            f"{flag}: {path} is a spreadsheet of a kind or a name that is not read. Save it as"
+            ' .xlsx, or its sheet as CSV (in Excel "CSV UTF-8"), and pass that file.'
+        )
+    if sheet is not None:
+        raise InputError(
+            f"--sheet_name: {path} is not an Excel workbook. Remove the flag, or pass"
+            f" {' or '.join(SUFFIXES)} files."
+        )
+    return READERS[suffix](path, encoding=encoding)
 
 
 def is_workbook(path: Path) -> bool:
     """Return whether a file is a workbook of Excel or LibreOffice, by content or by name."""
-    suffix = path.suffix.lower()
-    if suffix not in READERS or not path.is_file():
-        return suffix in WORKBOOK_SUFFIXES
+    if path.suffix.lower() in UNREAD_WORKBOOKS:
+        return True
     with path.open("rb") as file:
         start = file.read(len(OLE_MAGIC))
     return start == OLE_MAGIC or start.startswith(ZIP_MAGIC)
@@ -111,22 +120,30 @@ def load_files(request: DataRequest) -> tuple[dict[str, LabelledRows], DataColum
             f"--train_file is missing: received only {flags}. Pass a file to train on."
         )
     tables = {
-        split: open_table(path, flag=FLAGS[split], encoding=request.encoding)
-        for split, path in request.files.items()
+        split: [
+            open_table(path, flag=FLAGS[split], encoding=request.encoding, sheet=request.sheet_name)
+            for path in paths
+        ]
+        for split, paths in request.paths().items()
     }
-    train = tables["train"]
-    tables["train"] = rename_columns(
+    train = tables["train"][0]
+    tables["train"][0] = rename_columns(
         train,
         expected_names(
             train.columns, texts=request.text_column_names, labels=request.label_column_names
         ),
     )
-    columns, notes = choose_columns(tables["train"], request)
-    for split, table in tables.items():
-        tables[split] = rename_columns(table, (*columns.inputs, *columns.labels.columns))
-        columns.require_in(tables[split].columns, origin=table.origin)
-    rows = {split: read_rows(table, columns, request) for split, table in tables.items()}
-    return rows, columns, [*(note for table in tables.values() for note in table.notes), *notes]
+    columns, notes = choose_columns(tables["train"][0], request)
+    rows = {}
+    for split, parts in tables.items():
+        sources = InputColumns.of(columns.inputs, parts[0].columns).sources
+        parts[:] = [rename_columns(table, (*sources, *columns.labels.columns)) for table in parts]
+        for table in parts:
+            columns.require_in(table.columns, origin=table.origin)
+        name = str(request.files[split])
+        rows[split] = concatenated([read_rows(t, columns, request) for t in parts], name)
+    read = [note for parts in tables.values() for table in parts for note in table.notes]
+    return rows, columns, [*read, *notes]
 
 
 def rename_columns(table: Table, expected: Sequence[str]) -> Table:
@@ -165,21 +182,22 @@ def choose_columns(table: Table, request: DataRequest) -> tuple[DataColumns, lis
 
 def read_rows(table: Table, columns: DataColumns, request: DataRequest) -> LabelledRows:
     """Check the rows of one file, and write the usable ones to an Arrow file."""
-    count = len(columns.inputs)
-    extra = columns.extra
+    inputs = InputColumns.of(columns.inputs, table.columns)
+    count, extra = len(inputs.sources), columns.extra
     collector = RowCollector(origin=table.origin, unit=table.unit, columns=columns, request=request)
 
     def usable() -> Iterator[Sequence[str | None]]:
-        names = (*columns.inputs, *extra.values(), *columns.labels.columns)
+        names = (*inputs.sources, *extra.values(), *columns.labels.columns)
         for number, values in table.read(names):
             row = f"{table.origin}, {table.unit} {number}"
-            texts = [
+            texts = inputs.texts(values[:count], row)
+            others = [
                 as_text(value, row, name)
-                for name, value in zip(names, values[: count + len(extra)], strict=False)
+                for name, value in zip(extra.values(), values[count:], strict=False)
             ]
-            labels = columns.labels.parse(values[len(texts) :], row)
-            if collector.add(number, texts[:count], labels):
-                yield texts
+            labels = columns.labels.parse(values[count + len(extra) :], row)
+            if collector.add(number, texts, labels):
+                yield [*texts, *others]
 
     written = write_arrow(usable(), (*columns.inputs, *extra))
     return collector.finish(written, declared=columns.labels.classes)

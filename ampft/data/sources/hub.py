@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from ampft.data.columns import (
     text_columns,
 )
 from ampft.data.dataset import batches
+from ampft.data.input_columns import InputColumns
 from ampft.data.label_parser import LabelParser
 from ampft.data.request import DataRequest
 from ampft.data.row_collector import LabelledRows, RowCollector
@@ -77,7 +78,9 @@ def read_splits(
     )
     for split, part in splits.items():
         names = column_renames(part.column_names, expected)
-        splits[split] = part.rename_columns(names)
+        splits[split] = with_joined(
+            part.rename_columns(names), request.text_column_names or (), f"{name}, split {split}"
+        )
         notes += renaming_notes(names, f"{name}, split {split}")
     columns = choose_columns(splits["train"].features, request)
     notes.append(
@@ -132,6 +135,21 @@ def standard_splits(data: DatasetDict, name: str) -> tuple[dict[str, Dataset], l
     unused = [split for split in data if split not in used.values()]
     notes = [f"Splits of {name} that are not used: {', '.join(unused)}."] if unused else []
     return {split: data[source] for split, source in used.items()}, notes
+
+
+def with_joined(part: Dataset, names: Sequence[str], origin: str) -> Dataset:
+    """Return a split with the joined columns among `names`, if it has all their parts."""
+    for name in names:
+        columns = InputColumns.of((name,), part.column_names)
+        if len(columns.sources) < 2 or not {*columns.sources} <= {*part.column_names}:
+            continue
+        cells = zip(*(part[source] for source in columns.sources), strict=True)
+        texts = [
+            columns.texts(row, f"{origin}, row {number}")[0]
+            for number, row in enumerate(cells, start=1)
+        ]
+        part = part.add_column(name, texts, feature=Value("string"))
+    return part
 
 
 def choose_columns(features: Features, request: DataRequest) -> DataColumns:

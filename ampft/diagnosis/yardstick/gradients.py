@@ -14,7 +14,7 @@ from ampft.errors import InputError
 from ampft.precision.accelerator import numerics, verify_prepared
 from ampft.precision.executed import ProductRecorder, check_trainable_float32, contradiction
 from ampft.precision.tf32 import apply_float32_policy
-from ampft.runs.prepare import Prepared
+from ampft.runs.prepared import Prepared
 from ampft.tasks.task import Task
 from ampft.training.step import MIN_LOSS_SCALE, accumulate_gradient
 

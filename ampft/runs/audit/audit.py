@@ -31,7 +31,7 @@ from ampft.runs.audit.written import (
     read_rows,
 )
 from ampft.runs.manifest import RECORD_NAME
-from ampft.runs.prepare import Prepared
+from ampft.runs.prepared import Prepared
 from ampft.runs.record import RunRecord, read_record
 
 

@@ -18,7 +18,8 @@ from ampft.precision.modes import canonical_mode
 from ampft.precision.resolve import Precision, resolve
 from ampft.runs.audit.findings import WITHIN, Check, judged
 from ampft.runs.manifest import RECORD_NAME
-from ampft.runs.prepare import Prepared, ProcessStart, load_task, prepare_mode, start_clock
+from ampft.runs.prepare import load_task, prepare_mode, start_clock
+from ampft.runs.prepared import Prepared, ProcessStart
 from ampft.runs.record import RunRecord
 from ampft.tasks.task import Task
 from ampft.text.escaping import inert

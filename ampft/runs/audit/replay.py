@@ -14,7 +14,7 @@ from ampft.evaluation.evaluate import evaluate
 from ampft.models.weights import perturb_weights
 from ampft.precision.accelerator import numerics
 from ampft.precision.executed import ExecutedDtypes
-from ampft.runs.prepare import Prepared
+from ampft.runs.prepared import Prepared
 from ampft.tasks.outcome import Outcome
 from ampft.training.first_step import FirstStep
 from ampft.training.step import StepOutcome, accumulate_gradient, apply_step, shared_autocast_cache

@@ -25,7 +25,7 @@ from ampft.runs.audit.findings import DIFFERS, EQUAL, WITHIN, Check
 from ampft.runs.audit.rebuild import Rebuilt
 from ampft.runs.audit.tolerances import TOLERANCES, Tolerance, tolerance_of
 from ampft.runs.predictions import RESERVED_COLUMNS, read_predictions
-from ampft.runs.prepare import Prepared
+from ampft.runs.prepared import Prepared
 from ampft.tasks.outcome import Outcome
 from ampft.text.numbers import counted
 

@@ -26,7 +26,7 @@ from ampft.runs.audit.tolerances import (
     tolerance_of,
 )
 from ampft.runs.audit.written import HistoryRow
-from ampft.runs.prepare import Prepared
+from ampft.runs.prepared import Prepared
 from ampft.runs.record import RunRecord
 from ampft.runs.run import all_metrics
 from ampft.text.json_io import json_values

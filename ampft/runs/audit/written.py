@@ -27,7 +27,7 @@ from ampft.runs.audit.tolerances import SUM_TOLERANCE
 from ampft.runs.card import model_card
 from ampft.runs.history import read_history
 from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, is_result_name
-from ampft.runs.prepare import Prepared
+from ampft.runs.prepared import Prepared
 from ampft.runs.record import RunRecord, StepIdsHash, hash_is_correct
 from ampft.runs.run import all_metrics
 from ampft.runs.show import REPORT_NAME, problem_of, report_with_heading
@@ -297,7 +297,7 @@ def check_warnings(
     expected = {
         **loss_warnings(losses, chance_loss(task)),
         **validation_warnings([part.metrics for part in record.validations]),
-        **outcome_warnings(outcome, constant_outcome(task, outcome.split), task),
+        **outcome_warnings(outcome, constant_outcome(task, outcome.split)),
     }
     problems = [
         f"the warning {name!r} is {'missing' if name in expected else 'unfounded'}"

@@ -9,7 +9,9 @@ import torch
 from PIL import Image
 from transformers import ViTImageProcessorPil
 
-from ampft.tasks.image import ImageExamples, as_rgb
+from ampft.data.images import as_rgb, image_conversions, open_image
+from ampft.errors import InputError
+from ampft.tasks.image import ImageExamples
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.float32])
@@ -59,3 +61,46 @@ def test_a_model_gets_them_so():
     pixels = examples.collate(np.array([0]))["pixel_values"]
     expected = 156 / 255 * 2 - 1  # the processor's mean and deviation are 0.5
     assert torch.allclose(pixels, torch.full((1, 3, 8, 8), expected), rtol=0, atol=1e-6)
+
+
+def saved(folder, image, name, **options):
+    image.save(folder / name, **options)
+    return open_image(str(folder / name))
+
+
+def test_conversions_are_named(tmp_path):
+    colours = Image.fromarray(np.arange(192, dtype=np.uint8).reshape(8, 8, 3))
+    grey16 = Image.fromarray(np.arange(64, dtype=np.uint16).reshape(8, 8) * 1000)
+    exif = Image.Exif()
+    exif[0x0112] = 3
+    cases = {
+        "plain.jpg": (colours, {}, ()),
+        "grey.png": (colours.convert("L"), {}, ()),
+        "turned.jpg": (colours, {"exif": exif}, ("rotated as its EXIF data says",)),
+        "deep.png": (grey16, {}, ("with 16-bit grey values, scaled to 8 bits",)),
+        "print.jpg": (colours.convert("CMYK"), {}, ("in CMYK",)),
+        "alpha.png": (colours.convert("RGBA"), {}, ("with transparency, put on white",)),
+        "still.gif": (colours.convert("P"), {}, ("with a palette",)),
+    }
+    for name, (image, options, expected) in cases.items():
+        assert image_conversions(saved(tmp_path, image, name, **options)) == expected, name
+
+
+def test_of_an_animation_the_first_frame_is_used(tmp_path):
+    frames = [Image.new("RGB", (4, 4), colour) for colour in ("red", "blue")]
+    image = saved(tmp_path, frames[0], "two.gif", save_all=True, append_images=frames[1:])
+    assert "animated, of which the first frame is used" in image_conversions(image)
+    assert as_rgb(image).getpixel((0, 0)) == (255, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [(b"text", "not an image file"), (None, "truncated"), (b"", "not an image file")],
+)
+def test_a_damaged_file_is_named(tmp_path, content, reason):
+    path = tmp_path / "x.jpg"
+    Image.effect_noise((64, 64), 50).save(path)
+    path.write_bytes(path.read_bytes()[:-900] if content is None else content)
+    for value in (path, str(path), {"path": str(path), "bytes": path.read_bytes()}):
+        with pytest.raises(InputError, match=rf"x\.jpg: not a readable image \(.*{reason}"):
+            open_image(value)

@@ -1,0 +1,56 @@
+"""The files that a flag names: one, several separated by commas, or patterns such as part-*.csv."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from ampft.errors import InputError
+
+PATTERN = re.compile(r"[*?[]")
+
+
+def named_files(names: str | Path, flag: str) -> tuple[Path, ...]:
+    """Return the files that a flag names; those of a pattern are sorted by name.
+
+    A name that exists is a file, whatever characters it has.
+
+    Args:
+        names: Value of the flag.
+        flag: The flag, for the messages.
+
+    Raises:
+        InputError: A name is empty, a pattern fits no file, or a file is named twice.
+    """
+    text = str(names)
+    if Path(text).exists():
+        return (Path(text),)
+    files: list[Path] = []
+    for name in (part.strip() for part in text.split(",")):
+        if not name:
+            raise InputError(f"{flag} {text}: a file name is empty. Remove the extra comma.")
+        if Path(name).exists() or not PATTERN.search(name):
+            files.append(Path(name))
+            continue
+        pattern = Path(name)
+        folder = Path(pattern.anchor)
+        found = sorted(p for p in folder.glob(str(pattern.relative_to(folder))) if p.is_file())
+        if not found:
+            raise InputError(f"{flag}: no file fits {name}. Check the folder and the pattern.")
+        files += found
+    seen: set[Path] = set()
+    for file in files:
+        if file.resolve() in seen:
+            raise InputError(f"{flag} {text}: {file} is named twice. Remove one of them.")
+        seen.add(file.resolve())
+    return tuple(files)
+
+
+def data_stem(names: str) -> str:
+    """Return a name for folders: that of the first file, without its ending and without wildcards.
+
+    Args:
+        names: Value of a flag that names files, or the name of a data set.
+    """
+    stem = Path(names if Path(names).exists() else names.split(",")[0]).stem
+    return re.sub(r"[*?\[\]]+", "", stem).strip("-_. ") or "data"

@@ -1,0 +1,126 @@
+"""Sheets of Excel workbooks (.xlsx, .xlsm), row by row, read with openpyxl."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import date, datetime, time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
+
+from ampft.data.sources.table import Row, Table, quoted, refuse_duplicates
+from ampft.errors import InputError
+
+if TYPE_CHECKING:
+    from openpyxl.worksheet._read_only import ReadOnlyWorksheet
+
+SUFFIXES = (".xlsx", ".xlsm")
+# Values of cells with a failed formula (ECMA-376, part 1, 18.18.11).
+ERRORS = frozenset({"#N/A", "#NAME?", "#NULL!", "#NUM!", "#REF!", "#VALUE!", "#DIV/0!"})
+
+
+def read_workbook(path: Path, *, flag: str, sheet: str | None) -> Table:
+    """Open a sheet; its first row that is not empty is the header.
+
+    Formulas have the values that Excel stored, and dates are written as in ISO 8601.
+
+    Args:
+        path: The workbook.
+        flag: The flag that named it, for the messages.
+        sheet: Name of the sheet; None takes the first one.
+
+    Raises:
+        InputError: openpyxl is missing, the file cannot be read, it has no such sheet, or a column
+            has no name or the name of another.
+    """
+    try:
+        import openpyxl  # noqa: F401
+    except ImportError:
+        raise InputError(
+            f"{flag}: {path} is an Excel workbook, and reading it needs openpyxl. Run"
+            ' pip install openpyxl, or save the sheet as CSV (in Excel "CSV UTF-8").'
+        ) from None
+    with opened_sheet(path, sheet) as (worksheet, names):
+        header = next(filled_rows(worksheet), None)
+        title = worksheet.title
+    if header is None:
+        raise InputError(f"{path}: sheet {title!r} is empty. Its first row must be a header.")
+    number, columns = header[0], ["" if name is None else str(name) for name in header[1]]
+    if "" in columns:
+        raise InputError(
+            f"{path}, row {number}: column {columns.index('') + 1} has no name. The first row of"
+            f" sheet {title!r} must name every column."
+        )
+    refuse_duplicates(columns, str(path))
+
+    def read(wanted: Sequence[str]) -> Iterator[Row]:
+        indices = [columns.index(name) for name in wanted]
+        with opened_sheet(path, title) as (worksheet, _):
+            rows = filled_rows(worksheet)
+            next(rows)
+            for row, values in rows:
+                if len(values) > len(columns):
+                    raise InputError(
+                        f"{path}, row {row}: column {len(values)} has the value"
+                        f" {quoted(str(values[-1]))}, but the header has only {len(columns)} names."
+                        " Name the column, or empty the cell."
+                    )
+                cells = [*values, *[None] * (len(columns) - len(values))]
+                yield row, [cell_value(cells[index], path, row) for index in indices]
+
+    note = f"{path}: read from sheet {title!r}, the first of {len(names)} (--sheet_name)."
+    notes = (note,) if sheet is None and len(names) > 1 else ()
+    return Table(columns=tuple(columns), read=read, unit="row", origin=str(path), notes=notes)
+
+
+@contextmanager
+def opened_sheet(path: Path, sheet: str | None) -> Iterator[tuple[ReadOnlyWorksheet, list[str]]]:
+    """Yield a sheet of a workbook, and the names of all its sheets.
+
+    Raises:
+        InputError: The file is damaged, or it has no such sheet.
+    """
+    from openpyxl import load_workbook
+
+    try:
+        book = load_workbook(path, read_only=True, data_only=True)
+    except (BadZipFile, KeyError, OSError, ValueError) as error:
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise InputError(
+            f"{path}: not a readable Excel workbook ({reason}). It may be damaged or protected by a"
+            " password: open it in Excel and save the sheet as CSV."
+        ) from None
+    try:
+        names = [worksheet.title for worksheet in book.worksheets]
+        if sheet is not None and sheet not in names:
+            raise InputError(
+                f"--sheet_name: {path} has no sheet {sheet!r}; its sheets:"
+                f" {', '.join(map(repr, names))}."
+            )
+        yield book[names[0] if sheet is None else sheet], names
+    finally:
+        book.close()
+
+
+def filled_rows(worksheet: Any) -> Iterator[tuple[int, list[Any]]]:
+    """Yield (row of the sheet, values up to the last one) for all rows with a value."""
+    for number, values in enumerate(worksheet.iter_rows(values_only=True), start=1):
+        length = max((i for i, v in enumerate(values, start=1) if v not in (None, "")), default=0)
+        if length:
+            yield number, list(values[:length])
+
+
+def cell_value(value: Any, path: Path, row: int) -> object:
+    """Return a cell as text, number, boolean or None.
+
+    Raises:
+        InputError: The cell holds an error of Excel, such as #N/A.
+    """
+    if isinstance(value, datetime) and value.time() == time():
+        value = value.date()
+    if isinstance(value, date | time):
+        return value.isoformat()
+    if isinstance(value, str) and value in ERRORS:
+        raise InputError(f"{path}, row {row}: a cell holds the error {value}. Correct its formula.")
+    return value if isinstance(value, str | bool | int | float | None) else str(value)

@@ -1,0 +1,115 @@
+"""Opens a run: prints the plan, locks its folder, and records how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from ampft.errors import InputError, Preempted, TrainingStopped
+from ampft.files import is_disk_error
+from ampft.runs.checkpointing import checkpointing
+from ampft.runs.folder import RunFolder, claim_default_folder
+from ampft.runs.plan import plan_lines
+from ampft.runs.prepare import with_fitting_micro_batches
+from ampft.runs.prepared import Prepared
+from ampft.runs.record import (
+    initial_record,
+    write_record,
+)
+from ampft.runs.resume import as_checkpointed, continue_folder, restore, start_line
+from ampft.runs.run import Run
+from ampft.runs.state import new_state
+from ampft.text.terminal import print_line
+from ampft.training.out_of_memory import explain_out_of_memory
+from ampft.training.stopping import StopRequest, StopRequested
+from ampft.training.trackers import tracked_settings
+
+
+@contextlib.contextmanager
+def open_run(prepared: Prepared) -> Iterator[Run]:
+    """Print the plan, lock the output folder, and record how the run ends, whatever happens.
+
+    Raises:
+        InputError: The output folder cannot be locked or written.
+    """
+    assert prepared.output_dir is not None, "prepare() chooses a folder"
+    chosen = prepared.output_dir
+    prepared = (
+        as_checkpointed(prepared) if prepared.resumes else with_fitting_micro_batches(prepared)
+    )
+    args, accelerator, point = prepared.args, prepared.accelerator, prepared.resume_point
+    main = accelerator.is_main_process
+    if main:
+        lines = plan_lines(prepared) + ([start_line(prepared)] if point is not None else [])
+        print_line("\n".join(lines))
+    output_dir = claim_default_folder(args, prepared.precision.mode, accelerator, chosen)
+    folder = None
+    if main:
+        folder = RunFolder(
+            output_dir,
+            overwrite=args.overwrite_output_dir or (point is not None and point.replaces_run),
+            continues=point is not None and point.is_inside,
+        )
+    with folder or contextlib.nullcontext():
+        state = new_state(prepared, output_dir)
+        record = initial_record(prepared)
+        record = restore(state, record) if prepared.resumes else record
+        state.started = record.started
+        if folder is not None:  # before any other file, which a later run then knows as a result
+            write_record(folder, record)
+            if prepared.resumes:
+                continue_folder(folder, state)
+        with state.history as history, checkpointing(state, folder) as checkpoints:
+            if args.with_tracking:
+                settings = tracked_settings(asdict(args))
+                accelerator.init_trackers("ampft", settings, state.tracker_arguments)
+            run = Run(
+                prepared,
+                folder,
+                history,
+                state.validations,
+                record,
+                state.first_step,
+                state.time_limit,
+                state.nonfinite,
+                state.retries,
+                state,
+                checkpoints,
+                StopRequest(accelerator),
+            )
+            with _record_early_stop(run, output_dir):
+                yield run
+
+
+@contextlib.contextmanager
+def _record_early_stop(run: Run, output_dir: Path) -> Iterator[None]:
+    """Record why the run stopped, if it does not finish."""
+    with run.stop.listening():
+        try:
+            with explain_out_of_memory(), _preemptible(run):
+                yield
+        except Preempted:
+            raise
+        except TrainingStopped as error:
+            run.record_stop(error.status, str(error))
+            raise
+        except BaseException as error:
+            run.record_stop("interrupted", f"{type(error).__name__}: {error}")
+            is_removed = run.folder is not None and not run.folder.has_record()
+            if is_disk_error(error) or is_removed:
+                raise InputError(
+                    f"--output_dir {output_dir}: the folder cannot be written ({error}), so the "
+                    "run stopped. Free disk space, keep the folder, or name another one."
+                ) from error
+            raise
+
+
+@contextlib.contextmanager
+def _preemptible(run: Run) -> Iterator[None]:
+    """Write a checkpoint if a signal asks the run to stop."""
+    try:
+        yield
+    except StopRequested as request:
+        raise run.preempt(request) from None

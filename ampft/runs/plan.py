@@ -1,0 +1,63 @@
+"""The plan that a run prints before its first step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from ampft.precision.executed import dtype_name
+from ampft.precision.sharding import is_sharded
+from ampft.runs.prepared import Prepared
+from ampft.text.numbers import counted, in_epochs
+from ampft.text.terminal import labelled
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+
+def plan_lines(prepared: Prepared) -> list[str]:
+    """Return the lines of the plan: device, precision, model, data, steps."""
+    precision, task, loaded = prepared.precision, prepared.task, prepared.loaded
+    weights = sum(parameter.numel() for parameter in loaded.model.parameters()) / 1e6
+    sizes = ", ".join(f"{name} {len(rows)}" for name, rows in task.data.splits.items())
+    batches, steps = prepared.step_batches, prepared.total_steps
+    processes = counted(batches.world_size, "process")
+    micro_batches = counted(batches.micro_batches, "micro-batch")
+    micro = batches.effective_batch_size // (batches.world_size * batches.micro_batches)
+    suffix = ", the largest that fit" if prepared.args.auto_micro_batch else ""
+    trusts_code = prepared.args.trust_remote_code
+    return [
+        labelled("device", _describe_device(prepared.accelerator)),
+        labelled("precision", f"{precision.mode}, {precision.execution}: {precision.reason}"),
+        labelled(
+            "model",
+            f"{loaded.name}, {weights:.{1 if weights >= 1 else 3}f} M "
+            f"{dtype_name(precision.storage_dtype)} weights",
+            *loaded.notes,
+            *(["code from the model's repository may run"] if trusts_code else []),
+        ),
+        labelled(
+            "data",
+            f"{task.data.name}: {sizes}; {counted(len(task.label_names), 'class')}",
+            *task.data.notes,
+            *task.notes,
+        ),
+        labelled(
+            "steps",
+            f"{steps} {in_epochs(steps, len(batches))}; effective batch "
+            f"{batches.effective_batch_size} = {processes} x {micro_batches} x {micro}{suffix}",
+            f"learning rate {prepared.args.learning_rate:g}, {prepared.args.lr_scheduler_type}",
+        ),
+    ]
+
+
+def _describe_device(accelerator: Accelerator) -> str:
+    device = accelerator.device
+    sharded = ", weights sharded (FSDP2)" * is_sharded(accelerator)
+    if device.type == "cuda":
+        return f"{torch.cuda.get_device_name(device)} x {accelerator.num_processes}{sharded}"
+    if device.type == "cpu":
+        processes = f", {accelerator.num_processes} processes" * (accelerator.num_processes > 1)
+        return f"CPU, {counted(torch.get_num_threads(), 'thread')}{processes}{sharded}"
+    return f"{device.type} x {accelerator.num_processes}{sharded}"

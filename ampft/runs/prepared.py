@@ -1,0 +1,97 @@
+"""What `prepare` builds: the components of a training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
+
+from ampft.arguments import ClassifyArguments
+from ampft.data.steps import StepBatches
+from ampft.metrics.sums import Metric
+from ampft.models.weights import LoadedModel
+from ampft.precision.resolve import Precision
+from ampft.runs.resume_point import ResumePoint
+from ampft.tasks.task import Task
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+
+@dataclass(frozen=True)
+class ProcessStart:
+    """Time and memory of the process after the imports, before data and model are loaded.
+
+    Attributes:
+        seconds: `time.perf_counter()`.
+        memory: Peak resident set in bytes; None if it cannot be read.
+    """
+
+    seconds: float
+    memory: int | None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The components of a training; build them with `prepare`.
+
+    Attributes:
+        started: Time and memory at the start of the process.
+        args: Settings of the run.
+        output_dir: Folder of the results; None writes nothing.
+        precision: Precision resolved for this device.
+        accelerator: Accelerator for `precision`.
+        task: Examples, loss and outcome.
+        loaded: Model as loaded, before `accelerator.prepare`.
+        model: Prepared model.
+        optimizer: Prepared AdamW.
+        schedule: Learning rate schedule. It is not prepared, because Accelerate would advance it
+            once per process.
+        step_batches: Step batches of the training split. They are not prepared, because Accelerate
+            would shard them a second time.
+        total_steps: Optimizer steps of the whole training.
+        resume_point: Where the training begins with `--resume_from_checkpoint`.
+    """
+
+    started: ProcessStart
+    args: ClassifyArguments
+    output_dir: Path | None
+    precision: Precision
+    accelerator: Accelerator
+    task: Task
+    loaded: LoadedModel
+    model: nn.Module
+    optimizer: Any
+    schedule: LRScheduler
+    step_batches: StepBatches
+    total_steps: int
+    resume_point: ResumePoint | None = None
+
+    @property
+    def resumes(self) -> bool:
+        """Whether the training continues from a checkpoint."""
+        return self.resume_point is not None and self.resume_point.checkpoint is not None
+
+    @property
+    def final_split(self) -> str:
+        """The split of the final report: test, or validation if there is no test split."""
+        return "test" if "test" in self.task.data.splits else "validation"
+
+    @property
+    def selects_best(self) -> bool:
+        """Whether the best weights on the validation split are kept."""
+        return "validation" in self.task.data.splits and self.args.load_best_model_at_end
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether an exact resume is proven for the precision."""
+        return not self.precision.properties.replaces_layers
+
+    @property
+    def best_metric(self) -> Metric:
+        """The metric of the validation split that selects the best weights."""
+        metrics = self.task.problem.metrics
+        return metrics[self.args.metric_for_best_model or next(iter(metrics))]

@@ -1,0 +1,119 @@
+"""Checks of a prepared training, before anything is written."""
+
+from __future__ import annotations
+
+import torch
+
+from ampft.data.steps import varied_ids
+from ampft.errors import InputError
+from ampft.evaluation.baseline import check_baseline
+from ampft.evaluation.float32 import check_float32_possible
+from ampft.files import check_disk_space
+from ampft.models.packing.install import check_packing, evaluation_mode
+from ampft.models.weights import weights_size
+from ampft.precision.accelerator import (
+    numerics,
+    refuse_compiled_packing,
+    verify_prepared,
+)
+from ampft.precision.executed import check_storage
+from ampft.precision.sharding import check_equal_weights
+from ampft.runs.manifest import earlier_results
+from ampft.runs.prepared import Prepared
+from ampft.tasks.task import Task
+from ampft.text.numbers import counted
+from ampft.training.checkpoints.interval import parse_interval
+from ampft.training.checkpoints.store import CheckpointStore
+from ampft.training.optimizer import ADAMW_MOMENTS
+
+
+def check_prepared(prepared: Prepared) -> None:
+    """Reject settings that do not fit the data or the model, before anything is written.
+
+    Raises:
+        InputError: A split that a setting needs is missing, the weights do not have the storage
+            dtype of the precision, or a setting does not work with this task, model or launcher.
+    """
+    args, data, accelerator = prepared.args, prepared.task.data, prepared.accelerator
+    verify_prepared(accelerator, prepared.precision)
+    check_equal_weights(accelerator, prepared.loaded.float32_sha256)
+    check_storage(prepared.loaded.model, prepared.precision.storage_dtype)
+    if prepared.loaded.padding_free:
+        refuse_compiled_packing(accelerator)
+    _check_model_runs(prepared)
+    if not {"validation", "test"} & set(data.splits):
+        raise InputError(
+            "--validation_fraction 0 and --test_fraction 0 leave no examples for the report. Use a "
+            "fraction above 0 for one of them, or add a --validation_file or a --test_file."
+        )
+    for name in ("early_stopping_patience", "eval_steps"):
+        value = getattr(args, name)
+        if value and "validation" not in data.splits:
+            raise InputError(
+                f"--{name} {value}: the flag needs a validation split. Use a --validation_fraction "
+                "above 0, or remove the flag."
+            )
+    _check_metric(args.metric_for_best_model, prepared.task)
+    if args.baseline:
+        check_baseline(data)
+    if args.evaluate_fp32:
+        check_float32_possible(prepared.precision)
+    if args.checkpointing_steps or args.resume_from_checkpoint:
+        _check_checkpoints_possible(prepared)
+
+
+def check_space_for_run(prepared: Prepared) -> None:
+    """Check that the weights and checkpoints that the run will save fit on the disk."""
+    folder, weights = prepared.output_dir, weights_size(prepared.loaded.model)
+    assert folder is not None, "prepare() chooses a folder"
+    args = prepared.args
+    checkpoints = parse_interval(args.checkpointing_steps).most_at_once(
+        prepared.total_steps, len(prepared.step_batches), args.checkpoint_total_limit
+    )
+    copies = 2 if prepared.selects_best else 1  # the best weights are loaded before they are saved
+    missing = max(0, checkpoints - len(CheckpointStore(folder).complete()))
+    copies += missing * (1 + ADAMW_MOMENTS)
+    purpose = "the run"
+    if missing:
+        purpose += f" with {counted(missing, 'checkpoint')} (--checkpoint_total_limit)"
+    earlier = sum(path.stat().st_size for path in earlier_results(folder))
+    check_disk_space(folder, copies * weights, purpose, reclaimable=earlier)
+
+
+def _check_checkpoints_possible(prepared: Prepared) -> None:
+    if not prepared.can_resume:
+        raise InputError(
+            f"--checkpointing_steps and --resume_from_checkpoint are not supported with "
+            f"{prepared.precision.mode}, for which an exact resume is not proven. Remove the flags."
+        )
+
+
+def _check_model_runs(prepared: Prepared) -> None:
+    """Try the model where its kernels are not those of loading: float32 on a CPU."""
+    accelerator, precision, task = prepared.accelerator, prepared.precision, prepared.task
+    if accelerator.device.type == "cpu" and precision.compute_dtype == torch.float32:
+        return
+    examples = task.examples("train")
+    batch = examples.collate(varied_ids(examples.lengths))
+    with numerics(precision):
+        if prepared.loaded.padding_free:
+            inputs = {k: v.to(accelerator.device) for k, v in batch.items() if k != "labels"}
+            check_packing(prepared.model, accelerator.unwrap_model(prepared.model), inputs)
+            return
+        try:
+            with evaluation_mode(prepared.model):
+                task.logits(prepared.model, batch)
+        except RuntimeError as error:
+            raise InputError(
+                f"model: {type(prepared.loaded.model).__name__} cannot run in {precision.mode} "
+                f"({error}). Use --mixed_precision fp32, or another model."
+            ) from error
+
+
+def _check_metric(name: str | None, task: Task) -> None:
+    metrics = task.problem.metrics
+    if name is not None and name not in metrics:
+        raise InputError(
+            f"--metric_for_best_model: received {name!r}, which is not a metric of the task "
+            f"{task.name}. Choose from {', '.join(metrics)}."
+        )

@@ -1,0 +1,95 @@
+"""Excel workbooks are read like CSV files; the message names the row of the sheet."""
+
+import datetime
+import sys
+
+import pytest
+from openpyxl import Workbook
+from tiny_files import GOOD, NO_SPLITS, ROWS, load, rows_of
+
+from ampft.data.load import load_data
+from ampft.data.request import DataRequest
+from ampft.data.sources.files import open_table
+from ampft.errors import InputError
+
+
+def workbook(path, **sheets):
+    book = Workbook()
+    book.remove(book.active)
+    for name, rows in sheets.items():
+        sheet = book.create_sheet(name)
+        for row in rows:
+            sheet.append(row)
+    book.save(path)
+    return path
+
+
+def load_workbook(path, **options):
+    return load_data(DataRequest(train_file=path, **{**NO_SPLITS, **options}))
+
+
+def test_the_first_sheet_is_read_like_a_csv_file(tmp_path):
+    path = workbook(tmp_path / "train.xlsx", Data=[("text", "label"), *ROWS], Notes=[("x",)])
+    data = load_workbook(path)
+    assert rows_of(data) == ROWS
+    assert data.splits["train"]["ampft_row"][:2] == [2, 3]
+    assert data.fingerprints == load(tmp_path, GOOD).fingerprints
+    assert f"{path}: read from sheet 'Data', the first of 2 (--sheet_name)." in data.notes
+
+
+def test_a_sheet_can_be_named(tmp_path):
+    sheets = {"Notes": [("x",)], "Data": [(None,), ("text", "label", None), *ROWS]}
+    data = load_workbook(workbook(tmp_path / "train.xlsx", **sheets), sheet_name="Data")
+    assert rows_of(data) == ROWS
+
+
+def test_numbers_booleans_and_dates_are_labels_and_texts(tmp_path):
+    day = datetime.date(2026, 1, 31)
+    rows = [("text", "label"), (day, 1), (2.5, 0), (True, 1), ("None", 0)]
+    table = open_table(workbook(tmp_path / "t.xlsx", S=rows), flag="--train_file", encoding="utf-8")
+    assert [values for _, values in table.read(["label", "text"])] == [
+        [1, "2026-01-31"],
+        [0, 2.5],
+        [1, True],
+        [0, "None"],
+    ]
+
+
+BAD = {
+    "missing label": ([("text", "label"), ("a", 1), (), ("b", None)], r"t\.xlsx, row 4: no label"),
+    "column without a name": ([("text", None, "label"), ("a", 1, 2)], r"row 1: column 2 has no"),
+    "cell beside the table": ([("text", "label"), ("a", 1, "?")], r"row 2: column 3 has .*'\?'"),
+    "failed formula": ([("text", "label"), ("a", "#N/A")], r"row 2: a cell holds the error #N/A"),
+    "column twice": ([("text", "text"), ("a", "b")], r"more than one column is called 'text'"),
+    "empty sheet": ([], r"sheet 'S' is empty"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_sheet_is_refused_with_its_row(tmp_path, case):
+    rows, message = BAD[case]
+    with pytest.raises(InputError, match=message):
+        load_workbook(workbook(tmp_path / "t.xlsx", S=rows))
+
+
+def test_a_missing_sheet_or_a_damaged_file_is_named(tmp_path):
+    path = workbook(tmp_path / "t.xlsx", Data=[("text", "label"), *ROWS])
+    with pytest.raises(InputError, match=r"--sheet_name: .* no sheet 'data'; its sheets: 'Data'"):
+        load_workbook(path, sheet_name="data")
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(InputError, match=r"t\.xlsx: not a readable Excel workbook .* as CSV"):
+        load_workbook(path)
+
+
+def test_a_sheet_of_another_source_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"--sheet_name: .*train\.csv is not an Excel workbook"):
+        load(tmp_path, GOOD, sheet_name="Data")
+    with pytest.raises(InputError, match="--sheet_name has no effect on the built-in stdlib"):
+        load_data(DataRequest(sheet_name="Data"))
+
+
+def test_without_openpyxl_the_remedy_is_one_sentence(tmp_path, monkeypatch):
+    path = workbook(tmp_path / "t.xlsx", Data=[("text", "label"), *ROWS])
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    with pytest.raises(InputError, match=r"t\.xlsx is an Excel workbook.* pip install openpyxl"):
+        load_workbook(path)
