@@ -38,11 +38,11 @@ class TrainedPartArguments:
         group=TRAINED,
         at_least=1,
     )
-    lora_alpha: float | None = flag(
+    lora_alpha: int | None = flag(
         None,
         "adapters are multiplied by lora_alpha / lora_r; if none, by 2",
         group=TRAINED,
-        at_least=0,
+        at_least=1,
     )
     lora_dropout: float = flag(
         0.0,
@@ -62,6 +62,11 @@ class TrainedPartArguments:
         "add the adapters to the weights after training, and save a whole model without adapters",
         group=TRAINED,
     )
+
+    @property
+    def trains_little(self) -> bool:
+        """Whether only adapters or the head are trained, which takes a higher learning rate."""
+        return self.lora_r is not None or self.train_layers == 0
 
     def trained_part(self) -> TrainedPart:
         """Return what is trained."""

@@ -1,8 +1,8 @@
 """Low-rank adapters (LoRA) through PEFT: added to a model, saved, loaded and merged.
 
-Source: Hu et al. (2022), "LoRA: Low-Rank Adaptation of Large Language Models". A linear layer W x of
-the encoder becomes W x + (alpha / r) B A x, in which only A and B are trained. The head is trained
-as a whole, and saved with the adapters as what PEFT calls `modules_to_save`.
+Source: Hu et al. (2022), "LoRA: Low-Rank Adaptation of Large Language Models". A linear layer W x
+of the encoder becomes W x + (alpha / r) B A x, in which only A and B are trained. The head is
+trained as a whole, and saved with the adapters as what PEFT calls `modules_to_save`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import nn
 
 from ampft.errors import InputError
 from ampft.models.freezing import base_of, head_names, is_in
@@ -46,7 +46,7 @@ class LoraSettings:
     """
 
     rank: int
-    alpha: float | None = None
+    alpha: int | None = None
     dropout: float = 0.0
     target_modules: str | None = None
 
@@ -59,7 +59,7 @@ def check_peft() -> None:
     """
     if importlib.util.find_spec("peft") is None:
         raise InputError(
-            "--lora_r: the package peft is not installed. Run `pip install \"ampft[lora]\"`, or "
+            '--lora_r: the package peft is not installed. Run `pip install "ampft[lora]"`, or '
             "train the top layers with --train_layers."
         )
 
@@ -84,7 +84,7 @@ def add_lora(model: nn.Module, settings: LoraSettings) -> None:
     targets = target_layers(model, settings.target_modules)
     config = LoraConfig(
         r=settings.rank,
-        lora_alpha=2 * settings.rank if settings.alpha is None else settings.alpha,  # type: ignore[arg-type]
+        lora_alpha=2 * settings.rank if settings.alpha is None else settings.alpha,
         lora_dropout=settings.dropout,
         target_modules=targets,
         # Names of layers of the encoder may also be those of layers of the head.
@@ -96,7 +96,7 @@ def add_lora(model: nn.Module, settings: LoraSettings) -> None:
     for layer in _adapted(model).values():
         # Autocast casts; PEFT would cast the inputs to float32 first.
         layer.cast_input_dtype_enabled = False
-    model.lora_config = config  # type: ignore[assignment]
+    model.lora_config = config
 
 
 def target_layers(model: nn.Module, requested: str | None) -> list[str]:
@@ -147,7 +147,7 @@ def described_lora(model: nn.Module, settings: LoraSettings) -> str:
     config = lora_config(model)
     assert config is not None
     targets = ", ".join(sorted(config.target_modules))
-    return f"LoRA of rank {settings.rank} (alpha {config.lora_alpha:g}) on {targets}, and the head"
+    return f"LoRA of rank {settings.rank} (alpha {config.lora_alpha}) on {targets}, and the head"
 
 
 def lora_config(model: nn.Module) -> Any:
@@ -165,7 +165,7 @@ def _adapted(model: nn.Module) -> dict[str, Any]:
 
 
 def base_sha256(model: nn.Module) -> str:
-    """Return the SHA-256 of the weights below the head, by the names that they have without adapters.
+    """Return the SHA-256 of the weights below the head, by their names without adapters.
 
     The hash of a model with adapters is that of its base.
     """
@@ -181,9 +181,7 @@ def base_sha256(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def save_adapter(
-    model: nn.Module, folder: Path, *, base: str, base_hash: str, weights: Mapping[str, Tensor]
-) -> None:
+def save_adapter(model: nn.Module, folder: Path, *, base: str, base_hash: str) -> None:
     """Save adapters and head as PEFT does, so that `PeftModel.from_pretrained` loads them.
 
     The metadata of the weights also hold the model's configuration, which has the labels, and the
@@ -194,12 +192,11 @@ def save_adapter(
         folder: Folder for the two files.
         base: Folder or hub id of the model to which the adapters were added.
         base_hash: `base_sha256` of that model in float32.
-        weights: State of `model` by name.
     """
     head, adapters = head_names(model), lora_config(model)
     tensors = {
         f"{_PREFIX}{name.replace(f'.{ADAPTER}.', '.')}": tensor.detach().cpu().contiguous()
-        for name, tensor in weights.items()
+        for name, tensor in model.state_dict().items()
         if _is_adapter(name) or is_in(name, head)
     }
     tasks = (task for name, task in PEFT_TASKS.items() if type(model).__name__.endswith(name))
@@ -250,8 +247,7 @@ class SavedAdapter:
                 f"{self.folder}: its adapters belong to {self.base}, whose weights are not those "
                 "that they were trained on. Restore that model."
             )
-        with torch.random.fork_rng(devices=[]):
-            add_lora(model, self.settings)
+        add_lora(model, self.settings)
         own = model.state_dict()
         expected = {
             f"{_PREFIX}{name.replace(f'.{ADAPTER}.', '.')}": name
@@ -287,7 +283,7 @@ def read_adapter(folder: Path) -> SavedAdapter | None:
             metadata = file.metadata()
         settings = LoraSettings(
             rank=int(values["r"]),
-            alpha=float(values["lora_alpha"]),
+            alpha=int(values["lora_alpha"]),
             dropout=float(values["lora_dropout"]),
             target_modules=",".join(values["target_modules"]),
         )

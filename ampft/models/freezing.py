@@ -30,15 +30,18 @@ def base_of(model: nn.Module) -> nn.Module:
 def head_names(model: nn.Module) -> tuple[str, ...]:
     """Return the names of the modules of the head: those beside the encoder, and its pooler."""
     base = base_of(model)
-    beside = [name for name, child in model.named_children() if child is not base]
-    inside = [
-        name
+    beside = [(name, child) for name, child in model.named_children() if child is not base]
+    poolers = [
+        (name, module)
         for name, module in model.named_modules()
-        if name.rpartition(".")[2] == POOLER and next(module.parameters(), None) is not None
+        if name.rpartition(".")[2] == POOLER
     ]
-    with_weights = [name for name in beside if next(model.get_submodule(name).parameters(), None)
-                    is not None]
-    return (*with_weights, *inside)
+    return tuple(name for name, module in (*beside, *poolers) if has_weights(module))
+
+
+def has_weights(module: nn.Module) -> bool:
+    """Return whether a module has parameters."""
+    return next(module.parameters(), None) is not None
 
 
 def is_in(name: str, modules: Iterable[str]) -> bool:
@@ -91,7 +94,7 @@ def _names_of(model: nn.Module, parameter: str) -> Iterator[str]:
 def _outline(model: nn.Module) -> list[str]:
     """Return the modules of the encoder, without its prefix, and those of the head."""
     base = base_of(model)
-    inside = [name for name, child in base.named_children() if any(True for _ in child.parameters())]
+    inside = [name for name, child in base.named_children() if has_weights(child)]
     return [*inside, *(name for name in head_names(model) if not name.endswith(f".{POOLER}"))]
 
 
@@ -112,7 +115,7 @@ def train_top_layers(model: nn.Module, count: int) -> None:
     """
     base, head = base_of(model), head_names(model)
     path, layers = _layers_of(base)
-    if layers is None:
+    if layers is None or getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         raise InputError(
             f"--train_layers {count}: the layers of {type(model).__name__} are not a single list, "
             "so which are on top is not defined. Name what to freeze with --freeze."
@@ -206,12 +209,10 @@ class FrozenLinear(nn.Linear):
         if not torch.is_autocast_enabled(device) or self.weight.dtype != torch.float32:
             return super().forward(input)
         dtype = torch.get_autocast_dtype(device)
-        return functional.linear(input, *(self._cast(name, dtype) for name in ("weight", "bias")))
+        bias = None if self.bias is None else self._cast("bias", self.bias, dtype)
+        return functional.linear(input, self._cast("weight", self.weight, dtype), bias)
 
-    def _cast(self, name: str, dtype: torch.dtype) -> Tensor | None:
-        value: Tensor | None = getattr(self, name)
-        if value is None or value.requires_grad:
-            return value
+    def _cast(self, name: str, value: Tensor, dtype: torch.dtype) -> Tensor:
         casts: dict[str, Any] = self.__dict__.setdefault("casts", {})
         # Loading weights changes the version, and moving them the address.
         key = (dtype, value.device, value.data_ptr(), value._version)

@@ -127,6 +127,11 @@ def check_model_name(path: str, *, flag: str = MODEL_NAME_FLAG) -> None:
         raise InputError(f"{flag} {path}: no such folder, not in the cache, and {problem}")
 
 
+def is_loadable(name: str) -> bool:
+    """Return whether a name is that of an existing folder or has the form of a hub id."""
+    return Path(name).is_dir() or re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) is not None
+
+
 def load_saved(auto_class: Any, path: str, *, flag: str = SAVED_MODEL_FLAG) -> Any:
     """Return the saved model of a run, in float32.
 
@@ -157,12 +162,13 @@ def _load_with_adapter(auto_class: Any, adapter: SavedAdapter, flag: str) -> Any
     path = default_model(None)[0] if adapter.base == HUB_ID else adapter.base
     config = load_config(path, trust_remote_code=False, flag=flag)
     config = type(config).from_dict(dict(adapter.config))
-    model, loading = _load(auto_class, path, flag, config, {"config": config})
-    head = head_names(model)
-    differences = {n: text for n, text in _differences(loading).items() if not is_in(n, head)}
-    if differences:
-        raise _weights_error(path, flag, differences)
-    adapter.load_into(model)
+    with torch.random.fork_rng(devices=[]):  # for the head and the adapters, which are replaced
+        model, loading = _load(auto_class, path, flag, config, {"config": config})
+        head = head_names(model)
+        differences = {n: text for n, text in _differences(loading).items() if not is_in(n, head)}
+        if differences:
+            raise _weights_error(path, flag, differences)
+        adapter.load_into(model)
     check_weights_finite(model, str(adapter.folder), flag=flag)
     return model
 

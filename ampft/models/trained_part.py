@@ -1,12 +1,22 @@
-"""Which part of a model is trained: all, what `--freeze` and `--train_layers` leave, or adapters."""
+"""Which part of a model is trained: all of it, what is not frozen, or adapters."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-from ampft.models.adapters import LoraSettings, add_lora, base_sha256, described_lora
+from ampft.models.adapters import (
+    LoraSettings,
+    add_lora,
+    base_sha256,
+    described_lora,
+    lora_config,
+    save_adapter,
+)
 from ampft.models.freezing import (
     cast_frozen_once,
     check_something_trains,
@@ -75,3 +85,20 @@ def _share(model: nn.Module) -> str:
     trained = sum(p.numel() for p in parameters if p.requires_grad)
     total = sum(p.numel() for p in parameters)
     return f"{trained:,} of {total:,} weights ({trained / total:.1%})"
+
+
+def save_trained(
+    model: Any, folder: Path, loaded: LoadedModel, weights: Mapping[str, Tensor] | None
+) -> None:
+    """Save a trained model, or its adapters and head if it has adapters.
+
+    Args:
+        model: Model, not prepared.
+        folder: Folder for the files.
+        loaded: Model as it was loaded.
+        weights: State of the model by name, if it is sharded over processes; None otherwise.
+    """
+    if lora_config(model) is None:
+        model.save_pretrained(folder, state_dict=weights)
+    else:
+        save_adapter(model, folder, base=loaded.name, base_hash=loaded.base_sha256)

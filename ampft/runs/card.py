@@ -16,6 +16,7 @@ from ampft.text.numbers import counted, duration
 from ampft.text.tables import Name, Table, markdown_table
 
 ONE_INPUT = {"text": '"a text"', "image": '"a picture.png"'}
+PROCESSORS = {"text": "tokenizer", "image": "image_processor"}
 TWO_INPUTS = '{"text": "one text", "text_pair": "another"}'
 
 
@@ -59,7 +60,7 @@ def _metadata(record: RunRecord, report: Report) -> ModelCardData:
     ]
     mode = record.precision.resolved.get("mode", record.precision.requested)
     return ModelCardData(
-        library_name="transformers",
+        library_name="peft" if _is_adapter(record) else "transformers",
         pipeline_tag=_pipeline_tag(record),
         base_model=record.model.hub_id,
         datasets=record.data.hub_id,
@@ -117,9 +118,32 @@ def _use(record: RunRecord) -> str:
     is_pair = len(record.data.input_columns) == 2
     example = TWO_INPUTS if is_pair else ONE_INPUT.get(record.data.kind, "...")
     arguments = ", ".join(filter(None, (example, TASKS[record.task].pipeline_arguments)))
+    if _is_adapter(record):
+        return _use_of_adapter(record, arguments)
     return (
         "## Use\n\n```python\nfrom transformers import pipeline\n\n"
         f'classify = pipeline("{_pipeline_tag(record)}", model="path/to/this/folder")\n'
+        f"classify({arguments})\n```"
+    )
+
+
+def _is_adapter(record: RunRecord) -> bool:
+    return bool(record.arguments.get("lora_r")) and not record.arguments.get("merge_lora")
+
+
+def _use_of_adapter(record: RunRecord, arguments: str) -> str:
+    model_class = TASKS[record.task].model_class
+    processor = PROCESSORS.get(record.data.kind, "feature_extractor")
+    return (
+        "## Use\n\nThis folder holds adapters (LoRA) and the head, without the base model: "
+        "`pip install peft`.\n\n```python\nimport json\nfrom pathlib import Path\n\n"
+        f"from peft import PeftModel\nfrom transformers import {model_class}, pipeline\n\n"
+        'folder = Path("path/to/this/folder")\n'
+        'names = json.loads((folder / "run.json").read_text())["label_names"]\n'
+        f'base = {model_class}.from_pretrained("{record.model.hub_id or "path/to/the/base/model"}"'
+        ", id2label=dict(enumerate(names)))\n"
+        "model = PeftModel.from_pretrained(base, folder).merge_and_unload()\n"
+        f'classify = pipeline("{_pipeline_tag(record)}", model=model, {processor}=str(folder))\n'
         f"classify({arguments})\n```"
     )
 
@@ -174,8 +198,18 @@ def _training(record: RunRecord) -> str:
         )
     return (
         f"## Training\n\nOptimizer steps: {describe_steps(record)}{elapsed} on {prose(machine)}."
+        f"{_trained_part(record)}"
         f"{best} `run.json` holds every setting, and `history.jsonl` every step."
     )
+
+
+def _trained_part(record: RunRecord) -> str:
+    trained, total = record.model.trainable_parameters, record.model.parameters
+    if trained == total:
+        return ""
+    rank = record.arguments.get("lora_r")
+    what = f"adapters (LoRA) of rank {rank} and the head were" if rank else "a part was"
+    return f" Only {what} trained: {trained:,} of {total:,} parameters."
 
 
 def _versions(record: RunRecord) -> str:

@@ -119,7 +119,8 @@ def prepare_training(
     set_seed(args.seed)
     loaded = cast_weights(loaded or task.load_model(), precision)
     if args.learning_rate is None:
-        rate = default_learning_rate(getattr(loaded.model.config, "hidden_size", None))
+        hidden_size = getattr(loaded.model.config, "hidden_size", None)
+        rate = default_learning_rate(hidden_size, trains_little=args.trains_little)
         args = replace(args, learning_rate=rate)
     step_batches = StepBatches.for_process(
         accelerator,

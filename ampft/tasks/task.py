@@ -52,7 +52,7 @@ class TaskSettings:
     remove_padding: bool = True
     gradient_checkpointing: bool = False
     trust_remote_code: bool = False
-    trained_part: TrainedPart = TrainedPart()
+    trained_part: TrainedPart = field(default_factory=TrainedPart)
 
 
 class InputExamples(Protocol):

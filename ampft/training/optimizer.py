@@ -14,6 +14,7 @@ from ampft.precision.resolve import Precision
 from ampft.training.bfloat16_adamw import KAHAN, STOCHASTIC, BFloat16AdamW
 
 SMALL_HIDDEN_SIZE = 512
+LITTLE_FACTOR = 10
 ADAMW_MOMENTS = 2  # numbers of optimizer state per weight
 
 
@@ -51,7 +52,7 @@ class ScheduleSettings:
     warmup_steps: int | None = None
 
 
-def default_learning_rate(hidden_size: int | None) -> float:
+def default_learning_rate(hidden_size: int | None, *, trains_little: bool = False) -> float:
     """Return a peak learning rate for fine-tuning on data that nobody has tuned it for.
 
     Small models need larger steps. For MiniLM (hidden size 384), 1e-4 was 1 to 5 points better than
@@ -61,9 +62,12 @@ def default_learning_rate(hidden_size: int | None) -> float:
 
     Args:
         hidden_size: Hidden size of the model; None if its configuration does not have one.
+        trains_little: Whether only adapters or the head are trained, which takes ten times the rate
+            (Schulman et al., 2025, "LoRA Without Regret").
     """
     is_small = hidden_size is not None and hidden_size <= SMALL_HIDDEN_SIZE
-    return 1e-4 if is_small else 5e-5
+    rate = 1e-4 if is_small else 5e-5
+    return LITTLE_FACTOR * rate if trains_little else rate
 
 
 def make_optimizer(
