@@ -18,6 +18,7 @@ from .data.steps import MicroBatch as MicroBatch
 from .data.steps import StepBatch as StepBatch
 from .data.steps import StepBatches as StepBatches
 from .data.steps import TensorExamples as TensorExamples
+from .diagnosis import doctor as doctor
 from .errors import InputError as InputError
 from .errors import TrainingStopped as TrainingStopped
 from .evaluation.evaluate import evaluate as evaluate
@@ -28,6 +29,8 @@ from .precision.accelerator import make_accelerator as make_accelerator
 from .precision.accelerator import numerics as numerics
 from .precision.accelerator import training_device as training_device
 from .precision.executed import ProductRecorder as ProductRecorder
+from .precision.float32_modules import Float32Modules as Float32Modules
+from .precision.float32_modules import keep_in_fp32 as keep_in_fp32
 from .precision.modes import MODES as MODES
 from .precision.resolve import Precision as Precision
 from .precision.resolve import requested_mode as requested_mode

@@ -60,6 +60,7 @@ def _run(argv: Sequence[str]) -> None:
         "report": _report,
         "compare": _compare,
         "checkpoint": _checkpoint,
+        "push": _push,
     }
     commands[args.command](args)
 
@@ -97,6 +98,16 @@ def _parser() -> ArgumentParser:
     report = commands.add_parser("report", help="print the report of a run or a comparison")
     report.add_argument("run", metavar="RUN", help="output folder of a run or of a comparison")
     _add_compare(commands)
+    push = commands.add_parser(
+        "push", help="push the model of a run, its card and its report to the Hugging Face hub"
+    )
+    push.add_argument("run", metavar="RUN", help="output folder of a run")
+    push.add_argument(
+        "--hub_model_id",
+        metavar="USER/NAME",
+        help="name on the hub (default: that of the folder, under your user name)",
+    )
+    push.add_argument("--private", action="store_true", help="make a new repository private")
     checkpoint = commands.add_parser("checkpoint", help="list or verify the checkpoints of a run")
     checkpoint.add_argument(
         "action",
@@ -294,6 +305,23 @@ def _checkpoint(args: argparse.Namespace) -> None:
 
     show = list_checkpoints if args.action == "list" else verify_checkpoints
     print(inert_lines(show(Path(args.path))))
+
+
+def _push(args: argparse.Namespace) -> None:
+    from pathlib import Path
+
+    from ampft.comparison.report.card import comparison_section
+    from ampft.runs.push import push_run
+    from ampft.text.terminal import labelled, quiet_libraries
+
+    quiet_libraries()
+    url = push_run(
+        args.run,
+        hub_model_id=args.hub_model_id,
+        private=args.private,
+        comparison=comparison_section(Path(args.run)),
+    )
+    print(labelled("pushed", url))
 
 
 def _report(args: argparse.Namespace) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ampft.arguments.flags import flag
+from ampft.errors import InputError
 from ampft.precision.modes import MODES
 
 BATCH = "batches and precision"
@@ -19,6 +20,13 @@ class BatchArguments:
         "precision; if none, the one set by accelerate launch, otherwise fp32",
         group=BATCH,
         choices=("no", *MODES),
+    )
+    fp32_modules: str | None = flag(
+        None,
+        "modules that compute in float32 inside a 16-bit model, as globs over their paths: "
+        "encoder.layer.3.*,wo; the saved model keeps them so; if none, those that the model was "
+        "saved with",
+        group=BATCH,
     )
     per_device_train_batch_size: int = flag(
         8,
@@ -51,3 +59,20 @@ class BatchArguments:
         group=BATCH,
         at_least=0,
     )
+
+    @property
+    def fp32_patterns(self) -> tuple[str, ...]:
+        """The patterns in `fp32_modules`.
+
+        Raises:
+            InputError: One is empty.
+        """
+        if self.fp32_modules is None:
+            return ()
+        patterns = tuple(part.strip() for part in self.fp32_modules.split(","))
+        if not all(patterns):
+            raise InputError(
+                f"--fp32_modules {self.fp32_modules!r}: a pattern is empty. Separate patterns with "
+                "single commas, such as encoder.layer.3.*,wo, or remove the flag."
+            )
+        return patterns

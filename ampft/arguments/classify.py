@@ -11,6 +11,7 @@ from ampft.arguments.evaluation import EvaluationArguments
 from ampft.arguments.model import ModelArguments
 from ampft.arguments.optimizer import OptimizerArguments
 from ampft.arguments.output import OutputArguments
+from ampft.arguments.pixels import PixelArguments
 from ampft.arguments.trained_part import TrainedPartArguments
 
 if TYPE_CHECKING:
@@ -35,6 +36,12 @@ BUILT_IN_DEFAULTS: dict[str, dict[str, Any]] = {
 }
 
 
+# Defaults that a task overrides: its examples are large.
+TASK_DEFAULTS: dict[str, dict[str, Any]] = {
+    "pixels": {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 4},
+}
+
+
 # The fields of the last base come first, so this is the reverse of the order in the help.
 @dataclass(frozen=True)
 class ClassifyArguments(
@@ -42,6 +49,7 @@ class ClassifyArguments(
     EvaluationArguments,
     OptimizerArguments,
     BatchArguments,
+    PixelArguments,
     DataArguments,
     TrainedPartArguments,
     ModelArguments,
@@ -64,4 +72,6 @@ class ClassifyArguments(
             gradient_checkpointing=self.gradient_checkpointing,
             trust_remote_code=self.trust_remote_code,
             trained_part=self.trained_part(),
+            image_size=self.input_size,
+            fp32_modules=self.fp32_patterns,
         )

@@ -30,6 +30,7 @@ SET_BY_COMPARISON = {
     "runs, name another --output_dir",
     "max_time": "all runs train for the same number of steps; limit the time of the comparison "
     "with --budget before ` -- `",
+    "push_to_hub": "push one of the runs afterwards, with ampft push RUN",
     "perturb_initial_weights": "the placebo arm does this unless --no_placebo is set",
 }
 

@@ -50,3 +50,10 @@ class OutputArguments:
         "experiment trackers by their Accelerate names, comma-separated, or all",
         group=OUTPUT,
     )
+    push_to_hub: bool = flag(
+        False, "push the model, its card and its report to the Hugging Face hub", group=OUTPUT
+    )
+    hub_model_id: str | None = flag(
+        None, "name on the hub, USER/NAME; if none, the name of the output folder", group=OUTPUT
+    )
+    hub_private_repo: bool = flag(False, "make a new repository on the hub private", group=OUTPUT)

@@ -6,7 +6,7 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 
-from ampft.arguments.classify import BUILT_IN_DEFAULTS, ClassifyArguments
+from ampft.arguments.classify import BUILT_IN_DEFAULTS, TASK_DEFAULTS, ClassifyArguments
 from ampft.arguments.flags import parse_duration, parse_flags
 from ampft.errors import InputError, did_you_mean
 from ampft.tasks import TASKS, problem_types
@@ -36,9 +36,8 @@ def parse_classify_arguments(
     name = arguments.dataset_name
     if name is None and arguments.train_file is None and not in_memory:
         name = "stdlib"
-    defaults = {
-        k: v for k, v in BUILT_IN_DEFAULTS.get(name or "", {}).items() if k not in set_by_user
-    }
+    defaults = BUILT_IN_DEFAULTS.get(name or "", {}) | TASK_DEFAULTS.get(arguments.task or "", {})
+    defaults = {k: v for k, v in defaults.items() if k not in set_by_user}
     if arguments.trains_little:  # which needs another rate than the whole model
         defaults.pop("learning_rate", None)
     arguments = dataclasses.replace(arguments, dataset_name=name, **defaults)
@@ -85,6 +84,7 @@ def _check_conflicts(arguments: ClassifyArguments) -> None:
         parse_duration("max_time", arguments.max_time)
     arguments.check_trained_part()
     _check_checkpoints(arguments)
+    _check_hub(arguments)
     _check_metric(arguments.metric_for_best_model)
 
 
@@ -98,6 +98,14 @@ def _check_metric(name: str | None) -> None:
             f"--metric_for_best_model: received {name!r}.{did_you_mean(name, known)} "
             f"Allowed values: {', '.join(dict.fromkeys(known))}."
         )
+
+
+def _check_hub(arguments: ClassifyArguments) -> None:
+    for name in ("hub_model_id", "hub_private_repo"):
+        if getattr(arguments, name) and not arguments.push_to_hub:
+            raise InputError(
+                f"--{name} has no effect without --push_to_hub. Add it, or remove the flag."
+            )
 
 
 def _check_checkpoints(arguments: ClassifyArguments) -> None:

@@ -53,8 +53,8 @@ class TrainedPartArguments:
     )
     lora_target_modules: str | None = flag(
         None,
-        "layers that get adapters: query,value or all-linear; if none, those that PEFT chooses for "
-        "the model family, and otherwise all-linear",
+        "all-linear, or names of layers that get adapters: query,value; if none, those that PEFT "
+        "chooses for the model family, or all",
         group=TRAINED,
     )
     merge_lora: bool = flag(

@@ -1,12 +1,15 @@
-"""The labels of rows: one each, or any number of them."""
+"""The labels of rows: one each, any number of them, or one for each unit, such as a word."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from ampft.data.masks import Masks
 
 IntArray = npt.NDArray[np.int64]
 
@@ -69,3 +72,45 @@ class RowLabels:
         matrix = np.zeros((self.count, labels), dtype=bool)
         matrix[self.rows, self.codes] = True
         return matrix
+
+
+@dataclass(frozen=True, eq=False)
+class UnitLabels:
+    """The labels of n examples of several units each, such as the words of sentences.
+
+    Indexing with the ids of examples returns the labels of their units, one example after another.
+    As an array, it is `padded`.
+
+    Attributes:
+        codes: (m,) int64 indices into the label names, example after example.
+        counts: (n,) int64 number of units of each example, at least 1.
+    """
+
+    codes: IntArray
+    counts: IntArray
+
+    def __len__(self) -> int:
+        """Number of examples, n."""
+        return len(self.counts)
+
+    def __getitem__(self, ids: IntArray) -> IntArray:
+        """Return the labels of the units of the examples `ids`."""
+        counts = self.counts[ids]
+        starts = np.cumsum(self.counts) - self.counts
+        first = np.cumsum(counts) - counts  # of each example in the result
+        return self.codes[np.repeat(starts[ids] - first, counts) + np.arange(counts.sum())]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        """Return `padded(codes, counts)`."""
+        del copy  # it is always a new array
+        return padded(self.codes, self.counts).astype(dtype or np.int32, copy=False)
+
+
+Targets = npt.NDArray[Any] | UnitLabels | Masks
+
+
+def padded(codes: npt.NDArray[np.integer[Any]], counts: IntArray) -> npt.NDArray[np.int32]:
+    """Return (n, L) int32 codes of the units of each example, -1 after its last one."""
+    result = np.full((len(counts), int(counts.max(initial=0))), -1, dtype=np.int32)
+    result[np.arange(result.shape[1]) < counts[:, None]] = codes
+    return result

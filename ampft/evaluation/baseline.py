@@ -46,7 +46,7 @@ def bag_of_words_baseline(task: Task, split: str) -> Outcome:
     Raises:
         InputError: The texts contain no words.
     """
-    targets = task.labels["train"]
+    targets = np.asarray(task.labels["train"])
     vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
     model: Any = LogisticRegression(C=INVERSE_REGULARISATION, solver="newton-cg")
     if targets.ndim == 2:

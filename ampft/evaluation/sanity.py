@@ -120,7 +120,7 @@ def informedness(outcome: Outcome) -> npt.NDArray[np.float64]:
     regardless of the example has a J of 0, so that rare classes count as much as frequent ones
     (Youden, "Index for rating diagnostic tests", 1950).
     """
-    sums = outcome.sums("macro_f1")
+    sums = outcome.unit_sums
     counts = class_counts(sums.totals())
     classes, n = len(counts.labelled), float(counts.cases)
     varied = (counts.labelled > 0) & (counts.labelled < n)
@@ -133,7 +133,7 @@ def informedness(outcome: Outcome) -> npt.NDArray[np.float64]:
 
 
 def _values(outcome: Outcome, metric: str) -> npt.NDArray[np.float64]:
-    """Return the (n,) values of the examples whose mean is `metric`."""
+    """Return (n,) the sums over the units of each case of the values whose mean is `metric`."""
     sums = outcome.sums(metric)
     values: npt.NDArray[np.float64] = sums.patterns[:, [0]].toarray()[:, 0][sums.pattern_of]
     return values

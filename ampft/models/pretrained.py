@@ -21,6 +21,7 @@ from ampft.models.adapters import ADAPTER_CONFIG, SavedAdapter, read_adapter
 from ampft.models.freezing import head_names, is_in
 from ampft.models.minilm import HUB_ID, default_model
 from ampft.models.size import check_memory, check_sizes
+from ampft.precision.float32_modules import apply_patterns
 from ampft.text.escaping import inert
 from ampft.text.json_io import read_json_object
 
@@ -135,6 +136,8 @@ def is_loadable(name: str) -> bool:
 def load_saved(auto_class: Any, path: str, *, flag: str = SAVED_MODEL_FLAG) -> Any:
     """Return the saved model of a run, in float32.
 
+    Modules that the run kept in float32 are kept in float32 in any precision.
+
     Args:
         auto_class: Class of transformers that loads the model.
         path: Folder of the run.
@@ -154,6 +157,7 @@ def load_saved(auto_class: Any, path: str, *, flag: str = SAVED_MODEL_FLAG) -> A
     if differences:
         raise _weights_error(path, flag, differences)
     check_weights_finite(model, path, flag=flag)
+    apply_patterns(model)
     return model
 
 

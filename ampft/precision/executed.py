@@ -13,8 +13,11 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 
 from ampft.errors import InputError
 from ampft.precision.emulation import inside_emulation
+from ampft.precision.float32_modules import FLAG as FLOAT32_MODULES_FLAG
+from ampft.precision.float32_modules import float32_module_start
 from ampft.precision.resolve import Precision
 from ampft.precision.tf32 import float32_product_loses_bits
+from ampft.text.numbers import counted
 
 KINDS = ("projection", "convolution", "recurrent", "bilinear", "attention", "custom operator")
 _PLURALS = {"projection": "projections", "convolution": "convolutions", "recurrent": "recurrent"}
@@ -52,6 +55,7 @@ class ProductRow:
         accumulator: Dtype of the sums: known by construction where the product is emulated, and
             from the library's documentation elsewhere; `unknown` if undocumented.
         count: Number of products.
+        by_request: Whether they belong to modules that are kept in float32.
     """
 
     kind: str
@@ -60,6 +64,7 @@ class ProductRow:
     output: str
     accumulator: str
     count: int
+    by_request: bool = False
 
 
 @dataclass(frozen=True)
@@ -117,14 +122,16 @@ def _describe_kind(kind: str, rows: Iterable[ProductRow]) -> str:
         if row.kind == kind:
             operands = sorted(set(row.inputs)) if len(row.inputs) > 2 else row.inputs
             left, right = operands[0], operands[-1]
-            counts[f"{left} x {right} -> {row.output}", row.accumulator] += row.count
+            request = f", by {FLOAT32_MODULES_FLAG}" * row.by_request
+            sums = f"{row.accumulator} sums{request}"
+            counts[f"{left} x {right} -> {row.output}", sums] += row.count
     if not counts:
         return ""
     total = counts.total()
     parts = []
-    for (product, accumulator), count in counts.most_common():
+    for (product, sums), count in counts.most_common():
         share = "" if count == total else f", {count} of {total}"
-        parts.append(f"{product} ({accumulator} sums{share})")
+        parts.append(f"{product} ({sums}{share})")
     return f"{_PLURALS.get(kind, kind)} {' and '.join(parts)}"
 
 
@@ -145,9 +152,10 @@ class ProductRecorder(TorchDispatchMode):
         super().__init__()
         self._precision = precision
         self._is_emulated = precision.emulates_binary16
-        self._counts: Counter[tuple[str, str, tuple[str, ...], str, str]] = Counter()
+        self._counts: Counter[tuple[str, str, tuple[str, ...], str, str, bool]] = Counter()
         self._cuda_device: torch.device | None = None
         self._batched_projections: set[int] = set()
+        self._float32_nodes: set[int] = set()
 
     def __enter__(self) -> ProductRecorder:
         """Start recording.
@@ -177,14 +185,31 @@ class ProductRecorder(TorchDispatchMode):
             return NotImplemented
         result = func(*args, **(kwargs or {}))
         _mark_weights(args, result)
+        by_request = self._is_in_float32_module(args)
         product = _product_of(func, args)
         if product is not None:
             kind, operands = product
             if kind == _BATCHED:
                 kind = "projection" if self._multiplies_weight(operands) else "attention"
             output = next(t for t in _tensors(result))
-            self.observe(kind, operands, output)
+            self.observe(kind, operands, output, by_request=by_request)
         return result
+
+    def _is_in_float32_module(self, args: tuple[Any, ...]) -> bool:
+        """Return whether an operation belongs to a module that is kept in float32."""
+        start = float32_module_start()
+        if start is None:
+            node = torch._C._current_autograd_node()
+            if node is None or node._sequence_nr() not in self._float32_nodes:
+                return False
+            # Gradient checkpointing can recompute the modules around it in this node.
+            recomputes = torch.is_grad_enabled()
+            return not (recomputes and any(t.dtype.itemsize == 2 for t in _tensors(args)))
+        # The last node is that of this operation, unless it has none.
+        last = torch._C._autograd._get_sequence_nr() - 1
+        if last >= start:
+            self._float32_nodes.add(last)
+        return True
 
     def _multiplies_weight(self, operands: tuple[torch.Tensor, ...]) -> bool:
         """Return whether a batched product belongs to a layer with weights."""
@@ -197,20 +222,29 @@ class ProductRecorder(TorchDispatchMode):
             self._batched_projections.add(torch._C._autograd._get_sequence_nr() - 1)
         return is_projection
 
-    def observe(self, kind: str, operands: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+    def observe(
+        self,
+        kind: str,
+        operands: tuple[torch.Tensor, ...],
+        output: torch.Tensor,
+        *,
+        by_request: bool = False,
+    ) -> None:
         """Count one product.
 
         Args:
             kind: One of `KINDS`.
             operands: The multiplied tensors, in the order in which the operator takes them.
             output: The result.
+            by_request: Whether it belongs to a module that is kept in float32.
         """
         # The engine has a current node during a backward pass, and in forwards recomputed there.
         backward = torch._C._current_autograd_node() is not None
         inputs = tuple(dtype_name(t.dtype) for t in operands)
         accumulator = _accumulator(operands[0], self._precision)
         direction = "backward" if backward else "forward"
-        self._counts[kind, direction, inputs, dtype_name(output.dtype), accumulator] += 1
+        key = (kind, direction, inputs, dtype_name(output.dtype), accumulator, by_request)
+        self._counts[key] += 1
         if output.is_cuda:
             self._cuda_device = output.device
 
@@ -225,7 +259,10 @@ class ProductRecorder(TorchDispatchMode):
         ordered = sorted(self._counts.items(), key=lambda item: (KINDS.index(item[0][0]), -item[1]))
         device = self._cuda_device
         return ExecutedDtypes(
-            rows=tuple(ProductRow(*key, count=count) for key, count in ordered),
+            rows=tuple(
+                ProductRow(kind, direction, inputs, output, sums, count, by_request)
+                for (kind, direction, inputs, output, sums, by_request), count in ordered
+            ),
             parameters=stored.parameters,
             gradients=stored.gradients,
             optimizer_state=stored.optimizer_state,
@@ -301,6 +338,7 @@ def contradiction(
 
     Projections, convolutions and recurrent layers must multiply in the compute dtype. Attention
     need not: on a CPU its math path multiplies in float32 under dropout, and that is reported.
+    Products of modules that are kept in float32 must multiply in float32.
 
     Args:
         precision: Requested precision.
@@ -313,7 +351,14 @@ def contradiction(
             f"mode {precision.mode} was requested, but float32 products "
             f"{'ran in TF32' if used_tf32 else 'did not run in TF32'}"
         )
-    rows = [row for row in executed.rows if row.kind not in _ONLY_REPORTED]
+    rounded = [row for row in executed.rows if row.by_request and set(row.inputs) != {"float32"}]
+    if rounded:
+        return (
+            f"{FLOAT32_MODULES_FLAG} was requested, but "
+            f"{counted(sum(row.count for row in rounded), 'product')} inside these modules ran in "
+            f"{' x '.join(rounded[0].inputs)}"
+        )
+    rows = [row for row in executed.rows if row.kind not in _ONLY_REPORTED and not row.by_request]
     expected = dtype_name(precision.compute_dtype)
     if precision.properties.replaces_layers:
         # Only layers that are large enough are converted; the others multiply in bfloat16.

@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ampft.errors import InputError
+from ampft.precision.float32_modules import float32_forwards
 
 INT8 = "int8"
 FLAG = "--inference int8"
@@ -24,6 +25,8 @@ _PRODUCTS = ("linear_dynamic", "linear_relu_dynamic")  # of the namespace `quant
 
 def quantize(model: nn.Module, device: torch.device) -> nn.Module:
     """Return a copy of a model on the CPU with int8 linear layers.
+
+    Modules that are kept in float32 are not quantized.
 
     Args:
         model: Float32 model in evaluation mode; unchanged.
@@ -49,13 +52,25 @@ def quantize(model: nn.Module, device: torch.device) -> nn.Module:
         # torch announces that torchao will replace it, and deprecates its own quantized tensors.
         warnings.filterwarnings("ignore", category=DeprecationWarning)
         warnings.filterwarnings("ignore", category=UserWarning, message=".*quantized tensor")
-        quantized: nn.Module = quantize_dynamic(model, {nn.Linear: per_channel_dynamic_qconfig})
+        kept = dict.fromkeys(_inside_float32_modules(model))  # None means no quantization
+        quantized: nn.Module = quantize_dynamic(
+            model, {nn.Linear: per_channel_dynamic_qconfig, **kept}
+        )
     if not quantized_layers(quantized):
         raise InputError(
             f"{FLAG}: {type(model).__name__} has no nn.Linear layers, which are those that torch "
             "quantizes. Leave int8 out."
         )
     return quantized
+
+
+def _inside_float32_modules(model: nn.Module) -> list[str]:
+    kept = float32_forwards(model)
+    return [
+        path
+        for path, _ in model.named_modules()
+        if any(path == name or path.startswith(f"{name}.") for name in kept)
+    ]
 
 
 def quantized_layers(model: nn.Module) -> list[nn.Module]:

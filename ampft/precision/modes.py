@@ -46,6 +46,11 @@ class Mode:
         """Whether weights, gradients and optimizer state are stored in 16 bits."""
         return self.storage != "float32"
 
+    @property
+    def keeps_float32_modules(self) -> bool:
+        """Whether single modules can compute in float32: by leaving autocast, or in any case."""
+        return not (self.stores_16_bits or self.replaces_layers or self.allows_tf32)
+
 
 MODE_TABLE = {
     mode.name: mode

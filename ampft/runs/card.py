@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import PurePath
 
 from huggingface_hub import EvalResult, ModelCardData
@@ -17,10 +18,13 @@ from ampft.text.tables import Name, Table, markdown_table
 
 ONE_INPUT = {"text": '"a text"', "image": '"a picture.png"'}
 PROCESSORS = {"text": "tokenizer", "image": "image_processor"}
+RECORDS = " `run.json` holds every setting, and `history.jsonl` every step."
 TWO_INPUTS = '{"text": "one text", "text_pair": "another"}'
 
 
-def model_card(record: RunRecord, report: Report) -> str:
+def model_card(
+    record: RunRecord, report: Report, *, hub_model_id: str | None = None, comparison: str = ""
+) -> str:
     """Return the model card: YAML metadata, then Markdown in which labels and names are inert.
 
     The card names no licence, because the publisher of the model chooses it. It is not checked
@@ -29,18 +33,21 @@ def model_card(record: RunRecord, report: Report) -> str:
     Args:
         record: Record of a finished run.
         report: Its final report.
+        hub_model_id: Repository on the hub that the card is for; None for the folder of the run.
+        comparison: Section on the comparison that the run is part of, in Markdown.
     """
     sections = [
         f"---\n{_metadata(record, report).to_yaml()}\n---",
         _introduction(record, report),
-        _use(record),
+        _use(record, hub_model_id or "path/to/this/folder"),
         _precision(record),
         _results(record, report),
+        comparison,
         _data(record, report),
-        _training(record),
+        _training(record, has_record=hub_model_id is None),
         _versions(record),
     ]
-    return "\n\n".join(sections) + "\n"
+    return "\n\n".join(filter(None, sections)) + "\n"
 
 
 def _metadata(record: RunRecord, report: Report) -> ModelCardData:
@@ -114,15 +121,15 @@ def _introduction(record: RunRecord, report: Report) -> str:
     )
 
 
-def _use(record: RunRecord) -> str:
+def _use(record: RunRecord, model: str) -> str:
     is_pair = len(record.data.input_columns) == 2
     example = TWO_INPUTS if is_pair else ONE_INPUT.get(record.data.kind, "...")
     arguments = ", ".join(filter(None, (example, TASKS[record.task].pipeline_arguments)))
     if _is_adapter(record):
-        return _use_of_adapter(record, arguments)
+        return _use_of_adapter(record, arguments, model)
     return (
         "## Use\n\n```python\nfrom transformers import pipeline\n\n"
-        f'classify = pipeline("{_pipeline_tag(record)}", model="path/to/this/folder")\n'
+        f'classify = pipeline("{_pipeline_tag(record)}", model="{model}")\n'
         f"classify({arguments})\n```"
     )
 
@@ -131,19 +138,20 @@ def _is_adapter(record: RunRecord) -> bool:
     return bool(record.arguments.get("lora_r")) and not record.arguments.get("merge_lora")
 
 
-def _use_of_adapter(record: RunRecord, arguments: str) -> str:
+def _use_of_adapter(record: RunRecord, arguments: str, model: str) -> str:
     model_class = TASKS[record.task].model_class
     processor = PROCESSORS.get(record.data.kind, "feature_extractor")
+    # A list of JSON is one of Python; ASCII without backticks cannot end the block.
+    names = json.dumps(list(record.label_names)).replace("`", "\\u0060")
+    base = record.model.hub_id or "path/to/the/base/model"
     return (
         "## Use\n\nThis folder holds adapters (LoRA) and the head, without the base model: "
-        "`pip install peft`.\n\n```python\nimport json\nfrom pathlib import Path\n\n"
+        "`pip install peft`.\n\n```python\n"
         f"from peft import PeftModel\nfrom transformers import {model_class}, pipeline\n\n"
-        'folder = Path("path/to/this/folder")\n'
-        'names = json.loads((folder / "run.json").read_text())["label_names"]\n'
-        f'base = {model_class}.from_pretrained("{record.model.hub_id or "path/to/the/base/model"}"'
-        ", id2label=dict(enumerate(names)))\n"
-        "model = PeftModel.from_pretrained(base, folder).merge_and_unload()\n"
-        f'classify = pipeline("{_pipeline_tag(record)}", model=model, {processor}=str(folder))\n'
+        f"names = {names}\n"
+        f'base = {model_class}.from_pretrained("{base}", id2label=dict(enumerate(names)))\n'
+        f'model = PeftModel.from_pretrained(base, "{model}").merge_and_unload()\n'
+        f'classify = pipeline("{_pipeline_tag(record)}", model=model, {processor}="{model}")\n'
         f"classify({arguments})\n```"
     )
 
@@ -184,7 +192,7 @@ def _data(record: RunRecord, report: Report) -> str:
     )
 
 
-def _training(record: RunRecord) -> str:
+def _training(record: RunRecord, *, has_record: bool) -> str:
     seconds = record.timings.get("training_seconds", record.timings.get("total_seconds"))
     elapsed = f", {duration(seconds)}" if isinstance(seconds, int | float) else ""
     cpu = record.hardware.get("cpu")
@@ -199,7 +207,7 @@ def _training(record: RunRecord) -> str:
     return (
         f"## Training\n\nOptimizer steps: {describe_steps(record)}{elapsed} on {prose(machine)}."
         f"{_trained_part(record)}"
-        f"{best} `run.json` holds every setting, and `history.jsonl` every step."
+        f"{best}{RECORDS * has_record}"
     )
 
 

@@ -16,6 +16,7 @@ MAY_CHANGE = frozenset(
         *("output_dir", "overwrite_output_dir", "history_csv", "with_tracking", "report_to"),
         *("checkpointing_steps", "checkpoint_total_limit", "resume_from_checkpoint"),
         *("async_checkpoints", "allow_topology_change", "max_time", "on_nonfinite"),
+        *("push_to_hub", "hub_model_id", "hub_private_repo"),
         *("baseline", "evaluate_fp32", "fail_on_leak", "trust_remote_code"),
         *("dataloader_num_workers", "use_cpu", "cpu_threads"),
         *("model_name_or_path", "dataset_name", "train_file", "validation_file", "test_file"),

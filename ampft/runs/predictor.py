@@ -22,6 +22,7 @@ from ampft.models.pretrained import SAVED_MODEL_FLAG, load_saved
 from ampft.models.tokenizer import load_tokenizer, max_input_length
 from ampft.models.weights import cast_in_place
 from ampft.precision.accelerator import make_accelerator, numerics, training_device
+from ampft.precision.float32_modules import check_float32_modules
 from ampft.precision.modes import canonical_mode
 from ampft.precision.resolve import resolve
 from ampft.runs.record import RunRecord
@@ -107,6 +108,7 @@ class Predictor:
             self._inputs = _Texts(tokenizer, max_input_length(longest, tokenizer, model.config))
         else:
             self._inputs = _Images(transformers.AutoImageProcessor.from_pretrained(str(folder)))
+        check_float32_modules(model, precision)
         cast_in_place(model, precision.storage_dtype)
         if packing_support(model).supported:
             install_packing(model)

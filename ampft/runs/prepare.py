@@ -21,11 +21,13 @@ from ampft.precision.accelerator import (
     make_accelerator,
     training_device,
 )
+from ampft.precision.float32_modules import check_float32_modules
 from ampft.precision.resolve import Precision, requested_mode, resolve
 from ampft.precision.sharding import prepare_training_objects
 from ampft.runs.folder import choose_folder
 from ampft.runs.prepared import Prepared, ProcessStart
 from ampft.runs.prepared_checks import check_prepared, check_space_for_run
+from ampft.runs.push import check_account
 from ampft.runs.resume_point import find_resume_point
 from ampft.tasks.task import Task, make_task
 from ampft.text.terminal import quiet_libraries
@@ -59,6 +61,8 @@ def prepare(args: ClassifyArguments, data: DatasetDict | None = None) -> Prepare
     started = start_clock()
     device = training_device(cpu=args.use_cpu)
     precision = resolve(requested_mode(args.mixed_precision, os.environ), device)
+    if args.push_to_hub:
+        check_account("--push_to_hub", args.hub_model_id)
     point = find_resume_point(args, precision.mode)
     replaces = point is not None and (point.is_inside or point.replaces_run)
     output_dir = choose_folder(args, precision.mode, replaces=replaces)
@@ -117,7 +121,9 @@ def prepare_training(
         loaded: Model, if it is already loaded; None loads it.
     """
     set_seed(args.seed)
-    loaded = cast_weights(loaded or task.load_model(), precision)
+    loaded = loaded or task.load_model()
+    check_float32_modules(loaded.model, precision)
+    loaded = cast_weights(loaded, precision)
     if args.learning_rate is None:
         hidden_size = getattr(loaded.model.config, "hidden_size", None)
         rate = default_learning_rate(hidden_size, trains_little=args.trains_little)

@@ -75,7 +75,8 @@ class PrecisionPart:
     """The requested mode, the precision it resolved to, and the dtypes of the first step.
 
     `summary` describes the executed dtypes in one clause. `lost_updates` is the share of weight
-    updates that rounding lost: the median over the steps where it was measured.
+    updates that rounding lost: the median over the steps where it was measured. `fp32_modules` are
+    the paths of the modules that compute in float32 by request.
     """
 
     requested: str
@@ -83,6 +84,7 @@ class PrecisionPart:
     executed: Mapping[str, JSONValue] | None = None
     summary: str | None = None
     lost_updates: float | None = None
+    fp32_modules: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,6 +241,7 @@ def initial_record(prepared: Prepared) -> RunRecord:
     import torch
 
     from ampft.models.sharded import class_name
+    from ampft.precision.float32_modules import float32_forwards
     from ampft.precision.sharding import is_sharded
 
     args, task, model = prepared.args, prepared.task, prepared.loaded.model
@@ -271,7 +274,7 @@ def initial_record(prepared: Prepared) -> RunRecord:
             hub_id=_hub_id(prepared.loaded.name),
             perturbed=args.perturb_initial_weights,
         ),
-        precision=precision_part(prepared.precision),
+        precision=precision_part(prepared.precision, fp32_modules=tuple(float32_forwards(model))),
         topology=TopologyPart(
             num_processes=accelerator.num_processes,
             cpu_threads=torch.get_num_threads(),
@@ -367,6 +370,7 @@ def precision_part(
     executed: Mapping[str, JSONValue] | None = None,
     summary: str | None = None,
     lost_updates: float | None = None,
+    fp32_modules: Sequence[str] = (),
 ) -> PrecisionPart:
     """Return the record's part on precision.
 
@@ -375,6 +379,7 @@ def precision_part(
         executed: Dtypes measured in the first step.
         summary: Description of `executed` in one clause.
         lost_updates: Median share of the weight updates that rounding lost; None if not measured.
+        fp32_modules: Paths of the modules that compute in float32.
     """
     return PrecisionPart(
         requested=precision.mode,
@@ -385,6 +390,7 @@ def precision_part(
         executed=executed,
         summary=summary,
         lost_updates=lost_updates,
+        fp32_modules=fp32_modules,
     )
 
 

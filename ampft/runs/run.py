@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -34,6 +35,7 @@ from ampft.models.sharded import whole_weights
 from ampft.models.trained_part import save_trained
 from ampft.models.weights import weights_size
 from ampft.precision.executed import ExecutedDtypes, contradiction
+from ampft.precision.float32_modules import never_called
 from ampft.precision.modes import is_fp32
 from ampft.precision.sharding import is_sharded
 from ampft.runs.checkpointing import Checkpointing
@@ -42,6 +44,7 @@ from ampft.runs.history import History, write_csv
 from ampft.runs.manifest import HISTORY_NAME, STAGING_NAME
 from ampft.runs.nonfinite import NonfiniteSteps
 from ampft.runs.prepared import Prepared
+from ampft.runs.push import push_run
 from ampft.runs.record import (
     RunRecord,
     write_record,
@@ -270,16 +273,27 @@ class Run:
         print_line(labelled("chance", constant_summary(prepared.task, constant)))
         if baseline:
             print_line(labelled("baseline", baseline))
-        for warning in warnings.values():
+        self._print_end(self.folder.path, record)
+
+    def _print_end(self, folder: Path, record: RunRecord) -> None:
+        """Print warnings, where the results are, and the last line; push them if asked to."""
+        for warning in record.warnings.values():
             print_line(labelled("warning", warning))
         if record.reason:
             print_line(labelled("stopped", record.reason))
         if note := launch_bound_note(record.timings):
             print_line(labelled("speed", note))
-        print_line(
-            labelled("wrote", f"{self.folder.path}: model, report, predictions, history, record")
-        )
+        print_line(labelled("wrote", f"{folder}: model, report, predictions, history, record"))
         print_line(result_line(record))
+        args = self.prepared.args
+        if args.push_to_hub:
+            url = push_run(
+                folder,
+                hub_model_id=args.hub_model_id,
+                private=args.hub_private_repo,
+                flag="--push_to_hub",
+            )
+            print_line(labelled("pushed", url))
 
     def _early_end(self) -> str | None:
         """Return why a run ended before its last step; None if it did not."""
@@ -349,7 +363,8 @@ class Run:
             write_record(self.folder, record)
 
     def _check_executed(self, executed: ExecutedDtypes) -> None:
-        message = contradiction(self.prepared.precision, executed)
+        prepared = self.prepared
+        message = contradiction(prepared.precision, executed) or never_called(prepared.model)
         if message is not None:
             raise PrecisionContradicted(message)
         self.history.write(labelled("ran", executed.summary()))

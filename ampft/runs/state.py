@@ -212,6 +212,7 @@ class RunState:
                 executed=None if executed is None else executed.as_dict(),
                 summary=None if executed is None else executed.summary(),
                 lost_updates=self.history.lost_updates(),
+                fp32_modules=initial.precision.fp32_modules,
             ),
             steps=replace(
                 initial.steps,

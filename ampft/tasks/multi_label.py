@@ -6,7 +6,7 @@ Nothing here imports torch until a loss is computed or logits are decoded.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -22,24 +22,26 @@ from ampft.metrics.sums import (
     WEIGHTED_F1,
     CaseSums,
     class_count_sums,
-    mean_metric,
     mean_sums,
 )
 from ampft.tasks.class_weights import parse_class_weights
 from ampft.tasks.constant import constant_loss, constant_probabilities, log_odds, only_choice
+from ampft.tasks.multi_label_report import (
+    HAMMING_LOSS,
+    LOG_LOSS,
+    MEANS,
+    SUBSET_ACCURACY,
+    MultiLabelReport,
+)
 from ampft.tasks.outcome import (
     FloatArray,
-    HubMetric,
     check_names,
     check_shapes,
     label_arguments,
     label_lists,
     probability_column,
     read_probabilities,
-    score_cells,
 )
-from ampft.text.json_io import from_json
-from ampft.text.tables import Cell, Name, Table, terminal_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,14 +51,7 @@ if TYPE_CHECKING:
 
 BoolArray = npt.NDArray[np.bool_]
 
-SUBSET_ACCURACY = mean_metric(
-    "subset_accuracy", "subset accuracy", higher_is_better=True, is_share=True
-)
-SAMPLES_F1 = mean_metric("samples_f1", "samples F1", higher_is_better=True, is_share=True)
-HAMMING_LOSS = mean_metric("hamming_loss", "Hamming loss", is_share=True)
-LOG_LOSS = mean_metric("log_loss", "log loss")
 AVERAGES: tuple[Average, ...] = ("micro", "macro", "weighted", "samples")
-MEANS = (SUBSET_ACCURACY, SAMPLES_F1, HAMMING_LOSS, LOG_LOSS)
 METRICS = {metric.name: metric for metric in (MICRO_F1, MACRO_F1, WEIGHTED_F1, *MEANS)}
 
 
@@ -106,6 +101,11 @@ class MultiLabelPredictions:
     def predicted(self) -> BoolArray:
         """Whether a label is predicted, shape (n, K)."""
         return self.probabilities >= np.float32(self.threshold)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The K label names."""
+        return self.label_names
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -159,10 +159,11 @@ class MultiLabelPredictions:
         """Return the sums of which `metric` is a function."""
         if metric in {mean.name for mean in MEANS}:
             return mean_sums(self.case_values(metric))
-        return self._class_counts
+        return self.unit_sums
 
     @cached_property
-    def _class_counts(self) -> CaseSums:
+    def unit_sums(self) -> CaseSums:
+        """The class counts of the examples."""
         return class_count_sums(self.labels, self.predicted)
 
     def case_values(self, metric: str) -> npt.NDArray[np.float64]:
@@ -221,105 +222,6 @@ class MultiLabelPredictions:
             split=metadata["split"],
             threshold=float(metadata["threshold"]),
         )
-
-
-@dataclass(frozen=True)
-class MultiLabelReport:
-    """All metrics of one split whose examples have any number of labels.
-
-    Attributes:
-        split: Name of the split.
-        examples: Number of examples.
-        label_names: The K label names; the rows of `per_label`.
-        threshold: Probability from which a label is predicted.
-        per_label: Scores of each label; a label absent from the split has support 0.
-        per_label_average_precision: Average precision of each label; None without support.
-        averages: Scores by kind of average: `micro` (all labels of all examples together), `macro`
-            (mean over the labels), `weighted` (by support), `samples` (mean over the examples).
-        average_precision: Area under the precision-recall curve: `micro`, and `macro` over the
-            labels that the split has; None if it has none.
-        means: The metrics of `MEANS`; log loss in nats per decision.
-        expected_calibration_error: Expected calibration error of the n * K decisions with 15 bins
-            of equal width, in [0, 1].
-    """
-
-    split: str
-    examples: int
-    label_names: tuple[str, ...]
-    threshold: float
-    per_label: tuple[Scores, ...]
-    per_label_average_precision: tuple[float | None, ...]
-    averages: Mapping[str, Scores]
-    average_precision: Mapping[str, float | None]
-    means: Mapping[str, float]
-    expected_calibration_error: float
-
-    def metrics(self) -> dict[str, float | None]:
-        """Return the scalar metrics by name."""
-        return {
-            **{
-                f"{name}_{part}": getattr(scores, part)
-                for name, scores in self.averages.items()
-                for part in ("precision", "recall", "f1")
-            },
-            **self.means,
-            **{f"{name}_average_precision": v for name, v in self.average_precision.items()},
-            "expected_calibration_error": self.expected_calibration_error,
-        }
-
-    def text(self) -> str:
-        """Return the scores of the labels and their averages as a table."""
-        (table,) = self.tables()
-        return f"{terminal_table(table)}\n\n{table.note}"
-
-    def tables(self) -> tuple[Table, ...]:
-        """Return the scores of the labels, with the other metrics in the note."""
-        precisions = self.per_label_average_precision
-        rows: list[tuple[Cell, ...]] = [
-            (Name(name), *_cells(scores, precision))
-            for name, scores, precision in zip(
-                self.label_names, self.per_label, precisions, strict=True
-            )
-        ]
-        rows += [
-            (f"{name} average", *_cells(scores, self.average_precision.get(name)))
-            for name, scores in self.averages.items()
-        ]
-        means = (
-            f"{METRICS[name].title} {value:.4f}"
-            for name, value in self.means.items()
-            if name != SAMPLES_F1.name
-        )
-        return (
-            Table(
-                header=("label", "precision", "recall", "F1", "average precision", "support"),
-                rows=rows,
-                note=f"Also: {', '.join(means)}, expected calibration error "
-                f"{self.expected_calibration_error:.4f} (15 bins). A label is predicted if "
-                f"its probability is at least {self.threshold:g}.",
-            ),
-        )
-
-    def hub_metrics(self) -> tuple[HubMetric, ...]:
-        """Return micro and macro F1."""
-        return tuple(
-            HubMetric("f1", f"{name.capitalize()} F1", self.averages[name].f1, {"average": name})
-            for name in ("micro", "macro")
-        )
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the report as JSON values; `from_dict` is the inverse."""
-        return {**asdict(self), **self.metrics()}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> MultiLabelReport:
-        """Return the report from the result of `as_dict`.
-
-        Raises:
-            ValueError: A field is missing or of another type.
-        """
-        names = cls.__dataclass_fields__
-        return from_json(cls, {k: v for k, v in values.items() if k in names}, "report")
 
 
 def multi_label_report(predictions: MultiLabelPredictions) -> MultiLabelReport:
@@ -480,6 +382,11 @@ class MultiLabel:
         ]
 
     @staticmethod
+    def has_class(truth: BoolArray, label_names: Sequence[str], index: int) -> BoolArray:
+        """Return (n,) whether an example has the label `index`."""
+        return truth[:, index]
+
+    @staticmethod
     def choice_text(choice: Any, label_names: Sequence[str]) -> str:
         """Return the names of the predicted labels."""
         return MultiLabel.truth_text(np.unpackbits(choice)[: len(label_names)], label_names)
@@ -489,8 +396,3 @@ class MultiLabel:
         """Return the names of the labels."""
         names = [name for name, has in zip(label_names, truth, strict=True) if has]
         return ", ".join(names) or "(none)"
-
-
-def _cells(scores: Scores, average_precision: float | None) -> tuple[str, ...]:
-    *values, support = score_cells(scores)
-    return (*values, "" if average_precision is None else f"{average_precision:.3f}", support)

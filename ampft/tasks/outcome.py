@@ -95,6 +95,11 @@ class Outcome(Protocol):
         """Names of the K classes."""
         ...
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes of `scores` and `confusion`."""
+        ...
+
     def __len__(self) -> int:
         """Number of cases, n."""
         ...
@@ -134,6 +139,11 @@ class Outcome(Protocol):
 
     def sums(self, metric: str) -> CaseSums:
         """Return the sums of which `metric` is a function."""
+        ...
+
+    @property
+    def unit_sums(self) -> CaseSums:
+        """The class counts over `label_names` of the units of each case."""
         ...
 
     def scores(self) -> tuple[Scores, ...]:
@@ -205,7 +215,7 @@ class Problem(Protocol):
         """Return the labels as arguments of a configuration of transformers."""
         ...
 
-    def weights(self, targets: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    def weights(self, targets: Any) -> npt.NDArray[np.float64]:
         """Return the (n,) weight of each example in the loss."""
         ...
 
@@ -230,14 +240,14 @@ class Problem(Protocol):
     def outcome(
         self,
         split: str,
-        targets: npt.NDArray[Any],
+        targets: Any,
         decoded: Mapping[str, npt.NDArray[Any]],
     ) -> Outcome:
         """Return the outcome of a split.
 
         Args:
             split: Name of the split.
-            targets: (n, ...) labels, in the order of the examples.
+            targets: (n, ...) labels, in the order of the examples, or `UnitLabels`.
             decoded: Results of `decode` for all examples, in order.
         """
         ...
@@ -257,6 +267,13 @@ class Problem(Protocol):
 
     def predicted(self, decoded: Mapping[str, npt.NDArray[Any]]) -> list[tuple[str, float]]:
         """Return the prediction of each example as text, and its confidence."""
+        ...
+
+    @staticmethod
+    def has_class(
+        truth: npt.NDArray[Any], label_names: Sequence[str], index: int
+    ) -> npt.NDArray[np.bool_]:
+        """Return (n,) whether `Outcome.truth` has the class with an index in `class_names`."""
         ...
 
     @staticmethod

@@ -145,6 +145,11 @@ class Predictions:
         """The probability of the predicted class, shape (n,), float32."""
         return self.probabilities.max(axis=1)
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The K class names."""
+        return self.label_names
+
     def __len__(self) -> int:
         return len(self.example_ids)
 
@@ -193,6 +198,11 @@ class Predictions:
         if metric == BRIER.name:
             return mean_sums(case_brier_scores(self.labels, self.probabilities))
         return single_label_sums(self.labels, self.predicted, len(self.label_names))
+
+    @property
+    def unit_sums(self) -> CaseSums:
+        """The class counts of the examples."""
+        return self.sums(MACRO_F1.name)
 
     def scores(self) -> tuple[Scores, ...]:
         """Return precision, recall, F1 and support of each class."""
@@ -404,6 +414,14 @@ class SingleLabel:
         best = probabilities.argmax(axis=1)
         confidence = probabilities.max(axis=1)
         return [(self.label_names[i], float(p)) for i, p in zip(best, confidence, strict=True)]
+
+    @staticmethod
+    def has_class(
+        truth: npt.NDArray[Any], label_names: Sequence[str], index: int
+    ) -> npt.NDArray[np.bool_]:
+        """Return (n,) whether an example has the class `index`."""
+        has: npt.NDArray[np.bool_] = truth == index
+        return has
 
     @staticmethod
     def choice_text(choice: Any, label_names: Sequence[str]) -> str:

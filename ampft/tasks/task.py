@@ -14,10 +14,12 @@ from torch import Tensor, nn
 
 from ampft.data.dataset import ClassificationData
 from ampft.data.groups import FILE_COLUMN, ID_COLUMN, NUMBER_COLUMNS
+from ampft.data.row_labels import Targets
 from ampft.data.steps import FloatArray, IntArray, MicroBatch
 from ampft.errors import InputError
 from ampft.models.trained_part import TrainedPart, restrict_training
 from ampft.models.weights import LoadedModel
+from ampft.precision.float32_modules import apply_patterns, description
 from ampft.tasks import TASKS, TaskKind, default_task
 from ampft.tasks.outcome import Outcome, Problem
 
@@ -40,6 +42,9 @@ class TaskSettings:
         gradient_checkpointing: Whether activations are recomputed in the backward pass.
         trust_remote_code: Whether code from a model's repository may run.
         trained_part: Part of the model that is trained.
+        image_size: Height and width of the model's input; None for the image processor's.
+        fp32_modules: Patterns of modules that compute in float32; if empty, those that the model
+            was saved with.
     """
 
     task: str | None = None
@@ -53,6 +58,8 @@ class TaskSettings:
     gradient_checkpointing: bool = False
     trust_remote_code: bool = False
     trained_part: TrainedPart = field(default_factory=TrainedPart)
+    image_size: tuple[int, int] | None = None
+    fp32_modules: tuple[str, ...] = ()
 
 
 class InputExamples(Protocol):
@@ -74,6 +81,15 @@ class AugmentedInputs(Protocol):
 
     def for_epoch(self, epoch: int) -> InputExamples:
         """Return the inputs as an epoch sees them; it depends only on the epoch and their ids."""
+        ...
+
+
+@runtime_checkable
+class LabellingInputs(Protocol):
+    """Inputs that change the labels, such as the size of masks."""
+
+    def labels(self, split: str) -> Targets:
+        """Return the labels of a split."""
         ...
 
 
@@ -116,12 +132,12 @@ class LabelledExamples:
 
     Attributes:
         inputs: The inputs.
-        targets: (n, ...) labels.
+        targets: (n, ...) labels, or labels of the units of n examples.
         weights: (n,) weights in the loss, float64.
     """
 
     inputs: InputExamples
-    targets: npt.NDArray[Any]
+    targets: Targets
     weights: FloatArray
 
     @property
@@ -157,7 +173,7 @@ class Task:
         settings: The user's choices.
         problem: Loss, decoding and outcome of its labels.
         inputs: Conversion of the examples to tensors.
-        labels: (n, ...) labels by split.
+        labels: (n, ...) labels by split, or those of the units of n examples.
     """
 
     name: str
@@ -166,7 +182,7 @@ class Task:
     settings: TaskSettings
     problem: Problem
     inputs: Inputs = field(repr=False)
-    labels: Mapping[str, npt.NDArray[Any]] = field(repr=False)
+    labels: Mapping[str, Targets] = field(repr=False)
 
     @property
     def label_names(self) -> tuple[str, ...]:
@@ -182,6 +198,8 @@ class Task:
         """Return the model in float32; new parameters are drawn with torch's current seed."""
         arguments = self.problem.model_arguments()
         loaded = self.inputs.load_model(self.kind.model_class, arguments, self.settings)
+        kept = description(apply_patterns(loaded.model, self.settings.fp32_modules))
+        loaded = replace(loaded, notes=(*loaded.notes, kept)) if kept else loaded
         return restrict_training(loaded, self.settings.trained_part)
 
     def examples(self, split: str) -> LabelledExamples:
@@ -247,10 +265,11 @@ def make_task(data: ClassificationData, settings: TaskSettings) -> Task:
             f"--task {name} needs {kind.data_kind} data, but {data.name} contains {data.kind} "
             "data. Remove the flag, or use other data."
         )
-    labels = {split: data.labels(split) for split in data.splits}
+    inputs = import_module(f"ampft.tasks.{kind.inputs}").prepare_inputs(data, settings)
+    source = inputs if isinstance(inputs, LabellingInputs) else data
+    labels = {split: source.labels(split) for split in data.splits}
     problem_type: Any = kind.problem_type()
     problem = problem_type.from_settings(data.label_names, labels["train"], settings)
-    inputs = import_module(f"ampft.tasks.{kind.inputs}").prepare_inputs(data, settings)
     return Task(name, kind, data, settings, problem, inputs, labels)
 
 

@@ -70,8 +70,8 @@ RUN_IN_PROCESS = (
 )  # fmt: skip
 
 
-# `test_predict.py` predicts images, `test_resume_check.py` checks a training.
-TESTED_ELSEWHERE = ("ampft predict --model runs/digits", "ampft resume-check")
+# `test_predict.py` predicts images, `test_push.py` pushes, `test_resume_check.py` checks trainings.
+TESTED_ELSEWHERE = ("ampft predict --model runs/digits", "ampft resume-check", "ampft push")
 
 
 def test_commands_were_found():

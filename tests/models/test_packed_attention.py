@@ -11,7 +11,7 @@ FP32_TOLERANCE = 1e-6
 LENGTHS, HEADS, WIDTH, SCALE = (7, 3, 1, 7, 12, 8), 2, 8, 0.3
 
 
-def reference(query, key, value, layout, *, window, masks=None):
+def reference(query, key, value, layout, *, window, masks=None, causal=False, position_bias=None):
     """Attention of one sequence after another in float64; `masks` holds a dropout mask for each."""
     parts, start = [], 0
     for number, length in enumerate(layout.lengths):
@@ -21,6 +21,11 @@ def reference(query, key, value, layout, *, window, masks=None):
             position = torch.arange(length)
             far = (position[:, None] - position).abs() >= window
             scores = scores.masked_fill(far, -torch.inf)
+        if position_bias is not None:
+            scores = scores + position_bias[:, :length, :length]
+        if causal:
+            later = torch.ones(length, length, dtype=torch.bool).triu(1)
+            scores = scores.masked_fill(later, -torch.inf)
         weights = scores.softmax(-1)
         if masks is not None:
             weights = weights * masks[number]
@@ -42,8 +47,8 @@ def layout_of(lengths, group_padding):
     return pack_layout(mask, group_padding=group_padding)
 
 
-def options(dropout=0.0, *, window=None):
-    return AttentionOptions(dropout, SCALE, window)
+def options(dropout=0.0, *, window=None, **rest):
+    return AttentionOptions(dropout, SCALE, window, **rest)
 
 
 def is_close(actual, expected, tolerance):
@@ -65,6 +70,26 @@ def test_value_and_gradients_equal_the_reference(kernel, window, group_padding):
     for one, other in zip(gradients, references, strict=True):
         # With a window of one, softmax is constant and its gradient zero.
         assert float(other.norm()) == 0 or is_close(one, other, FP32_TOLERANCE)
+
+
+@pytest.mark.parametrize("kernel", [grouped_attention, dropout_attention])
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("group_padding", [0.0, 0.99])
+def test_causal_attention_and_a_bias_of_positions(kernel, window, causal, group_padding):
+    layout = layout_of(LENGTHS, group_padding)
+    *rows, weight = operands(layout.total)
+    generator = torch.Generator().manual_seed(1)
+    bias = torch.randn(HEADS, layout.longest, layout.longest, generator=generator).requires_grad_()
+    extra = {"window": window, "causal": causal}
+    actual = kernel(*rows, layout, options(position_bias=bias, **extra))
+    exact = [row.detach().double().requires_grad_() for row in (*rows, bias)]
+    expected = reference(*exact[:3], layout, position_bias=exact[3], **extra)
+    assert is_close(actual.detach(), expected.detach(), FP32_TOLERANCE)
+    gradients = torch.autograd.grad((actual * weight).sum(), [*rows, bias])
+    references = torch.autograd.grad((expected * weight.detach()).sum(), exact)
+    for one, other in zip(gradients, references, strict=True):
+        assert is_close(one, other, FP32_TOLERANCE)
 
 
 @pytest.mark.parametrize("group_padding", [0.0, 0.99])

@@ -1,9 +1,11 @@
-"""Encoders small enough for tests, one per family and head."""
+"""Models small enough for tests, one per family and head."""
 
 from collections.abc import Callable, Sequence
 
 import torch
 from transformers import (
+    AlbertConfig,
+    AlbertForSequenceClassification,
     BertConfig,
     BertForSequenceClassification,
     BertForTokenClassification,
@@ -11,17 +13,43 @@ from transformers import (
     CamembertForSequenceClassification,
     Data2VecTextConfig,
     Data2VecTextForSequenceClassification,
+    DebertaV2Config,
+    DebertaV2ForSequenceClassification,
     DistilBertConfig,
     DistilBertForSequenceClassification,
     ElectraConfig,
     ElectraForSequenceClassification,
     ErnieConfig,
     ErnieForSequenceClassification,
+    EuroBertConfig,
+    EuroBertForSequenceClassification,
+    GemmaConfig,
+    GemmaForSequenceClassification,
+    GPT2Config,
+    GPT2ForSequenceClassification,
+    GPTNeoXConfig,
+    GPTNeoXForSequenceClassification,
+    LlamaConfig,
+    LlamaForSequenceClassification,
+    MistralConfig,
+    MistralForSequenceClassification,
     ModernBertConfig,
     ModernBertForSequenceClassification,
+    MPNetConfig,
+    MPNetForSequenceClassification,
+    MT5Config,
+    MT5ForSequenceClassification,
+    PhiConfig,
+    PhiForSequenceClassification,
     PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForSequenceClassification,
+    Qwen3Config,
+    Qwen3ForSequenceClassification,
     RobertaConfig,
     RobertaForSequenceClassification,
+    T5Config,
+    T5ForSequenceClassification,
     XLMRobertaConfig,
     XLMRobertaForSequenceClassification,
 )
@@ -51,12 +79,50 @@ MODERNBERT_SHAPE = {
     # One local and one global layer; the window is shorter than most sequences.
     "layer_types": ["sliding_attention", "full_attention"],
     "local_attention": 8,
+    "attention_dropout": 0.1,
+    "mlp_dropout": 0.1,
     "pad_token_id": 0,
     "bos_token_id": 1,
     "eos_token_id": 2,
     "cls_token_id": 1,
     "sep_token_id": 2,
 }
+DECODER_SHAPE = {
+    **SHAPE,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "pad_token_id": 0,
+    "attention_dropout": 0.1,
+}
+T5_SHAPE = {
+    "vocab_size": VOCABULARY,
+    "d_model": 32,
+    "d_kv": 8,
+    "d_ff": 64,
+    "num_layers": 2,
+    "num_heads": 4,
+    # Long texts need the buckets of distances that share an embedding.
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 16,
+    "initializer_factor": 0.3,  # because T5 does not scale its scores
+    "decoder_start_token_id": 0,
+    "pad_token_id": 0,
+    "eos_token_id": 1,
+    "num_labels": CLASSES,
+}
+DEBERTA_SHAPE = {
+    **SHAPE,
+    "relative_attention": True,
+    "pos_att_type": ["p2c", "c2p"],
+    "pooler_hidden_size": 32,
+    "max_relative_positions": LONGEST,
+    "pad_token_id": 0,
+}
+
+
+def _deberta(**options: object) -> PreTrainedModel:
+    return DebertaV2ForSequenceClassification(DebertaV2Config(**DEBERTA_SHAPE, **options))
+
 
 ENCODERS: dict[str, Callable[[], PreTrainedModel]] = {
     "bert": lambda: BertForSequenceClassification(BertConfig(**SHAPE)),
@@ -73,6 +139,36 @@ ENCODERS: dict[str, Callable[[], PreTrainedModel]] = {
     ),
     "modernbert, mean": lambda: ModernBertForSequenceClassification(
         ModernBertConfig(classifier_pooling="mean", **MODERNBERT_SHAPE)
+    ),
+    "albert": lambda: AlbertForSequenceClassification(AlbertConfig(embedding_size=16, **SHAPE)),
+    "mpnet": lambda: MPNetForSequenceClassification(MPNetConfig(**SHAPE)),
+    "deberta-v2": _deberta,
+    # As in DeBERTa-v3: shared projections, buckets of distances, no absolute positions.
+    "deberta-v3": lambda: _deberta(
+        share_att_key=True,
+        position_buckets=8,
+        norm_rel_ebd="layer_norm",
+        position_biased_input=False,
+        type_vocab_size=0,
+    ),
+    "eurobert": lambda: EuroBertForSequenceClassification(EuroBertConfig(**DECODER_SHAPE)),
+    "t5": lambda: T5ForSequenceClassification(T5Config(**T5_SHAPE)),
+    "mt5": lambda: MT5ForSequenceClassification(MT5Config(**T5_SHAPE)),
+    "gpt2": lambda: GPT2ForSequenceClassification(GPT2Config(**SHAPE, pad_token_id=0)),
+    "gpt_neox": lambda: GPTNeoXForSequenceClassification(
+        GPTNeoXConfig(**SHAPE, attention_dropout=0.1, hidden_dropout=0.1, pad_token_id=0)
+    ),
+    "llama": lambda: LlamaForSequenceClassification(LlamaConfig(**DECODER_SHAPE)),
+    "mistral": lambda: MistralForSequenceClassification(
+        MistralConfig(sliding_window=8, **DECODER_SHAPE)
+    ),
+    "qwen2": lambda: Qwen2ForSequenceClassification(
+        Qwen2Config(use_sliding_window=True, sliding_window=8, max_window_layers=1, **DECODER_SHAPE)
+    ),
+    "qwen3": lambda: Qwen3ForSequenceClassification(Qwen3Config(**DECODER_SHAPE)),
+    "gemma": lambda: GemmaForSequenceClassification(GemmaConfig(**DECODER_SHAPE)),
+    "phi": lambda: PhiForSequenceClassification(
+        PhiConfig(**SHAPE, attention_dropout=0.1, resid_pdrop=0.1, pad_token_id=0)
     ),
 }
 
@@ -93,8 +189,10 @@ def without_dropout(model: PreTrainedModel) -> PreTrainedModel:
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
-        if hasattr(module, "attention_dropout"):
+        if isinstance(getattr(module, "attention_dropout", None), float):
             module.attention_dropout = 0.0
+        if isinstance(getattr(module, "dropout", None), float):  # T5's attention
+            module.dropout = 0.0
     return model
 
 
@@ -105,6 +203,8 @@ def right_padded(
     generator = torch.Generator().manual_seed(seed)
     mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()
     ids = torch.randint(4, VOCABULARY, mask.shape, generator=generator)
+    if model.config.is_encoder_decoder:  # its head reads the end of the text
+        ids[torch.arange(len(ids)), mask.sum(1) - 1] = model.config.eos_token_id
     padding = model.config.pad_token_id or 0
     batch = {"input_ids": ids * mask + padding * (1 - mask), "attention_mask": mask}
     if model.config.model_type in ("bert", "electra"):

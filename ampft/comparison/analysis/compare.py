@@ -161,7 +161,7 @@ def compare_folders(
         split=evidence.cases.split,
         examples=len(evidence.cases.truth),
         groups=len(evidence.cases.groups) if evidence.cases.groups else None,
-        label_names=evidence.cases.label_names,
+        label_names=evidence.cases.class_names,
         arms=arms,
         verdicts=(),
         stamps=(*stamps, *group_stamps(evidence.cases)),
@@ -293,7 +293,9 @@ def _cases_without_complete_arms(groups: tuple[RunGroup, ...]) -> Cases:
     path = groups[0].runs[0].folder / PREDICTIONS_NAME
     names = tuple(record.label_names)
     kind = problem_of(record).name
-    return Cases(path=path, kind=kind, split=split, truth=labels, label_names=names)
+    return Cases(
+        path=path, kind=kind, split=split, truth=labels, label_names=names, class_names=names
+    )
 
 
 def _read_arm(group: RunGroup, cases: Cases | None, metric: str) -> tuple[_ArmPredictions, Cases]:
@@ -361,7 +363,7 @@ def _arm_result(group: RunGroup, evidence: _Evidence, *, are_modes: bool) -> Arm
         if predictions and base
         else None,
         classes=class_figures(
-            evidence.cases.label_names,
+            evidence.cases.class_names,
             predictions,
             base.in_mode if base else None,
             evidence.class_differences.get(group.name, ()),

@@ -95,6 +95,7 @@ def compare_tables(
         split="predictions",
         truth=truth,
         label_names=names,
+        class_names=names,
         groups=groups,
     )
     return compare_predicted_arms(

@@ -125,7 +125,7 @@ def compare_predicted_arms(
         split=cases.split,
         examples=len(cases.truth),
         groups=len(cases.groups) if cases.groups else None,
-        label_names=cases.label_names,
+        label_names=cases.class_names,
         arms=results,
         verdicts=(),
         stamps=(*stamps, *group_stamps(cases)),
@@ -198,7 +198,7 @@ def _result(
         skipped_steps=(),
         total_steps=(),
         flips=flips(cases, predictions, base, texts) if base and predictions else None,
-        classes=class_figures(cases.label_names, predictions, base, of_classes.get(arm.name, ()))
+        classes=class_figures(cases.class_names, predictions, base, of_classes.get(arm.name, ()))
         if predictions
         else (),
         confusion=summed_confusion(predictions),

@@ -35,7 +35,8 @@ class Cases:
         kind: Name of the problem.
         split: Name of the split.
         truth: (n, ...) labels.
-        label_names: Class names in the order of the logits.
+        label_names: Label names in the order of the logits.
+        class_names: Names of the classes that are scored.
         groups: Groups of examples that are not independent; None if all are.
     """
 
@@ -44,6 +45,7 @@ class Cases:
     split: str
     truth: npt.NDArray[Any]
     label_names: tuple[str, ...]
+    class_names: tuple[str, ...]
     groups: Groups | None = None
 
     @property
@@ -116,6 +118,7 @@ def cases_of(path: Path, outcome: Outcome) -> Cases:
         split=outcome.split,
         truth=outcome.truth,
         label_names=outcome.label_names,
+        class_names=outcome.class_names,
         groups=read_groups(path),
     )
 
@@ -226,7 +229,7 @@ def reduced(outcome: Outcome, metric: str, groups: Groups | None) -> RunPredicti
 
 def _class_sums(outcome: Outcome, sums: CaseSums) -> CaseSums | None:
     """Return the counts per class; `sums` if they are these counts."""
-    if sums.patterns.shape[1] == 3 * len(outcome.label_names) + 1:
+    if sums.patterns.shape[1] == 3 * len(outcome.class_names) + 1:
         return sums
     metrics = problem_types()[outcome.kind].metrics
     return outcome.sums(MACRO_F1.name) if MACRO_F1.name in metrics else None

@@ -21,6 +21,7 @@ NOT_COMPARED = frozenset(
         *("output_dir", "overwrite_output_dir", "history_csv", "with_tracking", "report_to"),
         *("checkpointing_steps", "checkpoint_total_limit", "resume_from_checkpoint"),
         *("async_checkpoints", "allow_topology_change"),
+        *("push_to_hub", "hub_model_id", "hub_private_repo"),
         *("baseline", "fail_on_leak", "trust_remote_code", "use_cpu", "cpu_threads"),
     }
 )

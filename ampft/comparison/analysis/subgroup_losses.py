@@ -75,8 +75,8 @@ def with_subgroup_losses(
 
 def _subgroups(cases: Cases, texts: Texts) -> Iterator[_Subgroup]:
     truth = cases.truth
-    for index, name in enumerate(cases.label_names):
-        rows = np.flatnonzero(truth == index if truth.ndim == 1 else truth[:, index])
+    for index, name in enumerate(cases.class_names):
+        rows = np.flatnonzero(cases.problem.has_class(truth, cases.label_names, index))
         yield _Subgroup("class", name, rows)
     if len(truth) > MAX_TEXTS:
         return

@@ -21,6 +21,7 @@ from ampft.models.tokenizer import load_tokenizer, max_input_length
 from ampft.models.weights import cast_in_place
 from ampft.precision.accelerator import numerics
 from ampft.precision.executed import ProductRecorder, contradiction
+from ampft.precision.float32_modules import check_float32_modules
 from ampft.precision.int8 import INT8, Int8Recorder, quantize
 from ampft.precision.modes import BASELINE
 from ampft.precision.resolve import Precision, resolve
@@ -151,6 +152,7 @@ class SavedModel:
         """Return a copy of the model in a precision."""
         precision = resolve_inference(mode, device)
         model = quantize(self.model, device) if mode == INT8 else copy.deepcopy(self.model)
+        check_float32_modules(model, precision)
         cast_in_place(model, precision.storage_dtype)
         problem = (
             TASKS[self.record.task]

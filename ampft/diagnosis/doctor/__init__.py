@@ -11,3 +11,7 @@ An operation that failed is repeated in float64 with its own inputs, which tells
 too large for the format from one that does not exist, and the batch is repeated in float32, which
 tells a fault of the precision from one of the model.
 """
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -25,11 +25,14 @@ class Case:
         batches: Batches: mappings or tuples of tensors, tensors, or anything with an attribute
             `inputs` that is such a mapping.
         loss: Function that returns the loss of a batch whose gradient is examined.
+        begin: Function that is called with the position of a batch before each of its passes, and
+            sets the random state, so that dropout is the same in all of them.
     """
 
     model: nn.Module
     batches: Sequence[Any]
     loss: Loss
+    begin: Callable[[int], object] = torch.manual_seed
 
     @property
     def device(self) -> torch.device:

@@ -20,6 +20,7 @@ class Cause(StrEnum):
     PRODUCT = "overflow of a product"
     SUM = "overflow of a sum"
     EXPONENTIAL = "overflow of an exponential"
+    QUOTIENT = "overflow of a quotient"
     CONVERSION = "overflow of a conversion to 16 bits"
     LOG_OF_ZERO = "log of 0"
     LOG_OF_NEGATIVE = "log of a negative number"
@@ -74,7 +75,8 @@ class Fault:
         tokens: Token positions that are affected, as (example id, position); at most `MAX_TOKENS`.
         source: File and line of the model's source with its text; None if unknown.
         inputs: Ranges of the operands.
-        reaches: `loss`, `gradient` or `padding`: how far the values that are not finite spread.
+        reaches: `loss`, `gradient`, `padding`, or `activation` if a later operation hides them: how
+            far the values that are not finite spread.
         in_float32: Whether the same happens in float32; None if that was not tried.
         is_harmless: Whether training works nevertheless.
         remedy: What to do, in one sentence.

@@ -9,21 +9,26 @@ import torch
 from torch.nn import functional
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
+from transformers.masking_utils import eager_mask, sdpa_mask
 
 from ampft.models.packing.dropout import keep_mask, realised_probability
 from ampft.models.packing.grouped import attention_plan, dropout_attention
 from ampft.models.packing.kernels import has_varlen_kernel, varlen_attention
-from ampft.models.packing.layout import AttentionOptions, GroupIndex, PackedLayout, SequenceGroup
+from ampft.models.packing.layout import AttentionOptions, PackedLayout
 from ampft.precision.emulation.attention import attention as emulated_attention
 
 ATTENTION_NAME = "ampft_packed"
+# For families with attention code of their own, which transformers calls "eager".
+EAGER_ATTENTION_NAME = "ampft_packed_eager"
+PACKED_NAMES = {"sdpa": ATTENTION_NAME, "eager": EAGER_ATTENTION_NAME}
+"""Name of the packed attention for each attention implementation that it replaces."""
 
 
 def register_packed_attention() -> None:
-    """Register `ATTENTION_NAME` with transformers; repeated calls have no effect."""
+    """Register `PACKED_NAMES` with transformers; repeated calls have no effect."""
     AttentionInterface.register(ATTENTION_NAME, packed_attention_forward)
     AttentionMaskInterface.register(ATTENTION_NAME, sdpa_mask)
+    AttentionMaskInterface.register(EAGER_ATTENTION_NAME, eager_mask)
 
 
 def packed_attention_forward(
@@ -36,21 +41,23 @@ def packed_attention_forward(
     scaling: float | None = None,
     packing: PackedLayout | None = None,
     sliding_window: int | None = None,
+    position_bias: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Compute attention for transformers; without `packing` this is exactly its `sdpa`.
 
     Args:
-        module: The attention module.
+        module: The attention module; with `is_causal`, tokens attend only to earlier ones.
         query: (1, heads, N, d) of the packed row; (B, heads, T, d) without `packing`.
-        key: Same shape as `query`.
-        value: Same shape as `query`.
+        key: Same shape as `query`, with as many heads or fewer, each for several of the queries'.
+        value: Same shape as `key`.
         attention_mask: Mask, used only without `packing`.
         dropout: Probability that an attention weight is dropped; 0 outside training.
         scaling: Factor of the scores; None means d ** -0.5.
         packing: Layout of the sequences in the packed row.
         sliding_window: Tokens at most `sliding_window - 1` apart attend to each other; None for no
             limit.
+        position_bias: (1, heads, L, L), added to the scores; None for no bias.
         **kwargs: Arguments of `sdpa`, used only without `packing`.
 
     Returns:
@@ -66,14 +73,35 @@ def packed_attention_forward(
             dropout=dropout,
             scaling=scaling,
             sliding_window=sliding_window,
+            position_bias=position_bias,
             **kwargs,
         )
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    options = AttentionOptions(dropout, scale, sliding_window)
-    queries, keys, values = (row.squeeze(0).transpose(0, 1) for row in (query, key, value))
+    options = AttentionOptions(
+        dropout=dropout,
+        scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
+        sliding_window=sliding_window,
+        causal=bool(getattr(module, "is_causal", False)),
+        position_bias=None if position_bias is None else position_bias.squeeze(0),
+    )
+    if key.shape[1] < query.shape[1]:
+        repeats = query.shape[1] // key.shape[1]
+        key, value = (row.repeat_interleave(repeats, dim=1) for row in (key, value))
+    dtype = compute_dtype(value)
+    queries, keys, values = (
+        row.squeeze(0).transpose(0, 1).to(dtype) for row in (query, key, value)
+    )
     kernel = choose_kernel((queries, keys, values), options)
     attended = kernel(queries, keys, values, packing, options)
     return attended.unsqueeze(0), None
+
+
+def compute_dtype(tensor: torch.Tensor) -> torch.dtype:
+    """Return the dtype in which autocast would run attention, or that of `tensor` without it.
+
+    Rotated queries and keys are float32 even under autocast.
+    """
+    device = tensor.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else tensor.dtype
 
 
 class AttentionKernel(Protocol):
@@ -109,7 +137,8 @@ def choose_kernel(rows: Sequence[torch.Tensor], options: AttentionOptions) -> At
         trains = torch.is_grad_enabled() and any(row.requires_grad for row in rows)
         use_fast_dropout = dtype in (torch.float32, torch.bfloat16) and (trains or dropout > 0)
         return dropout_attention if use_fast_dropout else grouped_attention
-    if device == "cuda" and dropout == 0 and has_varlen_kernel(rows[0]):
+    is_plain = dropout == 0 and options.position_bias is None
+    if device == "cuda" and is_plain and has_varlen_kernel(rows[0]):
         return varlen_attention
     return grouped_attention
 
@@ -137,8 +166,8 @@ def grouped_attention(
     def attend(
         number: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
     ) -> torch.Tensor:
-        group, index = packing.groups[number], packing.group_indices[number]
-        mask = group_mask(group, index, options.sliding_window, query.device)
+        mask = group_mask(packing, number, options)
+        mask = mask if mask is None or mask.dtype == torch.bool else mask.to(queries.dtype)
         return functional.scaled_dot_product_attention(
             queries, keys, values, attn_mask=mask, dropout_p=options.dropout, scale=options.scale
         )
@@ -158,18 +187,17 @@ def binary16_attention(
     Runs that differ only in precision therefore draw the same masks, here and in later layers.
     Arguments and result are those of `dropout_attention`, in float16 and with dropout above 0.
     """
-    plan = attention_plan(packing, query.shape[1], options.sliding_window)
+    plan = attention_plan(packing, query.shape[1], options)
     is_kept = keep_mask(plan.score_count, options.dropout, query.dtype).view(torch.int16) != 0
 
     def attend(
         number: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
     ) -> torch.Tensor:
-        group, index = packing.groups[number], packing.group_indices[number]
         return emulated_attention(
             queries,
             keys,
             values,
-            mask=group_mask(group, index, options.sliding_window, query.device),
+            mask=group_mask(packing, number, options),
             keep_mask=plan.spans[number].score_matrices(is_kept),
             dropout_p=realised_probability(options.dropout),
             scale=options.scale,
@@ -182,35 +210,25 @@ def _attend_by_group(
     attend: Callable[..., torch.Tensor], rows: Sequence[torch.Tensor], packing: PackedLayout
 ) -> torch.Tensor:
     """Call `attend` with the number and the cells of each group; return (N, heads, d)."""
-    parts = []
-    for number, (group, index) in enumerate(
-        zip(packing.groups, packing.group_indices, strict=True)
-    ):
-        attended = attend(number, *(group_cells(row, group, index) for row in rows))
-        cells = attended.transpose(1, 2).flatten(0, 1)
-        parts.append(cells if index is None else cells.index_select(0, index.real))
-    return torch.cat(parts)
-
-
-def group_cells(row: torch.Tensor, group: SequenceGroup, index: GroupIndex | None) -> torch.Tensor:
-    """Return (c, heads, L, d) cells of a group from an (N, heads, d) row."""
-    if index is None:
-        cells = row.narrow(0, group.start, group.tokens)
-    else:
-        cells = row.index_select(0, index.padded)
-    return cells.unflatten(0, (len(group.lengths), group.longest)).transpose(1, 2)
+    attended = [
+        attend(number, *(cells.transpose(1, 2) for cells in group)).transpose(1, 2)
+        for number, group in enumerate(zip(*(packing.cells(row) for row in rows), strict=True))
+    ]
+    return packing.row_of(attended)
 
 
 def group_mask(
-    group: SequenceGroup,
-    index: GroupIndex | None,
-    sliding_window: int | None,
-    device: torch.device,
+    packing: PackedLayout, number: int, options: AttentionOptions
 ) -> torch.Tensor | None:
-    """Return the mask of visible keys, broadcastable to (c, 1, L, L); `None` if all are visible."""
-    visible = None if index is None else index.visible
-    if sliding_window is None or group.longest <= sliding_window:
+    """Return the mask of a group, broadcastable to (c, heads, L, L); `None` if it has no effect.
+
+    It is boolean, True where a key is visible, or floating where there is a bias, to be added.
+    """
+    group, index = packing.groups[number], packing.group_indices[number]
+    visible = options.visible_positions(group.longest, packing.tokens.device)
+    if index is not None:
+        visible = index.visible if visible is None else index.visible & visible
+    if options.position_bias is None:
         return visible
-    position = torch.arange(group.longest, device=device)
-    near = (position[:, None] - position).abs() < sliding_window
-    return near if visible is None else near & visible
+    bias = options.position_bias[:, : group.longest, : group.longest]
+    return bias if visible is None else bias.masked_fill(~visible, -torch.inf)

@@ -1,4 +1,4 @@
-"""The encoder families that can run without padding, and the reasons why others cannot."""
+"""The families of models that can run without padding, and the reasons why others cannot."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from ampft.models.packing.attention import ATTENTION_NAME
+from ampft.models.packing.attention import PACKED_NAMES
 from ampft.models.packing.layout import PackedLayout
+from ampft.models.packing.own_attention import Adapter, adapt_deberta, adapt_mpnet, adapt_t5
+
+Positions = Callable[[nn.Module, torch.Tensor, PackedLayout], torch.Tensor]
 
 
 def positions_in_sequence(
@@ -35,6 +38,16 @@ def positions_after_padding_id(
     return layout.gather(padded)
 
 
+def positions_of_mpnet(
+    base: nn.Module, input_ids: torch.Tensor, layout: PackedLayout
+) -> torch.Tensor:
+    """Return (1, N) position ids of MPNet, which counts as RoBERTa does."""
+    from transformers.models.mpnet.modeling_mpnet import create_position_ids_from_input_ids
+
+    embeddings: Any = base.embeddings
+    return layout.gather(create_position_ids_from_input_ids(input_ids, embeddings.padding_idx))
+
+
 @dataclass(frozen=True)
 class Trim:
     """Where the last layer can be trimmed to the first token of each sequence.
@@ -55,26 +68,29 @@ class Trim:
 
 @dataclass(frozen=True)
 class Family:
-    """How to pack the inputs and unpack the outputs of one family of encoders.
+    """How to pack the inputs and unpack the outputs of one family of models.
 
     Attributes:
         encoder: Path of the module whose output is scattered back, relative to the base model;
             empty for the base model itself.
-        positions: Function that returns the position ids of the packed row.
-        mask_kinds: Kinds of attention mask that must be passed to the base model; empty if it
-            creates its own.
+        positions: Function that returns the position ids of the packed row; `None` if the family
+            takes none.
+        is_causal: Whether it is a decoder, which would otherwise cache keys and values.
+        implementation: Attention implementation that is replaced: `sdpa`, or `eager` for a family
+            that has only its own code.
+        adapt: Function that adapts attention modules that need more than the packed row.
         trim: How to trim the last layer to first tokens; `None` if that is not possible.
     """
 
     encoder: str
-    positions: Callable[[nn.Module, torch.Tensor, PackedLayout], torch.Tensor]
-    mask_kinds: tuple[str, ...] = ()
+    positions: Positions | None
+    is_causal: bool = False
+    implementation: str = "sdpa"
+    adapt: Adapter | None = None
     trim: Trim | None = None
 
 
-def _like_bert(
-    prefix: str, positions: Callable[[nn.Module, torch.Tensor, PackedLayout], torch.Tensor]
-) -> Family:
+def _like_bert(prefix: str, positions: Positions) -> Family:
     heads = frozenset({f"{prefix}ForSequenceClassification"})
     trim = Trim("encoder.layer", attention="attention", cut="attention.output", heads=heads)
     return Family(encoder="encoder", positions=positions, trim=trim)
@@ -99,11 +115,34 @@ FAMILIES: dict[str, Family] = {
         ),
     ),
     # A layer of ModernBERT adds its residuals between its modules, where no hook can trim them.
-    "modernbert": Family(
-        encoder="",
-        positions=positions_in_sequence,
-        mask_kinds=("full_attention", "sliding_attention"),
+    "modernbert": Family(encoder="", positions=positions_in_sequence),
+    # All layers of ALBERT are the same module, so that the last one cannot be trimmed.
+    "albert": Family(encoder="encoder", positions=positions_in_sequence),
+    "mpnet": Family(
+        encoder="encoder",
+        positions=positions_of_mpnet,
+        implementation="eager",
+        adapt=adapt_mpnet,
     ),
+    "deberta-v2": Family(
+        encoder="encoder",
+        positions=positions_in_sequence,
+        implementation="eager",
+        adapt=adapt_deberta,
+        trim=Trim(
+            "encoder.layer",
+            attention="attention.self",
+            cut="attention.output",
+            heads=frozenset({"DebertaV2ForSequenceClassification"}),
+        ),
+    ),
+    "eurobert": Family(encoder="", positions=positions_in_sequence),
+    "t5": Family(encoder="decoder", positions=None, is_causal=True, adapt=adapt_t5),
+    "mt5": Family(encoder="decoder", positions=None, is_causal=True, adapt=adapt_t5),
+    **{
+        kind: Family(encoder="", positions=positions_in_sequence, is_causal=True)
+        for kind in ("gpt2", "gpt_neox", "llama", "mistral", "qwen2", "qwen3", "gemma", "phi")
+    },
 }
 
 
@@ -138,7 +177,8 @@ def packing_support(model: PreTrainedModel) -> PackingSupport:
     if reason is not None:
         return PackingSupport(supported=False, reason=reason)
     kind = model.config.model_type
-    return PackingSupport(supported=True, reason=f"the {kind} encoder runs only on real tokens")
+    part = "model" if FAMILIES[kind].is_causal else "encoder"
+    return PackingSupport(supported=True, reason=f"the {kind} {part} runs only on real tokens")
 
 
 def _unsupported_reason(model: PreTrainedModel) -> str | None:
@@ -149,10 +189,14 @@ def _unsupported_reason(model: PreTrainedModel) -> str | None:
         known = ", ".join(sorted(FAMILIES))
         return f"the model family {kind!r} is not supported (supported: {known})"
     if getattr(config, "is_decoder", False) or getattr(config, "add_cross_attention", False):
-        return "causal and cross attention of decoders are not supported"
-    implementation = config._attn_implementation
-    if implementation not in ("sdpa", ATTENTION_NAME):
-        return f"the model was loaded with attn_implementation={implementation!r}, not 'sdpa'"
+        return "the causal and cross attention of an encoder used as a decoder are not supported"
+    if family.encoder and not hasattr(model.base_model, family.encoder):
+        return f"{type(model).__name__} does not have the {family.encoder} of its family"
+    implementation, expected = config._attn_implementation, family.implementation
+    if implementation not in (expected, PACKED_NAMES[expected]):
+        return f"the model was loaded with attn_implementation={implementation!r}, not {expected!r}"
+    if getattr(config, "conv_kernel_size", 0):
+        return "its convolution mixes neighbouring tokens, which a packed row does not allow"
     if getattr(config, "chunk_size_feed_forward", 0):
         return "chunk_size_feed_forward splits the sequence, which a packed row does not allow"
     return None

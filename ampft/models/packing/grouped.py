@@ -26,8 +26,8 @@ class GroupSpan:
         longest: Cells of each sequence, L.
         first_cell: Index of the group's first cell.
         first_score: Index of the group's first score.
-        masked: (c, 1, 1 or L, columns) bool, the masked keys in the last columns of the scores;
-            earlier columns are not masked. `None` if no key is masked.
+        masked: (c or 1, 1, 1 or L, columns) bool, the masked keys in the last columns of the
+            scores; earlier columns are not masked. `None` if no key is masked.
     """
 
     sequences: int
@@ -68,17 +68,17 @@ class AttentionPlan:
     score_count: int
 
 
-def attention_plan(layout: PackedLayout, heads: int, window: int | None) -> AttentionPlan:
-    """Return the plan of `layout`, which is cached for each number of heads and window."""
-    key = (heads, window)
+def attention_plan(layout: PackedLayout, heads: int, options: AttentionOptions) -> AttentionPlan:
+    """Return the plan of `layout`, cached for each number of heads and rule of visible keys."""
+    key = (heads, options.sliding_window, options.causal)
     if key not in layout.plans:
-        layout.plans[key] = _make_plan(layout, heads, window)
+        layout.plans[key] = _make_plan(layout, heads, options)
     plan = layout.plans[key]
     assert isinstance(plan, AttentionPlan)
     return plan
 
 
-def _make_plan(layout: PackedLayout, heads: int, window: int | None) -> AttentionPlan:
+def _make_plan(layout: PackedLayout, heads: int, options: AttentionOptions) -> AttentionPlan:
     head = torch.arange(heads)[:, None]
     spans, gathers, reals = [], [], []
     cell_count = score_count = 0
@@ -87,7 +87,7 @@ def _make_plan(layout: PackedLayout, heads: int, window: int | None) -> Attentio
         gathers.append((cells[:, None, :] * heads + head).flatten())
         reals.append(real[:, None, :].expand(-1, heads, -1).flatten())
         sequences = len(group.lengths) * heads
-        masked = _masked_keys(group, real, window)
+        masked = _masked_keys(group, real, options)
         spans.append(GroupSpan(sequences, group.longest, cell_count, score_count, masked))
         cell_count += sequences * group.longest
         score_count += sequences * group.longest**2
@@ -108,15 +108,17 @@ def _cells(group: SequenceGroup) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _masked_keys(
-    group: SequenceGroup, real: torch.Tensor, window: int | None
+    group: SequenceGroup, real: torch.Tensor, options: AttentionOptions
 ) -> torch.Tensor | None:
-    if window is None or group.longest <= window:
+    visible = options.visible_positions(group.longest, real.device)
+    if visible is None:
         shortest = group.lengths[0]
         return None if group.is_even else ~real[:, None, None, shortest:]
-    position = torch.arange(group.longest)
-    near = (position[:, None] - position).abs() < window
+    # A token that attends only to earlier ones of its sequence cannot see the padding.
+    if group.is_even or options.causal:
+        return ~visible[None, None]
     # Padded queries attend to all keys, because softmax over no keys would be NaN.
-    return ~((near & real[:, None, :]) | ~real[:, :, None])[:, None]
+    return ~((visible & real[:, None, :]) | ~real[:, :, None])[:, None]
 
 
 def dropout_attention(
@@ -142,8 +144,10 @@ def dropout_attention(
     Returns:
         (N, heads, d), dtype of the operands.
     """
-    plan = attention_plan(packing, query.shape[1], options.sliding_window)
-    result: torch.Tensor = _GroupedAttention.apply(query, key, value, plan, options)
+    plan = attention_plan(packing, query.shape[1], options)
+    result: torch.Tensor = _GroupedAttention.apply(
+        query, key, value, options.position_bias, plan, options
+    )
     return result
 
 
@@ -151,6 +155,8 @@ class _Context(FunctionCtx):
     plan: AttentionPlan
     query_scale: float
     value_scale: float
+    bias_shape: torch.Size | None
+    needs_input_grad: tuple[bool, ...]
     saved_tensors: tuple[torch.Tensor, ...]
 
 
@@ -161,17 +167,19 @@ class _GroupedAttention(torch.autograd.Function):
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
+        position_bias: torch.Tensor | None,
         plan: AttentionPlan,
         options: AttentionOptions,
     ) -> torch.Tensor:
         ctx.plan, ctx.query_scale = plan, options.scale
+        ctx.bias_shape = None if position_bias is None else position_bias.shape
         ctx.value_scale = 1 / (1 - realised_probability(options.dropout))
         queries, keys, values = (_to_cells(tensor, plan) for tensor in (query, key, value))
         queries.mul_(options.scale)
         scores = queries.new_empty(plan.score_count)
         probabilities = torch.empty_like(scores)
         for span in plan.spans:
-            _softmax_scores(span, queries, keys, scores, probabilities)
+            _softmax_scores(span, queries, keys, position_bias, scores, probabilities)
         mask, weights = None, probabilities
         if options.dropout > 0:
             values.mul_(ctx.value_scale)
@@ -201,13 +209,19 @@ class _GroupedAttention(torch.autograd.Function):
         if masks:
             grad_weights.mul_(masks[0])
             grad_values.mul_(ctx.value_scale)
+        bias_shape = ctx.bias_shape if ctx.needs_input_grad[3] else None
+        grad_bias = None if bias_shape is None else torch.zeros(bias_shape)
         for span, grad_scores in _score_gradients(plan, grad_weights, probabilities):
+            if grad_bias is not None:
+                by_sequence = grad_scores.unflatten(0, (-1, grad_bias.shape[0]))
+                length = span.longest
+                grad_bias[:, :length, :length] += by_sequence.sum(0, dtype=torch.float32)
             torch.bmm(grad_scores, span.cells(keys), out=span.cells(grad_queries))
             torch.bmm(grad_scores.mT, span.cells(queries), out=span.cells(grad_keys))
         grad_queries.mul_(ctx.query_scale)
         results = (grad_queries, grad_keys, grad_values)
         rows = (tensor.index_select(0, plan.scatter).view(grad.shape) for tensor in results)
-        return (*rows, None, None)
+        return (*rows, grad_bias, None, None)
 
 
 def _to_cells(row: torch.Tensor, plan: AttentionPlan) -> torch.Tensor:
@@ -218,11 +232,15 @@ def _softmax_scores(
     span: GroupSpan,
     queries: torch.Tensor,
     keys: torch.Tensor,
+    position_bias: torch.Tensor | None,
     scores: torch.Tensor,
     probabilities: torch.Tensor,
 ) -> None:
     group_scores = span.score_matrices(scores)
     torch.bmm(span.cells(queries), span.cells(keys).mT, out=group_scores)
+    if position_bias is not None:
+        heads, length = position_bias.shape[0], span.longest
+        group_scores.unflatten(0, (-1, heads)).add_(position_bias[:, :length, :length])
     if span.masked is not None:
         by_sequence = group_scores.unflatten(0, (span.masked.shape[0], -1))
         by_sequence[..., -span.masked.shape[-1] :].masked_fill_(span.masked, -math.inf)

@@ -14,14 +14,14 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
 from ampft.errors import InputError
-from ampft.models.packing.attention import ATTENTION_NAME, register_packed_attention
+from ampft.models.packing.attention import PACKED_NAMES, register_packed_attention
 from ampft.models.packing.dropout import install_fast_dropout
 from ampft.models.packing.families import Family, Trim, family_of, packing_support
 from ampft.models.packing.layout import PackedLayout, pack_layout
 
 Kwargs = dict[str, Any]
 Output: TypeAlias = tuple[torch.Tensor, ...] | BaseModelOutput
-_PACKED_TENSORS = ("input_ids", "attention_mask", "token_type_ids")
+_PACKED_TENSORS = ("input_ids", "attention_mask", "token_type_ids", "decoder_input_ids")
 # Rounding to bfloat16 in every layer reaches a few percent of the largest logit.
 PACKED_TOLERANCE_IN_PRECISION = 0.2
 _UNPACKED_OPTIONS = ("output_attentions", "output_hidden_states", "past_key_values", "use_cache")
@@ -40,32 +40,38 @@ class PackedModel:
         self.paths: Counter[str] = Counter()
         self._family = family
         self._trim = family.trim if trim else None
+        self._given_layout: PackedLayout | None = None
+        self._layout: PackedLayout | None = None  # of the forward pass that is running
         self._layout_to_trim: PackedLayout | None = None
         self._original_attention = model.config._attn_implementation
+        self._packed_attention = PACKED_NAMES[family.implementation]
         self._undo: list[Callable[[], None]] = []
 
     def remove(self) -> None:
         """Remove the hooks and restore the model's attention implementation."""
         while self._undo:
             self._undo.pop()()
-        if self.model.config._attn_implementation == ATTENTION_NAME:
-            self.model.config._attn_implementation = self._original_attention
+        if self.model.config._attn_implementation == self._packed_attention:
+            _set_attention(self.model, self._original_attention)
 
     def attach(self, *, fast_dropout: bool) -> None:
         """Register the hooks; called once, by `install_packing`."""
         register_packed_attention()
         base = self.model.base_model
         encoder = base.get_submodule(self._family.encoder)
+        take = self.model.register_forward_pre_hook(self._take_layout, with_kwargs=True)
         pack = base.register_forward_pre_hook(self._pack, with_kwargs=True)
         unpack = encoder.register_forward_hook(self._unpack, with_kwargs=True)
-        self._undo += [pack.remove, unpack.remove]
+        self._undo += [take.remove, pack.remove, unpack.remove]
+        if self._family.adapt is not None:
+            self._undo += self._family.adapt(base, lambda: self._layout)
         if fast_dropout:
             self._undo.append(install_fast_dropout(base))
         if self._trim is not None:
             self._attach_trim(base, self._trim)
         # Set for as long as the hooks are installed, not per call, because gradient checkpointing
-        # runs the layers again in the backward pass. Without a layout it means `sdpa`.
-        self.model.config._attn_implementation = ATTENTION_NAME
+        # runs the layers again in the backward pass. Without a layout it changes nothing.
+        _set_attention(self.model, self._packed_attention)
 
     def _attach_trim(self, base: nn.Module, trim: Trim) -> None:
         layers = base.get_submodule(trim.layers)
@@ -78,9 +84,10 @@ class PackedModel:
         self._undo += [hook.remove for hook in hooks]
 
     def _remember_layout(self, module: nn.Module, args: tuple[Any, ...], kwargs: Kwargs) -> None:
-        # The module to be trimmed runs right after this one and receives no keyword arguments.
-        del module, args
-        self._layout_to_trim = kwargs.get("packing")
+        # The module to be trimmed runs right after this one and receives no layout.
+        del module
+        layouts = (a for a in (*args, *kwargs.values()) if isinstance(a, PackedLayout))
+        self._layout_to_trim = next(layouts, None)
 
     def _trim_inputs(
         self, module: nn.Module, args: tuple[torch.Tensor, ...]
@@ -89,10 +96,21 @@ class PackedModel:
         layout, self._layout_to_trim = self._layout_to_trim, None
         return args if layout is None else tuple(layout.first_tokens(hidden) for hidden in args)
 
+    def _take_layout(
+        self, model: nn.Module, args: tuple[Any, ...], kwargs: Kwargs
+    ) -> tuple[tuple[Any, ...], Kwargs]:
+        """Take the caller's layout, which not every head would pass to its base model."""
+        del model
+        kwargs = dict(kwargs)
+        self._given_layout = kwargs.pop("packing", None)
+        return args, kwargs
+
     def _pack(
         self, base: nn.Module, args: tuple[Any, ...], kwargs: Kwargs
     ) -> tuple[tuple[Any, ...], Kwargs] | None:
-        layout, kwargs = kwargs.get("packing"), {k: v for k, v in kwargs.items() if k != "packing"}
+        kwargs = dict(kwargs)
+        layout = kwargs.pop("packing", self._given_layout)
+        self._given_layout = self._layout = None
         reason = self._unsupported_reason(args, kwargs)
         if reason is None and layout is None:
             layout = _layout_of(args, kwargs)
@@ -101,6 +119,7 @@ class PackedModel:
             self.paths[f"padded: {reason}"] += 1
             return args, kwargs
         self.paths["packed"] += 1
+        self._layout = layout
         return (), self._packed_kwargs(base, args, kwargs, layout)
 
     def _unsupported_reason(self, args: tuple[Any, ...], kwargs: Kwargs) -> str | None:
@@ -117,7 +136,7 @@ class PackedModel:
         unsupported += [name for name in options if getattr(config, name)]
         if unsupported:
             return f"{unsupported[0]} is not supported"
-        if config._attn_implementation != ATTENTION_NAME:
+        if config._attn_implementation != self._packed_attention:
             return f"attn_implementation was changed to {config._attn_implementation!r}"
         ids, mask = _ids_of(args, kwargs), kwargs.get("attention_mask")
         if ids is None or ids.dim() != 2:
@@ -133,24 +152,34 @@ class PackedModel:
         assert ids is not None
         packed = dict(kwargs)
         packed["input_ids"] = layout.gather(ids)
-        packed["position_ids"] = self._family.positions(base, ids, layout)
-        packed["attention_mask"] = dict.fromkeys(self._family.mask_kinds) or None
-        if packed.get("token_type_ids") is not None:
-            packed["token_type_ids"] = layout.gather(packed["token_type_ids"])
+        if self._family.positions is not None:
+            packed["position_ids"] = self._family.positions(base, ids, layout)
+        # transformers returns a mask of four dimensions as it is, and packed attention ignores it.
+        mask = layout.tokens.new_ones(1, 1, 1, 1)
+        packed["attention_mask"] = mask
+        if "decoder_attention_mask" in packed:
+            packed["decoder_attention_mask"] = mask
+        for name in ("token_type_ids", "decoder_input_ids"):
+            if packed.get(name) is not None:
+                packed[name] = layout.gather(packed[name])
+        if self._family.is_causal:
+            packed["use_cache"] = False
         packed["packing"] = layout
         return packed
 
     def _unpack(
         self, encoder: nn.Module, args: tuple[Any, ...], kwargs: Kwargs, output: Output
     ) -> Output | None:
-        del encoder, args
-        layout = kwargs.get("packing")
+        del encoder, args, kwargs
+        layout, self._layout = self._layout, None
         if layout is None:
             return None
         if isinstance(output, tuple):
             return (self._padded(output[0], layout), *output[1:])
         assert output.last_hidden_state is not None
         output.last_hidden_state = self._padded(output.last_hidden_state, layout)
+        if output.hidden_states is not None:  # DeBERTa continues with the last of these
+            output.hidden_states = (*output.hidden_states[:-1], output.last_hidden_state)
         return output
 
     def _padded(self, packed: torch.Tensor, layout: PackedLayout) -> torch.Tensor:
@@ -161,7 +190,7 @@ class PackedModel:
 def install_packing(
     model: PreTrainedModel, *, trim_last_layer: bool = True, fast_dropout: bool = True
 ) -> PackedModel:
-    """Make `model` run its encoder on the real tokens of each batch.
+    """Make `model` run on only the real tokens of each batch.
 
     The model is still called as `model(input_ids=..., attention_mask=...)` with a right-padded
     batch, and returns the same results. A batch that cannot be packed takes the padded path; the
@@ -169,7 +198,8 @@ def install_packing(
     are.
 
     Args:
-        model: A model of a supported family, whose attention implementation is `sdpa`.
+        model: A model of a supported family, with the attention implementation that transformers
+            chooses for it.
         trim_last_layer: Whether to run the feed-forward part of the last layer only on first tokens
             if the head reads only those: same logits, same gradients, less work.
         fast_dropout: Whether to draw the masks of `nn.Dropout` as `packing.dropout` does, on a
@@ -218,7 +248,7 @@ def layout_on_host(model: nn.Module, inputs: Mapping[str, torch.Tensor]) -> dict
     """
     config = getattr(getattr(model, "module", model), "config", None)
     mask = inputs.get("attention_mask")
-    if mask is None or getattr(config, "_attn_implementation", None) != ATTENTION_NAME:
+    if mask is None or getattr(config, "_attn_implementation", None) not in PACKED_NAMES.values():
         return {}
     layout = pack_layout(mask, device=next(model.parameters()).device)
     return {} if layout is None else {"packing": layout}
@@ -264,12 +294,13 @@ def check_packing(
     try:
         with evaluation_mode(prepared):
             packed = prepared(**batch)[0]
+            packed_attention = model.config._attn_implementation
             # The hooks leave a model with another attention implementation padded.
-            model.config._attn_implementation = "sdpa"
+            _set_attention(model, _replaced_by(packed_attention))
             try:
                 padded = prepared(**batch)[0]
             finally:
-                model.config._attn_implementation = ATTENTION_NAME
+                _set_attention(model, packed_attention)
         if not padded.isfinite().all():
             return  # the model overflows in this precision anyway, and training says so
         difference = _difference(padded, packed, batch)
@@ -281,6 +312,18 @@ def check_packing(
         raise InputError(
             f"model: on this device ({device}) and in this precision {problem}. Pass --padding."
         )
+
+
+def _set_attention(model: PreTrainedModel, implementation: str) -> None:
+    """Set the attention implementation, also for the stacks of T5, which copy the configuration."""
+    for module in model.modules():
+        if isinstance(module, PreTrainedModel):
+            module.config._attn_implementation = implementation
+
+
+def _replaced_by(packed_attention: str) -> str:
+    """Return the attention implementation that a packed attention replaces."""
+    return next(name for name, packed in PACKED_NAMES.items() if packed == packed_attention)
 
 
 def _difference(

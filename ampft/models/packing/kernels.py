@@ -33,14 +33,14 @@ def varlen_attention(
     packing: PackedLayout,
     options: AttentionOptions,
 ) -> torch.Tensor:
-    """Compute attention by `torch.nn.attention.varlen` (flash attention), which has no dropout.
+    """Compute attention by `torch.nn.attention.varlen`: flash attention, without dropout or bias.
 
     Args:
         query: (N, heads, d), float16 or bfloat16, on a CUDA device.
         key: Same shape and dtype as `query`.
         value: Same shape and dtype as `query`.
         packing: Layout of the sequences in the row.
-        options: Options without dropout.
+        options: Options without dropout and position bias.
 
     Returns:
         (N, heads, d).
@@ -49,19 +49,19 @@ def varlen_attention(
     from torch.nn.attention.varlen import varlen_attn
 
     assert options.dropout == 0, "varlen_attn does not support dropout"
+    assert options.position_bias is None, "varlen_attn does not support a bias"
     window = options.sliding_window
     max_distance = -1 if window is None else window - 1
-    longest = packing.lengths[-1]
     attended = varlen_attn(
         query.contiguous(),
         key.contiguous(),
         value.contiguous(),
         packing.offsets,
         packing.offsets,
-        longest,
-        longest,
+        packing.longest,
+        packing.longest,
         scale=options.scale,
-        window_size=(max_distance, max_distance),
+        window_size=(max_distance, 0 if options.causal else max_distance),
     )
     assert isinstance(attended, torch.Tensor)
     return attended

@@ -73,8 +73,13 @@ class PackedLayout:
         """Number of real tokens in the batch, N."""
         return self.tokens.shape[0]
 
+    @property
+    def longest(self) -> int:
+        """Number of tokens of the longest sequence."""
+        return self.lengths[-1]
+
     @cached_property
-    def plans(self) -> dict[tuple[int, int | None], object]:
+    def plans(self) -> dict[tuple[int, int | None, bool], object]:
         """Plans of grouped attention, cached here because all layers share them."""
         return {}
 
@@ -100,6 +105,29 @@ class PackedLayout:
         padded = row.new_zeros((self.batch_size * self.width, *row.shape[1:]))
         return padded.index_copy(0, self.tokens, row).unflatten(0, (self.batch_size, self.width))
 
+    def cells(self, row: torch.Tensor) -> list[torch.Tensor]:
+        """Return the (c, L, ...) cells of each group of an (N, ...) row.
+
+        A padding cell repeats the first token of its sequence.
+        """
+        parts = row.split([group.tokens for group in self.groups])
+        return [
+            (part if index is None else part.index_select(0, index.padded)).unflatten(
+                0, (len(group.lengths), group.longest)
+            )
+            for part, group, index in zip(parts, self.groups, self.group_indices, strict=True)
+        ]
+
+    def row_of(self, cells: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return the (N, ...) row of the (c, L, ...) cells of all groups, without padding."""
+        flat = (group.flatten(0, 1) for group in cells)
+        return torch.cat(
+            [
+                part if index is None else part.index_select(0, index.real)
+                for part, index in zip(flat, self.group_indices, strict=True)
+            ]
+        )
+
     def first_tokens(self, packed: torch.Tensor) -> torch.Tensor:
         """Return the first token of each sequence of a (1, N, ...) tensor, (1, B, ...)."""
         return packed.index_select(1, self.first)
@@ -110,8 +138,8 @@ class GroupIndex:
     """Indices that pad a group of sequences of different lengths and remove the padding again.
 
     Attributes:
-        padded: (c * L,) int64, position in the row for each cell; a padding cell repeats the first
-            token of its sequence.
+        padded: (c * L,) int64, position in the group for each cell; a padding cell repeats the
+            first token of its sequence.
         real: (n,) int64, indices of the cells with real tokens, in the order of the row.
         visible: (c, 1, 1, L) bool, True where a key is not masked.
     """
@@ -124,7 +152,7 @@ class GroupIndex:
 def group_index(group: SequenceGroup, device: torch.device) -> GroupIndex:
     """Return the indices for the padding of `group`, with all tensors on `device`."""
     lengths = torch.tensor(group.lengths)
-    starts = group.start + lengths.cumsum(0) - lengths
+    starts = lengths.cumsum(0) - lengths
     columns = torch.arange(group.longest)
     visible = columns < lengths[:, None]
     padded = torch.where(visible, starts[:, None] + columns, starts[:, None])
@@ -211,8 +239,23 @@ class AttentionOptions:
         scale: Factor of the scores.
         sliding_window: Tokens at most `sliding_window - 1` apart attend to each other; None for no
             limit.
+        causal: Whether a token attends only to itself and to earlier tokens.
+        position_bias: (heads, L, L), added to the scores of every sequence, where L is at least
+            the length of the longest one; None for no bias.
     """
 
     dropout: float
     scale: float
     sliding_window: int | None = None
+    causal: bool = False
+    position_bias: torch.Tensor | None = None
+
+    def visible_positions(self, length: int, device: torch.device) -> torch.Tensor | None:
+        """Return which keys a query may attend to by position, (L, L) bool; None for all."""
+        window = self.sliding_window or length
+        if window >= length and not self.causal:
+            return None
+        position = torch.arange(length, device=device)
+        distance = position[:, None] - position
+        near = distance.abs() < window
+        return near & (distance >= 0) if self.causal else near

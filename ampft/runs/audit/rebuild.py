@@ -39,6 +39,9 @@ NEUTRAL: Mapping[str, Any] = {
     "resume_from_checkpoint": None,
     "allow_topology_change": False,
     "trust_remote_code": False,
+    "push_to_hub": False,
+    "hub_model_id": None,
+    "hub_private_repo": False,
 }
 COMPARED_VERSIONS = ("ampft", "torch", "transformers", "accelerate", "numpy", "tokenizers")
 

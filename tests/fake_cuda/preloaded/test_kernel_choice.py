@@ -9,10 +9,10 @@ from ampft.models.packing.kernels import varlen_attention
 from ampft.models.packing.layout import AttentionOptions
 
 
-def chosen(dtype, head_size, *, dropout=0.0, window=None):
+def chosen(dtype, head_size, *, dropout=0.0, window=None, **options):
     with fake_mode():
         rows = [torch.empty(9, 2, head_size, dtype=dtype, device=CUDA) for _ in range(3)]
-        return choose_kernel(rows, AttentionOptions(dropout, 1.0, window))
+        return choose_kernel(rows, AttentionOptions(dropout, 1.0, window, **options))
 
 
 @pytest.mark.parametrize(
@@ -46,6 +46,9 @@ def test_flash_attention_needs_a_head_size_it_has_kernels_for(head_size, expecte
 
 
 @pytest.mark.usefixtures("capability")
-def test_float32_and_dropout_run_in_groups():
+def test_float32_dropout_and_a_bias_run_in_groups():
+    assert chosen(torch.bfloat16, 64, causal=True) is varlen_attention
+    bias = torch.zeros(2, 9, 9)
+    assert chosen(torch.bfloat16, 64, position_bias=bias) is grouped_attention
     assert chosen(torch.float32, 64) is grouped_attention
     assert chosen(torch.bfloat16, 64, dropout=0.1) is grouped_attention

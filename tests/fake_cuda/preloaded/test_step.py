@@ -20,11 +20,23 @@ from ampft.precision.resolve import Precision
 from ampft.training import bfloat16_adamw
 from ampft.training.optimizer import OptimizerSettings, make_optimizer
 
+# Families whose code is that of Llama or T5, as far as a device is concerned.
+SAME_CODE = {"eurobert", "gemma", "gpt_neox", "mistral", "mt5", "phi", "qwen3"}
+
 
 def precision_of(mode):
     row = MODE_TABLE[mode]
     storage, compute = getattr(torch, row.storage), getattr(torch, row.compute)
     return Precision(mode, "cuda", storage, compute, row.needs_scaler, "native", "fake")
+
+
+def outputs(model, batch, layout):
+    """Return the logits; of T5 what its head would read, by values, which a fake device lacks."""
+    if not model.config.is_encoder_decoder:
+        return model(**batch, packing=layout).logits
+    shifted = batch["input_ids"].roll(1, 1)
+    states = model.base_model(**batch, decoder_input_ids=shifted, packing=layout)
+    return model.classification_head(states.last_hidden_state[:, 0])
 
 
 def take_step(name, mode, *, dropout=True):
@@ -44,7 +56,7 @@ def take_step(name, mode, *, dropout=True):
         with recorder:
             dtype = precision.compute_dtype if precision.uses_autocast else torch.float32
             with cuda_autocast(dtype):
-                logits = model(**batch, packing=layout).logits
+                logits = outputs(model, batch, layout)
             logits.float().sum().backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
@@ -68,7 +80,7 @@ def _generator_on_the_cpu(monkeypatch):
 
 @pytest.mark.usefixtures("capability", "_no_probe")
 @pytest.mark.parametrize("mode", [m for m in MODES if m != "fp8"])
-@pytest.mark.parametrize("name", sorted(ENCODERS))
+@pytest.mark.parametrize("name", sorted(set(ENCODERS) - SAME_CODE))
 def test_every_family_steps_in_every_mode(name, mode):
     precision, executed = take_step(name, mode)
     assert executed.rows

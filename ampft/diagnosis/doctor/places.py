@@ -1,0 +1,127 @@
+"""Finds the examples and tokens of the entries of a tensor, from its shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ampft.models.packing.install import layout_on_host
+from ampft.models.packing.layout import PackedLayout
+
+
+@dataclass(frozen=True)
+class Places:
+    """Examples and tokens of some entries.
+
+    Attributes:
+        rows: Positions of the examples in the batch.
+        tokens: Positions as (example in the batch, token); empty if the tensor has none.
+        is_padding: Whether all of them are padding.
+    """
+
+    rows: frozenset[int]
+    tokens: tuple[tuple[int, int], ...] = ()
+    is_padding: bool = False
+
+
+@dataclass(frozen=True)
+class BatchShape:
+    """How a batch is laid out.
+
+    Attributes:
+        ids: Example ids.
+        width: Number of tokens per example, padding included; None without tokens.
+        mask: (B, T) bool, True for real tokens; None without padding.
+        layout: Layout of the tokens in one row, if the model runs without padding.
+    """
+
+    ids: tuple[int, ...]
+    width: int | None = None
+    mask: Tensor | None = None
+    layout: PackedLayout | None = None
+
+    @classmethod
+    def of(cls, model: nn.Module, batch: Any, first_id: int) -> BatchShape:
+        """Return the shape of a batch.
+
+        Args:
+            model: Model, which may run without padding.
+            batch: A batch of a `Case`.
+            first_id: Id of the first example, if the batch does not have an attribute `ids`.
+        """
+        inputs = named_tensors(batch)
+        size = next((len(t) for t in inputs.values() if t.dim()), 1)
+        given = getattr(batch, "ids", None)
+        ids = range(first_id, first_id + size) if given is None else given
+        tokens = inputs.get("input_ids", inputs.get("attention_mask"))
+        mask = inputs.get("attention_mask")
+        has_mask = mask is not None and mask.dim() == 2
+        return cls(
+            ids=tuple(int(each) for each in ids),
+            width=tokens.shape[1] if tokens is not None and tokens.dim() == 2 else None,
+            mask=(mask != 0).cpu() if mask is not None and has_mask else None,
+            layout=layout_on_host(model, inputs).get("packing") if has_mask else None,
+        )
+
+    def places(self, bad: Tensor) -> Places | None:
+        """Return where the True entries are; None if the shape says nothing about examples.
+
+        Args:
+            bad: Tensor of booleans in the shape of a result.
+        """
+        cells = self._token_cells(bad)
+        if cells is not None:
+            tokens = [divmod(int(cell), self.width or 1) for cell in cells.flatten().nonzero()]
+            rows = frozenset(row for row, _ in tokens)
+            padding = self.mask is not None and not any(
+                bool(self.mask[row, column]) for row, column in tokens
+            )
+            return Places(rows, tuple(tokens), padding)
+        size = len(self.ids)
+        if bad.dim() == 0 or size == 0 or bad.shape[0] == 0:
+            return None
+        if bad.shape[0] == 1 and bad.dim() > 1 and bad.shape[1] == size:  # first tokens, packed
+            bad = bad[0]
+        if bad.shape[0] != size:
+            return None
+        rows_of = bad.reshape(size, -1).any(1).nonzero().flatten()
+        return Places(frozenset(rows_of.tolist()))
+
+    def _token_cells(self, bad: Tensor) -> Tensor | None:
+        """Return (B, T) booleans; None if the tensor is not one of tokens."""
+        size, width = len(self.ids), self.width
+        if width is None:
+            return None
+        shape = tuple(bad.shape)
+        if self.layout is not None:
+            total = self.layout.total
+            row = bad[0] if shape[:2] == (1, total) else bad if shape[:1] == (total,) else None
+            if row is not None and (row.dim() > 1 or total != size):
+                cells = torch.zeros(size * width, dtype=torch.bool)
+                cells[self.layout.tokens.cpu()] = row.reshape(total, -1).any(1).cpu()
+                return cells.view(size, width)
+        if shape[:2] == (size, width):
+            return bad.reshape(size, width, -1).any(2).cpu()
+        if len(shape) == 4 and shape[0] == size and shape[2] == width:  # heads
+            return bad.any(3).any(1).cpu()
+        if len(shape) == 3 and shape[1] == width and shape[0] % size == 0:  # heads, flattened
+            return bad.any(2).view(size, -1, width).any(1).cpu()
+        if len(shape) == 2 and shape[0] == size * width and width > 1:
+            return bad.any(1).view(size, width).cpu()
+        return None
+
+
+def named_tensors(batch: Any) -> dict[str, Tensor]:
+    """Return the tensors of a batch by name, or by position where they have none."""
+    inputs = getattr(batch, "inputs", batch)
+    if isinstance(inputs, Tensor):
+        return {"input": inputs}
+    if isinstance(inputs, Mapping):
+        return {str(name): value for name, value in inputs.items() if isinstance(value, Tensor)}
+    if isinstance(inputs, Sequence):
+        return {f"input {i}": value for i, value in enumerate(inputs) if isinstance(value, Tensor)}
+    return {}

@@ -1,0 +1,238 @@
+"""Families whose attention is their own code, or needs more than the packed row.
+
+Their modules receive a `PackedLayout` in place of an attention mask: it then travels with the other
+arguments, also where gradient checkpointing runs a layer again. Without a layout, every function
+here does what transformers does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from ampft.models.packing.attention import packed_attention_forward
+from ampft.models.packing.layout import PackedLayout
+
+CurrentLayout: TypeAlias = Callable[[], PackedLayout | None]
+"""Returns the layout of the forward pass that is running; None if it is padded."""
+Adapter: TypeAlias = Callable[[nn.Module, CurrentLayout], list[Callable[[], None]]]
+"""Changes a base model; returns the functions that revert it."""
+
+
+def _replace(module: nn.Module, name: str, method: Callable[..., Any]) -> Callable[[], None]:
+    """Replace a method of one module; return a function that restores it."""
+    former = module.__dict__.get(name)
+    module.__dict__[name] = method
+
+    def undo() -> None:
+        module.__dict__.pop(name, None)
+        if former is not None:
+            module.__dict__[name] = former
+
+    return undo
+
+
+def adapt_mpnet(base: nn.Module, current: CurrentLayout) -> list[Callable[[], None]]:
+    """Compute MPNet's position bias for the longest sequence, and its attention without padding."""
+    encoder: Any = base.get_submodule("encoder")
+
+    def use_layout(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
+        del module
+        layout = current()
+        return args, kwargs if layout is None else {**kwargs, "attention_mask": layout}
+
+    def bias_of_longest(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        bias: Tensor = compute_bias(_like_longest(hidden_states, current()), *args, **kwargs)
+        return bias
+
+    compute_bias = encoder.compute_position_bias
+    hook = encoder.register_forward_pre_hook(use_layout, with_kwargs=True)
+    undo = [hook.remove, _replace(encoder, "compute_position_bias", bias_of_longest)]
+    for layer in encoder.layer:
+        attention = layer.attention.attn
+        undo.append(_replace(attention, "forward", partial(_mpnet, attention, attention.forward)))
+    return undo
+
+
+def _like_longest(hidden_states: Tensor, layout: PackedLayout | None) -> Tensor:
+    """Return a tensor of the shape of one sequence, from which only the length is read."""
+    return hidden_states if layout is None else hidden_states.new_empty(1, layout.longest, 1)
+
+
+def _mpnet(
+    attention: Any,
+    forward: Callable[..., Any],
+    hidden_states: Tensor,
+    attention_mask: Tensor | PackedLayout | None = None,
+    position_bias: Tensor | None = None,
+    output_attentions: bool = False,
+    **kwargs: Any,
+) -> Any:
+    if not isinstance(attention_mask, PackedLayout):
+        return forward(hidden_states, attention_mask, position_bias, output_attentions, **kwargs)
+    shape = (*hidden_states.shape[:-1], -1, attention.attention_head_size)
+    rows = [
+        project(hidden_states).view(shape).transpose(1, 2)
+        for project in (attention.q, attention.k, attention.v)
+    ]
+    attended, _ = packed_attention_forward(
+        attention,
+        rows[0],
+        rows[1],
+        rows[2],
+        None,
+        dropout=attention.dropout.p if attention.training else 0.0,
+        packing=attention_mask,
+        position_bias=position_bias,
+    )
+    return (attention.o(attended.flatten(2)),)
+
+
+def adapt_t5(base: nn.Module, current: CurrentLayout) -> list[Callable[[], None]]:
+    """Compute T5's position bias for the longest sequence, not for the whole row."""
+    del current  # the layout is among the arguments
+    return [
+        module.register_forward_pre_hook(_bias_of_longest, with_kwargs=True).remove
+        for module in base.modules()
+        if hasattr(module, "has_relative_attention_bias")
+    ]
+
+
+def _bias_of_longest(attention: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    layout = kwargs.get("packing")
+    if layout is None or kwargs.get("position_bias") is not None:
+        return args, kwargs
+    if attention.has_relative_attention_bias:
+        bias = attention.compute_bias(layout.longest, layout.longest)
+    else:
+        bias = torch.zeros(1, attention.n_heads, layout.longest, layout.longest)
+        bias = bias.to(layout.tokens.device)
+    return args, {**kwargs, "position_bias": bias}
+
+
+def adapt_deberta(base: nn.Module, current: CurrentLayout) -> list[Callable[[], None]]:
+    """Run DeBERTa's disentangled attention, its own code, on groups of similar length."""
+    encoder: Any = base.get_submodule("encoder")
+
+    def mask_or_layout(attention_mask: Tensor) -> Tensor | PackedLayout:
+        layout = current()
+        mask: Tensor | PackedLayout = make_mask(attention_mask) if layout is None else layout
+        return mask
+
+    def distances_of_longest(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
+        distances: Tensor | None = measure(_like_longest(hidden_states, current()), *args, **kwargs)
+        return distances
+
+    make_mask, measure = encoder.get_attention_mask, encoder.get_rel_pos
+    undo = [
+        _replace(encoder, "get_attention_mask", mask_or_layout),
+        _replace(encoder, "get_rel_pos", distances_of_longest),
+    ]
+    for layer in encoder.layer:
+        attention = layer.attention.self
+        undo.append(_replace(attention, "forward", partial(_deberta, attention, attention.forward)))
+    return undo
+
+
+def _deberta(
+    attention: Any,
+    forward: Callable[..., Any],
+    hidden_states: Tensor,
+    attention_mask: Tensor | PackedLayout,
+    output_attentions: bool = False,
+    query_states: Tensor | None = None,
+    relative_pos: Tensor | None = None,
+    rel_embeddings: Tensor | None = None,
+) -> Any:
+    """Project the whole row once, and let DeBERTa's own code attend within each group.
+
+    A group of length L uses distances of at most L - 1, so that only 2L of the embeddings of
+    distances take part.
+    """
+    if not isinstance(attention_mask, PackedLayout):
+        return forward(
+            hidden_states,
+            attention_mask,
+            output_attentions,
+            query_states=query_states,
+            relative_pos=relative_pos,
+            rel_embeddings=rel_embeddings,
+        )
+    layout, span = attention_mask, getattr(attention, "pos_ebd_size", 0)
+    if rel_embeddings is not None:
+        nearest = min(span, layout.longest)
+        rel_embeddings = attention.pos_dropout(_middle(rel_embeddings, nearest))
+    projections = [attention.query_proj, attention.key_proj, attention.value_proj]
+    cells = [layout.cells(project(hidden_states).squeeze(0)) for project in projections]
+    of_distances = [
+        getattr(attention, name)
+        for name in ("pos_key_proj", "pos_query_proj")
+        if hasattr(attention, name)
+    ] or projections[:2]
+    project_distances = cache(lambda layer: layer(rel_embeddings))
+    all_visible = torch.ones(1, 1, 1, 1, device=hidden_states.device)
+    attended = []
+    for group, index, *rows in zip(layout.groups, layout.group_indices, *cells, strict=True):
+        length = group.longest
+        nearest = min(span, length)
+        distances = None if relative_pos is None else relative_pos[:, :length, :length]
+        outputs = {
+            layer: _middle(project_distances(layer), nearest).unsqueeze(0)
+            for layer in of_distances
+            if rel_embeddings is not None
+        }
+        marker = hidden_states.new_empty(0)  # its projections are `rows`
+        with _projected(attention, marker, dict(zip(projections, rows, strict=True)), outputs):
+            attention.pos_ebd_size = nearest
+            try:
+                result, _ = forward(
+                    marker,
+                    all_visible if index is None else index.visible,
+                    relative_pos=distances,
+                    rel_embeddings=rel_embeddings,
+                )
+            finally:
+                attention.pos_ebd_size = span
+        attended.append(result)
+    return layout.row_of(attended).unsqueeze(0), None
+
+
+def _middle(embeddings: Tensor, nearest: int) -> Tensor:
+    """Return the embeddings of the distances from -nearest to nearest - 1."""
+    return embeddings.narrow(0, embeddings.shape[0] // 2 - nearest, 2 * nearest)
+
+
+@contextmanager
+def _projected(
+    attention: Any,
+    marker: Tensor,
+    rows: dict[nn.Module, Tensor],
+    of_distances: dict[nn.Module, Tensor],
+) -> Iterator[None]:
+    """Make the linear layers of `attention` return what has been computed.
+
+    Args:
+        attention: DeBERTa's attention module.
+        marker: Input that stands for the hidden states.
+        rows: Output of each layer for the hidden states.
+        of_distances: Output of each layer for the embeddings of distances.
+    """
+
+    def known(layer: nn.Module, inputs: Tensor) -> Tensor:
+        return rows[layer] if inputs is marker else of_distances[layer]
+
+    undo: Sequence[Callable[[], None]] = [
+        _replace(layer, "forward", partial(known, layer)) for layer in {**rows, **of_distances}
+    ]
+    if of_distances:
+        undo = [*undo, _replace(attention.pos_dropout, "forward", lambda embeddings: embeddings)]
+    try:
+        yield
+    finally:
+        for restore in undo:
+            restore()

@@ -1,0 +1,126 @@
+"""The report of a split whose examples have any number of labels each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ampft.metrics.scores import Scores
+from ampft.metrics.sums import mean_metric
+from ampft.tasks.outcome import HubMetric, score_cells
+from ampft.text.json_io import from_json
+from ampft.text.tables import Cell, Name, Table, terminal_table
+
+SUBSET_ACCURACY = mean_metric(
+    "subset_accuracy", "subset accuracy", higher_is_better=True, is_share=True
+)
+SAMPLES_F1 = mean_metric("samples_f1", "samples F1", higher_is_better=True, is_share=True)
+HAMMING_LOSS = mean_metric("hamming_loss", "Hamming loss", is_share=True)
+LOG_LOSS = mean_metric("log_loss", "log loss")
+MEANS = (SUBSET_ACCURACY, SAMPLES_F1, HAMMING_LOSS, LOG_LOSS)
+TITLES = {metric.name: metric.title for metric in MEANS}
+
+
+@dataclass(frozen=True)
+class MultiLabelReport:
+    """All metrics of one split whose examples have any number of labels.
+
+    Attributes:
+        split: Name of the split.
+        examples: Number of examples.
+        label_names: The K label names; the rows of `per_label`.
+        threshold: Probability from which a label is predicted.
+        per_label: Scores of each label; a label absent from the split has support 0.
+        per_label_average_precision: Average precision of each label; None without support.
+        averages: Scores by kind of average: `micro` (all labels of all examples together), `macro`
+            (mean over the labels), `weighted` (by support), `samples` (mean over the examples).
+        average_precision: Area under the precision-recall curve: `micro`, and `macro` over the
+            labels that the split has; None if it has none.
+        means: The metrics of `MEANS`; log loss in nats per decision.
+        expected_calibration_error: Expected calibration error of the n * K decisions with 15 bins
+            of equal width, in [0, 1].
+    """
+
+    split: str
+    examples: int
+    label_names: tuple[str, ...]
+    threshold: float
+    per_label: tuple[Scores, ...]
+    per_label_average_precision: tuple[float | None, ...]
+    averages: Mapping[str, Scores]
+    average_precision: Mapping[str, float | None]
+    means: Mapping[str, float]
+    expected_calibration_error: float
+
+    def metrics(self) -> dict[str, float | None]:
+        """Return the scalar metrics by name."""
+        return {
+            **{
+                f"{name}_{part}": getattr(scores, part)
+                for name, scores in self.averages.items()
+                for part in ("precision", "recall", "f1")
+            },
+            **self.means,
+            **{f"{name}_average_precision": v for name, v in self.average_precision.items()},
+            "expected_calibration_error": self.expected_calibration_error,
+        }
+
+    def text(self) -> str:
+        """Return the scores of the labels and their averages as a table."""
+        (table,) = self.tables()
+        return f"{terminal_table(table)}\n\n{table.note}"
+
+    def tables(self) -> tuple[Table, ...]:
+        """Return the scores of the labels, with the other metrics in the note."""
+        precisions = self.per_label_average_precision
+        rows: list[tuple[Cell, ...]] = [
+            (Name(name), *_cells(scores, precision))
+            for name, scores, precision in zip(
+                self.label_names, self.per_label, precisions, strict=True
+            )
+        ]
+        rows += [
+            (f"{name} average", *_cells(scores, self.average_precision.get(name)))
+            for name, scores in self.averages.items()
+        ]
+        means = (
+            f"{TITLES[name]} {value:.4f}"
+            for name, value in self.means.items()
+            if name != SAMPLES_F1.name
+        )
+        return (
+            Table(
+                header=("label", "precision", "recall", "F1", "average precision", "support"),
+                rows=rows,
+                note=f"Also: {', '.join(means)}, expected calibration error "
+                f"{self.expected_calibration_error:.4f} (15 bins). A label is predicted if "
+                f"its probability is at least {self.threshold:g}.",
+            ),
+        )
+
+    def hub_metrics(self) -> tuple[HubMetric, ...]:
+        """Return micro and macro F1."""
+        return tuple(
+            HubMetric("f1", f"{name.capitalize()} F1", self.averages[name].f1, {"average": name})
+            for name in ("micro", "macro")
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report as JSON values; `from_dict` is the inverse."""
+        return {**asdict(self), **self.metrics()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> MultiLabelReport:
+        """Return the report from the result of `as_dict`.
+
+        Raises:
+            ValueError: A field is missing or of another type.
+        """
+        names = cls.__dataclass_fields__
+        return from_json(cls, {k: v for k, v in values.items() if k in names}, "report")
+
+
+def _cells(scores: Scores, average_precision: float | None) -> tuple[str, ...]:
+    *values, support = score_cells(scores)
+    return (*values, "" if average_precision is None else f"{average_precision:.3f}", support)

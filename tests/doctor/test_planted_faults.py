@@ -1,0 +1,27 @@
+"""Every planted fault is named: module, direction, operation, cause and examples."""
+
+from __future__ import annotations
+
+import pytest
+from planted import FAULTS
+
+from ampft.diagnosis.doctor.examine import scan
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_fault_is_named(name):
+    planted = FAULTS[name]()
+
+    diagnosis = scan(planted.model, planted.batches, planted.loss, **planted.options)
+
+    first = diagnosis.faults[0]
+    assert (first.module, first.direction, first.operation, first.cause) == (
+        planted.module, planted.direction, planted.operation, planted.cause
+    )  # fmt: skip
+    if planted.examples is not None:
+        assert list(first.example_ids) == list(planted.examples)
+    if first.in_float32 is not None:
+        assert first.in_float32 is planted.in_float32
+    assert first.is_harmless is planted.is_harmless
+    assert diagnosis.holds is planted.is_harmless
+    assert first.remedy
