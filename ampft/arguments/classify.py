@@ -72,6 +72,9 @@ class ClassifyArguments(
             gradient_checkpointing=self.gradient_checkpointing,
             trust_remote_code=self.trust_remote_code,
             trained_part=self.trained_part(),
+            augment=self.augment,
+            channels_last=self.channels_last,
+            seed=self.seed,
             image_size=self.input_size,
             fp32_modules=self.fp32_patterns,
         )
