@@ -175,7 +175,11 @@ class Run:
                 return losses
 
         self.nonfinite.begin_step()
-        self.current_batch, losses = self.retries.gradient(compute_with_shared_cache, step_batch)
+        watch = self.state.range_watch
+        with contextlib.nullcontext() if watch is None else watch.watching(self.steps + 1):
+            self.current_batch, losses = self.retries.gradient(
+                compute_with_shared_cache, step_batch
+            )
         self.nonfinite.losses = losses
         return losses
 
@@ -196,7 +200,9 @@ class Run:
         alarm = self.nonfinite.add(self.steps + 1, step_batch, outcome, ends_run=ends_run)
         peak = self.state.peak_memory.peak
         memory = None if peak is None else peak / 2**20
-        self.history.record(step_batch, outcome, memory, alarm=alarm)
+        watch = self.state.range_watch
+        ranges = {} if watch is None else watch.take()
+        self.history.record(step_batch, outcome, memory, alarm=alarm, ranges=ranges)
 
     def validate(self, model: nn.Module) -> None:
         """Evaluate on the validation split after an epoch, or every `--eval_steps` steps."""
@@ -227,7 +233,7 @@ class Run:
             **loss_warnings(self.history.losses, chance_loss(prepared.task)),
             **validation_warnings([part.metrics for part in self.validations.parts]),
             **outcome_warnings(outcome, constant),
-            **self.nonfinite.watch.warnings(),
+            **self.state.warnings(),
             **batch_norm_warnings(prepared),
         }
         stop_if_destroyed(warnings)

@@ -41,6 +41,9 @@ class TaskSettings:
         remove_padding: Whether the model runs without padding if its architecture is supported.
         gradient_checkpointing: Whether activations are recomputed in the backward pass.
         trust_remote_code: Whether code from a model's repository may run.
+        augment: Comma-separated random changes of training examples; None for no change.
+        channels_last: Whether convolutions store the channels of a pixel next to each other.
+        seed: Seed of the augmentation.
         image_size: Height and width of the model's input; None for the image processor's.
         fp32_modules: Patterns of modules that compute in float32; if empty, those that the model
             was saved with.
@@ -56,6 +59,9 @@ class TaskSettings:
     remove_padding: bool = True
     gradient_checkpointing: bool = False
     trust_remote_code: bool = False
+    augment: str | None = None
+    channels_last: bool = False
+    seed: int = 0
     image_size: tuple[int, int] | None = None
     fp32_modules: tuple[str, ...] = ()
 
