@@ -16,8 +16,8 @@ from ampft.text.markdown import code, metadata_text, prose
 from ampft.text.numbers import counted, duration
 from ampft.text.tables import Name, Table, markdown_table
 
-ONE_INPUT = {"text": '"a text"', "image": '"a picture.png"'}
-PROCESSORS = {"text": "tokenizer", "image": "image_processor"}
+ONE_INPUT = {"text": '"a text"', "image": '"a picture.png"', "pixels": '"a picture.png"'}
+PROCESSORS = {"text": "tokenizer", "image": "image_processor", "pixels": "image_processor"}
 RECORDS = " `run.json` holds every setting, and `history.jsonl` every step."
 TWO_INPUTS = '{"text": "one text", "text_pair": "another"}'
 
@@ -127,8 +127,11 @@ def _use(record: RunRecord, model: str) -> str:
     arguments = ", ".join(filter(None, (example, TASKS[record.task].pipeline_arguments)))
     if _is_adapter(record):
         return _use_of_adapter(record, arguments, model)
+    imports = "import ampft.models.erfnet  # registers the model\n" * (
+        record.model.architecture == "ErfnetForSemanticSegmentation"
+    )
     return (
-        "## Use\n\n```python\nfrom transformers import pipeline\n\n"
+        f"## Use\n\n```python\n{imports}from transformers import pipeline\n\n"
         f'classify = pipeline("{_pipeline_tag(record)}", model="{model}")\n'
         f"classify({arguments})\n```"
     )

@@ -41,8 +41,9 @@ from ampft.precision.sharding import is_sharded
 from ampft.runs.checkpointing import Checkpointing
 from ampft.runs.folder import RunFolder
 from ampft.runs.history import History, write_csv
-from ampft.runs.manifest import HISTORY_NAME, STAGING_NAME
+from ampft.runs.manifest import HISTORY_NAME, PICTURES_NAME, STAGING_NAME
 from ampft.runs.nonfinite import NonfiniteSteps
+from ampft.runs.plan import batch_norm_warnings
 from ampft.runs.prepared import Prepared
 from ampft.runs.push import push_run
 from ampft.runs.record import (
@@ -235,6 +236,7 @@ class Run:
             **validation_warnings([part.metrics for part in self.validations.parts]),
             **outcome_warnings(outcome, constant),
             **self.state.warnings(),
+            **batch_norm_warnings(prepared),
         }
         stop_if_destroyed(warnings)
         weights = whole_weights(model)  # gathered from all processes
@@ -243,6 +245,7 @@ class Run:
         if self.folder is None:
             return
         self._save(model, weights)
+        prepared.task.save_pictures(self.folder.stage() / PICTURES_NAME, outcome)
         self.validations.best.path.unlink(missing_ok=True)
         baseline = baseline_summary(prepared.task, split) if prepared.args.baseline else None
         report = outcome.report()

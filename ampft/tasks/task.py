@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy.typing as npt
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from ampft.data.dataset import ClassificationData
@@ -96,6 +97,15 @@ class LabellingInputs(Protocol):
 
     def labels(self, split: str) -> Targets:
         """Return the labels of a split."""
+        ...
+
+
+@runtime_checkable
+class PicturedInputs(Protocol):
+    """Inputs whose predictions are shown in pictures."""
+
+    def picture(self, outcome: Outcome) -> Image.Image:
+        """Return a picture of some predictions."""
         ...
 
 
@@ -251,6 +261,11 @@ class Task:
     def save_processor(self, folder: Path) -> None:
         """Save the tokenizer or image processor in the folder of the model."""
         self.inputs.save_processor(folder)
+
+    def save_pictures(self, path: Path, outcome: Outcome) -> None:
+        """Save a picture of the predictions as PNG, if the task has pictures."""
+        if isinstance(self.inputs, PicturedInputs):
+            self.inputs.picture(outcome).save(path, format="PNG")
 
 
 def make_task(data: ClassificationData, settings: TaskSettings) -> Task:
