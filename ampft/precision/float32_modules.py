@@ -8,7 +8,7 @@ autocast are float32 already, and none of them changes.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -137,19 +137,29 @@ def keep_in_fp32(model: nn.Module, patterns: Iterable[str]) -> Float32Modules:
     Raises:
         InputError: A pattern matches no module; the message names similar ones.
     """
-    chosen = matching_modules(model, tuple(patterns))
+    return keep_modules(model, matching_modules(model, tuple(patterns)))
+
+
+def keep_modules(model: nn.Module, patterns: Mapping[str, str]) -> Float32Modules:
+    """Make modules compute in float32, as `keep_in_fp32` does.
+
+    Args:
+        model: Model with float32 weights.
+        patterns: Path of each module, and the pattern that chose it.
+    """
     forwards = []
-    for module, pattern in chosen.values():
+    for path, pattern in patterns.items():
+        module = model.get_submodule(path)
         current = module.__dict__.get("forward")
         if isinstance(current, Float32Forward):
             current.restore()
         forward = Float32Forward(module, pattern)
         module.__dict__["forward"] = forward
         forwards.append(forward)
-    return Float32Modules(tuple(chosen), tuple(forwards))
+    return Float32Modules(tuple(patterns), tuple(forwards))
 
 
-def matching_modules(model: nn.Module, patterns: Sequence[str]) -> dict[str, tuple[nn.Module, str]]:
+def matching_modules(model: nn.Module, patterns: Sequence[str]) -> dict[str, str]:
     """Return the outermost modules that match, and the pattern of each, by path.
 
     Raises:
@@ -162,21 +172,21 @@ def matching_modules(model: nn.Module, patterns: Sequence[str]) -> dict[str, tup
         if not matched:
             raise InputError(_no_match(pattern, list(paths)))
         for path in matched:
-            for called in _called_modules(path, paths[path]):
+            for called in called_modules(path, paths[path]):
                 found.setdefault(called, pattern)
     outermost = [path for path in found if not any(path.startswith(f"{other}.") for other in found)]
-    return {path: (paths[path], found[path]) for path in paths if path in outermost}
+    return {path: found[path] for path in paths if path in outermost}
 
 
 def _matches(path: str, pattern: str) -> bool:
     return fnmatchcase(path, pattern) or fnmatchcase(path, f"*.{pattern}")
 
 
-def _called_modules(path: str, module: nn.Module) -> list[str]:
+def called_modules(path: str, module: nn.Module) -> list[str]:
     """Return the path of a module, or those of its children if it is a list of modules."""
     if type(module).forward is not nn.Module.forward:
         return [path]
-    children = [_called_modules(f"{path}.{name}", part) for name, part in module.named_children()]
+    children = [called_modules(f"{path}.{name}", part) for name, part in module.named_children()]
     return [name for names in children for name in names]
 
 

@@ -1,0 +1,237 @@
+"""Cures: the smallest set of modules, the shortest pattern, and what is verified before."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import ampft
+from ampft.diagnosis.doctor.case import Case
+from ampft.diagnosis.doctor.findings import Cause, Fault
+from ampft.diagnosis.doctor.module_search import shortest_patterns, smallest_modules
+from ampft.diagnosis.doctor.patient import Patient, Trial
+from ampft.diagnosis.doctor.prescription import prescribe
+from ampft.precision.float32_modules import float32_forwards, matching_modules
+from ampft.precision.resolve import resolve
+
+CPU = torch.device("cpu")
+FP16 = resolve("fp16", CPU)
+TRIAL = Trial(steps=3, learning_rate=1e-3)
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(8)
+        self.wi = nn.Linear(8, 16)
+        self.wo = nn.Linear(16, 8)
+
+    def forward(self, hidden):
+        return hidden + self.wo(F.gelu(self.wi(self.norm(hidden))))
+
+
+class Model(nn.Module):
+    def __init__(self, blocks=4):
+        super().__init__()
+        self.layers = nn.ModuleList([Block() for _ in range(blocks)])
+        self.norm = nn.LayerNorm(8)
+        self.head = nn.Linear(8, 2)
+        self.scale = 1.0
+
+    def forward(self, hidden):
+        for layer in self.layers:
+            hidden = layer(hidden)
+        return self.head(self.norm(hidden)) * self.scale
+
+
+def model(*overflowing, blocks=4):
+    """A model in which the products of some `wo` exceed 65504."""
+    torch.manual_seed(0)
+    made = Model(blocks)
+    for index in overflowing:
+        torch.nn.init.constant_(made.layers[index].wo.bias, 90_000.0)
+    return made
+
+
+def loss(model, batch):
+    return F.cross_entropy(model(batch).float(), torch.arange(len(batch)) % 2)
+
+
+def case(model, *, batches=2, loss=loss):
+    generator = torch.Generator().manual_seed(0)
+    return Case(model, [torch.randn(4, 8, generator=generator) for _ in range(batches)], loss)
+
+
+def fault(module, cause=Cause.SUM, **more):
+    return Fault(module=module, direction="forward", operation="addmm", cause=cause, **more)
+
+
+# Search
+
+
+def covers(*needed):
+    """A model holds if every needed module is inside a module that is kept."""
+    calls = []
+
+    def holds(paths):
+        calls.append(paths)
+        return all(any(f"{need}.".startswith(f"{path}.") for path in paths) for need in needed)
+
+    return holds, calls
+
+
+@pytest.mark.parametrize(
+    "needed",
+    [
+        ("layers.2.wo",),
+        ("layers.0.wi", "layers.3.wo", "head"),
+        ("layers.1",),  # code of the layer itself, outside of the modules inside it
+        tuple(f"layers.{index}.wo" for index in range(12)),
+    ],
+)
+def test_the_smallest_set_is_found(needed):
+    holds, calls = covers(*needed)
+    assert smallest_modules(model(blocks=12), holds) == needed
+    assert len(calls) < 120
+
+
+def test_hints_save_tests():
+    holds, with_hints = covers("layers.7.wo")
+    assert smallest_modules(model(blocks=12), holds, [("layers.3",), ("layers.7.wo", "head")])
+    holds, without = covers("layers.7.wo")
+    assert smallest_modules(model(blocks=12), holds) == ("layers.7.wo",)
+    assert len(with_hints) < len(without) / 2
+
+
+def test_a_model_that_never_holds_has_no_set():
+    assert smallest_modules(model(), lambda paths: False, [("head",)]) is None
+
+
+@pytest.mark.parametrize(
+    ("paths", "patterns"),
+    [
+        ([f"layers.{index}.wo" for index in range(4)], ("wo",)),
+        (["layers.2.wo"], ("2.wo",)),
+        (["layers.1.wi", "layers.1.wo"], ("1.wi", "1.wo")),
+        (["layers.0", "layers.1", "layers.2", "layers.3"], ("layers.*",)),
+        (["layers.0.wo", "head"], ("0.wo", "head")),
+        # The other modules of this name are inside the layers.
+        (["norm"], ("norm",)),
+    ],
+)
+def test_patterns_are_short_and_match_no_other_module(paths, patterns):
+    made = model()
+    if paths == ["norm"]:
+        made.norm, made.final = nn.Identity(), made.norm
+        paths, patterns = ["final"], ("final",)
+    assert shortest_patterns(made, paths) == patterns
+    assert list(matching_modules(made, patterns)) == sorted(paths, key=paths.index)
+
+
+# Cures
+
+
+def test_an_overflow_is_cured_by_the_module_that_overflows():
+    made = case(model(1))
+    before = {name: value.clone() for name, value in made.model.state_dict().items()}
+    generator_state = torch.get_rng_state()
+    cure = prescribe(made, FP16, [fault("layers.1.wo", in_float32=False)], trial=TRIAL)
+    assert cure.fp32_modules == ("1.wo",)
+    assert cure.verified
+    assert cure.flag == "--fp32_modules 1.wo"
+    assert cure.sentence.startswith("Keep 1 module in float32: --fp32_modules 1.wo. Verified: ")
+    assert "in 3 training steps, outputs within 0.0" in cure.sentence
+    assert "in this emulation. Or use bf16." in cure.sentence
+    assert cure.cost > 0
+    # Nothing is left behind.
+    assert all(torch.equal(value, before[n]) for n, value in made.model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), generator_state)
+    assert float32_forwards(made.model) == {}
+    assert made.model.training
+    assert all(parameter.grad is None for parameter in made.model.parameters())
+
+
+def test_the_cured_model_holds_and_the_sick_one_does_not():
+    made = case(model(0, 3))
+    cure = prescribe(made, FP16, [fault("layers.0.wo")], trial=TRIAL)
+    assert cure.fp32_modules == ("0.wo", "3.wo")
+    holds = {}
+    for patterns in ((), cure.fp32_modules, ("0.wo",)):
+        handle = ampft.keep_in_fp32(made.model, patterns)
+        patient = Patient.of(made, FP16, 2.0**16)
+        holds[patterns] = [patient.holds(batch, patient.reference(batch)) for batch in made.batches]
+        handle.remove()
+    assert list(holds.values()) == [[False, False], [True, True], [False, False]]
+
+
+def test_modules_that_are_in_float32_already_stay_there():
+    made = case(model(0, 3))
+    ampft.keep_in_fp32(made.model, ["layers.0.w*"])
+    cure = prescribe(made, FP16, [fault("layers.3.wo")], trial=TRIAL)
+    assert cure.fp32_modules == ("layers.0.w*", "3.wo")
+    assert list(float32_forwards(made.model)) == ["layers.0.wi", "layers.0.wo"]
+
+
+def test_a_batch_that_fails_elsewhere_is_found_by_the_verification():
+    """Three batches overflow in one module, and the last one in another."""
+
+    class Surging(nn.Linear):
+        surges = False
+
+        def forward(self, hidden):
+            return super().forward(hidden) + (9e4 if self.surges else 0.0)
+
+    class Gated(Model):
+        def forward(self, hidden):
+            for index, layer in enumerate(self.layers):
+                layer.wo.surges = index == (3 if hidden[0, 0] > 100 else 1)
+            return super().forward(hidden)
+
+    torch.manual_seed(0)
+    made = case(Gated(), batches=4)
+    for layer in made.model.layers:
+        layer.wo = Surging(16, 8)
+    made.batches[3][0, 0] = 200.0
+    cure = prescribe(made, FP16, [fault("layers.1.wo")], trial=TRIAL)
+    assert cure.fp32_modules == ("1.wo", "3.wo")
+    assert cure.verified
+
+
+def test_a_fault_of_the_model_has_no_cure():
+    assert prescribe(case(model(1)), FP16, [fault("layers.1.wo", in_float32=True)]) is None
+    assert prescribe(case(model(1)), FP16, [fault("layers.1.wo", is_harmless=True)]) is None
+    broken = case(model(), loss=lambda model, batch: loss(model, batch).sub(9).log())
+    assert prescribe(broken, FP16, [fault("")], trial=TRIAL) is None
+
+
+def test_a_healthy_model_needs_no_cure():
+    assert prescribe(case(model()), FP16, [fault("head")], trial=TRIAL) is None
+
+
+def test_vanishing_gradients_are_cured_by_a_larger_scale():
+    made = case(model(), loss=lambda model, batch: loss(model, batch) * 1e-9)
+    faults = [fault("", Cause.VANISHING)]
+    cure = prescribe(made, FP16, faults, trial=TRIAL, uses_scaler=False)
+    assert cure.fp32_modules == ()
+    assert cure.verified
+    scaler = "torch.amp.GradScaler(init_scale=65536)"
+    assert cure.sentence.startswith(f"Scale the loss by 65,536: {scaler}. Verified: ")
+
+
+def test_an_overflow_outside_the_modules_is_cured_by_bf16():
+    def large_loss(model, batch):
+        return F.linear(model(batch), torch.full((1, 2), 6e4)).float().square().mean() * 1e-9
+
+    made = case(model(), loss=large_loss)
+    made.model.scale = 9.0
+    cure = prescribe(made, FP16, [fault("")], trial=TRIAL)
+    assert cure.flag == "--mixed_precision bf16"
+    assert cure.fp32_modules == ()
+    assert cure.verified
+
+
+def test_a_cure_that_does_not_survive_training_is_not_verified():
+    made = case(model(1))
+    cure = prescribe(made, FP16, [fault("layers.1.wo")], trial=Trial(steps=3, learning_rate=1e30))
+    assert not cure.verified
+    assert "This is not verified" in cure.sentence
