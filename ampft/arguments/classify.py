@@ -11,6 +11,7 @@ from ampft.arguments.evaluation import EvaluationArguments
 from ampft.arguments.model import ModelArguments
 from ampft.arguments.optimizer import OptimizerArguments
 from ampft.arguments.output import OutputArguments
+from ampft.arguments.pixels import PixelArguments
 
 if TYPE_CHECKING:
     from ampft.tasks.task import TaskSettings
@@ -34,6 +35,12 @@ BUILT_IN_DEFAULTS: dict[str, dict[str, Any]] = {
 }
 
 
+# Defaults that a task overrides: its examples are large.
+TASK_DEFAULTS: dict[str, dict[str, Any]] = {
+    "pixels": {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 4},
+}
+
+
 # The fields of the last base come first, so this is the reverse of the order in the help.
 @dataclass(frozen=True)
 class ClassifyArguments(
@@ -41,6 +48,7 @@ class ClassifyArguments(
     EvaluationArguments,
     OptimizerArguments,
     BatchArguments,
+    PixelArguments,
     DataArguments,
     ModelArguments,
 ):
@@ -61,5 +69,6 @@ class ClassifyArguments(
             remove_padding=not self.padding,
             gradient_checkpointing=self.gradient_checkpointing,
             trust_remote_code=self.trust_remote_code,
+            image_size=self.input_size,
             fp32_modules=self.fp32_patterns,
         )

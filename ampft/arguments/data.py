@@ -103,6 +103,20 @@ class DataArguments:
     fail_on_leak: bool = flag(
         False, "stop with an error if training and test rows overlap", group=DATA
     )
+    ignore_index: int | None = flag(
+        None,
+        "value of the pixels of masks that do not count; if none, 255",
+        group=DATA,
+        at_least=0,
+        at_most=65535,
+    )
+    class_names_file: str | None = flag(
+        None,
+        "names of the classes of masks: one per line, with an optional colour (Road 128 64 128), "
+        'or JSON: ["Sky", "Road"] or [{"name": "Road", "color": [128, 64, 128]}, ...]; with '
+        "colours, colour masks are converted",
+        group=DATA,
+    )
     encoding: str = flag("utf-8", "character encoding of text files", group=DATA)
 
     def data_request(self) -> DataRequest:
@@ -141,6 +155,9 @@ class DataArguments:
             ignore_labels=_split_names(self.ignore_label) or (),
             fail_on_leak=self.fail_on_leak,
             encoding=self.encoding,
+            data_kind=None if self.task is None else TASKS[self.task].data_kind,
+            ignore_index=self.ignore_index,
+            class_names_file=path(self.class_names_file),
         )
 
 

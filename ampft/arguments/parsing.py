@@ -6,7 +6,7 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 
-from ampft.arguments.classify import BUILT_IN_DEFAULTS, ClassifyArguments
+from ampft.arguments.classify import BUILT_IN_DEFAULTS, TASK_DEFAULTS, ClassifyArguments
 from ampft.arguments.flags import parse_duration, parse_flags
 from ampft.errors import InputError, did_you_mean
 from ampft.tasks import TASKS, problem_types
@@ -36,9 +36,8 @@ def parse_classify_arguments(
     name = arguments.dataset_name
     if name is None and arguments.train_file is None and not in_memory:
         name = "stdlib"
-    defaults = {
-        k: v for k, v in BUILT_IN_DEFAULTS.get(name or "", {}).items() if k not in set_by_user
-    }
+    defaults = BUILT_IN_DEFAULTS.get(name or "", {}) | TASK_DEFAULTS.get(arguments.task or "", {})
+    defaults = {k: v for k, v in defaults.items() if k not in set_by_user}
     arguments = dataclasses.replace(arguments, dataset_name=name, **defaults)
     _check_conflicts(arguments)
     return arguments

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict, List
 
+from ampft.data.masks import Masks
 from ampft.data.row_labels import IntArray, RowLabels
 
 ROWS_AT_A_TIME = 4096
@@ -26,12 +27,13 @@ class ClassificationData:
             columns (strings, or PIL images) and `label`, a `datasets.ClassLabel` (int64) or a
             `datasets.List` of one; with a group column also `groups.GROUP_COLUMN`, strings or None.
         input_columns: `("text",)`, a pair such as `("sentence1", "sentence2")`, or `("image",)`.
-        kind: `text` or `image`.
+        kind: `text`, `image`, or `pixels` for images with masks.
         name: Name of the data in the output and in the run record.
         fingerprints: SHA-256 of the contents in their order, by split; stable across runs.
         notes: Sentences to print: splits made, rows dropped, rows shared, suspicious labels.
         group_column: Column of the groups that the user named, or None.
         files: SHA-256 of the files that were read, by path.
+        masks: Masks by split, if the labels are masks; `splits` then has no column `label`.
     """
 
     splits: DatasetDict
@@ -42,14 +44,22 @@ class ClassificationData:
     notes: tuple[str, ...]
     group_column: str | None = None
     files: Mapping[str, str] = field(default_factory=dict)
+    masks: Mapping[str, Masks] | None = None
 
     @property
     def label_names(self) -> tuple[str, ...]:
         """Class names in the order of their indices."""
+        if self.masks is not None:
+            return self.masks["train"].classes.names
         return class_names(self.splits["train"])
 
-    def labels(self, split: str) -> IntArray | npt.NDArray[np.bool_]:
-        """Return (n,) int64 class indices, or (n, K) booleans if rows can have several labels."""
+    def labels(self, split: str) -> IntArray | npt.NDArray[np.bool_] | Masks:
+        """Return (n,) int64 class indices, or (n, K) booleans if rows can have several labels.
+
+        Labels that are masks are decoded on request.
+        """
+        if self.masks is not None:
+            return self.masks[split]
         part = self.splits[split]
         labels = row_labels(part)
         if has_several_labels(part):

@@ -13,7 +13,8 @@ from ampft.data.checks import class_names, ignored_notes, input_digests, label_n
 from ampft.data.columns import DataColumns
 from ampft.data.dataset import ClassificationData, batches, fingerprint, row_labels
 from ampft.data.groups import FILE_COLUMN, GROUP_COLUMN, numbered
-from ampft.data.request import DataRequest
+from ampft.data.pixels import load_pixels
+from ampft.data.request import DataRequest, refuse_unused_options
 from ampft.data.row_collector import LabelledRows
 from ampft.data.sources.files import load_files
 from ampft.data.sources.hub import load_hub, read_splits
@@ -27,6 +28,7 @@ IN_MEMORY = "data in memory"
 COLUMN_OPTIONS = (
     *("text_column_names", "label_column_names", "image_column_name", "group_column", "id_column"),
 )
+MASK_OPTIONS = ("ignore_index", "class_names_file")
 FRACTIONS = ("validation_fraction", "test_fraction")
 # Options without an effect on the built-in data sets, which have splits of their own.
 UNUSED_OPTIONS = {
@@ -50,6 +52,11 @@ def load_data(request: DataRequest, data: DatasetDict | None = None) -> Classifi
     """
     if data is not None:
         request = replace(request, dataset_name=IN_MEMORY)
+    pixels = load_pixels(request, data)
+    if pixels is not None:
+        return pixels
+    refuse_unused_options(request, MASK_OPTIONS, "data without masks (--task pixels)")
+    if data is not None:
         rows, columns, notes = read_splits(data, request)
         return assemble(rows, columns, request, name=IN_MEMORY, notes=notes)
     if request.files:
@@ -100,20 +107,6 @@ def load_built_in(name: str, request: DataRequest) -> ClassificationData:
 
     splits = load_digits(split_seed=request.split_seed)
     return finalize(splits, request, ("image",), "image", name)
-
-
-def refuse_unused_options(request: DataRequest, unused: Sequence[str], source: str) -> None:
-    """Raise InputError for an option that was set but has no effect on the source.
-
-    Args:
-        request: The user's choices.
-        unused: Fields of the request that have no effect.
-        source: The data, for the message.
-    """
-    for option in unused:
-        if getattr(request, option) != getattr(DataRequest, option):
-            flag = option.replace("label_column_names", "label_column_name")
-            raise InputError(f"--{flag} has no effect on {source}. Remove the flag.")
 
 
 def assemble(

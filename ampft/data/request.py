@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ampft.data.sources.file_names import named_files
+from ampft.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +48,9 @@ class DataRequest:
             otherwise.
         fail_on_leak: Whether rows that are in two splits are an error; otherwise they are counted.
         encoding: Character encoding of CSV, TSV and JSON files.
+        data_kind: Kind of data that the task needs; None for that of the data.
+        ignore_index: Value of the pixels of masks that do not count; None for the usual 255.
+        class_names_file: File with the names, and the colours, of the classes of masks.
     """
 
     dataset_name: str | None = None
@@ -71,6 +76,9 @@ class DataRequest:
     ignore_labels: tuple[str, ...] = ()
     fail_on_leak: bool = False
     encoding: str = "utf-8"
+    data_kind: str | None = None
+    ignore_index: int | None = None
+    class_names_file: Path | None = None
 
     @property
     def not_texts(self) -> frozenset[str]:
@@ -104,3 +112,17 @@ class DataRequest:
             "test": self.max_predict_samples,
         }
         return {split: limit for split, limit in limits.items() if limit is not None}
+
+
+def refuse_unused_options(request: DataRequest, unused: Sequence[str], source: str) -> None:
+    """Raise InputError for an option that was set but has no effect on the source.
+
+    Args:
+        request: The user's choices.
+        unused: Fields of the request that have no effect.
+        source: The data, for the message.
+    """
+    for option in unused:
+        if getattr(request, option) != getattr(DataRequest, option):
+            flag = option.replace("label_column_names", "label_column_name")
+            raise InputError(f"--{flag} has no effect on {source}. Remove the flag.")

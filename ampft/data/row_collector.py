@@ -121,6 +121,12 @@ def location(origin: str, unit: str, numbers: Sequence[int]) -> str:
     return f"{origin}, {plural} {listed}" + (f" and {more} more" if more > 0 else "")
 
 
+def listed(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    more = len(names) - MAX_FILES_SHOWN
+    return ", ".join(names[:MAX_FILES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
 class RowCollector:
     """Collects labels row by row, and every unusable row, so that one message names them all.
 

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ampft.data.masks import Masks
+
 IntArray = npt.NDArray[np.int64]
 
 
@@ -104,7 +106,7 @@ class UnitLabels:
         return padded(self.codes, self.counts).astype(dtype or np.int32, copy=False)
 
 
-Targets = npt.NDArray[Any] | UnitLabels
+Targets = npt.NDArray[Any] | UnitLabels | Masks
 
 
 def padded(codes: npt.NDArray[np.integer[Any]], counts: IntArray) -> npt.NDArray[np.int32]:

@@ -57,6 +57,10 @@ TASKS = {
         "image", "image", "single_label:SingleLabel", "AutoModelForImageClassification",
         "image-classification",
     ),
+    "pixels": TaskKind(
+        "pixels", "pixel_inputs", "pixels:Pixels", "AutoModelForSemanticSegmentation",
+        "image-segmentation",
+    ),
 }  # fmt: skip
 
 

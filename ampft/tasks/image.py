@@ -11,18 +11,14 @@ import datasets
 import numpy as np
 import transformers
 from torch import Tensor
-from transformers import AutoImageProcessor, ViTConfig, ViTImageProcessorPil
+from transformers import ViTConfig, ViTImageProcessorPil
 
 from ampft.data.dataset import ClassificationData
 from ampft.data.images import as_rgb
 from ampft.data.steps import IntArray
 from ampft.errors import InputError
-from ampft.models.pretrained import (
-    check_model_name,
-    enable_gradient_checkpointing,
-    load_pretrained,
-    loading_error,
-)
+from ampft.models.image_processor import load_image_processor
+from ampft.models.pretrained import enable_gradient_checkpointing, load_pretrained
 from ampft.models.weights import LoadedModel
 from ampft.tasks.task import TaskSettings
 
@@ -136,10 +132,6 @@ def _load_processor(size: tuple[int, int], settings: TaskSettings) -> Any:
                 f"pixels, and these have {size[0]} x {size[1]}. Name an image model."
             )
         return ViTImageProcessorPil(size={"height": 8, "width": 8})
-    check_model_name(settings.model_name_or_path)
-    try:
-        return AutoImageProcessor.from_pretrained(
-            settings.model_name_or_path, trust_remote_code=settings.trust_remote_code
-        )
-    except Exception as error:  # a damaged file can raise any exception
-        raise loading_error(settings.model_name_or_path, error) from error
+    return load_image_processor(
+        settings.model_name_or_path, trust_remote_code=settings.trust_remote_code
+    )

@@ -20,7 +20,6 @@ from ampft.precision.resolve import Precision
 from ampft.training import bfloat16_adamw
 from ampft.training.optimizer import OptimizerSettings, make_optimizer
 
-
 # Families whose code is that of Llama or T5, as far as a device is concerned.
 SAME_CODE = {"eurobert", "gemma", "gpt_neox", "mistral", "mt5", "phi", "qwen3"}
 

@@ -1,0 +1,43 @@
+"""Flags of the pixels of images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ampft.arguments.flags import flag
+from ampft.errors import InputError
+
+PIXELS = "pixels"
+
+
+@dataclass(frozen=True)
+class PixelArguments:
+    """The size of images with masks (`--task pixels`)."""
+
+    image_size: str | None = flag(
+        None,
+        "height and width of the model's input in pixels: 360,480; if none, that of the image "
+        "processor, or for erfnet that of the images",
+        group=PIXELS,
+    )
+
+    @property
+    def input_size(self) -> tuple[int, int] | None:
+        """`image_size` as height and width.
+
+        Raises:
+            InputError: It is not two whole numbers of at least 8.
+        """
+        if self.image_size is None:
+            return None
+        parts = self.image_size.split(",")
+        try:
+            height, width = (int(part) for part in parts)
+        except ValueError:
+            height = width = 0
+        if min(height, width) < 8:
+            raise InputError(
+                f"--image_size: received {self.image_size!r}; it must be height and width in "
+                "pixels, at least 8 each, such as 360,480."
+            )
+        return height, width

@@ -1,0 +1,189 @@
+"""Images with masks: an image processor and a model with one logit per class and pixel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import torch
+import transformers
+from torch import Tensor
+from transformers import SegformerImageProcessorPil
+
+from ampft.data.dataset import ClassificationData
+from ampft.data.images import as_rgb
+from ampft.data.masks import IGNORED, IntArray, Masks
+from ampft.data.sources.mask_folders import FILE
+from ampft.errors import InputError
+from ampft.models.erfnet import MODEL_TYPE, ErfnetConfig, ErfnetForSemanticSegmentation
+from ampft.models.image_processor import load_image_processor
+from ampft.models.pretrained import enable_gradient_checkpointing, load_pretrained
+from ampft.models.weights import LoadedModel
+from ampft.tasks.task import TaskSettings
+
+Size = tuple[int, int]  # height, width
+
+
+@dataclass(frozen=True)
+class PixelExamples:
+    """The images and masks of one split, decoded on request.
+
+    Attributes:
+        images: Data set with only the image column.
+        masks: The masks; in training they have the size of the model's input.
+        processor: Image processor, which resizes, rescales and normalizes.
+        lengths: (n,) ones, because all images cost the same.
+        training: Whether labels have the size of the model's input; otherwise masks of several
+            sizes are padded to one.
+    """
+
+    images: datasets.Dataset
+    masks: Masks
+    processor: Any
+    lengths: IntArray
+    training: bool
+
+    def collate(self, ids: IntArray) -> Mapping[str, Tensor]:
+        """Return `pixel_values` (m, 3, h, w) float32 and `labels` (m, H, W) int64.
+
+        In evaluation also `label_sizes` (m, 2), the height and width of each mask.
+        """
+        (images,) = self.images[ids.tolist()].values()
+        pixels = pixel_values(self.processor, images)
+        masks = self.masks.decoded(ids)
+        if self.training:
+            return {"pixel_values": pixels, "labels": torch.from_numpy(np.stack(masks)).long()}
+        sizes = torch.tensor([mask.shape for mask in masks])
+        height, width = sizes.amax(dim=0).tolist()
+        labels = torch.full((len(masks), height, width), IGNORED)
+        for label, mask in zip(labels, masks, strict=True):
+            label[: mask.shape[0], : mask.shape[1]] = torch.from_numpy(mask.astype(np.int64))
+        return {"pixel_values": pixels, "labels": labels, "label_sizes": sizes}
+
+
+@dataclass(frozen=True)
+class PixelInputs:
+    """Images with masks; build them with `prepare_inputs`."""
+
+    notes: tuple[str, ...]
+    model_path: str
+    data: ClassificationData = field(repr=False)
+    processor: Any = field(repr=False)
+    splits: Mapping[str, PixelExamples] = field(repr=False)
+
+    def examples(self, split: str) -> PixelExamples:
+        """Return the images and masks of a split."""
+        return self.splits[split]
+
+    def labels(self, split: str) -> Masks:
+        """Return the masks of a split; those of training in the size of the model's input."""
+        return self.splits[split].masks
+
+    def load_model(
+        self, model_class: str, label_arguments: Mapping[str, Any], settings: TaskSettings
+    ) -> LoadedModel:
+        """Return the named model in float32, or ERFNet with random weights."""
+        name = self.model_path
+        notes: tuple[str, ...]
+        model: Any
+        if is_new_erfnet(name):
+            model, name = ErfnetForSemanticSegmentation(ErfnetConfig(**label_arguments)), "ERFNet"
+            notes = ("random weights",)
+        else:
+            model, notes = load_pretrained(
+                getattr(transformers, model_class),
+                name,
+                label_arguments,
+                trust_remote_code=settings.trust_remote_code,
+            )
+        if settings.gradient_checkpointing:
+            if not model.supports_gradient_checkpointing:
+                raise InputError(
+                    f"--gradient_checkpointing: {type(model).__name__} does not support it. "
+                    "Remove the flag."
+                )
+            enable_gradient_checkpointing(model)
+        return LoadedModel(model, name, False, notes)
+
+    def references(self, split: str, rows: slice) -> Mapping[str, Sequence[str]]:
+        """Return the file of each image in the folder of the data, or its split and row."""
+        return {"image": self.data.splits[split].select_columns([FILE])[rows][FILE]}
+
+    def save_processor(self, folder: Path) -> None:
+        """Save the image processor."""
+        self.processor.save_pretrained(folder)
+
+
+def prepare_inputs(data: ClassificationData, settings: TaskSettings) -> PixelInputs:
+    """Prepare the images and masks of `data` for the model that `settings` names.
+
+    Raises:
+        InputError: No model is named, the image processor cannot be loaded, or the size of the
+            images is not known.
+    """
+    path = settings.model_name_or_path
+    if path is None:
+        raise InputError(
+            "--model_name_or_path is missing: --task pixels has no default model. Pass erfnet, or "
+            "a model for semantic segmentation, such as nvidia/mit-b0."
+        )
+    if is_new_erfnet(path):
+        processor = SegformerImageProcessorPil()
+    else:
+        processor = load_image_processor(path, trust_remote_code=settings.trust_remote_code)
+    size = _size(processor, data, settings)
+    processor.size = {"height": size[0], "width": size[1]}
+    for name in ("do_center_crop", "do_pad", "do_reduce_labels"):
+        if getattr(processor, name, None):
+            setattr(processor, name, False)
+    splits = {}
+    for name, part in data.splits.items():
+        masks = data.labels(name)
+        assert isinstance(masks, Masks), "the data are images with masks"
+        splits[name] = PixelExamples(
+            images=part.select_columns(list(data.input_columns)),
+            masks=masks.resized(size) if name == "train" else masks,
+            processor=processor,
+            lengths=np.ones(len(part), dtype=np.int64),
+            training=name == "train",
+        )
+    note = f"The model's input is {size[0]} x {size[1]} pixels (height x width), its masks in "
+    note += "training too; predictions are compared with masks in their own size."
+    return PixelInputs((note,), path, data, processor, splits)
+
+
+def is_new_erfnet(name: str) -> bool:
+    """Return whether a name stands for an ERFNet with random weights."""
+    return name == MODEL_TYPE and not Path(name).exists()
+
+
+def pixel_values(processor: Any, images: Sequence[Any]) -> Tensor:
+    """Return (m, 3, H, W) float32 pixels of images in any mode of Pillow."""
+    pixels: Tensor = processor([as_rgb(image) for image in images], return_tensors="pt")[
+        "pixel_values"
+    ]
+    return pixels.float()
+
+
+def _size(processor: Any, data: ClassificationData, settings: TaskSettings) -> Size:
+    """Return the height and width of the model's input."""
+    if settings.image_size is not None:
+        return settings.image_size
+    size = processor.size or {}
+    is_new = is_new_erfnet(str(settings.model_name_or_path))
+    if not is_new and size.get("height") and size.get("width"):
+        return int(size["height"]), int(size["width"])
+    (column,) = data.input_columns
+    sizes = {as_rgb(image).size[::-1] for part in data.splits.values() for image in part[column]}
+    if len(sizes) > 1:
+        listed = ", ".join(f"{height},{width}" for height, width in sorted(sizes)[:4])
+        raise InputError(
+            f"--image_size is missing: the images have {len(sizes)} sizes ({listed}"
+            f"{', ...' if len(sizes) > 4 else ''}; height,width), and a batch needs one. Pass it, "
+            "such as --image_size 360,480."
+        )
+    return sizes.pop()

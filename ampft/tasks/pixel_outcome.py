@@ -1,0 +1,256 @@
+"""The predicted masks of a split, reduced to counts per image."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ampft.metrics.iou import MEAN_IOU, PIXEL_ACCURACY, iou_per_class
+from ampft.metrics.scores import Scores
+from ampft.metrics.sums import (
+    ACCURACY,
+    BALANCED_ACCURACY,
+    MACRO_F1,
+    CaseSums,
+    class_counts,
+    f1_per_class,
+    mean_metric,
+)
+from ampft.tasks.outcome import FloatArray, IntArray, check_names, check_shapes
+from ampft.tasks.pixel_report import PixelReport
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BINS = 30  # of the calibration, whose sums are those of 10 and of 15 bins too
+LOG_LOSS = mean_metric("log_loss", "log loss")
+COUNTED = (MEAN_IOU, PIXEL_ACCURACY, MACRO_F1, BALANCED_ACCURACY, ACCURACY)
+METRICS = {metric.name: metric for metric in (*COUNTED, LOG_LOSS)}
+
+
+@dataclass(frozen=True)
+class PixelPredictions:
+    """What the predicted masks of n images amount to; the masks themselves are compressed.
+
+    Attributes:
+        counts: (n, K, K) int64 pixels of each image that count: row = label, column = prediction.
+        losses: (n, 2) float64 sums over these pixels of the negative log likelihood and its square.
+        bins: (n, 3, BINS) float64 sums per bin of confidence: pixels, confidence, number correct.
+        digests: (n,) int64 hash of each predicted mask.
+        label_names: The K class names, distinct.
+        split: Name of the split, such as "test".
+        masks: (n,) PNG files of the predicted masks; None if they were not read.
+
+    Raises:
+        ValueError: A shape, a dtype or a value is wrong.
+    """
+
+    counts: IntArray
+    losses: npt.NDArray[np.float64]
+    bins: npt.NDArray[np.float64]
+    digests: IntArray
+    label_names: tuple[str, ...]
+    split: str
+    masks: npt.NDArray[np.object_] | None = None
+
+    kind: ClassVar[str] = "pixels"
+
+    def __post_init__(self) -> None:
+        n, classes = len(self.counts), len(self.label_names)
+        check_shapes(
+            {
+                "counts": (self.counts, (n, classes, classes), np.int64),
+                "losses": (self.losses, (n, 2), np.float64),
+                "bins": (self.bins, (n, 3, BINS), np.float64),
+                "digests": (self.digests, (n,), np.int64),
+            }
+        )
+        if n == 0:
+            raise ValueError(f"the split {self.split!r} has no examples to report on")
+        check_names(self.label_names)
+        if (self.counts < 0).any() or not np.isfinite(self.losses).all():
+            raise ValueError("a count is negative, or a loss is not finite")
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The K class names."""
+        return self.label_names
+
+    @property
+    def truth(self) -> IntArray:
+        """Pixels of each class by image, (n, K)."""
+        return self.counts.sum(axis=2)
+
+    @property
+    def predicted(self) -> IntArray:
+        """Pixels that count by predicted class and image, (n, K)."""
+        return self.counts.sum(axis=1)
+
+    @property
+    def choices(self) -> IntArray:
+        """Hash, then correct, labelled and predicted pixels of each class, (n, 1 + 3 K)."""
+        parts = (self.digests[:, None], self._correct_pixels, self.truth, self.predicted)
+        return np.concatenate(parts, axis=1)
+
+    @property
+    def correct(self) -> npt.NDArray[np.bool_]:
+        """Whether all pixels of an image that count are correct, (n,)."""
+        return self._correct_pixels.sum(axis=1) == self.counts.sum(axis=(1, 2))
+
+    @property
+    def confidence(self) -> FloatArray:
+        """Mean probability of the predicted classes over the pixels of an image, (n,)."""
+        pixels, confidence, _ = self.bins.sum(axis=2).T
+        return (confidence / np.maximum(pixels, 1)).astype(np.float32)
+
+    @property
+    def only_prediction(self) -> str | None:
+        """The class that is predicted for every pixel; None if there are several."""
+        predicted = np.flatnonzero(self.predicted.sum(axis=0))
+        return self.label_names[predicted[0]] if len(predicted) == 1 else None
+
+    def report(self) -> PixelReport:
+        """Return the report of the split."""
+        totals = self.unit_sums.totals()
+        values = self.metrics()
+        return PixelReport(
+            split=self.split,
+            examples=len(self),
+            pixels=int(totals[-1]),
+            label_names=self.label_names,
+            per_class=self.scores(),
+            per_class_iou=tuple(
+                None if np.isnan(iou) else float(iou) for iou in iou_per_class(totals)
+            ),
+            mean_iou=values["mean_iou"],
+            pixel_accuracy=values["pixel_accuracy"],
+            balanced_accuracy=values["balanced_accuracy"],
+            macro_f1=values["macro_f1"],
+            log_loss=values["log_loss"],
+            expected_calibration_error=values["expected_calibration_error"],
+            confusion_matrix=tuple(map(tuple, self.confusion().tolist())),
+        )
+
+    def metrics(self) -> dict[str, float]:
+        """Return the metrics that are functions of sums, and the calibration error."""
+        values = {name: metric.value(self.sums(name)) for name, metric in METRICS.items()}
+        pixels, confidence, correct = self.calibration(15)
+        error = np.abs(correct - confidence).sum() / max(pixels.sum(), 1)
+        return {**values, "expected_calibration_error": float(error)}
+
+    def sums(self, metric: str) -> CaseSums:
+        """Return the sums of which `metric` is a function; the units of an image are pixels."""
+        if metric != LOG_LOSS.name:
+            return self.unit_sums
+        pixels = self.counts.sum(axis=(1, 2), dtype=np.float64)
+        return _case_sums(np.column_stack([self.losses, pixels]))
+
+    @cached_property
+    def unit_sums(self) -> CaseSums:
+        """The class counts of the pixels of each image."""
+        parts = [self._correct_pixels, self.truth, self.predicted]
+        return _case_sums(np.column_stack([*parts, self.counts.sum(axis=(1, 2))]))
+
+    def scores(self) -> tuple[Scores, ...]:
+        """Return precision, recall, F1 (Dice) and pixels of each class."""
+        counts = class_counts(self.unit_sums.totals())
+        precision = counts.true_positives / np.maximum(counts.predicted, 1)
+        recall = counts.true_positives / np.maximum(counts.labelled, 1)
+        columns = (precision, recall, f1_per_class(counts), counts.labelled)
+        return tuple(
+            Scores(float(p), float(r), float(f1), int(pixels))
+            for p, r, f1, pixels in zip(*columns, strict=True)
+        )
+
+    def confusion(self) -> IntArray:
+        """Return (K, K) pixels: row = label, column = prediction."""
+        return self.counts.sum(axis=0)
+
+    def calibration(self, bins: int) -> npt.NDArray[np.float64]:
+        """Return (3, bins) sums over the pixels per bin: count, confidence, number correct.
+
+        Args:
+            bins: Number of bins of equal width, a divisor of BINS.
+        """
+        return self.bins.sum(axis=0).reshape(3, bins, BINS // bins).sum(axis=2)
+
+    def columns(self, rows: slice) -> Mapping[str, pa.Array]:
+        """Return counts, losses, confidence and, as PNG files, the predicted masks of some rows.
+
+        The confusion matrix of an image is written as the cells that are not 0.
+        """
+        import pyarrow as pa
+
+        counts = self.counts[rows].reshape(-1, len(self.label_names) ** 2)
+        image, cell = np.nonzero(counts)
+        offsets = np.searchsorted(image, np.arange(len(counts) + 1)).astype(np.int32)
+        bins = self.bins[rows].reshape(len(counts), -1)
+        starts = np.arange(0, bins.size + 1, bins.shape[1], dtype=np.int32)
+        return {
+            "cells": pa.ListArray.from_arrays(offsets, pa.array(cell.astype(np.int32))),
+            "cell_pixels": pa.ListArray.from_arrays(offsets, pa.array(counts[image, cell])),
+            "loss": pa.array(self.losses[rows, 0]),
+            "squared_loss": pa.array(self.losses[rows, 1]),
+            "confidence": pa.array(self.confidence[rows]),
+            "calibration": pa.ListArray.from_arrays(starts, pa.array(bins.ravel())),
+            "mask_digest": pa.array(self.digests[rows]),
+            **({} if self.masks is None else {"mask": pa.array(self.masks[rows], pa.binary())}),
+        }
+
+    def metadata(self) -> dict[str, Any]:
+        """Return the split and the label names."""
+        return {"split": self.split, "label_names": list(self.label_names)}
+
+    @classmethod
+    def from_table(cls, table: pa.Table, metadata: Mapping[str, Any]) -> PixelPredictions:
+        """Return the predictions from a table of `columns` and the result of `metadata`."""
+        names = metadata["label_names"]
+        classes, n = len(names), table.num_rows
+        cells = table["cells"].combine_chunks()
+        counts = np.zeros((n, classes * classes), dtype=np.int64)
+        pixels = table["cell_pixels"].combine_chunks().flatten().to_numpy()
+        counts[cells.value_parent_indices().to_numpy(), cells.flatten().to_numpy()] = pixels
+        bins = table["calibration"].combine_chunks().flatten().to_numpy()
+        return cls(
+            counts=counts.reshape(n, classes, classes),
+            losses=np.column_stack([table["loss"].to_numpy(), table["squared_loss"].to_numpy()]),
+            bins=bins.reshape(n, 3, BINS),
+            digests=table["mask_digest"].to_numpy(),
+            label_names=tuple(names),
+            split=metadata["split"],
+        )
+
+    @property
+    def _correct_pixels(self) -> IntArray:
+        return self.counts.diagonal(axis1=1, axis2=2)
+
+
+def choice_text(choice: Any, label_names: Sequence[str]) -> str:
+    """Return an entry of `PixelPredictions.choices` as mean IoU and pixel accuracy of its image."""
+    correct, labelled, predicted = np.asarray(choice)[1:].reshape(3, len(label_names))
+    sums = np.concatenate([correct, labelled, predicted, [labelled.sum()]]).astype(np.float64)
+    return ", ".join(
+        f"{metric.title} {float(metric.from_sums(sums)):.3f}"
+        for metric in (MEAN_IOU, PIXEL_ACCURACY)
+    )
+
+
+def shares_text(pixels: npt.NDArray[Any], label_names: Sequence[str], *, shown: int = 4) -> str:
+    """Return the largest shares of an image: "Road 34 %, Building 22 %, Sky 17 %"."""
+    total = max(int(pixels.sum()), 1)
+    order = np.argsort(-pixels, kind="stable")[:shown]
+    return ", ".join(f"{label_names[i]} {pixels[i] / total:.0%}" for i in order if pixels[i])
+
+
+def _case_sums(vectors: npt.NDArray[Any]) -> CaseSums:
+    from scipy.sparse import csr_array
+
+    return CaseSums(csr_array(vectors.astype(np.float64)), np.arange(len(vectors)))
