@@ -69,6 +69,9 @@ class ClassifyArguments(
             remove_padding=not self.padding,
             gradient_checkpointing=self.gradient_checkpointing,
             trust_remote_code=self.trust_remote_code,
+            augment=self.augment,
+            channels_last=self.channels_last,
+            seed=self.seed,
             image_size=self.input_size,
             fp32_modules=self.fp32_patterns,
         )

@@ -15,8 +15,8 @@ class ModelArguments:
 
     model_name_or_path: str | None = flag(
         None,
-        "model folder or hub id; if none, all-MiniLM-L6-v2 for text and a small, randomly "
-        "initialised ViT for digits",
+        "model folder or hub id; if none, all-MiniLM-L6-v2 for text, a small, randomly "
+        "initialised ViT for images, and such a Wav2Vec2 for sounds",
         group=MODEL,
     )
     max_seq_length: int = flag(
@@ -32,6 +32,11 @@ class ModelArguments:
     gradient_checkpointing: bool = flag(
         False,
         "recompute activations in the backward pass; uses less memory, but is slower",
+        group=MODEL,
+    )
+    channels_last: bool = flag(
+        False,
+        "store the channels of a pixel next to each other, which can make convolutions faster",
         group=MODEL,
     )
     trust_remote_code: bool = flag(False, "run code from the model's repository", group=MODEL)

@@ -13,10 +13,12 @@ from ampft.data.checks import class_names, ignored_notes, input_digests, label_n
 from ampft.data.columns import DataColumns
 from ampft.data.dataset import ClassificationData, batches, fingerprint, row_labels
 from ampft.data.groups import FILE_COLUMN, GROUP_COLUMN, numbered
+from ampft.data.media import MEDIA, check_media
 from ampft.data.pixels import load_pixels
 from ampft.data.request import DataRequest, refuse_unused_options
 from ampft.data.row_collector import LabelledRows
 from ampft.data.sources.files import load_files
+from ampft.data.sources.folders import folder_kind, load_folder
 from ampft.data.sources.hub import load_hub, read_splits
 from ampft.data.sources.stdlib import CONFIGURATIONS, load_stdlib
 from ampft.data.splits import missing_splits, subsample
@@ -26,7 +28,8 @@ from ampft.files import describe_file
 SPLITS = ("train", "validation", "test")
 IN_MEMORY = "data in memory"
 COLUMN_OPTIONS = (
-    *("text_column_names", "label_column_names", "image_column_name", "group_column", "id_column"),
+    *("text_column_names", "label_column_names", "image_column_name", "audio_column_name"),
+    *("group_column", "id_column"),
 )
 MASK_OPTIONS = ("ignore_index", "class_names_file")
 FRACTIONS = ("validation_fraction", "test_fraction")
@@ -65,6 +68,12 @@ def load_data(request: DataRequest, data: DatasetDict | None = None) -> Classifi
     if name in UNUSED_OPTIONS:
         return load_built_in(name, request)
     refuse_unused_options(request, ("sheet_name",), name)
+    if kind := folder_kind(name, request.data_kind):
+        refuse_unused_options(
+            request, (*COLUMN_OPTIONS, "dataset_config_name"), "a folder of class folders"
+        )
+        rows, columns, notes = load_folder(request, kind)
+        return assemble(rows, columns, request, name=name, notes=notes)
     rows, columns, notes = load_hub(request)
     if request.dataset_config_name:
         name += f" ({request.dataset_config_name})"
@@ -80,7 +89,7 @@ def load_user_files(request: DataRequest) -> ClassificationData:
         for path in paths
         if path.is_file()
     }
-    refuse_unused_options(request, ("image_column_name", "dataset_config_name"), "files")
+    refuse_unused_options(request, ("dataset_config_name",), "files")
     if request.dataset_name is not None:
         raise InputError(
             f"--dataset_name: received {request.dataset_name!r} together with {name}. Pass only one"
@@ -130,6 +139,9 @@ def assemble(
         InputError: `class_names`, `shared_rows` or `missing_splits` rejects the data.
     """
     names = class_names(rows, several=request.several_labels)
+    conversion_notes: list[str] = []
+    if columns.kind in MEDIA:
+        rows, conversion_notes = check_media(rows, columns.inputs[0], columns.kind)
     digests = {split: input_digests(part, columns.inputs) for split, part in rows.items()}
     train = rows["train"]
     new_splits, split_note = missing_splits(
@@ -142,6 +154,7 @@ def assemble(
     )
     all_notes = [
         *notes,
+        *conversion_notes,
         *(note for part in rows.values() for note in part.notes),
         *ignored_notes(rows, request.ignore_labels),
         *label_notes(names, train.labels, several=request.several_labels),

@@ -15,7 +15,7 @@ from ampft.text.markdown import code, metadata_text, prose
 from ampft.text.numbers import counted, duration
 from ampft.text.tables import Name, Table, markdown_table
 
-ONE_INPUT = {"text": '"a text"', "image": '"a picture.png"'}
+ONE_INPUT = {"text": '"a text"', "image": '"a picture.png"', "pixels": '"a picture.png"'}
 RECORDS = " `run.json` holds every setting, and `history.jsonl` every step."
 TWO_INPUTS = '{"text": "one text", "text_pair": "another"}'
 
@@ -123,8 +123,11 @@ def _use(record: RunRecord, model: str) -> str:
     is_pair = len(record.data.input_columns) == 2
     example = TWO_INPUTS if is_pair else ONE_INPUT.get(record.data.kind, "...")
     arguments = ", ".join(filter(None, (example, TASKS[record.task].pipeline_arguments)))
+    imports = "import ampft.models.erfnet  # registers the model\n" * (
+        record.model.architecture == "ErfnetForSemanticSegmentation"
+    )
     return (
-        "## Use\n\n```python\nfrom transformers import pipeline\n\n"
+        f"## Use\n\n```python\n{imports}from transformers import pipeline\n\n"
         f'classify = pipeline("{_pipeline_tag(record)}", model="{model}")\n'
         f"classify({arguments})\n```"
     )

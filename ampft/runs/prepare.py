@@ -125,8 +125,7 @@ def prepare_training(
     check_float32_modules(loaded.model, precision)
     loaded = cast_weights(loaded, precision)
     if args.learning_rate is None:
-        rate = default_learning_rate(getattr(loaded.model.config, "hidden_size", None))
-        args = replace(args, learning_rate=rate)
+        args = replace(args, learning_rate=default_learning_rate(loaded.model.config))
     step_batches = StepBatches.for_process(
         accelerator,
         task.examples("train"),

@@ -39,8 +39,9 @@ from ampft.precision.sharding import is_sharded
 from ampft.runs.checkpointing import Checkpointing
 from ampft.runs.folder import RunFolder
 from ampft.runs.history import History, write_csv
-from ampft.runs.manifest import HISTORY_NAME, STAGING_NAME
+from ampft.runs.manifest import HISTORY_NAME, PICTURES_NAME, STAGING_NAME
 from ampft.runs.nonfinite import NonfiniteSteps
+from ampft.runs.plan import batch_norm_warnings
 from ampft.runs.prepared import Prepared
 from ampft.runs.push import push_run
 from ampft.runs.record import (
@@ -59,6 +60,7 @@ from ampft.training.launch_bound import launch_bound_note, measure_growth
 from ampft.training.out_of_memory import OutOfMemoryRetries
 from ampft.training.step import StepOutcome, StepStopped, shared_autocast_cache
 from ampft.training.stopping import StopRequest, StopRequested, TimeLimit
+from ampft.training.trackers import track_results
 from ampft.training.utilisation import measure_utilisation
 
 
@@ -173,7 +175,11 @@ class Run:
                 return losses
 
         self.nonfinite.begin_step()
-        self.current_batch, losses = self.retries.gradient(compute_with_shared_cache, step_batch)
+        watch = self.state.range_watch
+        with contextlib.nullcontext() if watch is None else watch.watching(self.steps + 1):
+            self.current_batch, losses = self.retries.gradient(
+                compute_with_shared_cache, step_batch
+            )
         self.nonfinite.losses = losses
         return losses
 
@@ -194,7 +200,9 @@ class Run:
         alarm = self.nonfinite.add(self.steps + 1, step_batch, outcome, ends_run=ends_run)
         peak = self.state.peak_memory.peak
         memory = None if peak is None else peak / 2**20
-        self.history.record(step_batch, outcome, memory, alarm=alarm)
+        watch = self.state.range_watch
+        ranges = {} if watch is None else watch.take()
+        self.history.record(step_batch, outcome, memory, alarm=alarm, ranges=ranges)
 
     def validate(self, model: nn.Module) -> None:
         """Evaluate on the validation split after an epoch, or every `--eval_steps` steps."""
@@ -225,14 +233,17 @@ class Run:
             **loss_warnings(self.history.losses, chance_loss(prepared.task)),
             **validation_warnings([part.metrics for part in self.validations.parts]),
             **outcome_warnings(outcome, constant),
-            **self.nonfinite.watch.warnings(),
+            **self.state.warnings(),
+            **batch_norm_warnings(prepared),
         }
         stop_if_destroyed(warnings)
         weights = whole_weights(model)  # gathered from all processes
+        track_results(prepared.accelerator, outcome, self.steps)
         prepared.accelerator.end_training()
         if self.folder is None:
             return
         self._save(model, weights)
+        prepared.task.save_pictures(self.folder.stage() / PICTURES_NAME, outcome)
         self.validations.best.path.unlink(missing_ok=True)
         baseline = baseline_summary(prepared.task, split) if prepared.args.baseline else None
         report = outcome.report()

@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy.typing as npt
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from ampft.data.dataset import ClassificationData
@@ -40,6 +41,9 @@ class TaskSettings:
         remove_padding: Whether the model runs without padding if its architecture is supported.
         gradient_checkpointing: Whether activations are recomputed in the backward pass.
         trust_remote_code: Whether code from a model's repository may run.
+        augment: Comma-separated random changes of training examples; None for no change.
+        channels_last: Whether convolutions store the channels of a pixel next to each other.
+        seed: Seed of the augmentation.
         image_size: Height and width of the model's input; None for the image processor's.
         fp32_modules: Patterns of modules that compute in float32; if empty, those that the model
             was saved with.
@@ -55,6 +59,9 @@ class TaskSettings:
     remove_padding: bool = True
     gradient_checkpointing: bool = False
     trust_remote_code: bool = False
+    augment: str | None = None
+    channels_last: bool = False
+    seed: int = 0
     image_size: tuple[int, int] | None = None
     fp32_modules: tuple[str, ...] = ()
 
@@ -87,6 +94,15 @@ class LabellingInputs(Protocol):
 
     def labels(self, split: str) -> Targets:
         """Return the labels of a split."""
+        ...
+
+
+@runtime_checkable
+class PicturedInputs(Protocol):
+    """Inputs whose predictions are shown in pictures."""
+
+    def picture(self, outcome: Outcome) -> Image.Image:
+        """Return a picture of some predictions."""
         ...
 
 
@@ -241,6 +257,11 @@ class Task:
     def save_processor(self, folder: Path) -> None:
         """Save the tokenizer or image processor in the folder of the model."""
         self.inputs.save_processor(folder)
+
+    def save_pictures(self, path: Path, outcome: Outcome) -> None:
+        """Save a picture of the predictions as PNG, if the task has pictures."""
+        if isinstance(self.inputs, PicturedInputs):
+            self.inputs.picture(outcome).save(path, format="PNG")
 
 
 def make_task(data: ClassificationData, settings: TaskSettings) -> Task:

@@ -1,14 +1,22 @@
-"""Experiment trackers: their names are checked, and settings are prepared for them."""
+"""Experiment trackers: their names are checked, and they receive settings and the final report."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ampft.errors import InputError, did_you_mean
+from ampft.metrics.scores import MAX_MATRIX_CLASSES
+from ampft.text.tables import Name, Table, markdown_table
+from ampft.text.terminal import labelled, print_line
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
+
+    from ampft.tasks.outcome import Outcome, Report
+
+REPORT_NAME, CONFUSION_NAME = "report", "confusion_matrix"
 
 
 def tracked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,3 +81,68 @@ def installed_trackers(report_to: str) -> list[str]:
                 f"{', '.join(installed) or 'none'}). Install it, or remove --with_tracking."
             )
     return installed if "all" in names else names
+
+
+def track_results(accelerator: Accelerator, outcome: Outcome, step: int) -> None:
+    """Send the final metrics to every tracker, and to some the report and the confusion matrix.
+
+    TensorBoard receives them as texts, MLflow as files, and Weights & Biases as tables.
+
+    Args:
+        accelerator: Accelerator whose trackers receive them.
+        outcome: Outcome of the final evaluation.
+        step: Last optimizer step.
+    """
+    if not accelerator.trackers:
+        return
+    report = outcome.report()
+    metrics = {
+        f"{outcome.split}/{name}": value
+        for name, value in report.metrics().items()
+        if value is not None and math.isfinite(value)
+    }
+    accelerator.log(metrics, step=step)
+    if not accelerator.is_main_process:
+        return
+    for tracker in accelerator.trackers:
+        try:
+            _send_report(tracker, report, confusion_table(outcome), step)
+        except Exception as error:  # a server of a tracker must not cost the training
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            print_line(labelled("warning", f"{tracker.name} did not take the report ({reason})."))
+
+
+def _send_report(tracker: Any, report: Report, confusion: Table | None, step: int) -> None:
+    tables = {REPORT_NAME: report.tables()[0]}
+    tables |= {} if confusion is None else {CONFUSION_NAME: confusion}
+    if tracker.name == "tensorboard":
+        for name, table in tables.items():
+            tracker.tracker.add_text(name, markdown_table(table), step)
+    elif tracker.name == "mlflow":
+        import mlflow
+
+        mlflow.log_dict(report.as_dict(), f"{REPORT_NAME}.json")
+        for name, table in tables.items():
+            mlflow.log_text(markdown_table(table), f"{name}.md")
+    elif tracker.name == "wandb":
+        for name, table in tables.items():
+            rows = [[_plain(cell) for cell in row] for row in table.rows]
+            tracker.log_table(name, [*map(_plain, table.header)], rows, step=step)
+
+
+def confusion_table(outcome: Outcome) -> Table | None:
+    """Return the confusion matrix as a table; None if there is none or it is very large."""
+    matrix = outcome.confusion()
+    if matrix is None or len(matrix) > MAX_MATRIX_CLASSES:
+        return None
+    names = outcome.label_names
+    return Table(
+        header=("label / prediction", *map(Name, names)),
+        rows=[
+            (Name(name), *map(str, row)) for name, row in zip(names, matrix.tolist(), strict=True)
+        ],
+    )
+
+
+def _plain(cell: Any) -> str:
+    return cell if isinstance(cell, str) else str(cell.text)

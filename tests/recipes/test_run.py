@@ -163,16 +163,23 @@ def test_trackers_receive_the_history(fp16_run):
 
     folders = {path.parent for path in fp16_run.folder.rglob("events.out.tfevents*")}
     scalars: dict[str, list[tuple[int, float]]] = {}
+    texts: dict[str, str] = {}
     for folder in folders:
         events = EventAccumulator(str(folder))
         events.Reload()
         for tag in events.Tags()["scalars"]:
             scalars[tag] = [(event.step, event.value) for event in events.Scalars(tag)]
+        for tag in events.Tags()["tensors"]:
+            texts[tag] = events.Tensors(tag)[0].tensor_proto.string_val[0].decode()
     for tag in ("loss", "learning_rate", "loss_scale"):
         steps, values = zip(*scalars[tag], strict=True)
         assert steps == tuple(row["step"] for row in fp16_run.history)
         # Event files hold float32.
         assert values == pytest.approx([row[tag] for row in fp16_run.history], rel=1e-6)
+    assert scalars["test/accuracy"] == [(36, pytest.approx(fp16_run.report["accuracy"]))]
+    assert "| macro average |" in texts["report/text_summary"]
+    for row in fp16_run.report["confusion_matrix"]:
+        assert "| " + " | ".join(map(str, row)) + " |" in texts["confusion_matrix/text_summary"]
 
 
 # The record
