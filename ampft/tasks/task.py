@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy.typing as npt
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from ampft.data.dataset import ClassificationData
@@ -17,6 +18,7 @@ from ampft.data.groups import FILE_COLUMN, ID_COLUMN, NUMBER_COLUMNS
 from ampft.data.row_labels import Targets
 from ampft.data.steps import FloatArray, IntArray, MicroBatch
 from ampft.errors import InputError
+from ampft.models.trained_part import TrainedPart, restrict_training
 from ampft.models.weights import LoadedModel
 from ampft.precision.float32_modules import apply_patterns, description
 from ampft.tasks import TASKS, TaskKind, default_task
@@ -44,6 +46,7 @@ class TaskSettings:
         remove_padding: Whether the model runs without padding if its architecture is supported.
         gradient_checkpointing: Whether activations are recomputed in the backward pass.
         trust_remote_code: Whether code from a model's repository may run.
+        trained_part: Part of the model that is trained.
         augment: Comma-separated random changes of training examples; None for no change.
         channels_last: Whether convolutions store the channels of a pixel next to each other.
         seed: Seed of the augmentation.
@@ -64,6 +67,7 @@ class TaskSettings:
     remove_padding: bool = True
     gradient_checkpointing: bool = False
     trust_remote_code: bool = False
+    trained_part: TrainedPart = field(default_factory=TrainedPart)
     augment: str | None = None
     channels_last: bool = False
     seed: int = 0
@@ -99,6 +103,15 @@ class LabellingInputs(Protocol):
 
     def labels(self, split: str) -> Targets:
         """Return the labels of a split."""
+        ...
+
+
+@runtime_checkable
+class PicturedInputs(Protocol):
+    """Inputs whose predictions are shown in pictures."""
+
+    def picture(self, outcome: Outcome) -> Image.Image:
+        """Return a picture of some predictions."""
         ...
 
 
@@ -208,7 +221,8 @@ class Task:
         arguments = self.problem.model_arguments()
         loaded = self.inputs.load_model(self.kind.model_class, arguments, self.settings)
         kept = description(apply_patterns(loaded.model, self.settings.fp32_modules))
-        return replace(loaded, notes=(*loaded.notes, kept)) if kept else loaded
+        loaded = replace(loaded, notes=(*loaded.notes, kept)) if kept else loaded
+        return restrict_training(loaded, self.settings.trained_part)
 
     def examples(self, split: str) -> LabelledExamples:
         """Return the examples of a split as tensors on request."""
@@ -253,6 +267,11 @@ class Task:
     def save_processor(self, folder: Path) -> None:
         """Save the tokenizer or image processor in the folder of the model."""
         self.inputs.save_processor(folder)
+
+    def save_pictures(self, path: Path, outcome: Outcome) -> None:
+        """Save a picture of the predictions as PNG, if the task has pictures."""
+        if isinstance(self.inputs, PicturedInputs):
+            self.inputs.picture(outcome).save(path, format="PNG")
 
 
 def make_task(data: ClassificationData, settings: TaskSettings) -> Task:
