@@ -8,6 +8,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import ampft
+from ampft.precision.accelerator import forget_accelerator
 from ampft.precision.float32_modules import keep_in_fp32
 from ampft.precision.resolve import resolve
 from ampft.training.range_watch import RangeWatch
@@ -56,6 +57,7 @@ def step(model, precision, *, factor=1.0):
 def watched(model, mode="fp16", *, number=1, every=1, factor=1.0, lines=None, watch=None):
     precision = resolve(mode, torch.device("cpu"))
     if watch is None:
+        forget_accelerator()
         accelerator = ampft.make_accelerator(precision)
         if accelerator.scaler is not None:
             accelerator.scaler.scale(torch.ones(()))  # creates the scale, 2^16
