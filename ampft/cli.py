@@ -38,6 +38,11 @@ def _run(argv: Sequence[str]) -> None:
 
         yardstick(argv[1:])
         return
+    if argv[:1] == ["doctor"]:
+        from ampft.diagnosis.doctor.command import main as doctor
+
+        doctor(argv[1:])
+        return
     if argv[:1] == ["resume-check"]:
         from ampft.diagnosis.resume_check import main as resume_check
 
@@ -89,6 +94,9 @@ def _parser() -> ArgumentParser:
     _add_predict(commands)
     commands.add_parser(
         "yardstick", help="measure the gradient error of each precision relative to batch noise"
+    )
+    commands.add_parser(
+        "doctor", help="find what breaks a precision for a model and its data, and a cure"
     )
     commands.add_parser(
         "resume-check", help="prove that a training continues exactly after being killed"

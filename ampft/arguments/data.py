@@ -26,8 +26,9 @@ class DataArguments:
     )
     dataset_name: str | None = flag(
         None,
-        "stdlib (docstrings of Python's standard library), digits (images), a hub id or a folder; "
-        "if none, stdlib unless --train_file is set",
+        "stdlib (docstrings of Python's standard library), digits (images), a hub id, or a folder: "
+        "one folder of images or sounds per class, also inside train, val and test, or files that "
+        "datasets reads; if none, stdlib unless --train_file is set",
         group=DATA,
     )
     dataset_config_name: str | None = flag(
@@ -55,7 +56,18 @@ class DataArguments:
         None, "label column; with multi-label also one 0/1 column per label: a,b", group=DATA
     )
     label_separator: str = flag(",", "separator of the labels in a cell (multi-label)", group=DATA)
-    image_column_name: str | None = flag(None, "image column", group=DATA)
+    image_column_name: str | None = flag(
+        None, "image column; in a table, of paths relative to the file", group=DATA
+    )
+    audio_column_name: str | None = flag(
+        None, "column of sounds; in a table, of paths relative to the file", group=DATA
+    )
+    augment: str | None = flag(
+        None,
+        "random changes of training examples, comma-separated: flip, crop for images; shift, "
+        "volume for sounds",
+        group=DATA,
+    )
     group_column: str | None = flag(
         None,
         "column of documents, patients, users, ...: rows with the same value stay in one split, "
@@ -143,6 +155,7 @@ class DataArguments:
             several_labels=several,
             label_separator=self.label_separator,
             image_column_name=self.image_column_name,
+            audio_column_name=self.audio_column_name,
             group_column=self.group_column,
             id_column=self.id_column,
             max_train_samples=self.max_train_samples,

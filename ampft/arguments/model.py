@@ -15,15 +15,29 @@ class ModelArguments:
 
     model_name_or_path: str | None = flag(
         None,
-        "model folder or hub id; if none, all-MiniLM-L6-v2 for text and a small, randomly "
-        "initialised ViT for digits",
+        "model folder or hub id; if none, all-MiniLM-L6-v2 for text, a small, randomly "
+        "initialised ViT for images, and such a Wav2Vec2 for sounds",
         group=MODEL,
     )
     max_seq_length: int = flag(
         128,
-        "maximum text length in tokens; longer texts are truncated (stdlib: 64)",
+        "maximum text length in tokens; longer texts are truncated or split, see --long_text "
+        "(stdlib: 64)",
         group=MODEL,
         at_least=2,
+    )
+    long_text: str = flag(
+        "truncate",
+        "what to do with texts of more than --max_seq_length tokens: truncate, or windows, which "
+        "splits them and takes the mean of the logits (words with labels always get windows)",
+        group=MODEL,
+        choices=("truncate", "windows"),
+    )
+    stride: int | None = flag(
+        None,
+        "tokens that neighbouring windows of a text share; if none, a quarter of --max_seq_length",
+        group=MODEL,
+        at_least=0,
     )
     padding: bool = flag(False, "pad inputs even if the model can run without padding", group=MODEL)
     pad_to_multiple_of: int | None = flag(
@@ -32,6 +46,11 @@ class ModelArguments:
     gradient_checkpointing: bool = flag(
         False,
         "recompute activations in the backward pass; uses less memory, but is slower",
+        group=MODEL,
+    )
+    channels_last: bool = flag(
+        False,
+        "store the channels of a pixel next to each other, which can make convolutions faster",
         group=MODEL,
     )
     trust_remote_code: bool = flag(False, "run code from the model's repository", group=MODEL)

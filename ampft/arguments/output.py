@@ -43,6 +43,13 @@ class OutputArguments:
         "examples stay the same, the rounding does not, and the record says so",
         group=OUTPUT,
     )
+    watch: int | None = flag(
+        None,
+        "optimizer steps between measurements of headroom, underflow and gradient norm of every "
+        "block of the model, which the history then has; if none, none",
+        group=OUTPUT,
+        at_least=1,
+    )
     history_csv: bool = flag(False, "also write the history as CSV", group=OUTPUT)
     with_tracking: bool = flag(False, "send the history to experiment trackers", group=OUTPUT)
     report_to: str = flag(

@@ -11,9 +11,8 @@ from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
-from PIL.Image import DecompressionBombError
 
-from ampft.data.dataset import batches, value_bytes
+from ampft.data.dataset import batches, content_columns, value_bytes
 from ampft.data.row_collector import LabelledRows
 from ampft.data.row_labels import RowLabels
 from ampft.errors import InputError, did_you_mean
@@ -24,8 +23,6 @@ MAX_LABELS_SHOWN = 12
 MAX_FRACTIONS = 20  # half stars from 0.5 to 5 can be classes
 LABEL_SEPARATORS = (",", ";", "|")
 MIN_ROWS_PER_CLASS = 2  # with fewer on average, the column may not hold classes
-# Raised by Pillow for broken files, and for pixels that would fill the memory.
-DECODING_ERRORS = (OSError, SyntaxError, ValueError, DecompressionBombError)
 
 
 def class_names(rows: Mapping[str, LabelledRows], *, several: bool) -> tuple[str, ...]:
@@ -182,34 +179,17 @@ def input_digests(part: LabelledRows, columns: tuple[str, ...]) -> DigestArray:
     """Return 64 bits of BLAKE2 for each row's inputs: equal rows have equal digests.
 
     With a million rows in each of two splits, the probability that two different rows have equal
-    digests is 5e-8. Images are decoded, so that a broken one is found before training.
-
-    Raises:
-        InputError: An image cannot be decoded; the message names its row.
+    digests is 5e-8.
     """
     digests = bytearray()
-    try:
-        for batch in batches(part.inputs):
-            for values in zip(*(batch[name] for name in columns), strict=True):
-                digest = hashlib.blake2b(digest_size=8)
-                for value in values:
-                    digest.update(value_bytes(value))
-                digests += digest.digest()
-    except DECODING_ERRORS as error:
-        raise InputError(undecodable(part, error)) from error
+    names = list(content_columns(part.inputs, columns))
+    for batch in batches(part.inputs.select_columns(names)):
+        for values in zip(*(batch[name] for name in names), strict=True):
+            digest = hashlib.blake2b(digest_size=8)
+            for value in values:
+                digest.update(value_bytes(value))
+            digests += digest.digest()
     return np.frombuffer(bytes(digests), dtype=np.uint64)
-
-
-def undecodable(part: LabelledRows, error: Exception) -> str:
-    """Return the message for rows that cannot be decoded."""
-    broken = []
-    for row in range(len(part.inputs)):
-        try:
-            part.inputs[row]
-        except DECODING_ERRORS:
-            broken.append(row)
-    where = part.location(np.array(broken, dtype=np.int64)) if broken else part.origin
-    return f"{where}: cannot be decoded ({type(error).__name__}: {error}). Fix or remove them."
 
 
 def shared_rows(

@@ -27,6 +27,11 @@ LABELS = ("label", "labels", "class", "category", "target", "sentiment", "intent
 
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 
+INPUT_FLAGS = {
+    "text": "--text_column_names",
+    "image": "--image_column_name",
+    "sound": "--audio_column_name",
+}
 LABEL_FLAG = "--label_column_name"
 GROUP_FLAG = "--group_column"
 ID_FLAG = "--id_column"
@@ -52,7 +57,7 @@ class DataColumns:
     Attributes:
         inputs: Columns of the inputs; a name such as `title+body` joins columns.
         labels: Columns of the labels, and how to parse their cells.
-        kind: Kind of the inputs, `text` or `image`.
+        kind: Kind of the inputs: `text`, `image` or `sound`.
         group: Column of the groups that the user named, or None.
         id: Column of the ids that the user named, or None.
     """
@@ -76,9 +81,8 @@ class DataColumns:
             available: Columns of the other split.
             origin: Its file or data set, for the message.
         """
-        inputs_flag = f"--{self.kind}_column_name{'s' if self.kind == 'text' else ''}"
         for names, flag in (
-            (InputColumns.of(self.inputs, available).sources, inputs_flag),
+            (InputColumns.of(self.inputs, available).sources, INPUT_FLAGS[self.kind]),
             (self.labels.columns, LABEL_FLAG),
             ((self.group,) if self.group else (), GROUP_FLAG),
             ((self.id,) if self.id else (), ID_FLAG),

@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict, List
 
 from ampft.data.masks import Masks
-from ampft.data.row_labels import IntArray, RowLabels
+from ampft.data.row_labels import RowLabels, Targets, UnitLabels
 
 ROWS_AT_A_TIME = 4096
+TOKEN = "token"  # kind of data whose rows are lists of words with a label each
+CONTENT_COLUMN = "ampft_content"  # of a split of files: SHA-256 of the decoded image or sound
 
 
 @dataclass(frozen=True)
@@ -24,10 +25,13 @@ class ClassificationData:
 
     Attributes:
         splits: `train`, and `validation` and `test` where they exist. Each has the input
-            columns (strings, or PIL images) and `label`, a `datasets.ClassLabel` (int64) or a
-            `datasets.List` of one; with a group column also `groups.GROUP_COLUMN`, strings or None.
-        input_columns: `("text",)`, a pair such as `("sentence1", "sentence2")`, or `("image",)`.
-        kind: `text`, `image`, or `pixels` for images with masks.
+            columns (strings, PIL images, or files of sounds) and `label`, a `datasets.ClassLabel`
+            (int64) or a `datasets.List` of one; with a group column also `groups.GROUP_COLUMN`,
+            strings or None; of images and sounds that a user names also `CONTENT_COLUMN`.
+        input_columns: `("text",)`, a pair such as `("sentence1", "sentence2")`, `("image",)`,
+            `("sound",)` or `("tokens",)`.
+        kind: `text`, `image`, `sound`, `token` for words with labels, or `pixels` for images with
+            masks.
         name: Name of the data in the output and in the run record.
         fingerprints: SHA-256 of the contents in their order, by split; stable across runs.
         notes: Sentences to print: splits made, rows dropped, rows shared, suspicious labels.
@@ -53,15 +57,18 @@ class ClassificationData:
             return self.masks["train"].classes.names
         return class_names(self.splits["train"])
 
-    def labels(self, split: str) -> IntArray | npt.NDArray[np.bool_] | Masks:
-        """Return (n,) int64 class indices, or (n, K) booleans if rows can have several labels.
+    def labels(self, split: str) -> Targets | Masks:
+        """Return the labels of a split.
 
-        Labels that are masks are decoded on request.
+        They are (n,) int64 class indices, (n, K) booleans if rows can have several labels, or the
+        labels of the words of n rows. Labels that are masks are decoded on request.
         """
         if self.masks is not None:
             return self.masks[split]
         part = self.splits[split]
         labels = row_labels(part)
+        if self.kind == TOKEN:
+            return UnitLabels(labels.codes, labels.counts)
         if has_several_labels(part):
             return labels.matrix(len(self.label_names))
         return labels.codes
@@ -100,26 +107,37 @@ def row_labels(split: Dataset) -> RowLabels:
 
 
 def value_bytes(value: Any) -> bytes:
-    """Return the bytes to hash for a text, or for an image's mode, size and pixels.
+    """Return the bytes to hash for a text, words, a hash, or an image's mode, size and pixels.
 
     Their number comes first, so that two different sequences of values never have the same bytes.
     """
-    if isinstance(value, str):
+    if isinstance(value, list):
+        content = b"".join(map(value_bytes, value))
+    elif isinstance(value, str):
         content = value.encode("utf-8", "surrogatepass")
+    elif isinstance(value, bytes):
+        content = value
     else:
         content = f"{value.mode} {value.size[0]} {value.size[1]} ".encode() + value.tobytes()
     return len(content).to_bytes(8, "little") + content
 
 
+def content_columns(split: Dataset, input_columns: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the columns that tell whether inputs are equal: hashes of files, or the inputs."""
+    return (CONTENT_COLUMN,) if CONTENT_COLUMN in split.column_names else input_columns
+
+
 def fingerprint(split: Dataset, input_columns: tuple[str, ...]) -> str:
     """Return the SHA-256 (hexadecimal) of a split's inputs and label names, in their order.
 
-    Images are hashed by their pixels: the same image in another file format has the same hash.
+    Images and sounds are hashed by pixels and samples: in another lossless file format they have
+    the same hash.
     """
     names, several = class_names(split), has_several_labels(split)
     digest = hashlib.sha256()
-    for columns in batches(split):
-        for *inputs, label in zip(*(columns[c] for c in (*input_columns, "label")), strict=True):
+    names_read = [*content_columns(split, input_columns), "label"]
+    for columns in batches(split.select_columns(names_read)):
+        for *inputs, label in zip(*(columns[c] for c in names_read), strict=True):
             labels = [str(len(label)), *(names[i] for i in label)] if several else [names[label]]
             for value in (*inputs, *labels):
                 digest.update(value_bytes(value))

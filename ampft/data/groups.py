@@ -54,7 +54,7 @@ def find_groups(data: ClassificationData, split: str) -> Groups | None:
 
     Without a group column, examples whose inputs are equal after `normalized` form a group.
     """
-    from ampft.data.dataset import batches, value_bytes
+    from ampft.data.dataset import batches, content_columns, value_bytes
 
     part = data.splits[split]
     if data.group_column is not None:
@@ -63,10 +63,12 @@ def find_groups(data: ClassificationData, split: str) -> Groups | None:
             (value for batch in batches(values) for value in batch[GROUP_COLUMN]),
             data.group_column,
         )
-    inputs = part.select_columns(list(data.input_columns))
+    inputs = part.select_columns(list(content_columns(part, data.input_columns)))
     groups = numbered(
         tuple(
-            normalized(value) if isinstance(value, str) else value_digest(value_bytes(value))
+            value_digest(value_bytes(value))
+            if not isinstance(value, str | list)
+            else normalized(value if isinstance(value, str) else " ".join(value))
             for value in row
         )
         for batch in batches(inputs)
@@ -83,7 +85,7 @@ def numbered(keys: Iterable[Hashable | None], column: str | None = None) -> Grou
 
 
 def value_digest(value: bytes) -> bytes:
-    """Return 16 bytes that stand for the pixels of an image."""
+    """Return 16 bytes that stand for the pixels of an image, or for its hash."""
     import hashlib
 
     return hashlib.blake2b(value, digest_size=16).digest()

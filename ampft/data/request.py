@@ -17,8 +17,9 @@ class DataRequest:
     With neither `dataset_name` nor a file, the standard library's docstrings are read.
 
     Attributes:
-        dataset_name: `stdlib`, `digits`, a dataset's name on the hub, or a folder that
-            `datasets.load_dataset` or `datasets.load_from_disk` understands.
+        dataset_name: `stdlib`, `digits`, a dataset's name on the hub, a folder of class folders of
+            images or sounds, or a folder that `datasets.load_dataset` or
+            `datasets.load_from_disk` understands.
         dataset_config_name: The dataset's configuration (`summary` or `full` for `stdlib`).
         train_file: CSV, TSV, JSON, JSON Lines, Parquet or Excel file; its extension decides.
             Several are separated by commas, and patterns such as `part-*.csv` name all that fit.
@@ -32,6 +33,7 @@ class DataRequest:
         several_labels: Whether a row can have any number of labels; otherwise it has one.
         label_separator: Text between the labels of a cell.
         image_column_name: Image column. None uses the only one.
+        audio_column_name: Column of sounds. None uses the only one.
         group_column: Column whose equal values mark rows that are not independent, such as a
             document, patient or user. With None, only duplicates are grouped.
         id_column: Column of ids, which the predictions file contains too.
@@ -64,6 +66,7 @@ class DataRequest:
     several_labels: bool = False
     label_separator: str = ","
     image_column_name: str | None = None
+    audio_column_name: str | None = None
     group_column: str | None = None
     id_column: str | None = None
     max_train_samples: int | None = None
@@ -79,6 +82,17 @@ class DataRequest:
     data_kind: str | None = None
     ignore_index: int | None = None
     class_names_file: Path | None = None
+
+    @property
+    def labels_tokens(self) -> bool | None:
+        """Whether each word of a row has a label; None finds out from the data."""
+        return None if self.data_kind is None else self.data_kind == "token"
+
+    @property
+    def named_media(self) -> dict[str, str]:
+        """The named column of images or of sounds, by kind."""
+        columns = {"image": self.image_column_name, "sound": self.audio_column_name}
+        return {kind: name for kind, name in columns.items() if name is not None}
 
     @property
     def not_texts(self) -> frozenset[str]:

@@ -13,7 +13,14 @@ from ampft.text.tables import Quote, Table, terminal_table
 # Settings that do not change the weights or the report, or whose effect is compared by content.
 MAY_CHANGE = frozenset(
     {
-        *("output_dir", "overwrite_output_dir", "history_csv", "with_tracking", "report_to"),
+        *(
+            "output_dir",
+            "overwrite_output_dir",
+            "history_csv",
+            "watch",
+            "with_tracking",
+            "report_to",
+        ),
         *("checkpointing_steps", "checkpoint_total_limit", "resume_from_checkpoint"),
         *("async_checkpoints", "allow_topology_change", "max_time", "on_nonfinite"),
         *("push_to_hub", "hub_model_id", "hub_private_repo"),

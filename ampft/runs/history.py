@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -111,6 +112,7 @@ class History:
         memory: float | None,
         *,
         alarm: bool = False,
+        ranges: Mapping[str, float] | None = None,
     ) -> None:
         """Add an optimizer step.
 
@@ -120,6 +122,7 @@ class History:
                 so that the measured time is that of the whole step.
             memory: Peak memory so far in MiB; None if unknown.
             alarm: Whether the loss scale has fallen too often without rising.
+            ranges: Further columns of a step that `--watch` measured.
         """
         now = time.perf_counter()
         duration = now - self._started
@@ -133,7 +136,7 @@ class History:
             self.losses.append(outcome.loss)
         if outcome.lost_updates is not None:
             self.lost_update_shares.append(outcome.lost_updates)
-        row = {**self._row(step_batch, outcome, duration, memory), "alarm": alarm}
+        row = {**self._row(step_batch, outcome, duration, memory), "alarm": alarm, **(ranges or {})}
         if self._file:
             line = (json.dumps(_nonfinite_as_text(row)) + "\n").encode()
             write(self._file, line)
@@ -273,10 +276,10 @@ def _parse_row(path: Path, number: int, line: str) -> dict[str, JSONValue]:
 
 
 def write_csv(history: Path, target: Path) -> None:
-    """Write the rows of `history.jsonl` as CSV, one column per key."""
+    """Write the rows of `history.jsonl` as CSV, one column per key of any row."""
     rows = read_history(history)
     with target.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]) if rows else ["step"])
+        writer = csv.DictWriter(file, fieldnames=list(dict.fromkeys(chain(*rows))) or ["step"])
         writer.writeheader()
         writer.writerows(rows)
 

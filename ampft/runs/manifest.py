@@ -19,6 +19,7 @@ HISTORY_NAME = "history.jsonl"
 STAGING_NAME = ".results"
 BEST_NAME = ".best.safetensors"
 NONFINITE_NAME = "nonfinite"  # folder of saved steps
+PICTURES_NAME = "pictures.png"  # of images with masks
 
 # Names of the results of a run, and of what transformers saves and loads as a model.
 RESULT_FILES = (
@@ -90,7 +91,7 @@ def model_files(folder: Path, files: Mapping[str, FilePart]) -> set[str]:
 
 def is_result_name(name: str) -> bool:
     """Return whether a run may write a file of this name, or load it as part of its model."""
-    return _matches(name, (*RESULT_FILES, *MODEL_FILES))
+    return _matches(name, (*RESULT_FILES, PICTURES_NAME, *MODEL_FILES))
 
 
 def earlier_results(folder: Path) -> Iterator[Path]:

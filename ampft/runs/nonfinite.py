@@ -94,3 +94,4 @@ class NonfiniteSteps:
             self.write(labelled("saved", f"nothing of step {step}: {error}"))
         else:
             self.write(labelled("saved", f"{folder}: weights, examples and random state"))
+            self.write(labelled("diagnose", f"ampft doctor {self.output_dir}"))

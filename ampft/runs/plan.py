@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ampft.models.batch_norm import batch_norm_note
 from ampft.precision.executed import dtype_name
 from ampft.precision.sharding import is_sharded
 from ampft.runs.prepared import Prepared
 from ampft.text.numbers import counted, in_epochs
 from ampft.text.terminal import labelled
+
+BATCH_NORM = "batch_norm"
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -48,8 +51,18 @@ def plan_lines(prepared: Prepared) -> list[str]:
             f"{steps} {in_epochs(steps, len(batches))}; effective batch "
             f"{batches.effective_batch_size} = {processes} x {micro_batches} x {micro}{suffix}",
             f"learning rate {prepared.args.learning_rate:g}, {prepared.args.lr_scheduler_type}",
+            *batch_norm_warnings(prepared).values(),
         ),
     ]
+
+
+def batch_norm_warnings(prepared: Prepared) -> dict[str, str]:
+    """Return the warning that batch normalisation makes the gradient depend on the split."""
+    batches = prepared.step_batches
+    note = batch_norm_note(
+        prepared.loaded.model, micro_batches=batches.micro_batches, processes=batches.world_size
+    )
+    return {} if note is None else {BATCH_NORM: f"{note}."}
 
 
 def _describe_device(accelerator: Accelerator) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from ampft.runs.predict_rows import (
     texts_as_table,
 )
 from ampft.runs.predict_scores import Scores, find_labels
+from ampft.runs.predicted_masks import MASK_COLUMN, MaskFolder
 from ampft.runs.predictor import Predictions, Predictor
 from ampft.runs.record import RunRecord, read_record
 from ampft.text.escaping import inert_lines
@@ -99,17 +101,23 @@ def predict_file(model: str, request: PredictRequest) -> None:
     if is_text:
         check_texts(table, inputs)
     labels = find_labels(table, inputs.sources, record, request.label_column_name)
+    has_masks = record.data.kind == "pixels"
+    if has_masks:
+        _check_masks(request)
     predictor = Predictor(folder, record, request.mixed_precision, request.batch_size)
+    masks = MaskFolder(request.output_file, predictor.config.label_colors) if has_masks else None
     scores = None
     if labels is not None:
         required = request.label_column_name is not None
         scores = Scores(labels, predictor.problem, required=required)
-    count = _write(table, inputs, predictor, scores, request, is_text=is_text)
+    count = _write(table, inputs, predictor, scores, request, masks, is_text=is_text)
     stream = sys.stderr if request.output_file is None else sys.stdout
     if scores is not None:
         print(inert_lines(scores.text()), file=stream)
     if request.output_file is not None:
         print(inert_lines(f"wrote      {request.output_file}: {counted(count, 'row')}"))
+    if masks is not None:
+        print(inert_lines(f"wrote      {masks.path}: {counted(count, 'mask')}"))
 
 
 def _write(
@@ -118,6 +126,7 @@ def _write(
     predictor: Predictor,
     scores: Scores | None,
     request: PredictRequest,
+    masks: MaskFolder | None,
     *,
     is_text: bool,
 ) -> int:
@@ -127,7 +136,8 @@ def _write(
     new_columns = partial(
         Predictions.columns, top_k=request.top_k, all_probabilities=request.all_probabilities
     )
-    added = new_names(list(new_columns(empty)), table.columns)
+    added = [*new_columns(empty), *([] if masks is None else [MASK_COLUMN])]
+    added = new_names(added, table.columns)
     places = [table.columns.index(name) for name in inputs.sources]
     label_places = [table.columns.index(name) for name in scores.parser.columns] if scores else []
     count = 0
@@ -147,7 +157,10 @@ def _write(
                     [f"{table.origin}, {table.unit} {number}" for number, _ in rows],
                     predictions,
                 )
-            columns = new_columns(predictions).values()
+            columns = list(new_columns(predictions).values())
+            if masks is not None:
+                images = [cells[0] for cells in values]
+                columns.append(masks.save(images, predictions.decoded[MASK_COLUMN]))
             write(
                 [
                     (*(shown(cell) for cell in row), *new)
@@ -173,11 +186,12 @@ def _open(request: PredictRequest, record: RunRecord) -> tuple[Table, InputColum
     """Return the rows to predict, and their input columns."""
     trained = tuple(record.data.input_columns)
     kind = record.data.kind
-    if kind == "image" and request.texts:
+    reads_images = kind in ("image", "pixels")
+    if reads_images and request.texts:
         raise InputError("--text: the model was trained on images. Name image files or folders.")
     if request.texts:
         return texts_as_table(request.texts, trained), InputColumns.of(trained, trained)
-    if kind == "image" and is_images(request.files):
+    if reads_images and is_images(request.files):
         return images_as_table(request.files), InputColumns.of((FILE_COLUMN,), (FILE_COLUMN,))
     if len(request.files) > 1:
         raise InputError(
@@ -229,6 +243,8 @@ def predict_inputs(
         _check_request(request)
         record = _run_record(folder)
         _check_options(request, len(record.label_names))
+        if record.data.kind == "pixels":
+            _check_masks(request)
         rows = [inputs] if isinstance(inputs, str | Image.Image) else list(inputs)
         tuples = [tuple(row) if isinstance(row, list | tuple) else (row,) for row in rows]
         count, is_text = len(record.data.input_columns), record.data.kind == "text"
@@ -243,7 +259,12 @@ def predict_inputs(
         predictor = Predictor(folder, record, mixed_precision, batch_size)
         with predictor.numerics:
             predictions = predictor(list(zip(*tuples, strict=True)))
-        return pd.DataFrame(predictions.columns(top_k=top_k, all_probabilities=all_probabilities))
+        columns = predictions.columns(top_k=top_k, all_probabilities=all_probabilities)
+        if MASK_COLUMN in predictions.decoded:
+            columns[MASK_COLUMN] = [
+                Image.open(io.BytesIO(png)) for png in predictions.decoded[MASK_COLUMN]
+            ]
+        return pd.DataFrame(columns)
 
 
 def _check_request(request: PredictRequest) -> None:
@@ -257,6 +278,14 @@ def _check_request(request: PredictRequest) -> None:
         )
     if request.output_file is not None:
         _check_output(Path(request.output_file), [Path(file) for file in request.files])
+
+
+def _check_masks(request: PredictRequest) -> None:
+    for name in ("top_k", "all_probabilities"):
+        if getattr(request, name):
+            raise InputError(
+                f"--{name} has no effect on masks, which have a class per pixel. Remove the flag."
+            )
 
 
 def _check_options(request: PredictRequest, classes: int) -> None:

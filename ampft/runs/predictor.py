@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,7 @@ class Predictor:
 
     Attributes:
         numerics: Context for the numerics of the precision.
+        config: Configuration of the model.
         problem: Decoding and outcome of the model's labels.
     """
 
@@ -100,14 +102,20 @@ class Predictor:
             tuple(record.label_names), record.arguments
         )
         self._batch_size = batch_size
+        import_module(f"ampft.tasks.{kind.inputs}")  # registers the models of the task
         model = load_saved(getattr(transformers, kind.model_class), str(folder))
-        self._inputs: _Texts | _Images
+        self.config = model.config
+        self._inputs: _Texts | _Images | _ImagesWithSizes
         if record.data.kind == "text":
             tokenizer = load_tokenizer(str(folder), flag=SAVED_MODEL_FLAG)
             longest = int(record.arguments["max_seq_length"])
             self._inputs = _Texts(tokenizer, max_input_length(longest, tokenizer, model.config))
         else:
-            self._inputs = _Images(transformers.AutoImageProcessor.from_pretrained(str(folder)))
+            images = _Images(transformers.AutoImageProcessor.from_pretrained(str(folder)))
+            has_masks = record.data.kind == "pixels"
+            self._inputs = _ImagesWithSizes(images) if has_masks else images
+            if has_masks:
+                self._batch_size = min(batch_size, MAX_MASKS)
         check_float32_modules(model, precision)
         cast_in_place(model, precision.storage_dtype)
         if packing_support(model).supported:
@@ -133,14 +141,19 @@ class Predictor:
 
     @torch.no_grad()
     def _decode(self, columns: list[list[Any]]) -> Decoded:
-        logits = forward_logits(self._model, self._inputs.collate(columns))
+        inputs = self._inputs.collate(columns)
+        logits = forward_logits(self._model, inputs)
         if not torch.isfinite(logits).all():
             remedy = "Use another model." if self._mode == "fp32" else "Use --mixed_precision fp32."
             raise InputError(
                 f"--mixed_precision {self._mode}: the model's predictions are not finite in this "
                 f"precision. {remedy}"
             )
-        return {name: as_array(t) for name, t in self.problem.decode(logits).items()}
+        return {name: as_array(t) for name, t in self.problem.decode(logits, inputs).items()}
+
+
+# Images of a forward pass whose predictions are masks: their logits are as large as the images.
+MAX_MASKS = 4
 
 
 @dataclass(frozen=True)
@@ -176,3 +189,18 @@ class _Images:
             [as_rgb(open_image(image)) for image in images], return_tensors="pt"
         )
         return {"pixel_values": pixels["pixel_values"].float()}
+
+
+@dataclass(frozen=True)
+class _ImagesWithSizes:
+    images: _Images
+
+    def length(self, row: tuple[Any, ...]) -> int:
+        return self.images.length(row)
+
+    def collate(self, columns: list[list[Any]]) -> Mapping[str, Tensor]:
+        """Return pixels, and the height and width of each image for its mask."""
+        (images,) = columns
+        opened = [as_rgb(open_image(image)) for image in images]
+        sizes = torch.tensor([image.size[::-1] for image in opened])
+        return {**self.images.collate([opened]), "label_sizes": sizes}

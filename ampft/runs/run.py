@@ -30,7 +30,9 @@ from ampft.evaluation.sanity import (
     validation_warnings,
 )
 from ampft.files import check_disk_space
+from ampft.models.adapters import merge_adapters
 from ampft.models.sharded import whole_weights
+from ampft.models.trained_part import save_trained
 from ampft.models.weights import weights_size
 from ampft.precision.executed import ExecutedDtypes, contradiction
 from ampft.precision.float32_modules import never_called
@@ -39,8 +41,9 @@ from ampft.precision.sharding import is_sharded
 from ampft.runs.checkpointing import Checkpointing
 from ampft.runs.folder import RunFolder
 from ampft.runs.history import History, write_csv
-from ampft.runs.manifest import HISTORY_NAME, STAGING_NAME
+from ampft.runs.manifest import HISTORY_NAME, PICTURES_NAME, STAGING_NAME
 from ampft.runs.nonfinite import NonfiniteSteps
+from ampft.runs.plan import batch_norm_warnings
 from ampft.runs.prepared import Prepared
 from ampft.runs.push import push_run
 from ampft.runs.record import (
@@ -174,7 +177,11 @@ class Run:
                 return losses
 
         self.nonfinite.begin_step()
-        self.current_batch, losses = self.retries.gradient(compute_with_shared_cache, step_batch)
+        watch = self.state.range_watch
+        with contextlib.nullcontext() if watch is None else watch.watching(self.steps + 1):
+            self.current_batch, losses = self.retries.gradient(
+                compute_with_shared_cache, step_batch
+            )
         self.nonfinite.losses = losses
         return losses
 
@@ -195,7 +202,9 @@ class Run:
         alarm = self.nonfinite.add(self.steps + 1, step_batch, outcome, ends_run=ends_run)
         peak = self.state.peak_memory.peak
         memory = None if peak is None else peak / 2**20
-        self.history.record(step_batch, outcome, memory, alarm=alarm)
+        watch = self.state.range_watch
+        ranges = {} if watch is None else watch.take()
+        self.history.record(step_batch, outcome, memory, alarm=alarm, ranges=ranges)
 
     def validate(self, model: nn.Module) -> None:
         """Evaluate on the validation split after an epoch, or every `--eval_steps` steps."""
@@ -226,7 +235,8 @@ class Run:
             **loss_warnings(self.history.losses, chance_loss(prepared.task)),
             **validation_warnings([part.metrics for part in self.validations.parts]),
             **outcome_warnings(outcome, constant),
-            **self.nonfinite.watch.warnings(),
+            **self.state.warnings(),
+            **batch_norm_warnings(prepared),
         }
         stop_if_destroyed(warnings)
         weights = whole_weights(model)  # gathered from all processes
@@ -235,6 +245,7 @@ class Run:
         if self.folder is None:
             return
         self._save(model, weights)
+        prepared.task.save_pictures(self.folder.stage() / PICTURES_NAME, outcome)
         self.validations.best.path.unlink(missing_ok=True)
         baseline = baseline_summary(prepared.task, split) if prepared.args.baseline else None
         report = outcome.report()
@@ -306,14 +317,20 @@ class Run:
         )
 
     def _restore_best(self, model: nn.Module) -> bool:
-        """Load the best weights; return whether the last ones are kept for a stop by a signal."""
+        """Load the best weights; return whether the last ones are kept for a stop by a signal.
+
+        With `--merge_lora` the adapters are merged here, so that what is saved is evaluated.
+        """
         best, accelerator = self.validations.best, self.prepared.accelerator
-        if best.step is None:
-            return True
-        keeps = best.step == self.steps or not is_sharded(accelerator)
-        if keeps and best.step != self.steps:
-            self.last_weights = copied_to_cpu(self.state.model_tensors())
-        best.restore(accelerator, model)
+        keeps = True
+        if best.step is not None:
+            keeps = best.step == self.steps or not is_sharded(accelerator)
+            if keeps and best.step != self.steps:
+                self.last_weights = copied_to_cpu(self.state.model_tensors())
+            best.restore(accelerator, model)
+        if self.prepared.args.merge_lora:
+            merge_adapters(accelerator.unwrap_model(model, keep_torch_compile=False))
+            keeps = False
         return keeps
 
     def preempt(self, request: StopRequested) -> Preempted:
@@ -369,7 +386,7 @@ class Run:
         unwrapped: Any = accelerator.unwrap_model(model, keep_torch_compile=False)
         stage = self.folder.stage()
         check_disk_space(self.folder.path, weights_size(unwrapped), "saving the model")
-        unwrapped.save_pretrained(stage, state_dict=weights)
+        save_trained(unwrapped, stage, self.prepared.loaded, weights)
         self.prepared.task.save_processor(stage)
         if self.prepared.args.history_csv:
             write_csv(self.folder / HISTORY_NAME, stage / "history.csv")

@@ -47,6 +47,7 @@ from ampft.training.checkpoints.random_state import random_state, restore_random
 from ampft.training.first_step import FirstStep
 from ampft.training.nonfinite import NonfiniteWatch
 from ampft.training.out_of_memory import OutOfMemoryRetries
+from ampft.training.range_watch import RangeWatch
 from ampft.training.stopping import TimeLimit
 from ampft.training.trackers import continuing_trackers, tracker_run_ids
 
@@ -63,6 +64,7 @@ class RunState:
         time_limit: Clock of the run over all its processes.
         nonfinite: Counts of steps that were not finite.
         retries: Step batches with the current number of micro-batches.
+        range_watch: Watch of the ranges with `--watch`.
         step_ids: Hash of the example ids of each step.
         resumes: Continuations from checkpoints.
         started: Start of the run, ISO 8601 in UTC.
@@ -78,6 +80,7 @@ class RunState:
     time_limit: TimeLimit
     nonfinite: NonfiniteSteps
     retries: OutOfMemoryRetries
+    range_watch: RangeWatch | None = None
     step_ids: StepIdsHash = field(default_factory=StepIdsHash)
     resumes: list[ResumePart] = field(default_factory=list)
     started: str = ""
@@ -174,6 +177,8 @@ class RunState:
         if prepared.accelerator.scaler is not None:
             prepared.accelerator.scaler.load_state_dict(dict(values["scaler"]))
         self.history.restore(history)
+        if self.range_watch is not None:
+            self.range_watch.restore(history)
         self.step_ids.restore(values["step_ids"])
         parts = [from_json(ValidationPart, part) for part in values["validations"]]
         self.validations.parts.extend(parts)
@@ -226,8 +231,13 @@ class RunState:
             memory=self.memory_by_purpose(),
             validations=tuple(self.validations.parts),
             best=self.validations.best_part(),
-            warnings=self.nonfinite.watch.warnings(),
+            warnings=self.warnings(),
         )
+
+    def warnings(self) -> dict[str, str]:
+        """Return reasons not to trust the training so far, by name."""
+        watch = self.range_watch
+        return self.nonfinite.watch.warnings() | ({} if watch is None else watch.warnings())
 
     def _restore_best(self, folder: Path, manifest: Manifest, values: Mapping[str, Any]) -> None:
         best = self.validations.best
@@ -269,7 +279,16 @@ def new_state(prepared: Prepared, output_dir: Path) -> RunState:
         TimeLimit(args.max_seconds, prepared.started.seconds),
         NonfiniteSteps(prepared, output_dir, history.write),
         _retries(prepared, history.write),
+        _range_watch(prepared, history.write),
     )
+
+
+def _range_watch(prepared: Prepared, write: Callable[[str], None]) -> RangeWatch | None:
+    """Return the watch of the ranges, if it was requested."""
+    every = prepared.args.watch
+    if every is None:
+        return None
+    return RangeWatch(every, prepared.accelerator, prepared.loaded.model, prepared.precision, write)
 
 
 def _retries(prepared: Prepared, write: Callable[[str], None]) -> OutOfMemoryRetries:

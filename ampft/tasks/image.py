@@ -3,26 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import datasets
 import numpy as np
+import torch
 import transformers
-from torch import Tensor
+from PIL import Image
+from torch import Tensor, nn
 from transformers import ViTConfig, ViTImageProcessorPil
 
+from ampft.data.augmentation import Augmentation, parse_augmentation
+from ampft.data.cache import ExampleCache, make_caches
 from ampft.data.dataset import ClassificationData
-from ampft.data.images import as_rgb
+from ampft.data.images import as_rgb, open_image
+from ampft.data.media import undecoded
 from ampft.data.steps import IntArray
 from ampft.errors import InputError
 from ampft.models.image_processor import load_image_processor
-from ampft.models.pretrained import enable_gradient_checkpointing, load_pretrained
+from ampft.models.packing.install import evaluation_mode
+from ampft.models.pixel_values import (
+    Bytes,
+    PixelTransform,
+    has_constant_shape,
+    pixel_values,
+    split_processor,
+)
+from ampft.models.pretrained import (
+    MODEL_NAME_FLAG,
+    enable_gradient_checkpointing,
+    load_config,
+    load_pretrained,
+)
 from ampft.models.weights import LoadedModel
 from ampft.tasks.task import TaskSettings
 
 SMALL_VIT = "small ViT, random weights"
+MAX_DEFAULT_SIZE = 64  # pixels of the small ViT for larger images
+COMPARED = 4  # images on which the two steps of a processor are compared with itself
+PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 
 
 @dataclass(frozen=True)
@@ -30,20 +51,56 @@ class ImageExamples:
     """The images of one split, decoded on request.
 
     Attributes:
-        images: Data set with only the image column.
+        images: Data set with only the image column, as files.
         lengths: (n,) ones, because all images cost the same.
         processor: Image processor, which resizes, rescales and normalizes.
+        transform: Its two steps; None if they cannot be separated.
+        cache: Images after the first step; None decodes them each time.
+        augmentation: Random changes after the first step.
+        epoch: Epoch of the training, in which images are augmented; None for evaluation.
     """
 
     images: datasets.Dataset
     lengths: IntArray
     processor: Any
+    transform: PixelTransform | None = None
+    cache: ExampleCache | None = None
+    augmentation: Augmentation | None = None
+    epoch: int | None = None
+
+    def for_epoch(self, epoch: int) -> ImageExamples:
+        """Return the images as an epoch of the training sees them."""
+        return replace(self, epoch=epoch)
 
     def collate(self, ids: IntArray) -> Mapping[str, Tensor]:
         """Return `pixel_values` (m, 3, H, W) float32 of the examples."""
-        (images,) = self.images[ids.tolist()].values()
-        pixels = self.processor([as_rgb(image) for image in images], return_tensors="pt")
-        return {"pixel_values": pixels["pixel_values"].float()}
+        if self.transform is None:
+            values = pixel_values(self.processor, [self.picture(row) for row in ids.tolist()])
+        else:
+            pixels = [self._pixels(row, self.transform) for row in ids.tolist()]
+            values = self.transform.values(np.stack(pixels))
+        return {"pixel_values": torch.from_numpy(values)}
+
+    def picture(self, row: int) -> Image.Image:
+        """Return an image in 8-bit RGB."""
+        (value,) = self.images[row].values()
+        return as_rgb(open_image(value))
+
+    def reference(self, split: str, row: int) -> str:
+        """Return the path of an image; if it was read from a table of images, its split and row."""
+        (value,) = self.images[row].values()
+        is_file = isinstance(value, dict) and value["bytes"] is None
+        return value["path"] if is_file else f"{split}/{row}"
+
+    def _pixels(self, row: int, transform: PixelTransform) -> Bytes:
+        if self.cache is None:
+            pixels = transform.resized(self.picture(row))
+        else:
+            flat = self.cache.get(row, lambda: transform.resized(self.picture(row)))
+            pixels = flat.reshape(transform.shape)
+        if self.augmentation is None or self.epoch is None:
+            return pixels
+        return self.augmentation(pixels, epoch=self.epoch, example=row)
 
 
 @dataclass(frozen=True)
@@ -65,23 +122,42 @@ class ImageInputs:
         """Return the named model in float32, or a small ViT with random weights."""
         auto_class = getattr(transformers, model_class)
         notes: tuple[str, ...] = ()
-        if self.model_path is None:
-            model = auto_class.from_config(_small_vit(label_arguments))
+        name = self.model_path
+        if name is None:
+            height, width = self.processor.size["height"], self.processor.size["width"]
+            model = auto_class.from_config(_small_vit(height, label_arguments))
+            name = SMALL_VIT if height == 8 else f"{SMALL_VIT}, for {height} x {width} pixels"
         else:
             model, notes = load_pretrained(
-                auto_class,
-                self.model_path,
-                label_arguments,
-                trust_remote_code=settings.trust_remote_code,
+                auto_class, name, label_arguments, trust_remote_code=settings.trust_remote_code
             )
         if settings.gradient_checkpointing:
             enable_gradient_checkpointing(model)
-        return LoadedModel(model, self.model_path or SMALL_VIT, False, notes)
+        if settings.channels_last:
+            model.to(memory_format=torch.channels_last)
+        self._try(model)
+        return LoadedModel(model, name, False, (*notes, *_notes_on_batch_norm(model)))
+
+    def _try(self, model: Any) -> None:
+        """Run the model once: it can refuse the size of the images."""
+        pixels = self.images["train"].collate(np.arange(1))["pixel_values"]
+        try:
+            with evaluation_mode(model):
+                model(pixel_values=pixels)
+        except (RuntimeError, ValueError, IndexError) as error:
+            _, _, height, width = pixels.shape
+            reason = " ".join(str(error).split()).rstrip(".")
+            raise InputError(
+                f"{MODEL_NAME_FLAG} {self.model_path}: {type(model).__name__} cannot run on images "
+                f"of {width} x {height} pixels ({reason}). Save it with an image processor of the "
+                "size that it needs."
+            ) from error
 
     def references(self, split: str, rows: slice) -> Mapping[str, Sequence[str]]:
-        """Return a reference to each image: its split and row."""
-        count = len(self.images[split].lengths)
-        return {"reference": [f"{split}/{row}" for row in range(*rows.indices(count))]}
+        """Return a reference to each image: its path, or its split and row."""
+        examples = self.images[split]
+        indices = range(*rows.indices(len(examples.lengths)))
+        return {"reference": [examples.reference(split, row) for row in indices]}
 
     def save_processor(self, folder: Path) -> None:
         """Save the image processor."""
@@ -92,26 +168,81 @@ def prepare_inputs(data: ClassificationData, settings: TaskSettings) -> ImageInp
     """Prepare the images of `data` for the model that `settings` names.
 
     Raises:
-        InputError: The image processor cannot be loaded.
+        InputError: The image processor cannot be loaded, gives images of different sizes, or
+            cannot be combined with `--augment`.
     """
     (column,) = data.input_columns
-    processor = _load_processor(data.splits["train"][0][column].size, settings)
-    images = {
-        name: ImageExamples(
-            images=split.select_columns([column]),
-            lengths=np.ones(len(split), dtype=np.int64),
-            processor=processor,
+    images = {name: undecoded(part, column, "image") for name, part in data.splits.items()}
+    plain = {name: ImageExamples(part, _ones(part), None) for name, part in images.items()}
+    first = [plain["train"].picture(row) for row in range(min(COMPARED, len(images["train"])))]
+    processor, notes = _load_processor(first[0].size, settings)
+    transform = split_processor(processor, first)
+    augmentation = parse_augmentation(settings.augment, "image", settings.seed)
+    if augmentation is not None and transform is None:
+        raise InputError(
+            f"--augment: resizing and normalizing cannot be separated in {type(processor).__name__}"
+            ", and images are augmented between the two. Remove the flag."
         )
-        for name, split in data.splits.items()
+    shape = pixel_values(processor, first[:1]).shape[1:]
+    if not has_constant_shape(processor):
+        _refuse_sizes(plain, processor, shape)
+    caches: dict[str, ExampleCache] = {}
+    if transform is not None:
+        sizes = {name: np.full(len(part), np.prod(shape)) for name, part in images.items()}
+        caches, note = make_caches(sizes, np.uint8, "Resized images")
+        notes = (*notes, *([note] if note else []))
+    examples = {
+        name: replace(
+            part,
+            processor=processor,
+            transform=transform,
+            cache=caches.get(name),
+            augmentation=augmentation if name == "train" else None,
+        )
+        for name, part in plain.items()
     }
-    return ImageInputs((), settings.model_name_or_path, processor, images)
+    return ImageInputs(notes, settings.model_name_or_path, processor, examples)
 
 
-def _small_vit(label_arguments: Mapping[str, Any]) -> ViTConfig:
-    """Return a ViT for images of 8 x 8 pixels: 4 patches of 4 x 4, 0.1 million weights."""
+def _ones(part: datasets.Dataset) -> IntArray:
+    return np.ones(len(part), dtype=np.int64)
+
+
+def _refuse_sizes(
+    examples: Mapping[str, ImageExamples], processor: Any, shape: tuple[int, ...]
+) -> None:
+    """Raise InputError for the first image whose values have another shape."""
+    for split, part in examples.items():
+        for row in range(len(part.lengths)):
+            found = pixel_values(processor, [part.picture(row)]).shape[1:]
+            if found != shape:
+                raise InputError(
+                    f"{split} image {part.reference(split, row)}: the image processor makes it "
+                    f"{found[2]} x {found[1]} pixels, and the first one {shape[2]} x {shape[1]}, "
+                    "which cannot form a batch. Save the processor with a fixed height and width, "
+                    "or with do_center_crop."
+                )
+
+
+def _notes_on_batch_norm(model: nn.Module) -> tuple[str, ...]:
+    """Return the note that batch norm depends on micro-batches, if the model has it."""
+    if not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules()):
+        return ()
+    return (
+        "its batch norm uses the mean and variance of each micro-batch, so that the gradient "
+        "depends on how a step is cut into micro-batches",
+    )
+
+
+def _small_vit(size: int, label_arguments: Mapping[str, Any]) -> ViTConfig:
+    """Return a ViT with 0.1 to 0.2 million weights.
+
+    Images of 8 x 8 pixels have 4 patches of 4 x 4, others 64 patches.
+    """
     return ViTConfig(
-        image_size=8,
-        patch_size=4,  # 2 x 2 is 1.5 points less accurate (three folds without the test split)
+        image_size=size,
+        # 2 x 2 is 1.5 points less accurate for digits (three folds without the test split)
+        patch_size=4 if size == 8 else size // 8,
         hidden_size=64,
         num_hidden_layers=4,
         num_attention_heads=4,
@@ -124,14 +255,37 @@ def _small_vit(label_arguments: Mapping[str, Any]) -> ViTConfig:
     )
 
 
-def _load_processor(size: tuple[int, int], settings: TaskSettings) -> Any:
-    if settings.model_name_or_path is None:
-        if size != (8, 8):
-            raise InputError(
-                f"--model_name_or_path is missing: the default {SMALL_VIT} needs images of 8 x 8 "
-                f"pixels, and these have {size[0]} x {size[1]}. Name an image model."
-            )
-        return ViTImageProcessorPil(size={"height": 8, "width": 8})
-    return load_image_processor(
-        settings.model_name_or_path, trust_remote_code=settings.trust_remote_code
+def _load_processor(size: tuple[int, int], settings: TaskSettings) -> tuple[Any, tuple[str, ...]]:
+    """Return the image processor, and a note if it is not that of the model."""
+    name = settings.model_name_or_path
+    if name is None:
+        side = min(*size, MAX_DEFAULT_SIZE) // 8 * 8 or 8
+        return ViTImageProcessorPil(size={"height": side, "width": side}), ()
+    config = load_config(name, trust_remote_code=settings.trust_remote_code)
+    if Path(name).is_dir() and not any((Path(name) / file).exists() for file in PROCESSOR_FILES):
+        return _default_processor(name, config)
+    return load_image_processor(name, trust_remote_code=settings.trust_remote_code), ()
+
+
+def _default_processor(name: str, config: Any) -> tuple[Any, tuple[str, ...]]:
+    """Return a processor for the size in a configuration, and a note.
+
+    Raises:
+        InputError: The configuration has no size.
+    """
+    size = getattr(config, "image_size", None)
+    if isinstance(size, int):
+        size = (size, size)
+    if not isinstance(size, list | tuple) or len(size) != 2:
+        raise InputError(
+            f"{MODEL_NAME_FLAG} {name}: the folder has no preprocessor_config.json, and the "
+            "config.json does not say which size images must have. Save the image processor there "
+            "too, such as ViTImageProcessor(size={'height': 64, 'width': 64}).save_pretrained(...)."
+        )
+    height, width = size
+    processor = ViTImageProcessorPil(size={"height": height, "width": width})
+    note = (
+        f"{name} has no image processor: images are resized to {width} x {height} pixels and "
+        "normalized with mean 0.5 and deviation 0.5."
     )
+    return processor, (note,)

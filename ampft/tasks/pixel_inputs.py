@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,18 +12,21 @@ import datasets
 import numpy as np
 import torch
 import transformers
+from PIL import Image
 from torch import Tensor
 from transformers import SegformerImageProcessorPil
 
 from ampft.data.dataset import ClassificationData
 from ampft.data.images import as_rgb
-from ampft.data.masks import IGNORED, IntArray, Masks
+from ampft.data.masks import IGNORED, Color, IntArray, Masks
 from ampft.data.sources.mask_folders import FILE
 from ampft.errors import InputError
 from ampft.models.erfnet import MODEL_TYPE, ErfnetConfig, ErfnetForSemanticSegmentation
 from ampft.models.image_processor import load_image_processor
 from ampft.models.pretrained import enable_gradient_checkpointing, load_pretrained
 from ampft.models.weights import LoadedModel
+from ampft.tasks.pixel_outcome import PixelPredictions
+from ampft.tasks.pixel_pictures import Picture, default_palette, sheet, spread
 from ampft.tasks.task import TaskSettings
 
 Size = tuple[int, int]  # height, width
@@ -107,11 +111,41 @@ class PixelInputs:
                     "Remove the flag."
                 )
             enable_gradient_checkpointing(model)
+        # Saved with the model, for the masks of `ampft predict`.
+        model.config.label_colors = [list(color) for color in self.palette]
         return LoadedModel(model, name, False, notes)
 
     def references(self, split: str, rows: slice) -> Mapping[str, Sequence[str]]:
         """Return the file of each image in the folder of the data, or its split and row."""
         return {"image": self.data.splits[split].select_columns([FILE])[rows][FILE]}
+
+    def picture(self, outcome: PixelPredictions) -> Image.Image:
+        """Return images beside their masks, their predictions and the errors of these.
+
+        They are spread evenly from the lowest to the highest pixel accuracy.
+        """
+        assert outcome.masks is not None, "the masks were predicted in this process"
+        examples = self.splits[outcome.split]
+        accuracy = outcome.pixel_accuracies
+        rows = spread(accuracy)
+        (images,) = examples.images[rows.tolist()].values()
+        files = self.references(outcome.split, slice(None))["image"]
+        pictures = [
+            Picture(
+                f"{files[row]}: pixel accuracy {accuracy[row]:.3f}",
+                as_rgb(image),
+                truth,
+                np.asarray(Image.open(io.BytesIO(outcome.masks[row]))),
+            )
+            for row, image, truth in zip(rows, images, examples.masks.decoded(rows), strict=True)
+        ]
+        return sheet(pictures, outcome.label_names, self.palette)
+
+    @property
+    def palette(self) -> tuple[Color, ...]:
+        """The colours of the classes, those of their file or others."""
+        classes = self.splits["train"].masks.classes
+        return classes.colors or default_palette(len(classes.names))
 
     def save_processor(self, folder: Path) -> None:
         """Save the image processor."""

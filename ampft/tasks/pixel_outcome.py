@@ -106,6 +106,12 @@ class PixelPredictions:
         return self._correct_pixels.sum(axis=1) == self.counts.sum(axis=(1, 2))
 
     @property
+    def pixel_accuracies(self) -> npt.NDArray[np.float64]:
+        """Share of the pixels of each image that count and are correct, (n,)."""
+        pixels = self.counts.sum(axis=(1, 2))
+        return self._correct_pixels.sum(axis=1) / np.maximum(pixels, 1)
+
+    @property
     def confidence(self) -> FloatArray:
         """Mean probability of the predicted classes over the pixels of an image, (n,)."""
         pixels, confidence, _ = self.bins.sum(axis=2).T

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 from torch.optim import AdamW, Optimizer
@@ -14,6 +15,7 @@ from ampft.precision.resolve import Precision
 from ampft.training.bfloat16_adamw import KAHAN, STOCHASTIC, BFloat16AdamW
 
 SMALL_HIDDEN_SIZE = 512
+LITTLE_FACTOR = 10
 ADAMW_MOMENTS = 2  # numbers of optimizer state per weight
 
 
@@ -51,8 +53,10 @@ class ScheduleSettings:
     warmup_steps: int | None = None
 
 
-def default_learning_rate(hidden_size: int | None) -> float:
-    """Return a peak learning rate for fine-tuning on data that nobody has tuned it for.
+def default_learning_rate(config: Any, *, trains_little: bool = False) -> float:
+    """Return a peak learning rate for training on data that nobody has tuned it for.
+
+    A configuration can have its own (`default_learning_rate`), which is that of ERFNet's authors.
 
     Small models need larger steps. For MiniLM (hidden size 384), 1e-4 was 1 to 5 points better than
     5e-5 on 400 rows of each of four data sets (`benchmarks/LOG.md`, "The default learning rate").
@@ -60,10 +64,17 @@ def default_learning_rate(hidden_size: int | None) -> float:
     BERT.
 
     Args:
-        hidden_size: Hidden size of the model; None if its configuration does not have one.
+        config: Configuration of the model.
+        trains_little: Whether only adapters or the head are trained, which takes ten times the rate
+            (Schulman et al., 2025, "LoRA Without Regret").
     """
+    own: float | None = getattr(config, "default_learning_rate", None)
+    if own is not None:
+        return own
+    hidden_size = getattr(config, "hidden_size", None)
     is_small = hidden_size is not None and hidden_size <= SMALL_HIDDEN_SIZE
-    return 1e-4 if is_small else 5e-5
+    rate = 1e-4 if is_small else 5e-5
+    return LITTLE_FACTOR * rate if trains_little else rate
 
 
 def make_optimizer(

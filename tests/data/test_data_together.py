@@ -120,8 +120,8 @@ def test_pairs(tmp_path):
             r"--dataset_name: received 'x' together",
         ),
         (
-            {"train_file": Path("t.csv"), "image_column_name": "x"},
-            r"--image_column_name has no eff",
+            {"train_file": Path("t.csv"), "dataset_config_name": "x"},
+            r"--dataset_config_name has no eff",
         ),
     ],
 )

@@ -22,7 +22,7 @@ from ampft.diagnosis.yardstick.gradients import (
 )
 from ampft.diagnosis.yardstick.measure import measure_yardstick
 from ampft.diagnosis.yardstick.show import format_yardstick
-from ampft.diagnosis.yardstick.sums import blocks_of
+from ampft.models.blocks import blocks_of
 from ampft.precision.accelerator import separate_accelerators
 from ampft.precision.resolve import resolve
 from ampft.runs.prepare import prepare_mode, start_clock

@@ -148,7 +148,7 @@ def image_folder(tmp_path, monkeypatch):
     }
     torch.manual_seed(0)
     run = tmp_path / "image-run"
-    AutoModelForImageClassification.from_config(_small_vit(arguments)).save_pretrained(run)
+    AutoModelForImageClassification.from_config(_small_vit(8, arguments)).save_pretrained(run)
     ViTImageProcessorPil(size={"height": 8, "width": 8}).save_pretrained(run)
     record = SimpleNamespace(
         status="finished", task="images", label_names=names, arguments={}, files={},

@@ -1,6 +1,7 @@
 """AdamW without decay on norms and biases, and schedules that count applied steps."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -21,7 +22,9 @@ PEAK, STEPS = 0.5, 20
     ("hidden_size", "rate"), [(128, 1e-4), (512, 1e-4), (768, 5e-5), (1024, 5e-5), (None, 5e-5)]
 )
 def test_small_models_have_a_larger_default_learning_rate(hidden_size, rate):
-    assert default_learning_rate(hidden_size) == rate
+    assert default_learning_rate(SimpleNamespace(hidden_size=hidden_size)) == rate
+    own = SimpleNamespace(hidden_size=hidden_size, default_learning_rate=3e-3)
+    assert default_learning_rate(own) == 3e-3
 
 
 def rates(settings, steps=STEPS):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
@@ -27,6 +27,9 @@ from ampft.text.escaping import one_line
 from ampft.text.language import ENGLISH, translated_html
 from ampft.text.numbers import PLUS_MINUS, counted, percent, seed_list, signed
 from ampft.text.tables import Cell, Table, html_table, isolated
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 TEMPLATE = "comparison.html.j2"
 NO_BREAK = "\N{NO-BREAK SPACE}"
@@ -59,11 +62,21 @@ def html_text(comparison: Comparison, language: str = ENGLISH) -> str:
         comparison: Comparison to render.
         language: Language of the document; names stay as they are.
     """
+    page = environment().get_template(TEMPLATE).render(_context(comparison))
+    return translated_html(page, language)
+
+
+def environment(*folders: Path) -> Environment:
+    """Return an environment that escapes, with the style sheet and the filters of the page.
+
+    Args:
+        folders: Further folders of templates.
+    """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
         autoescape=True,
-        loader=FileSystemLoader(Path(__file__).parent),
+        loader=FileSystemLoader([*folders, Path(__file__).parent]),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -71,8 +84,7 @@ def html_text(comparison: Comparison, language: str = ENGLISH) -> str:
     )
     filters = (counted, html_table, isolated, no_break_units, one_line, percent, rows)
     environment.filters |= {each.__name__: each for each in filters}
-    page = environment.get_template(TEMPLATE).render(_context(comparison))
-    return translated_html(page, language)
+    return environment
 
 
 def _context(comparison: Comparison) -> dict[str, Any]:

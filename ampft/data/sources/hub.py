@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, Value, load_from_disk
+from datasets import Audio, ClassLabel, Dataset, DatasetDict, Features, Image, Value, load_from_disk
 from datasets import load_dataset as read_dataset
 
 from ampft.data.columns import (
+    INPUT_FLAGS,
     DataColumns,
     Describe,
     column_renames,
@@ -23,6 +24,7 @@ from ampft.data.columns import (
 from ampft.data.dataset import batches
 from ampft.data.input_columns import InputColumns
 from ampft.data.label_parser import LabelParser
+from ampft.data.media import MEDIA
 from ampft.data.request import DataRequest
 from ampft.data.row_collector import LabelledRows, RowCollector
 from ampft.data.sources.table import as_text
@@ -35,23 +37,8 @@ SPLIT_NAMES = {
     "validation": ("validation", "valid", "val", "dev", "validation_matched"),
     "test": ("test", "test_matched"),
 }
+MEDIA_TYPES = {"image": Image, "sound": Audio}
 UNLABELLED = -1  # value of a ClassLabel whose label is not published
-
-
-def load_hub(request: DataRequest) -> tuple[dict[str, LabelledRows], DataColumns, list[str]]:
-    """Read the data set of a request.
-
-    Args:
-        request: The user's choices, with the name of a data set.
-
-    Returns:
-        Rows by split, their columns, and notes.
-
-    Raises:
-        InputError: The data set cannot be loaded, or its columns or rows cannot be used.
-    """
-    data = fetch(str(request.dataset_name), request.dataset_config_name)
-    return read_splits(data, request)
 
 
 def read_splits(
@@ -70,7 +57,7 @@ def read_splits(
         InputError: Its columns or rows cannot be used.
     """
     name = str(request.dataset_name)
-    splits, notes = standard_splits(data, name)
+    splits, notes = standard_splits(without_decoded_sounds(data), name)
     expected = expected_names(
         splits["train"].column_names,
         texts=request.text_column_names,
@@ -95,6 +82,14 @@ def read_splits(
             continue
         rows[split] = read_rows(part, split, columns, request)
     return rows, columns, notes
+
+
+def without_decoded_sounds(data: DatasetDict) -> DatasetDict:
+    """Return a data set whose columns of sounds hold files: `datasets` decodes with torchcodec."""
+    for column, feature in next(iter(data.values())).features.items():
+        if isinstance(feature, Audio):
+            data = data.cast_column(column, Audio(decode=False))
+    return data
 
 
 def fetch(name: str, configuration: str | None) -> DatasetDict:
@@ -159,14 +154,17 @@ def choose_columns(features: Features, request: DataRequest) -> DataColumns:
     def describe() -> str:
         return ", ".join(f"{name!r} ({kind_of(feature)})" for name, feature in features.items())
 
-    images = [name for name, feature in features.items() if isinstance(feature, Image)]
-    named_image = request.image_column_name
+    found = {
+        kind: [name for name, feature in features.items() if isinstance(feature, media_type)]
+        for kind, media_type in MEDIA_TYPES.items()
+    }
     names = hub_label_columns(features, request.label_column_names, origin, describe)
     labels = LabelParser(
         names, request.several_labels, request.label_separator, label_names(features[names[0]])
     )
     extra = {"group": request.group_column, "id": request.id_column}
-    if named_image is None and (request.text_column_names or not images):
+    kind = media_kind(found, request)
+    if kind is None:
         texts = [n for n, f in features.items() if isinstance(f, Value) and "string" in f.dtype]
         inputs = text_columns(
             [
@@ -179,15 +177,41 @@ def choose_columns(features: Features, request: DataRequest) -> DataColumns:
             describe=describe,
         )
         return DataColumns(inputs=inputs, labels=labels, kind="text", **extra)
-    if named_image is not None:
-        require((named_image,), images, "--image_column_name", origin=origin, describe=describe)
-    elif len(images) > 1:
+    named, flag = request.named_media.get(kind), INPUT_FLAGS[kind]
+    if named is not None:
+        require((named,), found[kind], flag, origin=origin, describe=describe)
+    elif len(found[kind]) > 1:
         raise InputError(
-            f"--image_column_name: {origin} has several image columns: {', '.join(images)}. Name"
-            " one."
+            f"{flag}: {origin} has several {kind} columns: {', '.join(found[kind])}. Name one."
         )
-    inputs = (named_image or images[0],)
-    return DataColumns(inputs=inputs, labels=labels, kind="image", **extra)
+    return DataColumns((named or found[kind][0],), labels, kind=kind, **extra)
+
+
+def media_kind(found: Mapping[str, Sequence[str]], request: DataRequest) -> str | None:
+    """Return whether images or sounds are the inputs; None for texts.
+
+    Args:
+        found: Columns of images and of sounds, by kind.
+        request: The user's choices.
+
+    Raises:
+        InputError: There are both, or both are named.
+    """
+    present = [kind for kind, columns in found.items() if columns]
+    if len(request.named_media) > 1:
+        raise InputError(
+            "--image_column_name and --audio_column_name: received both. Name one column."
+        )
+    if request.named_media:
+        return next(iter(request.named_media))
+    if request.text_column_names or request.data_kind == "text" or not present:
+        return None
+    if len(present) > 1 and request.data_kind not in present:
+        raise InputError(
+            f"{request.dataset_name} has columns of images and of sounds. Say which to classify"
+            " with --task."
+        )
+    return request.data_kind if request.data_kind in present else present[0]
 
 
 def hub_label_columns(
@@ -250,8 +274,8 @@ def numbered_rows(
     count = len(columns.inputs)
     names = [*columns.inputs, *columns.labels.columns]
     selected = part.select_columns(names)
-    if columns.kind == "image":
-        selected = selected.cast_column(columns.inputs[0], Image(decode=False))
+    if columns.kind != "text":
+        selected = selected.cast_column(columns.inputs[0], MEDIA[columns.kind].undecoded)
     number = 0
     for batch in batches(selected):
         for values in zip(*(batch[name] for name in names), strict=True):

@@ -79,39 +79,47 @@ class Patient:
     Attributes:
         case: Model, batches and loss.
         precision: Precision.
-        initial_scale: Loss scale at which the training starts; None if it does not scale.
+        initial_scale: Loss scale at which a scaler starts; None without one.
+        fixed_scale: Loss scale without a scaler.
         kept: Pattern of each module that is in float32 already, by path.
     """
 
     case: Case
     precision: Precision
     initial_scale: float | None
+    fixed_scale: float = 1.0
     kept: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, case: Case, precision: Precision, initial_scale: float | None) -> Patient:
+    def of(
+        cls,
+        case: Case,
+        precision: Precision,
+        initial_scale: float | None,
+        fixed_scale: float = 1.0,
+    ) -> Patient:
         """Return the patient with the modules that its model keeps in float32 already."""
         forwards = float32_forwards(case.model)
         kept = {path: forward.pattern for path, forward in forwards.items()}
-        return cls(case, precision, initial_scale, kept)
+        return cls(case, precision, initial_scale, fixed_scale, kept)
 
     @property
     def scales(self) -> tuple[float, ...]:
         """The loss scales that a training would try, thinned out."""
         if self.initial_scale is None:
-            return (1.0,)
+            return (self.fixed_scale,)
         steps = int(math.log(self.initial_scale / MIN_LOSS_SCALE, SCALE_FACTOR))
         return tuple(self.initial_scale / SCALE_FACTOR**step for step in range(steps + 1))
 
-    def reference(self, batch: Any) -> Pass:
-        """Return what float32 computes."""
-        return self.run(batch, precision=resolve(BASELINE, self.case.device))
+    def reference(self, index: int) -> Pass:
+        """Return what float32 computes for a batch."""
+        return self.run(index, precision=resolve(BASELINE, self.case.device))
 
-    def run(self, batch: Any, *, scale: float = 1.0, precision: Precision | None = None) -> Pass:
-        """Run a batch forward and backward, without dropout.
+    def run(self, index: int, *, scale: float = 1.0, precision: Precision | None = None) -> Pass:
+        """Run a batch forward and backward.
 
         Args:
-            batch: One of the batches.
+            index: Number of the batch.
             scale: Loss scale.
             precision: Precision to use instead.
         """
@@ -127,8 +135,10 @@ class Patient:
         precision = precision or self.precision
         model.zero_grad(set_to_none=True)
         hook = model.register_forward_hook(keep)
+        self.case.begin(index)
         try:
             with numerics(precision):
+                batch = self.case.batches[index]
                 loss = self.case.differentiate(batch, precision, scale=scale)
         finally:
             hook.remove()
@@ -138,37 +148,37 @@ class Patient:
         model.zero_grad(set_to_none=True)
         return Pass(outputs[0] if outputs else None, float(loss), gradient)
 
-    def finite_run(self, batch: Any) -> Pass | None:
+    def finite_run(self, index: int) -> Pass | None:
         """Return the first run with a finite loss and gradient; None if no scale gives one."""
         for scale in self.scales:
-            result = self.run(batch, scale=scale)
+            result = self.run(index, scale=scale)
             if not math.isfinite(result.loss):
                 return None  # at any scale
             if result.has_finite_gradient:
                 return result
         return None
 
-    def output_error(self, batch: Any, reference: Pass) -> float | None:
+    def output_error(self, index: int, reference: Pass) -> float | None:
         """Return the largest difference of the outputs from those of float32.
 
         Args:
-            batch: One of the batches.
+            index: Number of the batch.
             reference: Result of `reference` for it.
 
         Returns:
             The difference, 0 without outputs; None if loss or gradient are not finite, or the
             gradient has another direction than that of float32.
         """
-        result = self.finite_run(batch)
+        result = self.finite_run(index)
         if result is None or result.cosine(reference) < MIN_COSINE:
             return None
         if result.output is None or reference.output is None:
             return 0.0
         return float((result.output - reference.output).abs().max())
 
-    def holds(self, batch: Any, reference: Pass) -> bool:
+    def holds(self, index: int, reference: Pass) -> bool:
         """Return whether `output_error` is defined for a batch."""
-        return self.output_error(batch, reference) is not None
+        return self.output_error(index, reference) is not None
 
     @contextmanager
     def keeping(self, patterns: Mapping[str, str]) -> Iterator[None]:
@@ -189,7 +199,7 @@ class Patient:
         times = []
         for _ in range(TIMED_STEPS):
             started = time.perf_counter()
-            self.run(self.case.batches[0])  # reads the loss, and so waits for the device
+            self.run(0)  # reads the loss, and so waits for the device
             times.append(time.perf_counter() - started)
         return statistics.median(times)
 
@@ -215,10 +225,14 @@ class Patient:
         scaler.scale(torch.ones((), device=self.case.device))  # creates the scale
         for batch in islice(cycle(self.case.batches), trial.steps):
             optimizer.zero_grad(set_to_none=True)
-            scale = scaler.get_scale()
+            scale = self.fixed_scale if self.initial_scale is None else scaler.get_scale()
             loss = self.case.differentiate(batch, self.precision, scale=scale)
             if not math.isfinite(float(loss)):
                 return False
+            if self.initial_scale is None:
+                for parameter in self.case.model.parameters():
+                    if parameter.grad is not None:
+                        parameter.grad /= scale
             scaler.step(optimizer)
             scaler.update()
             if scaler.get_scale() < MIN_LOSS_SCALE:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
 
 import torch
 from torch import nn
 
 from ampft.diagnosis.doctor.case import Case, undisturbed
-from ampft.diagnosis.doctor.findings import Cause, Cure, Fault
+from ampft.diagnosis.doctor.findings import Cause, Cure, Fault, LossScales
 from ampft.diagnosis.doctor.module_search import Holds, shortest_patterns, smallest_modules
 from ampft.diagnosis.doctor.patient import INITIAL_SCALE, Pass, Patient, Trial
 from ampft.errors import InputError
@@ -22,14 +22,14 @@ from ampft.precision.resolve import FLAG as MODE_FLAG
 from ampft.precision.resolve import Precision, resolve
 from ampft.text.numbers import counted
 
-LARGER_SCALES = (2.0**20, 2.0**24, 2.0**28)
+LARGER_SCALES = (INITIAL_SCALE, 2.0**20, 2.0**24, 2.0**28)
 MAX_SEARCH_BATCHES = 3
 OTHER_MODE = "bf16"
 LARGE_SHARE = 0.5  # of the weights; with more of them in float32, another mode is the better cure
 MIN_PERCENT = 2  # smaller differences of the speed are noise
 
-Failing = tuple[Any, Pass]
-"""A batch that does not hold, and what float32 computes for it."""
+Failing = tuple[int, Pass]
+"""Number of a batch that does not hold, and what float32 computes for it."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,9 @@ def prescribe(
     precision: Precision,
     faults: Sequence[Fault],
     *,
+    loss_scales: LossScales | None = None,
+    loss_scale: float | None = None,
     trial: Trial | None = None,
-    uses_scaler: bool | None = None,
 ) -> Cure | None:
     """Find a change with which a precision holds, and verify it.
 
@@ -64,8 +65,9 @@ def prescribe(
         case: Model, batches and loss. They are left as they were.
         precision: Precision that does not hold.
         faults: What failed, the first one first.
+        loss_scales: Loss scales that the gradients allow, if they are known.
+        loss_scale: Fixed scale of the loss; None scales it as a GradScaler does in fp16.
         trial: Short training that verifies a cure; None for the default.
-        uses_scaler: Whether the training scales the loss; None for what the precision needs.
 
     Returns:
         The cure; None if nothing failed, or nothing helps because float32 fails too.
@@ -73,30 +75,37 @@ def prescribe(
     fatal = [fault for fault in faults if not fault.is_harmless]
     if not fatal or any(fault.in_float32 for fault in fatal):
         return None
-    scales = precision.uses_scaler if uses_scaler is None else uses_scaler
-    patient = Patient.of(case, precision, INITIAL_SCALE if scales else None)
-    with undisturbed(case.model), _evaluated(case.model), numerics(precision):
-        return _cure(patient, fatal, trial or Trial())
+    scaler = INITIAL_SCALE if precision.uses_scaler and loss_scale is None else None
+    patient = Patient.of(case, precision, scaler, loss_scale or 1.0)
+    was_training = case.model.training
+    with undisturbed(case.model), numerics(precision):
+        try:
+            case.model.eval()  # without dropout, unless nothing fails without it
+            failing = _failing(patient, MAX_SEARCH_BATCHES)
+            if not failing:
+                case.model.train(was_training)
+                failing = _failing(patient, MAX_SEARCH_BATCHES)
+            return _cure(patient, failing, fatal, loss_scales, trial or Trial())
+        finally:
+            case.model.train(was_training)
 
 
-@contextlib.contextmanager
-def _evaluated(model: nn.Module) -> Iterator[None]:
-    """Return a context without dropout."""
-    was_training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was_training)
-
-
-def _cure(patient: Patient, fatal: Sequence[Fault], trial: Trial) -> Cure | None:
+def _cure(
+    patient: Patient,
+    failing: Sequence[Failing],
+    fatal: Sequence[Fault],
+    loss_scales: LossScales | None,
+    trial: Trial,
+) -> Cure | None:
     """Return the first cure that is verified, otherwise the first that was found."""
-    failing = _failing(patient, MAX_SEARCH_BATCHES)
+    if fatal[0].cause == Cause.VANISHING:
+        scaled = _other_scale(patient, loss_scales, trial)
+        if scaled is not None and scaled.verified:
+            return scaled
     if not failing or not all(reference.has_finite_gradient for _, reference in failing):
         return None
     found = []
-    for attempt in (_larger_scale, _modules, _other_mode):
+    for attempt in (_modules, _other_mode):
         cure = attempt(patient, failing, fatal, trial)
         if cure is not None and cure.verified:
             return cure
@@ -106,21 +115,27 @@ def _cure(patient: Patient, fatal: Sequence[Fault], trial: Trial) -> Cure | None
 
 def _failing(patient: Patient, count: int) -> list[Failing]:
     """Return the first batches that do not hold, each with what float32 computes."""
-    pairs = ((batch, patient.reference(batch)) for batch in patient.case.batches)
+    pairs = ((i, patient.reference(i)) for i in range(len(patient.case.batches)))
     return list(islice((pair for pair in pairs if not patient.holds(*pair)), count))
 
 
-def _larger_scale(
-    patient: Patient, failing: Sequence[Failing], fatal: Sequence[Fault], trial: Trial
-) -> Cure | None:
-    """Return a loss scale at which the gradients no longer vanish."""
-    if fatal[0].cause != Cause.VANISHING or patient.precision.compute_dtype != torch.float16:
+def _other_scale(patient: Patient, loss_scales: LossScales | None, trial: Trial) -> Cure | None:
+    """Return a loss scale at which the gradients do not vanish."""
+    if patient.precision.compute_dtype != torch.float16:
         return None
-    for scale in (INITIAL_SCALE, *LARGER_SCALES):
+    smallest, largest = 0.0, math.inf
+    if loss_scales is not None:
+        smallest, largest = loss_scales.smallest or 0.0, loss_scales.largest or math.inf
+    batches = range(len(patient.case.batches))
+    for scale in (*LARGER_SCALES, largest):
         scaled = replace(patient, initial_scale=scale)
-        if all(scaled.holds(*pair) for pair in failing):
-            what = f"scale the loss by {scale:,.0f}: torch.amp.GradScaler(init_scale={scale:.0f})"
-            return _verified(scaled, Change(what=what), trial)
+        if smallest <= scale <= largest and all(
+            scaled.holds(index, patient.reference(index)) for index in batches
+        ):
+            scaler = f"torch.amp.GradScaler(init_scale={scale:.0f})"
+            return _verified(
+                scaled, Change(what=f"scale the loss by {scale:,.0f}: {scaler}"), trial
+            )
     return None
 
 
@@ -223,7 +238,7 @@ def _verified(
     patient: Patient, change: Change, trial: Trial, *, seconds_without: float | None = None
 ) -> Cure:
     """Return a cure that the patient has received, with what was verified."""
-    pairs = ((batch, patient.reference(batch)) for batch in patient.case.batches)
+    pairs = ((i, patient.reference(i)) for i in range(len(patient.case.batches)))
     errors = [patient.output_error(*pair) for pair in pairs]
     known = [error for error in errors if error is not None]
     is_finite = len(known) == len(errors)

@@ -29,8 +29,9 @@ from ampft.diagnosis.yardstick.gradients import (
     GradientSource,
     ModeGradients,
 )
-from ampft.diagnosis.yardstick.sums import Blocks, ErrorSums, NoiseSums, blocks_of
+from ampft.diagnosis.yardstick.sums import ErrorSums, NoiseSums
 from ampft.errors import InputError
+from ampft.models.blocks import Blocks, blocks_of
 from ampft.models.pretrained import CHECKPOINTS_FLAG, load_saved
 from ampft.models.weights import LoadedModel
 from ampft.precision.accelerator import separate_accelerators, training_device

@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ampft.diagnosis.yardstick.figures import WHOLE_GRADIENT, GradientError, GradientNoise
+from ampft.models.blocks import Blocks
 
 Gradient = Mapping[str, Tensor]
 # Noise below this share of the gradient is only rounding of the float32 mean.
@@ -176,69 +177,3 @@ def _chunks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Yield corresponding chunks of the tensors, writable views if they are contiguous."""
     flat = [tensor.reshape(-1).split(CHUNK_SIZE) for tensor in tensors]
     yield from zip(*flat, strict=True)
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """The trainable parameters of a model, grouped into blocks.
-
-    Attributes:
-        names: Block names in the order of the model: `embeddings`, `encoder.layer.0`, ...,
-            `classifier`.
-        of_parameter: Parameter name -> index of its block.
-        sizes: Number of entries of each block.
-    """
-
-    names: tuple[str, ...]
-    of_parameter: Mapping[str, int]
-    sizes: tuple[int, ...]
-
-
-def blocks_of(model: nn.Module) -> Blocks:
-    """Return the blocks of `model`: the items of its lists of layers, and its other modules.
-
-    Args:
-        model: Any module. Submodules are split up as long as they contain a list of layers. The
-            prefix of the transformers base model, such as `bert.`, is omitted from the names.
-    """
-    prefix = str(getattr(model, "base_model_prefix", "") or "")
-    paths = _paths(model, "")
-    sizes: dict[str, int] = {}
-    block_of: dict[str, str] = {}
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            block = _block_name(_longest_prefix(paths, name), prefix)
-            block_of[name] = block
-            sizes[block] = sizes.get(block, 0) + parameter.numel()
-    names = tuple(sizes)
-    return Blocks(
-        names=names,
-        of_parameter={name: names.index(block) for name, block in block_of.items()},
-        sizes=tuple(sizes.values()),
-    )
-
-
-def _paths(module: nn.Module, path: str) -> list[str]:
-    """Return the paths of the blocks below `module`, and of every module that was split up."""
-    paths = []
-    for name, child in module.named_children():
-        child_path = f"{path}.{name}" if path else name
-        paths.append(child_path)
-        if any(isinstance(part, nn.ModuleList) for part in child.modules()):
-            is_list = isinstance(child, nn.ModuleList)
-            paths += (
-                [f"{child_path}.{item}" for item, _ in child.named_children()] if is_list else []
-            )
-            paths += [] if is_list else _paths(child, child_path)
-    return paths
-
-
-def _longest_prefix(paths: list[str], parameter: str) -> str:
-    prefixes = [path for path in paths if parameter.startswith(f"{path}.")]
-    return max(prefixes, key=len, default="")
-
-
-def _block_name(path: str, prefix: str) -> str:
-    if path == prefix or not path:
-        return path or "top-level parameters"
-    return path.removeprefix(f"{prefix}.") if prefix else path

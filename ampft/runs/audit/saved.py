@@ -132,8 +132,12 @@ def _compared(
 
 
 def _probabilities(outcome: Outcome) -> np.ndarray[Any, np.dtype[np.float64]]:
-    column = outcome.columns(slice(0, len(outcome)))["probabilities"]
-    return column.flatten().to_numpy(zero_copy_only=False).astype(np.float64)
+    columns = outcome.columns(slice(0, len(outcome)))
+    # Of masks, the mean confidence of each is stored.
+    column = (
+        columns["probabilities"].flatten() if "probabilities" in columns else columns["confidence"]
+    )
+    return column.to_numpy(zero_copy_only=False).astype(np.float64)
 
 
 def _input_problem(folder: Path, rebuilt: Rebuilt, split: str) -> str | None:

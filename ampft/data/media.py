@@ -1,0 +1,179 @@
+"""Images and sounds as data: checked and hashed once, before training."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+from datasets import Audio, Dataset, Image
+
+from ampft.data.dataset import CONTENT_COLUMN, batches
+from ampft.data.images import IMAGE_SUFFIXES, as_rgb, image_conversions, open_image
+from ampft.data.row_collector import LabelledRows
+from ampft.data.sounds import SOUND_SUFFIXES, open_sound, sound_conversions
+from ampft.errors import InputError
+
+FRAMES_COLUMN = "ampft_frames"  # of a split of sounds: the number of frames of each
+RATE_COLUMN = "ampft_rate"  # the same for frames per second
+FILES_SHOWN = 3  # of those that cannot be read
+MAX_THREADS = 16
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a decoded image or sound is.
+
+    Attributes:
+        sha256: Hash of the pixels or samples.
+        conversions: Words for the user about how it is converted.
+        frames: Number of frames of a sound; 0 for an image.
+        rate: Frames per second of a sound; 0 for an image.
+    """
+
+    sha256: bytes
+    conversions: tuple[str, ...]
+    frames: int = 0
+    rate: int = 0
+
+
+@dataclass(frozen=True)
+class MediaKind:
+    """Images or sounds.
+
+    Attributes:
+        name: Kind of the data, `image` or `sound`.
+        suffixes: Names of files end in one of them.
+        undecoded: Type of the column in `datasets`, without decoding.
+        column_type: Type of the column in a split; sounds are never decoded by `datasets`, which
+            needs torchcodec for it.
+        inspect: Function that decodes a cell.
+        converted: What the conversions lead to.
+    """
+
+    name: str
+    suffixes: tuple[str, ...]
+    undecoded: Image | Audio
+    column_type: Image | Audio
+    inspect: Callable[[Any], Content]
+    converted: str
+
+
+def _inspect_image(value: Any) -> Content:
+    """Decode an image; the same picture in another file format has the same hash."""
+    image = open_image(value)
+    pixels = as_rgb(image)
+    size = f"{pixels.size[0]} {pixels.size[1]} ".encode()
+    return Content(hashlib.sha256(size + pixels.tobytes()).digest(), image_conversions(image))
+
+
+def _inspect_sound(value: Any) -> Content:
+    sound = open_sound(value)
+    start = f"{sound.rate} {sound.samples.shape[1]} ".encode()
+    digest = hashlib.sha256(start + sound.samples.tobytes()).digest()
+    return Content(digest, sound_conversions(sound), len(sound.samples), sound.rate)
+
+
+MEDIA = {
+    "image": MediaKind(
+        "image", IMAGE_SUFFIXES, Image(decode=False), Image(),
+        _inspect_image, "8-bit RGB",
+    ),
+    "sound": MediaKind(
+        "sound", SOUND_SUFFIXES, Audio(decode=False),
+        Audio(decode=False), _inspect_sound, "one channel",
+    ),
+}  # fmt: skip
+
+
+def kind_of_file(name: str) -> str | None:
+    """Return `image` or `sound` for the name of such a file, and None for another name."""
+    suffix = PurePath(name).suffix.lower()
+    return next((kind.name for kind in MEDIA.values() if suffix in kind.suffixes), None)
+
+
+def check_media(
+    rows: Mapping[str, LabelledRows], column: str, kind: str
+) -> tuple[dict[str, LabelledRows], list[str]]:
+    """Decode every image or sound once, in threads, before anything is trained.
+
+    Args:
+        rows: The splits.
+        column: Column of the images or sounds.
+        kind: Key of `MEDIA`.
+
+    Returns:
+        The splits with `CONTENT_COLUMN` and, for sounds, `FRAMES_COLUMN` and `RATE_COLUMN`; and a
+        note on conversions, if there are any.
+
+    Raises:
+        InputError: Some cannot be decoded; the message names their files and rows.
+    """
+    media = MEDIA[kind]
+    checked: dict[str, LabelledRows] = {}
+    conversions: Counter[str] = Counter()
+    for split, part in rows.items():
+        contents = _inspect_all(part, column, media)
+        conversions.update(words for content in contents for words in content.conversions)
+        inputs = part.inputs.add_column(CONTENT_COLUMN, [c.sha256 for c in contents])
+        if kind == "sound":
+            inputs = inputs.add_column(FRAMES_COLUMN, [c.frames for c in contents])
+            inputs = inputs.add_column(RATE_COLUMN, [c.rate for c in contents])
+        checked[split] = replace(part, inputs=inputs)
+    total = sum(len(part.labels) for part in rows.values())
+    listed = ", ".join(f"{count} {words}" for words, count in conversions.most_common())
+    note = f"Of {total} {kind}s, these are converted to {media.converted}: {listed}."
+    return checked, [note] if listed else []
+
+
+def undecoded(part: Dataset, column: str, kind: str) -> Dataset:
+    """Return only a column of images or sounds, as dictionaries with `bytes` and `path`."""
+    return part.select_columns([column]).cast_column(column, MEDIA[kind].undecoded)
+
+
+def _inspect_all(part: LabelledRows, column: str, media: MediaKind) -> list[Content]:
+    contents: list[Content] = []
+    problems: list[str] = []
+    count = 0
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, MAX_THREADS)) as threads:
+        for row, result in enumerate(_results(threads, part.inputs, column, media)):
+            count += 1
+            if isinstance(result, Content):
+                contents.append(result)
+            else:
+                problems.append(f"{_row(part, row, media)}{result}")
+    if problems:
+        more = len(problems) - FILES_SHOWN
+        shown = "; ".join(text.rstrip(".") for text in problems[:FILES_SHOWN])
+        raise InputError(
+            f"{part.origin}: {len(problems)} of {count} {media.name}s cannot be used: {shown}"
+            + (f"; and {more} more" if more > 0 else "")
+            + ". Fix or remove them."
+        )
+    return contents
+
+
+def _row(part: LabelledRows, row: int, media: MediaKind) -> str:
+    """Return the row of a file or data set for a message; files of a folder have none."""
+    if part.unit == media.name:
+        return ""
+    return part.location(np.array([row])).removeprefix(f"{part.origin}, ") + ", "
+
+
+def _results(
+    threads: ThreadPoolExecutor, inputs: Dataset, column: str, media: MediaKind
+) -> Iterator[Content | InputError]:
+    def inspect(value: Any) -> Content | InputError:
+        try:
+            return media.inspect(value)
+        except InputError as error:
+            return error
+
+    for batch in batches(undecoded(inputs, column, media.name)):
+        yield from threads.map(inspect, batch[column])

@@ -1,0 +1,116 @@
+"""Sounds: opened, with one message for a damaged file, and converted to one channel at one rate."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ampft.errors import InputError
+
+SOUND_SUFFIXES = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff")
+
+Samples = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Sound:
+    """A decoded sound.
+
+    Attributes:
+        samples: (frames, channels) float32 in [-1, 1].
+        rate: Frames per second.
+        encoding: Encoding of a sample in the file, such as `PCM_16`.
+    """
+
+    samples: Samples
+    rate: int
+    encoding: str
+
+    def mono(self) -> Samples:
+        """Return (frames,) float32: the mean of the channels."""
+        if self.samples.shape[1] == 1:
+            return self.samples[:, 0]
+        return self.samples.mean(axis=1, dtype=np.float32)
+
+
+def open_sound(value: Any) -> Sound:
+    """Return a decoded sound.
+
+    Args:
+        value: A path, the bytes of a file, a dictionary with `bytes` or `path` as in a column of
+            `datasets.Audio`, or a sound, which is returned as it is.
+
+    Raises:
+        InputError: It cannot be read, ends too early, has no samples or has samples that are not
+            finite; the message names the file.
+    """
+    if isinstance(value, Sound):
+        return value
+    soundfile = sound_library()
+    path: Any = value.get("path") if isinstance(value, Mapping) else value
+    content = value.get("bytes") if isinstance(value, Mapping) else value
+    name = path if isinstance(path, str | Path) else "a sound in memory"
+    try:
+        if not isinstance(content, bytes):
+            content = Path(path).read_bytes()
+        with soundfile.SoundFile(io.BytesIO(content)) as file:
+            announced, rate, encoding = file.frames, file.samplerate, file.subtype
+            samples = file.read(dtype="float32", always_2d=True)
+    except FileNotFoundError:
+        raise InputError(f"{name}: the file does not exist.") from None
+    except (soundfile.SoundFileError, OSError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split()).rpartition(": ")[2].rstrip(".")
+        raise InputError(f"{name}: not a readable sound ({reason}).") from None
+    if len(samples) == 0:
+        raise InputError(f"{name}: the sound has no samples.")
+    if len(samples) < announced:
+        raise InputError(f"{name}: the file ends after {len(samples)} of {announced} frames.")
+    if not np.isfinite(samples).all():
+        raise InputError(f"{name}: the sound has samples that are NaN or infinite.")
+    return Sound(samples, rate, encoding)
+
+
+def sound_library() -> ModuleType:
+    """Return the module `soundfile`.
+
+    Raises:
+        InputError: It is not installed.
+    """
+    try:
+        import soundfile
+    except (ImportError, OSError) as error:
+        raise InputError(
+            f"sounds need the packages soundfile and soxr ({error}). Run: pip install "
+            "'ampft[sounds]'"
+        ) from error
+    return soundfile
+
+
+def resample(samples: Samples, rate: int, target: int) -> Samples:
+    """Return (frames,) samples at another rate, by band-limited interpolation of libsoxr.
+
+    Args:
+        samples: (frames,) float32.
+        rate: Frames per second of `samples`.
+        target: Frames per second of the result.
+    """
+    if rate == target:
+        return samples
+    sound_library()  # says how to install both packages
+    import soxr
+
+    resampled: Samples = soxr.resample(samples, rate, target)
+    return resampled
+
+
+def sound_conversions(sound: Sound) -> tuple[str, ...]:
+    """Return what `Sound.mono` changes in a sound, as words for the user."""
+    channels = sound.samples.shape[1]
+    return () if channels == 1 else (f"with {channels} channels, averaged to one",)

@@ -1,0 +1,194 @@
+"""Folders of images or sounds: a folder per class, or `train`, `val` and `test` with such folders.
+
+A file belongs to the class of the folder in which it lies, at any depth. Hidden files are ignored.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from datasets import Dataset, Features, Value
+
+from ampft.data.columns import DataColumns
+from ampft.data.label_parser import LabelParser
+from ampft.data.media import MEDIA, kind_of_file
+from ampft.data.request import DataRequest
+from ampft.data.row_collector import LabelledRows, RowCollector
+from ampft.data.sources.hub import SPLIT_NAMES
+from ampft.errors import InputError
+
+TABLE_SUFFIXES = (".parquet", ".csv", ".tsv", ".json", ".jsonl", ".arrow", ".py")
+SYSTEM_FILES = frozenset({"thumbs.db", "desktop.ini"})
+FILES_SHOWN = 3
+CLASS_COLUMN = "folder"
+FILE = Features({"bytes": Value("binary"), "path": Value("string")})
+
+
+def folder_kind(name: str, wanted: str | None = None) -> str | None:
+    """Return whether a folder has class folders of images or of sounds.
+
+    Args:
+        name: The folder.
+        wanted: Kind of the data that `--task` needs, or None.
+
+    Returns:
+        A key of `MEDIA`; None if the folder does not exist, has tables that `datasets` reads, has
+        masks of images, or has no class folders.
+
+    Raises:
+        InputError: It has images and sounds, and the task does not say which are meant.
+    """
+    folder = Path(name)
+    if not folder.is_dir() or wanted not in (None, *MEDIA) or _has_tables_or_masks(folder):
+        return None
+    found: dict[str, Path] = {}
+    for classes in split_folders(folder).values():
+        for class_folder in subfolders(classes):
+            for file in files_in(class_folder):
+                if kind := kind_of_file(file.name):
+                    found.setdefault(kind, file)
+    if len(found) > 1 and wanted not in found:
+        listed = " and ".join(f"{kind}s ({file})" for kind, file in found.items())
+        raise InputError(
+            f"--dataset_name {name}: the folder has {listed}. Say which to classify with --task."
+        )
+    return wanted if wanted in found else next(iter(found), None)
+
+
+def _has_tables_or_masks(folder: Path) -> bool:
+    names = {path.name.casefold() for path in folder.iterdir()}
+    return (
+        any(name.endswith((*TABLE_SUFFIXES, "annot")) for name in names)
+        or {"images", "masks"} <= names
+    )
+
+
+def split_folders(folder: Path) -> dict[str, Path]:
+    """Return the folder of the class folders of each split.
+
+    A folder called `train` holds a split if it has folders itself; otherwise it is a class.
+    """
+    names = {path.name.casefold(): path for path in subfolders(folder)}
+    found = {
+        split: next(names[name] for name in usual if name in names)
+        for split, usual in SPLIT_NAMES.items()
+        if not names.keys().isdisjoint(usual)
+    }
+    return found if "train" in found and subfolders(found["train"]) else {"train": folder}
+
+
+def load_folder(
+    request: DataRequest, kind: str
+) -> tuple[dict[str, LabelledRows], DataColumns, list[str]]:
+    """Read a folder of class folders.
+
+    Args:
+        request: The user's choices, with the folder as the name of the data set.
+        kind: Key of `MEDIA`.
+
+    Returns:
+        Rows by split, their columns, and notes.
+
+    Raises:
+        InputError: A class of the training split has no files, there is only one class, or a file
+            lies beside the class folders.
+    """
+    folder = Path(str(request.dataset_name))
+    parser = LabelParser((CLASS_COLUMN,), request.several_labels, request.label_separator)
+    columns = DataColumns((kind,), parser, kind=kind)
+    splits = split_folders(folder)
+    notes = [f"The names of the folders in {', '.join(map(str, splits.values()))} are the labels."]
+    if folder not in splits.values():
+        unused = sorted(set(subfolders(folder)) - set(splits.values()))
+        notes += _left_out(unused, f"{folder}: folders that are not a split are not used")
+    rows = {}
+    for split, classes in splits.items():
+        rows[split], others = _read_split(split, classes, columns, request)
+        notes += _left_out(others, f"{classes}: files that are not {kind}s are left out")
+    return rows, columns, notes
+
+
+def _read_split(
+    split: str, folder: Path, columns: DataColumns, request: DataRequest
+) -> tuple[LabelledRows, list[Path]]:
+    """Return the rows of a split, and its files of another kind."""
+    kind = columns.kind
+    collector = RowCollector(origin=str(folder), unit=kind, columns=columns, request=request)
+    others = [file for file in sorted(folder.iterdir()) if file.is_file() and is_visible(file)]
+    _refuse_files(folder, kind, [file for file in others if kind_of_file(file.name) == kind])
+    paths: list[str] = []
+    sizes: dict[str, int] = {}
+    number = 0
+    for class_folder in subfolders(folder):
+        usable = array("q")
+        for file in files_in(class_folder):
+            if kind_of_file(file.name) != kind:
+                others.append(file)
+                continue
+            number += 1
+            usable.append(number)
+            if collector.add(number, [file], (class_folder.name,)):
+                paths.append(str(file))
+        sizes[class_folder.name] = len(usable)
+    if split == "train":
+        _refuse_classes(folder, kind, sizes)
+    return collector.finish(_dataset(paths, kind)), others
+
+
+def _dataset(paths: list[str], kind: str) -> Dataset:
+    rows = {kind: [{"bytes": None, "path": path} for path in paths]}
+    part = Dataset.from_dict(rows, features=Features({kind: FILE}))
+    return part.cast_column(kind, MEDIA[kind].column_type)
+
+
+def _refuse_files(folder: Path, kind: str, files: list[Path]) -> None:
+    if files:
+        raise InputError(
+            f"{folder}: {_listed(files)} lies beside the folders of the classes, so its label is "
+            f"not known. Move each {kind} into the folder of its class."
+        )
+
+
+def _refuse_classes(folder: Path, kind: str, sizes: dict[str, int]) -> None:
+    empty = [name for name, size in sizes.items() if not size]
+    if empty:
+        raise InputError(
+            f"{folder}: no {kind}s in {', '.join(f'{name}/' for name in empty)}. A class needs at "
+            f"least one {kind} to train on: add some, or remove the folder."
+        )
+    if len(sizes) < 2:
+        raise InputError(
+            f"{folder}: the only class folder is {next(iter(sizes))}/. A classifier needs at least "
+            f"two classes, each in a folder with its {kind}s."
+        )
+
+
+def _left_out(paths: Iterable[Path], what: str) -> list[str]:
+    listed = list(paths)
+    return [f"{what}: {_listed(listed)}."] if listed else []
+
+
+def _listed(paths: list[Path]) -> str:
+    more = len(paths) - FILES_SHOWN
+    shown = ", ".join(str(path) for path in paths[:FILES_SHOWN])
+    return shown + (f" and {more} more" if more > 0 else "")
+
+
+def subfolders(folder: Path) -> list[Path]:
+    """Return the visible folders in a folder, by name."""
+    return sorted(path for path in folder.iterdir() if path.is_dir() and is_visible(path))
+
+
+def files_in(folder: Path) -> Iterator[Path]:
+    """Yield the visible files in a folder and the folders in it, by name."""
+    for path in sorted(folder.rglob("*")):
+        inner = path.relative_to(folder)
+        if path.is_file() and is_visible(path) and not any(p.startswith(".") for p in inner.parts):
+            yield path
+
+
+def is_visible(path: Path) -> bool:
+    """Return whether a file or folder is neither hidden nor written by a file manager."""
+    return not path.name.startswith((".", "__MACOSX")) and path.name.casefold() not in SYSTEM_FILES

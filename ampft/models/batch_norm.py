@@ -1,0 +1,32 @@
+"""Batch normalisation, whose statistics depend on how a batch is split."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ampft.text.numbers import counted
+
+
+def batch_norm_note(model: nn.Module, *, micro_batches: int, processes: int) -> str | None:
+    """Return what batch normalisation does to the gradient of a split batch; None if nothing.
+
+    In training, it normalises by the mean and variance of the examples that go through the model
+    together. These are a micro-batch, so that the gradient depends on how a batch is split, which
+    no weighting of the losses corrects. `SyncBatchNorm` takes those of all processes.
+
+    Args:
+        model: Model in training.
+        micro_batches: Micro-batches per step and process.
+        processes: Number of processes.
+    """
+    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    synchronized = all(isinstance(module, nn.SyncBatchNorm) for module in norms)
+    parts = micro_batches * (1 if synchronized else processes)
+    if not norms or parts == 1:
+        return None
+    return (
+        f"batch normalisation ({counted(len(norms), 'layer')}) uses the statistics of each of the "
+        f"{parts} parts of a batch, so the gradient is not that of the whole batch. It is with one "
+        "process and --gradient_accumulation_steps 1"
+    )

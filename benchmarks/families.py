@@ -1,0 +1,376 @@
+"""Compare model families without padding: errors against single texts, speed against the Trainer.
+
+Every model has a published architecture at a small size and random weights. `errors` compares
+logits and gradients of a batch without padding with those of each text by itself, in float32.
+`speed` times optimizer steps on docstrings, batch 32, in bf16; the systems take turns, each in a
+new process for every few families. Both add to a JSON file, from which `table` writes the table of
+docs/families.md.
+
+    python benchmarks/families.py errors --out families.json
+    python benchmarks/families.py speed --out families.json
+    python benchmarks/families.py table --out families.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from cases import load_texts
+from provenance import provenance
+from systems import SYSTEMS, prepare
+from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel
+from workload import Workload, cached_task
+
+from ampft.models.minilm import default_model
+from ampft.models.packing.families import packing_support
+from ampft.models.packing.install import install_packing
+from ampft.models.padding import padding_difference
+from ampft.models.tokenizer import load_tokenizer
+from ampft.text.terminal import quiet_libraries
+
+LOGITS_LIMIT, GRADIENT_LIMIT = 1e-5, 1e-6
+LENGTHS = (3, 17, 17, 1, 30, 29, 61, 64)
+CLASSES = 6
+WARMUP_STEPS = 2
+SYSTEM_NAMES = ("trainer", "ampft")
+FAMILIES_PER_PROCESS = 4
+
+
+@dataclass(frozen=True)
+class Size:
+    """The size of a model; heads have 32 features, and a feed-forward layer 4 * hidden."""
+
+    layers: int = 6
+    hidden: int = 384
+    vocabulary: int = 30522
+
+
+def like_bert(size: Size) -> dict[str, Any]:
+    """Return the options that most configurations share."""
+    return {
+        "vocab_size": size.vocabulary,
+        "hidden_size": size.hidden,
+        "num_hidden_layers": size.layers,
+        "num_attention_heads": size.hidden // 32,
+        "intermediate_size": 4 * size.hidden,
+        "pad_token_id": 0,
+    }
+
+
+def like_llama(size: Size) -> dict[str, Any]:
+    """Return the options of a decoder in which two heads share keys and values."""
+    heads = size.hidden // 32
+    return {**like_bert(size), "num_key_value_heads": heads // 2, "head_dim": 32}
+
+
+def like_t5(size: Size) -> dict[str, Any]:
+    """Return the options of an encoder and a decoder with half of the layers each."""
+    return {
+        "vocab_size": size.vocabulary,
+        "d_model": size.hidden,
+        "d_kv": 32,
+        "d_ff": 4 * size.hidden,
+        "num_layers": size.layers // 2,
+        "num_heads": size.hidden // 32,
+        "decoder_start_token_id": 0,
+        "pad_token_id": 0,
+        # Scores are not scaled, and weights are drawn for 1 layer of 1 feature.
+        "initializer_factor": 0.5,
+    }
+
+
+def like_distilbert(size: Size) -> dict[str, Any]:
+    """Return the options of DistilBERT."""
+    return {
+        "vocab_size": size.vocabulary,
+        "dim": size.hidden,
+        "n_layers": size.layers,
+        "n_heads": size.hidden // 32,
+        "hidden_dim": 4 * size.hidden,
+        "pad_token_id": 0,
+    }
+
+
+DISENTANGLED = {
+    "relative_attention": True,
+    "pos_att_type": ["p2c", "c2p"],
+    "position_biased_input": False,
+    "type_vocab_size": 0,
+}
+DEBERTA_V3 = {
+    **DISENTANGLED,
+    "share_att_key": True,
+    "position_buckets": 256,
+    "norm_rel_ebd": "layer_norm",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A family of models.
+
+    Attributes:
+        checkpoints: What people know of it.
+        model_type: Its name in transformers.
+        options: Function that returns the options of its configuration.
+        extra: Further options.
+    """
+
+    checkpoints: str
+    model_type: str
+    options: Callable[[Size], dict[str, Any]] = like_bert
+    extra: tuple[tuple[str, Any], ...] = ()
+
+    def model(self, size: Size, **labels: Any) -> PreTrainedModel:
+        """Return a model with random weights, the same each time."""
+        options = {**self.options(size), **dict(self.extra), **labels}
+        if "pooler_hidden_size" not in options and self.model_type == "deberta-v2":
+            options["pooler_hidden_size"] = size.hidden
+        torch.manual_seed(0)
+        config = AutoConfig.for_model(self.model_type, **options)
+        model: PreTrainedModel = AutoModelForSequenceClassification.from_config(config)
+        return model
+
+
+CASES: dict[str, Case] = {
+    "BERT": Case("BERT, MiniLM, E5, BGE, GTE", "bert"),
+    "RoBERTa": Case("RoBERTa, BERTweet", "roberta"),
+    "XLM-RoBERTa": Case("XLM-R, multilingual E5, BGE-M3", "xlm-roberta"),
+    "CamemBERT": Case("CamemBERT", "camembert"),
+    "DistilBERT": Case("DistilBERT", "distilbert", like_distilbert),
+    "ELECTRA": Case("ELECTRA", "electra", extra=(("embedding_size", 128),)),
+    "ALBERT": Case("ALBERT", "albert", extra=(("embedding_size", 128),)),
+    "MPNet": Case("MPNet, all-mpnet", "mpnet"),
+    "DeBERTa-v2": Case("DeBERTa-v2", "deberta-v2", extra=tuple(DISENTANGLED.items())),
+    "DeBERTa-v3": Case("DeBERTa-v3, mDeBERTa-v3", "deberta-v2", extra=tuple(DEBERTA_V3.items())),
+    "ModernBERT": Case("ModernBERT", "modernbert"),
+    "EuroBERT": Case("EuroBERT", "eurobert", like_llama),
+    "ERNIE": Case("ERNIE 2.0, 3.0", "ernie"),
+    "data2vec": Case("data2vec-text", "data2vec-text"),
+    "T5": Case("T5, Flan-T5 1.0", "t5", like_t5),
+    "mT5": Case("mT5", "mt5", like_t5),
+    "GPT-2": Case("GPT-2, DistilGPT-2", "gpt2"),
+    "GPT-NeoX": Case("Pythia", "gpt_neox"),
+    "Llama": Case("Llama, SmolLM2, TinyLlama", "llama", like_llama),
+    "Mistral": Case("Mistral", "mistral", like_llama),
+    "Qwen2": Case("Qwen2, Qwen2.5", "qwen2", like_llama),
+    "Qwen3": Case("Qwen3", "qwen3", like_llama),
+    "Gemma": Case("Gemma 1", "gemma", like_llama),
+    "Phi": Case("Phi-1, Phi-2", "phi"),
+    "DeBERTa": Case("DeBERTa-v1", "deberta", extra=tuple(DISENTANGLED.items())),
+    "BigBird": Case("BigBird", "big_bird", extra=(("attention_type", "original_full"),)),
+    "Longformer": Case("Longformer", "longformer", extra=(("attention_window", 64),)),
+    "FNet": Case("FNet", "fnet"),
+    "ConvBERT": Case("ConvBERT", "convbert"),
+}
+
+
+def example_batch(model: PreTrainedModel, vocabulary: int) -> dict[str, torch.Tensor]:
+    """Return a right-padded batch of random tokens; each text ends with the end token."""
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.tensor(LENGTHS)
+    mask = (torch.arange(int(lengths.max())) < lengths[:, None]).long()
+    ids = torch.randint(4, vocabulary, mask.shape, generator=generator)
+    if model.config.eos_token_id is not None:
+        ids[torch.arange(len(ids)), lengths - 1] = min(int(model.config.eos_token_id), 3)
+    batch = {"input_ids": ids * mask + int(model.config.pad_token_id or 0) * (1 - mask)}
+    takes_mask = "attention_mask" in inspect.signature(model.forward).parameters
+    return {**batch, "attention_mask": mask} if takes_mask else batch
+
+
+def logits_and_gradient(
+    model: PreTrainedModel, batches: list[dict[str, torch.Tensor]]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the logits and the gradient of the summed loss of batches, with dropout off."""
+    model.eval()
+    model.zero_grad()
+    logits = torch.cat([model(**batch).logits for batch in batches])
+    labels = torch.arange(len(logits)) % CLASSES
+    torch.nn.functional.cross_entropy(logits, labels, reduction="sum").backward()
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
+    return logits.detach(), torch.cat([gradient.flatten() for gradient in gradients])
+
+
+def errors(case: Case, size: Size) -> dict[str, Any]:
+    """Return the largest error of the logits and the error of the gradient, both relative.
+
+    For a family that needs padding, the error of its padded logits.
+    """
+    model = case.model(size, num_labels=CLASSES)
+    support = packing_support(model)
+    result = {"model_type": case.model_type, "padding_free": support.supported}
+    batch = example_batch(model, size.vocabulary)
+    if not support.supported:
+        return {**result, "padded_logits_error": padding_difference(model, batch)}
+    texts = [
+        {name: tensor[row : row + 1, :length] for name, tensor in batch.items()}
+        for row, length in enumerate(LENGTHS)
+    ]
+    expected_logits, expected_gradient = logits_and_gradient(model, texts)
+    handle = install_packing(model)
+    logits, gradient = logits_and_gradient(model, [batch])
+    assert handle.paths == {"packed": 1}
+    difference = (gradient.double() - expected_gradient.double()).norm()
+    return {
+        **result,
+        "logits_error": float((logits - expected_logits).abs().max() / expected_logits.abs().max()),
+        "gradient_error": float(difference / expected_gradient.double().norm()),
+    }
+
+
+def model_folder(case: Case, size: Size, labels: tuple[str, ...], folder: Path) -> str:
+    """Save a model for these labels, with MiniLM's tokenizer; return its folder."""
+    tokenizer = load_tokenizer(default_model(None)[0])
+    options: dict[str, Any] = {
+        "id2label": dict(enumerate(labels)),
+        "label2id": {label: index for index, label in enumerate(labels)},
+        "bos_token_id": tokenizer.cls_token_id,
+        "eos_token_id": tokenizer.sep_token_id,
+    }
+    case.model(size, **options).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def run_turn(args: argparse.Namespace) -> dict[str, float]:
+    """Train each family with a system; return the median seconds of a step, after a warm-up."""
+    data = load_texts("docstrings", None, args.examples)
+    labels = tuple(data.splits["train"].features["label"].names)
+    seconds = {}
+    for name in args.families.split(","):
+        with tempfile.TemporaryDirectory() as folder:
+            model = model_folder(CASES[name], size_of(args), labels, Path(folder))
+            workload = Workload(data, model, "bf16", args.batch_size, args.max_length, args.steps)
+            if args.system == "ampft":
+                loaded = cached_task(workload, remove_padding=True).load_model()
+                if not loaded.padding_free:
+                    raise SystemExit(f"{name}: {loaded.notes[-1]}")
+            prepare(args.system, workload)
+            ends = SYSTEMS[args.system](workload, args.turn)
+        seconds[name] = statistics.median(np.diff(ends)[WARMUP_STEPS - 1 :].tolist())
+    return seconds
+
+
+def size_of(args: argparse.Namespace) -> Size:
+    """Return the size that the command line asks for."""
+    return Size(layers=args.layers, hidden=args.hidden)
+
+
+def measure_speed(names: list[str], args: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Return, by family, the seconds of a step and the ratio of the Trainer to ampft by turn."""
+    seconds: dict[str, list[dict[str, float]]] = {system: [] for system in SYSTEM_NAMES}
+    settings = ("layers", "hidden", "steps", "batch_size", "max_length", "examples")
+    flags = [f"--{setting}={getattr(args, setting)}" for setting in settings]
+    for turn in range(args.turns):
+        for system in SYSTEM_NAMES if turn % 2 == 0 else SYSTEM_NAMES[::-1]:
+            command = [sys.executable, __file__, "turn", f"--system={system}", f"--turn={turn}"]
+            completed = subprocess.run(
+                [*command, f"--families={','.join(names)}", *flags],
+                check=True,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            seconds[system].append(json.loads(completed.stdout.splitlines()[-1]))
+    rows = {}
+    for name in names:
+        by_system = {system: [turn[name] for turn in seconds[system]] for system in SYSTEM_NAMES}
+        pairs = zip(by_system["trainer"], by_system["ampft"], strict=True)
+        ratios = [trainer / ampft for trainer, ampft in pairs]
+        rows[name] = {"times_as_fast": ratios, "step_seconds": by_system, "settings": flags}
+        print(f"{name:12s} {speed_cell(rows[name])} times as fast as the Trainer", flush=True)
+    return rows
+
+
+def table(results: dict[str, dict[str, Any]]) -> str:
+    """Return the table of docs/families.md."""
+    header = ("family", "checkpoints", "padding-free", "logits", "gradient", "speed")
+    lines = ["| " + " | ".join(header) + " |", "| --- | --- | --- | --- | --- | --- |"]
+    for name, row in results.items():
+        if row["padding_free"]:
+            cells = ["yes", f"{row['logits_error']:.0e}", f"{row['gradient_error']:.0e}"]
+        else:
+            cells = ["no", f"{row['padded_logits_error']:.0e} (padded)", ""]
+        cells.append(speed_cell(row.get("speed")))
+        lines.append("| " + " | ".join([name, CASES[name].checkpoints, *cells]) + " |")
+    return "\n".join(lines)
+
+
+def speed_cell(speed: dict[str, Any] | None) -> str:
+    """Return the ratio to the Trainer with its range over the turns; empty if not measured."""
+    if speed is None:
+        return ""
+    ratios = speed["times_as_fast"]
+    return f"{statistics.median(ratios):.1f} ({min(ratios):.1f} to {max(ratios):.1f})"
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Return the arguments of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument("action", choices=("errors", "speed", "table", "turn"))
+    parser.add_argument("--out", type=Path, help="JSON file to add to")
+    parser.add_argument("--families", help="comma-separated names (default: all)")
+    parser.add_argument("--layers", type=int, default=6)
+    parser.add_argument("--hidden", type=int, default=384, help="features, a multiple of 64")
+    parser.add_argument("--batch_size", type=int, default=32, help="examples")
+    parser.add_argument("--max_length", type=int, default=128, help="tokens")
+    parser.add_argument("--examples", type=int, default=512, help="docstrings")
+    parser.add_argument("--steps", type=int, default=8, help="per turn, including 2 of warm-up")
+    parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--system", choices=SYSTEM_NAMES, help=argparse.SUPPRESS)
+    parser.add_argument("--turn", type=int, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.out is None and args.action != "turn":
+        parser.error("--out: name the JSON file")
+    return args
+
+
+def main() -> None:
+    """Measure, and add the results to the file; or print the table."""
+    args = parse_arguments()
+    quiet_libraries()
+    if args.action == "turn":
+        print(json.dumps(run_turn(args)))
+        return
+    document = json.loads(args.out.read_text()) if args.out.exists() else {"families": {}}
+    results = document["families"]
+    if args.action == "table":
+        print(table(results))
+        return
+    names = args.families.split(",") if args.families else list(CASES)
+    document[f"provenance of {args.action}"] = provenance()
+    if args.action == "errors":
+        for name in names:
+            results[name] = {**results.get(name, {}), **errors(CASES[name], size_of(args))}
+        write(args.out, document)
+        return
+    names = [name for name in names if results[name]["padding_free"]]
+    for few in batched(names, FAMILIES_PER_PROCESS):
+        for name, speed in measure_speed(few, args).items():
+            results[name]["speed"] = speed
+        write(args.out, document)
+
+
+def batched(names: list[str], size: int) -> list[list[str]]:
+    """Return `names` in lists of at most `size`."""
+    return [names[start : start + size] for start in range(0, len(names), size)]
+
+
+def write(path: Path, document: dict[str, Any]) -> None:
+    """Write the results so far."""
+    path.write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

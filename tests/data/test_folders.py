@@ -1,0 +1,174 @@
+"""Folders of images and sounds: what is read, what is converted and said, what is refused."""
+
+import numpy as np
+import pytest
+import soundfile
+from media_files import image_folder, picture, tone
+from PIL import Image
+
+from ampft.data.dataset import CONTENT_COLUMN
+from ampft.data.load import load_data
+from ampft.data.request import DataRequest
+from ampft.errors import InputError
+
+NO_SPLITS = {"validation_fraction": 0.0, "test_fraction": 0.0}
+
+
+def load(folder, **options):
+    return load_data(DataRequest(dataset_name=str(folder), **options))
+
+
+def sizes(data):
+    return {split: len(part) for split, part in data.splits.items()}
+
+
+def test_class_folders_are_split_by_us(tmp_path):
+    data = load(image_folder(tmp_path / "data", per_class=10))
+    assert (data.kind, data.input_columns) == ("image", ("image",))
+    assert data.label_names == ("left", "right", "top")
+    assert sizes(data) == {"train": 21, "validation": 3, "test": 6}
+    assert np.bincount(data.labels("train")).tolist() == [7, 7, 7]
+    image = data.splits["train"][0]["image"]
+    assert (image.mode, image.size) == ("RGB", (16, 16))
+
+
+@pytest.mark.parametrize("names", [("train", "val", "test"), ("Training", "dev", "test")])
+def test_folders_of_splits(tmp_path, names):
+    data = load(image_folder(tmp_path / "data", per_class=2, splits=names))
+    assert sizes(data) == {"train": 6, "validation": 6, "test": 6}
+    assert any("names of the folders" in note for note in data.notes)
+
+
+def test_a_class_can_be_called_train(tmp_path):
+    for name in ("bus", "train"):
+        (tmp_path / name).mkdir()
+        picture(len(name)).save(tmp_path / name / "a.png")
+    assert load(tmp_path, **NO_SPLITS).label_names == ("bus", "train")
+
+
+def test_files_in_deeper_folders_belong_to_the_class(tmp_path):
+    folder = image_folder(tmp_path / "data", per_class=2)
+    (folder / "left" / "more" / "deep").mkdir(parents=True)
+    picture(1).save(folder / "left" / "more" / "deep" / "x.JPG")
+    assert np.bincount(load(folder, **NO_SPLITS).labels("train")).tolist() == [3, 2, 2]
+
+
+def test_what_is_left_out_is_said(tmp_path):
+    folder = image_folder(tmp_path / "data", per_class=2, splits=("train", "test"))
+    (folder / "train" / "left" / "notes.txt").write_text("from the phone")
+    (folder / "train" / "readme.md").write_text("about")
+    (folder / "train" / "left" / ".DS_Store").write_text("hidden")
+    (folder / "other").mkdir()
+    notes = " ".join(load(folder).notes)
+    assert "files that are not images are left out: " in notes
+    assert "notes.txt" in notes
+    assert "readme.md" in notes
+    assert f"folders that are not a split are not used: {folder / 'other'}" in notes
+    assert "DS_Store" not in notes
+
+
+def test_conversions_are_said(tmp_path):
+    folder = image_folder(tmp_path / "data", per_class=3)
+    deep = Image.fromarray(np.arange(64, dtype=np.uint16).reshape(8, 8) * 900)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    deep.save(folder / "left" / "deep.png")
+    picture(1).convert("CMYK").save(folder / "left" / "print.jpg")
+    picture(2).convert("RGBA").save(folder / "left" / "alpha.png")
+    picture(3).convert("P").save(folder / "top" / "palette.gif")
+    picture(4).save(folder / "top" / "turned.jpg", exif=exif)
+    (note,) = [n for n in load(folder).notes if "converted" in n]
+    assert note.startswith("Of 14 images, these are converted to 8-bit RGB: ")
+    for words in (
+        "1 with 16-bit grey values, scaled to 8 bits",
+        "1 in CMYK",
+        "1 with transparency, put on white",
+        "1 with a palette",
+        "1 rotated as its EXIF data says",
+    ):
+        assert words in note
+
+
+def truncated(folder):
+    path = folder / "left" / "broken.jpg"
+    Image.effect_noise((64, 64), 50).convert("RGB").save(path)
+    path.write_bytes(path.read_bytes()[:-900])
+
+
+def text_as_image(folder):
+    (folder / "left" / "broken.jpg").write_text("not an image")
+
+
+def beside_the_classes(folder):
+    picture(1).save(folder / "loose.png")
+
+
+def empty_class(folder):
+    (folder / "zebra").mkdir()
+
+
+def one_class(folder):
+    for name in ("right", "top"):
+        for file in (folder / name).iterdir():
+            file.unlink()
+        (folder / name).rmdir()
+
+
+def with_sounds(folder):
+    soundfile.write(folder / "left" / "bark.wav", tone(300, 1), 8000)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (truncated, r"1 of 10 images cannot be used: .*left/broken\.jpg: not a readable .*trunc"),
+        (text_as_image, r"left/broken\.jpg: not a readable image \(not an image file\)\. Fix"),
+        (beside_the_classes, r"loose\.png lies beside the folders of the classes.*Move each image"),
+        (empty_class, r"no images in zebra/\. .*remove the folder"),
+        (one_class, r"the only class folder is left/\. A classifier needs at least two classes"),
+        (with_sounds, r"the folder has images \(.*\) and sounds \(.*\)\. Say which .*--task"),
+    ],
+)
+def test_bad_folders_are_refused(tmp_path, damage, message):
+    folder = image_folder(tmp_path / "data", per_class=3)
+    damage(folder)
+    with pytest.raises(InputError, match=message):
+        load(folder)
+
+
+def test_an_option_without_effect_is_refused(tmp_path):
+    folder = image_folder(tmp_path / "data", per_class=3)
+    with pytest.raises(InputError, match="--image_column_name has no effect on a folder of class"):
+        load(folder, image_column_name="image")
+
+
+def test_the_same_picture_in_two_splits_is_found_in_any_lossless_format(tmp_path):
+    folder = image_folder(tmp_path / "data", per_class=3, splits=("train", "test"))
+    with Image.open(folder / "train" / "left" / "0.png") as image:
+        image.save(folder / "test" / "left" / "copy.bmp")
+    notes = load(folder).notes
+    assert any("1 of 10 test rows have inputs that train has too" in note for note in notes)
+
+
+def test_hashes_depend_on_pixels_only(tmp_path):
+    first = load(image_folder(tmp_path / "one", per_class=3), **NO_SPLITS)
+    again = load(image_folder(tmp_path / "two", per_class=3), **NO_SPLITS)
+    assert first.fingerprints == again.fingerprints
+    picture(9, (16, 16)).save(tmp_path / "two" / "left" / "0.png")
+    changed = load(tmp_path / "two", **NO_SPLITS)
+    assert changed.fingerprints != first.fingerprints
+    assert len(set(changed.splits["train"][CONTENT_COLUMN])) == 9
+
+
+def test_sound_folders(tmp_path):
+    for label, frequency in {"low": 200, "high": 900}.items():
+        (tmp_path / label).mkdir()
+        for index in range(3):
+            soundfile.write(tmp_path / label / f"{index}.flac", tone(frequency, index), 8000)
+    data = load(tmp_path, **NO_SPLITS)
+    assert (data.kind, data.input_columns, data.label_names) == (
+        "sound",
+        ("sound",),
+        ("high", "low"),
+    )
+    assert data.splits["train"]["ampft_frames"][:] == [1600] * 6

@@ -1,0 +1,188 @@
+"""`--watch`: figures of a step by hand, warnings, and no operation more in the other steps."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import ampft
+from ampft.precision.accelerator import forget_accelerator
+from ampft.precision.float32_modules import keep_in_fp32
+from ampft.precision.resolve import resolve
+from ampft.training.range_watch import RangeWatch
+
+pytestmark = pytest.mark.usefixtures("fresh_accelerate")
+SCALE = 2.0**16
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+        self.norm = nn.LayerNorm(4)
+        self.head = nn.Linear(4, 1)
+
+    def forward(self, hidden):
+        for layer in self.layers:
+            hidden = layer(hidden)
+        return self.head(self.norm(hidden))
+
+
+class Operations(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def model():
+    torch.manual_seed(0)
+    return Model()
+
+
+def step(model, precision, *, factor=1.0):
+    """The gradient of a step, multiplied by the loss scale."""
+    inputs = torch.tensor([[1.0, 2.0, 3.0, 4.0], [4.0, 3.0, 2.0, 1.0]]) * factor
+    autocast = torch.autocast("cpu", precision.compute_dtype, enabled=precision.uses_autocast)
+    with autocast:
+        loss = model(inputs).float().square().mean() * 1e-3
+    (loss * (SCALE if precision.uses_scaler else 1)).backward()
+
+
+def watched(model, mode="fp16", *, number=1, every=1, factor=1.0, lines=None, watch=None):
+    precision = resolve(mode, torch.device("cpu"))
+    if watch is None:
+        forget_accelerator()
+        accelerator = ampft.make_accelerator(precision)
+        if accelerator.scaler is not None:
+            accelerator.scaler.scale(torch.ones(()))  # creates the scale, 2^16
+        write = [].append if lines is None else lines.append
+        watch = RangeWatch(every, accelerator, model, precision, write)
+    model.zero_grad()
+    with ampft.numerics(precision), watch.watching(number):
+        step(model, precision, factor=factor)
+    return watch
+
+
+def test_the_figures_are_those_of_a_computation_by_hand():
+    watch, seen = watched(model()), model()
+    figures = watch.take()
+    activations = {}
+    for name, module in seen.named_modules():
+        if isinstance(module, nn.Linear):
+            module.register_forward_hook(
+                lambda _, inputs, output, name=name: activations.update(
+                    {name: max(float(t.detach().abs().max()) for t in (*inputs, output))}
+                )
+            )
+    precision = resolve("fp16", torch.device("cpu"))
+    with ampft.numerics(precision):
+        step(seen, precision)
+    blocks = {"layers.0": seen.layers[0], "layers.1": seen.layers[1], "head": seen.head}
+    for name, module in blocks.items():
+        expected = math.log2(65504 / activations[name])
+        assert figures[f"headroom/{name}"] == pytest.approx(expected, abs=1e-6)
+        gradient = torch.cat([p.grad.double().flatten() for p in module.parameters()])
+        norm = float(gradient.norm()) / SCALE
+        assert figures[f"grad_norm/{name}"] == pytest.approx(norm, rel=1e-6)
+        nonzero = gradient[gradient != 0].abs()
+        assert figures[f"underflow/{name}"] == float((nonzero < 2**-14).double().mean())
+    assert "headroom/norm" not in figures  # computed in float32
+    assert "underflow/norm" not in figures
+    assert figures["grad_norm/norm"] > 0
+    assert watch.take() == {}
+
+
+def test_small_gradients_underflow_in_fp16_but_not_in_bf16():
+    def underflow(mode, factor=1.0):
+        small = model()
+        with torch.no_grad():
+            small.head.weight.mul_(factor)
+        return watched(small, mode).take()["underflow/layers.0"]
+
+    assert underflow("fp16", 1e-7) > 0.5
+    assert underflow("fp16", 1e-12) == 1  # nothing is left
+    assert underflow("bf16", 1e-7) == 0
+    assert underflow("fp16") < 0.1
+
+
+@pytest.mark.parametrize(
+    ("factor", "message"),
+    [(3000.0, "reaches "), (30_000.0, "exceeds the largest number of fp16, 65,504")],
+)
+def test_little_headroom_is_printed_once_per_block_and_recorded(factor, message):
+    lines, network = [], model()
+    with torch.no_grad():
+        for layer in network.layers:
+            layer.weight.copy_(torch.eye(4) * 4)
+    watch = watched(network, factor=factor, lines=lines)
+    first = [line for line in lines if "step 1: layers.0 " in line]
+    assert len(first) == 1
+    assert message in first[0]
+    assert "ampft doctor --mixed_precision fp16" in first[0]
+    before = len(lines)
+    watched(network, number=2, factor=factor, watch=watch)
+    assert len(lines) == before
+    assert "fp16" in watch.warnings()["low_headroom"]
+
+
+def test_a_healthy_model_has_no_warning():
+    lines = []
+    watch = watched(model(), lines=lines)
+    assert lines == []
+    assert watch.warnings() == {}
+
+
+def test_a_module_in_float32_has_no_headroom_to_lose():
+    network = model()
+    keep_in_fp32(network, ["layers.0"])
+    figures = watched(network, factor=30_000.0).take()
+    assert "headroom/layers.0" not in figures
+    assert figures["headroom/layers.1"] < 0
+
+
+def test_other_steps_run_the_same_operations_without_hooks():
+    plain, skipping, measuring = (Operations() for _ in range(3))
+    precision = resolve("fp16", torch.device("cpu"))
+    unwatched = model()
+    with ampft.numerics(precision), plain:
+        step(unwatched, precision)
+    network = model()
+    watch = watched(network, number=0, every=5)
+    network.zero_grad()
+    with ampft.numerics(precision):
+        with skipping, watch.watching(4):
+            step(network, precision)
+        network.zero_grad()
+        with measuring, watch.watching(5):
+            step(network, precision)
+    assert skipping.names == plain.names
+    assert len(measuring.names) > len(plain.names)
+    assert not any(module._forward_hooks for module in network.modules())
+
+
+def test_hooks_are_removed_after_an_error():
+    network = model()
+    with pytest.raises(ZeroDivisionError, match="division"):
+        watch_and_fail(network)
+    assert not any(module._forward_hooks for module in network.modules())
+
+
+def watch_and_fail(network):
+    precision = resolve("bf16", torch.device("cpu"))
+    watch = RangeWatch(1, ampft.make_accelerator(precision), network, precision, print)
+    with watch.watching(1):
+        raise ZeroDivisionError("division")
+
+
+def test_the_warning_survives_a_resume():
+    watch = watched(model())
+    watch.take()
+    watch.restore(b'{"step": 3, "headroom/head": 0.5}\n{"step": 6, "headroom/head": "-inf"}\n')
+    assert watch.warnings()["low_headroom"].startswith("step 6: head exceeds")
+    assert watch.take() == {}
