@@ -29,6 +29,13 @@ class ModelArguments:
     pad_to_multiple_of: int | None = flag(
         None, "pad inputs to a multiple of this many tokens", group=MODEL, at_least=1
     )
+    token_buckets: int | None = flag(
+        None,
+        "without padding, fill the tokens of every micro-batch up to a multiple of this, so that "
+        "fewer shapes of matrices occur; changes no result but the dropout masks",
+        group=MODEL,
+        at_least=1,
+    )
     gradient_checkpointing: bool = flag(
         False,
         "recompute activations in the backward pass; uses less memory, but is slower",
