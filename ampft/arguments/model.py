@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ampft.arguments.flags import flag
+from ampft.errors import InputError
 
 MODEL = "model"
 
@@ -61,3 +62,15 @@ class ModelArguments:
         group=MODEL,
     )
     trust_remote_code: bool = flag(False, "run code from the model's repository", group=MODEL)
+
+    def check_padding(self) -> None:
+        """Reject settings of a path that is switched off.
+
+        Raises:
+            InputError: There are such settings.
+        """
+        if self.token_buckets and self.padding:
+            raise InputError(
+                f"--token_buckets {self.token_buckets} and --padding: buckets are for models that "
+                "run without padding. Remove one of them, or use --pad_to_multiple_of."
+            )

@@ -80,14 +80,10 @@ def _check_conflicts(arguments: ClassifyArguments) -> None:
                     f"--{name} applies only if examples have several labels. Add --task "
                     f"{' or '.join(several)}, or remove the flag."
                 )
-    if arguments.token_buckets and arguments.padding:
-        raise InputError(
-            f"--token_buckets {arguments.token_buckets} and --padding: buckets are for models that "
-            "run without padding. Remove one of them, or use --pad_to_multiple_of."
-        )
     if arguments.max_time is not None:
         parse_duration("max_time", arguments.max_time)
     arguments.check_trained_part()
+    arguments.check_padding()
     _check_checkpoints(arguments)
     _check_hub(arguments)
     _check_metric(arguments.metric_for_best_model)
