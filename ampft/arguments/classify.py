@@ -12,6 +12,7 @@ from ampft.arguments.model import ModelArguments
 from ampft.arguments.optimizer import OptimizerArguments
 from ampft.arguments.output import OutputArguments
 from ampft.arguments.pixels import PixelArguments
+from ampft.arguments.trained_part import TrainedPartArguments
 
 if TYPE_CHECKING:
     from ampft.tasks.task import TaskSettings
@@ -50,6 +51,7 @@ class ClassifyArguments(
     BatchArguments,
     PixelArguments,
     DataArguments,
+    TrainedPartArguments,
     ModelArguments,
 ):
     """Every setting of a run. `--help` describes each."""
@@ -62,13 +64,17 @@ class ClassifyArguments(
             task=self.task,
             model_name_or_path=self.model_name_or_path,
             max_seq_length=self.max_seq_length,
+            long_text=self.long_text,
+            stride=self.stride,
             pad_to_multiple_of=self.pad_to_multiple_of,
             class_weights=self.class_weights,
             label_smoothing=self.label_smoothing_factor,
             threshold=self.threshold,
             remove_padding=not self.padding,
+            token_buckets=self.token_buckets,
             gradient_checkpointing=self.gradient_checkpointing,
             trust_remote_code=self.trust_remote_code,
+            trained_part=self.trained_part(),
             augment=self.augment,
             channels_last=self.channels_last,
             seed=self.seed,

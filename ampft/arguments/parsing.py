@@ -38,6 +38,8 @@ def parse_classify_arguments(
         name = "stdlib"
     defaults = BUILT_IN_DEFAULTS.get(name or "", {}) | TASK_DEFAULTS.get(arguments.task or "", {})
     defaults = {k: v for k, v in defaults.items() if k not in set_by_user}
+    if arguments.trains_little:  # which needs another rate than the whole model
+        defaults.pop("learning_rate", None)
     arguments = dataclasses.replace(arguments, dataset_name=name, **defaults)
     _check_conflicts(arguments)
     return arguments
@@ -80,6 +82,8 @@ def _check_conflicts(arguments: ClassifyArguments) -> None:
                 )
     if arguments.max_time is not None:
         parse_duration("max_time", arguments.max_time)
+    arguments.check_trained_part()
+    arguments.check_padding()
     _check_checkpoints(arguments)
     _check_hub(arguments)
     _check_metric(arguments.metric_for_best_model)

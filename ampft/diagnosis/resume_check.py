@@ -29,7 +29,9 @@ OWN_FLAGS = (
     *("--checkpoint_total_limit", "--resume_from_checkpoint"),
 )
 # Compared by their bytes; the history and the record without times.
-COMPARED_FILES = ("model.safetensors", "predictions.parquet", "report.json")
+COMPARED_FILES = (
+    *("model.safetensors", "adapter_model.safetensors", "predictions.parquet", "report.json"),
+)
 TIMES = {"seconds", "examples_per_second", "tokens_per_second", "waiting_share", "memory_mib"}
 COMPARED_FIELDS = (
     *("status", "steps", "example_ids_sha256", "random_state_sha256", "validations", "best"),

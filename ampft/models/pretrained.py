@@ -17,6 +17,9 @@ from transformers import AutoConfig, PreTrainedConfig
 from ampft.errors import InputError
 from ampft.files import is_inside
 from ampft.hub import hub_problem
+from ampft.models.adapters import ADAPTER_CONFIG, SavedAdapter, read_adapter
+from ampft.models.freezing import head_names, is_in
+from ampft.models.minilm import HUB_ID, default_model
 from ampft.models.size import check_memory, check_sizes
 from ampft.precision.float32_modules import apply_patterns
 from ampft.text.escaping import inert
@@ -86,6 +89,11 @@ def load_config(path: str, *, trust_remote_code: bool, flag: str = MODEL_NAME_FL
         InputError: The configuration cannot be loaded, or a size in it is out of range.
     """
     check_model_name(path, flag=flag)
+    if (Path(path) / ADAPTER_CONFIG).is_file() and not (Path(path) / "config.json").exists():
+        raise InputError(
+            f"{flag} {path}: this folder holds adapters without their base model. Train with "
+            "--merge_lora, which saves a whole model, or name the base model."
+        )
     try:
         values, _ = PreTrainedConfig.get_config_dict(path)
         check_sizes(values, f"{flag} {path}", REMEDIES[flag])
@@ -120,6 +128,11 @@ def check_model_name(path: str, *, flag: str = MODEL_NAME_FLAG) -> None:
         raise InputError(f"{flag} {path}: no such folder, not in the cache, and {problem}")
 
 
+def is_loadable(name: str) -> bool:
+    """Return whether a name is that of an existing folder or has the form of a hub id."""
+    return Path(name).is_dir() or re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) is not None
+
+
 def load_saved(auto_class: Any, path: str, *, flag: str = SAVED_MODEL_FLAG) -> Any:
     """Return the saved model of a run, in float32.
 
@@ -134,6 +147,9 @@ def load_saved(auto_class: Any, path: str, *, flag: str = SAVED_MODEL_FLAG) -> A
         InputError: The model cannot be loaded, its weights are not finite, or one is missing,
             unexpected or has another shape than the configuration says.
     """
+    adapter = read_adapter(Path(path))
+    if adapter is not None:
+        return _load_with_adapter(auto_class, adapter, flag)
     config = load_config(path, trust_remote_code=False, flag=flag)
     model, loading = _load(auto_class, path, flag, config, {})
     differences = _differences(loading)
@@ -142,6 +158,22 @@ def load_saved(auto_class: Any, path: str, *, flag: str = SAVED_MODEL_FLAG) -> A
         raise _weights_error(path, flag, differences)
     check_weights_finite(model, path, flag=flag)
     apply_patterns(model)
+    return model
+
+
+def _load_with_adapter(auto_class: Any, adapter: SavedAdapter, flag: str) -> Any:
+    """Return the base of saved adapters with these and their head, in float32."""
+    path = default_model(None)[0] if adapter.base == HUB_ID else adapter.base
+    config = load_config(path, trust_remote_code=False, flag=flag)
+    config = type(config).from_dict(dict(adapter.config))
+    with torch.random.fork_rng(devices=[]):  # for the head and the adapters, which are replaced
+        model, loading = _load(auto_class, path, flag, config, {"config": config})
+        head = head_names(model)
+        differences = {n: text for n, text in _differences(loading).items() if not is_in(n, head)}
+        if differences:
+            raise _weights_error(path, flag, differences)
+        adapter.load_into(model)
+    check_weights_finite(model, str(adapter.folder), flag=flag)
     return model
 
 

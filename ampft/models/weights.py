@@ -23,6 +23,7 @@ class LoadedModel:
         padding_free: Whether its encoder runs only on real tokens.
         notes: Sentences to print, such as the reason for a new head.
         float32_sha256: `weights_hash` of the float32 weights; empty until `cast_weights` is called.
+        base_sha256: Hash of the float32 weights to which adapters were added; empty without any.
     """
 
     model: nn.Module
@@ -30,6 +31,7 @@ class LoadedModel:
     padding_free: bool
     notes: tuple[str, ...]
     float32_sha256: str = ""
+    base_sha256: str = ""
 
 
 def cast_weights(loaded: LoadedModel, precision: Precision) -> LoadedModel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import PurePath
 
 from huggingface_hub import EvalResult, ModelCardData
@@ -16,6 +17,7 @@ from ampft.text.numbers import counted, duration
 from ampft.text.tables import Name, Table, markdown_table
 
 ONE_INPUT = {"text": '"a text"', "image": '"a picture.png"', "pixels": '"a picture.png"'}
+PROCESSORS = {"text": "tokenizer", "image": "image_processor", "pixels": "image_processor"}
 RECORDS = " `run.json` holds every setting, and `history.jsonl` every step."
 TWO_INPUTS = '{"text": "one text", "text_pair": "another"}'
 
@@ -65,7 +67,7 @@ def _metadata(record: RunRecord, report: Report) -> ModelCardData:
     ]
     mode = record.precision.resolved.get("mode", record.precision.requested)
     return ModelCardData(
-        library_name="transformers",
+        library_name="peft" if _is_adapter(record) else "transformers",
         pipeline_tag=_pipeline_tag(record),
         base_model=record.model.hub_id,
         datasets=record.data.hub_id,
@@ -123,12 +125,36 @@ def _use(record: RunRecord, model: str) -> str:
     is_pair = len(record.data.input_columns) == 2
     example = TWO_INPUTS if is_pair else ONE_INPUT.get(record.data.kind, "...")
     arguments = ", ".join(filter(None, (example, TASKS[record.task].pipeline_arguments)))
+    if _is_adapter(record):
+        return _use_of_adapter(record, arguments, model)
     imports = "import ampft.models.erfnet  # registers the model\n" * (
         record.model.architecture == "ErfnetForSemanticSegmentation"
     )
     return (
         f"## Use\n\n```python\n{imports}from transformers import pipeline\n\n"
         f'classify = pipeline("{_pipeline_tag(record)}", model="{model}")\n'
+        f"classify({arguments})\n```"
+    )
+
+
+def _is_adapter(record: RunRecord) -> bool:
+    return bool(record.arguments.get("lora_r")) and not record.arguments.get("merge_lora")
+
+
+def _use_of_adapter(record: RunRecord, arguments: str, model: str) -> str:
+    model_class = TASKS[record.task].model_class
+    processor = PROCESSORS.get(record.data.kind, "feature_extractor")
+    # A list of JSON is one of Python; ASCII without backticks cannot end the block.
+    names = json.dumps(list(record.label_names)).replace("`", "\\u0060")
+    base = record.model.hub_id or "path/to/the/base/model"
+    return (
+        "## Use\n\nThis folder holds adapters (LoRA) and the head, without the base model: "
+        "`pip install peft`.\n\n```python\n"
+        f"from peft import PeftModel\nfrom transformers import {model_class}, pipeline\n\n"
+        f"names = {names}\n"
+        f'base = {model_class}.from_pretrained("{base}", id2label=dict(enumerate(names)))\n'
+        f'model = PeftModel.from_pretrained(base, "{model}").merge_and_unload()\n'
+        f'classify = pipeline("{_pipeline_tag(record)}", model=model, {processor}="{model}")\n'
         f"classify({arguments})\n```"
     )
 
@@ -183,8 +209,18 @@ def _training(record: RunRecord, *, has_record: bool) -> str:
         )
     return (
         f"## Training\n\nOptimizer steps: {describe_steps(record)}{elapsed} on {prose(machine)}."
+        f"{_trained_part(record)}"
         f"{best}{RECORDS * has_record}"
     )
+
+
+def _trained_part(record: RunRecord) -> str:
+    trained, total = record.model.trainable_parameters, record.model.parameters
+    if trained == total:
+        return ""
+    rank = record.arguments.get("lora_r")
+    what = f"adapters (LoRA) of rank {rank} and the head were" if rank else "a part was"
+    return f" Only {what} trained: {trained:,} of {total:,} parameters."
 
 
 def _versions(record: RunRecord) -> str:

@@ -125,7 +125,9 @@ def prepare_training(
     check_float32_modules(loaded.model, precision)
     loaded = cast_weights(loaded, precision)
     if args.learning_rate is None:
-        args = replace(args, learning_rate=default_learning_rate(loaded.model.config))
+        config = loaded.model.config
+        rate = default_learning_rate(config, trains_little=args.trains_little)
+        args = replace(args, learning_rate=rate)
     step_batches = StepBatches.for_process(
         accelerator,
         task.examples("train"),

@@ -10,6 +10,7 @@ from ampft.evaluation.baseline import check_baseline
 from ampft.evaluation.float32 import check_float32_possible
 from ampft.files import check_disk_space
 from ampft.models.packing.install import check_packing, evaluation_mode
+from ampft.models.pretrained import is_loadable
 from ampft.models.weights import weights_size
 from ampft.precision.accelerator import (
     numerics,
@@ -17,10 +18,10 @@ from ampft.precision.accelerator import (
     verify_prepared,
 )
 from ampft.precision.executed import check_storage
-from ampft.precision.sharding import check_equal_weights
+from ampft.precision.sharding import check_equal_weights, is_sharded
 from ampft.runs.manifest import earlier_results
 from ampft.runs.prepared import Prepared
-from ampft.tasks.task import Task
+from ampft.tasks.task import Task, model_inputs
 from ampft.text.numbers import counted
 from ampft.training.checkpoints.interval import parse_interval
 from ampft.training.checkpoints.store import CheckpointStore
@@ -54,12 +55,35 @@ def check_prepared(prepared: Prepared) -> None:
                 "above 0, or remove the flag."
             )
     _check_metric(args.metric_for_best_model, prepared.task)
+    _check_trained_part(prepared)
     if args.baseline:
         check_baseline(data)
     if args.evaluate_fp32:
         check_float32_possible(prepared.precision)
     if args.checkpointing_steps or args.resume_from_checkpoint:
         _check_checkpoints_possible(prepared)
+
+
+def _check_trained_part(prepared: Prepared) -> None:
+    args, mode = prepared.args, prepared.precision.mode
+    part, name = args.trained_part(), prepared.loaded.name
+    if not part.is_all and is_sharded(prepared.accelerator):
+        raise InputError(
+            "--freeze, --train_layers and --lora_r are not supported with FSDP. Remove the flag, "
+            "or launch without FSDP: what is frozen needs no gradient and no optimizer state."
+        )
+    if part.lora is None:
+        return
+    if prepared.precision.properties.replaces_layers:
+        raise InputError(
+            f"--lora_r {part.lora.rank}: adapters are not supported with {mode}, which replaces "
+            "the layers that they are added to. Use --mixed_precision bf16."
+        )
+    if not args.merge_lora and not is_loadable(name):
+        raise InputError(
+            f"--lora_r {part.lora.rank}: the adapters would be saved without their base model, "
+            f"which cannot be loaded again ({name}). Add --merge_lora."
+        )
 
 
 def check_space_for_run(prepared: Prepared) -> None:
@@ -97,7 +121,7 @@ def _check_model_runs(prepared: Prepared) -> None:
     batch = examples.collate(varied_ids(examples.lengths))
     with numerics(precision):
         if prepared.loaded.padding_free:
-            inputs = {k: v.to(accelerator.device) for k, v in batch.items() if k != "labels"}
+            inputs = {k: v.to(accelerator.device) for k, v in model_inputs(batch).items()}
             check_packing(prepared.model, accelerator.unwrap_model(prepared.model), inputs)
             return
         try:

@@ -30,7 +30,9 @@ from ampft.evaluation.sanity import (
     validation_warnings,
 )
 from ampft.files import check_disk_space
+from ampft.models.adapters import merge_adapters
 from ampft.models.sharded import whole_weights
+from ampft.models.trained_part import save_trained
 from ampft.models.weights import weights_size
 from ampft.precision.executed import ExecutedDtypes, contradiction
 from ampft.precision.float32_modules import never_called
@@ -315,14 +317,20 @@ class Run:
         )
 
     def _restore_best(self, model: nn.Module) -> bool:
-        """Load the best weights; return whether the last ones are kept for a stop by a signal."""
+        """Load the best weights; return whether the last ones are kept for a stop by a signal.
+
+        With `--merge_lora` the adapters are merged here, so that what is saved is evaluated.
+        """
         best, accelerator = self.validations.best, self.prepared.accelerator
-        if best.step is None:
-            return True
-        keeps = best.step == self.steps or not is_sharded(accelerator)
-        if keeps and best.step != self.steps:
-            self.last_weights = copied_to_cpu(self.state.model_tensors())
-        best.restore(accelerator, model)
+        keeps = True
+        if best.step is not None:
+            keeps = best.step == self.steps or not is_sharded(accelerator)
+            if keeps and best.step != self.steps:
+                self.last_weights = copied_to_cpu(self.state.model_tensors())
+            best.restore(accelerator, model)
+        if self.prepared.args.merge_lora:
+            merge_adapters(accelerator.unwrap_model(model, keep_torch_compile=False))
+            keeps = False
         return keeps
 
     def preempt(self, request: StopRequested) -> Preempted:
@@ -378,7 +386,7 @@ class Run:
         unwrapped: Any = accelerator.unwrap_model(model, keep_torch_compile=False)
         stage = self.folder.stage()
         check_disk_space(self.folder.path, weights_size(unwrapped), "saving the model")
-        unwrapped.save_pretrained(stage, state_dict=weights)
+        save_trained(unwrapped, stage, self.prepared.loaded, weights)
         self.prepared.task.save_processor(stage)
         if self.prepared.args.history_csv:
             write_csv(self.folder / HISTORY_NAME, stage / "history.csv")

@@ -15,6 +15,7 @@ from ampft.precision.resolve import Precision
 from ampft.training.bfloat16_adamw import KAHAN, STOCHASTIC, BFloat16AdamW
 
 SMALL_HIDDEN_SIZE = 512
+LITTLE_FACTOR = 10
 ADAMW_MOMENTS = 2  # numbers of optimizer state per weight
 
 
@@ -52,7 +53,7 @@ class ScheduleSettings:
     warmup_steps: int | None = None
 
 
-def default_learning_rate(config: Any) -> float:
+def default_learning_rate(config: Any, *, trains_little: bool = False) -> float:
     """Return a peak learning rate for training on data that nobody has tuned it for.
 
     A configuration can have its own (`default_learning_rate`), which is that of ERFNet's authors.
@@ -64,13 +65,16 @@ def default_learning_rate(config: Any) -> float:
 
     Args:
         config: Configuration of the model.
+        trains_little: Whether only adapters or the head are trained, which takes ten times the rate
+            (Schulman et al., 2025, "LoRA Without Regret").
     """
     own: float | None = getattr(config, "default_learning_rate", None)
     if own is not None:
         return own
     hidden_size = getattr(config, "hidden_size", None)
     is_small = hidden_size is not None and hidden_size <= SMALL_HIDDEN_SIZE
-    return 1e-4 if is_small else 5e-5
+    rate = 1e-4 if is_small else 5e-5
+    return LITTLE_FACTOR * rate if trains_little else rate
 
 
 def make_optimizer(

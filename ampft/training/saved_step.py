@@ -210,29 +210,37 @@ def replay_step(
         accelerator.scaler.load_state_dict({**state, "scale": saved.loss_scale})
     losses, saved_losses = [], []
     for process in range(len(saved.processes)):
-        own = _with_prefix(tensors, f"{process}/")
-        StepStart(own["random/cpu"], own.get("random/cuda")).restore(accelerator.device)
-        step_batch = _step_batch(saved, process, own)
+        step_batch, start = saved_batches(saved, process, tensors)
+        start.restore(accelerator.device)
         with shared_autocast_cache(accelerator, model, step_batch):
             computed = accumulate_gradient(accelerator, model, loss, step_batch)
             torch.clear_autocast_cache()
         losses.append(torch.stack([value.float().cpu() for value in computed]))
-        saved_losses.append(own["losses"])
+        saved_losses.append(tensors[f"{process}/losses"])
     return ReplayedStep(saved, losses, saved_losses)
 
 
-def _step_batch(saved: SavedStep, process: int, tensors: Mapping[str, Tensor]) -> StepBatch:
-    parts = saved.processes[process]
+def saved_batches(
+    saved: SavedStep, process: int, tensors: Mapping[str, Tensor]
+) -> tuple[StepBatch, StepStart]:
+    """Return the step batch of one process, and its random state before the step.
+
+    Args:
+        saved: The step.
+        process: Index of the process.
+        tensors: Contents of `BATCH_NAME`.
+    """
+    own, parts = _with_prefix(tensors, f"{process}/"), saved.processes[process]
     micro_batches = [
         MicroBatch(
             ids=np.asarray(part.ids, dtype=np.int64),
-            inputs=_with_prefix(tensors, f"{index}/"),
+            inputs=_with_prefix(own, f"{index}/"),
             counted=part.counted,
             is_last=index == len(parts) - 1,
         )
         for index, part in enumerate(parts)
     ]
-    return StepBatch(
+    step_batch = StepBatch(
         epoch=saved.epoch,
         step=saved.step_in_epoch,
         effective_ids=np.asarray(saved.effective_ids, dtype=np.int64),
@@ -240,6 +248,7 @@ def _step_batch(saved: SavedStep, process: int, tensors: Mapping[str, Tensor]) -
         effective_length=saved.effective_length,
         micro_batches=tuple(micro_batches),
     )
+    return step_batch, StepStart(own["random/cpu"], own.get("random/cuda"))
 
 
 def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

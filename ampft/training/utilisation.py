@@ -75,14 +75,15 @@ def measure_utilisation(
 
 
 def flops_per_token(model: nn.Module) -> int:
-    """Return the floating-point operations of a training step per token: 6 N.
+    """Return the floating-point operations of a training step per token: 6 N if all is trained.
 
     A weight takes part in one multiplication and one addition in the forward pass, and in twice as
     many in the backward pass, for the gradients of its input and of itself. N is the number of
     weights in the matrices of the encoder, without embeddings, which are looked up, and without
     biases and norms. The head and the pooler are not counted, because they act on one token per
-    text. Source: Kaplan et al. (2020), "Scaling Laws for Neural Language Models", section 2.1; the
-    term that grows with the context is omitted, as it is there.
+    text. A frozen weight has no gradient, and takes no part in the backward pass if nothing that
+    comes before it is trained. Source: Kaplan et al. (2020), "Scaling Laws for Neural Language
+    Models", section 2.1; the term that grows with the context is omitted, as it is there.
 
     Args:
         model: A model of transformers, whose `base_model` is the encoder, or any other module,
@@ -95,5 +96,11 @@ def flops_per_token(model: nn.Module) -> int:
         if isinstance(module, nn.Embedding) or name.rpartition(".")[2] == "pooler"
         for parameter in module.parameters()
     }
-    counted = (p for p in encoder.parameters() if p.ndim >= 2 and id(p) not in excluded)
-    return 6 * sum(parameter.numel() for parameter in counted)
+    operations, above_trained = 0, False
+    for parameter in encoder.parameters():
+        if parameter.ndim >= 2 and id(parameter) not in excluded:
+            trains = parameter.requires_grad
+            per_weight = 2 + 2 * trains + 2 * (trains or above_trained)
+            operations += per_weight * parameter.numel()
+        above_trained |= parameter.requires_grad
+    return operations

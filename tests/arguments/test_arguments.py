@@ -174,6 +174,8 @@ def test_no_in_yaml_is_the_precision_and_not_false(tmp_path):
             "--eval_steps 5 and --no-load_best_model_at_end",
         ),
         (("--max_time", "2 days"), "--max_time: received '2 days'; use hours, minutes or seconds"),
+        (("--token_buckets", "64", "--padding"), "--token_buckets 64 and --padding: buckets"),
+        (("--token_buckets", "0"), "--token_buckets"),
         (("--eval_strategy", "steps"), "Use --eval_steps N to validate by steps"),
         (("--checkpointing_steps", "soon"), "--checkpointing_steps: received 'soon'"),
         (("--async_checkpoints",), "--async_checkpoints has no effect without --checkpointing"),
@@ -222,7 +224,7 @@ def test_a_learning_rate_that_is_not_finite(value):
 def test_every_number_has_a_range():
     numbers = {f.name for f in fields(ClassifyArguments) if "int" in f.type or "float" in f.type}
     assert numbers == set(LOWEST)
-    assert len(BELOW_ONE) == 6
+    assert len(BELOW_ONE) == 7
 
 
 @pytest.mark.parametrize("name", ["seed", "data_seed"])
@@ -308,3 +310,30 @@ def test_settings_reach_their_layers():
     assert arguments.optimizer_settings().weight_decay == 0.1
     assert arguments.optimizer_settings().betas == (0.9, 0.9)
     assert arguments.schedule_settings().warmup_steps == 7
+
+
+# What is trained
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--lora_alpha", 8), "--lora_alpha has no effect without --lora_r"),
+        (("--merge_lora",), "--merge_lora has no effect without --lora_r"),
+        (("--lora_r", 0), "--lora_r: received 0; it must be at least 1"),
+        (("--lora_r", 8, "--freeze", "x"), "--freeze and --lora_r: .* frozen already"),
+        (("--lora_r", 8, "--train_layers", 0), "--train_layers and --lora_r: "),
+        (("--train_layers", -1), "--train_layers: received -1; it must be at least 0"),
+        (("--lora_r", 8, "--lora_dropout", 1), "--lora_dropout: received 1.0; .* below 1"),
+    ],
+)
+def test_parts_that_make_no_sense_are_refused(words, message):
+    with pytest.raises(InputError, match=message):
+        parse(*FILE, *words)
+
+
+def test_adapters_and_heads_do_not_take_the_learning_rate_of_the_whole_model():
+    assert parse().learning_rate == BUILT_IN_DEFAULTS["stdlib"]["learning_rate"]
+    assert parse("--lora_r", 8).learning_rate is None
+    assert parse("--train_layers", 0).learning_rate is None
+    assert parse("--lora_r", 8, "--learning_rate", 1e-3).learning_rate == 1e-3

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from historical import HISTORICAL
 from planted import FAULTS
 
 from ampft.diagnosis.doctor.examine import scan
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", [*FAULTS, *HISTORICAL])
 def test_the_fault_is_named(name):
-    planted = FAULTS[name]()
+    planted = {**FAULTS, **HISTORICAL}[name]()
 
     diagnosis = scan(planted.model, planted.batches, planted.loss, **planted.options)
 

@@ -178,8 +178,9 @@ def sgd(model: nn.Module) -> torch.optim.SGD:
 
 
 def flat_gradient(model: nn.Module) -> Tensor:
-    """Return a copy of all gradients as one float64 vector."""
-    return torch.cat([whole(p.grad).double().flatten() for p in model.parameters()])
+    """Return a copy of all gradients as one float64 vector; frozen parameters have none."""
+    trained = (p for p in model.parameters() if p.requires_grad)
+    return torch.cat([whole(p.grad).double().flatten() for p in trained])
 
 
 def flat_weights(model: nn.Module) -> Tensor:

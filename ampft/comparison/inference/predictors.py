@@ -15,6 +15,7 @@ import transformers
 from torch import Tensor, nn
 
 from ampft.errors import InputError
+from ampft.models.adapters import merge_adapters
 from ampft.models.pretrained import SAVED_MODEL_FLAG, load_saved
 from ampft.models.tokenizer import load_tokenizer, max_input_length
 from ampft.models.weights import cast_in_place
@@ -140,6 +141,7 @@ class SavedModel:
         """Load the model of a run on texts."""
         kind = TASKS[record.task]
         model = load_saved(getattr(transformers, kind.model_class), str(folder)).eval()
+        merge_adapters(model)  # as for deployment; int8 could not quantize around them
         tokenizer = load_tokenizer(str(folder), flag=SAVED_MODEL_FLAG)
         longest = int(record.arguments["max_seq_length"])
         return cls(

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
@@ -24,8 +24,12 @@ from ampft.comparison.report.curve_charts import (
 from ampft.comparison.report.headline import cards, condition, headline
 from ampft.comparison.report.sections import sections
 from ampft.text.escaping import one_line
+from ampft.text.language import ENGLISH, translated_html
 from ampft.text.numbers import PLUS_MINUS, counted, percent, seed_list, signed
 from ampft.text.tables import Cell, Table, html_table, isolated
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 TEMPLATE = "comparison.html.j2"
 NO_BREAK = "\N{NO-BREAK SPACE}"
@@ -47,7 +51,7 @@ def rows(table: Table, start: int, stop: int | None = None) -> Table:
     return replace(table, rows=table.rows[start:stop])
 
 
-def html_text(comparison: Comparison) -> str:
+def html_text(comparison: Comparison, language: str = ENGLISH) -> str:
     """Return the report as one HTML document.
 
     Every string of the comparison is escaped and isolated, and its direction and control
@@ -56,12 +60,23 @@ def html_text(comparison: Comparison) -> str:
 
     Args:
         comparison: Comparison to render.
+        language: Language of the document; names stay as they are.
+    """
+    page = environment().get_template(TEMPLATE).render(_context(comparison))
+    return translated_html(page, language)
+
+
+def environment(*folders: Path) -> Environment:
+    """Return an environment that escapes, with the style sheet and the filters of the page.
+
+    Args:
+        folders: Further folders of templates.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
         autoescape=True,
-        loader=FileSystemLoader(Path(__file__).parent),
+        loader=FileSystemLoader([*folders, Path(__file__).parent]),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -69,7 +84,7 @@ def html_text(comparison: Comparison) -> str:
     )
     filters = (counted, html_table, isolated, no_break_units, one_line, percent, rows)
     environment.filters |= {each.__name__: each for each in filters}
-    return environment.get_template(TEMPLATE).render(_context(comparison))
+    return environment
 
 
 def _context(comparison: Comparison) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from ampft.data.steps import StepBatch
 from ampft.errors import TrainingStopped
 from ampft.evaluation.evaluate import evaluate
+from ampft.models.adapters import merge_adapters
 from ampft.models.weights import perturb_weights
 from ampft.precision.accelerator import numerics
 from ampft.precision.executed import ExecutedDtypes
@@ -127,6 +129,11 @@ def _validation(prepared: Prepared) -> Outcome:
 
 def _weights(prepared: Prepared) -> dict[str, Tensor]:
     weights: Mapping[str, Tensor] = prepared.accelerator.get_state_dict(prepared.model)
+    if prepared.args.merge_lora:
+        plain = prepared.accelerator.unwrap_model(prepared.model, keep_torch_compile=False)
+        merged = copy.deepcopy(plain)
+        merge_adapters(merged)
+        weights = merged.state_dict()
     return {name: tensor.detach().cpu().clone() for name, tensor in weights.items()}
 
 

@@ -1,0 +1,147 @@
+"""The command `ampft doctor`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ampft.arguments import parse_classify_arguments
+from ampft.arguments.flags import ArgumentParser
+from ampft.errors import InputError
+
+if TYPE_CHECKING:
+    from ampft.diagnosis.doctor.findings import Diagnosis
+    from ampft.diagnosis.doctor.subjects import Subject
+
+DEFAULT_MODE = "fp16"
+DEFAULT_STEPS = 4
+DOES_NOT_HOLD = 4
+"""Exit code of a mode that does not hold."""
+
+
+def main(argv: Sequence[str]) -> None:
+    """Examine a recipe, or the saved step of a run; print the diagnosis, and write it if requested.
+
+    Args:
+        argv: Arguments of the command, followed after `--` by flags of the recipe.
+
+    Raises:
+        InputError: A flag is invalid, or there is nothing to examine.
+        SystemExit: The mode does not hold; the exit code is 4.
+    """
+    words = list(argv)
+    separator = words.index("--") if "--" in words else len(words)
+    args, flags = _parser().parse_args(words[:separator]), words[separator + 1 :]
+    folder = None if args.output_dir is None else Path(args.output_dir)
+    if folder is not None and folder.exists() and not folder.is_dir():
+        raise InputError(f"--output_dir {folder}: this is a file. Name a folder.")
+    subject = _subject(args, flags)
+    diagnosis = _diagnosis(subject, with_cure=not args.no_cure)
+    from accelerate import PartialState
+
+    if PartialState().is_main_process:
+        _report(diagnosis, folder)
+    if not diagnosis.holds:
+        raise SystemExit(DOES_NOT_HOLD)
+
+
+def _subject(args: argparse.Namespace, flags: Sequence[str]) -> Subject:
+    if args.batches < 1:
+        raise InputError(f"--batches {args.batches}: must be at least 1.")
+    if args.run is not None:
+        if args.mixed_precision is not None:
+            raise InputError(
+                f"--mixed_precision {args.mixed_precision} and RUN {args.run}: a saved step is "
+                "replayed in the mode of its run. Remove the flag."
+            )
+        from ampft.diagnosis.doctor.subjects import run_subject
+
+        return run_subject(Path(args.run), flags, steps=args.batches)
+    classify = parse_classify_arguments(flags)
+    if classify.mixed_precision is not None:
+        raise InputError(
+            f"--mixed_precision {classify.mixed_precision} after ` -- `: pass it before ` -- `, as "
+            "in ampft doctor --mixed_precision fp16 -- --train_file FILE."
+        )
+    from ampft.diagnosis.doctor.subjects import recipe_subject
+
+    classify = dataclasses.replace(classify, output_dir=None)
+    return recipe_subject(classify, args.mixed_precision or DEFAULT_MODE, steps=args.batches)
+
+
+def _diagnosis(subject: Subject, *, with_cure: bool) -> Diagnosis:
+    from accelerate import PartialState
+
+    from ampft.diagnosis.doctor.examine import Examiner, merged, setting_of
+    from ampft.diagnosis.doctor.prescription import prescribe
+
+    examiner = Examiner(subject.case, subject.precision)
+    found = merged(examiner.examine())
+    setting = setting_of(examiner, subject.model, subject.data, padding_free=subject.padding_free)
+    diagnosis = examiner.conclude(found, setting)
+    if diagnosis.holds or not with_cure or not PartialState().is_main_process:
+        return diagnosis
+    cure = prescribe(subject.case, subject.precision, diagnosis.faults)
+    return dataclasses.replace(diagnosis, cure=cure)
+
+
+def _report(diagnosis: Diagnosis, folder: Path | None) -> None:
+    from ampft.diagnosis.doctor.show import diagnosis_text
+    from ampft.text.terminal import labelled, print_line
+
+    print_line(diagnosis_text(diagnosis))
+    if folder is None:
+        print_line("\nAdd --output_dir DIR to write doctor.json and doctor.html.")
+        return
+    from ampft.diagnosis.doctor.findings import DIAGNOSIS_NAME, PAGE_NAME
+    from ampft.diagnosis.doctor.page import page_text
+    from ampft.files import write_text
+    from ampft.text.json_io import json_text
+
+    texts = {DIAGNOSIS_NAME: json_text(diagnosis), PAGE_NAME: page_text(diagnosis)}
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        write_text(folder / name, text)
+    print_line("\n" + labelled("wrote", f"{folder / PAGE_NAME} and {DIAGNOSIS_NAME} beside it"))
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        prog="ampft doctor",
+        usage="ampft doctor [--mixed_precision M] [--batches N] [--output_dir DIR] [--no_cure]\n"
+        "                    -- flags of the recipe\n"
+        "       ampft doctor RUN [--output_dir DIR] [--no_cure] [-- flags that changed]",
+        description="Find out, without training, whether a precision holds for a model and its "
+        "data: the operation that breaks it, its cause, and a cure that was tried. With RUN, "
+        "replay the step at which a run was not finite, or its first batches if it saved none.",
+        epilog="Exit codes: 0 if the mode holds, 4 if it does not, 2 for wrong use.",
+    )
+    parser.add_argument(
+        "run", metavar="RUN", nargs="?", help="output folder of a run, whose saved step is replayed"
+    )
+    parser.add_argument(
+        "--mixed_precision",
+        metavar="MODE",
+        help=f"precision to examine: fp16, bf16, tf32 or fp32 (default: {DEFAULT_MODE})",
+    )
+    parser.add_argument(
+        "--batches",
+        type=int,
+        default=DEFAULT_STEPS,
+        metavar="N",
+        help=f"step batches of the training split to examine (default: {DEFAULT_STEPS})",
+    )
+    parser.add_argument(
+        "--output_dir",
+        metavar="DIR",
+        help="folder for doctor.json and doctor.html (default: print only)",
+    )
+    parser.add_argument(
+        "--no_cure",
+        action="store_true",
+        help="do not search for a cure, which takes many passes and a short training",
+    )
+    return parser

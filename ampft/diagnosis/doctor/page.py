@@ -1,0 +1,104 @@
+"""doctor.html: a single file without scripts or network access, in the comparison's design."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from markupsafe import Markup
+
+from ampft.comparison.report import html
+from ampft.comparison.report.drawing import element
+from ampft.diagnosis.doctor.charts import exponent_chart, lost_chart
+from ampft.diagnosis.doctor.findings import Diagnosis, Fault
+from ampft.diagnosis.doctor.show import (
+    answer,
+    cure_text,
+    examples_text,
+    module_table,
+    range_text,
+)
+from ampft.text.tables import Name, Quote, Table
+
+TEMPLATE = "doctor.html.j2"
+MAX_ROWS = 30
+
+
+def page_text(diagnosis: Diagnosis) -> str:
+    """Return the diagnosis as one HTML document, in which every string is inert."""
+    return (
+        html.environment(Path(__file__).parent)
+        .get_template(TEMPLATE)
+        .render(
+            d=diagnosis,
+            answer=_with_code(answer(diagnosis)),
+            cure=None if diagnosis.cure is None else _with_code(cure_text(diagnosis)),
+            faults=[
+                (fault, _fault_table(diagnosis, i)) for i, fault in enumerate(diagnosis.faults)
+            ],
+            title=_title,
+            exponents=exponent_chart(diagnosis),
+            lost=lost_chart(diagnosis),
+            modules=module_table(diagnosis) if diagnosis.ranges else None,
+            bits=_bits_table(diagnosis) if diagnosis.ranges else None,
+            max_rows=MAX_ROWS,
+        )
+    )
+
+
+def _title(fault: Fault) -> str:
+    return f"{fault.cause[0].upper()}{fault.cause[1:]}: {fault.module or 'outside of any module'}"
+
+
+def _with_code(text: str) -> Markup:
+    """Return a sentence of ampft with its names in backticks as code."""
+    parts = [html.no_break_units(part) if part else "" for part in text.split("`")]
+    spans = (element("code", part) if index % 2 else part for index, part in enumerate(parts))
+    return Markup("").join(spans)
+
+
+def _fault_table(diagnosis: Diagnosis, position: int) -> Table:
+    fault = diagnosis.faults[position]
+    rows: list[tuple[str, str | Name | Quote]] = [
+        ("operation", Name(f"{fault.operation}, {fault.direction}")),
+        ("module", Name(fault.module or "none: the model's own code, or the loss")),
+    ]
+    if fault.source:
+        rows.append(("source", Quote(fault.source)))
+    rows += [("received", Quote(range_text(values))) for values in fault.inputs]
+    if fault.largest is not None:
+        rows.append(("result in float64", f"up to {fault.largest:,.5g}"))
+    if fault.example_ids:
+        rows.append(("examples", examples_text(fault)))
+    if fault.in_float32 is not None:
+        rows.append(("in float32", "fails too" if fault.in_float32 else "does not fail"))
+    rows.append(("remedy", fault.remedy))
+    return Table(header=("", ""), rows=rows, left=2)
+
+
+def _bits_table(diagnosis: Diagnosis) -> Table:
+    """Return what bfloat16 and fp8 lose, the modules with the coarsest steps first."""
+    forward = [each for each in diagnosis.ranges if each.direction == "forward"]
+    forward.sort(key=lambda each: -(each.bf16_step or 0))
+    backward = {each.module: each for each in diagnosis.ranges if each.direction == "backward"}
+    rows = [
+        (
+            Name(each.module or "(model)"),
+            Name(each.kind),
+            "-" if each.bf16_step is None else f"{each.bf16_step:.3g}",
+            _percent(each.fp8_lost),
+            _percent(backward[each.module].fp8_lost if each.module in backward else None),
+        )
+        for each in forward
+    ]
+    return Table(
+        header=("module", "class", "bf16: step", "fp8: values lost", "fp8: gradient lost"),
+        rows=rows,
+        note="bf16: distance between neighbouring numbers at the largest value; a sum, a norm or a "
+        "softmax cannot resolve less. fp8: share of the values (E4M3) and of the gradient (E5M2) "
+        "that become 0 if the tensor is scaled so that its largest value fits.",
+        left=2,
+    )
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.2g} %"

@@ -1,0 +1,222 @@
+"""A diagnosis as text: the answer in a few sentences, and a table of the modules."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+
+from ampft.diagnosis.doctor.findings import Cause, Diagnosis, Fault, ModuleRange, ValueRange
+from ampft.text.escaping import inert
+from ampft.text.numbers import MINUS, counted, number, or_dash, percent
+from ampft.text.tables import Name, Table, terminal_table
+from ampft.text.terminal import WIDTH, labelled
+
+TOP_MODULES = 10
+MAX_MODULE_WIDTH = 36  # columns; half as many for the class
+OVERFLOWS = (Cause.PRODUCT, Cause.SUM, Cause.CONVERSION, Cause.QUOTIENT)
+EXPLANATION = (
+    "Values are those of float32. Headroom: bits between the largest value and 65504, negative if "
+    "it overflows. Subnormal: share of the values in which binary16 has fewer significant bits. "
+    "Lost: share of the gradient below 2^-24 without a loss scale. Zeros do not count."
+)
+
+
+def diagnosis_text(diagnosis: Diagnosis) -> str:
+    """Return the answer, the faults, the cure and the modules with the least headroom."""
+    parts = [_wrapped(answer(diagnosis))]
+    parts += ["\n".join(fault_lines(fault)) for fault in diagnosis.faults]
+    if diagnosis.cure is not None:
+        parts.append(labelled("cure", cure_text(diagnosis)))
+    if diagnosis.ranges:
+        table = module_table(diagnosis, limit=TOP_MODULES)
+        parts += [terminal_table(table, rule=True), _wrapped(table.note)]
+    return "\n\n".join(parts)
+
+
+def answer(diagnosis: Diagnosis) -> str:
+    """Return the answer in one to three sentences."""
+    setting = diagnosis.setting
+    harmful = [fault for fault in diagnosis.faults if not fault.is_harmless]
+    if not harmful:
+        return (
+            f"{setting.mode} holds on {counted(setting.examples, 'example')}. {_margins(diagnosis)}"
+        )
+    first = harmful[0]
+    text = f"{_failure(first, diagnosis)}."
+    if first.in_float32:
+        text += " float32 fails too, so that no other precision helps."
+    others = len(harmful) - 1
+    if others:
+        text += f" {counted(others, 'further fault')} below."
+    return text
+
+
+def _failure(fault: Fault, diagnosis: Diagnosis) -> str:
+    mode = diagnosis.setting.mode
+    where = _among(fault, diagnosis)
+    name = module_name(fault.module)
+    if fault.cause in OVERFLOWS and mode == "fp16" and fault.largest is not None:
+        does = "will overflow" if fault.direction == "forward" else "will overflow in backward"
+        return (
+            f"fp16 {does}: {name} reaches {fault.largest:,.0f} (largest number of fp16: 65,504)"
+            f"{where}"
+        )
+    if fault.cause == Cause.VANISHING and diagnosis.loss_scales is not None:
+        lost = percent(diagnosis.loss_scales.lost_at_found, 1)
+        scale = diagnosis.loss_scales.found or 1.0
+        return (
+            f"{mode} loses {lost} of the gradient, most of it in {name}: it is below 2^-24 at a "
+            f"loss scale of {scale:g}"
+        )
+    return (
+        f"{mode} fails: {fault.cause}, in the operation {inert(fault.operation)} of {name} "
+        f"({fault.direction}){where}"
+    )
+
+
+def _among(fault: Fault, diagnosis: Diagnosis) -> str:
+    if not fault.example_ids:
+        return ""
+    total = counted(diagnosis.setting.examples, "example")
+    return f" in {len(fault.example_ids)} of {total}"
+
+
+def _margins(diagnosis: Diagnosis) -> str:
+    """Return how far the mode is from failing."""
+    forward = [each for each in diagnosis.ranges if each.direction == "forward" and each.largest]
+    text = ""
+    if forward:
+        top = max(forward, key=lambda each: each.largest or 0)
+        assert top.headroom is not None
+        text = (
+            f"The largest value is {top.largest:,.4g}, in {module_name(top.module)}: "
+            f"{number(top.headroom, 1)} bits below 65,504."
+        )
+    scales = diagnosis.loss_scales
+    if scales is None or scales.initial is None:
+        return text
+    if scales.found is not None and scales.found < scales.initial:
+        skipped = round(math.log2(scales.initial / scales.found))
+        text += (
+            f" The scaler will skip {counted(skipped, 'step')} while the loss scale falls from "
+            f"{scales.initial:g} to {scales.found:g}, which is harmless."
+        )
+    if scales.smallest is not None and scales.largest is not None:
+        text += (
+            f" Loss scales from {scales.smallest:g} to {scales.largest:g} neither overflow nor "
+            f"lose more than {percent(scales.tolerated)} of the gradient."
+        )
+    return text
+
+
+def fault_lines(fault: Fault) -> list[str]:
+    """Return the lines about one fault."""
+    harmless = ", harmless" if fault.is_harmless else ""
+    lines = [
+        labelled(
+            "fault",
+            f"{fault.cause}{harmless}: {inert(fault.operation)} of {module_name(fault.module)}, "
+            f"{fault.direction}",
+        )
+    ]
+    if fault.source:
+        lines.append(labelled("source", inert(fault.source)))
+    if fault.inputs:
+        lines.append(labelled("inputs", *map(range_text, fault.inputs)))
+    if fault.example_ids:
+        lines.append(labelled("examples", examples_text(fault)))
+    lines.append(labelled("remedy", fault.remedy))
+    return lines
+
+
+def range_text(values: ValueRange) -> str:
+    """Return the range of an operand in words."""
+    ends = [
+        or_dash(end, lambda value: f"{value:,.4g}") for end in (values.smallest, values.largest)
+    ]
+    return f"{values.name}: absolute values from {ends[0]} to {ends[1]}"
+
+
+def examples_text(fault: Fault, limit: int = 12) -> str:
+    """Return the ids of the examples, and tokens if they are known."""
+    ids = ", ".join(map(str, fault.example_ids[:limit]))
+    if len(fault.example_ids) > limit:
+        ids += f" and {len(fault.example_ids) - limit:,} more"
+    if not fault.tokens:
+        return ids
+    example, token = fault.tokens[0]
+    return f"{ids}; the first is token {token} of example {example}"
+
+
+def cure_text(diagnosis: Diagnosis) -> str:
+    """Return the cure in words."""
+    assert diagnosis.cure is not None
+    return diagnosis.cure.sentence
+
+
+def module_name(path: str) -> str:
+    """Return the path of a module, or what is outside of the model."""
+    return f"`{inert(path)}`" if path else "the model's own code or the loss"
+
+
+def module_table(diagnosis: Diagnosis, *, limit: int | None = None) -> Table:
+    """Return one row per module, those with the least headroom first.
+
+    Args:
+        diagnosis: Diagnosis with ranges.
+        limit: Number of rows, whose names are then cut to fit into a terminal; None for all.
+    """
+    forward = {each.module: each for each in diagnosis.ranges if each.direction == "forward"}
+    backward = {each.module: each for each in diagnosis.ranges if each.direction == "backward"}
+    names = sorted({**forward, **backward}, key=lambda name: _headroom(forward.get(name)))
+    width = None if limit is None else MAX_MODULE_WIDTH
+    rows = [_row(name, forward.get(name), backward.get(name), width) for name in names[:limit]]
+    note = EXPLANATION
+    if limit is not None and len(names) > limit:
+        note = f"{counted(len(names) - limit, 'further module')} in the files. {note}"
+    header = ("module", "class", "largest", "headroom", "subnormal", "gradient", "lost")
+    return Table(header=header, rows=rows, note=note, left=2)
+
+
+def _headroom(values: ModuleRange | None) -> float:
+    if values is None:
+        return math.inf
+    if values.largest is None:
+        return -math.inf
+    return math.inf if values.headroom is None else values.headroom
+
+
+def _row(
+    name: str, forward: ModuleRange | None, backward: ModuleRange | None, width: int | None
+) -> tuple[str | Name, ...]:
+    kind = (forward or backward).kind  # type: ignore[union-attr]
+    return (
+        Name(_cut(name or "(model)", width)),
+        Name(_cut(kind, None if width is None else width // 2)),
+        _size(forward),
+        "-" if forward is None or forward.headroom is None else number(forward.headroom, 1),
+        "-" if forward is None else _share(forward.subnormal),
+        _size(backward),
+        "-" if backward is None else _share(backward.below_smallest),
+    )
+
+
+def _cut(name: str, width: int | None) -> str:
+    """Return the end of a name, because the beginnings of paths are what they have in common."""
+    return name if width is None or len(name) <= width else f"…{name[1 - width :]}"
+
+
+def _size(values: ModuleRange | None) -> str:
+    if values is None:
+        return "-"
+    if values.largest is None:
+        return "not finite"
+    return f"{values.largest:,.3g}".replace("e-", f"e{MINUS}") if values.largest else "0"
+
+
+def _share(share: float | None) -> str:
+    return or_dash(share, lambda value: percent(value, 1 if value < 0.1 else 0))
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)

@@ -1,0 +1,308 @@
+"""Low-rank adapters (LoRA) through PEFT: added to a model, saved, loaded and merged.
+
+Source: Hu et al. (2022), "LoRA: Low-Rank Adaptation of Large Language Models". A linear layer W x
+of the encoder becomes W x + (alpha / r) B A x, in which only A and B are trained. The head is
+trained as a whole, and saved with the adapters as what PEFT calls `modules_to_save`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import nn
+
+from ampft.errors import InputError
+from ampft.models.freezing import base_of, head_names, is_in
+from ampft.text.json_io import json_text, read_json_object
+
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+ALL_LINEAR = "all-linear"
+ADAPTER = "default"  # PEFT's name of the only adapter
+_PREFIX = "base_model.model."  # of the names in PEFT's files
+_LORA_MARKS = (".lora_A.", ".lora_B.")
+PEFT_TASKS = {"SequenceClassification": "SEQ_CLS", "TokenClassification": "TOKEN_CLS"}
+
+
+@dataclass(frozen=True)
+class LoraSettings:
+    """Low-rank adapters.
+
+    Attributes:
+        rank: Rank r of each adapter.
+        alpha: Numerator of the factor alpha / r of the adapters; None for 2 r.
+        dropout: Probability that an input of an adapter is dropped, in [0, 1).
+        target_modules: Comma-separated last parts of the names of layers, or "all-linear"; None for
+            those that PEFT chooses for the family, and otherwise all.
+    """
+
+    rank: int
+    alpha: int | None = None
+    dropout: float = 0.0
+    target_modules: str | None = None
+
+
+def check_peft() -> None:
+    """Check that PEFT is installed.
+
+    Raises:
+        InputError: It is not.
+    """
+    if importlib.util.find_spec("peft") is None:
+        raise InputError(
+            '--lora_r: the package peft is not installed. Run `pip install "ampft[lora]"`, or '
+            "train the top layers with --train_layers."
+        )
+
+
+def add_lora(model: nn.Module, settings: LoraSettings) -> None:
+    """Add adapters to a model in place; only they and the head are trained then.
+
+    The adapters are float32, drawn with torch's current seed, and change nothing before the first
+    step, because B is zero.
+
+    Args:
+        model: Model of transformers in float32.
+        settings: Rank, size and place of the adapters.
+
+    Raises:
+        InputError: PEFT is not installed, or the model has no such layers.
+    """
+    check_peft()
+    from peft import LoraConfig, inject_adapter_in_model
+
+    head = head_names(model)
+    targets = target_layers(model, settings.target_modules)
+    config = LoraConfig(
+        r=settings.rank,
+        lora_alpha=2 * settings.rank if settings.alpha is None else settings.alpha,
+        lora_dropout=settings.dropout,
+        target_modules=targets,
+        # Names of layers of the encoder may also be those of layers of the head.
+        exclude_modules=[name for name, _ in model.named_modules() if is_in(name, head)],
+    )
+    inject_adapter_in_model(config, model, ADAPTER)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(_is_adapter(name) or is_in(name, head))
+    for layer in _adapted(model).values():
+        # Autocast casts; PEFT would cast the inputs to float32 first.
+        layer.cast_input_dtype_enabled = False
+    model.lora_config = config
+
+
+def target_layers(model: nn.Module, requested: str | None) -> list[str]:
+    """Return the last parts of the names of the layers that get adapters, sorted.
+
+    Args:
+        model: Model without adapters.
+        requested: The user's choice, as in `LoraSettings`.
+
+    Raises:
+        InputError: The encoder has no linear layer of such a name.
+    """
+    from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as USUAL
+
+    linear = _linear_names(model)
+    if requested is None:
+        usual = USUAL.get(getattr(getattr(model, "config", None), "model_type", ""), [])
+        chosen = sorted(set(usual) & set(linear))
+        return chosen or sorted(linear)
+    if requested == ALL_LINEAR:
+        return sorted(linear)
+    names = [part.strip() for part in requested.split(",")]
+    for name in names:
+        if name not in linear:
+            raise InputError(
+                f"--lora_target_modules {requested}: the encoder of {type(model).__name__} has no "
+                f"linear layer {name!r}. Choose from {', '.join(sorted(linear))}, or use "
+                f"{ALL_LINEAR}."
+            )
+    return sorted(set(names))
+
+
+def _linear_names(model: nn.Module) -> set[str]:
+    """Return the last parts of the names of the linear layers of the encoder."""
+    from transformers.pytorch_utils import Conv1D
+
+    head, base = head_names(model), base_of(model)
+    inside = set(base.modules())
+    return {
+        name.rpartition(".")[2]
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear | Conv1D) and module in inside and not is_in(name, head)
+    }
+
+
+def described_lora(model: nn.Module, settings: LoraSettings) -> str:
+    """Return what the adapters are, for the user."""
+    config = lora_config(model)
+    assert config is not None
+    targets = ", ".join(sorted(config.target_modules))
+    return f"LoRA of rank {settings.rank} (alpha {config.lora_alpha}) on {targets}, and the head"
+
+
+def lora_config(model: nn.Module) -> Any:
+    """Return PEFT's configuration of the adapters of a model; None without adapters."""
+    return model.__dict__.get("lora_config")
+
+
+def _is_adapter(name: str) -> bool:
+    return any(mark in f".{name}." for mark in _LORA_MARKS)
+
+
+def _adapted(model: nn.Module) -> dict[str, Any]:
+    """Return the layers with adapters, by name."""
+    return {name: module for name, module in model.named_modules() if hasattr(module, "lora_A")}
+
+
+def base_sha256(model: nn.Module) -> str:
+    """Return the SHA-256 of the weights below the head, by their names without adapters.
+
+    The hash of a model with adapters is that of its base.
+    """
+    head, digest = head_names(model), hashlib.sha256()
+    named = {
+        name.replace(".base_layer.", "."): tensor
+        for name, tensor in model.state_dict().items()
+        if not _is_adapter(name) and not is_in(name, head)
+    }
+    for name, tensor in sorted(named.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def save_adapter(model: nn.Module, folder: Path, *, base: str, base_hash: str) -> None:
+    """Save adapters and head as PEFT does, so that `PeftModel.from_pretrained` loads them.
+
+    The metadata of the weights also hold the model's configuration, which has the labels, and the
+    hash of the base.
+
+    Args:
+        model: Model with adapters.
+        folder: Folder for the two files.
+        base: Folder or hub id of the model to which the adapters were added.
+        base_hash: `base_sha256` of that model in float32.
+    """
+    head, adapters = head_names(model), lora_config(model)
+    tensors = {
+        f"{_PREFIX}{name.replace(f'.{ADAPTER}.', '.')}": tensor.detach().cpu().contiguous()
+        for name, tensor in model.state_dict().items()
+        if _is_adapter(name) or is_in(name, head)
+    }
+    tasks = (task for name, task in PEFT_TASKS.items() if type(model).__name__.endswith(name))
+    values = {
+        "peft_type": "LORA",
+        "task_type": next(tasks, None),
+        "base_model_name_or_path": base,
+        "inference_mode": True,
+        "r": adapters.r,
+        "lora_alpha": adapters.lora_alpha,
+        "lora_dropout": adapters.lora_dropout,
+        "target_modules": sorted(adapters.target_modules),
+        "exclude_modules": sorted(adapters.exclude_modules),
+        "modules_to_save": list(head),
+    }
+    (folder / ADAPTER_CONFIG).write_text(json_text(values), encoding="utf-8")
+    config: Any = model.config
+    metadata = {"format": "pt", "config": config.to_json_string(), "base_sha256": base_hash}
+    save_file(tensors, folder / ADAPTER_WEIGHTS, metadata)
+
+
+@dataclass(frozen=True)
+class SavedAdapter:
+    """Adapters and head in a folder, to be loaded into their base.
+
+    Attributes:
+        folder: Folder that `save_adapter` wrote.
+        base: Folder or hub id of the base.
+        settings: Rank, size and place of the adapters.
+        config: Values of the model's configuration.
+        base_sha256: Hash of the base.
+    """
+
+    folder: Path
+    base: str
+    settings: LoraSettings
+    config: Mapping[str, Any]
+    base_sha256: str
+
+    def load_into(self, model: nn.Module) -> None:
+        """Add the adapters to their base, and load them and the head.
+
+        Raises:
+            InputError: The model is not the base, or a weight is missing or has another shape.
+        """
+        if base_sha256(model) != self.base_sha256:
+            raise InputError(
+                f"{self.folder}: its adapters belong to {self.base}, whose weights are not those "
+                "that they were trained on. Restore that model."
+            )
+        add_lora(model, self.settings)
+        own = model.state_dict()
+        expected = {
+            f"{_PREFIX}{name.replace(f'.{ADAPTER}.', '.')}": name
+            for name in own
+            if _is_adapter(name) or is_in(name, head_names(model))
+        }
+        with safe_open(self.folder / ADAPTER_WEIGHTS, "pt") as file:
+            names = set(file.keys())
+            loaded = {expected[n]: file.get_tensor(n).float() for n in names & expected.keys()}
+        wrong = sorted(names ^ expected.keys()) + sorted(
+            name for name, tensor in loaded.items() if tensor.shape != own[name].shape
+        )
+        if wrong:
+            raise InputError(
+                f"{self.folder / ADAPTER_WEIGHTS}: {wrong[0]} does not fit the model. Restore the "
+                "folder from a copy, or repeat the run."
+            )
+        model.load_state_dict(loaded, strict=False)
+
+
+def read_adapter(folder: Path) -> SavedAdapter | None:
+    """Return the adapters in a folder; None if it holds none.
+
+    Raises:
+        InputError: A file is missing or not one that `save_adapter` wrote.
+    """
+    if not (folder / ADAPTER_CONFIG).is_file():
+        return None
+    check_peft()
+    try:
+        values = read_json_object(folder / ADAPTER_CONFIG)
+        with safe_open(folder / ADAPTER_WEIGHTS, "pt") as file:
+            metadata = file.metadata()
+        settings = LoraSettings(
+            rank=int(values["r"]),
+            alpha=int(values["lora_alpha"]),
+            dropout=float(values["lora_dropout"]),
+            target_modules=",".join(values["target_modules"]),
+        )
+        base = str(values["base_model_name_or_path"])
+        config = json.loads(metadata["config"])
+        return SavedAdapter(folder, base, settings, config, metadata["base_sha256"])
+    except Exception as error:  # a damaged file: SafetensorError, KeyError, TypeError, ...
+        raise InputError(
+            f"{folder}: its adapters cannot be read ({type(error).__name__}: {error}). Restore the "
+            "folder from a copy, or repeat the run."
+        ) from error
+
+
+def merge_adapters(model: nn.Module) -> None:
+    """Add the adapters of a model to the weights of its layers, in place; without any, do nothing.
+
+    The model is then one without adapters. Its logits change by rounding.
+    """
+    for name, layer in _adapted(model).items():
+        layer.merge()
+        model.set_submodule(name, layer.get_base_layer())
+    model.__dict__.pop("lora_config", None)

@@ -1,0 +1,223 @@
+"""Trains only a part of a model: parameters frozen by name, or all below its top layers.
+
+Autograd records nothing below the lowest trained parameter, so that the frozen lower part costs a
+forward pass without gradients. What is frozen has no gradient and no optimizer state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ampft.errors import InputError
+
+NAMED = 8  # modules that a message names
+POOLER = "pooler"  # belongs to the head: many checkpoints have none, or one that was not trained
+
+
+def base_of(model: nn.Module) -> nn.Module:
+    """Return the encoder of a model of transformers, without its head."""
+    base = getattr(model, str(getattr(model, "base_model_prefix", "")), model)
+    return base if isinstance(base, nn.Module) else model
+
+
+def head_names(model: nn.Module) -> tuple[str, ...]:
+    """Return the names of the modules of the head: those beside the encoder, and its pooler."""
+    base = base_of(model)
+    beside = [(name, child) for name, child in model.named_children() if child is not base]
+    poolers = [
+        (name, module)
+        for name, module in model.named_modules()
+        if name.rpartition(".")[2] == POOLER
+    ]
+    return tuple(name for name, module in (*beside, *poolers) if has_weights(module))
+
+
+def has_weights(module: nn.Module) -> bool:
+    """Return whether a module has parameters."""
+    return next(module.parameters(), None) is not None
+
+
+def is_in(name: str, modules: Iterable[str]) -> bool:
+    """Return whether a parameter or module is one of `modules`, or lies in one of them."""
+    return any(name == module or name.startswith(f"{module}.") for module in modules)
+
+
+def freeze_matching(model: nn.Module, patterns: str) -> None:
+    """Freeze the parameters that patterns name.
+
+    Args:
+        model: Model of transformers.
+        patterns: Comma-separated globs, such as "embeddings,*.LayerNorm". Each is compared with the
+            name of a parameter and of the modules that contain it, with and without the prefix of
+            the encoder.
+
+    Raises:
+        InputError: A pattern matches nothing.
+    """
+    names = {name: set(_names_of(model, name)) for name, _ in model.named_parameters()}
+    frozen: set[str] = set()
+    for pattern in filter(None, (part.strip() for part in patterns.split(","))):
+        found = {
+            parameter
+            for parameter, aliases in names.items()
+            if any(fnmatchcase(alias, pattern) for alias in aliases)
+        }
+        if not found:
+            raise InputError(
+                f"--freeze {pattern}: no parameter or module of {type(model).__name__} has this "
+                f"name. Its modules are {_listed(_outline(model))}; * stands for any characters."
+            )
+        frozen |= found
+    for name, parameter in model.named_parameters():
+        if name in frozen:
+            parameter.requires_grad_(False)
+
+
+def _names_of(model: nn.Module, parameter: str) -> Iterator[str]:
+    """Yield the name of a parameter and of the modules around it, with and without the prefix."""
+    prefix = f"{getattr(model, 'base_model_prefix', '')}."
+    parts = parameter.split(".")
+    for end in range(1, len(parts) + 1):
+        name = ".".join(parts[:end])
+        yield name
+        if name.startswith(prefix):
+            yield name.removeprefix(prefix)
+
+
+def _outline(model: nn.Module) -> list[str]:
+    """Return the modules of the encoder, without its prefix, and those of the head."""
+    base = base_of(model)
+    inside = [name for name, child in base.named_children() if has_weights(child)]
+    return [*inside, *(name for name in head_names(model) if not name.endswith(f".{POOLER}"))]
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:NAMED]) + (" and more" if len(names) > NAMED else "")
+
+
+def train_top_layers(model: nn.Module, count: int) -> None:
+    """Freeze all but the top layers of the encoder, what follows them, and the head.
+
+    Args:
+        model: Model of transformers.
+        count: Number of layers to train; with 0 only what follows the layers is trained, which is
+            called linear probing.
+
+    Raises:
+        InputError: The layers of the model are not one list, or it has fewer.
+    """
+    base, head = base_of(model), head_names(model)
+    path, layers = _layers_of(base)
+    if layers is None or getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        raise InputError(
+            f"--train_layers {count}: the layers of {type(model).__name__} are not a single list, "
+            "so which are on top is not defined. Name what to freeze with --freeze."
+        )
+    if count > len(layers):
+        raise InputError(
+            f"--train_layers {count}: {type(model).__name__} has {len(layers)} layers. Use a "
+            f"number from 0 to {len(layers)}."
+        )
+    children = list(base.named_children())
+    place = [name for name, _ in children].index(path.partition(".")[0])
+    trained = [
+        *layers[len(layers) - count :],
+        *(child for _, child in children[place + 1 :] if not _has_table(child)),
+        *(model.get_submodule(name) for name in head),
+    ]
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    for module in trained:
+        module.requires_grad_(True)
+
+
+def _has_table(module: nn.Module) -> bool:
+    return any(isinstance(part, nn.Embedding) for part in module.modules())
+
+
+def _layers_of(base: nn.Module) -> tuple[str, nn.ModuleList | None]:
+    """Return path and list of the layers: the list with most weights, if no other has as many."""
+    lists = [
+        (name, module) for name, module in base.named_modules() if isinstance(module, nn.ModuleList)
+    ]
+    outer = [
+        (name, module)
+        for name, module in lists
+        if not any(name.startswith(f"{other}.") for other, _ in lists)
+    ]
+    sizes = [sum(p.numel() for p in module.parameters()) for _, module in outer]
+    if not sizes or 2 * max(sizes) <= sum(sizes) or max(sizes) == 0:
+        return "", None
+    return outer[sizes.index(max(sizes))]
+
+
+def check_something_trains(model: nn.Module) -> None:
+    """Check that a parameter of the model is trained.
+
+    Raises:
+        InputError: All are frozen.
+    """
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise InputError(
+            "--freeze: the patterns freeze every parameter, so that nothing is trained. Leave at "
+            f"least the head: {', '.join(head_names(model))}."
+        )
+
+
+def keep_frozen_in_evaluation(model: nn.Module) -> None:
+    """Make modules of which nothing is trained always run as in evaluation.
+
+    They have no dropout then, and the statistics of their batch norms do not move.
+    """
+    for module in model.modules():
+        parameters = list(module.parameters())
+        if parameters and not any(parameter.requires_grad for parameter in parameters):
+            module.eval()
+            module.train = MethodType(_stay_in_evaluation, module)  # type: ignore[method-assign]
+
+
+def _stay_in_evaluation(module: nn.Module, mode: bool = True) -> nn.Module:
+    del mode
+    return module
+
+
+def cast_frozen_once(model: nn.Module) -> None:
+    """Make frozen linear layers keep their weights in the dtype of autocast.
+
+    Autocast caches the casts of trained weights only, and only within a step; it would cast frozen
+    ones in every forward pass. The results are equal bit for bit. The copies take two bytes per
+    frozen weight and are not saved.
+    """
+    for module in model.modules():
+        if type(module) is nn.Linear and not any(p.requires_grad for p in module.parameters()):
+            module.__class__ = FrozenLinear
+
+
+class FrozenLinear(nn.Linear):
+    """An `nn.Linear` as changed by `cast_frozen_once`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return what `nn.Linear` returns."""
+        device = self.weight.device.type
+        if not torch.is_autocast_enabled(device) or self.weight.dtype != torch.float32:
+            return super().forward(input)
+        dtype = torch.get_autocast_dtype(device)
+        bias = None if self.bias is None else self._cast("bias", self.bias, dtype)
+        return functional.linear(input, self._cast("weight", self.weight, dtype), bias)
+
+    def _cast(self, name: str, value: Tensor, dtype: torch.dtype) -> Tensor:
+        casts: dict[str, Any] = self.__dict__.setdefault("casts", {})
+        # Loading weights changes the version, and moving them the address.
+        key = (dtype, value.device, value.data_ptr(), value._version)
+        if name not in casts or casts[name][0] != key:
+            with torch.no_grad():
+                casts[name] = (key, value.detach().to(dtype))
+        cast: Tensor = casts[name][1]
+        return cast

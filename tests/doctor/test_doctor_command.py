@@ -1,0 +1,126 @@
+"""The command `ampft doctor`: its files, exit codes and refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_text import LABELS, tiny_texts
+from transformers import BertForSequenceClassification, BertTokenizerFast
+
+from ampft.cli import main
+
+OVERFLOW = "bert.encoder.layer.1.output.dense"
+
+
+@pytest.fixture(scope="module")
+def files(tiny_bert, tmp_path_factory) -> Path:
+    """Folder with `train.csv`, the model `healthy` and the model `broken`, which overflows."""
+    folder = tmp_path_factory.mktemp("doctor")
+    table = tiny_texts(120)
+    rows = [
+        f"{text},{LABELS[label]}" for text, label in zip(table["text"], table["label"], strict=True)
+    ]
+    (folder / "train.csv").write_text("text,label\n" + "\n".join(rows) + "\n")
+    (folder / "healthy").symlink_to(tiny_bert)
+    model = BertForSequenceClassification.from_pretrained(tiny_bert)
+    with torch.no_grad():
+        model.get_submodule(OVERFLOW).weight.mul_(30_000)
+    model.save_pretrained(folder / "broken")
+    BertTokenizerFast.from_pretrained(tiny_bert).save_pretrained(folder / "broken")
+    return folder
+
+
+def recipe(files: Path, model: str) -> list[str]:
+    return [
+        *("--model_name_or_path", str(files / model), "--train_file", str(files / "train.csv")),
+        *("--cpu_threads", "1", "--use_cpu"),
+    ]
+
+
+def test_a_mode_that_holds_is_written_with_exit_code_0(files, tmp_path, fresh_accelerate, capsys):
+    code = main(["doctor", "--output_dir", str(tmp_path), "--", *recipe(files, "healthy")])
+
+    written = json.loads((tmp_path / "doctor.json").read_text())
+    assert code == 0
+    assert (written["holds"], written["faults"], written["cure"]) == (True, [], None)
+    assert written["setting"]["mode"] == "fp16"
+    assert "fp16 holds on 32 examples" in capsys.readouterr().out
+    assert "fp16 holds" in (tmp_path / "doctor.html").read_text()
+
+
+def test_a_mode_that_does_not_hold_is_named_with_exit_code_4(
+    files, tmp_path, fresh_accelerate, capsys
+):
+    with pytest.raises(SystemExit, match="4"):
+        main(["doctor", "--mixed_precision", "fp16", "--output_dir", str(tmp_path), "--no_cure",
+              "--", *recipe(files, "broken")])  # fmt: skip
+
+    written = json.loads((tmp_path / "doctor.json").read_text())
+    fault = written["faults"][0]
+    assert not written["holds"]
+    assert (fault["module"], fault["direction"], fault["operation"]) == (
+        OVERFLOW, "forward", "addmm"
+    )  # fmt: skip
+    assert fault["cause"] == "overflow of a product"
+    assert fault["largest"] > 65504
+    assert len(fault["example_ids"]) == 32
+    out = capsys.readouterr().out
+    assert f"fp16 will overflow: `{OVERFLOW}` reaches" in out
+    assert "modeling_bert.py" in out
+    page = (tmp_path / "doctor.html").read_text()
+    assert OVERFLOW in page
+    assert "<script" not in page
+
+
+def test_bf16_holds_where_fp16_overflows(files, fresh_accelerate, capsys):
+    assert main(["doctor", "--mixed_precision", "bf16", "--", *recipe(files, "broken")]) == 0
+    assert "Add --output_dir DIR" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--batches", "0", "--"], "--batches 0: must be at least 1"),
+        (["--", "--mixed_precision", "fp16"], "pass it before ` -- `"),
+        (["--mixed_precision", "fp8", "--"], "fp8"),
+        (["--mixed_precision", "bf16-true", "--"], "modes with float32 weights"),
+        (["nowhere"], "this is not a folder"),
+        (["nowhere", "--mixed_precision", "fp16"], "Remove the flag"),
+    ],
+)
+def test_wrong_use_ends_with_exit_code_2(files, tmp_path, fresh_accelerate, capsys, words, message):
+    folder = tmp_path / "out"
+    flags = recipe(files, "healthy") if "--" in words else []
+    assert main(["doctor", "--output_dir", str(folder), *words, *flags]) == 2
+    assert message in capsys.readouterr().err
+    assert not folder.exists()
+
+
+def test_the_saved_step_of_a_run_is_replayed(files, tmp_path, fresh_accelerate, capsys):
+    run = tmp_path / "run"
+    assert main(["train", *recipe(files, "broken"), "--mixed_precision", "fp16",
+                 "--per_device_train_batch_size", "4", "--output_dir", str(run)]) == 3  # fmt: skip
+
+    with pytest.raises(SystemExit, match="4"):
+        main(["doctor", str(run), "--no_cure"])
+
+    out = capsys.readouterr().out
+    assert f"fp16 will overflow: `{OVERFLOW}` reaches" in out
+    assert "in 4 of 4 examples" in out.replace("\n", " ")
+
+
+def test_a_run_without_a_saved_step_is_examined_from_its_start(
+    files, tmp_path, fresh_accelerate, capsys
+):
+    run = tmp_path / "run"
+    assert main(["train", *recipe(files, "broken"), "--mixed_precision", "fp16",
+                 "--max_train_steps", "1", "--output_dir", str(run)]) == 3  # fmt: skip
+    assert not (run / "nonfinite").exists()
+
+    with pytest.raises(SystemExit, match="4"):
+        main(["doctor", str(run), "--no_cure", "--batches", "2"])
+
+    assert "in 16 of 16 examples" in capsys.readouterr().out.replace("\n", " ")
