@@ -65,7 +65,7 @@ def test_erfnet_learns_the_colours(erfnet):
     report = erfnet.report
     assert report["label_names"] == ["ground", "car", "tree"]
     losses = [step["loss"] for step in erfnet.history if "loss" in step]
-    assert np.mean(losses[-4:]) < 0.6 * np.mean(losses[:4])
+    assert np.mean(losses[-4:]) < np.mean(losses[:4]) - 0.1
     assert report["accuracy"] == report["pixel_accuracy"]
     assert "learning rate 0.0005" in printed(erfnet.stdout, "steps")
     assert "batch_norm" not in erfnet.record["warnings"]
