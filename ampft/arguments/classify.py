@@ -64,6 +64,8 @@ class ClassifyArguments(
             task=self.task,
             model_name_or_path=self.model_name_or_path,
             max_seq_length=self.max_seq_length,
+            long_text=self.long_text,
+            stride=self.stride,
             pad_to_multiple_of=self.pad_to_multiple_of,
             class_weights=self.class_weights,
             label_smoothing=self.label_smoothing_factor,

@@ -21,9 +21,23 @@ class ModelArguments:
     )
     max_seq_length: int = flag(
         128,
-        "maximum text length in tokens; longer texts are truncated (stdlib: 64)",
+        "maximum text length in tokens; longer texts are truncated or split, see --long_text "
+        "(stdlib: 64)",
         group=MODEL,
         at_least=2,
+    )
+    long_text: str = flag(
+        "truncate",
+        "what to do with texts of more than --max_seq_length tokens: truncate, or windows, which "
+        "splits them and takes the mean of the logits (words with labels always get windows)",
+        group=MODEL,
+        choices=("truncate", "windows"),
+    )
+    stride: int | None = flag(
+        None,
+        "tokens that neighbouring windows of a text share; if none, a quarter of --max_seq_length",
+        group=MODEL,
+        at_least=0,
     )
     padding: bool = flag(False, "pad inputs even if the model can run without padding", group=MODEL)
     pad_to_multiple_of: int | None = flag(

@@ -329,7 +329,7 @@ def _replaced_by(packed_attention: str) -> str:
 def _difference(
     padded: torch.Tensor, packed: torch.Tensor, batch: Mapping[str, torch.Tensor]
 ) -> float:
-    if padded.shape[:2] == batch["input_ids"].shape:
+    if padded.dim() == 3 and padded.shape[:2] == batch["input_ids"].shape:
         real = batch["attention_mask"] != 0
         padded, packed = padded[real], packed[real]
     return float((padded - packed).abs().max() / padded.abs().max())
