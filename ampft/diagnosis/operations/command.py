@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from ampft.arguments import ClassifyArguments, parse_classify_arguments
@@ -13,40 +13,10 @@ from ampft.errors import InputError
 from ampft.precision.modes import canonical_mode
 
 if TYPE_CHECKING:
-    from ampft.diagnosis.operations.probe import Operation
-    from ampft.diagnosis.operations.unlisted import UnlistedOperation
+    from ampft.diagnosis.operations.report import OperationsReport
     from ampft.precision.resolve import Precision
 
 DEFAULT_MODE = "fp16"
-
-
-@dataclass(frozen=True)
-class OperationsReport:
-    """What autocast does in a mode on this device.
-
-    Attributes:
-        mode: Precision.
-        execution: `native` or `emulated`.
-        device: Device type.
-        table: Device whose documented lists are compared: that of the emulated hardware.
-        torch: Version of torch.
-        operations: Operations with an autocast kernel, found by probing.
-        undocumented: Operations that PyTorch documents nowhere or under another policy.
-        not_found: Documented operations that have another policy or no autocast kernel.
-        model: Name of the model; None if none was examined.
-        unlisted: Its operations that are on no list.
-    """
-
-    mode: str
-    execution: str
-    device: str
-    table: str
-    torch: str
-    operations: tuple[Operation, ...]
-    undocumented: tuple[str, ...]
-    not_found: tuple[str, ...]
-    model: str | None = None
-    unlisted: tuple[UnlistedOperation, ...] = ()
 
 
 def main(argv: Sequence[str]) -> None:
@@ -82,6 +52,7 @@ def examine(mode: str, classify: ClassifyArguments | None, *, cpu: bool) -> Oper
 
     from ampft.diagnosis.operations.documented import documented_policies
     from ampft.diagnosis.operations.probe import REFUSED, autocast_operations
+    from ampft.diagnosis.operations.report import OperationsReport
     from ampft.precision.accelerator import numerics, training_device
     from ampft.precision.resolve import resolve
 

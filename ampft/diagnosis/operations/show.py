@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from textwrap import wrap
-from typing import TYPE_CHECKING
 
 from ampft.diagnosis.operations.probe import FLOAT32, LOWER, POLICIES, REFUSED, WIDEST
+from ampft.diagnosis.operations.report import OperationsReport
 from ampft.text.escaping import inert
 from ampft.text.numbers import counted
 from ampft.text.tables import Table, terminal_table
 from ampft.text.terminal import labelled
-
-if TYPE_CHECKING:
-    from ampft.diagnosis.operations.command import OperationsReport
 
 WIDTH = 100
 TITLES = {
