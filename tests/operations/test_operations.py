@@ -1,6 +1,7 @@
 """`ampft ops`: what autocast does, against calls that compute, and the operations of a model."""
 
 import json
+from functools import cache
 
 import pytest
 import torch
@@ -29,6 +30,7 @@ CPU = torch.device("cpu")
 A = torch.randn(2, 2, 2, generator=torch.Generator().manual_seed(0))
 
 
+@cache
 def probed(mode):
     precision = resolve(mode, CPU)
     with ampft.numerics(precision):
