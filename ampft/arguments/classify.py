@@ -71,6 +71,7 @@ class ClassifyArguments(
             label_smoothing=self.label_smoothing_factor,
             threshold=self.threshold,
             remove_padding=not self.padding,
+            token_buckets=self.token_buckets,
             gradient_checkpointing=self.gradient_checkpointing,
             trust_remote_code=self.trust_remote_code,
             trained_part=self.trained_part(),
