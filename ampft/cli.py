@@ -43,6 +43,11 @@ def _run(argv: Sequence[str]) -> None:
 
         doctor(argv[1:])
         return
+    if argv[:1] == ["ops"]:
+        from ampft.diagnosis.operations.command import main as operations
+
+        operations(argv[1:])
+        return
     if argv[:1] == ["resume-check"]:
         from ampft.diagnosis.resume_check import main as resume_check
 
@@ -97,6 +102,9 @@ def _parser() -> ArgumentParser:
     )
     commands.add_parser(
         "doctor", help="find what breaks a precision for a model and its data, and a cure"
+    )
+    commands.add_parser(
+        "ops", help="show which operations autocast casts to which dtype, and those of a model"
     )
     commands.add_parser(
         "resume-check", help="prove that a training continues exactly after being killed"
