@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ampft.arguments.flags import flag
+from ampft.errors import InputError
 
 MODEL = "model"
 
@@ -21,13 +22,34 @@ class ModelArguments:
     )
     max_seq_length: int = flag(
         128,
-        "maximum text length in tokens; longer texts are truncated (stdlib: 64)",
+        "maximum text length in tokens; longer texts are truncated or split, see --long_text "
+        "(stdlib: 64)",
         group=MODEL,
         at_least=2,
+    )
+    long_text: str = flag(
+        "truncate",
+        "what to do with texts of more than --max_seq_length tokens: truncate, or windows, which "
+        "splits them and takes the mean of the logits (words with labels always get windows)",
+        group=MODEL,
+        choices=("truncate", "windows"),
+    )
+    stride: int | None = flag(
+        None,
+        "tokens that neighbouring windows of a text share; if none, a quarter of --max_seq_length",
+        group=MODEL,
+        at_least=0,
     )
     padding: bool = flag(False, "pad inputs even if the model can run without padding", group=MODEL)
     pad_to_multiple_of: int | None = flag(
         None, "pad inputs to a multiple of this many tokens", group=MODEL, at_least=1
+    )
+    token_buckets: int | None = flag(
+        None,
+        "without padding, fill the tokens of every micro-batch up to a multiple of this, so that "
+        "fewer shapes of matrices occur; changes no result but the dropout masks",
+        group=MODEL,
+        at_least=1,
     )
     gradient_checkpointing: bool = flag(
         False,
@@ -40,3 +62,15 @@ class ModelArguments:
         group=MODEL,
     )
     trust_remote_code: bool = flag(False, "run code from the model's repository", group=MODEL)
+
+    def check_padding(self) -> None:
+        """Reject settings of a path that is switched off.
+
+        Raises:
+            InputError: There are such settings.
+        """
+        if self.token_buckets and self.padding:
+            raise InputError(
+                f"--token_buckets {self.token_buckets} and --padding: buckets are for models that "
+                "run without padding. Remove one of them, or use --pad_to_multiple_of."
+            )

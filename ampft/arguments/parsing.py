@@ -84,6 +84,7 @@ def _check_conflicts(arguments: ClassifyArguments) -> None:
         parse_duration("max_time", arguments.max_time)
     arguments.check_loss()
     arguments.check_trained_part()
+    arguments.check_padding()
     _check_checkpoints(arguments)
     _check_hub(arguments)
     _check_metric(arguments.metric_for_best_model)

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict, List
 
 from ampft.data.masks import Masks
-from ampft.data.row_labels import IntArray, RowLabels
+from ampft.data.row_labels import RowLabels, Targets, UnitLabels
 
 ROWS_AT_A_TIME = 4096
+TOKEN = "token"  # kind of data whose rows are lists of words with a label each
 CONTENT_COLUMN = "ampft_content"  # of a split of files: SHA-256 of the decoded image or sound
 
 
@@ -28,9 +28,10 @@ class ClassificationData:
             columns (strings, PIL images, or files of sounds) and `label`, a `datasets.ClassLabel`
             (int64) or a `datasets.List` of one; with a group column also `groups.GROUP_COLUMN`,
             strings or None; of images and sounds that a user names also `CONTENT_COLUMN`.
-        input_columns: `("text",)`, a pair such as `("sentence1", "sentence2")`, `("image",)` or
-            `("sound",)`.
-        kind: `text`, `image`, `sound`, or `pixels` for images with masks.
+        input_columns: `("text",)`, a pair such as `("sentence1", "sentence2")`, `("image",)`,
+            `("sound",)` or `("tokens",)`.
+        kind: `text`, `image`, `sound`, `token` for words with labels, or `pixels` for images with
+            masks.
         name: Name of the data in the output and in the run record.
         fingerprints: SHA-256 of the contents in their order, by split; stable across runs.
         notes: Sentences to print: splits made, rows dropped, rows shared, suspicious labels.
@@ -56,15 +57,18 @@ class ClassificationData:
             return self.masks["train"].classes.names
         return class_names(self.splits["train"])
 
-    def labels(self, split: str) -> IntArray | npt.NDArray[np.bool_] | Masks:
-        """Return (n,) int64 class indices, or (n, K) booleans if rows can have several labels.
+    def labels(self, split: str) -> Targets | Masks:
+        """Return the labels of a split.
 
-        Labels that are masks are decoded on request.
+        They are (n,) int64 class indices, (n, K) booleans if rows can have several labels, or the
+        labels of the words of n rows. Labels that are masks are decoded on request.
         """
         if self.masks is not None:
             return self.masks[split]
         part = self.splits[split]
         labels = row_labels(part)
+        if self.kind == TOKEN:
+            return UnitLabels(labels.codes, labels.counts)
         if has_several_labels(part):
             return labels.matrix(len(self.label_names))
         return labels.codes
@@ -103,11 +107,13 @@ def row_labels(split: Dataset) -> RowLabels:
 
 
 def value_bytes(value: Any) -> bytes:
-    """Return the bytes to hash for a text, a hash, or an image's mode, size and pixels.
+    """Return the bytes to hash for a text, words, a hash, or an image's mode, size and pixels.
 
     Their number comes first, so that two different sequences of values never have the same bytes.
     """
-    if isinstance(value, str):
+    if isinstance(value, list):
+        content = b"".join(map(value_bytes, value))
+    elif isinstance(value, str):
         content = value.encode("utf-8", "surrogatepass")
     elif isinstance(value, bytes):
         content = value

@@ -66,7 +66,9 @@ def find_groups(data: ClassificationData, split: str) -> Groups | None:
     inputs = part.select_columns(list(content_columns(part, data.input_columns)))
     groups = numbered(
         tuple(
-            normalized(value) if isinstance(value, str) else value_digest(value_bytes(value))
+            value_digest(value_bytes(value))
+            if not isinstance(value, str | list)
+            else normalized(value if isinstance(value, str) else " ".join(value))
             for value in row
         )
         for batch in batches(inputs)

@@ -11,7 +11,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, List
 
 from ampft.data.checks import class_names, ignored_notes, input_digests, label_notes, shared_rows
 from ampft.data.columns import DataColumns
-from ampft.data.dataset import ClassificationData, batches, fingerprint, row_labels
+from ampft.data.dataset import TOKEN, ClassificationData, batches, fingerprint, row_labels
 from ampft.data.groups import FILE_COLUMN, GROUP_COLUMN, numbered
 from ampft.data.media import MEDIA, check_media
 from ampft.data.pixels import load_pixels
@@ -19,9 +19,10 @@ from ampft.data.request import DataRequest, refuse_unused_options
 from ampft.data.row_collector import LabelledRows
 from ampft.data.sources.files import load_files
 from ampft.data.sources.folders import folder_kind, load_folder
-from ampft.data.sources.hub import load_hub, read_splits
+from ampft.data.sources.hub import fetch, read_splits
 from ampft.data.sources.stdlib import CONFIGURATIONS, load_stdlib
 from ampft.data.splits import missing_splits, subsample
+from ampft.data.token_rows import are_token_splits, load_token_files, load_token_splits
 from ampft.errors import InputError
 from ampft.files import describe_file
 
@@ -60,7 +61,7 @@ def load_data(request: DataRequest, data: DatasetDict | None = None) -> Classifi
         return pixels
     refuse_unused_options(request, MASK_OPTIONS, "data without masks (--task pixels)")
     if data is not None:
-        rows, columns, notes = read_splits(data, request)
+        rows, columns, notes = read_any_splits(data, request)
         return assemble(rows, columns, request, name=IN_MEMORY, notes=notes)
     if request.files:
         return load_user_files(request)
@@ -74,10 +75,20 @@ def load_data(request: DataRequest, data: DatasetDict | None = None) -> Classifi
         )
         rows, columns, notes = load_folder(request, kind)
         return assemble(rows, columns, request, name=name, notes=notes)
-    rows, columns, notes = load_hub(request)
+    data = fetch(name, request.dataset_config_name)
+    rows, columns, notes = read_any_splits(data, request)
     if request.dataset_config_name:
         name += f" ({request.dataset_config_name})"
     return assemble(rows, columns, request, name=name, notes=notes)
+
+
+def read_any_splits(
+    data: DatasetDict, request: DataRequest
+) -> tuple[dict[str, LabelledRows], DataColumns, list[str]]:
+    """Read the splits of a data set of words with tags, or of any other."""
+    if are_token_splits(data, request):
+        return load_token_splits(data, request)
+    return read_splits(data, request)
 
 
 def load_user_files(request: DataRequest) -> ClassificationData:
@@ -95,7 +106,7 @@ def load_user_files(request: DataRequest) -> ClassificationData:
             f"--dataset_name: received {request.dataset_name!r} together with {name}. Pass only one"
             " of them."
         )
-    rows, columns, notes = load_files(request)
+    rows, columns, notes = load_token_files(request) or load_files(request)
     data = assemble(rows, columns, request, name=name, notes=notes)
     return replace(data, files=hashes)
 
@@ -138,7 +149,9 @@ def assemble(
     Raises:
         InputError: `class_names`, `shared_rows` or `missing_splits` rejects the data.
     """
-    names = class_names(rows, several=request.several_labels)
+    per_token = columns.kind == TOKEN
+    several = request.several_labels or per_token
+    names = class_names(rows, several=several)
     conversion_notes: list[str] = []
     if columns.kind in MEDIA:
         rows, conversion_notes = check_media(rows, columns.inputs[0], columns.kind)
@@ -157,12 +170,12 @@ def assemble(
         *conversion_notes,
         *(note for part in rows.values() for note in part.notes),
         *ignored_notes(rows, request.ignore_labels),
-        *label_notes(names, train.labels, several=request.several_labels),
+        *([] if per_token else label_notes(names, train.labels, several=several)),
         *shared_rows(rows, digests, refuse=request.fail_on_leak),
         *([split_note] if split_note else []),
     ]
     parts = {
-        split: add_labels(part, names, several=request.several_labels)
+        split: add_labels(part, names, several=several, ordered=per_token)
         for split, part in rows.items()
     }
     all_rows = parts["train"]
@@ -172,8 +185,17 @@ def assemble(
     return finalize(splits, request, columns.inputs, columns.kind, name, all_notes)
 
 
-def add_labels(part: LabelledRows, names: tuple[str, ...], *, several: bool) -> Dataset:
-    """Return the inputs with a column `label` of indices into `names`, or of lists of indices."""
+def add_labels(
+    part: LabelledRows, names: tuple[str, ...], *, several: bool, ordered: bool
+) -> Dataset:
+    """Return the inputs with a column `label` of indices into `names`, or of lists of indices.
+
+    Args:
+        part: Rows.
+        names: Names of the classes.
+        several: Whether rows have lists of labels.
+        ordered: Whether the order of a list has a meaning.
+    """
     index = {name: code for code, name in enumerate(names)}
     order = np.array([index[name] for name in part.names], dtype=np.int64)
     codes, feature = order[part.labels.codes], ClassLabel(names=list(names))
@@ -183,7 +205,8 @@ def add_labels(part: LabelledRows, names: tuple[str, ...], *, several: bool) -> 
     if not several:
         return inputs.add_column("label", codes, feature=feature)
     sets = np.split(codes, np.cumsum(part.labels.counts)[:-1])
-    return inputs.add_column("label", [sorted(s.tolist()) for s in sets], feature=List(feature))
+    lists = [s.tolist() if ordered else sorted(s.tolist()) for s in sets]
+    return inputs.add_column("label", lists, feature=List(feature))
 
 
 def finalize(

@@ -84,6 +84,11 @@ class DataRequest:
     class_names_file: Path | None = None
 
     @property
+    def labels_tokens(self) -> bool | None:
+        """Whether each word of a row has a label; None finds out from the data."""
+        return None if self.data_kind is None else self.data_kind == "token"
+
+    @property
     def named_media(self) -> dict[str, str]:
         """The named column of images or of sounds, by kind."""
         columns = {"image": self.image_column_name, "sound": self.audio_column_name}

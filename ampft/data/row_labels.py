@@ -95,10 +95,7 @@ class UnitLabels:
 
     def __getitem__(self, ids: IntArray) -> IntArray:
         """Return the labels of the units of the examples `ids`."""
-        counts = self.counts[ids]
-        starts = np.cumsum(self.counts) - self.counts
-        first = np.cumsum(counts) - counts  # of each example in the result
-        return self.codes[np.repeat(starts[ids] - first, counts) + np.arange(counts.sum())]
+        return self.codes[unit_indices(self.counts, ids)]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         """Return `padded(codes, counts)`."""
@@ -107,6 +104,20 @@ class UnitLabels:
 
 
 Targets = npt.NDArray[Any] | UnitLabels | Masks
+
+
+def unit_indices(counts: IntArray, ids: IntArray) -> IntArray:
+    """Return the indices of the units of some examples among those of all, in order.
+
+    Args:
+        counts: (n,) number of units of each example.
+        ids: The examples.
+    """
+    chosen = counts[ids]
+    starts = np.cumsum(counts) - counts
+    first = np.cumsum(chosen) - chosen  # of each example in the result
+    indices: IntArray = np.repeat(starts[ids] - first, chosen) + np.arange(chosen.sum())
+    return indices
 
 
 def padded(codes: npt.NDArray[np.integer[Any]], counts: IntArray) -> npt.NDArray[np.int32]:

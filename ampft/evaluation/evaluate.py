@@ -120,6 +120,8 @@ def _check_finite(decoded: Decoded, split: str) -> None:
     for rows in decoded.values():
         if np.issubdtype(rows.dtype, np.floating):
             nonfinite |= ~np.isfinite(rows.reshape(count, -1)).all(axis=1)
+        elif rows.dtype == object and not isinstance(rows[0], bytes):
+            nonfinite |= ~np.array([np.isfinite(row).all() for row in rows])
     if nonfinite.any():
         raise TrainingStopped(
             f"evaluation on {split}: {int(nonfinite.sum())} of {count} examples have a probability "

@@ -18,7 +18,7 @@ def padding_difference(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]
     transforms (FNet) or convolutions (ConvBERT), or attends to the padding.
 
     Args:
-        model: Classifier of whole texts; it is not changed.
+        model: Classifier of texts or of tokens; it is not changed.
         batch: Arguments of the model: `input_ids` (B, T), `attention_mask` and so on.
 
     Returns:
@@ -44,4 +44,6 @@ def padding_difference(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]
             f"model: {type(model).__name__} cannot process texts of these lengths ({error}). Use "
             "another model."
         ) from error
+    if padded.dim() == 3:  # logits of each token
+        padded, alone = padded[real], [logits.flatten(0, 1) for logits in alone]
     return float((padded - torch.cat(alone)).abs().max() / padded.abs().max())

@@ -19,7 +19,11 @@ WORD_BOUNDARY = "▁"  # the only word of a sentencepiece tokenizer whose files 
 
 
 def load_tokenizer(
-    path: str, *, flag: str = MODEL_NAME_FLAG, trust_remote_code: bool = False
+    path: str,
+    *,
+    flag: str = MODEL_NAME_FLAG,
+    trust_remote_code: bool = False,
+    reads_words: bool = False,
 ) -> Any:
     """Return the tokenizer of a model, with a padding token.
 
@@ -27,6 +31,8 @@ def load_tokenizer(
         path: Folder or hub id.
         flag: Flag that received the path, for the error message.
         trust_remote_code: Whether code from the model's repository may run.
+        reads_words: Whether it reads lists of words, so that one of bytes (GPT-2's and RoBERTa's)
+            must put a blank before each.
 
     Raises:
         InputError: The tokenizer cannot be loaded, has no vocabulary, or cannot pad.
@@ -34,6 +40,10 @@ def load_tokenizer(
     check_model_name(path, flag=flag)
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+        if reads_words and _lacks_blank(tokenizer):
+            tokenizer = AutoTokenizer.from_pretrained(
+                path, trust_remote_code=trust_remote_code, add_prefix_space=True
+            )
     except Exception as error:  # a damaged tokenizer.json: KeyError, TypeError, bare Exception, ...
         raise loading_error(path, error, flag=flag) from error
     # Without its files transformers 5 creates an empty tokenizer, for which every word is unknown.
@@ -51,6 +61,12 @@ def load_tokenizer(
             )
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+def _lacks_blank(tokenizer: Any) -> bool:
+    """Return whether a tokenizer of bytes puts no blank before the first word."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    return backend is not None and "ByteLevel(add_prefix_space=False" in repr(backend.pre_tokenizer)
 
 
 def max_input_length(requested: int, tokenizer: Any, config: Any) -> int:

@@ -21,7 +21,7 @@ from ampft.precision.executed import check_storage
 from ampft.precision.sharding import check_equal_weights, is_sharded
 from ampft.runs.manifest import earlier_results
 from ampft.runs.prepared import Prepared
-from ampft.tasks.task import Task
+from ampft.tasks.task import Task, model_inputs
 from ampft.text.numbers import counted
 from ampft.training.checkpoints.interval import parse_interval
 from ampft.training.checkpoints.store import CheckpointStore
@@ -127,7 +127,7 @@ def _check_model_runs(prepared: Prepared) -> None:
     batch = examples.collate(varied_ids(examples.lengths))
     with numerics(precision):
         if prepared.loaded.padding_free:
-            inputs = {k: v.to(accelerator.device) for k, v in batch.items() if k != "labels"}
+            inputs = {k: v.to(accelerator.device) for k, v in model_inputs(batch).items()}
             check_packing(prepared.model, accelerator.unwrap_model(prepared.model), inputs)
             return
         try:

@@ -53,6 +53,10 @@ TASKS = {
         "text", "text", "multi_label:MultiLabel", "AutoModelForSequenceClassification",
         "text-classification", several_labels=True, pipeline_arguments="top_k=None",
     ),
+    "tokens": TaskKind(
+        "token", "tokens", "token_labels:TokenLabels", "AutoModelForTokenClassification",
+        "token-classification", pipeline_arguments='aggregation_strategy="first"',
+    ),
     "images": TaskKind(
         "image", "image", "single_label:SingleLabel", "AutoModelForImageClassification",
         "image-classification",

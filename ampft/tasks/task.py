@@ -23,6 +23,7 @@ from ampft.models.weights import LoadedModel
 from ampft.precision.float32_modules import apply_patterns, description
 from ampft.tasks import TASKS, TaskKind, default_task
 from ampft.tasks.outcome import Outcome, Problem
+from ampft.tasks.windows import select_logits
 
 ORIGINS = {FILE_COLUMN: "file", **NUMBER_COLUMNS, ID_COLUMN: "id"}
 
@@ -34,13 +35,18 @@ class TaskSettings:
     Attributes:
         task: Name of the task; None uses the default for the kind of data.
         model_name_or_path: Folder or hub id; None uses the default model of the task.
-        max_seq_length: Maximum number of tokens; longer texts are truncated and counted.
+        max_seq_length: Maximum number of tokens; longer texts are truncated and counted, or split.
+        long_text: What happens to longer texts: `truncate` or `windows`. Words with labels always
+            get windows.
+        stride: Number of tokens that neighbouring windows share; None for a quarter of a window.
         pad_to_multiple_of: Number of which padded lengths are multiples; None pads to the longest.
         class_weights: None, "balanced", or comma-separated weights in the order of the labels.
         label_smoothing: Share of the target that is spread over all classes, 0 to 1.
         focal_gamma: Exponent of the focal loss; 0 for cross entropy.
         threshold: Probability from which a label is predicted, if there can be several.
         remove_padding: Whether the model runs without padding if its architecture is supported.
+        token_buckets: Number of which the tokens of a micro-batch without padding are multiples,
+            by fillers; None adds no fillers.
         gradient_checkpointing: Whether activations are recomputed in the backward pass.
         trust_remote_code: Whether code from a model's repository may run.
         trained_part: Part of the model that is trained.
@@ -55,12 +61,15 @@ class TaskSettings:
     task: str | None = None
     model_name_or_path: str | None = None
     max_seq_length: int = 128
+    long_text: str = "truncate"
+    stride: int | None = None
     pad_to_multiple_of: int | None = None
     class_weights: str | None = None
     label_smoothing: float = 0.0
     focal_gamma: float = 0.0
     threshold: float = 0.5
     remove_padding: bool = True
+    token_buckets: int | None = None
     gradient_checkpointing: bool = False
     trust_remote_code: bool = False
     trained_part: TrainedPart = field(default_factory=TrainedPart)
@@ -299,7 +308,8 @@ def make_task(data: ClassificationData, settings: TaskSettings) -> Task:
 def forward_logits(model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
     """Call a model of transformers on `inputs` without what is about labels; return its logits.
 
-    They are float32; those of a float64 model stay float64, so that a reference is not rounded.
+    They are those of examples or words, see `select_logits`, and float32; those of a float64 model
+    stay float64, so that a reference is not rounded.
     """
     # Imported here because it imports transformers, which a model needs anyway.
     from ampft.models.packing.install import layout_on_host
@@ -307,11 +317,15 @@ def forward_logits(model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
     weight = next(model.parameters())
     moved: dict[str, Any] = {
         name: value.to(weight.device, _input_dtype(value, weight), non_blocking=True)
-        for name, value in inputs.items()
-        if not name.startswith("label")
+        for name, value in model_inputs(inputs).items()
     }
     logits: Tensor = model(**moved, **layout_on_host(model, inputs)).logits
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return select_logits(logits.to(torch.promote_types(logits.dtype, torch.float32)), inputs)
+
+
+def model_inputs(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return what the model reads of a collated batch: not what is about labels."""
+    return {name: value for name, value in inputs.items() if not name.startswith("label")}
 
 
 def _input_dtype(value: Tensor, weight: Tensor) -> torch.dtype:

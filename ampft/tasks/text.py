@@ -13,7 +13,8 @@ import transformers
 from torch import Tensor
 from transformers import DataCollatorWithPadding
 
-from ampft.data.dataset import ClassificationData
+from ampft.data.dataset import TOKEN, ClassificationData
+from ampft.data.row_labels import unit_indices
 from ampft.data.steps import IntArray, varied_ids
 from ampft.models.embedding_gradient import reuse_gradient_memory
 from ampft.models.minilm import default_model
@@ -27,7 +28,8 @@ from ampft.models.pretrained import (
 )
 from ampft.models.tokenizer import load_tokenizer, max_input_length
 from ampft.models.weights import LoadedModel
-from ampft.tasks.task import TaskSettings
+from ampft.tasks.task import TaskSettings, model_inputs
+from ampft.tasks.windows import EXAMPLE, LENGTH, POSITIONS, window_selection, word_selection
 
 # Difference of float32 logits, relative to the largest: rounding is at most 1e-6, a wrong mask at
 # least 1e-2.
@@ -39,23 +41,39 @@ class TextExamples:
     """The tokens of one split.
 
     Attributes:
-        rows: Tokens of each example, on disk if the data set is.
-        lengths: (n,) number of tokens after truncation.
+        rows: Tokens of each example, or of each window of each example, on disk if the data set is.
+        lengths: (n,) number of tokens that the model reads.
         collator: Pads a list of examples to one length.
+        windows: (n,) number of windows of each example; None if each is one row.
+        words: (n,) number of words of each example whose labels are predicted; None if the example
+            itself has the label.
     """
 
     rows: datasets.Dataset
     lengths: IntArray
     collator: DataCollatorWithPadding
+    windows: IntArray | None = None
+    words: IntArray | None = None
 
     def collate(self, ids: IntArray) -> Mapping[str, Tensor]:
-        """Return `input_ids`, `attention_mask`, ... (m, T) of the examples."""
-        columns = self.rows[ids.tolist()]
+        """Return `input_ids`, `attention_mask`, ... (m, T) of the examples or their windows.
+
+        With windows, they also say how logits of the model become those of examples or words, see
+        `windows.select_logits`.
+        """
+        rows = ids if self.windows is None else unit_indices(self.windows, ids)
+        columns = self.rows[rows.tolist()]
+        positions = columns.pop(POSITIONS, None)
         features = [
             dict(zip(columns, values, strict=True))
             for values in zip(*columns.values(), strict=True)
         ]
-        return dict(self.collator(features))
+        batch = dict(self.collator(features))
+        if positions is not None and self.words is not None:
+            return {**batch, **word_selection(positions, self.words[ids], batch)}
+        if self.windows is not None:
+            return {**batch, **window_selection(self.windows[ids])}
+        return batch
 
 
 @dataclass(frozen=True)
@@ -89,7 +107,7 @@ class TextInputs:
         if settings.gradient_checkpointing:
             enable_gradient_checkpointing(model)
         reuse_gradient_memory(model)
-        padding_free, reason = self._remove_padding(model, requested=settings.remove_padding)
+        padding_free, reason = self._remove_padding(model, settings)
         if not padding_free:
             notes = (*notes, *self._notes_on_padding(model))
         return LoadedModel(model, self.model_name, padding_free, (*notes, reason))
@@ -97,7 +115,8 @@ class TextInputs:
     def _notes_on_padding(self, model: Any) -> tuple[str, ...]:
         """Return a warning if the model's results depend on padding."""
         examples = self.tokens["train"]
-        difference = padding_difference(model, examples.collate(varied_ids(examples.lengths)))
+        batch = examples.collate(varied_ids(examples.lengths))
+        difference = padding_difference(model, model_inputs(batch))
         if difference <= PACKED_LOGITS_TOLERANCE:
             return ()
         return (
@@ -107,23 +126,31 @@ class TextInputs:
             "--per_device_eval_batch_size 1 they do not",
         )
 
-    def _remove_padding(self, model: Any, *, requested: bool) -> tuple[bool, str]:
-        if not requested:
+    def _remove_padding(self, model: Any, settings: TaskSettings) -> tuple[bool, str]:
+        if not settings.remove_padding:
             return False, "padded path: requested by --padding; micro-batches sorted by length"
         support = packing_support(model)
         if not support.supported:
             return False, f"padded path: {support.reason}; micro-batches sorted by length"
         limit_kernel_caches()  # must precede the first product
         examples = self.tokens["train"]
-        difference = verify_packing(model, examples.collate(varied_ids(examples.lengths)))
+        batch = examples.collate(varied_ids(examples.lengths))
+        difference = verify_packing(model, model_inputs(batch))
         if not difference <= PACKED_LOGITS_TOLERANCE:
             return False, f"padded path: logits without padding differ by {difference:.1e}"
-        install_packing(model)
+        install_packing(model, token_buckets=settings.token_buckets)
         return True, f"padding-free path: {support.reason} (logits equal within {difference:.0e})"
 
     def references(self, split: str, rows: slice) -> Mapping[str, Sequence[str]]:
-        """Return the texts of the examples `rows`, one column per input column."""
+        """Return the texts of the examples `rows`, one column per input column.
+
+        Words have a blank between them.
+        """
         columns = self.data.splits[split].select_columns(list(self.data.input_columns))[rows]
+        if self.data.kind == TOKEN:
+            return {
+                "text": [" ".join(words) for (values,) in [columns.values()] for words in values]
+            }
         return cast("Mapping[str, Sequence[str]]", columns)
 
     def save_processor(self, folder: Path) -> None:
@@ -152,6 +179,43 @@ def prepare_inputs(data: ClassificationData, settings: TaskSettings) -> TextInpu
             notes.append(f"{name}: {share} truncated to {max_length} tokens")
         tokens[name] = TextExamples(rows, lengths, collator)
     return TextInputs(data, tuple(notes), model_path, model_name, tokenizer, tokens, max_length)
+
+
+def windowed_examples(
+    rows: datasets.Dataset,
+    count: int,
+    collator: DataCollatorWithPadding,
+    *,
+    words: IntArray | None = None,
+) -> TextExamples:
+    """Return examples from the rows of their windows.
+
+    Args:
+        rows: Windows in the order of the examples, with the columns of `windows.with_examples`.
+        count: Number of examples.
+        collator: Pads a list of windows to one length.
+        words: (count,) number of words of each example, if words have labels.
+    """
+    numbers = rows.select_columns([EXAMPLE, LENGTH]).with_format("numpy")
+    owners, lengths = (np.asarray(numbers[name][:], dtype=np.int64) for name in (EXAMPLE, LENGTH))
+    total = np.bincount(owners, weights=lengths, minlength=count).astype(np.int64)
+    windows = np.bincount(owners, minlength=count).astype(np.int64)
+    return TextExamples(rows.remove_columns([EXAMPLE, LENGTH]), total, collator, windows, words)
+
+
+def window_notes(
+    split: str, examples: TextExamples, max_length: int, stride: int
+) -> tuple[str, ...]:
+    """Return a note on the texts of a split that have several windows."""
+    assert examples.windows is not None, "the examples have windows"
+    several = int((examples.windows > 1).sum())
+    if not several:
+        return ()
+    return (
+        f"{split}: {several} of {len(examples.windows)} texts are longer than {max_length} tokens"
+        f" and split into {int(examples.windows[examples.windows > 1].sum())} windows, neighbours"
+        f" of which share {stride} tokens",
+    )
 
 
 def _tokenize(

@@ -7,7 +7,7 @@ Rows are written to an Arrow file on disk in batches, so that memory use does no
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -31,6 +31,7 @@ from ampft.data.label_parser import LabelParser
 from ampft.data.media import MEDIA, kind_of_file
 from ampft.data.request import DataRequest
 from ampft.data.row_collector import LabelledRows, RowCollector, concatenated
+from ampft.data.sources import conll
 from ampft.data.sources.delimited import read_csv, read_tsv
 from ampft.data.sources.json_rows import read_json
 from ampft.data.sources.parquet import read_parquet
@@ -55,6 +56,7 @@ READERS: dict[str, Reader] = {
     ".jsonl": read_json,
     ".ndjson": read_json,
     ".parquet": read_parquet,
+    **dict.fromkeys(conll.SUFFIXES, conll.read_conll),
 }
 FLAGS = {"train": "--train_file", "validation": "--validation_file", "test": "--test_file"}
 ROWS_AT_A_TIME = 4096
@@ -65,7 +67,14 @@ OLE_MAGIC = bytes.fromhex("d0cf11e0a1b11ae1")  # .xls: Compound File Binary, sec
 ZIP_MAGIC = b"PK\x03\x04"  # .xlsx and .ods are ZIP archives
 
 
-def open_table(path: Path, *, flag: str, encoding: str, sheet: str | None = None) -> Table:
+def open_table(
+    path: Path,
+    *,
+    flag: str,
+    encoding: str,
+    sheet: str | None = None,
+    other_reader: Reader | None = None,
+) -> Table:
     """Open a file with the reader of its extension.
 
     Args:
@@ -73,12 +82,13 @@ def open_table(path: Path, *, flag: str, encoding: str, sheet: str | None = None
         flag: The flag that named it, for the messages.
         encoding: Character encoding of CSV, TSV and JSON files.
         sheet: Sheet of an Excel workbook; None takes the first one.
+        other_reader: Reader of files with any other extension; None refuses them.
 
     Raises:
         InputError: The file does not exist, its extension is unknown, or it cannot be read.
     """
     suffix = path.suffix.lower()
-    if suffix not in (*READERS, *SUFFIXES, *UNREAD_WORKBOOKS):
+    if other_reader is None and suffix not in (*READERS, *SUFFIXES, *UNREAD_WORKBOOKS):
         raise InputError(
             f"{flag}: received {path}; the name must end in one of"
             f" {', '.join((*READERS, *SUFFIXES))}. Convert the file."
@@ -97,7 +107,9 @@ def open_table(path: Path, *, flag: str, encoding: str, sheet: str | None = None
             f"--sheet_name: {path} is not an Excel workbook. Remove the flag, or pass"
             f" {' or '.join(SUFFIXES)} files."
         )
-    return READERS[suffix](path, encoding=encoding)
+    reader = READERS.get(suffix, other_reader)
+    assert reader is not None, "other extensions were refused"
+    return reader(path, encoding=encoding)
 
 
 def is_workbook(path: Path) -> bool:
@@ -291,14 +303,18 @@ def read_rows(table: Table, columns: DataColumns, request: DataRequest) -> Label
                 yield [*cells, *others]
 
     files = () if is_text else columns.inputs
-    written = write_arrow(usable(), (*columns.inputs, *extra), files)
+    written = write_arrow(usable(), (*columns.inputs, *extra), files=files)
     for name in files:
         written = written.cast_column(name, MEDIA[columns.kind].column_type)
     return collector.finish(written, declared=columns.labels.classes)
 
 
 def write_arrow(
-    rows: Iterator[Sequence[Any]], names: tuple[str, ...], files: tuple[str, ...] = ()
+    rows: Iterator[Sequence[Any]],
+    names: tuple[str, ...],
+    *,
+    files: Collection[str] = (),
+    lists: Collection[str] = (),
 ) -> Dataset:
     """Write columns to a temporary Arrow file and return it, mapped into memory.
 
@@ -306,11 +322,13 @@ def write_arrow(
 
     Args:
         rows: The rows.
-        names: Columns, of strings except for `files`.
+        names: Columns, of strings except for `files` and `lists`.
         files: Columns of dictionaries with `bytes` and `path`.
+        lists: Columns of lists of strings.
     """
     path = temporary_folder("data") / "rows.arrow"
-    schema = pa.schema([(name, FILE_TYPE if name in files else pa.string()) for name in names])
+    types = {**dict.fromkeys(files, FILE_TYPE), **dict.fromkeys(lists, pa.list_(pa.string()))}
+    schema = pa.schema([(name, types.get(name, pa.string())) for name in names])
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
         while batch := list(islice(rows, ROWS_AT_A_TIME)):
             columns = [

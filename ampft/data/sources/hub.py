@@ -41,22 +41,6 @@ MEDIA_TYPES = {"image": Image, "sound": Audio}
 UNLABELLED = -1  # value of a ClassLabel whose label is not published
 
 
-def load_hub(request: DataRequest) -> tuple[dict[str, LabelledRows], DataColumns, list[str]]:
-    """Read the data set of a request.
-
-    Args:
-        request: The user's choices, with the name of a data set.
-
-    Returns:
-        Rows by split, their columns, and notes.
-
-    Raises:
-        InputError: The data set cannot be loaded, or its columns or rows cannot be used.
-    """
-    data = fetch(str(request.dataset_name), request.dataset_config_name)
-    return read_splits(data, request)
-
-
 def read_splits(
     data: DatasetDict, request: DataRequest
 ) -> tuple[dict[str, LabelledRows], DataColumns, list[str]]:

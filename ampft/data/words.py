@@ -1,0 +1,130 @@
+"""Words of a text: how it is split into them, and how character spans become tags."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ampft.data.tags import BEGIN, INSIDE, OUTSIDE
+
+_FINE = re.compile(r"\w+|[^\w\s]")
+_BLANKS = re.compile(r"\S+")
+# Punctuation that is a separate word at the ends of what blanks separate, besides brackets and
+# typographic quotation marks, which have their own categories in Unicode.
+_OPENING = frozenset("\"'<\u00bf\u00a1")
+_CLOSING = frozenset("\"'>.,;:!?\u2026")
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word and its place in the text: characters `start` to `end`, exclusive."""
+
+    text: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Span:
+    """An entity in a text: characters `start` to `end`, exclusive, and its type."""
+
+    start: int
+    end: int
+    label: str
+
+
+def split_words(text: str) -> list[Word]:
+    """Split a text into runs of letters, digits and underscores, and single other characters.
+
+    Texts with character spans are split like this, so that a span can end within `London-based`.
+    """
+    return [Word(match[0], match.start(), match.end()) for match in _FINE.finditer(text)]
+
+
+def split_at_blanks(text: str) -> list[Word]:
+    """Split a text at blanks, and split punctuation off both ends.
+
+    It resembles how corpora of words are split, which keep `don't`, `@user` and `10:30` whole.
+    """
+    words: list[Word] = []
+    for match in _BLANKS.finditer(text):
+        start, end = match.span()
+        while end - start > 1 and _opens(text[start]):
+            words.append(Word(text[start], start, start + 1))
+            start += 1
+        closing: list[Word] = []
+        while end - start > 1 and _closes(text[end - 1]):
+            closing.append(Word(text[end - 1], end - 1, end))
+            end -= 1
+        words += [Word(text[start:end], start, end), *reversed(closing)]
+    return words
+
+
+def _opens(character: str) -> bool:
+    return character in _OPENING or unicodedata.category(character) in ("Ps", "Pi")
+
+
+def _closes(character: str) -> bool:
+    return character in _CLOSING or unicodedata.category(character) in ("Pe", "Pf")
+
+
+def joined(words: Sequence[str]) -> list[Word]:
+    """Return words with their places in the text that has one blank between them."""
+    result, start = [], 0
+    for text in words:
+        result.append(Word(text, start, start + len(text)))
+        start += len(text) + 1
+    return result
+
+
+def tag_words(words: Sequence[Word], spans: Sequence[Span], length: int) -> tuple[list[str], int]:
+    """Return the BIO tags of the words of a text, and how many spans were extended to whole words.
+
+    Args:
+        words: The words, in order.
+        spans: Entities.
+        length: Number of characters of the text.
+
+    Raises:
+        ValueError: A span is empty, past the text or without a word, or two of them overlap or
+            share a word; the message says which.
+    """
+    ordered = sorted(spans, key=lambda span: (span.start, span.end))
+    for span in ordered:
+        if not 0 <= span.start < span.end <= length:
+            raise ValueError(
+                f"the span {_shown(span)} is outside the text, which has {length} characters"
+                if span.start < span.end
+                else f"the span {_shown(span)} is empty"
+            )
+    for one, other in pairwise(ordered):
+        if other.start < one.end:
+            raise ValueError(
+                f"the spans {_shown(one)} and {_shown(other)} overlap, but a word has one tag"
+            )
+    tags, extended, position = [OUTSIDE] * len(words), 0, 0
+    for span in ordered:
+        while position < len(words) and words[position].end <= span.start:
+            position += 1
+        first = position
+        last = first
+        while last < len(words) and words[last].start < span.end:
+            last += 1
+        if first == last:
+            raise ValueError(f"the span {_shown(span)} contains no word")
+        if tags[first] != OUTSIDE:
+            raise ValueError(
+                f"the span {_shown(span)} begins within the word {words[first].text!r}, which is in"
+                " another span"
+            )
+        extended += words[first].start < span.start or words[last - 1].end > span.end
+        tags[first] = f"{BEGIN}-{span.label}"
+        tags[first + 1 : last] = [f"{INSIDE}-{span.label}"] * (last - first - 1)
+    return tags, extended
+
+
+def _shown(span: Span) -> str:
+    return f"{span.start} to {span.end} ({span.label!r})"

@@ -1,0 +1,414 @@
+"""One label per word of a sentence: cross entropy over words, entities, and their report.
+
+A case is a sentence. Nothing here imports torch until a loss is computed or logits are decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ampft.data.row_labels import UnitLabels, padded
+from ampft.data.tags import entities, entity_types, is_bio
+from ampft.metrics.calibration import calibration_sums, expected_calibration_error
+from ampft.metrics.entities import (
+    Sentences,
+    entity_scores,
+    entity_sums,
+    micro_scores,
+    unit_mean_sums,
+    word_sums,
+)
+from ampft.metrics.scores import Scores, average_scores, case_log_losses, confusion
+from ampft.metrics.sums import MACRO_F1, MICRO_F1, WEIGHTED_F1, CaseSums, mean_metric
+from ampft.tasks.outcome import (
+    FloatArray,
+    IntArray,
+    check_names,
+    check_shapes,
+    label_arguments,
+)
+from ampft.tasks.single_label import SUM_TOLERANCE, SingleLabel
+from ampft.tasks.token_report import TokenReport
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from torch import Tensor
+
+    from ampft.tasks.task import TaskSettings
+
+TOKEN_ACCURACY = mean_metric(
+    "token_accuracy", "token accuracy", higher_is_better=True, is_share=True
+)
+LOG_LOSS = mean_metric("log_loss", "log loss")
+METRICS = {
+    metric.name: metric for metric in (MICRO_F1, MACRO_F1, WEIGHTED_F1, TOKEN_ACCURACY, LOG_LOSS)
+}
+
+
+@dataclass(frozen=True)
+class TokenPredictions:
+    """Tag probabilities of a model for every word of a split.
+
+    Attributes:
+        labels: Shape (m,), int64: tag of each word, sentence after sentence.
+        counts: Shape (n,), int64: number of words of each sentence, at least 1.
+        probabilities: Shape (m, K), float32: softmax in float32.
+        label_names: The K tags.
+        split: Name of the split, such as "test".
+
+    Raises:
+        ValueError: A shape, a dtype or a value is wrong.
+    """
+
+    labels: IntArray
+    counts: IntArray
+    probabilities: FloatArray
+    label_names: tuple[str, ...]
+    split: str
+
+    kind: ClassVar[str] = "token_labels"
+
+    def __post_init__(self) -> None:
+        words = int(self.counts.sum())
+        check_shapes(
+            {
+                "labels": (self.labels, (words,), np.int64),
+                "probabilities": (self.probabilities, (words, len(self.label_names)), np.float32),
+            }
+        )
+        if not len(self):
+            raise ValueError(f"the split {self.split!r} has no sentences to report on")
+        check_names(self.label_names)
+        off = np.abs(self.probabilities.sum(axis=1, dtype=np.float64) - 1)
+        wrong = ~(off <= SUM_TOLERANCE) | (self.probabilities < 0).any(axis=1)
+        if wrong.any():
+            raise ValueError(
+                f"the probabilities of {int(wrong.sum())} of {words} words do not sum to one; the "
+                f"first is word {int(wrong.argmax())} of the split"
+            )
+
+    @cached_property
+    def sentences(self) -> Sentences:
+        """How the words form sentences, and what the tags mean."""
+        return Sentences(self.counts, len(self.class_names), is_bio(self.label_names))
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The types of entities, or the tags if they are plain."""
+        return entity_types(self.label_names)
+
+    @cached_property
+    def predicted(self) -> IntArray:
+        """The most probable tag of each word, shape (m,), int64; the lowest of equal ones."""
+        return self.probabilities.argmax(axis=1).astype(np.int64)
+
+    @property
+    def word_is_correct(self) -> npt.NDArray[np.bool_]:
+        """Whether the predicted tag of each word is its label, shape (m,)."""
+        return self.predicted == self.labels
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    @property
+    def truth(self) -> npt.NDArray[np.int32]:
+        """The labels, shape (n, L); -1 after the last word of a sentence."""
+        return padded(self.labels, self.counts)
+
+    @property
+    def choices(self) -> npt.NDArray[np.int32]:
+        """The predicted tags, shape (n, L); -1 after the last word of a sentence."""
+        return padded(self.predicted, self.counts)
+
+    @property
+    def correct(self) -> npt.NDArray[np.bool_]:
+        """Whether all tags of a sentence are predicted, shape (n,)."""
+        wrong = self.sentences.sums(~self.word_is_correct)
+        correct: npt.NDArray[np.bool_] = wrong == 0
+        return correct
+
+    @property
+    def confidence(self) -> FloatArray:
+        """Joint probability of the tags of a sentence if they are independent, shape (n,)."""
+        logs = np.log(self.probabilities.max(axis=1).astype(np.float64))
+        return np.exp(self.sentences.sums(logs)).astype(np.float32)
+
+    @property
+    def only_prediction(self) -> str | None:
+        """The predicted tag if all words have the same; otherwise None."""
+        found = np.unique(self.predicted)
+        return self.label_names[found[0]] if len(found) == 1 else None
+
+    def report(self) -> TokenReport:
+        """Return the report of the split."""
+        totals = self.sums(MICRO_F1.name).totals()
+        rows = self.scores()
+        return TokenReport(
+            split=self.split,
+            examples=len(self),
+            words=len(self.labels),
+            label_names=self.label_names,
+            types=self.class_names,
+            per_type=rows,
+            micro_avg=micro_scores(totals),
+            macro_avg=average_scores(rows, weighted=False),
+            weighted_avg=average_scores(rows, weighted=True)
+            if any(row.support for row in rows)
+            else average_scores(rows, weighted=False),
+            per_tag=entity_scores(self.unit_sums.totals()),
+            type_confusion=self._type_confusion(),
+            metrics_of_words=self._word_metrics(),
+        )
+
+    def metrics(self) -> dict[str, float]:
+        """Return the metrics that are functions of sums, and the calibration error."""
+        values = {name: metric.value(self.sums(name)) for name, metric in METRICS.items()}
+        return {**values, **self._word_metrics()}
+
+    def _word_metrics(self) -> dict[str, float]:
+        losses = case_log_losses(self.labels, self.probabilities)
+        confidence = self.probabilities.max(axis=1)
+        return {
+            "accuracy": float(self.word_is_correct.mean()),
+            TOKEN_ACCURACY.name: float(self.word_is_correct.mean()),
+            "sentence_accuracy": float(self.correct.mean()),
+            LOG_LOSS.name: float(losses.mean()),
+            "expected_calibration_error": expected_calibration_error(
+                confidence, self.word_is_correct
+            ),
+        }
+
+    def _type_confusion(self) -> tuple[tuple[int, ...], ...]:
+        """Return counts of words: row = type of the label, column = predicted; the last is O."""
+        types = len(self.class_names)
+
+        def codes(tags: IntArray) -> IntArray:
+            found = self.sentences.type_of(tags)
+            return np.where(found < 0, types, found)
+
+        classes = types + self.sentences.is_bio
+        matrix = confusion(codes(self.labels), codes(self.predicted), classes)
+        return tuple(map(tuple, matrix.tolist()))
+
+    def sums(self, metric: str) -> CaseSums:
+        """Return the sums of which `metric` is a function."""
+        if metric == LOG_LOSS.name:
+            losses = case_log_losses(self.labels, self.probabilities)
+            return unit_mean_sums(losses, self.sentences)
+        if metric == TOKEN_ACCURACY.name:
+            return unit_mean_sums(self.word_is_correct.astype(np.float64), self.sentences)
+        return self._entity_sums
+
+    @cached_property
+    def _entity_sums(self) -> CaseSums:
+        return entity_sums(self.labels, self.predicted, self.sentences)
+
+    @property
+    def unit_sums(self) -> CaseSums:
+        """The class counts over the tags of the words of each sentence."""
+        return word_sums(self.labels, self.predicted, self.sentences, len(self.label_names))
+
+    def scores(self) -> tuple[Scores, ...]:
+        """Return precision, recall, F1 and support of each type of entity."""
+        return entity_scores(self._entity_sums.totals())
+
+    def confusion(self) -> IntArray:
+        """Return (T, T) counts of words that have a type and are predicted to have one."""
+        types = len(self.class_names)
+        return np.array(self._type_confusion(), dtype=np.int64)[:types, :types]
+
+    def calibration(self, bins: int) -> npt.NDArray[np.float64]:
+        """Return (3, bins) sums over the words: count, confidence, number correct."""
+        return calibration_sums(self.probabilities.max(axis=1), self.word_is_correct, bins=bins)
+
+    def columns(self, rows: slice) -> Mapping[str, pa.Array]:
+        """Return lists of tags, of their indices, and of the probabilities of all tags."""
+        import pyarrow as pa
+
+        ends = np.cumsum(self.counts)
+        first, last, _ = rows.indices(len(self))
+        start = int(ends[first] - self.counts[first])
+        words = slice(start, int(ends[last - 1]))
+        offsets = np.append(0, ends[rows] - start).astype(np.int32)
+        names = np.asarray(self.label_names, dtype=object)
+
+        def lists(values: Any, width: int = 1) -> pa.ListArray:
+            return pa.ListArray.from_arrays(offsets * np.int32(width), pa.array(values))
+
+        return {
+            "label": lists(names[self.labels[words]]),
+            "prediction": lists(names[self.predicted[words]]),
+            "label_id": lists(self.labels[words]),
+            "prediction_id": lists(self.predicted[words]),
+            "confidence": pa.array(self.confidence[rows]),
+            "probabilities": lists(self.probabilities[words].ravel(), len(names)),
+        }
+
+    def metadata(self) -> dict[str, Any]:
+        """Return the split and the tags."""
+        return {"split": self.split, "label_names": list(self.label_names)}
+
+    @classmethod
+    def from_table(cls, table: pa.Table, metadata: Mapping[str, Any]) -> TokenPredictions:
+        """Return the predictions from a table of `columns` and the result of `metadata`."""
+        names = metadata["label_names"]
+        labels = table["label_id"].combine_chunks()
+        flat = table["probabilities"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+        return cls(
+            labels=labels.flatten().to_numpy(zero_copy_only=False),
+            counts=labels.value_lengths().to_numpy(zero_copy_only=False).astype(np.int64),
+            probabilities=flat.astype(np.float32, copy=False).reshape(-1, len(names)),
+            label_names=tuple(names),
+            split=metadata["split"],
+        )
+
+
+@dataclass(frozen=True)
+class TokenLabels:
+    """Classification in which each word of a sentence has one label.
+
+    Attributes:
+        words: The same problem for single words: its loss is summed over all words.
+    """
+
+    words: SingleLabel
+
+    name: ClassVar[str] = "token_labels"
+    metrics: ClassVar = METRICS
+    printed: ClassVar[tuple[str, ...]] = ("micro_f1", "macro_f1", "token_accuracy")
+    outcome_type: ClassVar = TokenPredictions
+    report_type: ClassVar = TokenReport
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """The K tags, in the order of the logits."""
+        return self.words.label_names
+
+    @classmethod
+    def from_settings(
+        cls, label_names: tuple[str, ...], targets: UnitLabels, settings: TaskSettings
+    ) -> TokenLabels:
+        """Return the problem for the tags of the data; class weights are counted over words.
+
+        Args:
+            label_names: The K tags.
+            targets: Labels of the words of the training split.
+            settings: The user's choices.
+
+        Raises:
+            InputError: `--class_weights` does not fit the tags.
+        """
+        return cls(SingleLabel.from_settings(label_names, targets.codes, settings))
+
+    @classmethod
+    def from_arguments(
+        cls, label_names: tuple[str, ...], arguments: Mapping[str, Any]
+    ) -> TokenLabels:
+        """Return the problem of a saved model; prediction needs only the tags."""
+        return cls(SingleLabel.from_arguments(label_names, arguments))
+
+    def model_arguments(self) -> dict[str, Any]:
+        """Return the tags as arguments of a configuration of transformers."""
+        return label_arguments(self.label_names)
+
+    def weights(self, targets: UnitLabels) -> npt.NDArray[np.float64]:
+        """Return the (n,) weights of the sentences in the loss: of their words together."""
+        starts = np.cumsum(targets.counts) - targets.counts
+        weights: npt.NDArray[np.float64] = np.add.reduceat(
+            self.words.weights(targets.codes), starts
+        )
+        return weights
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the cross entropy summed over the words, a float32 scalar.
+
+        Args:
+            logits: (m, K) float32 of all words of the sentences.
+            targets: (m,) int64 tags.
+        """
+        return self.words.loss(logits, targets)
+
+    def decode(self, logits: Tensor, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return for each sentence the softmax probabilities of its words, on the CPU.
+
+        Args:
+            logits: (m, K) float32 of all words of the sentences.
+            inputs: The collated batch, which has the number of words of each sentence.
+        """
+        from ampft.tasks.windows import WORD_COUNTS
+
+        assert inputs is not None, "a batch of sentences says how many words each has"
+        probabilities = self.words.decode(logits)["probabilities"].cpu().numpy()
+        return {"probabilities": _per_sentence(probabilities, inputs[WORD_COUNTS].numpy())}
+
+    def outcome(
+        self, split: str, targets: UnitLabels, decoded: Mapping[str, npt.NDArray[Any]]
+    ) -> TokenPredictions:
+        """Return the predictions of a split."""
+        return TokenPredictions(
+            labels=targets.codes,
+            counts=targets.counts,
+            probabilities=np.concatenate(list(decoded["probabilities"])),
+            label_names=self.label_names,
+            split=split,
+        )
+
+    def constant(self, train: UnitLabels, targets: UnitLabels) -> dict[str, npt.NDArray[Any]]:
+        """Return the shares of the tags in `train` for each word of the sentences."""
+        decoded = self.words.constant(train.codes, targets.codes)
+        return {"probabilities": _per_sentence(decoded["probabilities"], targets.counts)}
+
+    def constant_loss(self, train: UnitLabels) -> float:
+        """Return the loss per word if each has the logits of the shares of the tags."""
+        return self.words.constant_loss(train.codes)
+
+    def predicted(self, decoded: Mapping[str, npt.NDArray[Any]]) -> list[tuple[str, float]]:
+        """Return the tags of each sentence with a blank between them, and their probability."""
+        outcome = self.outcome_of(decoded)
+        tags = np.asarray(self.label_names, dtype=object)[outcome.predicted]
+        ends = np.cumsum(outcome.counts)
+        return [
+            (" ".join(tags[end - count : end]), float(confidence))
+            for end, count, confidence in zip(ends, outcome.counts, outcome.confidence, strict=True)
+        ]
+
+    def outcome_of(self, decoded: Mapping[str, npt.NDArray[Any]]) -> TokenPredictions:
+        """Return predictions of sentences whose labels are unknown."""
+        counts = np.array([len(rows) for rows in decoded["probabilities"]], dtype=np.int64)
+        unknown = np.zeros(int(counts.sum()), dtype=np.int64)
+        return self.outcome("prediction", UnitLabels(unknown, counts), decoded)
+
+    @staticmethod
+    def has_class(
+        truth: npt.NDArray[Any], label_names: Sequence[str], index: int
+    ) -> npt.NDArray[np.bool_]:
+        """Return (n,) whether a sentence has an entity of a type, or a word with a plain tag."""
+        tags = [1 + 2 * index, 2 + 2 * index] if is_bio(label_names) else [index]
+        return np.asarray(np.isin(truth, tags).any(axis=1))
+
+    @staticmethod
+    def choice_text(choice: Any, label_names: Sequence[str]) -> str:
+        """Return the entities of a sentence with the numbers of their words, or its plain tags."""
+        tags = [label_names[code] for code in choice if code >= 0]
+        if not is_bio(label_names):
+            return " ".join(tags)
+        found = [
+            f"{name} {first + 1}" + (f" to {end}" if end > first + 1 else "")
+            for name, first, end in entities(tags)
+        ]
+        return ", ".join(found) or "(no entity)"
+
+    truth_text = choice_text
+
+
+def _per_sentence(rows: npt.NDArray[Any], counts: IntArray) -> npt.NDArray[np.object_]:
+    """Return an array of n objects: the rows of the words of each sentence."""
+    result = np.empty(len(counts), dtype=object)
+    result[:] = np.split(rows, np.cumsum(counts)[:-1])
+    return result

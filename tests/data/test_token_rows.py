@@ -1,0 +1,261 @@
+"""Words with tags from every source: schemes, splits, and what is wrong with them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
+
+from ampft.data.load import load_data
+from ampft.data.request import DataRequest
+from ampft.data.tags import BIO, IOB1, IOBES, PLAIN, as_bio, find_scheme
+from ampft.data.words import split_at_blanks, split_words
+from ampft.errors import InputError
+
+WNUT = Path(__file__).parents[3] / "shared" / "data" / "wnut17"
+SENTENCE = "the\tO\nRhine\tB-LOC\nFalls\tI-LOC\nnear\tO\nBern\tB-LOC\n"
+OTHER = "Ann\tB-PER\nsleeps\tO\n"
+
+
+def request(path: Path, text: str, **options) -> DataRequest:
+    path.write_text(text, encoding="utf-8")
+    return DataRequest(
+        train_file=path, **{"validation_fraction": 0.0, "test_fraction": 0.0, **options}
+    )
+
+
+def conll(tmp_path, text, **options):
+    return load_data(request(tmp_path / "train.conll", text, **options))
+
+
+def words_and_tags(data, split="train"):
+    part = data.splits[split]
+    (column,) = data.input_columns
+    return [
+        list(zip(words, (data.label_names[code] for code in codes), strict=True))
+        for words, codes in zip(part[column][:], part["label"][:], strict=True)
+    ]
+
+
+def test_a_conll_file(tmp_path):
+    text = f"-DOCSTART- -X- O\n\n{SENTENCE}\t\n \n{OTHER}"
+    data = conll(tmp_path, text)
+    assert data.kind == "token"
+    assert data.label_names == ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
+    assert words_and_tags(data) == [
+        [("the", "O"), ("Rhine", "B-LOC"), ("Falls", "I-LOC"), ("near", "O"), ("Bern", "B-LOC")],
+        [("Ann", "B-PER"), ("sleeps", "O")],
+    ]
+    assert data.splits["train"]["ampft_line"][:] == [3, 10]
+    assert any("Task tokens, found from the columns" in note for note in data.notes)
+    labels = data.labels("train")
+    assert labels[np.array([1, 0])].tolist() == [3, 0, 0, 1, 2, 0, 1]
+    assert np.asarray(labels).tolist() == [[0, 1, 2, 0, 1], [3, 0, -1, -1, -1]]
+
+
+def test_columns_between_word_and_tag_and_blanks(tmp_path):
+    data = conll(tmp_path, "Ann NNP B-PER\nsleeps VBZ O\n\nBob NNP B-PER\n")
+    assert words_and_tags(data)[0] == [("Ann", "B-PER"), ("sleeps", "O")]
+
+
+@pytest.mark.parametrize(
+    ("tags", "scheme", "expected"),
+    [
+        ("B-X I-X O B-X", BIO, "B-X I-X O B-X"),
+        ("I-X I-X B-X I-Y O I-X", IOB1, "B-X I-X B-X B-Y O B-X"),
+        ("B-X I-X E-X S-X O S-Y", IOBES, "B-X I-X I-X B-X O B-Y"),
+        ("B-X L-X U-X U-Y", IOBES, "B-X I-X B-X B-Y"),
+        ("B-X M-X E-X W-Y", IOBES, "B-X I-X I-X B-Y"),
+        ("NOUN VERB O", PLAIN, "NOUN VERB O"),
+    ],
+)
+def test_schemes_become_bio(tags, scheme, expected):
+    assert find_scheme([tags.split()]) == scheme
+    assert as_bio(tags.split(), scheme) == expected.split()
+
+
+def test_a_converted_scheme_is_said(tmp_path):
+    data = conll(tmp_path, "Ann\tI-PER\nLee\tI-PER\n\nBob\tI-PER\nEva\tB-PER\n")
+    assert any("IOB1 (I- begins entities) and are converted to BIO" in n for n in data.notes)
+    assert [tag for _, tag in words_and_tags(data)[1]] == ["B-PER", "B-PER"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (SENTENCE + "Ann\n", r"train\.conll, line 6: the number of columns is 1, but the first"),
+        (SENTENCE + "\tO\n", r"train\.conll, line 6: a cell is empty"),
+        ("\n \n", r"train\.conll: the file has no words"),
+        (
+            SENTENCE + "\nAnn\tO\nLee\tI-PER\n",
+            r"train\.conll, line 8: 'I-PER' begins an entity, .*BIO",
+        ),
+        ("a\tS-X\nb\tE-X\n", r"train\.conll, line 2: 'E-X' begins an entity.*IOBES"),
+        ("a\tO\nb\tO\n", r"train\.conll: no word has a tag other than O"),
+    ],
+)
+def test_bad_conll_names_file_and_line(tmp_path, text, message):
+    with pytest.raises(InputError, match=message):
+        conll(tmp_path, text)
+
+
+def test_another_split_must_follow_the_scheme_and_the_types(tmp_path):
+    (tmp_path / "test.conll").write_text("a\tO\n\nb\tO\nc\tI-LOC\n")
+    files = {"test_file": tmp_path / "test.conll"}
+    with pytest.raises(InputError, match=r"test\.conll, line 4: 'I-LOC' begins an entity"):
+        conll(tmp_path, SENTENCE + "\n" + OTHER, **files)
+    (tmp_path / "test.conll").write_text("a\tO\n\nb\tO\nc\tB-NEW\n")
+    with pytest.raises(
+        InputError, match=r"test\.conll, line 3: .*training lacks: 'B-NEW', 'I-NEW'"
+    ):
+        conll(tmp_path, SENTENCE + "\n" + OTHER, **files)
+
+
+def test_lists_in_json_lines_and_parquet(tmp_path):
+    rows = {"tokens": [["Ann", "sleeps"], ["Bern"]], "ner_tags": [["B-PER", "O"], ["B-LOC"]]}
+    lines = [
+        json.dumps(dict(zip(rows, row, strict=True))) for row in zip(*rows.values(), strict=True)
+    ]
+    data = load_data(request(tmp_path / "train.jsonl", "\n".join(lines)))
+    expected = [[("Ann", "B-PER"), ("sleeps", "O")], [("Bern", "B-LOC")]]
+    assert words_and_tags(data) == expected
+    names = ClassLabel(names=["O", "B-PER", "I-PER", "B-LOC", "I-LOC"])
+    features = Features({"tokens": List(Value("string")), "ner_tags": List(names)})
+    numbers = {**rows, "ner_tags": [[1, 0], [3]]}
+    part = Dataset.from_dict(numbers, features=features)
+    part.to_parquet(tmp_path / "train.parquet")
+    none = {"validation_fraction": 0.0, "test_fraction": 0.0}
+    for data in (
+        load_data(DataRequest(train_file=tmp_path / "train.parquet", **none)),
+        load_data(DataRequest(**none), DatasetDict({"train": part})),
+    ):
+        assert data.label_names == ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")  # as declared
+        assert words_and_tags(data) == expected
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"tokens": ["a"], "ner_tags": ["O", "O"]}, "line 2: 1 words but 2 tags"),
+        ({"tokens": [], "ner_tags": []}, "line 2: no word in column 'tokens'"),
+        ({"tokens": ["a", " "], "ner_tags": ["O", "O"]}, "line 2: word 2 is empty"),
+        (
+            {"tokens": ["a"], "ner_tags": [3]},
+            "line 2: column 'ner_tags' holds 3, .*names of the tags",
+        ),
+        ({"tokens": "a b", "ner_tags": ["O"]}, "line 2: column 'tokens' must hold a list"),
+        (
+            {"tokens": ["a", "b"], "ner_tags": ["O", "I-X"]},
+            "line 2, word 2: 'I-X' begins an entity",
+        ),
+    ],
+)
+def test_bad_lists_name_file_and_line(tmp_path, row, message):
+    good = {"tokens": ["Ann", "b"], "ner_tags": ["B-PER", "O"]}
+    with pytest.raises(InputError, match=rf"train\.jsonl, {message}"):
+        load_data(request(tmp_path / "train.jsonl", f"{json.dumps(good)}\n{json.dumps(row)}\n"))
+
+
+def test_spans_become_tags_of_words(tmp_path):
+    rows = [
+        {"text": "London-based Ann Lee.", "spans": [
+            {"start": 0, "end": 6, "label": "LOC"}, {"start": 13, "end": 20, "label": "PER"}]},
+        {"text": "Bernese", "spans": [[0, 4, "LOC"]]},
+        {"text": "nothing here", "spans": []},
+    ]  # fmt: skip
+    data = load_data(request(tmp_path / "train.jsonl", "\n".join(map(json.dumps, rows))))
+    assert words_and_tags(data) == [
+        [
+            ("London", "B-LOC"),
+            ("-", "O"),
+            ("based", "O"),
+            ("Ann", "B-PER"),
+            ("Lee", "I-PER"),
+            (".", "O"),
+        ],
+        [("Bernese", "B-LOC")],
+        [("nothing", "O"), ("here", "O")],
+    ]
+    assert any("1 spans that begin or end within a word are extended" in n for n in data.notes)
+
+
+@pytest.mark.parametrize(
+    ("spans", "message"),
+    [
+        ([[0, 3, "A"], [2, 5, "B"]], r"the spans 0 to 3 \('A'\) and 2 to 5 \('B'\) overlap"),
+        ([[0, 9, "A"]], r"the span 0 to 9 \('A'\) is outside the text, which has 7 characters"),
+        ([[2, 2, "A"]], r"the span 2 to 2 \('A'\) is empty"),
+        ([[3, 4, "A"]], r"the span 3 to 4 \('A'\) contains no word"),
+        ([[0, 2, "A"], [2, 3, "B"]], r"the span 2 to 3 \('B'\) begins within the word 'abc'"),
+        ([[0, 3]], r"\[0, 3\] is not a span"),
+        ([{"start": 0, "end": 3}], "is not a span, which needs start, end and label"),
+    ],
+)
+def test_bad_spans_name_file_and_line(tmp_path, spans, message):
+    row = json.dumps({"text": "abc def", "entities": spans})
+    with pytest.raises(InputError, match=rf"train\.jsonl, line 1: .*{message}"):
+        load_data(request(tmp_path / "train.jsonl", f"{row}\n{row}"))
+
+
+def test_a_text_with_spans_and_a_label_is_text_unless_the_task_says_otherwise(tmp_path):
+    rows = [{"text": f"Ann {i}", "spans": [[0, 3, "PER"]], "label": "ab"[i % 2]} for i in range(8)]
+    path, lines = tmp_path / "train.jsonl", "\n".join(map(json.dumps, rows))
+    assert load_data(request(path, lines)).kind == "text"
+    assert load_data(request(path, lines, data_kind="token")).kind == "token"
+
+
+def test_splits_are_stratified_by_the_rarest_tag(tmp_path):
+    common = "".join(f"a{i}\tB-X\nz\tO\n\n" for i in range(40))
+    rare = "".join(f"a\tB-X\nb{i}\tB-Y\n\n" for i in range(10))
+    data = conll(tmp_path, common + rare, test_fraction=0.2)
+    has_rare = ["B-Y" in [tag for _, tag in row] for row in words_and_tags(data, "test")]
+    assert has_rare.count(True) == 2
+    assert has_rare.count(False) == 8
+
+
+def test_words_of_a_text():
+    def texts(words):
+        return [word.text for word in words]
+
+    text = 'He said: "U.K. (London-based) @user, don\'t!"'
+    fine = texts(split_words(text))
+    assert fine[3:9] == ['"', "U", ".", "K", ".", "("]
+    expected = [
+        "He",
+        "said",
+        ":",
+        '"',
+        "U.K",
+        ".",
+        "(",
+        "London-based",
+        ")",
+        "@user",
+        ",",
+        "don't",
+        "!",
+        '"',
+    ]
+    assert texts(split_at_blanks(text)) == expected
+    for words in (split_words(text), split_at_blanks(text)):
+        assert all(text[word.start : word.end] == word.text for word in words)
+        assert "".join(texts(words)) == text.replace(" ", "")
+
+
+@pytest.mark.skipif(not WNUT.is_dir(), reason="needs ../shared/data/wnut17")
+def test_wnut_17_as_its_repository_holds_it():
+    data = load_data(
+        DataRequest(
+            train_file=WNUT / "wnut17train.conll",
+            validation_file=WNUT / "emerging.dev.conll",
+            test_file=WNUT / "emerging.test.annotated",
+        )
+    )
+    assert {name: len(part) for name, part in data.splits.items()} == {
+        "train": 3394, "validation": 1009, "test": 1287,
+    }  # fmt: skip
+    assert len(data.label_names) == 13
+    assert [int(data.labels(split).counts.sum()) for split in data.splits] == [62730, 15733, 23394]
