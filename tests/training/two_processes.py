@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
 from accelerate.state import AcceleratorState, GradientState
 from counted_task import BufferedModel, CountedTask
 from exact_step import (
@@ -67,8 +67,9 @@ def problem_named(name: str, tiny_bert: Path) -> Problem:
 
 
 def media_problem(folder: Path, family: str) -> Problem:
-    """Return a problem of 15 images or sounds in a new folder."""
-    task = media_task(folder, family, per_class=5)
+    """Return a problem of 15 images or sounds; the main process writes them."""
+    with PartialState().main_process_first():  # other processes would not save a configuration
+        task = media_task(folder, family, per_class=5)
     torch.manual_seed(1)  # of the head
     return text_problem(task)
 
@@ -246,7 +247,7 @@ def main(tiny_bert: Path, folder: Path) -> None:
     for family in MEDIA:
         results[family] = trained(
             "fp32",
-            media_problem(folder / f"{family} {rank}", family),
+            media_problem(folder / family, family),
             batch_size=2,
             micro_batches=3,
         )
