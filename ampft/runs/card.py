@@ -207,6 +207,9 @@ def _training(record: RunRecord, *, has_record: bool) -> str:
             f" The saved weights are those of {best_moment(record)}, the best by "
             f"{code(record.best.metric)}."
         )
+    if (decay := record.arguments.get("ema_decay")) is not None:
+        best += f" They are averaged over the steps (decay {decay:g})."
+        best += " `raw_weights.safetensors` holds those that were averaged." * has_record
     return (
         f"## Training\n\nOptimizer steps: {describe_steps(record)}{elapsed} on {prose(machine)}."
         f"{_trained_part(record)}"
