@@ -69,6 +69,7 @@ class ClassifyArguments(
             pad_to_multiple_of=self.pad_to_multiple_of,
             class_weights=self.class_weights,
             label_smoothing=self.label_smoothing_factor,
+            focal_gamma=self.focal_gamma,
             threshold=self.threshold,
             remove_padding=not self.padding,
             token_buckets=self.token_buckets,

@@ -42,6 +42,7 @@ class TaskSettings:
         pad_to_multiple_of: Number of which padded lengths are multiples; None pads to the longest.
         class_weights: None, "balanced", or comma-separated weights in the order of the labels.
         label_smoothing: Share of the target that is spread over all classes, 0 to 1.
+        focal_gamma: Exponent of the focal loss; 0 for cross entropy.
         threshold: Probability from which a label is predicted, if there can be several.
         remove_padding: Whether the model runs without padding if its architecture is supported.
         token_buckets: Number of which the tokens of a micro-batch without padding are multiples,
@@ -65,6 +66,7 @@ class TaskSettings:
     pad_to_multiple_of: int | None = None
     class_weights: str | None = None
     label_smoothing: float = 0.0
+    focal_gamma: float = 0.0
     threshold: float = 0.5
     remove_padding: bool = True
     token_buckets: int | None = None
