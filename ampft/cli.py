@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,15 @@ if TYPE_CHECKING:
 
     from ampft.comparison.findings import Comparison
 
+# Commands that parse their arguments: argparse would consume the ` -- ` in them.
+_OWN_PARSERS = {
+    "yardstick": "ampft.diagnosis.yardstick.command",
+    "doctor": "ampft.diagnosis.doctor.command",
+    "ops": "ampft.diagnosis.operations.command",
+    "resume-check": "ampft.diagnosis.resume_check",
+    "audit": "ampft.runs.audit.command",
+}
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
@@ -33,30 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str]) -> None:
-    if argv[:1] == ["yardstick"]:  # argparse would consume the ` -- ` in its arguments
-        from ampft.diagnosis.yardstick.command import main as yardstick
-
-        yardstick(argv[1:])
-        return
-    if argv[:1] == ["doctor"]:
-        from ampft.diagnosis.doctor.command import main as doctor
-
-        doctor(argv[1:])
-        return
-    if argv[:1] == ["ops"]:
-        from ampft.diagnosis.operations.command import main as operations
-
-        operations(argv[1:])
-        return
-    if argv[:1] == ["resume-check"]:
-        from ampft.diagnosis.resume_check import main as resume_check
-
-        resume_check(argv[1:])
-        return
-    if argv[:1] == ["audit"]:
-        from ampft.runs.audit.command import main as audit
-
-        audit(argv[1:])
+    if argv and argv[0] in _OWN_PARSERS:
+        import_module(_OWN_PARSERS[argv[0]]).main(argv[1:])
         return
     if argv[:1] == ["train"]:
         _train(argv[1:])

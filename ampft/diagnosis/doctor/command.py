@@ -75,7 +75,8 @@ def _subject(args: argparse.Namespace, flags: Sequence[str]) -> Subject:
 def _diagnosis(subject: Subject, *, with_cure: bool) -> Diagnosis:
     from accelerate import PartialState
 
-    from ampft.diagnosis.doctor.examine import Examiner, merged, setting_of
+    from ampft.diagnosis.doctor.examination import merged
+    from ampft.diagnosis.doctor.examine import Examiner, setting_of
     from ampft.diagnosis.doctor.prescription import prescribe
 
     examiner = Examiner(subject.case, subject.precision)
