@@ -23,15 +23,6 @@ if TYPE_CHECKING:
 
     from ampft.comparison.findings import Comparison
 
-# Commands that parse their arguments: argparse would consume the ` -- ` in them.
-_OWN_PARSERS = {
-    "yardstick": "ampft.diagnosis.yardstick.command",
-    "doctor": "ampft.diagnosis.doctor.command",
-    "ops": "ampft.diagnosis.operations.command",
-    "resume-check": "ampft.diagnosis.resume_check",
-    "audit": "ampft.runs.audit.command",
-}
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
@@ -42,9 +33,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
+# Argparse would consume the ` -- ` in their arguments.
+_WITH_OWN_PARSERS = {
+    "audit": "ampft.runs.audit.command",
+    "doctor": "ampft.diagnosis.doctor.command",
+    "ops": "ampft.diagnosis.operations.command",
+    "resume-check": "ampft.diagnosis.resume_check",
+    "yardstick": "ampft.diagnosis.yardstick.command",
+}
+
+
 def _run(argv: Sequence[str]) -> None:
-    if argv and argv[0] in _OWN_PARSERS:
-        import_module(_OWN_PARSERS[argv[0]]).main(argv[1:])
+    if argv and argv[0] in _WITH_OWN_PARSERS:
+        import_module(_WITH_OWN_PARSERS[argv[0]]).main(argv[1:])
         return
     if argv[:1] == ["train"]:
         _train(argv[1:])
