@@ -80,5 +80,6 @@ class ClassifyArguments(
             channels_last=self.channels_last,
             seed=self.seed,
             image_size=self.input_size,
+            multi_scale=self.multi_scale,
             fp32_modules=self.fp32_patterns,
         )

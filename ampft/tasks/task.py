@@ -54,6 +54,7 @@ class TaskSettings:
         channels_last: Whether convolutions store the channels of a pixel next to each other.
         seed: Seed of the augmentation.
         image_size: Height and width of the model's input; None for the image processor's.
+        multi_scale: Whether images with masks are scaled by a random factor in each step.
         fp32_modules: Patterns of modules that compute in float32; if empty, those that the model
             was saved with.
     """
@@ -77,6 +78,7 @@ class TaskSettings:
     channels_last: bool = False
     seed: int = 0
     image_size: tuple[int, int] | None = None
+    multi_scale: bool = False
     fp32_modules: tuple[str, ...] = ()
 
 
@@ -99,6 +101,15 @@ class AugmentedInputs(Protocol):
 
     def for_epoch(self, epoch: int) -> InputExamples:
         """Return the inputs as an epoch sees them; it depends only on the epoch and their ids."""
+        ...
+
+
+@runtime_checkable
+class SteppedInputs(Protocol):
+    """Inputs that are augmented in training, all of one optimizer step alike."""
+
+    def for_step(self, epoch: int, step: int) -> InputExamples:
+        """Return the inputs as a step sees them; it depends only on the step and their ids."""
         ...
 
 
@@ -177,6 +188,12 @@ class LabelledExamples:
         if isinstance(self.inputs, AugmentedInputs):
             return replace(self, inputs=self.inputs.for_epoch(epoch))
         return self
+
+    def for_step(self, epoch: int, step: int) -> LabelledExamples:
+        """Return the examples as an optimizer step of the training sees them."""
+        if isinstance(self.inputs, SteppedInputs):
+            return replace(self, inputs=self.inputs.for_step(epoch, step))
+        return self.for_epoch(epoch)
 
     def collate(self, ids: IntArray) -> Mapping[str, Tensor]:
         """Return the model's inputs and `labels` (m, ...) of the examples `ids`.
@@ -297,6 +314,9 @@ def make_task(data: ClassificationData, settings: TaskSettings) -> Task:
             f"--task {name} needs {kind.data_kind} data, but {data.name} contains {data.kind} "
             "data. Remove the flag, or use other data."
         )
+    for flag in ("image_size", "multi_scale"):
+        if getattr(settings, flag) and kind.data_kind != "pixels":
+            raise InputError(f"--{flag} has no effect on {kind.data_kind} data. Remove the flag.")
     inputs = import_module(f"ampft.tasks.{kind.inputs}").prepare_inputs(data, settings)
     source = inputs if isinstance(inputs, LabellingInputs) else data
     labels = {split: source.labels(split) for split in data.splits}
@@ -312,6 +332,17 @@ def forward_logits(model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
     stay float64, so that a reference is not rounded.
     """
     # Imported here because it imports transformers, which a model needs anyway.
+    from ampft.models.by_length import parts_by_length
+
+    parts = parts_by_length(model, inputs)
+    if not parts:
+        return _logits(model, inputs)
+    order = torch.cat([rows for rows, _ in parts]).argsort()
+    logits = torch.cat([_logits(model, part) for _, part in parts])
+    return logits[order.to(logits.device)]
+
+
+def _logits(model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
     from ampft.models.packing.install import layout_on_host
 
     weight = next(model.parameters())

@@ -14,6 +14,8 @@ from PIL import Image
 from sklearn.metrics import accuracy_score, f1_score, jaccard_score, log_loss
 from tiny_masks import IGNORED, pixel_task, write_folders
 
+from ampft.data.load import load_data
+from ampft.data.request import DataRequest
 from ampft.errors import InputError
 from ampft.evaluation.sanity import chance_loss, constant_outcome, informedness
 from ampft.metrics.calibration import expected_calibration_error
@@ -21,6 +23,7 @@ from ampft.runs.predictions import read_predictions, write_predictions
 from ampft.tasks.pixel_outcome import PixelPredictions
 from ampft.tasks.pixel_report import PixelReport
 from ampft.tasks.pixels import Pixels
+from ampft.tasks.task import TaskSettings, make_task
 from ampft.text.json_io import json_text
 
 NAMES = ("ground", "car", "tree")
@@ -188,6 +191,52 @@ def test_chance_predicts_the_most_frequent_class(folder):
     assert constant.metrics()["log_loss"] == pytest.approx(expected)
     assert chance_loss(task) == pytest.approx(-(shares @ np.log(shares)))
     assert informedness(constant).sum() == pytest.approx(0, abs=1e-9)
+
+
+def test_flips_mirror_images_with_their_masks(folder):
+    examples = pixel_task(folder, augment="flip", seed=3).examples("train")
+    ids = np.arange(13)
+    plain, seen = examples.collate(ids), [examples.for_step(e, 0).collate(ids) for e in (0, 1)]
+    flipped = []
+    for epoch in seen:
+        for row in ids:
+            is_flipped = not torch.equal(epoch["labels"][row], plain["labels"][row])
+            flipped.append(is_flipped)
+            for name in ("pixel_values", "labels"):
+                expected = plain[name][row].flip(-1) if is_flipped else plain[name][row]
+                assert torch.equal(epoch[name][row], expected), (name, row)
+    assert 0 < sum(flipped) < 26
+    assert flipped[:13] != flipped[13:]  # each epoch sees others
+    # The same in any micro-batch.
+    part = examples.for_step(1, 0).collate(np.array([7, 2]))
+    assert torch.equal(part["labels"], seen[1]["labels"][[7, 2]])
+
+
+def test_images_of_a_step_have_one_random_scale(folder):
+    task = pixel_task(folder, image_size=(32, 48), multi_scale=True)
+    examples = task.examples("train")
+    sizes = [
+        tuple(examples.for_step(0, step).collate(np.array([step]))["pixel_values"].shape[2:])
+        for step in range(12)
+    ]
+    assert len(set(sizes)) > 3
+    for height, width in sizes:
+        assert height % 8 == width % 8 == 0
+        assert 16 <= height <= 48
+        assert 24 <= width <= 72
+    again = examples.for_step(0, 5).collate(np.array([0, 1]))
+    assert again["pixel_values"].shape[2:] == sizes[5]
+    assert again["labels"].shape == (2, 32, 48)  # as many pixels count as without scaling
+    assert examples.collate(np.array([0]))["pixel_values"].shape[2:] == (32, 48)
+    assert task.examples("validation").collate(np.array([0]))["pixel_values"].shape[2:] == (32, 48)
+
+
+def test_flags_of_other_tasks(folder, tmp_path):
+    with pytest.raises(InputError, match="images with masks can be augmented by flip"):
+        pixel_task(folder, augment="crop")
+    data = load_data(DataRequest(dataset_name="digits"))
+    with pytest.raises(InputError, match="--multi_scale has no effect on image data"):
+        make_task(data, TaskSettings(multi_scale=True))
 
 
 def test_no_model_is_named(folder):

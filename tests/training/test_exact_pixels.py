@@ -35,6 +35,19 @@ def logits_of(model: nn.Module, inputs) -> torch.Tensor:
     return model(inputs["pixel_values"]).logits
 
 
+def test_scaled_and_flipped_images_have_one_gradient_for_any_micro_batches(folder):
+    task = pixel_task(folder, image_size=(16, 24), multi_scale=True, augment="flip")
+    gradients = [
+        [step.gradient for step in Training("fp32", problem, EFFECTIVE // k, k).steps()]
+        for k in (1, 5)
+        for problem in [pixel_problem(task)]
+    ]
+    plain = next(Training("fp32", pixel_problem(pixel_task(folder)), EFFECTIVE).steps()).gradient
+    for one, other in zip(*gradients, strict=True):
+        assert relative_error(other, one) <= GRADIENT_TOLERANCE["fp32"]
+    assert relative_error(plain, gradients[0][0]) > 1e-2  # negative control
+
+
 @pytest.mark.parametrize("settings", [{}, {"class_weights": "balanced", "label_smoothing": 0.1}])
 @pytest.mark.parametrize("mode", ["fp32", "fp16"])
 def test_micro_batches_have_the_gradient_of_the_whole_batch(folder, mode, settings):
