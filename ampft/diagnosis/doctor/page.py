@@ -39,6 +39,7 @@ def page_text(diagnosis: Diagnosis) -> str:
             exponents=exponent_chart(diagnosis),
             lost=lost_chart(diagnosis),
             modules=module_table(diagnosis) if diagnosis.ranges else None,
+            updates=_updates_text(diagnosis),
             bits=_bits_table(diagnosis) if diagnosis.ranges else None,
             max_rows=MAX_ROWS,
         )
@@ -97,6 +98,18 @@ def _bits_table(diagnosis: Diagnosis) -> Table:
         "softmax cannot resolve less. fp8: share of the values (E4M3) and of the gradient (E5M2) "
         "that become 0 if the tensor is scaled so that its largest value fits.",
         left=2,
+    )
+
+
+def _updates_text(diagnosis: Diagnosis) -> str:
+    """Return how many weights an update of AdamW does not change in bfloat16."""
+    shares = [
+        f"{rate} does not change {_percent(share)}"
+        for rate, share in diagnosis.bf16_lost_updates.items()
+    ]
+    return (
+        "If the weights are stored in bf16, an update of the size of the learning rate, as AdamW "
+        f"makes it, can be lost to rounding: one of {', one of '.join(shares)} of the weights."
     )
 
 
