@@ -16,8 +16,18 @@ from ampft.text.markdown import code, metadata_text, prose
 from ampft.text.numbers import counted, duration
 from ampft.text.tables import Name, Table, markdown_table
 
-ONE_INPUT = {"text": '"a text"', "image": '"a picture.png"', "pixels": '"a picture.png"'}
-PROCESSORS = {"text": "tokenizer", "image": "image_processor", "pixels": "image_processor"}
+ONE_INPUT = {
+    "text": '"a text"',
+    "token": '"a text"',
+    "image": '"a picture.png"',
+    "pixels": '"a picture.png"',
+}
+PROCESSORS = {
+    "text": "tokenizer",
+    "token": "tokenizer",
+    "image": "image_processor",
+    "pixels": "image_processor",
+}
 RECORDS = " `run.json` holds every setting, and `history.jsonl` every step."
 TWO_INPUTS = '{"text": "one text", "text_pair": "another"}'
 

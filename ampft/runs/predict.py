@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ampft.arguments.keywords import messages_for_python
+from ampft.data.dataset import TOKEN
 from ampft.data.input_columns import InputColumns
 from ampft.data.sources.table import Row, Table
 from ampft.errors import InputError
@@ -33,6 +34,11 @@ from ampft.runs.predict_rows import (
     texts_as_table,
 )
 from ampft.runs.predict_scores import Scores, find_labels
+from ampft.runs.predict_words import (
+    predict_sentences,
+    predict_words_file,
+    sentences_in_memory,
+)
 from ampft.runs.predicted_masks import MASK_COLUMN, MaskFolder
 from ampft.runs.predictor import Predictions, Predictor
 from ampft.runs.record import RunRecord, read_record
@@ -44,6 +50,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ROWS_SORTED_AT_ONCE = 8192
+MASKS = "masks, which have a class per pixel"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +103,10 @@ def predict_file(model: str, request: PredictRequest) -> None:
     folder = Path(model)
     record = _run_record(folder)
     _check_options(request, len(record.label_names))
+    if record.data.kind == TOKEN:
+        _refuse_probabilities(request, "words, which have a class each")
+        predict_words_file(folder, record, request)
+        return
     table, inputs = _open(request, record)
     is_text = record.data.kind == "text"
     if is_text:
@@ -103,7 +114,7 @@ def predict_file(model: str, request: PredictRequest) -> None:
     labels = find_labels(table, inputs.sources, record, request.label_column_name)
     has_masks = record.data.kind == "pixels"
     if has_masks:
-        _check_masks(request)
+        _refuse_probabilities(request, MASKS)
     predictor = Predictor(folder, record, request.mixed_precision, request.batch_size)
     masks = MaskFolder(request.output_file, predictor.config.label_colors) if has_masks else None
     scores = None
@@ -244,7 +255,13 @@ def predict_inputs(
         record = _run_record(folder)
         _check_options(request, len(record.label_names))
         if record.data.kind == "pixels":
-            _check_masks(request)
+            _refuse_probabilities(request, MASKS)
+        if record.data.kind == TOKEN:
+            _refuse_probabilities(request, "words, which have a class each")
+            sentences = sentences_in_memory(inputs, record)
+            predictor = Predictor(folder, record, mixed_precision, batch_size)
+            with predictor.numerics:
+                return pd.DataFrame(predict_sentences(predictor, sentences).columns())
         rows = [inputs] if isinstance(inputs, str | Image.Image) else list(inputs)
         tuples = [tuple(row) if isinstance(row, list | tuple) else (row,) for row in rows]
         count, is_text = len(record.data.input_columns), record.data.kind == "text"
@@ -280,12 +297,10 @@ def _check_request(request: PredictRequest) -> None:
         _check_output(Path(request.output_file), [Path(file) for file in request.files])
 
 
-def _check_masks(request: PredictRequest) -> None:
+def _refuse_probabilities(request: PredictRequest, units: str) -> None:
     for name in ("top_k", "all_probabilities"):
         if getattr(request, name):
-            raise InputError(
-                f"--{name} has no effect on masks, which have a class per pixel. Remove the flag."
-            )
+            raise InputError(f"--{name} has no effect on {units}. Remove the flag.")
 
 
 def _check_options(request: PredictRequest, classes: int) -> None:

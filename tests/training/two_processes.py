@@ -29,6 +29,7 @@ from exact_step import (
     text_problem,
 )
 from tiny_text import tiny_task
+from tiny_words import tiny_word_task
 
 from ampft.data.steps import MicroBatch
 from ampft.errors import TrainingStopped
@@ -43,6 +44,9 @@ EXAMPLES, EFFECTIVE = 25, 12
 
 
 def problem_named(name: str, tiny_bert: Path) -> Problem:
+    if name == "words":
+        torch.manual_seed(0)  # for the new head
+        return text_problem(tiny_word_task(tiny_bert, train=EXAMPLES, max_seq_length=24, stride=6))
     settings = {"remove_padding": name == "padding-free"}
     return text_problem(tiny_task(tiny_bert, train=EXAMPLES, **settings))
 
@@ -209,7 +213,7 @@ def main(tiny_bert: Path, folder: Path) -> None:
     rank = Accelerator(cpu=True).process_index
     results: dict[str, Any] = {"evaluated": evaluated()}
     for mode, name, micro_batches in itertools.product(
-        ("fp32", "fp16"), ("padded", "padding-free"), (1, 2)
+        ("fp32", "fp16"), ("padded", "padding-free", "words"), (1, 2)
     ):
         results[f"{mode} {name} {micro_batches}"] = trained(
             mode,
