@@ -14,6 +14,7 @@ from ampft.arguments.flags import ArgumentParser
 from ampft.errors import InputError
 from ampft.precision.modes import BASELINE
 from ampft.text.escaping import inert_lines
+from ampft.text.language import ENGLISH, LANGUAGES
 from ampft.text.terminal import discard_output, run_main
 
 if TYPE_CHECKING:
@@ -41,6 +42,11 @@ def _run(argv: Sequence[str]) -> None:
         from ampft.diagnosis.doctor.command import main as doctor
 
         doctor(argv[1:])
+        return
+    if argv[:1] == ["ops"]:
+        from ampft.diagnosis.operations.command import main as operations
+
+        operations(argv[1:])
         return
     if argv[:1] == ["resume-check"]:
         from ampft.diagnosis.resume_check import main as resume_check
@@ -98,6 +104,9 @@ def _parser() -> ArgumentParser:
         "doctor", help="find what breaks a precision for a model and its data, and a cure"
     )
     commands.add_parser(
+        "ops", help="show which operations autocast casts to which dtype, and those of a model"
+    )
+    commands.add_parser(
         "resume-check", help="prove that a training continues exactly after being killed"
     )
     commands.add_parser(
@@ -105,6 +114,15 @@ def _parser() -> ArgumentParser:
     )
     report = commands.add_parser("report", help="print the report of a run or a comparison")
     report.add_argument("run", metavar="RUN", help="output folder of a run or of a comparison")
+    report.add_argument(
+        "--language",
+        choices=LANGUAGES,
+        default=ENGLISH,
+        help="language of the report (default: en); names stay as they are",
+    )
+    report.add_argument(
+        "--output_file", metavar="FILE", help="also write the page of a comparison (HTML)"
+    )
     _add_compare(commands)
     push = commands.add_parser(
         "push", help="push the model of a run, its card and its report to the Hugging Face hub"
@@ -339,17 +357,22 @@ def _report(args: argparse.Namespace) -> None:
 
     folder = Path(args.run)
     if (folder / COMPARISON_NAME).is_file():
-        from ampft.comparison.report.files import read_comparison
+        from ampft.comparison.report.files import read_comparison, write_page
         from ampft.comparison.report.terminal import terminal_text
 
-        print(inert_lines(terminal_text(read_comparison(folder))), end="")
+        comparison = read_comparison(folder)
+        print(inert_lines(terminal_text(comparison, args.language)), end="")
+        if args.output_file is not None:
+            write_page(comparison, Path(args.output_file), args.language)
         return
+    if args.output_file is not None:
+        raise InputError(f"--output_file: {folder} is not a comparison. Remove the flag.")
     from ampft.comparison.execution.plan import PLAN_NAME
     from ampft.runs.show import format_run
 
     if (folder / PLAN_NAME).is_file():
         _refuse_unfinished(folder)
-    print(inert_lines(format_run(args.run)))
+    print(inert_lines(format_run(args.run, language=args.language)))
 
 
 def _refuse_unfinished(folder: Path) -> None:

@@ -184,6 +184,7 @@ def train_with_ampft(
     seed: int,
     *,
     remove_padding: bool = True,
+    token_buckets: int | None = None,
     micro_batches: int = 1,
     autocast_cache: Callable[..., AbstractContextManager[object]] = ampft.shared_autocast_cache,
     compiled: bool = False,
@@ -193,7 +194,7 @@ def train_with_ampft(
     precision = ampft.resolve(workload.mode, ampft.training_device())
     accelerator = ampft.make_accelerator(precision, gradient_accumulation_steps=micro_batches)
     set_seed(seed)
-    task = cached_task(workload, remove_padding=remove_padding)
+    task = cached_task(workload, remove_padding=remove_padding, token_buckets=token_buckets)
     loaded = ampft.cast_weights(task.load_model(), precision)
     batches = ampft.StepBatches.for_process(
         accelerator,
@@ -242,6 +243,9 @@ SYSTEMS: dict[str, Callable[[Workload, int], list[float]]] = {
     ),
     "ampft (sorted micro-batches)": lambda workload, seed: train_with_ampft(
         workload, seed, remove_padding=False, micro_batches=4
+    ),
+    "ampft (token buckets of 64)": lambda workload, seed: train_with_ampft(
+        workload, seed, token_buckets=64
     ),
     "ampft (4 micro-batches)": lambda workload, seed: train_with_ampft(
         workload, seed, micro_batches=4

@@ -65,7 +65,7 @@ def use_torch_kernel_cache_limits() -> None:
     os.environ |= {name: os.environ.get(name, TORCH_CAPACITY) for name in KERNEL_CACHE_CAPACITIES}
 
 
-_TASKS: dict[tuple[int, str, int, bool], Any] = {}
+_TASKS: dict[tuple[int, str, int, bool, int | None], Any] = {}
 
 
 def padded_task(workload: Workload) -> Any:
@@ -73,14 +73,17 @@ def padded_task(workload: Workload) -> Any:
     return cached_task(workload, remove_padding=False)
 
 
-def cached_task(workload: Workload, *, remove_padding: bool) -> Any:
+def cached_task(
+    workload: Workload, *, remove_padding: bool, token_buckets: int | None = None
+) -> Any:
     """Return the task of a workload; its texts are tokenized once per process."""
-    key = (id(workload.data), workload.model, workload.max_length, remove_padding)
+    key = (id(workload.data), workload.model, workload.max_length, remove_padding, token_buckets)
     if key not in _TASKS:
         settings = TaskSettings(
             model_name_or_path=workload.model,
             max_seq_length=workload.max_length,
             remove_padding=remove_padding,
+            token_buckets=token_buckets,
         )
         _TASKS[key] = make_task(workload.data, settings)
     return _TASKS[key]

@@ -69,8 +69,10 @@ class ClassifyArguments(
             pad_to_multiple_of=self.pad_to_multiple_of,
             class_weights=self.class_weights,
             label_smoothing=self.label_smoothing_factor,
+            focal_gamma=self.focal_gamma,
             threshold=self.threshold,
             remove_padding=not self.padding,
+            token_buckets=self.token_buckets,
             gradient_checkpointing=self.gradient_checkpointing,
             trust_remote_code=self.trust_remote_code,
             trained_part=self.trained_part(),
@@ -78,5 +80,6 @@ class ClassifyArguments(
             channels_last=self.channels_last,
             seed=self.seed,
             image_size=self.input_size,
+            multi_scale=self.multi_scale,
             fp32_modules=self.fp32_patterns,
         )

@@ -64,8 +64,8 @@ class DataArguments:
     )
     augment: str | None = flag(
         None,
-        "random changes of training examples, comma-separated: flip, crop for images; shift, "
-        "volume for sounds",
+        "random changes of training examples, comma-separated: flip, crop for images; flip for "
+        "images with masks; shift, volume for sounds",
         group=DATA,
     )
     group_column: str | None = flag(

@@ -41,6 +41,12 @@ class EvaluationArguments:
         at_least=0,
         at_most=1,
     )
+    tune_thresholds: bool = flag(
+        False,
+        "choose the threshold of each label by its F1 on the validation split, save them with the "
+        "model and use them for the report (multi-label)",
+        group=EVALUATION,
+    )
     evaluate_fp32: bool = flag(
         False,
         "also predict the final split in fp32, to separate the effect of training in a precision "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ampft.arguments.flags import flag
+from ampft.errors import InputError
 
 MODEL = "model"
 
@@ -43,6 +44,13 @@ class ModelArguments:
     pad_to_multiple_of: int | None = flag(
         None, "pad inputs to a multiple of this many tokens", group=MODEL, at_least=1
     )
+    token_buckets: int | None = flag(
+        None,
+        "without padding, fill the tokens of every micro-batch up to a multiple of this, so that "
+        "fewer shapes of matrices occur; changes no result but the dropout masks",
+        group=MODEL,
+        at_least=1,
+    )
     gradient_checkpointing: bool = flag(
         False,
         "recompute activations in the backward pass; uses less memory, but is slower",
@@ -54,3 +62,15 @@ class ModelArguments:
         group=MODEL,
     )
     trust_remote_code: bool = flag(False, "run code from the model's repository", group=MODEL)
+
+    def check_padding(self) -> None:
+        """Reject settings of a path that is switched off.
+
+        Raises:
+            InputError: There are such settings.
+        """
+        if self.token_buckets and self.padding:
+            raise InputError(
+                f"--token_buckets {self.token_buckets} and --padding: buckets are for models that "
+                "run without padding. Remove one of them, or use --pad_to_multiple_of."
+            )

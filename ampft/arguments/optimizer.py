@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ampft.arguments.flags import MAX_SEED, flag, parse_duration
+from ampft.errors import InputError
 
 if TYPE_CHECKING:
     from ampft.training.optimizer import OptimizerSettings, ScheduleSettings
@@ -101,6 +102,13 @@ class OptimizerArguments:
         at_least=0,
         below=1,
     )
+    focal_gamma: float = flag(
+        0.0,
+        "exponent of the focal loss, which gives little weight to examples that are already easy; "
+        "2 is usual, and 0 is cross entropy",
+        group=OPTIMIZER,
+        at_least=0,
+    )
     seed: int = flag(
         42,
         "seed of classification head, data order and dropout",
@@ -118,6 +126,19 @@ class OptimizerArguments:
     def max_seconds(self) -> float | None:
         """`max_time` in seconds."""
         return None if self.max_time is None else parse_duration("max_time", self.max_time)
+
+    def check_loss(self) -> None:
+        """Reject losses that are not defined.
+
+        Raises:
+            InputError: The focal loss is combined with smoothed labels.
+        """
+        if self.focal_gamma and self.label_smoothing_factor:
+            raise InputError(
+                f"--focal_gamma {self.focal_gamma:g} and --label_smoothing_factor "
+                f"{self.label_smoothing_factor:g}: the focal loss is defined for targets that are "
+                "not smoothed. Remove one of them."
+            )
 
     def optimizer_settings(self) -> OptimizerSettings:
         """Return the settings of AdamW."""

@@ -73,7 +73,7 @@ def _check_conflicts(arguments: ClassifyArguments) -> None:
             "--with_tracking, or remove the flag."
         )
     if arguments.task is None or not TASKS[arguments.task].several_labels:
-        for name in ("threshold", "label_separator"):
+        for name in ("threshold", "tune_thresholds", "label_separator"):
             if getattr(arguments, name) != getattr(ClassifyArguments, name):
                 several = [task for task, kind in TASKS.items() if kind.several_labels]
                 raise InputError(
@@ -82,7 +82,9 @@ def _check_conflicts(arguments: ClassifyArguments) -> None:
                 )
     if arguments.max_time is not None:
         parse_duration("max_time", arguments.max_time)
+    arguments.check_loss()
     arguments.check_trained_part()
+    arguments.check_padding()
     _check_checkpoints(arguments)
     _check_hub(arguments)
     _check_metric(arguments.metric_for_best_model)

@@ -21,6 +21,13 @@ class PixelArguments:
         group=PIXELS,
     )
 
+    multi_scale: bool = flag(
+        False,
+        "scale the images of each optimizer step by a random factor from 0.5 to 1.5 (images with "
+        "masks)",
+        group=PIXELS,
+    )
+
     @property
     def input_size(self) -> tuple[int, int] | None:
         """`image_size` as height and width.

@@ -57,8 +57,12 @@ def volume(samples: Array, random: np.random.Generator) -> Array:
 
 CHANGES: Mapping[str, Mapping[str, Change]] = {
     "image": {"flip": flip, "crop": crop},
+    "pixels": {"flip": flip},  # a crop would change how many pixels count
     "sound": {"shift": shift, "volume": volume},
 }
+
+
+PLURALS = {"image": "images", "pixels": "images with masks", "sound": "sounds"}
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,7 @@ def parse_augmentation(text: str | None, kind: str, seed: int) -> Augmentation |
     for name in names:
         if name not in changes:
             raise InputError(
-                f"--augment: received {name!r}; {kind}s can be augmented by"
+                f"--augment: received {name!r}; {PLURALS[kind]} can be augmented by"
                 f" {', '.join(changes)}.{did_you_mean(name, changes)}"
             )
     if len(set(names)) < len(names):

@@ -48,10 +48,10 @@ class Examples(Protocol):
 
 @runtime_checkable
 class AugmentedExamples(Protocol):
-    """Examples that are augmented: training sees other tensors of them in each epoch."""
+    """Examples that are augmented: training sees other tensors of them in each epoch or step."""
 
-    def for_epoch(self, epoch: int) -> Examples:
-        """Return the examples as an epoch sees them; it depends only on the epoch and their ids."""
+    def for_step(self, epoch: int, step: int) -> Examples:
+        """Return the examples as a step of an epoch sees them; it depends only on these numbers."""
         ...
 
 
@@ -245,7 +245,8 @@ class StepBatches:
 
     def recut(self, step_batch: StepBatch) -> StepBatch:
         """Return the same step batch, cut into the micro-batches of these settings."""
-        micro_batches = self._micro_batches(step_batch.effective_ids, step_batch.epoch)
+        ids, epoch, step = step_batch.effective_ids, step_batch.epoch, step_batch.step
+        micro_batches = self._micro_batches(ids, epoch, step)
         return replace(step_batch, micro_batches=micro_batches)
 
     def _costliest_parts(self, micro_batches: int) -> list[IntArray]:
@@ -271,13 +272,13 @@ class StepBatches:
             effective_ids=effective,
             effective_weight=float(self.examples.weights[effective].sum()),
             effective_length=int(self.examples.lengths[effective].sum()),
-            micro_batches=self._micro_batches(effective, epoch),
+            micro_batches=self._micro_batches(effective, epoch, step),
         )
 
-    def _micro_batches(self, effective: IntArray, epoch: int) -> tuple[MicroBatch, ...]:
+    def _micro_batches(self, effective: IntArray, epoch: int, step: int) -> tuple[MicroBatch, ...]:
         examples = self.examples
         if isinstance(examples, AugmentedExamples):
-            examples = examples.for_epoch(epoch)
+            examples = examples.for_step(epoch, step)
         shares = np.array_split(effective, self.world_size)
         # Every process runs the model equally often, because sharded models communicate each time.
         rounds = min(self.micro_batches, len(shares[0]))

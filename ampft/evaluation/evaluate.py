@@ -120,7 +120,7 @@ def _check_finite(decoded: Decoded, split: str) -> None:
     for rows in decoded.values():
         if np.issubdtype(rows.dtype, np.floating):
             nonfinite |= ~np.isfinite(rows.reshape(count, -1)).all(axis=1)
-        elif rows.dtype == object:
+        elif rows.dtype == object and not isinstance(rows[0], bytes):
             nonfinite |= ~np.array([np.isfinite(row).all() for row in rows])
     if nonfinite.any():
         raise TrainingStopped(

@@ -345,7 +345,7 @@ def loading_error(path: str, error: Exception, *, flag: str = MODEL_NAME_FLAG) -
 def _mismatched_labels(config: Any, label_names: tuple[str, ...]) -> str | None:
     """Return the labels that the head was trained for, or None if it has none or they match."""
     architectures = getattr(config, "architectures", None) or []
-    if not any(name.endswith("Classification") for name in architectures):
+    if not any(name.endswith(("Classification", "Segmentation")) for name in architectures):
         return None
     old_labels = tuple(config.id2label[index] for index in sorted(config.id2label))
     if old_labels == label_names:

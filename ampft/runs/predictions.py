@@ -16,6 +16,7 @@ from ampft.errors import InputError
 from ampft.files import atomic_path
 from ampft.tasks import problem_types
 from ampft.tasks.outcome import Outcome
+from ampft.tasks.pixel_outcome import MASK_COLUMN
 
 # Maps a slice of example ids to columns that identify these examples: their texts, or `reference`.
 References = Callable[[slice], Mapping[str, Sequence[str]]]
@@ -28,6 +29,8 @@ LABEL_NAMES_KEY = b"ampft.label_names"
 ROWS_PER_GROUP = 8192
 RESERVED_COLUMNS = (
     *("example_id", "split", "label", "prediction", "label_id", "prediction_id"),
+    *("pixel_cells", "pixel_counts", "pixel_loss", "pixel_squared_loss", "pixel_calibration"),
+    *("mask_digest", MASK_COLUMN),
     *("confidence", "probabilities", "group_id", "file", "file_line", "file_row", "id"),
 )
 # Raised by a column that is missing or has an unexpected type or value.
@@ -118,7 +121,7 @@ def _read(file: pq.ParquetFile) -> Outcome:
     metadata = _metadata(file)
     outcome_type = problem_types()[metadata["kind"]].outcome_type
     names = file.schema_arrow.names
-    table = file.read(columns=[name for name in RESERVED_COLUMNS if name in names])
+    table = file.read(columns=[n for n in RESERVED_COLUMNS if n in names and n != MASK_COLUMN])
     return outcome_type.from_table(table, metadata)
 
 

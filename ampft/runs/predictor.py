@@ -29,6 +29,7 @@ from ampft.precision.modes import canonical_mode
 from ampft.precision.resolve import resolve
 from ampft.runs.record import RunRecord
 from ampft.tasks import TASKS
+from ampft.tasks.outcome import THRESHOLDS, Problem
 from ampft.tasks.task import forward_logits
 from ampft.tasks.windows import (
     EXAMPLE,
@@ -85,6 +86,18 @@ class Predictions:
         return columns
 
 
+def saved_problem(record: RunRecord, config: Any) -> Problem:
+    """Return the problem of a saved model, with the thresholds in its configuration.
+
+    Args:
+        record: Record of the run.
+        config: Configuration of its model.
+    """
+    tuned = {THRESHOLDS: getattr(config, THRESHOLDS, None)}
+    problem_type = TASKS[record.task].problem_type()
+    return problem_type.from_arguments(tuple(record.label_names), {**record.arguments, **tuned})
+
+
 class Predictor:
     """A saved model, ready to predict lists of inputs; enter `numerics` around the calls.
 
@@ -108,13 +121,11 @@ class Predictor:
         accelerator = make_accelerator(precision)
         self.numerics = numerics(precision)
         kind = TASKS[record.task]
-        self.problem = kind.problem_type().from_arguments(
-            tuple(record.label_names), record.arguments
-        )
         self._batch_size = batch_size
         import_module(f"ampft.tasks.{kind.inputs}")  # registers the models of the task
         model = load_saved(getattr(transformers, kind.model_class), str(folder))
         self.config = model.config
+        self.problem = saved_problem(record, model.config)
         self._inputs: _Texts | _Words | _Images | _ImagesWithSizes
         if record.data.kind in ("text", TOKEN):
             self._inputs = _texts(folder, record, model.config)

@@ -54,6 +54,12 @@ def check_prepared(prepared: Prepared) -> None:
                 f"--{name} {value}: the flag needs a validation split. Use a --validation_fraction "
                 "above 0, or remove the flag."
             )
+    if args.tune_thresholds and not {"validation", "test"} <= data.splits.keys():
+        raise InputError(
+            f"--tune_thresholds: the data have only {', '.join(data.splits)}. Thresholds are tuned "
+            "on a validation split, and the report needs another one. Add a --validation_file or a "
+            "--test_file, or remove the flag."
+        )
     _check_metric(args.metric_for_best_model, prepared.task)
     _check_trained_part(prepared)
     if args.baseline:

@@ -54,7 +54,7 @@ from ampft.runs.results import write_results
 from ampft.runs.show import report_with_heading, result_line
 from ampft.runs.state import RunState
 from ampft.runs.validation import Validations
-from ampft.tasks.outcome import Outcome
+from ampft.tasks.outcome import Outcome, TunableOutcome
 from ampft.text.terminal import labelled, print_line
 from ampft.training.checkpoints.tensors import copied_to_cpu
 from ampft.training.first_step import FirstStep
@@ -86,6 +86,7 @@ class Run:
         stop: Request of a signal to stop.
         last_weights: Weights after the last step, while the best ones are evaluated in their place.
         current_batch: Step batch of the current step.
+        tuned: Predictions of the validation split with the thresholds of the final report.
     """
 
     prepared: Prepared
@@ -103,6 +104,7 @@ class Run:
     last_weights: dict[str, Tensor] | None = None
     finished: bool = False
     current_batch: StepBatch | None = None
+    tuned: TunableOutcome | None = None
 
     @property
     def steps(self) -> int:
@@ -386,6 +388,8 @@ class Run:
         unwrapped: Any = accelerator.unwrap_model(model, keep_torch_compile=False)
         stage = self.folder.stage()
         check_disk_space(self.folder.path, weights_size(unwrapped), "saving the model")
+        if self.tuned is not None:
+            unwrapped.config.update(self.tuned.decision_settings())
         save_trained(unwrapped, stage, self.prepared.loaded, weights)
         self.prepared.task.save_processor(stage)
         if self.prepared.args.history_csv:
@@ -396,7 +400,7 @@ class Run:
     ) -> Outcome:
         """Predict a split; in the mode of the run, the dtypes of the first batch are checked."""
         checked = self.first_step.checked(f"the evaluation on {split}") if in_mode else None
-        return evaluate(
+        outcome = evaluate(
             self.prepared.accelerator,
             model,
             self.prepared.task,
@@ -405,6 +409,16 @@ class Run:
             first_batch=checked,
             poll=self.stop.poll if may_stop else None,
         )
+        if not self.prepared.args.tune_thresholds:
+            return outcome
+        assert isinstance(outcome, TunableOutcome), "checked with the other arguments"
+        if split == "validation":
+            return outcome.tuned()
+        if self.tuned is None:  # once, by the weights that are saved
+            tuned = self._predict(model, "validation", may_stop=may_stop)
+            assert isinstance(tuned, TunableOutcome)
+            self.tuned = tuned
+        return outcome.decided_like(self.tuned)
 
     def _predict_fp32(self, model: nn.Module, split: str) -> Outcome | None:
         """Predict in fp32 if `--evaluate_fp32` is set and the run was not in fp32 already."""

@@ -18,27 +18,92 @@ def summed_cross_entropy(
     *,
     class_weights: Tensor | None = None,
     label_smoothing: float = 0.0,
+    focal_gamma: float = 0.0,
+    ignore_index: int = -100,
 ) -> Tensor:
-    """Return the cross entropy summed over the examples.
+    """Return the cross entropy, or the focal loss, summed over the examples.
 
     Divided by the sum of the examples' class weights, it equals `torch.nn.CrossEntropyLoss` with
     the same `weight` and `label_smoothing` and `reduction="mean"`.
 
     Args:
-        logits: (m, C), any floating dtype; computed in float32, or in float64 for float64 logits.
-        labels: (m,) int64 class indices.
+        logits: (m, C, ...), any floating dtype; computed in float32, or in float64 for float64
+            logits.
+        labels: (m, ...) int64 class indices.
         class_weights: (C,) float32; None gives every class the weight 1.
         label_smoothing: Share of the target that is spread evenly over the classes, 0 to 1.
+        focal_gamma: Exponent of the focal loss; 0 for cross entropy. Not with label smoothing.
+        ignore_index: Label of what does not count.
 
     Returns:
         A float32 scalar; float64 for float64 logits.
     """
     dtype = torch.promote_types(logits.dtype, torch.float32)
+    weights = (
+        None if class_weights is None else class_weights.to(logits.device, dtype, non_blocking=True)
+    )
     with torch.autocast(logits.device.type, enabled=False):
+        if focal_gamma:
+            counted = labels != ignore_index
+            index = torch.where(counted, labels, 0)
+            losses = _focal_losses(logits.to(dtype), index, focal_gamma)
+            factors = counted.to(dtype) if weights is None else counted * weights[index]
+            return (losses * factors).sum()
         return functional.cross_entropy(
             logits.to(dtype),
             labels,
-            weight=None if class_weights is None else class_weights.to(dtype),
+            weight=weights,
+            ignore_index=ignore_index,
             label_smoothing=label_smoothing,
             reduction="sum",
+        )
+
+
+def _focal_losses(logits: Tensor, labels: Tensor, gamma: float) -> Tensor:
+    """Return -(1 - p)^gamma log p of each label, (m, ...), where p is its probability.
+
+    Source: Lin et al. (2017), "Focal Loss for Dense Object Detection", equation 4. The logarithm of
+    1 - p is that of the sum over the other classes, so that neither it nor its gradient loses
+    digits or becomes infinite where p rounds to 1.
+    """
+    index = labels.unsqueeze(1)
+    total = logits.logsumexp(1)
+    log_p = logits.gather(1, index).squeeze(1) - total
+    log_rest = logits.scatter(1, index, -torch.inf).logsumexp(1) - total
+    return -(gamma * log_rest).exp() * log_p
+
+
+def summed_binary_cross_entropy(
+    logits: Tensor,
+    targets: Tensor,
+    *,
+    positive_weights: Tensor | None = None,
+    label_smoothing: float = 0.0,
+    focal_gamma: float = 0.0,
+) -> Tensor:
+    """Return the binary cross entropy, or the focal loss, summed over all decisions.
+
+    Divided by m * K, it equals `torch.nn.BCEWithLogitsLoss` with the same `pos_weight`.
+
+    Args:
+        logits: (m, K) float32 or float64.
+        targets: (m, K) bool.
+        positive_weights: (K,) weights of the decisions whose target is true; None for 1.
+        label_smoothing: Share of each target that is moved to one half, 0 to 1.
+        focal_gamma: Exponent of the focal loss; 0 for cross entropy. Not with label smoothing.
+    """
+    weights = None
+    if positive_weights is not None:
+        weights = positive_weights.to(logits.device, logits.dtype, non_blocking=True)
+    with torch.autocast(logits.device.type, enabled=False):
+        if focal_gamma:
+            toward = torch.where(targets, logits, -logits)
+            modulation = (focal_gamma * functional.logsigmoid(-toward)).exp()
+            losses = -modulation * functional.logsigmoid(toward)
+            return (
+                losses if weights is None else torch.where(targets, weights * losses, losses)
+            ).sum()
+        smoothed = targets.to(logits.dtype).lerp(torch.full_like(logits, 0.5), label_smoothing)
+        return functional.binary_cross_entropy_with_logits(
+            logits, smoothed, pos_weight=weights, reduction="sum"
         )

@@ -6,7 +6,7 @@ Nothing here imports torch until a loss is computed or logits are decoded.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -34,6 +34,7 @@ from ampft.tasks.multi_label_report import (
     MultiLabelReport,
 )
 from ampft.tasks.outcome import (
+    THRESHOLDS,
     FloatArray,
     check_names,
     check_shapes,
@@ -65,6 +66,7 @@ class MultiLabelPredictions:
         label_names: The K label names, distinct.
         split: Name of the split, such as "test".
         threshold: Probability from which a label is predicted.
+        thresholds: The same for each label, if they were tuned; otherwise None.
 
     Raises:
         ValueError: A shape, a dtype or a value is wrong. The message names the first wrong
@@ -76,6 +78,7 @@ class MultiLabelPredictions:
     label_names: tuple[str, ...]
     split: str
     threshold: float = 0.5
+    thresholds: tuple[float, ...] | None = None
 
     kind: ClassVar[str] = "multi_label"
 
@@ -100,7 +103,27 @@ class MultiLabelPredictions:
     @property
     def predicted(self) -> BoolArray:
         """Whether a label is predicted, shape (n, K)."""
-        return self.probabilities >= np.float32(self.threshold)
+        limits = self.threshold if self.thresholds is None else self.thresholds
+        return self.probabilities >= np.asarray(limits, dtype=np.float32)
+
+    def tuned(self) -> MultiLabelPredictions:
+        """Return the predictions with the threshold of each label that has the best F1 here.
+
+        A label that no example has keeps `threshold`.
+        """
+        thresholds = tuple(
+            best_threshold(has, scores, self.threshold)
+            for has, scores in zip(self.labels.T, self.probabilities.T, strict=True)
+        )
+        return replace(self, thresholds=thresholds)
+
+    def decided_like(self, other: MultiLabelPredictions) -> MultiLabelPredictions:
+        """Return the predictions with the thresholds of others."""
+        return replace(self, thresholds=other.thresholds)
+
+    def decision_settings(self) -> dict[str, Any]:
+        """Return the tuned thresholds as entries of a configuration of transformers."""
+        return {} if self.thresholds is None else {THRESHOLDS: list(self.thresholds)}
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -204,9 +227,13 @@ class MultiLabelPredictions:
         }
 
     def metadata(self) -> dict[str, Any]:
-        """Return the split, the label names and the threshold."""
-        names = list(self.label_names)
-        return {"split": self.split, "label_names": names, "threshold": self.threshold}
+        """Return the split, the label names and the threshold or thresholds."""
+        return {
+            "split": self.split,
+            "label_names": list(self.label_names),
+            "threshold": self.threshold,
+            **self.decision_settings(),
+        }
 
     @classmethod
     def from_table(cls, table: pa.Table, metadata: Mapping[str, Any]) -> MultiLabelPredictions:
@@ -221,7 +248,30 @@ class MultiLabelPredictions:
             label_names=tuple(names),
             split=metadata["split"],
             threshold=float(metadata["threshold"]),
+            thresholds=tuple(metadata[THRESHOLDS]) if THRESHOLDS in metadata else None,
         )
+
+
+def best_threshold(has: BoolArray, probabilities: FloatArray, default: float) -> float:
+    """Return the threshold of a label with the best F1; of equally good ones, the nearest to 0.5.
+
+    Args:
+        has: (n,) whether an example has the label.
+        probabilities: (n,) float32.
+        default: Threshold if no example has the label.
+    """
+    if not has.any():
+        return default
+    order = np.argsort(-probabilities, kind="stable")
+    scores = probabilities[order].astype(np.float64)
+    following = np.append(scores[1:], 0.0 if scores[-1] > 0 else -1.0)
+    f1 = 2 * np.cumsum(has[order]) / (np.arange(1, len(has) + 1) + has.sum())
+    # Between two probabilities, unless float32 has nothing between them.
+    middles = np.float32((scores + following) / 2).astype(np.float64)
+    thresholds = np.where(middles > following, middles, scores)
+    possible = scores > following
+    best = possible & (f1 >= f1[possible].max())
+    return float(min(thresholds[best], key=lambda threshold: abs(threshold - 0.5)))
 
 
 def multi_label_report(predictions: MultiLabelPredictions) -> MultiLabelReport:
@@ -244,6 +294,7 @@ def multi_label_report(predictions: MultiLabelPredictions) -> MultiLabelReport:
         examples=len(predictions),
         label_names=predictions.label_names,
         threshold=predictions.threshold,
+        label_thresholds=predictions.thresholds,
         per_label=predictions.scores(),
         per_label_average_precision=tuple(precisions),
         averages={
@@ -268,6 +319,8 @@ class MultiLabel:
             of `torch.nn.BCEWithLogitsLoss`; None for equal weights.
         label_smoothing: Share of each target that is moved to one half, 0 to 1.
         threshold: Probability from which a label is predicted.
+        thresholds: The same for each label, if they were tuned; otherwise None.
+        focal_gamma: Exponent of the focal loss; 0 for cross entropy.
         separator: Text between the labels of a printed prediction.
     """
 
@@ -275,6 +328,8 @@ class MultiLabel:
     positive_weights: npt.NDArray[np.float32] | None = None
     label_smoothing: float = 0.0
     threshold: float = 0.5
+    thresholds: tuple[float, ...] | None = None
+    focal_gamma: float = 0.0
     separator: str = ","
 
     name: ClassVar[str] = "multi_label"
@@ -307,15 +362,26 @@ class MultiLabel:
             )
         else:
             weights = ((len(targets) - counts) / counts).astype(np.float32)
-        return cls(label_names, weights, settings.label_smoothing, settings.threshold)
+        return cls(
+            label_names,
+            weights,
+            settings.label_smoothing,
+            settings.threshold,
+            focal_gamma=settings.focal_gamma,
+        )
 
     @classmethod
     def from_arguments(
         cls, label_names: tuple[str, ...], arguments: Mapping[str, Any]
     ) -> MultiLabel:
-        """Return the problem of a saved model, with the threshold of its training."""
-        threshold, separator = float(arguments["threshold"]), str(arguments["label_separator"])
-        return cls(label_names, threshold=threshold, separator=separator)
+        """Return the problem of a saved model, with the threshold or thresholds of its training."""
+        thresholds = arguments.get(THRESHOLDS)
+        return cls(
+            label_names,
+            threshold=float(arguments["threshold"]),
+            thresholds=None if thresholds is None else tuple(map(float, thresholds)),
+            separator=str(arguments["label_separator"]),
+        )
 
     def model_arguments(self) -> dict[str, Any]:
         """Return the labels as arguments of a configuration of transformers."""
@@ -329,27 +395,24 @@ class MultiLabel:
         return np.full(len(targets), float(len(self.label_names)))
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the summed binary cross entropy, a float32 scalar.
-
-        Divided by m * K, it equals `torch.nn.BCEWithLogitsLoss` with the same `pos_weight`.
+        """Return the summed binary cross entropy or focal loss, a float32 scalar.
 
         Args:
             logits: (m, K) float32.
             targets: (m, K) bool.
         """
         import torch
-        from torch.nn import functional
 
-        weights = None
-        if self.positive_weights is not None:
-            weights = torch.from_numpy(self.positive_weights).to(
-                logits.device, logits.dtype, non_blocking=True
-            )
-        smoothed = targets.to(logits.dtype).lerp(torch.full_like(logits, 0.5), self.label_smoothing)
-        with torch.autocast(logits.device.type, enabled=False):
-            return functional.binary_cross_entropy_with_logits(
-                logits, smoothed, pos_weight=weights, reduction="sum"
-            )
+        from ampft.tasks.loss import summed_binary_cross_entropy
+
+        weights = self.positive_weights
+        return summed_binary_cross_entropy(
+            logits,
+            targets,
+            positive_weights=None if weights is None else torch.from_numpy(weights),
+            label_smoothing=self.label_smoothing,
+            focal_gamma=self.focal_gamma,
+        )
 
     def decode(self, logits: Tensor, inputs: Any = None) -> dict[str, Tensor]:
         """Return the (m, K) sigmoid probabilities of float32 logits."""
@@ -360,7 +423,12 @@ class MultiLabel:
     ) -> MultiLabelPredictions:
         """Return the predictions of a split."""
         return MultiLabelPredictions(
-            targets, decoded["probabilities"], self.label_names, split, self.threshold
+            targets,
+            decoded["probabilities"],
+            self.label_names,
+            split,
+            self.threshold,
+            self.thresholds,
         )
 
     def constant(self, train: BoolArray, targets: BoolArray) -> dict[str, Any]:

@@ -31,6 +31,7 @@ class MultiLabelReport:
         examples: Number of examples.
         label_names: The K label names; the rows of `per_label`.
         threshold: Probability from which a label is predicted.
+        label_thresholds: The same for each label, if they were tuned on validation; otherwise None.
         per_label: Scores of each label; a label absent from the split has support 0.
         per_label_average_precision: Average precision of each label; None without support.
         averages: Scores by kind of average: `micro` (all labels of all examples together), `macro`
@@ -52,6 +53,7 @@ class MultiLabelReport:
     average_precision: Mapping[str, float | None]
     means: Mapping[str, float]
     expected_calibration_error: float
+    label_thresholds: tuple[float, ...] | None = None
 
     def metrics(self) -> dict[str, float | None]:
         """Return the scalar metrics by name."""
@@ -74,16 +76,36 @@ class MultiLabelReport:
     def tables(self) -> tuple[Table, ...]:
         """Return the scores of the labels, with the other metrics in the note."""
         precisions = self.per_label_average_precision
+        thresholds = [f"{value:.3f}" for value in self.label_thresholds or ()]
         rows: list[tuple[Cell, ...]] = [
-            (Name(name), *_cells(scores, precision))
-            for name, scores, precision in zip(
-                self.label_names, self.per_label, precisions, strict=True
+            (Name(name), *_cells(scores, precision), *thresholds[index : index + 1])
+            for index, (name, scores, precision) in enumerate(
+                zip(self.label_names, self.per_label, precisions, strict=True)
             )
         ]
         rows += [
-            (f"{name} average", *_cells(scores, self.average_precision.get(name)))
+            (
+                f"{name} average",
+                *_cells(scores, self.average_precision.get(name)),
+                *[""] * bool(thresholds),
+            )
             for name, scores in self.averages.items()
         ]
+        header: tuple[str, ...] = (
+            "label",
+            "precision",
+            "recall",
+            "F1",
+            "average precision",
+            "support",
+        )
+        rule = f"A label is predicted if its probability is at least {self.threshold:g}."
+        if thresholds:
+            header = (*header, "threshold")
+            rule = (
+                "A label is predicted if its probability is at least its threshold, which has the "
+                "best F1 on the validation split."
+            )
         means = (
             f"{TITLES[name]} {value:.4f}"
             for name, value in self.means.items()
@@ -91,11 +113,10 @@ class MultiLabelReport:
         )
         return (
             Table(
-                header=("label", "precision", "recall", "F1", "average precision", "support"),
+                header=header,
                 rows=rows,
                 note=f"Also: {', '.join(means)}, expected calibration error "
-                f"{self.expected_calibration_error:.4f} (15 bins). A label is predicted if "
-                f"its probability is at least {self.threshold:g}.",
+                f"{self.expected_calibration_error:.4f} (15 bins). {rule}",
             ),
         )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,8 @@ from ampft.text.tables import Table
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+THRESHOLDS = "label_thresholds"  # entry of config.json, if they were tuned
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
@@ -176,6 +178,23 @@ class Outcome(Protocol):
         Raises:
             ValueError: The table is not one of such an outcome.
         """
+        ...
+
+
+@runtime_checkable
+class TunableOutcome(Outcome, Protocol):
+    """Predictions whose decisions depend on settings that a validation split can choose."""
+
+    def tuned(self) -> Self:
+        """Return the predictions with the settings that are best for them."""
+        ...
+
+    def decided_like(self, other: Self) -> Self:
+        """Return the predictions with the settings of others."""
+        ...
+
+    def decision_settings(self) -> dict[str, Any]:
+        """Return the settings as entries of a configuration of transformers."""
         ...
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,10 @@ import torch
 import transformers
 from PIL import Image
 from torch import Tensor
+from torch.nn import functional
 from transformers import SegformerImageProcessorPil
 
+from ampft.data.augmentation import Augmentation, parse_augmentation
 from ampft.data.dataset import ClassificationData
 from ampft.data.images import as_rgb
 from ampft.data.masks import IGNORED, Color, IntArray, Masks
@@ -30,6 +32,7 @@ from ampft.tasks.pixel_pictures import Picture, default_palette, sheet, spread
 from ampft.tasks.task import TaskSettings
 
 Size = tuple[int, int]  # height, width
+SCALE_STREAM = 1  # keeps the factors apart from other draws with the seed of a run
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,10 @@ class PixelExamples:
         lengths: (n,) ones, because all images cost the same.
         training: Whether labels have the size of the model's input; otherwise masks of several
             sizes are padded to one.
+        augmentation: Random changes of images with their masks in training.
+        scale_seed: Seed of the factors of `--multi_scale`; None for no scaling.
+        epoch: Epoch of the training; None for evaluation.
+        step: Step in this epoch.
     """
 
     images: datasets.Dataset
@@ -50,6 +57,14 @@ class PixelExamples:
     processor: Any
     lengths: IntArray
     training: bool
+    augmentation: Augmentation | None = None
+    scale_seed: int | None = None
+    epoch: int | None = None
+    step: int = 0
+
+    def for_step(self, epoch: int, step: int) -> PixelExamples:
+        """Return the images and masks as a step of the training sees them."""
+        return replace(self, epoch=epoch, step=step)
 
     def collate(self, ids: IntArray) -> Mapping[str, Tensor]:
         """Return `pixel_values` (m, 3, h, w) float32 and `labels` (m, H, W) int64.
@@ -60,13 +75,39 @@ class PixelExamples:
         pixels = pixel_values(self.processor, images)
         masks = self.masks.decoded(ids)
         if self.training:
-            return {"pixel_values": pixels, "labels": torch.from_numpy(np.stack(masks)).long()}
+            labels = torch.from_numpy(np.stack(masks)).long()
+            if self.epoch is not None and self.augmentation is not None:
+                pixels, labels = self._augmented(ids, pixels, labels, self.augmentation, self.epoch)
+            return {"pixel_values": self._scaled(pixels), "labels": labels}
         sizes = torch.tensor([mask.shape for mask in masks])
         height, width = sizes.amax(dim=0).tolist()
         labels = torch.full((len(masks), height, width), IGNORED)
         for label, mask in zip(labels, masks, strict=True):
             label[: mask.shape[0], : mask.shape[1]] = torch.from_numpy(mask.astype(np.int64))
         return {"pixel_values": pixels, "labels": labels, "label_sizes": sizes}
+
+    @staticmethod
+    def _augmented(
+        ids: IntArray, pixels: Tensor, labels: Tensor, augmentation: Augmentation, epoch: int
+    ) -> tuple[Tensor, Tensor]:
+        """Return the images and masks, each pair changed in the same way."""
+        pairs = torch.cat([pixels, labels[:, None].float()], dim=1).numpy()
+        changed = [
+            augmentation(pair, epoch=epoch, example=int(row))
+            for row, pair in zip(ids, pairs, strict=True)
+        ]
+        both = torch.from_numpy(np.stack(changed))
+        return both[:, :-1].contiguous(), both[:, -1].long()
+
+    def _scaled(self, pixels: Tensor) -> Tensor:
+        """Return images in the size of the step.
+
+        The masks keep theirs, to which the logits are resized, so that as many pixels count.
+        """
+        if self.scale_seed is None or self.epoch is None:
+            return pixels
+        size = step_size(pixels.shape[-2:], self.scale_seed, self.epoch, self.step)
+        return functional.interpolate(pixels, size=size, mode="bilinear", align_corners=False)
 
 
 @dataclass(frozen=True)
@@ -174,6 +215,7 @@ def prepare_inputs(data: ClassificationData, settings: TaskSettings) -> PixelInp
     for name in ("do_center_crop", "do_pad", "do_reduce_labels"):
         if getattr(processor, name, None):
             setattr(processor, name, False)
+    augmentation = parse_augmentation(settings.augment, "pixels", settings.seed)
     splits = {}
     for name, part in data.splits.items():
         masks = data.labels(name)
@@ -184,10 +226,23 @@ def prepare_inputs(data: ClassificationData, settings: TaskSettings) -> PixelInp
             processor=processor,
             lengths=np.ones(len(part), dtype=np.int64),
             training=name == "train",
+            augmentation=augmentation if name == "train" else None,
+            scale_seed=settings.seed if settings.multi_scale and name == "train" else None,
         )
     note = f"The model's input is {size[0]} x {size[1]} pixels (height x width), its masks in "
     note += "training too; predictions are compared with masks in their own size."
     return PixelInputs((note,), path, data, processor, splits)
+
+
+def step_size(size: Sequence[int], seed: int, epoch: int, step: int) -> Size:
+    """Return the height and width of the images of a step: 0.5 to 1.5 times `size`.
+
+    They are multiples of 8. The range is that of `--multi-scale` in YOLOv5.
+    """
+    random = np.random.Generator(np.random.PCG64([seed, epoch, step, SCALE_STREAM]))
+    factor = random.uniform(0.5, 1.5)
+    height, width = (max(round(side * factor / 8), 1) * 8 for side in size)
+    return height, width
 
 
 def is_new_erfnet(name: str) -> bool:

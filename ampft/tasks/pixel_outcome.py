@@ -27,6 +27,7 @@ from ampft.tasks.pixel_report import PixelReport
 if TYPE_CHECKING:
     import pyarrow as pa
 
+MASK_COLUMN = "predicted_mask"
 BINS = 30  # of the calibration, whose sums are those of 10 and of 15 bins too
 LOG_LOSS = mean_metric("log_loss", "log loss")
 COUNTED = (MEAN_IOU, PIXEL_ACCURACY, MACRO_F1, BALANCED_ACCURACY, ACCURACY)
@@ -201,14 +202,16 @@ class PixelPredictions:
         bins = self.bins[rows].reshape(len(counts), -1)
         starts = np.arange(0, bins.size + 1, bins.shape[1], dtype=np.int32)
         return {
-            "cells": pa.ListArray.from_arrays(offsets, pa.array(cell.astype(np.int32))),
-            "cell_pixels": pa.ListArray.from_arrays(offsets, pa.array(counts[image, cell])),
-            "loss": pa.array(self.losses[rows, 0]),
-            "squared_loss": pa.array(self.losses[rows, 1]),
+            "pixel_cells": pa.ListArray.from_arrays(offsets, pa.array(cell.astype(np.int32))),
+            "pixel_counts": pa.ListArray.from_arrays(offsets, pa.array(counts[image, cell])),
+            "pixel_loss": pa.array(self.losses[rows, 0]),
+            "pixel_squared_loss": pa.array(self.losses[rows, 1]),
             "confidence": pa.array(self.confidence[rows]),
-            "calibration": pa.ListArray.from_arrays(starts, pa.array(bins.ravel())),
+            "pixel_calibration": pa.ListArray.from_arrays(starts, pa.array(bins.ravel())),
             "mask_digest": pa.array(self.digests[rows]),
-            **({} if self.masks is None else {"mask": pa.array(self.masks[rows], pa.binary())}),
+            **(
+                {} if self.masks is None else {MASK_COLUMN: pa.array(self.masks[rows], pa.binary())}
+            ),
         }
 
     def metadata(self) -> dict[str, Any]:
@@ -220,14 +223,16 @@ class PixelPredictions:
         """Return the predictions from a table of `columns` and the result of `metadata`."""
         names = metadata["label_names"]
         classes, n = len(names), table.num_rows
-        cells = table["cells"].combine_chunks()
+        cells = table["pixel_cells"].combine_chunks()
         counts = np.zeros((n, classes * classes), dtype=np.int64)
-        pixels = table["cell_pixels"].combine_chunks().flatten().to_numpy()
+        pixels = table["pixel_counts"].combine_chunks().flatten().to_numpy()
         counts[cells.value_parent_indices().to_numpy(), cells.flatten().to_numpy()] = pixels
-        bins = table["calibration"].combine_chunks().flatten().to_numpy()
+        bins = table["pixel_calibration"].combine_chunks().flatten().to_numpy()
         return cls(
             counts=counts.reshape(n, classes, classes),
-            losses=np.column_stack([table["loss"].to_numpy(), table["squared_loss"].to_numpy()]),
+            losses=np.column_stack(
+                [table["pixel_loss"].to_numpy(), table["pixel_squared_loss"].to_numpy()]
+            ),
             bins=bins.reshape(n, 3, BINS),
             digests=table["mask_digest"].to_numpy(),
             label_names=tuple(names),

@@ -35,11 +35,13 @@ class Pixels:
         label_names: Names of the K classes, in the order of the logits.
         class_weights: (K,) float32 weights of the classes in the loss; None for equal weights.
         label_smoothing: Share of the target that is spread evenly over the classes, 0 to 1.
+        focal_gamma: Exponent of the focal loss; 0 for cross entropy.
     """
 
     label_names: tuple[str, ...]
     class_weights: npt.NDArray[np.float32] | None = None
     label_smoothing: float = 0.0
+    focal_gamma: float = 0.0
 
     name: ClassVar[str] = "pixels"
     metrics: ClassVar = METRICS
@@ -62,7 +64,7 @@ class Pixels:
             InputError: `--class_weights` does not fit the classes.
         """
         weights = parse_class_weights(settings.class_weights, targets.counts.sum(axis=0))
-        return cls(label_names, weights, settings.label_smoothing)
+        return cls(label_names, weights, settings.label_smoothing, settings.focal_gamma)
 
     @classmethod
     def from_arguments(cls, label_names: tuple[str, ...], arguments: Mapping[str, Any]) -> Pixels:
@@ -89,22 +91,18 @@ class Pixels:
             targets: (m, H, W) int64 class indices, `IGNORED` for pixels that do not count.
         """
         import torch
-        from torch.nn import functional
 
-        weights = None
-        if self.class_weights is not None:
-            weights = torch.from_numpy(self.class_weights).to(
-                logits.device, logits.dtype, non_blocking=True
-            )
-        with torch.autocast(logits.device.type, enabled=False):
-            return functional.cross_entropy(
-                resized_logits(logits, (targets.shape[-2], targets.shape[-1])),
-                targets,
-                weight=weights,
-                ignore_index=IGNORED,
-                label_smoothing=self.label_smoothing,
-                reduction="sum",
-            )
+        from ampft.tasks.loss import summed_cross_entropy
+
+        weights = self.class_weights
+        return summed_cross_entropy(
+            resized_logits(logits, (targets.shape[-2], targets.shape[-1])),
+            targets,
+            class_weights=None if weights is None else torch.from_numpy(weights),
+            label_smoothing=self.label_smoothing,
+            focal_gamma=self.focal_gamma,
+            ignore_index=IGNORED,
+        )
 
     def decode(self, logits: Tensor, inputs: Mapping[str, Tensor] | None = None) -> dict[str, Any]:
         """Return the predicted masks, each in the size of its image, and counts of their pixels.

@@ -312,11 +312,13 @@ class SingleLabel:
         label_names: Names of the K classes, in the order of the logits.
         class_weights: (K,) float32 weights of the classes in the loss; None for equal weights.
         label_smoothing: Share of the target that is spread evenly over the classes, 0 to 1.
+        focal_gamma: Exponent of the focal loss; 0 for cross entropy.
     """
 
     label_names: tuple[str, ...]
     class_weights: npt.NDArray[np.float32] | None = None
     label_smoothing: float = 0.0
+    focal_gamma: float = 0.0
 
     name: ClassVar[str] = "single_label"
     metrics: ClassVar = METRICS
@@ -340,7 +342,7 @@ class SingleLabel:
         """
         counts = np.bincount(targets, minlength=len(label_names))
         weights = parse_class_weights(settings.class_weights, counts)
-        return cls(label_names, weights, settings.label_smoothing)
+        return cls(label_names, weights, settings.label_smoothing, settings.focal_gamma)
 
     @classmethod
     def from_arguments(
@@ -364,7 +366,7 @@ class SingleLabel:
         return self.class_weights.astype(np.float64)[targets]
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the summed cross entropy, a float32 scalar.
+        """Return the summed cross entropy or focal loss, a float32 scalar.
 
         Args:
             logits: (m, K) float32.
@@ -378,7 +380,11 @@ class SingleLabel:
         if self.class_weights is not None:
             weights = torch.from_numpy(self.class_weights).to(logits.device, non_blocking=True)
         return summed_cross_entropy(
-            logits, targets, class_weights=weights, label_smoothing=self.label_smoothing
+            logits,
+            targets,
+            class_weights=weights,
+            label_smoothing=self.label_smoothing,
+            focal_gamma=self.focal_gamma,
         )
 
     def decode(self, logits: Tensor, inputs: Any = None) -> dict[str, Tensor]:

@@ -42,8 +42,11 @@ class TaskSettings:
         pad_to_multiple_of: Number of which padded lengths are multiples; None pads to the longest.
         class_weights: None, "balanced", or comma-separated weights in the order of the labels.
         label_smoothing: Share of the target that is spread over all classes, 0 to 1.
+        focal_gamma: Exponent of the focal loss; 0 for cross entropy.
         threshold: Probability from which a label is predicted, if there can be several.
         remove_padding: Whether the model runs without padding if its architecture is supported.
+        token_buckets: Number of which the tokens of a micro-batch without padding are multiples,
+            by fillers; None adds no fillers.
         gradient_checkpointing: Whether activations are recomputed in the backward pass.
         trust_remote_code: Whether code from a model's repository may run.
         trained_part: Part of the model that is trained.
@@ -51,6 +54,7 @@ class TaskSettings:
         channels_last: Whether convolutions store the channels of a pixel next to each other.
         seed: Seed of the augmentation.
         image_size: Height and width of the model's input; None for the image processor's.
+        multi_scale: Whether images with masks are scaled by a random factor in each step.
         fp32_modules: Patterns of modules that compute in float32; if empty, those that the model
             was saved with.
     """
@@ -63,8 +67,10 @@ class TaskSettings:
     pad_to_multiple_of: int | None = None
     class_weights: str | None = None
     label_smoothing: float = 0.0
+    focal_gamma: float = 0.0
     threshold: float = 0.5
     remove_padding: bool = True
+    token_buckets: int | None = None
     gradient_checkpointing: bool = False
     trust_remote_code: bool = False
     trained_part: TrainedPart = field(default_factory=TrainedPart)
@@ -72,6 +78,7 @@ class TaskSettings:
     channels_last: bool = False
     seed: int = 0
     image_size: tuple[int, int] | None = None
+    multi_scale: bool = False
     fp32_modules: tuple[str, ...] = ()
 
 
@@ -94,6 +101,15 @@ class AugmentedInputs(Protocol):
 
     def for_epoch(self, epoch: int) -> InputExamples:
         """Return the inputs as an epoch sees them; it depends only on the epoch and their ids."""
+        ...
+
+
+@runtime_checkable
+class SteppedInputs(Protocol):
+    """Inputs that are augmented in training, all of one optimizer step alike."""
+
+    def for_step(self, epoch: int, step: int) -> InputExamples:
+        """Return the inputs as a step sees them; it depends only on the step and their ids."""
         ...
 
 
@@ -172,6 +188,12 @@ class LabelledExamples:
         if isinstance(self.inputs, AugmentedInputs):
             return replace(self, inputs=self.inputs.for_epoch(epoch))
         return self
+
+    def for_step(self, epoch: int, step: int) -> LabelledExamples:
+        """Return the examples as an optimizer step of the training sees them."""
+        if isinstance(self.inputs, SteppedInputs):
+            return replace(self, inputs=self.inputs.for_step(epoch, step))
+        return self.for_epoch(epoch)
 
     def collate(self, ids: IntArray) -> Mapping[str, Tensor]:
         """Return the model's inputs and `labels` (m, ...) of the examples `ids`.
@@ -292,6 +314,9 @@ def make_task(data: ClassificationData, settings: TaskSettings) -> Task:
             f"--task {name} needs {kind.data_kind} data, but {data.name} contains {data.kind} "
             "data. Remove the flag, or use other data."
         )
+    for flag in ("image_size", "multi_scale"):
+        if getattr(settings, flag) and kind.data_kind != "pixels":
+            raise InputError(f"--{flag} has no effect on {kind.data_kind} data. Remove the flag.")
     inputs = import_module(f"ampft.tasks.{kind.inputs}").prepare_inputs(data, settings)
     source = inputs if isinstance(inputs, LabellingInputs) else data
     labels = {split: source.labels(split) for split in data.splits}

@@ -117,7 +117,7 @@ class TextInputs:
         if settings.gradient_checkpointing:
             enable_gradient_checkpointing(model)
         reuse_gradient_memory(model)
-        padding_free, reason = self._remove_padding(model, requested=settings.remove_padding)
+        padding_free, reason = self._remove_padding(model, settings)
         if not padding_free:
             notes = (*notes, *self._notes_on_padding(model))
         return LoadedModel(model, self.model_name, padding_free, (*notes, reason))
@@ -136,8 +136,8 @@ class TextInputs:
             "--per_device_eval_batch_size 1 they do not",
         )
 
-    def _remove_padding(self, model: Any, *, requested: bool) -> tuple[bool, str]:
-        if not requested:
+    def _remove_padding(self, model: Any, settings: TaskSettings) -> tuple[bool, str]:
+        if not settings.remove_padding:
             return False, "padded path: requested by --padding; micro-batches sorted by length"
         support = packing_support(model)
         if not support.supported:
@@ -148,7 +148,7 @@ class TextInputs:
         difference = verify_packing(model, model_inputs(batch))
         if not difference <= PACKED_LOGITS_TOLERANCE:
             return False, f"padded path: logits without padding differ by {difference:.1e}"
-        install_packing(model)
+        install_packing(model, token_buckets=settings.token_buckets)
         return True, f"padding-free path: {support.reason} (logits equal within {difference:.0e})"
 
     def references(self, split: str, rows: slice) -> Mapping[str, Sequence[str]]:

@@ -126,6 +126,10 @@ def _in_markdown(cell: Cell) -> str:
 
 
 def _in_html(cell: Cell) -> str:
+    from markupsafe import Markup
+
+    if isinstance(cell, Name):  # of data, not a word of the report
+        return isolated(cell.text).replace("<bdi>", Markup('<bdi translate="no">'), 1)
     return cell if isinstance(cell, str) else isolated(cell.text)
 
 

@@ -174,6 +174,8 @@ def test_no_in_yaml_is_the_precision_and_not_false(tmp_path):
             "--eval_steps 5 and --no-load_best_model_at_end",
         ),
         (("--max_time", "2 days"), "--max_time: received '2 days'; use hours, minutes or seconds"),
+        (("--token_buckets", "64", "--padding"), "--token_buckets 64 and --padding: buckets"),
+        (("--token_buckets", "0"), "--token_buckets"),
         (("--eval_strategy", "steps"), "Use --eval_steps N to validate by steps"),
         (("--checkpointing_steps", "soon"), "--checkpointing_steps: received 'soon'"),
         (("--async_checkpoints",), "--async_checkpoints has no effect without --checkpointing"),

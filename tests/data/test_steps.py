@@ -242,7 +242,7 @@ class _EpochNumbers:
     def lengths(self):
         return np.ones(12, dtype=np.int64)
 
-    def for_epoch(self, epoch):
+    def for_step(self, epoch, step):
         return _EpochNumbers(epoch)
 
     def collate(self, ids):

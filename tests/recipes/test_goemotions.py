@@ -70,3 +70,23 @@ def test_a_pipeline_gives_the_same_probabilities(runs):
         by_name = {each["label"]: each["score"] for each in found}
         expected = dict(zip(sorted(KEPT), row["probabilities"], strict=True))
         assert by_name == pytest.approx(expected, abs=FLOAT32_TOLERANCE)
+
+
+def test_few_rows_of_many_labels_are_predicted_only_with_tuned_thresholds(tmp_path):
+    """With 28 labels and few rows no probability reaches one half."""
+    names = (FOLDER / "labels.txt").read_text(encoding="utf-8").split()
+    for name, count in (("train", 240), ("dev", 80), ("test", 80)):
+        lines = (FOLDER / f"{name}.tsv").read_text(encoding="utf-8").splitlines()[:count]
+        cells = [line.split("\t")[:2] for line in lines]
+        table = [(text, ",".join(names[int(i)] for i in ids.split(","))) for text, ids in cells]
+        write_csv(tmp_path / f"{name}.csv", table, ("text", "labels"))
+    words = ["--task", "multi-label", "--tune_thresholds", "--output_dir", tmp_path / "run"]
+    words += ["--train_file", tmp_path / "train.csv", "--validation_file", tmp_path / "dev.csv"]
+    words += ["--test_file", tmp_path / "test.csv", "--max_seq_length", 24]
+    words += ["--num_train_epochs", 1, "--per_device_train_batch_size", 16, "--use_cpu"]
+    words += ["--learning_rate", 4e-4]
+    succeeded(call_here(CLASSIFY, *words, "--cpu_threads", 1))
+    rows = pq.read_table(tmp_path / "run" / "predictions.parquet").to_pydict()
+    assert max(max(row) for row in rows["probabilities"]) < 0.5
+    assert sum(map(len, rows["prediction"])) > 40
+    assert '"micro_f1": 0.0,' not in (tmp_path / "run" / "report.json").read_text()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 
 import pyarrow.parquet as pq
 import pytest
@@ -13,6 +14,7 @@ from running import (
     WORDS,
     Finished,
     call_here,
+    printed,
     rows,
     succeeded,
     text_settings,
@@ -91,3 +93,51 @@ def test_predict_writes_labels_as_the_training_file_has_them(run, predictions, t
     assert [row["prediction"] for row in table] == [
         "|".join(names) for names in predictions["prediction"]
     ]
+
+
+# Tuned thresholds, and the focal loss
+
+
+@pytest.fixture(scope="module")
+def tuned(tiny_model, tmp_path_factory) -> Finished:
+    files = tmp_path_factory.mktemp("files")
+    for seed, (name, count) in enumerate({"train": 140, "validation": 30, "test": 45}.items()):
+        write_csv(files / f"{name}.csv", labelled(count, seed), ("text", "labels"))
+    folder = tmp_path_factory.mktemp("runs") / "tuned"
+    done = succeeded(
+        call_here(
+            CLASSIFY, *text_settings(files, tiny_model, folder), "--task", "multi-label",
+            "--label_separator", "|", "--tune_thresholds", "--focal_gamma", 2,
+            "--learning_rate", 2e-3, "--num_train_epochs", 2,
+        )
+    )  # fmt: skip
+    return Finished(folder, done.stdout, done.stderr)
+
+
+def test_tuned_thresholds_are_saved_reported_and_used(tuned, tmp_path):
+    thresholds = json.loads((tuned.folder / "config.json").read_text())["label_thresholds"]
+    assert tuned.report["label_thresholds"] == thresholds
+    assert len(set(thresholds)) == 3
+    assert 0.5 not in thresholds
+    card = (tuned.folder / "README.md").read_text()
+    assert f"{thresholds[0]:.3f}" in card
+    assert f"{thresholds[0]:.3f}" in tuned.stdout
+    rows = pq.read_table(tuned.folder / "predictions.parquet").to_pydict()
+    decided = [[p >= t for p, t in zip(row, thresholds, strict=True)]
+               for row in rows["probabilities"]]  # fmt: skip
+    names = tuned.record["label_names"]
+    assert rows["prediction"] == [
+        [name for name, has in zip(names, row, strict=True) if has] for row in decided
+    ]
+    texts = write_csv(tmp_path / "new.csv", [(text,) for text in rows["text"]], ["text"])
+    done = succeeded(call_here(BIN / "ampft", "predict", "--model", tuned.folder, texts))
+    table = list(csv.DictReader(io.StringIO(done.stdout)))
+    assert [row["prediction"] for row in table] == ["|".join(p) for p in rows["prediction"]]
+    # Tuned on the validation split: the metrics of an epoch there are those with its thresholds.
+    assert tuned.record["validations"][-1]["metrics"]["micro_f1"] > 0.3
+
+
+def test_an_audit_confirms_the_thresholds(tuned):
+    audit = succeeded(call_here(BIN / "ampft", "audit", tuned.folder, "--use_cpu"))
+    assert "bit for bit" in printed(audit.stdout, "predicted")
+    assert printed(audit.stdout, "verdict").startswith("confirmed")

@@ -13,8 +13,10 @@ import time
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
@@ -28,10 +30,11 @@ from exact_step import (
     tensor_problem,
     text_problem,
 )
+from tiny_masks import IGNORED, pixel_task, tiny_erfnet, write_folders
 from tiny_text import tiny_task
 from tiny_words import tiny_word_task
 
-from ampft.data.steps import MicroBatch
+from ampft.data.steps import MicroBatch, TensorExamples
 from ampft.errors import TrainingStopped
 from ampft.evaluation.evaluate import evaluate
 from ampft.training.auto_micro_batch import fit_micro_batches
@@ -43,10 +46,23 @@ from ampft.training.stopping import StopRequest, StopRequested, TimeLimit
 EXAMPLES, EFFECTIVE = 25, 12
 
 
+class Masked(TensorExamples):
+    """Images with masks in memory; an image weighs as many pixels as it has labelled ones."""
+
+    @property
+    def weights(self) -> np.ndarray:
+        return (self.tensors["labels"] != IGNORED).sum(dim=(1, 2)).double().numpy()
+
+
 def problem_named(name: str, tiny_bert: Path) -> Problem:
     if name == "words":
         torch.manual_seed(0)  # for the new head
         return text_problem(tiny_word_task(tiny_bert, train=EXAMPLES, max_seq_length=24, stride=6))
+    if name == "pixels":
+        with TemporaryDirectory() as folder:
+            task = pixel_task(write_folders(Path(folder) / "data", train=EXAMPLES))
+            examples = Masked(task.examples("train").collate(np.arange(EXAMPLES)))
+            return Problem(tiny_erfnet(), examples, task.loss)
     settings = {"remove_padding": name == "padding-free"}
     return text_problem(tiny_task(tiny_bert, train=EXAMPLES, **settings))
 
@@ -213,7 +229,7 @@ def main(tiny_bert: Path, folder: Path) -> None:
     rank = Accelerator(cpu=True).process_index
     results: dict[str, Any] = {"evaluated": evaluated()}
     for mode, name, micro_batches in itertools.product(
-        ("fp32", "fp16"), ("padded", "padding-free", "words"), (1, 2)
+        ("fp32", "fp16"), ("padded", "padding-free", "pixels", "words"), (1, 2)
     ):
         results[f"{mode} {name} {micro_batches}"] = trained(
             mode,

@@ -25,6 +25,7 @@ from ampft.precision.float32_modules import check_float32_modules
 from ampft.precision.int8 import INT8, Int8Recorder, quantize
 from ampft.precision.modes import BASELINE
 from ampft.precision.resolve import Precision, resolve
+from ampft.runs.predictor import saved_problem
 from ampft.runs.record import RunRecord
 from ampft.tasks import TASKS
 from ampft.tasks.task import forward_logits
@@ -154,11 +155,7 @@ class SavedModel:
         model = quantize(self.model, device) if mode == INT8 else copy.deepcopy(self.model)
         check_float32_modules(model, precision)
         cast_in_place(model, precision.storage_dtype)
-        problem = (
-            TASKS[self.record.task]
-            .problem_type()
-            .from_arguments(tuple(self.record.label_names), self.record.arguments)
-        )
+        problem = saved_problem(self.record, self.model.config)
         return Predictor(mode, precision, model.to(device).eval(), problem)
 
     def tokens(self, columns: Sequence[Sequence[str]], rows: Sequence[int]) -> dict[str, Tensor]:

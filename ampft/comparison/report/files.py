@@ -48,6 +48,22 @@ def write_comparison(comparison: Comparison, output_dir: Path) -> None:
         ) from error
 
 
+def write_page(comparison: Comparison, path: Path, language: str) -> None:
+    """Write the page of a comparison in a language, atomically.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    from ampft.comparison.report.html import html_text
+
+    try:
+        write_text(path, html_text(comparison, language))
+    except OSError as error:
+        raise InputError(
+            f"--output_file {path}: it cannot be written ({error.strerror})."
+        ) from error
+
+
 def next_step_line(folder: Path) -> str:
     """Return the line that says what to do with a finished comparison."""
     page = shlex.quote(str(folder / HTML_NAME))

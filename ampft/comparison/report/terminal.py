@@ -8,13 +8,14 @@ from ampft.comparison.report.costs import cost_columns
 from ampft.comparison.report.tables import modes, scope, settings, without_incomplete_medians
 from ampft.comparison.verdict_text import verdict_texts
 from ampft.text.escaping import display_width, inert
+from ampft.text.language import ENGLISH, translated, translated_table
 from ampft.text.numbers import level
 from ampft.text.tables import Cell, Table, terminal_table
 
 WIDTH = 96  # columns; fits into a window of 100
 
 
-def terminal_text(comparison: Comparison) -> str:
+def terminal_text(comparison: Comparison, language: str = ENGLISH) -> str:
     """Return the table of modes, the stamps and the verdicts, at most `WIDTH` columns wide.
 
     Long text wraps. The table exceeds `WIDTH` only if the name of a mode does. Control and
@@ -22,6 +23,7 @@ def terminal_text(comparison: Comparison) -> str:
 
     Args:
         comparison: Comparison; empty `verdicts` are computed.
+        language: Language of the text; names stay as they are.
 
     Returns:
         Lines, each with a trailing newline.
@@ -29,19 +31,20 @@ def terminal_text(comparison: Comparison) -> str:
     verdicts = comparison.verdicts or verdict_texts(comparison)
     comparison = without_incomplete_medians(comparison)
     differing = settings(comparison)
+    paragraphs = (legend(comparison), answer_text(comparison), *verdicts)
+    explained, *concluded = (_wrapped(translated(text, language)) for text in paragraphs)
     parts = [
-        _wrapped(f"{comparison.title}: {scope(comparison)}"),
-        "" if differing is None else terminal_table(differing),
-        mode_table(comparison),
-        _wrapped(legend(comparison)),
-        "\n".join(_wrapped(stamp, "! ") for stamp in comparison.stamps),
-        _wrapped(answer_text(comparison)),
-        *(_wrapped(verdict) for verdict in verdicts),
+        _wrapped(f"{comparison.title}: {translated(scope(comparison), language)}"),
+        "" if differing is None else terminal_table(translated_table(differing, language)),
+        mode_table(comparison, language),
+        explained,
+        "\n".join(_wrapped(translated(stamp, language), "! ") for stamp in comparison.stamps),
+        *concluded,
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def mode_table(comparison: Comparison) -> str:
+def mode_table(comparison: Comparison, language: str = ENGLISH) -> str:
     """Return one row per arm below two header rows."""
     units = comparison.units
     levels = [arm.difference.level95 for arm in comparison.arms if arm.difference is not None]
@@ -58,7 +61,7 @@ def mode_table(comparison: Comparison) -> str:
         name, execution, verdict, metric, difference, *others = cells
         shown = difference if arm.status == "complete" else verdict
         rows.append((name, execution, metric, shown, *others))
-    return terminal_table(Table(header=upper, rows=rows, left=2))
+    return terminal_table(translated_table(Table(header=upper, rows=rows, left=2), language))
 
 
 def legend(comparison: Comparison) -> str:

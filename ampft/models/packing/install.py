@@ -35,11 +35,14 @@ class PackedModel:
         paths: Number of calls by path: "packed", or "padded: " and the reason.
     """
 
-    def __init__(self, model: PreTrainedModel, family: Family, *, trim: bool) -> None:
+    def __init__(
+        self, model: PreTrainedModel, family: Family, *, trim: bool, token_buckets: int | None
+    ) -> None:
         self.model = model
         self.paths: Counter[str] = Counter()
         self._family = family
         self._trim = family.trim if trim else None
+        self._token_buckets = token_buckets
         self._given_layout: PackedLayout | None = None
         self._layout: PackedLayout | None = None  # of the forward pass that is running
         self._layout_to_trim: PackedLayout | None = None
@@ -119,6 +122,8 @@ class PackedModel:
             self.paths[f"padded: {reason}"] += 1
             return args, kwargs
         self.paths["packed"] += 1
+        if self._token_buckets is not None:
+            layout = layout.filled(self._token_buckets)
         self._layout = layout
         return (), self._packed_kwargs(base, args, kwargs, layout)
 
@@ -188,7 +193,11 @@ class PackedModel:
 
 
 def install_packing(
-    model: PreTrainedModel, *, trim_last_layer: bool = True, fast_dropout: bool = True
+    model: PreTrainedModel,
+    *,
+    trim_last_layer: bool = True,
+    fast_dropout: bool = True,
+    token_buckets: int | None = None,
 ) -> PackedModel:
     """Make `model` run on only the real tokens of each batch.
 
@@ -204,6 +213,8 @@ def install_packing(
             if the head reads only those: same logits, same gradients, less work.
         fast_dropout: Whether to draw the masks of `nn.Dropout` as `packing.dropout` does, on a
             CPU.
+        token_buckets: Number of which the tokens of every row are multiples, by fillers that no
+            output has, so that matrices of few shapes occur; None adds no fillers.
 
     Returns:
         A handle, whose `remove` restores the model.
@@ -219,7 +230,12 @@ def install_packing(
             "Check packing_support(model) first, and use the padded model if it is not supported."
         )
     heads = frozenset() if family.trim is None else family.trim.heads
-    handle = PackedModel(model, family, trim=trim_last_layer and type(model).__name__ in heads)
+    handle = PackedModel(
+        model,
+        family,
+        trim=trim_last_layer and type(model).__name__ in heads,
+        token_buckets=token_buckets,
+    )
     handle.attach(fast_dropout=fast_dropout)
     return handle
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -47,17 +47,18 @@ class PackedLayout:
     """How a right-padded batch maps to one row that contains only its real tokens.
 
     The sequences are in ascending order of length (stable), so that sequences of equal length are
-    adjacent, and a group of them is a slice of the row.
+    adjacent, and a group of them is a slice of the row. Fillers, if any, are sequences after those.
 
     Attributes:
         batch_size: Number of sequences in the batch, B.
         width: Number of columns of the padded batch, T.
-        lengths: Number of tokens of each sequence, in the order of the row.
+        lengths: Number of tokens of each sequence, in the order of the row, with fillers.
         tokens: (N,) int64, index of each token of the row in the flattened (B * T) batch.
         columns: (N,) int64, position of each token in its sequence.
         first: (B,) int64, position of each sequence's first token in the row, in the order of the
             batch.
         groups: Groups of adjacent sequences of similar length, which cover the row.
+        fillers: Number of tokens at the end of the row that belong to no text of the batch.
     """
 
     batch_size: int
@@ -67,16 +68,17 @@ class PackedLayout:
     columns: torch.Tensor
     first: torch.Tensor
     groups: tuple[SequenceGroup, ...]
+    fillers: int = 0
 
     @property
     def total(self) -> int:
-        """Number of real tokens in the batch, N."""
+        """Number of tokens in the row, N."""
         return self.tokens.shape[0]
 
     @property
     def longest(self) -> int:
         """Number of tokens of the longest sequence."""
-        return self.lengths[-1]
+        return max(self.lengths)
 
     @cached_property
     def plans(self) -> dict[tuple[int, int | None, bool], object]:
@@ -101,9 +103,35 @@ class PackedLayout:
 
     def scatter(self, packed: torch.Tensor) -> torch.Tensor:
         """Return (B, T, ...) with the (1, N, ...) tokens in their places and zeros as padding."""
-        row = packed.squeeze(0)
+        real = self.total - self.fillers
+        row, tokens = packed.squeeze(0)[:real], self.tokens[:real]
         padded = row.new_zeros((self.batch_size * self.width, *row.shape[1:]))
-        return padded.index_copy(0, self.tokens, row).unflatten(0, (self.batch_size, self.width))
+        return padded.index_copy(0, tokens, row).unflatten(0, (self.batch_size, self.width))
+
+    def filled(self, bucket: int) -> PackedLayout:
+        """Return a layout whose row has a multiple of `bucket` tokens.
+
+        The fillers repeat the first token of the batch, attend only to each other, and no output
+        has them. There is always at least one, so that the number of sequences does not depend on
+        the number of tokens while a bucket is no longer than the width.
+        """
+        assert self.fillers == 0, "the row is filled already"
+        count = bucket - self.total % bucket
+        rest = (count % self.width,) if count % self.width else ()
+        lengths = (*rest, *(self.width,) * (count // self.width))
+        groups = [
+            replace(group, start=group.start + self.total) for group in similar_lengths(lengths, 0)
+        ]
+        # Any positions that a text can have.
+        columns = torch.arange(-count, 0, device=self.columns.device) % self.width
+        return replace(
+            self,
+            lengths=(*self.lengths, *lengths),
+            tokens=torch.cat((self.tokens, self.tokens.new_zeros(count))),
+            columns=torch.cat((self.columns, columns)),
+            groups=(*self.groups, *groups),
+            fillers=count,
+        )
 
     def cells(self, row: torch.Tensor) -> list[torch.Tensor]:
         """Return the (c, L, ...) cells of each group of an (N, ...) row.

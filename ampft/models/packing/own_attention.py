@@ -186,12 +186,12 @@ def _deberta(
             for layer in of_distances
             if rel_embeddings is not None
         }
-        marker = hidden_states.new_empty(0)  # its projections are `rows`
-        with _projected(attention, marker, dict(zip(projections, rows, strict=True)), outputs):
+        empty = hidden_states.new_empty(0)
+        with _projected(attention, dict(zip(projections, rows, strict=True)), outputs):
             attention.pos_ebd_size = nearest
             try:
                 result, _ = forward(
-                    marker,
+                    empty,
                     all_visible if index is None else index.visible,
                     relative_pos=distances,
                     rel_embeddings=rel_embeddings,
@@ -210,7 +210,6 @@ def _middle(embeddings: Tensor, nearest: int) -> Tensor:
 @contextmanager
 def _projected(
     attention: Any,
-    marker: Tensor,
     rows: dict[nn.Module, Tensor],
     of_distances: dict[nn.Module, Tensor],
 ) -> Iterator[None]:
@@ -218,13 +217,12 @@ def _projected(
 
     Args:
         attention: DeBERTa's attention module.
-        marker: Input that stands for the hidden states.
-        rows: Output of each layer for the hidden states.
+        rows: Output of each layer for the hidden states, for which an empty tensor stands.
         of_distances: Output of each layer for the embeddings of distances.
     """
 
     def known(layer: nn.Module, inputs: Tensor) -> Tensor:
-        return rows[layer] if inputs is marker else of_distances[layer]
+        return of_distances[layer] if inputs.numel() else rows[layer]
 
     undo: Sequence[Callable[[], None]] = [
         _replace(layer, "forward", partial(known, layer)) for layer in {**rows, **of_distances}

@@ -17,7 +17,7 @@ from ampft.models.weights import perturb_weights
 from ampft.precision.accelerator import numerics
 from ampft.precision.executed import ExecutedDtypes
 from ampft.runs.prepared import Prepared
-from ampft.tasks.outcome import Outcome
+from ampft.tasks.outcome import Outcome, TunableOutcome
 from ampft.training.first_step import FirstStep
 from ampft.training.step import StepOutcome, accumulate_gradient, apply_step, shared_autocast_cache
 
@@ -118,13 +118,16 @@ def _train_step(prepared: Prepared, step_batch: StepBatch, first_step: FirstStep
 
 
 def _validation(prepared: Prepared) -> Outcome:
-    return evaluate(
+    outcome = evaluate(
         prepared.accelerator,
         prepared.model,
         prepared.task,
         "validation",
         batch_size=prepared.args.per_device_eval_batch_size,
     )
+    if prepared.args.tune_thresholds and isinstance(outcome, TunableOutcome):
+        return outcome.tuned()
+    return outcome
 
 
 def _weights(prepared: Prepared) -> dict[str, Tensor]:

@@ -26,7 +26,7 @@ from ampft.runs.audit.rebuild import Rebuilt
 from ampft.runs.audit.tolerances import TOLERANCES, Tolerance, tolerance_of
 from ampft.runs.predictions import RESERVED_COLUMNS, read_predictions
 from ampft.runs.prepared import Prepared
-from ampft.tasks.outcome import Outcome
+from ampft.tasks.outcome import Outcome, TunableOutcome
 from ampft.text.numbers import counted
 
 FILES = {"metrics": "predictions.parquet", "metrics_fp32": "predictions_fp32.parquet"}
@@ -88,6 +88,10 @@ def check_predictions(
             return Check("predicted", DIFFERS, problem)
     try:
         outcome = _predict(prepared, model, split, in_fp32=name != "metrics")
+        if prepared.args.tune_thresholds and isinstance(outcome, TunableOutcome):
+            validation = _predict(prepared, model, "validation", in_fp32=False)
+            assert isinstance(validation, TunableOutcome)
+            outcome = outcome.decided_like(validation.tuned())
     except TrainingStopped as error:
         return Check("predicted", DIFFERS, str(error))
     precision = rebuilt.precision
@@ -121,7 +125,7 @@ def _compared(
         f"the saved model predicts {flipped} of {examples} differently than {file}; probabilities "
         f"differ by at most {worst:.1e}"
     )
-    if worst == 0:
+    if worst == 0 and flipped == 0:
         text = f"the saved model gives the {examples} of {file}, bit for bit"
         return Check("predicted", EQUAL, text)
     if rebuilt.repeats_exactly:

@@ -39,7 +39,7 @@ def outputs(model, batch, layout):
     return model.classification_head(states.last_hidden_state[:, 0])
 
 
-def take_step(name, mode, *, dropout=True):
+def take_step(name, mode, *, dropout=True, token_buckets=None):
     """Return the recorded step of a packed model, its logits and its loss scale."""
     precision = precision_of(mode)
     model = tiny(name) if dropout else without_dropout(tiny(name))
@@ -47,7 +47,7 @@ def take_step(name, mode, *, dropout=True):
     layout = pack_layout(batch["attention_mask"])
     with fake_mode():
         cast_in_place(to_cuda(model), precision.storage_dtype)
-        handle = install_packing(model)
+        handle = install_packing(model, token_buckets=token_buckets)
         batch = {key: value.to(CUDA) for key, value in batch.items()}
         fields = {key: getattr(layout, key).to(CUDA) for key in ("tokens", "columns", "first")}
         layout = dataclasses.replace(layout, **fields)
@@ -85,6 +85,13 @@ def test_every_family_steps_in_every_mode(name, mode):
     precision, executed = take_step(name, mode)
     assert executed.rows
     assert contradiction(precision, executed) is None
+
+
+@pytest.mark.usefixtures("capability", "_no_probe")
+@pytest.mark.parametrize("name", ["bert", "deberta-v3"])
+def test_fillers_are_made_on_the_device(name):
+    _, executed = take_step(name, "bf16", token_buckets=64)
+    assert executed.rows
 
 
 @pytest.mark.usefixtures("capability", "_no_probe")

@@ -1,0 +1,248 @@
+"""Images with masks: every layout is read alike, and bad data are named before training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from datasets import Dataset, DatasetDict, Features, Image
+from PIL import Image as Pillow
+from tiny_masks import SIZE, image_of, mask_of, write_folders, write_pair
+
+from ampft.data.load import load_data
+from ampft.data.request import DataRequest
+from ampft.errors import InputError
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    return write_folders(tmp_path / "camera")
+
+
+def load(folder: Path, **request):
+    return load_data(DataRequest(dataset_name=str(folder), **request))
+
+
+def save(path: Path, array: np.ndarray, **options) -> None:
+    Pillow.fromarray(array).save(path, **options)
+
+
+def test_the_folders_of_camvid(folder):
+    data = load(folder)  # the task follows from the masks
+    assert (data.kind, data.label_names) == ("pixels", ("0", "1", "2"))
+    assert {split: len(part) for split, part in data.splits.items()} == {
+        "train": 13,
+        "validation": 4,
+    }
+    (mask,) = data.labels("train").decoded(np.array([3]))
+    assert np.array_equal(mask, mask_of(3))
+    assert data.labels("train").counts[3].tolist() == [(mask_of(3) == k).sum() for k in range(3)]
+    assert any("No test split" in note for note in data.notes)
+
+
+@pytest.mark.parametrize("inside", ["", "train"])
+def test_images_beside_masks(tmp_path, inside):
+    images, masks = tmp_path / "images" / inside, tmp_path / "masks" / inside
+    images.mkdir(parents=True)
+    masks.mkdir(parents=True)
+    for row in range(20):
+        write_pair(images, masks, f"frame{row:02}", row)
+    data = load(tmp_path, data_kind="pixels")
+    sizes = {split: len(part) for split, part in data.splits.items()}
+    assert sizes == {"train": 14, "validation": 2, "test": 4}
+    files = [name for part in data.splits.values() for name in part["file"]]
+    assert len(set(files)) == 20
+
+
+def columns(count: int, *, without_mask: int | None = None) -> Dataset:
+    masks = [mask_of(row) for row in range(count)]
+    return Dataset.from_dict(
+        {
+            "image": [Pillow.fromarray(image_of(mask, row)) for row, mask in enumerate(masks)],
+            "mask": [
+                None if row == without_mask else Pillow.fromarray(mask)
+                for row, mask in enumerate(masks)
+            ],
+        },
+        features=Features({"image": Image(), "mask": Image()}),
+    )
+
+
+def test_columns_are_read_like_folders(tmp_path, folder):
+    expected = load(folder).fingerprints["train"]
+    data = DatasetDict({"train": columns(13), "validation": columns(4)})
+    in_memory = load_data(DataRequest(data_kind="pixels"), data)
+    assert in_memory.fingerprints["train"] == expected
+    columns(13).to_parquet(tmp_path / "train.parquet")
+    columns(4).to_parquet(tmp_path / "validation.parquet")
+    request = DataRequest(
+        train_file=tmp_path / "train.parquet",
+        validation_file=tmp_path / "validation.parquet",
+        data_kind="pixels",
+    )
+    assert load_data(request).fingerprints["train"] == expected
+    data.save_to_disk(tmp_path / "saved")
+    assert load(tmp_path / "saved", data_kind="pixels").fingerprints["train"] == expected
+
+
+def test_a_row_without_a_mask_is_named():
+    data = DatasetDict({"train": columns(4, without_mask=2)})
+    with pytest.raises(InputError, match=r"split train, row 3: no mask"):
+        load_data(DataRequest(data_kind="pixels"), data)
+
+
+def test_class_names_and_colours(folder, tmp_path):
+    names = tmp_path / "names.txt"
+    names.write_text("ground 10 20 30\ncar 40 50 60\ntree 70 80 90\n")
+    colors = np.array([(10, 20, 30), (40, 50, 60), (70, 80, 90)], dtype=np.uint8)
+    mask = np.where(mask_of(0) == 255, 0, mask_of(0))
+    save(folder / "trainannot" / "train00.png", colors[mask])
+    data = load(folder, class_names_file=names)
+    assert data.label_names == ("ground", "car", "tree")
+    assert np.array_equal(data.labels("train").decoded(np.array([0]))[0], mask)
+    assert any("Colour masks are converted" in note for note in data.notes)
+    assert not any(str(tmp_path) in note for note in data.notes if "names.txt" in note)
+
+
+def test_the_name_of_the_ignored_value_is_no_class(folder, tmp_path):
+    names = tmp_path / "names.txt"
+    names.write_text("void\ncar\ntree\n")
+    for path in (*folder.glob("*annot/*.png"),):
+        save(path, np.where(np.asarray(Pillow.open(path)) == 255, 0, Pillow.open(path)))
+    data = load(folder, class_names_file=names, ignore_index=0)
+    assert data.label_names == ("car", "tree")
+    assert data.labels("train").counts[3].tolist() == [(mask_of(3) == k).sum() for k in (1, 2)]
+
+
+def other_size(folder: Path) -> None:
+    save(folder / "valannot" / "val01.png", mask_of(1, size=(8, 12)))
+
+
+def unknown_value(folder: Path) -> None:
+    mask = mask_of(101)
+    mask[5, 5:8] = 9
+    save(folder / "valannot" / "val01.png", mask)
+
+
+def sixteen_bits(folder: Path) -> None:
+    save(folder / "valannot" / "val01.png", mask_of(101).astype(np.uint16) + 1000)
+
+
+def colour_mask(folder: Path) -> None:
+    save(folder / "trainannot" / "train02.png", image_of(mask_of(2), 2))
+
+
+def no_mask(folder: Path) -> None:
+    (folder / "trainannot" / "train02.png").unlink()
+
+
+def no_image(folder: Path) -> None:
+    (folder / "train" / "train02.png").unlink()
+
+
+def stray_file(folder: Path) -> None:
+    (folder / "train" / "notes.txt").write_text("hello")
+
+
+def truncated(folder: Path) -> None:
+    path = folder / "train" / "train02.png"
+    path.write_bytes(path.read_bytes()[:200])
+
+
+def truncated_mask(folder: Path) -> None:
+    path = folder / "valannot" / "val02.png"
+    path.write_bytes(path.read_bytes()[:60])
+
+
+def two_names(folder: Path) -> None:
+    save(folder / "train" / "train02.bmp", image_of(mask_of(2), 2))
+
+
+def one_class(folder: Path) -> None:
+    for path in folder.glob("trainannot/*.png"):
+        save(path, np.zeros(SIZE, dtype=np.uint8))
+
+
+def all_ignored(folder: Path) -> None:
+    for path in folder.glob("valannot/*.png"):
+        save(path, np.full(SIZE, 255, dtype=np.uint8))
+
+
+def no_training(folder: Path) -> None:
+    (folder / "trainannot").rename(folder / "elsewhere")
+
+
+def only_masks(folder: Path) -> None:
+    (folder / "val").rename(folder / "elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (other_size, r"valannot/val01\.png: the mask has 12 x 8 pixels, and the image 24 x 16"),
+        (unknown_value, r"valannot/val01\.png: 3 pixels have the value 9.*classes 0 to 2"),
+        (sixteen_bits, r"valannot/val01\.png: \d+ pixels have the value 1000"),
+        (colour_mask, r"trainannot/train02\.png: it is a colour mask.*--class_names_file"),
+        (no_mask, r"train/train02\.png: no mask with this name in .*trainannot"),
+        (no_image, r"trainannot/train02\.png: no image with this name in .*train"),
+        (stray_file, r"train/notes\.txt: not an image"),
+        (truncated, r"train/train02\.png: not a readable image"),
+        (truncated_mask, r"valannot/val02\.png: not a readable image"),
+        (two_names, r"train02\.bmp and .*train02\.png: two files with one name"),
+        (one_class, r"the other values of the training masks are 0"),
+        (all_ignored, r"all pixels of the validation split have the ignored value 255"),
+        (no_training, r"masks for validation, but not for training"),
+        (only_masks, r"valannot has masks, but the folder .*val of their images does not exist"),
+    ],
+)
+def test_bad_data(folder, damage: Callable[[Path], None], message):
+    damage(folder)
+    with pytest.raises(InputError, match=message):
+        load(folder)
+
+
+def test_all_masks_with_a_problem_are_listed(folder):
+    for row in (0, 1, 2):
+        save(folder / "valannot" / f"val{row:02}.png", mask_of(row, size=(8, 12)))
+    with pytest.raises(InputError, match=r"val00\.png.*val01\.png.*val02\.png"):
+        load(folder)
+
+
+def test_the_usual_files_of_desktops_are_no_strays(folder):
+    (folder / "train" / ".DS_Store").write_text("x")
+    (folder / "train" / "Thumbs.db").write_text("x")
+    assert len(load(folder).splits["train"]) == 13
+
+
+def test_an_image_is_turned_before_its_size_is_compared(folder):
+    turned = Pillow.fromarray(image_of(mask_of(2), 2).transpose(1, 0, 2)[::-1].copy())
+    exif = turned.getexif()
+    exif[0x0112] = 6
+    (folder / "train" / "train02.png").unlink()
+    turned.save(folder / "train" / "train02.jpg", exif=exif)
+    data = load(folder)
+    assert data.splits["train"][2]["image"].size == SIZE[::-1]
+    assert any("EXIF" in note for note in data.notes)
+
+
+def test_shared_images_are_counted_and_can_be_refused(folder):
+    for kind in ("", "annot"):
+        content = (folder / f"train{kind}" / "train00.png").read_bytes()
+        (folder / f"val{kind}" / "val00.png").write_bytes(content)
+    assert any("1 of 4 validation images are in train too" in note for note in load(folder).notes)
+    with pytest.raises(InputError, match="--fail_on_leak: 1 of 4"):
+        load(folder, fail_on_leak=True)
+
+
+def test_flags_of_texts_are_refused(folder):
+    with pytest.raises(InputError, match="--drop_missing_text has no effect on folders of masks"):
+        load(folder, drop_missing_text=True)
+    with pytest.raises(InputError, match="--ignore_index has no effect on data without masks"):
+        load_data(DataRequest(dataset_name="digits", ignore_index=3))
+
+
+def test_a_folder_without_masks_is_refused(tmp_path):
+    with pytest.raises(InputError, match="train/ with trainannot/"):
+        load_data(DataRequest(data_kind="pixels"))

@@ -1,0 +1,77 @@
+"""Thresholds of labels: the best F1 over all possible ones, and what they change."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from sklearn.metrics import f1_score
+
+from ampft.tasks.multi_label import MultiLabelPredictions, MultiLabelReport, best_threshold
+
+NAMES = ("joy", "fear", "anger")
+
+
+def predictions(n=60, seed=0, **changes):
+    rng = np.random.default_rng(seed)
+    labels = rng.random((n, 3)) < (0.4, 0.1, 0.0)
+    probabilities = (0.3 * labels + 0.15 * rng.random((n, 3))).astype(np.float32)
+    return MultiLabelPredictions(labels, probabilities, NAMES, "validation", **changes)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_threshold_has_a_better_f1(seed):
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(1, 40))
+    scores = rng.random(n).astype(np.float32).round(int(rng.integers(1, 4)))
+    has = rng.random(n) < 0.3
+    has[0] = True
+    chosen = best_threshold(has, scores, 0.5)
+    own = f1_score(has, scores >= np.float32(chosen), zero_division=0)
+    others = [f1_score(has, scores >= t, zero_division=0) for t in scores]
+    assert own == pytest.approx(max(others))
+
+
+def test_neighbouring_floats_are_told_apart():
+    high = np.float32(0.3)
+    scores = np.array([high, np.nextafter(high, np.float32(0))])
+    chosen = best_threshold(np.array([True, False]), scores, 0.5)
+    assert (scores >= np.float32(chosen)).tolist() == [True, False]
+
+
+def test_a_label_without_examples_keeps_the_default():
+    tuned = predictions(threshold=0.7).tuned()
+    assert tuned.thresholds[2] == 0.7
+    assert len(set(tuned.thresholds)) == 3
+
+
+def test_tuned_thresholds_find_what_one_half_misses():
+    before = predictions()
+    tuned = before.tuned()
+    assert not before.predicted.any()
+    assert before.metrics()["macro_f1"] == 0
+    assert tuned.metrics()["macro_f1"] > 0.5
+    assert tuned.metrics()["log_loss"] == before.metrics()["log_loss"]
+    test = predictions(seed=1)
+    assert test.decided_like(tuned).thresholds == tuned.thresholds
+    assert test.decided_like(tuned).metrics()["macro_f1"] > 0.5
+
+
+def test_the_report_and_the_file_have_the_thresholds(tmp_path):
+    from ampft.runs.predictions import read_predictions, write_predictions
+
+    tuned = predictions().tuned()
+    report = tuned.report()
+    assert f"{tuned.thresholds[0]:.3f}" in report.text()
+    assert "at least its threshold, which has the best F1 on the validation" in " ".join(
+        report.text().split()
+    )
+    assert MultiLabelReport.from_dict(json.loads(json.dumps(report.as_dict()))) == report
+    write_predictions(tmp_path / "p.parquet", tuned, lambda rows: {})
+    again = read_predictions(tmp_path / "p.parquet")
+    assert again.thresholds == tuned.thresholds
+    assert np.array_equal(again.predicted, tuned.predicted)
+    plain = predictions().report()
+    assert plain.label_thresholds is None
+    assert "at least 0.5" in plain.text()
