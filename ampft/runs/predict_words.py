@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,7 @@ from ampft.data.token_rows import TokenSource, declared_in_file, read_cells
 from ampft.data.words import Word, joined, split_at_blanks, split_words
 from ampft.errors import InputError
 from ampft.files import special_or_atomic_path
+from ampft.runs.predict_request import PredictRequest
 from ampft.runs.predict_rows import (
     STANDARD_INPUT,
     Write,
@@ -47,9 +48,6 @@ from ampft.runs.record import RunRecord
 from ampft.runs.show import report_with_heading
 from ampft.text.escaping import inert_lines
 from ampft.text.numbers import counted
-
-if TYPE_CHECKING:
-    from ampft.runs.predict import PredictRequest
 
 SENTENCES_AT_ONCE = 8192
 
