@@ -27,7 +27,7 @@ from ampft.models.pretrained import (
     load_config,
     load_pretrained,
 )
-from ampft.models.tokenizer import load_tokenizer, max_input_length
+from ampft.models.tokenizer import load_tokenizer, max_input_length, pad_on_the_right
 from ampft.models.weights import LoadedModel
 from ampft.tasks.task import TaskSettings, model_inputs
 from ampft.tasks.windows import (
@@ -179,6 +179,7 @@ def prepare_inputs(data: ClassificationData, settings: TaskSettings) -> TextInpu
     model_path, model_name = default_model(settings.model_name_or_path)
     config = load_config(model_path, trust_remote_code=settings.trust_remote_code)
     tokenizer = load_tokenizer(model_path, trust_remote_code=settings.trust_remote_code)
+    pad_on_the_right(tokenizer, config)
     max_length = max_input_length(settings.max_seq_length, tokenizer, config)
     collator = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=settings.pad_to_multiple_of)
     tokens: dict[str, TextExamples] = {}

@@ -271,6 +271,17 @@ def test_a_switch_takes_no_value(words):
         parse(*words)
 
 
+def test_part_of_an_epoch_is_set_in_steps():
+    with pytest.raises(InputError, match=r"whole number.*'0\.5'.*set --max_train_steps instead"):
+        parse("--num_train_epochs", "0.5")
+
+
+def test_files_that_a_shell_listed_are_explained(tmp_path):
+    (tmp_path / "part-2.csv").touch()
+    with pytest.raises(InputError, match=r"quote a pattern: --train_file 'part-\*\.csv'"):
+        parse("--train_file", "part-1.csv", str(tmp_path / "part-2.csv"))
+
+
 # Consistency with other layers
 
 
