@@ -15,6 +15,8 @@ import numpy as np
 from ampft.arguments.keywords import messages_for_python
 from ampft.data.dataset import TOKEN
 from ampft.data.input_columns import InputColumns
+from ampft.data.media import MEDIA
+from ampft.data.sources.files import as_file
 from ampft.data.sources.table import Row, Table
 from ampft.errors import InputError
 from ampft.runs.caller_state import caller_state_kept
@@ -23,10 +25,10 @@ from ampft.runs.predict_request import PredictRequest
 from ampft.runs.predict_rows import (
     FILE_COLUMN,
     STANDARD_INPUT,
+    are_media,
     check_texts,
-    images_as_table,
-    is_images,
     lines_as_table,
+    media_as_table,
     new_names,
     open_rows,
     opened_output,
@@ -129,6 +131,9 @@ def _write(
                     [*inputs.texts(cells, f"{table.origin}, {table.unit} {number}")]
                     for cells, (number, _) in zip(values, rows, strict=True)
                 ]
+            elif table.unit not in MEDIA:  # a table of files, relative to its folder
+                folder = Path(table.origin).parent
+                values = [[as_file(cell, folder) for cell in cells] for cells in values]
             predictions = predictor(list(zip(*values, strict=True)))
             if scores is not None:
                 scores.add(
@@ -165,25 +170,27 @@ def _open(request: PredictRequest, record: RunRecord) -> tuple[Table, InputColum
     """Return the rows to predict, and their input columns."""
     trained = tuple(record.data.input_columns)
     kind = record.data.kind
-    reads_images = kind in ("image", "pixels")
-    if reads_images and request.texts:
-        raise InputError("--text: the model was trained on images. Name image files or folders.")
+    media = {"image": "image", "pixels": "image", "sound": "sound"}.get(kind)
+    if media is not None and request.texts:
+        raise InputError(f"--text: the model was trained on {media}s. Name {media}s or folders.")
     if request.texts:
         return texts_as_table(request.texts, trained), InputColumns.of(trained, trained)
-    if reads_images and is_images(request.files):
-        return images_as_table(request.files), InputColumns.of((FILE_COLUMN,), (FILE_COLUMN,))
+    if media is not None and are_media(request.files, media):
+        table = media_as_table(request.files, media)
+        return table, InputColumns.of((FILE_COLUMN,), (FILE_COLUMN,))
     if len(request.files) > 1:
         raise InputError(
             f"FILE: received {len(request.files)} files; name one. Several are possible only for"
-            " images."
+            " images and sounds."
         )
     (file,) = request.files
     if file == STANDARD_INPUT:
         return lines_as_table(trained), InputColumns.of(trained, trained)
-    if is_images([file]):
+    if are_media([file]):
+        needed = "a table of texts" if media is None else f"{media}s, folders of them or a table"
         raise InputError(
-            f"FILE: {file} is an image or a folder, and the model was trained on {kind}s. Name a"
-            " table of texts."
+            f"FILE: {file} is an image, a sound or a folder, and the model was trained on"
+            f" {media or kind}s. Name {needed}."
         )
     flag = "--text_column_names" if kind == "text" else "FILE"
     inputs = _columns(request.text_column_names, trained)

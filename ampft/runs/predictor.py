@@ -16,11 +16,14 @@ from torch import Tensor
 
 from ampft.data.dataset import TOKEN
 from ampft.data.images import as_rgb, open_image
+from ampft.data.sounds import open_sound
 from ampft.errors import InputError
 from ampft.evaluation.evaluate import as_array
+from ampft.models.by_length import choose_batches
 from ampft.models.packing.families import packing_support
 from ampft.models.packing.install import install_packing
 from ampft.models.pretrained import SAVED_MODEL_FLAG, load_saved
+from ampft.models.sound_features import SoundFeatures, load_feature_extractor
 from ampft.models.tokenizer import load_tokenizer, max_input_length
 from ampft.models.weights import cast_in_place
 from ampft.precision.accelerator import make_accelerator, numerics, training_device
@@ -126,9 +129,15 @@ class Predictor:
         model = load_saved(getattr(transformers, kind.model_class), str(folder))
         self.config = model.config
         self.problem = saved_problem(record, model.config)
-        self._inputs: _Texts | _Words | _Images | _ImagesWithSizes
+        self._inputs: _Texts | _Words | _Images | _ImagesWithSizes | _Sounds
         if record.data.kind in ("text", TOKEN):
             self._inputs = _texts(folder, record, model.config)
+        elif record.data.kind == "sound":
+            extractor, _ = load_feature_extractor(
+                str(folder), trust_remote_code=False, flag=SAVED_MODEL_FLAG
+            )
+            self._inputs = _Sounds(SoundFeatures.of(extractor))
+            choose_batches(model, self._inputs.features)
         else:
             images = _Images(transformers.AutoImageProcessor.from_pretrained(str(folder)))
             has_masks = record.data.kind == "pixels"
@@ -250,6 +259,20 @@ class _Images:
             [as_rgb(open_image(image)) for image in images], return_tensors="pt"
         )
         return {"pixel_values": pixels["pixel_values"].float()}
+
+
+@dataclass(frozen=True)
+class _Sounds:
+    features: SoundFeatures
+
+    def length(self, row: tuple[Any, ...]) -> int:
+        del row
+        return 1
+
+    def collate(self, columns: list[list[Any]]) -> Mapping[str, Tensor]:
+        (sounds,) = columns
+        waveforms = [self.features.waveform(open_sound(sound)) for sound in sounds]
+        return self.features.batch([self.features.features(samples) for samples in waveforms])
 
 
 @dataclass(frozen=True)

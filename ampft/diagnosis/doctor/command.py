@@ -82,7 +82,8 @@ def _diagnosis(subject: Subject, trial_steps: int) -> Diagnosis:
     """Return the diagnosis; with a cure, verified by a training, unless `trial_steps` is 0."""
     from accelerate import PartialState
 
-    from ampft.diagnosis.doctor.examine import Examiner, merged, setting_of
+    from ampft.diagnosis.doctor.examination import merged
+    from ampft.diagnosis.doctor.examine import Examiner, setting_of
     from ampft.diagnosis.doctor.patient import Trial
     from ampft.diagnosis.doctor.prescription import prescribe
 
