@@ -71,7 +71,12 @@ RUN_IN_PROCESS = (
 
 
 # `test_predict.py` predicts images, `test_push.py` pushes, `test_resume_check.py` checks trainings.
-TESTED_ELSEWHERE = ("ampft predict --model runs/digits", "ampft resume-check", "ampft push")
+TESTED_ELSEWHERE = (
+    "ampft predict --model runs/digits",
+    "ampft resume-check",
+    "ampft push",
+    "ampft predict --model runs/bf16-pairs",
+)
 
 
 def test_commands_were_found():
@@ -114,6 +119,8 @@ def write_reviews(path: Path) -> None:
         offset = ("train.csv", "dev.csv", "test.csv").index(path.name)
         triples = [(text, "x", label) for text, label in rows(150, seed=offset)]
         write_csv(path, triples, ("question", "answer", "verdict"))
+    elif path.name == "pairs.csv":
+        write_csv(path, [(text, "x", label) for text, label in table], ("first", "second", "same"))
     else:
         write_csv(path, table, ("text", "label"))
 
