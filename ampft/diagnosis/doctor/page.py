@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from markupsafe import Markup
 
 from ampft.comparison.report import html
 from ampft.comparison.report.drawing import element
+from ampft.diagnosis.doctor.alignment_chart import (
+    ROLES,
+    alignment_chart,
+    alignment_table,
+    summary,
+)
 from ampft.diagnosis.doctor.charts import exponent_chart, lost_chart
 from ampft.diagnosis.doctor.findings import Diagnosis, Fault
 from ampft.diagnosis.doctor.show import (
@@ -41,8 +48,22 @@ def page_text(diagnosis: Diagnosis) -> str:
             modules=module_table(diagnosis) if diagnosis.ranges else None,
             bits=_bits_table(diagnosis) if diagnosis.ranges else None,
             max_rows=MAX_ROWS,
+            alignment=_alignment(diagnosis),
         )
     )
+
+
+def _alignment(diagnosis: Diagnosis) -> Mapping[str, object] | None:
+    """Return the picture, the table and the summary of the alignment."""
+    alignment = diagnosis.alignment
+    if alignment is None:
+        return None
+    return {
+        "chart": alignment_chart(alignment),
+        "table": alignment_table(alignment),
+        "summary": _with_code(summary(alignment)),
+        "roles": ROLES,
+    }
 
 
 def _title(fault: Fault) -> str:
