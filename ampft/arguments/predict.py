@@ -12,7 +12,7 @@ def add_predict(commands: argparse._SubParsersAction[ArgumentParser]) -> None:
     """Add the command and its flags."""
     predict = commands.add_parser(
         "predict",
-        help="predict the rows of a file, texts or images with a model saved by a run",
+        help="predict the rows of a file, texts, images or sounds with a model saved by a run",
         description="Predict rows: every column is kept, in its order, and prediction and "
         "confidence are added. If the rows have labels, the report is printed too.",
     )
@@ -72,5 +72,5 @@ def add_predict(commands: argparse._SubParsersAction[ArgumentParser]) -> None:
         nargs="*",
         metavar="FILE",
         help="CSV, TSV, JSON, JSON Lines, Parquet or Excel; - for standard input, one text per "
-        "line; or images and folders of images",
+        "line; or images or sounds, and folders of them",
     )

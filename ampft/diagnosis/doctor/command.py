@@ -83,7 +83,8 @@ def _diagnosis(subject: Subject, trial_steps: int) -> Diagnosis:
     from accelerate import PartialState
 
     from ampft.diagnosis.doctor.alignment import align
-    from ampft.diagnosis.doctor.examine import Examiner, merged, setting_of
+    from ampft.diagnosis.doctor.examination import merged
+    from ampft.diagnosis.doctor.examine import Examiner, setting_of
     from ampft.diagnosis.doctor.patient import Trial
     from ampft.diagnosis.doctor.prescription import prescribe
 

@@ -67,7 +67,7 @@ def _alignment(diagnosis: Diagnosis) -> Mapping[str, object] | None:
 
 
 def _title(fault: Fault) -> str:
-    return f"{fault.cause[0].upper()}{fault.cause[1:]}: {fault.module or 'outside of any module'}"
+    return f"{fault.cause[0].upper()}{fault.cause[1:]}: {fault.module or fault.operation}"
 
 
 def _with_code(text: str) -> Markup:
@@ -81,7 +81,7 @@ def _fault_table(diagnosis: Diagnosis, position: int) -> Table:
     fault = diagnosis.faults[position]
     rows: list[tuple[str, str | Name | Quote]] = [
         ("operation", Name(f"{fault.operation}, {fault.direction}")),
-        ("module", Name(fault.module or "none: the model's own code, or the loss")),
+        ("module", Name(fault.module or "none: code of the whole model, or of the loss")),
     ]
     if fault.source:
         rows.append(("source", Quote(fault.source)))
