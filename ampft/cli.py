@@ -6,11 +6,14 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from ampft.arguments.compare import is_comparison_to_run
+from ampft.arguments.completion import complete
 from ampft.arguments.flags import ArgumentParser
+from ampft.arguments.predict import add_predict
 from ampft.errors import InputError
 from ampft.precision.modes import BASELINE
 from ampft.text.escaping import inert_lines
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
+    complete(_parser)
     try:
         return run_main(lambda: _run(list(sys.argv[1:] if argv is None else argv)))
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
@@ -32,31 +36,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
+# Argparse would consume the ` -- ` in their arguments.
+_WITH_OWN_PARSERS = {
+    "audit": "ampft.runs.audit.command",
+    "doctor": "ampft.diagnosis.doctor.command",
+    "ops": "ampft.diagnosis.operations.command",
+    "resume-check": "ampft.diagnosis.resume_check",
+    "yardstick": "ampft.diagnosis.yardstick.command",
+}
+
+
 def _run(argv: Sequence[str]) -> None:
-    if argv[:1] == ["yardstick"]:  # argparse would consume the ` -- ` in its arguments
-        from ampft.diagnosis.yardstick.command import main as yardstick
-
-        yardstick(argv[1:])
-        return
-    if argv[:1] == ["doctor"]:
-        from ampft.diagnosis.doctor.command import main as doctor
-
-        doctor(argv[1:])
-        return
-    if argv[:1] == ["ops"]:
-        from ampft.diagnosis.operations.command import main as operations
-
-        operations(argv[1:])
-        return
-    if argv[:1] == ["resume-check"]:
-        from ampft.diagnosis.resume_check import main as resume_check
-
-        resume_check(argv[1:])
-        return
-    if argv[:1] == ["audit"]:
-        from ampft.runs.audit.command import main as audit
-
-        audit(argv[1:])
+    if argv and argv[0] in _WITH_OWN_PARSERS:
+        import_module(_WITH_OWN_PARSERS[argv[0]]).main(argv[1:])
         return
     if argv[:1] == ["train"]:
         _train(argv[1:])
@@ -96,7 +88,7 @@ def _parser() -> ArgumentParser:
         action="store_true",
         help="skip the measurement of matrix product rates, which takes a few seconds",
     )
-    _add_predict(commands)
+    add_predict(commands)
     commands.add_parser(
         "yardstick", help="measure the gradient error of each precision relative to batch noise"
     )
@@ -143,73 +135,6 @@ def _parser() -> ArgumentParser:
     )
     checkpoint.add_argument("path", metavar="PATH", help="output folder of a run, or a checkpoint")
     return parser
-
-
-def _add_predict(commands: argparse._SubParsersAction[ArgumentParser]) -> None:
-    predict = commands.add_parser(
-        "predict",
-        help="predict the rows of a file, texts or images with a model saved by a run",
-        description="Predict rows: every column is kept, in its order, and prediction and "
-        "confidence are added. If the rows have labels, the report is printed too.",
-    )
-    predict.add_argument("--model", required=True, metavar="DIR", help="output folder of a run")
-    predict.add_argument(
-        "--text",
-        action="append",
-        default=[],
-        help="text to predict instead of a file; repeat it for more, or for the second of a pair",
-    )
-    predict.add_argument(
-        "--output_file",
-        metavar="FILE",
-        help="file for the rows with their predictions: Parquet or JSON Lines if it ends in "
-        ".parquet or .jsonl, otherwise CSV (default: CSV on standard output); texts that begin "
-        "with = are not changed, so import them as text into a spreadsheet",
-    )
-    predict.add_argument(
-        "--text_column_names",
-        metavar="a[,b] or a+b",
-        help="text columns of the file (default: those used in training)",
-    )
-    predict.add_argument(
-        "--label_column_name",
-        metavar="NAME",
-        help="label column to score (default: that of the training, or one with a usual name)",
-    )
-    predict.add_argument(
-        "--top_k",
-        type=int,
-        default=0,
-        metavar="K",
-        help="also write the K most probable labels: label_1, probability_1, ...",
-    )
-    predict.add_argument(
-        "--all_probabilities",
-        action="store_true",
-        help="also write the probability of each label: probability_LABEL",
-    )
-    predict.add_argument(
-        "--batch_size", type=int, default=64, metavar="N", help="rows per batch (default: 64)"
-    )
-    predict.add_argument(
-        "--mixed_precision",
-        default=BASELINE,
-        metavar="MODE",
-        help="precision of the computation (default: fp32)",
-    )
-    predict.add_argument(
-        "--encoding", default="utf-8", help="character encoding of text files (default: utf-8)"
-    )
-    predict.add_argument(
-        "--sheet_name", metavar="NAME", help="sheet of an Excel workbook (default: the first)"
-    )
-    predict.add_argument(
-        "files",
-        nargs="*",
-        metavar="FILE",
-        help="CSV, TSV, JSON, JSON Lines, Parquet or Excel; - for standard input, one text per "
-        "line; or images and folders of images",
-    )
 
 
 def _add_compare(commands: argparse._SubParsersAction[ArgumentParser]) -> None:
@@ -318,7 +243,8 @@ def _env(args: argparse.Namespace) -> None:
 
 
 def _predict(args: argparse.Namespace) -> None:
-    from ampft.runs.predict import PredictRequest, predict_file
+    from ampft.runs.predict import predict_file
+    from ampft.runs.predict_request import PredictRequest
 
     settings = {k: v for k, v in vars(args).items() if k not in ("command", "model", "text")}
     predict_file(args.model, PredictRequest(texts=args.text, **settings))

@@ -28,21 +28,20 @@ def picture(seed: int, size: tuple[int, int] = (12, 10)) -> Image.Image:
     return Image.fromarray(pixels)
 
 
-def striped(label: int, seed: int) -> Image.Image:
-    """Return a noisy image of 16 x 16 pixels, bright on the left (0), right (1) or above (2)."""
+def coloured(label: int, seed: int) -> Image.Image:
+    """Return an image of 16 x 16 pixels of noise, with more red (0), green (1) or blue (2)."""
     pixels = np.random.default_rng([label, seed]).integers(0, 100, (16, 16, 3), dtype=np.uint8)
-    half = [(slice(None), slice(0, 8)), (slice(None), slice(8, 16)), (slice(0, 8), slice(None))]
-    pixels[half[label]] += 150
+    pixels[..., label] += 150
     return Image.fromarray(pixels)
 
 
 def image_folder(folder: Path, per_class: int = 8, splits: Sequence[str] = ()) -> Path:
     """Write `class/file.png` for three classes that a model can tell apart, or splits of them."""
     for part, split in enumerate(splits or ("",)):
-        for label, name in enumerate(("left", "right", "top")):
+        for label, name in enumerate(("red", "green", "blue")):
             (folder / split / name).mkdir(parents=True)
             for index in range(per_class):
-                striped(label, 1000 * part + index).save(folder / split / name / f"{index}.png")
+                coloured(label, 1000 * part + index).save(folder / split / name / f"{index}.png")
     return folder
 
 

@@ -17,7 +17,7 @@ class ModelArguments:
     model_name_or_path: str | None = flag(
         None,
         "model folder or hub id; if none, all-MiniLM-L6-v2 for text, a small, randomly "
-        "initialised ViT for images, and such a Wav2Vec2 for sounds",
+        "initialised ViT for images, and such an AST for sounds",
         group=MODEL,
     )
     max_seq_length: int = flag(

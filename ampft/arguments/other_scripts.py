@@ -24,6 +24,8 @@ REPLACEMENTS = {
     "eval_strategy": EVAL_STRATEGY,
     "evaluation_strategy": EVAL_STRATEGY,
     "do_predict": ALWAYS_RUN,
+    "text_column_delimiter": "Join columns with +, as in --text_column_names title+body; a blank "
+    "stands between them.",
 } | {
     other: f"Use --{name}."
     for other, name in {
@@ -68,6 +70,10 @@ COMMANDS = {
     **dict.fromkeys(("classify", "infer", "inference", "test"), "predict"),
     **dict.fromkeys(("show", "evaluate", "eval"), "report"),
 }
+# Hints for values of the wrong type, by the beginning of argparse's message.
+INVALID_VALUES = {
+    "argument --num_train_epochs: ": " For part of an epoch, set --max_train_steps instead.",
+}
 _INVALID_CHOICE = re.compile(r"invalid choice: '(.*?)' \(choose from (.*)\)$")
 BOOLEAN_WORDS = ("true", "false", "yes", "no", "1", "0")
 
@@ -98,6 +104,9 @@ def hint_for(message: str, options: Iterable[str]) -> str:
         name = choice[1].lower()
         other = COMMANDS.get(name) or OTHER_NAMES.get(name)
         return f" Did you mean {other!r}?" if other in choices else did_you_mean(name, choices)
+    for start, hint in INVALID_VALUES.items():
+        if message.startswith(start):
+            return hint
     _, unknown, arguments = message.partition("unrecognized arguments: ")
     return did_you_mean(arguments.split()[0].split("=")[0], options) if unknown else ""
 

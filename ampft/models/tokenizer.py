@@ -7,6 +7,7 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from ampft.errors import InputError
+from ampft.models.packing.families import FAMILIES
 from ampft.models.pretrained import MODEL_NAME_FLAG, check_model_name, loading_error
 
 # Families that call transformers' `create_position_ids_from_input_ids`: their positions start at
@@ -61,6 +62,17 @@ def load_tokenizer(
             )
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+def pad_on_the_right(tokenizer: Any, config: Any) -> None:
+    """Make the tokenizer of a family that can run without padding put padding after the text.
+
+    Tokenizers of decoders often put it before the text, for generating. Models that count positions
+    from the start of a row would then depend on the padding. XLNet, whose head reads the last
+    column, stays as it is.
+    """
+    if config.model_type in FAMILIES:
+        tokenizer.padding_side = "right"
 
 
 def _lacks_blank(tokenizer: Any) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -14,25 +13,33 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ampft.arguments.keywords import messages_for_python
+from ampft.data.dataset import TOKEN
 from ampft.data.input_columns import InputColumns
+from ampft.data.media import MEDIA
+from ampft.data.sources.files import as_file
 from ampft.data.sources.table import Row, Table
 from ampft.errors import InputError
-from ampft.precision.modes import BASELINE
 from ampft.runs.caller_state import caller_state_kept
 from ampft.runs.manifest import check_files, model_files
+from ampft.runs.predict_request import PredictRequest
 from ampft.runs.predict_rows import (
     FILE_COLUMN,
     STANDARD_INPUT,
+    are_media,
     check_texts,
-    images_as_table,
-    is_images,
     lines_as_table,
+    media_as_table,
     new_names,
     open_rows,
     opened_output,
     texts_as_table,
 )
 from ampft.runs.predict_scores import Scores, find_labels
+from ampft.runs.predict_words import (
+    predict_sentences,
+    predict_words_file,
+    sentences_in_memory,
+)
 from ampft.runs.predicted_masks import MASK_COLUMN, MaskFolder
 from ampft.runs.predictor import Predictions, Predictor
 from ampft.runs.record import RunRecord, read_record
@@ -44,37 +51,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ROWS_SORTED_AT_ONCE = 8192
-
-
-@dataclass(frozen=True, kw_only=True)
-class PredictRequest:
-    """What to predict, and how.
-
-    Attributes:
-        files: One file, `-` for standard input, or images and folders of images.
-        texts: Texts to predict instead of files.
-        output_file: File to write; None writes CSV to standard output.
-        text_column_names: Comma-separated input columns; None reads those used in training.
-        label_column_name: Label column to score; None looks for that of the training.
-        batch_size: Rows per forward pass.
-        mixed_precision: Precision of the computation.
-        top_k: Number of most probable labels to add.
-        all_probabilities: Whether to add the probability of every label.
-        encoding: Character encoding of CSV, TSV and JSON files.
-        sheet_name: Sheet of an Excel workbook; None takes the first one.
-    """
-
-    files: Sequence[str] = ()
-    texts: Sequence[str] = ()
-    output_file: str | None = None
-    text_column_names: str | None = None
-    label_column_name: str | None = None
-    batch_size: int = 64
-    mixed_precision: str = BASELINE
-    top_k: int = 0
-    all_probabilities: bool = False
-    encoding: str = "utf-8"
-    sheet_name: str | None = None
+MASKS = "masks, which have a class per pixel"
 
 
 def predict_file(model: str, request: PredictRequest) -> None:
@@ -96,6 +73,10 @@ def predict_file(model: str, request: PredictRequest) -> None:
     folder = Path(model)
     record = _run_record(folder)
     _check_options(request, len(record.label_names))
+    if record.data.kind == TOKEN:
+        _refuse_probabilities(request, "words, which have a class each")
+        predict_words_file(folder, record, request)
+        return
     table, inputs = _open(request, record)
     is_text = record.data.kind == "text"
     if is_text:
@@ -103,7 +84,7 @@ def predict_file(model: str, request: PredictRequest) -> None:
     labels = find_labels(table, inputs.sources, record, request.label_column_name)
     has_masks = record.data.kind == "pixels"
     if has_masks:
-        _check_masks(request)
+        _refuse_probabilities(request, MASKS)
     predictor = Predictor(folder, record, request.mixed_precision, request.batch_size)
     masks = MaskFolder(request.output_file, predictor.config.label_colors) if has_masks else None
     scores = None
@@ -150,6 +131,9 @@ def _write(
                     [*inputs.texts(cells, f"{table.origin}, {table.unit} {number}")]
                     for cells, (number, _) in zip(values, rows, strict=True)
                 ]
+            elif table.unit not in MEDIA:  # a table of files, relative to its folder
+                folder = Path(table.origin).parent
+                values = [[as_file(cell, folder) for cell in cells] for cells in values]
             predictions = predictor(list(zip(*values, strict=True)))
             if scores is not None:
                 scores.add(
@@ -186,25 +170,27 @@ def _open(request: PredictRequest, record: RunRecord) -> tuple[Table, InputColum
     """Return the rows to predict, and their input columns."""
     trained = tuple(record.data.input_columns)
     kind = record.data.kind
-    reads_images = kind in ("image", "pixels")
-    if reads_images and request.texts:
-        raise InputError("--text: the model was trained on images. Name image files or folders.")
+    media = {"image": "image", "pixels": "image", "sound": "sound"}.get(kind)
+    if media is not None and request.texts:
+        raise InputError(f"--text: the model was trained on {media}s. Name {media}s or folders.")
     if request.texts:
         return texts_as_table(request.texts, trained), InputColumns.of(trained, trained)
-    if reads_images and is_images(request.files):
-        return images_as_table(request.files), InputColumns.of((FILE_COLUMN,), (FILE_COLUMN,))
+    if media is not None and are_media(request.files, media):
+        table = media_as_table(request.files, media)
+        return table, InputColumns.of((FILE_COLUMN,), (FILE_COLUMN,))
     if len(request.files) > 1:
         raise InputError(
             f"FILE: received {len(request.files)} files; name one. Several are possible only for"
-            " images."
+            " images and sounds."
         )
     (file,) = request.files
     if file == STANDARD_INPUT:
         return lines_as_table(trained), InputColumns.of(trained, trained)
-    if is_images([file]):
+    if are_media([file]):
+        needed = "a table of texts" if media is None else f"{media}s, folders of them or a table"
         raise InputError(
-            f"FILE: {file} is an image or a folder, and the model was trained on {kind}s. Name a"
-            " table of texts."
+            f"FILE: {file} is an image, a sound or a folder, and the model was trained on"
+            f" {media or kind}s. Name {needed}."
         )
     flag = "--text_column_names" if kind == "text" else "FILE"
     inputs = _columns(request.text_column_names, trained)
@@ -244,7 +230,13 @@ def predict_inputs(
         record = _run_record(folder)
         _check_options(request, len(record.label_names))
         if record.data.kind == "pixels":
-            _check_masks(request)
+            _refuse_probabilities(request, MASKS)
+        if record.data.kind == TOKEN:
+            _refuse_probabilities(request, "words, which have a class each")
+            sentences = sentences_in_memory(inputs, record)
+            predictor = Predictor(folder, record, mixed_precision, batch_size)
+            with predictor.numerics:
+                return pd.DataFrame(predict_sentences(predictor, sentences).columns())
         rows = [inputs] if isinstance(inputs, str | Image.Image) else list(inputs)
         tuples = [tuple(row) if isinstance(row, list | tuple) else (row,) for row in rows]
         count, is_text = len(record.data.input_columns), record.data.kind == "text"
@@ -280,12 +272,10 @@ def _check_request(request: PredictRequest) -> None:
         _check_output(Path(request.output_file), [Path(file) for file in request.files])
 
 
-def _check_masks(request: PredictRequest) -> None:
+def _refuse_probabilities(request: PredictRequest, units: str) -> None:
     for name in ("top_k", "all_probabilities"):
         if getattr(request, name):
-            raise InputError(
-                f"--{name} has no effect on masks, which have a class per pixel. Remove the flag."
-            )
+            raise InputError(f"--{name} has no effect on {units}. Remove the flag.")
 
 
 def _check_options(request: PredictRequest, classes: int) -> None:

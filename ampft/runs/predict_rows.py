@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ampft.data.columns import column_renames, require
-from ampft.data.images import IMAGE_SUFFIXES
 from ampft.data.input_columns import InputColumns
+from ampft.data.media import MEDIA, kind_of_file
 from ampft.data.row_collector import location
 from ampft.data.sources.files import open_table
 from ampft.data.sources.table import Row, Table, described_columns
@@ -76,28 +76,39 @@ def lines_as_table(columns: Sequence[str]) -> Table:
     return table_of_lists(columns, rows, "line", "standard input")
 
 
-def images_as_table(paths: Sequence[str]) -> Table:
-    """Return the image files in `paths`, which may be folders, as a table of their paths.
+def media_as_table(paths: Sequence[str], kind: str) -> Table:
+    """Return the images or sounds in `paths`, which may be folders, as a table of their paths.
+
+    Args:
+        paths: Files and folders.
+        kind: `image` or `sound`.
 
     Raises:
-        InputError: A path does not exist, or a folder has no images.
+        InputError: A path does not exist, or a folder has no such files.
     """
+    suffixes = MEDIA[kind].suffixes
     files: list[Path] = []
     for path in map(Path, paths):
         if not path.exists():
             raise InputError(f"FILE: {path} does not exist.")
         found = sorted(path.rglob("*")) if path.is_dir() else [path]
-        images = [file for file in found if file.suffix.lower() in IMAGE_SUFFIXES]
-        if not images:
-            raise InputError(f"FILE: {path} has no images ({', '.join(IMAGE_SUFFIXES)}).")
-        files += images
+        usable = [file for file in found if file.suffix.lower() in suffixes]
+        if not usable:
+            raise InputError(f"FILE: {path} has no {kind}s ({', '.join(suffixes)}).")
+        files += usable
     rows = [(number, [str(file)]) for number, file in enumerate(files, start=1)]
-    return table_of_lists((FILE_COLUMN,), rows, "image", ", ".join(paths))
+    return table_of_lists((FILE_COLUMN,), rows, kind, ", ".join(paths))
 
 
-def is_images(paths: Sequence[str]) -> bool:
-    """Return whether paths name folders or image files, not a table."""
-    return all(Path(p).is_dir() or Path(p).suffix.lower() in IMAGE_SUFFIXES for p in paths)
+def are_media(paths: Sequence[str], kind: str | None = None) -> bool:
+    """Return whether paths name folders, or images or sounds, not a table.
+
+    Args:
+        paths: Files and folders.
+        kind: `image` or `sound`; None for either.
+    """
+    kinds = MEDIA if kind is None else (kind,)
+    return all(Path(path).is_dir() or kind_of_file(path) in kinds for path in paths)
 
 
 def open_rows(
@@ -198,7 +209,7 @@ def _csv(out: Any, columns: Sequence[str], of_input: int) -> Write:
         writer.writerows(
             [
                 *(_csv_cell(value) for value in row[:of_input]),
-                *(f"{v:.6f}" if isinstance(v, float) else v for v in row[of_input:]),
+                *(f"{v:.6f}" if isinstance(v, float) else _csv_cell(v) for v in row[of_input:]),
             ]
             for row in rows
         )

@@ -78,6 +78,11 @@ def _check_trained_part(prepared: Prepared) -> None:
             "--freeze, --train_layers and --lora_r are not supported with FSDP. Remove the flag, "
             "or launch without FSDP: what is frozen needs no gradient and no optimizer state."
         )
+    if args.ema_decay is not None and is_sharded(prepared.accelerator):
+        raise InputError(
+            f"--ema_decay {args.ema_decay:g}: averages of sharded weights are not supported. "
+            "Remove the flag, or launch without FSDP."
+        )
     if part.lora is None:
         return
     if prepared.precision.properties.replaces_layers:

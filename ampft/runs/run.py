@@ -56,7 +56,8 @@ from ampft.runs.state import RunState
 from ampft.runs.validation import Validations
 from ampft.tasks.outcome import Outcome, TunableOutcome
 from ampft.text.terminal import labelled, print_line
-from ampft.training.checkpoints.tensors import copied_to_cpu
+from ampft.training.averaged_weights import RAW_NAME
+from ampft.training.checkpoints.tensors import copied_to_cpu, write_tensors
 from ampft.training.first_step import FirstStep
 from ampft.training.launch_bound import launch_bound_note, measure_growth
 from ampft.training.out_of_memory import OutOfMemoryRetries
@@ -207,16 +208,20 @@ class Run:
         watch = self.state.range_watch
         ranges = {} if watch is None else watch.take()
         self.history.record(step_batch, outcome, memory, alarm=alarm, ranges=ranges)
+        if self.state.average is not None and not outcome.skipped:
+            self.state.average.update()
 
     def validate(self, model: nn.Module) -> None:
         """Evaluate on the validation split after an epoch, or every `--eval_steps` steps."""
         prepared = self.prepared
         if not prepared.selects_best or not self.validations.is_due(self.steps, self.is_over):
             return
-        metrics = all_metrics(self._predict(model, "validation"))
-        line = self.validations.add(
-            metrics, self.steps, prepared.task.problem, prepared.accelerator, model
-        )
+        average = self.state.average
+        with contextlib.nullcontext() if average is None else average.applied():
+            metrics = all_metrics(self._predict(model, "validation"))
+            line = self.validations.add(
+                metrics, self.steps, prepared.task.problem, prepared.accelerator, model
+            )
         self.history.write(line)
         self.history.resume_clock()
 
@@ -324,12 +329,14 @@ class Run:
         With `--merge_lora` the adapters are merged here, so that what is saved is evaluated.
         """
         best, accelerator = self.validations.best, self.prepared.accelerator
-        keeps = True
+        average, has_last = self.state.average, best.step in (None, self.steps)
+        keeps = has_last or not is_sharded(accelerator)
+        if keeps and not (has_last and average is None):
+            self.last_weights = copied_to_cpu(self.state.model_tensors())
         if best.step is not None:
-            keeps = best.step == self.steps or not is_sharded(accelerator)
-            if keeps and best.step != self.steps:
-                self.last_weights = copied_to_cpu(self.state.model_tensors())
             best.restore(accelerator, model)
+        elif average is not None:
+            average.apply()
         if self.prepared.args.merge_lora:
             merge_adapters(accelerator.unwrap_model(model, keep_torch_compile=False))
             keeps = False
@@ -391,6 +398,8 @@ class Run:
         if self.tuned is not None:
             unwrapped.config.update(self.tuned.decision_settings())
         save_trained(unwrapped, stage, self.prepared.loaded, weights)
+        if self.state.average is not None:
+            write_tensors(stage / RAW_NAME, self.state.average.raw)
         self.prepared.task.save_processor(stage)
         if self.prepared.args.history_csv:
             write_csv(self.folder / HISTORY_NAME, stage / "history.csv")
@@ -437,7 +446,7 @@ class Run:
         """Return the speed of the training, and its share of the matrix product rate."""
         prepared, timings = self.prepared, self.history.timings()
         # The length of an image is 1, however many patches it has.
-        has_tokens = prepared.task.data.kind == "text"
+        has_tokens = prepared.task.data.kind in ("text", "token")
         utilisation = measure_utilisation(
             prepared.accelerator.unwrap_model(model, keep_torch_compile=False),
             prepared.precision,

@@ -61,6 +61,10 @@ TASKS = {
         "image", "image", "single_label:SingleLabel", "AutoModelForImageClassification",
         "image-classification",
     ),
+    "sounds": TaskKind(
+        "sound", "sound", "single_label:SingleLabel", "AutoModelForAudioClassification",
+        "audio-classification",
+    ),
     "pixels": TaskKind(
         "pixels", "pixel_inputs", "pixels:Pixels", "AutoModelForSemanticSegmentation",
         "image-segmentation",

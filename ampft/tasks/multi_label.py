@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 BoolArray = npt.NDArray[np.bool_]
 
 AVERAGES: tuple[Average, ...] = ("micro", "macro", "weighted", "samples")
+OTHER_SEPARATORS = (";", "|")  # of a printed prediction, if a label contains the chosen one
 METRICS = {metric.name: metric for metric in (MICRO_F1, MACRO_F1, WEIGHTED_F1, *MEANS)}
 
 
@@ -444,8 +445,10 @@ class MultiLabel:
         unknown = np.zeros(decoded["probabilities"].shape, dtype=bool)
         outcome = self.outcome("prediction", unknown, decoded)
         names = np.asarray(self.label_names, dtype=object)
+        unambiguous = (s for s in (self.separator, *OTHER_SEPARATORS) if s not in "".join(names))
+        separator = next(unambiguous, self.separator)
         return [
-            (self.separator.join(names[row]), float(confidence))
+            (separator.join(names[row]), float(confidence))
             for row, confidence in zip(outcome.predicted, outcome.confidence, strict=True)
         ]
 

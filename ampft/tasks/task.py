@@ -332,6 +332,17 @@ def forward_logits(model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
     stay float64, so that a reference is not rounded.
     """
     # Imported here because it imports transformers, which a model needs anyway.
+    from ampft.models.by_length import parts_by_length
+
+    parts = parts_by_length(model, inputs)
+    if not parts:
+        return _logits(model, inputs)
+    order = torch.cat([rows for rows, _ in parts]).argsort()
+    logits = torch.cat([_logits(model, part) for _, part in parts])
+    return logits[order.to(logits.device)]
+
+
+def _logits(model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
     from ampft.models.packing.install import layout_on_host
 
     weight = next(model.parameters())

@@ -14,7 +14,7 @@ from transformers import DataCollatorWithPadding
 from ampft.data.dataset import ClassificationData, row_labels
 from ampft.models.minilm import default_model
 from ampft.models.pretrained import load_config
-from ampft.models.tokenizer import load_tokenizer, max_input_length
+from ampft.models.tokenizer import load_tokenizer, max_input_length, pad_on_the_right
 from ampft.tasks.task import TaskSettings
 from ampft.tasks.text import TextExamples, TextInputs, window_notes, windowed_examples
 from ampft.tasks.windows import check_stride, encode_words, with_examples
@@ -30,6 +30,7 @@ def prepare_inputs(data: ClassificationData, settings: TaskSettings) -> TextInpu
     path, name = default_model(settings.model_name_or_path)
     config = load_config(path, trust_remote_code=settings.trust_remote_code)
     tokenizer = load_tokenizer(path, trust_remote_code=settings.trust_remote_code, reads_words=True)
+    pad_on_the_right(tokenizer, config)
     max_length = max_input_length(settings.max_seq_length, tokenizer, config)
     stride = check_stride(settings.stride, max_length, tokenizer)
     collator = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=settings.pad_to_multiple_of)

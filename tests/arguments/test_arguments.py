@@ -224,7 +224,7 @@ def test_a_learning_rate_that_is_not_finite(value):
 def test_every_number_has_a_range():
     numbers = {f.name for f in fields(ClassifyArguments) if "int" in f.type or "float" in f.type}
     assert numbers == set(LOWEST)
-    assert len(BELOW_ONE) == 7
+    assert len(BELOW_ONE) == 8
 
 
 @pytest.mark.parametrize("name", ["seed", "data_seed"])
@@ -269,6 +269,17 @@ def test_flags_of_other_scripts(other):
 def test_a_switch_takes_no_value(words):
     with pytest.raises(InputError, match=r"a switch.*--load_best_model_at_end or --no-load_best"):
         parse(*words)
+
+
+def test_part_of_an_epoch_is_set_in_steps():
+    with pytest.raises(InputError, match=r"whole number.*'0\.5'.*set --max_train_steps instead"):
+        parse("--num_train_epochs", "0.5")
+
+
+def test_files_that_a_shell_listed_are_explained(tmp_path):
+    (tmp_path / "part-2.csv").touch()
+    with pytest.raises(InputError, match=r"quote a pattern: --train_file 'part-\*\.csv'"):
+        parse("--train_file", "part-1.csv", str(tmp_path / "part-2.csv"))
 
 
 # Consistency with other layers

@@ -25,7 +25,7 @@ def sizes(data):
 def test_class_folders_are_split_by_us(tmp_path):
     data = load(image_folder(tmp_path / "data", per_class=10))
     assert (data.kind, data.input_columns) == ("image", ("image",))
-    assert data.label_names == ("left", "right", "top")
+    assert data.label_names == ("blue", "green", "red")
     assert sizes(data) == {"train": 21, "validation": 3, "test": 6}
     assert np.bincount(data.labels("train")).tolist() == [7, 7, 7]
     image = data.splits["train"][0]["image"]
@@ -48,16 +48,16 @@ def test_a_class_can_be_called_train(tmp_path):
 
 def test_files_in_deeper_folders_belong_to_the_class(tmp_path):
     folder = image_folder(tmp_path / "data", per_class=2)
-    (folder / "left" / "more" / "deep").mkdir(parents=True)
-    picture(1).save(folder / "left" / "more" / "deep" / "x.JPG")
-    assert np.bincount(load(folder, **NO_SPLITS).labels("train")).tolist() == [3, 2, 2]
+    (folder / "red" / "more" / "deep").mkdir(parents=True)
+    picture(1).save(folder / "red" / "more" / "deep" / "x.JPG")
+    assert np.bincount(load(folder, **NO_SPLITS).labels("train")).tolist() == [2, 2, 3]
 
 
 def test_what_is_left_out_is_said(tmp_path):
     folder = image_folder(tmp_path / "data", per_class=2, splits=("train", "test"))
-    (folder / "train" / "left" / "notes.txt").write_text("from the phone")
+    (folder / "train" / "red" / "notes.txt").write_text("from the phone")
     (folder / "train" / "readme.md").write_text("about")
-    (folder / "train" / "left" / ".DS_Store").write_text("hidden")
+    (folder / "train" / "red" / ".DS_Store").write_text("hidden")
     (folder / "other").mkdir()
     notes = " ".join(load(folder).notes)
     assert "files that are not images are left out: " in notes
@@ -72,11 +72,11 @@ def test_conversions_are_said(tmp_path):
     deep = Image.fromarray(np.arange(64, dtype=np.uint16).reshape(8, 8) * 900)
     exif = Image.Exif()
     exif[0x0112] = 6
-    deep.save(folder / "left" / "deep.png")
-    picture(1).convert("CMYK").save(folder / "left" / "print.jpg")
-    picture(2).convert("RGBA").save(folder / "left" / "alpha.png")
-    picture(3).convert("P").save(folder / "top" / "palette.gif")
-    picture(4).save(folder / "top" / "turned.jpg", exif=exif)
+    deep.save(folder / "red" / "deep.png")
+    picture(1).convert("CMYK").save(folder / "red" / "print.jpg")
+    picture(2).convert("RGBA").save(folder / "red" / "alpha.png")
+    picture(3).convert("P").save(folder / "blue" / "palette.gif")
+    picture(4).save(folder / "blue" / "turned.jpg", exif=exif)
     (note,) = [n for n in load(folder).notes if "converted" in n]
     assert note.startswith("Of 14 images, these are converted to 8-bit RGB: ")
     for words in (
@@ -90,13 +90,13 @@ def test_conversions_are_said(tmp_path):
 
 
 def truncated(folder):
-    path = folder / "left" / "broken.jpg"
+    path = folder / "red" / "broken.jpg"
     Image.effect_noise((64, 64), 50).convert("RGB").save(path)
     path.write_bytes(path.read_bytes()[:-900])
 
 
 def text_as_image(folder):
-    (folder / "left" / "broken.jpg").write_text("not an image")
+    (folder / "red" / "broken.jpg").write_text("not an image")
 
 
 def beside_the_classes(folder):
@@ -108,24 +108,24 @@ def empty_class(folder):
 
 
 def one_class(folder):
-    for name in ("right", "top"):
+    for name in ("green", "blue"):
         for file in (folder / name).iterdir():
             file.unlink()
         (folder / name).rmdir()
 
 
 def with_sounds(folder):
-    soundfile.write(folder / "left" / "bark.wav", tone(300, 1), 8000)
+    soundfile.write(folder / "red" / "bark.wav", tone(300, 1), 8000)
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (truncated, r"1 of 10 images cannot be used: .*left/broken\.jpg: not a readable .*trunc"),
-        (text_as_image, r"left/broken\.jpg: not a readable image \(not an image file\)\. Fix"),
+        (truncated, r"1 of 10 images cannot be used: .*red/broken\.jpg: not a readable .*trunc"),
+        (text_as_image, r"red/broken\.jpg: not a readable image \(not an image file\)\. Fix"),
         (beside_the_classes, r"loose\.png lies beside the folders of the classes.*Move each image"),
         (empty_class, r"no images in zebra/\. .*remove the folder"),
-        (one_class, r"the only class folder is left/\. A classifier needs at least two classes"),
+        (one_class, r"the only class folder is red/\. A classifier needs at least two classes"),
         (with_sounds, r"the folder has images \(.*\) and sounds \(.*\)\. Say which .*--task"),
     ],
 )
@@ -144,8 +144,8 @@ def test_an_option_without_effect_is_refused(tmp_path):
 
 def test_the_same_picture_in_two_splits_is_found_in_any_lossless_format(tmp_path):
     folder = image_folder(tmp_path / "data", per_class=3, splits=("train", "test"))
-    with Image.open(folder / "train" / "left" / "0.png") as image:
-        image.save(folder / "test" / "left" / "copy.bmp")
+    with Image.open(folder / "train" / "red" / "0.png") as image:
+        image.save(folder / "test" / "red" / "copy.bmp")
     notes = load(folder).notes
     assert any("1 of 10 test rows have inputs that train has too" in note for note in notes)
 
@@ -154,7 +154,7 @@ def test_hashes_depend_on_pixels_only(tmp_path):
     first = load(image_folder(tmp_path / "one", per_class=3), **NO_SPLITS)
     again = load(image_folder(tmp_path / "two", per_class=3), **NO_SPLITS)
     assert first.fingerprints == again.fingerprints
-    picture(9, (16, 16)).save(tmp_path / "two" / "left" / "0.png")
+    picture(9, (16, 16)).save(tmp_path / "two" / "red" / "0.png")
     changed = load(tmp_path / "two", **NO_SPLITS)
     assert changed.fingerprints != first.fingerprints
     assert len(set(changed.splits["train"][CONTENT_COLUMN])) == 9

@@ -111,10 +111,10 @@ def test_a_model_that_never_holds_has_no_set():
     ("paths", "patterns"),
     [
         ([f"layers.{index}.wo" for index in range(4)], ("wo",)),
-        (["layers.2.wo"], ("2.wo",)),
-        (["layers.1.wi", "layers.1.wo"], ("1.wi", "1.wo")),
+        (["layers.2.wo"], ("layers.2.wo",)),
+        (["layers.1.wi", "layers.1.wo"], ("layers.1.wi", "layers.1.wo")),
         (["layers.0", "layers.1", "layers.2", "layers.3"], ("layers.*",)),
-        (["layers.0.wo", "head"], ("0.wo", "head")),
+        (["layers.0.wo", "head"], ("layers.0.wo", "head")),
         # The other modules of this name are inside the layers.
         (["norm"], ("norm",)),
     ],
@@ -136,10 +136,12 @@ def test_an_overflow_is_cured_by_the_module_that_overflows():
     before = {name: value.clone() for name, value in made.model.state_dict().items()}
     generator_state = torch.get_rng_state()
     cure = prescribe(made, FP16, [fault("layers.1.wo", in_float32=False)], trial=TRIAL)
-    assert cure.fp32_modules == ("1.wo",)
+    assert cure.fp32_modules == ("layers.1.wo",)
     assert cure.verified
-    assert cure.flag == "--fp32_modules 1.wo"
-    assert cure.sentence.startswith("Keep 1 module in float32: --fp32_modules 1.wo. Verified: ")
+    assert cure.flag == "--fp32_modules layers.1.wo"
+    assert cure.sentence.startswith(
+        "Keep 1 module in float32: --fp32_modules layers.1.wo. Verified: "
+    )
     assert "in 3 training steps, outputs within 0.0" in cure.sentence
     assert "in this emulation. Or use bf16." in cure.sentence
     assert cure.cost > 0
@@ -154,9 +156,9 @@ def test_an_overflow_is_cured_by_the_module_that_overflows():
 def test_the_cured_model_holds_and_the_sick_one_does_not():
     made = case(model(0, 3))
     cure = prescribe(made, FP16, [fault("layers.0.wo")], trial=TRIAL)
-    assert cure.fp32_modules == ("0.wo", "3.wo")
+    assert cure.fp32_modules == ("layers.0.wo", "layers.3.wo")
     holds = {}
-    for patterns in ((), cure.fp32_modules, ("0.wo",)):
+    for patterns in ((), cure.fp32_modules, ("layers.0.wo",)):
         handle = ampft.keep_in_fp32(made.model, patterns)
         patient = Patient.of(made, FP16, 2.0**16)
         holds[patterns] = [patient.holds(index, patient.reference(index)) for index in (0, 1)]
@@ -168,7 +170,7 @@ def test_modules_that_are_in_float32_already_stay_there():
     made = case(model(0, 3))
     ampft.keep_in_fp32(made.model, ["layers.0.w*"])
     cure = prescribe(made, FP16, [fault("layers.3.wo")], trial=TRIAL)
-    assert cure.fp32_modules == ("layers.0.w*", "3.wo")
+    assert cure.fp32_modules == ("layers.0.w*", "layers.3.wo")
     assert list(float32_forwards(made.model)) == ["layers.0.wi", "layers.0.wo"]
 
 
@@ -193,7 +195,7 @@ def test_a_batch_that_fails_elsewhere_is_found_by_the_verification():
         layer.wo = Surging(16, 8)
     made.batches[3][0, 0] = 200.0
     cure = prescribe(made, FP16, [fault("layers.1.wo")], trial=TRIAL)
-    assert cure.fp32_modules == ("1.wo", "3.wo")
+    assert cure.fp32_modules == ("layers.1.wo", "layers.3.wo")
     assert cure.verified
 
 

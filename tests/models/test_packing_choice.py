@@ -1,13 +1,16 @@
 """The text task packs a model only if its packed logits agree with its padded ones."""
 
+import numpy as np
 import pytest
 import torch
 from tiny_text import tiny_task
+from transformers import BertTokenizer, GPT2Config, GPT2ForSequenceClassification
 
 from ampft.data.steps import varied_ids
 from ampft.errors import InputError
 from ampft.models.packing import attention
 from ampft.models.packing.install import check_packing
+from ampft.models.tokenizer import load_tokenizer
 from ampft.precision.accelerator import make_accelerator, numerics
 from ampft.precision.resolve import resolve
 from ampft.tasks import text
@@ -36,6 +39,22 @@ def test_padding_on_request(tiny_bert):
     loaded = tiny_task(tiny_bert, train=12, remove_padding=False).load_model()
     assert not loaded.padding_free
     assert "requested by --padding" in loaded.notes[-1]
+
+
+def test_a_decoder_is_padded_on_the_right_and_runs_without_padding(tiny_bert, tmp_path):
+    tokenizer = BertTokenizer.from_pretrained(tiny_bert, padding_side="left")
+    tokenizer.save_pretrained(tmp_path)
+    shape = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64}
+    config = GPT2Config(vocab_size=len(tokenizer), num_labels=3, **shape)
+    GPT2ForSequenceClassification(config).save_pretrained(tmp_path)
+    task = tiny_task(tmp_path, train=12)
+    loaded = task.load_model()
+    assert loaded.padding_free, loaded.notes
+    mask = task.examples("train").collate(np.arange(12))["attention_mask"]
+    assert (mask[:, 0] == 1).all()
+    assert (mask.diff(dim=1) <= 0).all()
+    task.save_processor(tmp_path / "saved")
+    assert load_tokenizer(str(tmp_path / "saved")).padding_side == "right"
 
 
 def zeros(query, key, value, packing, options):

@@ -19,7 +19,8 @@ from transformers import AutoModelForImageClassification, ViTImageProcessorPil
 
 import ampft.runs.predict
 from ampft.errors import InputError
-from ampft.runs.predict import PredictRequest, predict_file
+from ampft.runs.predict import predict_file
+from ampft.runs.predict_request import PredictRequest
 from ampft.tasks.image import _small_vit
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
@@ -184,7 +185,11 @@ def test_images(image_folder, tmp_path, capsys):
         ((), {}, r"^FILE or --text: received neither"),
         (("{file}",), {"texts": ["a"]}, r"^FILE or --text: received both"),
         (("{file}", "{file}"), {}, r"^FILE: received 2 files; name one"),
-        (("{folder}",), {}, r"^FILE: .* is an image or a folder, and the model was trained on tex"),
+        (
+            ("{folder}",),
+            {},
+            r"^FILE: .* is an image, a sound or a folder, and the model was trained on tex",
+        ),
         (("{file}",), {"top_k": 4}, r"^--top_k: received 4; the model has 3 labels"),
         (("{file}",), {"label_column_name": "x"}, r"^--label_column_name: .* has no column 'x'"),
         (("{file}",), {"output_file": "no/such/x.csv"}, r"^--output_file no/such/x\.csv: its fold"),

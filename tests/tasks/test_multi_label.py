@@ -210,3 +210,12 @@ def test_a_saved_problem_keeps_threshold_and_separator():
     (first, sure), (second, _) = problem.predicted(kept)
     assert (first, second) == ("joy|fear", "")
     assert sure == pytest.approx(0.31 * 0.9 * 0.71 * 0.9 * 0.8, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("names", "prediction"),
+    [(("a", "b"), "a,b"), (("a,x", "b"), "a,x;b"), (("a,x", "b;y"), "a,x|b;y")],
+)
+def test_a_printed_prediction_is_unambiguous(names, prediction):
+    decoded = {"probabilities": np.array([[0.9, 0.8]], dtype=np.float32)}
+    assert MultiLabel(names).predicted(decoded)[0][0] == prediction

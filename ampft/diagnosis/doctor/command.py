@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ampft.arguments import parse_classify_arguments
 from ampft.arguments.flags import ArgumentParser
+from ampft.diagnosis.doctor.findings import DEFAULT_TOLERATED
 from ampft.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 DEFAULT_MODE = "fp16"
 DEFAULT_STEPS = 4
+DEFAULT_TRIAL_STEPS = 200
 DOES_NOT_HOLD = 4
 """Exit code of a mode that does not hold."""
 
@@ -39,11 +41,13 @@ def main(argv: Sequence[str]) -> None:
     if folder is not None and folder.exists() and not folder.is_dir():
         raise InputError(f"--output_dir {folder}: this is a file. Name a folder.")
     subject = _subject(args, flags)
-    diagnosis = _diagnosis(subject, with_cure=not args.no_cure)
+    trial_steps = 0 if args.no_cure else args.trial_steps
+    diagnosis = _diagnosis(subject, args.tolerated, trial_steps)
     from accelerate import PartialState
 
     if PartialState().is_main_process:
         _report(diagnosis, folder)
+    PartialState().wait_for_everyone()  # a launcher ends all processes when the first one fails
     if not diagnosis.holds:
         raise SystemExit(DOES_NOT_HOLD)
 
@@ -51,6 +55,12 @@ def main(argv: Sequence[str]) -> None:
 def _subject(args: argparse.Namespace, flags: Sequence[str]) -> Subject:
     if args.batches < 1:
         raise InputError(f"--batches {args.batches}: must be at least 1.")
+    if not 0 <= args.tolerated < 1:
+        raise InputError(f"--tolerated {args.tolerated:g}: must be at least 0 and below 1.")
+    if args.trial_steps < 1:
+        raise InputError(
+            f"--trial_steps {args.trial_steps}: must be at least 1. To search no cure: --no_cure."
+        )
     if args.run is not None:
         if args.mixed_precision is not None:
             raise InputError(
@@ -72,19 +82,28 @@ def _subject(args: argparse.Namespace, flags: Sequence[str]) -> Subject:
     return recipe_subject(classify, args.mixed_precision or DEFAULT_MODE, steps=args.batches)
 
 
-def _diagnosis(subject: Subject, *, with_cure: bool) -> Diagnosis:
+def _diagnosis(subject: Subject, tolerated: float, trial_steps: int) -> Diagnosis:
+    """Return the diagnosis; with a cure, verified by a training, unless `trial_steps` is 0."""
     from accelerate import PartialState
 
-    from ampft.diagnosis.doctor.examine import Examiner, merged, setting_of
+    from ampft.diagnosis.doctor.examination import merged
+    from ampft.diagnosis.doctor.examine import Examiner, setting_of
+    from ampft.diagnosis.doctor.patient import Trial
     from ampft.diagnosis.doctor.prescription import prescribe
 
-    examiner = Examiner(subject.case, subject.precision)
+    examiner = Examiner(subject.case, subject.precision, tolerated=tolerated)
     found = merged(examiner.examine())
     setting = setting_of(examiner, subject.model, subject.data, padding_free=subject.padding_free)
     diagnosis = examiner.conclude(found, setting)
-    if diagnosis.holds or not with_cure or not PartialState().is_main_process:
+    if diagnosis.holds or not trial_steps or not PartialState().is_main_process:
         return diagnosis
-    cure = prescribe(subject.case, subject.precision, diagnosis.faults)
+    cure = prescribe(
+        subject.case,
+        subject.precision,
+        diagnosis.faults,
+        loss_scales=diagnosis.loss_scales,
+        trial=Trial(steps=trial_steps),
+    )
     return dataclasses.replace(diagnosis, cure=cure)
 
 
@@ -111,8 +130,8 @@ def _report(diagnosis: Diagnosis, folder: Path | None) -> None:
 def _parser() -> ArgumentParser:
     parser = ArgumentParser(
         prog="ampft doctor",
-        usage="ampft doctor [--mixed_precision M] [--batches N] [--output_dir DIR] [--no_cure]\n"
-        "                    -- flags of the recipe\n"
+        usage="ampft doctor [--mixed_precision M] [--batches N] [--tolerated SHARE]\n"
+        "                    [--trial_steps N] [--no_cure] [--output_dir DIR] -- recipe flags\n"
         "       ampft doctor RUN [--output_dir DIR] [--no_cure] [-- flags that changed]",
         description="Find out, without training, whether a precision holds for a model and its "
         "data: the operation that breaks it, its cause, and a cure that was tried. With RUN, "
@@ -133,6 +152,22 @@ def _parser() -> ArgumentParser:
         default=DEFAULT_STEPS,
         metavar="N",
         help=f"step batches of the training split to examine (default: {DEFAULT_STEPS})",
+    )
+    parser.add_argument(
+        "--trial_steps",
+        type=int,
+        default=DEFAULT_TRIAL_STEPS,
+        metavar="N",
+        help="optimizer steps of the training that verifies a cure (default: "
+        f"{DEFAULT_TRIAL_STEPS})",
+    )
+    parser.add_argument(
+        "--tolerated",
+        type=float,
+        default=DEFAULT_TOLERATED,
+        metavar="SHARE",
+        help="share of the gradient that may be too small for fp16, 0 to 1 (default: "
+        f"{DEFAULT_TOLERATED})",
     )
     parser.add_argument(
         "--output_dir",

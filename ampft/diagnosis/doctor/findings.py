@@ -10,6 +10,8 @@ from enum import StrEnum
 from ampft.machine import versions
 
 SCHEMA = 1
+# Micikevicius et al., "Mixed Precision Training" (2018): the share that their detector lost.
+DEFAULT_TOLERATED = 0.05
 DIAGNOSIS_NAME = "doctor.json"
 PAGE_NAME = "doctor.html"
 
@@ -221,6 +223,8 @@ class Diagnosis:
         ranges: Values of every module in float32.
         loss_scales: Loss scales that the gradients allow.
         gradient_exponents: Number of gradient entries by exponent, as in `ModuleRange`.
+        bf16_lost_updates: Share of the weights that an update of the size of the learning rate, as
+            AdamW makes it, does not change if they are stored in bfloat16, by learning rate.
         versions: Package versions.
         started: Start time, ISO 8601, UTC.
         schema: Version of this layout.
@@ -233,6 +237,7 @@ class Diagnosis:
     ranges: Sequence[ModuleRange] = ()
     loss_scales: LossScales | None = None
     gradient_exponents: Mapping[str, int] = field(default_factory=dict)
+    bf16_lost_updates: Mapping[str, float] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=versions)
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     schema: int = SCHEMA

@@ -102,20 +102,28 @@ def shortest_patterns(model: nn.Module, paths: Sequence[str]) -> tuple[str, ...]
             exact[candidate] = matched
     chosen: list[str] = []
     while wanted:
-        best = min(exact, key=lambda name: (-len(exact[name] & wanted), len(name), name))
+        best = min(exact, key=lambda name: (-len(exact[name] & wanted), *_reading_order(name)))
         chosen.append(best)
         wanted -= exact[best]
     order = {path: index for index, path in enumerate(paths)}
     return tuple(sorted(chosen, key=lambda name: min(order[path] for path in exact[name])))
 
 
+def _reading_order(pattern: str) -> tuple[bool, int, str]:
+    """Return the key by which the pattern that reads best comes first."""
+    starts_with_name = not pattern[0].isdigit() and pattern[0] != "*"
+    return not starts_with_name, len(pattern), pattern
+
+
 def _candidates(path: str) -> set[str]:
-    """Return the endings of a path, with its numbers and what is between its ends left open."""
+    """Return the endings of a path, with its numbers and a part in the middle left open."""
     names = path.split(".")
     found = {path}
     for start in range(len(names)):
         ending = names[start:]
-        choices = [(name, "*") if name.isdigit() else (name,) for name in ending]
-        found |= {".".join(choice) for choice in product(*choices)}
-        found |= {f"{ending[0]}.*.{'.'.join(ending[end:])}" for end in range(2, len(ending))}
+        for choice in product(*((name, "*") if name.isdigit() else (name,) for name in ending)):
+            found.add(".".join(choice))
+            for tail in (1, 2):
+                for end in range(1, len(choice) - tail):
+                    found.add(".".join((*choice[:end], "*", *choice[-tail:])))
     return found - {"*"}

@@ -39,6 +39,7 @@ def page_text(diagnosis: Diagnosis) -> str:
             exponents=exponent_chart(diagnosis),
             lost=lost_chart(diagnosis),
             modules=module_table(diagnosis) if diagnosis.ranges else None,
+            updates=_updates_text(diagnosis),
             bits=_bits_table(diagnosis) if diagnosis.ranges else None,
             max_rows=MAX_ROWS,
         )
@@ -46,7 +47,7 @@ def page_text(diagnosis: Diagnosis) -> str:
 
 
 def _title(fault: Fault) -> str:
-    return f"{fault.cause[0].upper()}{fault.cause[1:]}: {fault.module or 'outside of any module'}"
+    return f"{fault.cause[0].upper()}{fault.cause[1:]}: {fault.module or fault.operation}"
 
 
 def _with_code(text: str) -> Markup:
@@ -60,7 +61,7 @@ def _fault_table(diagnosis: Diagnosis, position: int) -> Table:
     fault = diagnosis.faults[position]
     rows: list[tuple[str, str | Name | Quote]] = [
         ("operation", Name(f"{fault.operation}, {fault.direction}")),
-        ("module", Name(fault.module or "none: the model's own code, or the loss")),
+        ("module", Name(fault.module or "none: code of the whole model, or of the loss")),
     ]
     if fault.source:
         rows.append(("source", Quote(fault.source)))
@@ -97,6 +98,18 @@ def _bits_table(diagnosis: Diagnosis) -> Table:
         "softmax cannot resolve less. fp8: share of the values (E4M3) and of the gradient (E5M2) "
         "that become 0 if the tensor is scaled so that its largest value fits.",
         left=2,
+    )
+
+
+def _updates_text(diagnosis: Diagnosis) -> str:
+    """Return how many weights an update of AdamW does not change in bfloat16."""
+    shares = [
+        f"{rate} does not change {_percent(share)}"
+        for rate, share in diagnosis.bf16_lost_updates.items()
+    ]
+    return (
+        "If the weights are stored in bf16, an update of the size of the learning rate, as AdamW "
+        f"makes it, can be lost to rounding: one of {', one of '.join(shares)} of the weights."
     )
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import cycle, islice
 from typing import Any
@@ -26,7 +25,6 @@ INITIAL_SCALE = 2.0**16  # of torch.amp.GradScaler
 SCALE_FACTOR = 2.0**4  # between the scales that are tried below the initial one
 # Rounding leaves a cosine above 0.99, and a gradient of which much is lost is far below.
 MIN_COSINE = 0.95
-TIMED_STEPS = 5
 
 
 @dataclass(frozen=True)
@@ -151,7 +149,10 @@ class Patient:
     def finite_run(self, index: int) -> Pass | None:
         """Return the first run with a finite loss and gradient; None if no scale gives one."""
         for scale in self.scales:
-            result = self.run(index, scale=scale)
+            try:
+                result = self.run(index, scale=scale)
+            except RuntimeError:  # such as a mask beyond the dtype
+                return None
             if not math.isfinite(result.loss):
                 return None  # at any scale
             if result.has_finite_gradient:
@@ -180,7 +181,7 @@ class Patient:
         """Return whether `output_error` is defined for a batch."""
         return self.output_error(index, reference) is not None
 
-    @contextmanager
+    @contextlib.contextmanager
     def keeping(self, patterns: Mapping[str, str]) -> Iterator[None]:
         """Return a context in which further modules are in float32.
 
@@ -195,13 +196,13 @@ class Patient:
             keep_modules(self.case.model, self.kept)
 
     def seconds(self) -> float:
-        """Return the median time of a forward and a backward pass of the first batch."""
-        times = []
-        for _ in range(TIMED_STEPS):
-            started = time.perf_counter()
+        """Return the time of a forward and a backward pass of the first batch; NaN if it fails."""
+        started = time.perf_counter()
+        try:
             self.run(0)  # reads the loss, and so waits for the device
-            times.append(time.perf_counter() - started)
-        return statistics.median(times)
+        except RuntimeError:
+            return math.nan
+        return time.perf_counter() - started
 
     def trains(self, trial: Trial) -> bool:
         """Return whether a short training stays finite; the weights are restored afterwards."""
@@ -212,6 +213,8 @@ class Patient:
         try:
             with numerics(self.precision):
                 return self._stays_finite(trial)
+        except RuntimeError:
+            return False
         finally:
             model.train(was_training)
             model.load_state_dict(weights)

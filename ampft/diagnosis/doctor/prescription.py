@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Sequence
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -24,6 +25,7 @@ from ampft.text.numbers import counted
 
 LARGER_SCALES = (INITIAL_SCALE, 2.0**20, 2.0**24, 2.0**28)
 MAX_SEARCH_BATCHES = 3
+TIMED_STEPS = 7
 OTHER_MODE = "bf16"
 LARGE_SHARE = 0.5  # of the weights; with more of them in float32, another mode is the better cure
 MIN_PERCENT = 2  # smaller differences of the speed are noise
@@ -169,9 +171,9 @@ def _modules(
         flag=f"{FLAG} {quoted}",
         patterns=names,
     )
-    seconds = patient.seconds()
+    cost = _cost(patient, kept)
     with patient.keeping(kept):
-        cure = _verified(patient, change, trial, seconds_without=seconds)
+        cure = _verified(patient, change, trial, cost)
     bf16 = _in_other_mode(patient)
     if bf16 is not None and all(bf16.holds(*pair) for pair in failing):
         cure = replace(cure, sentence=f"{cure.sentence} Or use {OTHER_MODE}.")
@@ -231,19 +233,30 @@ def _other_mode(
         return None
     flag = f"{MODE_FLAG} {OTHER_MODE}"
     change = Change(what=f"use {OTHER_MODE}: {flag}", flag=flag)
-    return _verified(other, change, trial, seconds_without=patient.seconds())
+    return _verified(other, change, trial)
 
 
-def _verified(
-    patient: Patient, change: Change, trial: Trial, *, seconds_without: float | None = None
-) -> Cure:
+def _cost(patient: Patient, kept: Mapping[str, str]) -> float | None:
+    """Return the time of a step with modules in float32, relative to that without them.
+
+    It is None if the step does not end without them.
+    """
+    times: dict[bool, list[float]] = {False: [], True: []}
+    for _ in range(TIMED_STEPS):
+        times[False].append(patient.seconds())
+        with patient.keeping(kept):
+            times[True].append(patient.seconds())
+    cost = statistics.median(times[True]) / statistics.median(times[False])
+    return None if math.isnan(cost) else cost
+
+
+def _verified(patient: Patient, change: Change, trial: Trial, cost: float | None = None) -> Cure:
     """Return a cure that the patient has received, with what was verified."""
     pairs = ((i, patient.reference(i)) for i in range(len(patient.case.batches)))
     errors = [patient.output_error(*pair) for pair in pairs]
     known = [error for error in errors if error is not None]
     is_finite = len(known) == len(errors)
     is_verified = is_finite and patient.trains(trial)
-    cost = None if seconds_without is None else patient.seconds() / seconds_without
     return Cure(
         fp32_modules=change.patterns,
         verified=is_verified,

@@ -1,0 +1,76 @@
+"""The flags of `ampft predict`."""
+
+from __future__ import annotations
+
+import argparse
+
+from ampft.arguments.flags import ArgumentParser
+from ampft.precision.modes import BASELINE
+
+
+def add_predict(commands: argparse._SubParsersAction[ArgumentParser]) -> None:
+    """Add the command and its flags."""
+    predict = commands.add_parser(
+        "predict",
+        help="predict the rows of a file, texts, images or sounds with a model saved by a run",
+        description="Predict rows: every column is kept, in its order, and prediction and "
+        "confidence are added. If the rows have labels, the report is printed too.",
+    )
+    predict.add_argument("--model", required=True, metavar="DIR", help="output folder of a run")
+    predict.add_argument(
+        "--text",
+        action="append",
+        default=[],
+        help="text to predict instead of a file; repeat it for more, or for the second of a pair",
+    )
+    predict.add_argument(
+        "--output_file",
+        metavar="FILE",
+        help="file for the rows with their predictions: Parquet or JSON Lines if it ends in "
+        ".parquet or .jsonl, otherwise CSV (default: CSV on standard output); texts that begin "
+        "with = are not changed, so import them as text into a spreadsheet",
+    )
+    predict.add_argument(
+        "--text_column_names",
+        metavar="a[,b] or a+b",
+        help="text columns of the file (default: those used in training)",
+    )
+    predict.add_argument(
+        "--label_column_name",
+        metavar="NAME",
+        help="label column to score (default: that of the training, or one with a usual name)",
+    )
+    predict.add_argument(
+        "--top_k",
+        type=int,
+        default=0,
+        metavar="K",
+        help="also write the K most probable labels: label_1, probability_1, ...",
+    )
+    predict.add_argument(
+        "--all_probabilities",
+        action="store_true",
+        help="also write the probability of each label: probability_LABEL",
+    )
+    predict.add_argument(
+        "--batch_size", type=int, default=64, metavar="N", help="rows per batch (default: 64)"
+    )
+    predict.add_argument(
+        "--mixed_precision",
+        default=BASELINE,
+        metavar="MODE",
+        help="precision of the computation (default: fp32)",
+    )
+    predict.add_argument(
+        "--encoding", default="utf-8", help="character encoding of text files (default: utf-8)"
+    )
+    predict.add_argument(
+        "--sheet_name", metavar="NAME", help="sheet of an Excel workbook (default: the first)"
+    )
+    predict.add_argument(
+        "files",
+        nargs="*",
+        metavar="FILE",
+        help="CSV, TSV, JSON, JSON Lines, Parquet or Excel; - for standard input, one text per "
+        "line; or images or sounds, and folders of them",
+    )

@@ -1,0 +1,260 @@
+"""Sounds: a feature extractor and a model that hears waveforms or spectrograms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import transformers
+from torch import Tensor
+from transformers import ASTConfig, ASTFeatureExtractor
+
+from ampft.data.augmentation import Augmentation, parse_augmentation
+from ampft.data.cache import ExampleCache, make_caches
+from ampft.data.dataset import ClassificationData
+from ampft.data.media import FRAMES_COLUMN, RATE_COLUMN, undecoded
+from ampft.data.sounds import Samples, open_sound
+from ampft.data.steps import FloatArray, IntArray
+from ampft.errors import InputError
+from ampft.models.by_length import choose_batches
+from ampft.models.packing.install import evaluation_mode
+from ampft.models.pretrained import enable_gradient_checkpointing, load_pretrained
+from ampft.models.sound_features import (
+    DEFAULT_RATE,
+    SECONDS_PER_FRAME,
+    Floats,
+    SoundFeatures,
+    load_feature_extractor,
+)
+from ampft.models.spec_augment import prepare_for_training
+from ampft.models.weights import LoadedModel
+from ampft.tasks.task import TaskSettings
+
+SMALL_AST = "small AST, random weights"
+MEL_BINS, PATCH = 64, 8
+MAX_DEFAULT_FRAMES = 1024
+
+
+@dataclass(frozen=True)
+class SoundExamples:
+    """The sounds of one split, decoded on request.
+
+    Attributes:
+        sounds: Data set with only the column of sounds, as files.
+        lengths: (n,) frames at the rate of the model; ones if all sounds cost the same.
+        features: What the feature extractor gives.
+        cache: Features or waveform of each sound; None decodes it each time.
+        caches_waveforms: Whether the cache holds waveforms, not features.
+        augmentation: Random changes of waveforms.
+        epoch: Epoch of the training, in which sounds are augmented; None for evaluation.
+    """
+
+    sounds: datasets.Dataset
+    lengths: IntArray
+    features: SoundFeatures
+    cache: ExampleCache | None = None
+    caches_waveforms: bool = True
+    augmentation: Augmentation | None = None
+    epoch: int | None = None
+
+    def for_epoch(self, epoch: int) -> SoundExamples:
+        """Return the sounds as an epoch of the training hears them."""
+        return replace(self, epoch=epoch)
+
+    def collate(self, ids: IntArray) -> Mapping[str, Tensor]:
+        """Return `input_values` or `input_features` (m, ...) of the examples, and a mask."""
+        return self.features.batch([self._features(row) for row in ids.tolist()])
+
+    def reference(self, split: str, row: int) -> str:
+        """Return the path of a sound; if it was read from a table of sounds, its split and row."""
+        (value,) = self.sounds[row].values()
+        return value["path"] if value["bytes"] is None else f"{split}/{row}"
+
+    def _features(self, row: int) -> Floats:
+        if self.cache is None or self.caches_waveforms:
+            return self.features.features(self._heard(row))
+        flat = self.cache.get(row, lambda: self.features.features(self._waveform(row)))
+        assert self.features.shape is not None
+        return flat.reshape(self.features.shape)
+
+    def _heard(self, row: int) -> Samples:
+        """Return the waveform of a sound, augmented in training."""
+        if self.cache is None:
+            samples = self._waveform(row)
+        else:
+            samples = self.cache.get(row, lambda: self._waveform(row))
+        if self.augmentation is None or self.epoch is None:
+            return samples
+        return self.augmentation(samples, epoch=self.epoch, example=row)
+
+    def _waveform(self, row: int) -> Samples:
+        (value,) = self.sounds[row].values()
+        return self.features.waveform(open_sound(value))
+
+
+@dataclass(frozen=True)
+class SoundInputs:
+    """Sounds; build them with `prepare_inputs`."""
+
+    notes: tuple[str, ...]
+    model_path: str | None
+    features: SoundFeatures = field(repr=False)
+    sounds: Mapping[str, SoundExamples] = field(repr=False)
+    frames: Mapping[str, IntArray] = field(repr=False)
+
+    def examples(self, split: str) -> SoundExamples:
+        """Return the sounds of a split."""
+        return self.sounds[split]
+
+    def load_model(
+        self, model_class: str, label_arguments: Mapping[str, Any], settings: TaskSettings
+    ) -> LoadedModel:
+        """Return the named model in float32, or a small AST with random weights."""
+        auto_class = getattr(transformers, model_class)
+        notes: tuple[str, ...] = ()
+        name = self.model_path
+        if name is None:
+            extractor = self.features.extractor
+            model = auto_class.from_config(_small_ast(extractor.max_length, label_arguments))
+            name = f"{SMALL_AST}, for {self.features.longest:.2f} s"
+        else:
+            model, notes = load_pretrained(
+                auto_class, name, label_arguments, trust_remote_code=settings.trust_remote_code
+            )
+        if settings.gradient_checkpointing:
+            enable_gradient_checkpointing(model)
+        self._try_shortest(model)
+        shortest = min(int(frames.min()) for frames in self.frames.values())
+        notes = (*notes, *prepare_for_training(model, shortest))
+        return LoadedModel(model, name, False, (*notes, *choose_batches(model, self.features)))
+
+    def _try_shortest(self, model: Any) -> None:
+        """Run the model on the shortest sound of each split: it can be too short."""
+        for split, frames in self.frames.items():
+            row = int(np.argmin(frames))
+            place = self.sounds[split].reference(split, row)
+            try:
+                with evaluation_mode(model):
+                    batch = self.sounds[split].collate(np.array([row]))
+                    model(**{self.features.name: batch[self.features.name]})
+            except (RuntimeError, ValueError, IndexError, ZeroDivisionError) as error:
+                reason = " ".join(str(error).split()).rstrip(".")
+                seconds = frames[row] / self.features.rate
+                raise InputError(
+                    f"{place}: {type(model).__name__} cannot run on this sound of {seconds:.3f} s, "
+                    f"the shortest of the split {split} ({reason}). Remove sounds that are too "
+                    "short, or use another model."
+                ) from error
+
+    def references(self, split: str, rows: slice) -> Mapping[str, Sequence[str]]:
+        """Return a reference to each sound: its path, or its split and row."""
+        examples = self.sounds[split]
+        indices = range(*rows.indices(len(examples.lengths)))
+        return {"reference": [examples.reference(split, row) for row in indices]}
+
+    def save_processor(self, folder: Path) -> None:
+        """Save the feature extractor."""
+        self.features.extractor.save_pretrained(folder)
+
+
+def prepare_inputs(data: ClassificationData, settings: TaskSettings) -> SoundInputs:
+    """Prepare the sounds of `data` for the model that `settings` names.
+
+    Raises:
+        InputError: The feature extractor cannot be loaded, or `--augment` is wrong.
+    """
+    (column,) = data.input_columns
+    augmentation = parse_augmentation(settings.augment, "sound", settings.seed)
+    rates = {name: _numbers(part, RATE_COLUMN) for name, part in data.splits.items()}
+    counts = {name: _numbers(part, FRAMES_COLUMN) for name, part in data.splits.items()}
+    extractor, notes = _extractor(counts["train"] / rates["train"], settings)
+    features = SoundFeatures.of(extractor)
+    frames = {
+        name: np.ceil(counts[name] * (features.rate / rates[name])).astype(np.int64)
+        for name in counts
+    }
+    waveforms = {n: features.shape is None or (n == "train" and augmentation) for n in frames}
+    fixed = 0 if features.shape is None else int(np.prod(features.shape))
+    caches, cache_note = make_caches(
+        # libsoxr can give a frame more than the exact number.
+        {n: frames[n] + 1 if waveforms[n] else np.full(len(frames[n]), fixed) for n in frames},
+        np.float32,
+        "Sounds at the rate of the model" if waveforms["train"] else "Features of the sounds",
+    )
+    examples = {
+        name: SoundExamples(
+            undecoded(part, column, "sound"),
+            frames[name] if features.shape is None else np.ones_like(frames[name]),
+            features,
+            cache=caches.get(name),
+            caches_waveforms=bool(waveforms[name]),
+            augmentation=augmentation if name == "train" else None,
+        )
+        for name, part in data.splits.items()
+    }
+    notes = (*notes, *_notes(features, np.concatenate([*rates.values()]), frames))
+    notes = (*notes, *([cache_note] if cache_note else []))
+    return SoundInputs(notes, settings.model_name_or_path, features, examples, frames)
+
+
+def _numbers(part: datasets.Dataset, column: str) -> IntArray:
+    return np.asarray(part.select_columns([column]).with_format("numpy")[column][:], np.int64)
+
+
+def _notes(
+    features: SoundFeatures, rates: IntArray, frames: Mapping[str, IntArray]
+) -> tuple[str, ...]:
+    """Return notes on sounds that are resampled, and on those that are too long."""
+    notes = []
+    for rate, count in zip(*np.unique(rates, return_counts=True), strict=True):
+        if rate != features.rate:
+            notes.append(
+                f"{count} of {len(rates)} sounds are resampled from {rate:,} to "
+                f"{features.rate:,} Hz."
+            )
+    if features.longest is not None:
+        lengths = np.concatenate([*frames.values()]) / features.rate
+        cut = int((lengths > features.longest).sum())
+        if cut:
+            notes.append(
+                f"{cut} of {len(lengths)} sounds are longer than the {features.longest:.2f} s that "
+                "the feature extractor reads: the rest of them is not used."
+            )
+    return tuple(notes)
+
+
+def _extractor(seconds: FloatArray, settings: TaskSettings) -> tuple[Any, tuple[str, ...]]:
+    """Return the feature extractor of the model, or one for the small AST."""
+    if settings.model_name_or_path is not None:
+        return load_feature_extractor(
+            settings.model_name_or_path, trust_remote_code=settings.trust_remote_code
+        )
+    patches = int(np.ceil(seconds.max() / SECONDS_PER_FRAME / PATCH))
+    frames = min(max(patches, 2) * PATCH, MAX_DEFAULT_FRAMES)
+    extractor = ASTFeatureExtractor(
+        sampling_rate=DEFAULT_RATE, num_mel_bins=MEL_BINS, max_length=frames
+    )
+    return extractor, ()
+
+
+def _small_ast(frames: int, label_arguments: Mapping[str, Any]) -> ASTConfig:
+    """Return an AST with 0.2 million weights, whose patches do not overlap."""
+    return ASTConfig(
+        max_length=frames,
+        num_mel_bins=MEL_BINS,
+        patch_size=PATCH,
+        frequency_stride=PATCH,
+        time_stride=PATCH,
+        hidden_size=64,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        intermediate_size=128,
+        hidden_dropout_prob=0.1,
+        attention_probs_dropout_prob=0.0,
+        initializer_range=0.1,  # as for the small ViT: 0.02 is for a width of 768
+        **label_arguments,
+    )
