@@ -24,7 +24,7 @@ from ampft.diagnosis.doctor.show import (
     module_table,
     range_text,
 )
-from ampft.text.tables import Name, Quote, Table
+from ampft.text.tables import Name, Quote, Table, isolated
 
 TEMPLATE = "doctor.html.j2"
 MAX_ROWS = 30
@@ -75,7 +75,7 @@ def _with_code(text: str) -> Markup:
     """Return a sentence of ampft with its names in backticks as code."""
     parts = text.split("`")
     spans = (
-        element("code", html.isolated(part)) if index % 2 else _prose(part)
+        element("code", isolated(part)) if index % 2 else _prose(part)
         for index, part in enumerate(parts)
     )
     return Markup("").join(spans)
