@@ -18,12 +18,14 @@ from ampft.text.tables import Name, Table, markdown_table
 
 ONE_INPUT = {
     "text": '"a text"',
+    "token": '"a text"',
     "image": '"a picture.png"',
     "pixels": '"a picture.png"',
     "sound": '"a sound.wav"',
 }
 PROCESSORS = {
     "text": "tokenizer",
+    "token": "tokenizer",
     "image": "image_processor",
     "pixels": "image_processor",
     "sound": "feature_extractor",

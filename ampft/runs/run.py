@@ -451,7 +451,7 @@ class Run:
         """Return the speed of the training, and its share of the matrix product rate."""
         prepared, timings = self.prepared, self.history.timings()
         # The length of an image is 1, however many patches it has.
-        has_tokens = prepared.task.data.kind == "text"
+        has_tokens = prepared.task.data.kind in ("text", "token")
         utilisation = measure_utilisation(
             prepared.accelerator.unwrap_model(model, keep_torch_compile=False),
             prepared.precision,
