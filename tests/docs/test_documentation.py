@@ -65,13 +65,18 @@ def trainings() -> list[str]:
 
 
 RUN_IN_PROCESS = (
-    "ampft env", "ampft predict", "ampft report", "ampft yardstick", "ampft audit",
-    "ampft checkpoint",
+    "ampft env", "ampft errors", "ampft predict", "ampft report", "ampft yardstick", "ampft audit",
+    "ampft checkpoint", "ampft doctor",
 )  # fmt: skip
 
 
 # `test_predict.py` predicts images, `test_push.py` pushes, `test_resume_check.py` checks trainings.
-TESTED_ELSEWHERE = ("ampft predict --model runs/digits", "ampft resume-check", "ampft push")
+TESTED_ELSEWHERE = (
+    "ampft predict --model runs/digits",
+    "ampft resume-check",
+    "ampft push",
+    "ampft predict --model runs/bf16-pairs",
+)
 
 
 def test_commands_were_found():
@@ -114,6 +119,8 @@ def write_reviews(path: Path) -> None:
         offset = ("train.csv", "dev.csv", "test.csv").index(path.name)
         triples = [(text, "x", label) for text, label in rows(150, seed=offset)]
         write_csv(path, triples, ("question", "answer", "verdict"))
+    elif path.name == "pairs.csv":
+        write_csv(path, [(text, "x", label) for text, label in table], ("first", "second", "same"))
     else:
         write_csv(path, table, ("text", "label"))
 
@@ -150,6 +157,8 @@ def test_a_command_of_ampft_runs(command, reader, tiny_bert):
         words += [] if "--" in words else ["--"]
         words += ["--model_name_or_path", str(tiny_bert), "--max_train_samples", "60"]
         words[1:1] = ["--batches", "2"]
+    if words[0] == "doctor" and "--" in words:
+        words += ["--model_name_or_path", str(tiny_bert), "--cpu_threads", "1", "--use_cpu"]
     assert succeeded(call_here(AMPFT, *words, cwd=reader)).stdout
 
 

@@ -9,4 +9,5 @@ from .findings import Fault as Fault
 from .findings import LossScales as LossScales
 from .findings import ModuleRange as ModuleRange
 from .ranges import RangeRecorder as RangeRecorder
+from .show import diagnosis_text as diagnosis_text
 from .watch import OperationWatch as OperationWatch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from ampft.diagnosis.doctor.case import Case, Loss, undisturbed
 from ampft.diagnosis.doctor.causes import underflow_of
-from ampft.diagnosis.doctor.findings import Cause, Diagnosis, Fault, Setting
+from ampft.diagnosis.doctor.examination import MAX_TOKENS, Examination, merged, processes
+from ampft.diagnosis.doctor.findings import DEFAULT_TOLERATED, Cause, Diagnosis, Fault, Setting
 from ampft.diagnosis.doctor.places import BatchShape
 from ampft.diagnosis.doctor.ranges import (
-    DEFAULT_TOLERATED,
     RangeRecorder,
-    Values,
+    bf16_lost_updates,
     largest_scale,
     loss_scales,
     lost_share,
@@ -31,49 +31,7 @@ from ampft.precision.resolve import Precision, resolve
 from ampft.training.step import MIN_LOSS_SCALE
 
 INITIAL_SCALE = 65536.0  # of torch.amp.GradScaler
-MAX_TOKENS = 20  # positions that a fault lists
 _OVERFLOWS = {Cause.PRODUCT, Cause.SUM, Cause.CONVERSION, Cause.QUOTIENT}
-
-
-@dataclass
-class Examination:
-    """What one process found; several are merged before a diagnosis is made.
-
-    Attributes:
-        values: Values by module and direction, in float32.
-        gradients: Values of all gradients, in float32.
-        faults: Faults, the first one first.
-        scale: Largest loss scale at which all batches had finite gradients; None if there is none.
-        batches: Number of batches.
-        ids: Example ids.
-    """
-
-    values: dict[tuple[str, str], Values] = field(default_factory=dict)
-    gradients: Values = field(default_factory=Values)
-    faults: list[Fault] = field(default_factory=list)
-    scale: float | None = None
-    batches: int = 0
-    ids: set[int] = field(default_factory=set)
-
-    def add_fault(self, fault: Fault) -> None:
-        """Add a fault, or its examples to the same fault of another batch."""
-        for position, known in enumerate(self.faults):
-            if _same(known, fault):
-                self.faults[position] = _joined(known, fault)
-                return
-        self.faults.append(fault)
-
-    def merge(self, other: Examination) -> None:
-        """Add what another process found."""
-        for key, values in other.values.items():
-            self.values.setdefault(key, Values()).merge(values)
-        self.gradients.merge(other.gradients)
-        for fault in other.faults:
-            self.add_fault(fault)
-        scales = (self.scale, other.scale)
-        self.scale = None if None in scales else min(scale for scale in scales if scale)
-        self.batches += other.batches
-        self.ids |= other.ids
 
 
 @dataclass(frozen=True)
@@ -332,6 +290,7 @@ class Examiner:
                 initial=self.initial_scale,
                 found=found.scale,
             ),
+            bf16_lost_updates=bf16_lost_updates(self.case.model),
             gradient_exponents={str(e): n for e, n in found.gradients.exponents.items()},
         )
 
@@ -402,28 +361,9 @@ def setting_of(examiner: Examiner, model: str, data: str, *, padding_free: bool 
         device=precision.device_type,
         batches=0,
         examples=0,
-        processes=_processes(),
+        processes=processes(),
         padding_free=padding_free,
     )
-
-
-def merged(found: Examination) -> Examination:
-    """Return what all processes of the group found; all of them call it."""
-    if _processes() == 1:
-        return found
-    every: list[Any] = [None] * _processes()
-    torch.distributed.all_gather_object(every, found)
-    first, *others = every
-    for other in others:
-        first.merge(other)
-    first.faults.sort(key=lambda fault: fault.is_harmless)
-    assert isinstance(first, Examination)
-    return first
-
-
-def _processes() -> int:
-    is_group = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return torch.distributed.get_world_size() if is_group else 1
 
 
 def _examiner(
@@ -469,22 +409,3 @@ def _half_weights(model: nn.Module) -> Fault | None:
 def _largest(tensor: Tensor) -> float | None:
     largest = float(tensor.detach().abs().max())
     return largest if largest < float("inf") else None
-
-
-def _same(one: Fault, other: Fault) -> bool:
-    return (one.module, one.direction, one.operation, one.cause) == (
-        other.module,
-        other.direction,
-        other.operation,
-        other.cause,
-    )
-
-
-def _joined(one: Fault, other: Fault) -> Fault:
-    sizes = [size for size in (one.largest, other.largest) if size is not None]
-    return replace(
-        one,
-        largest=max(sizes, default=None),
-        example_ids=tuple(sorted({*one.example_ids, *other.example_ids})),
-        tokens=tuple(sorted({*one.tokens, *other.tokens}))[:MAX_TOKENS],
-    )

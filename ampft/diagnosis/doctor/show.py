@@ -54,12 +54,12 @@ def answer(diagnosis: Diagnosis) -> str:
 def _failure(fault: Fault, diagnosis: Diagnosis) -> str:
     mode = diagnosis.setting.mode
     where = _among(fault, diagnosis)
-    name = module_name(fault.module)
+    name = module_name(fault.module) if fault.module else "code outside of the modules"
     if fault.cause in OVERFLOWS and mode == "fp16" and fault.largest is not None:
         does = "will overflow" if fault.direction == "forward" else "will overflow in backward"
         return (
             f"fp16 {does}: {name} reaches {fault.largest:,.0f} (largest number of fp16: 65,504)"
-            f"{where}"
+            f"{where}{_others_above(diagnosis)}"
         )
     if fault.cause == Cause.VANISHING and diagnosis.loss_scales is not None:
         lost = percent(diagnosis.loss_scales.lost_at_found, 1)
@@ -68,10 +68,19 @@ def _failure(fault: Fault, diagnosis: Diagnosis) -> str:
             f"{mode} loses {lost} of the gradient, most of it in {name}: it is below 2^-24 at a "
             f"loss scale of {scale:g}"
         )
-    return (
-        f"{mode} fails: {fault.cause}, in the operation {inert(fault.operation)} of {name} "
-        f"({fault.direction}){where}"
-    )
+    return f"{mode} fails: {fault.cause}, in {_operation(fault)}{where}"
+
+
+def _operation(fault: Fault) -> str:
+    of_module = f" of {module_name(fault.module)}" if fault.module else ""
+    return f"`{inert(fault.operation)}`{of_module} ({fault.direction})"
+
+
+def _others_above(diagnosis: Diagnosis) -> str:
+    """Return how many modules exceed binary16, if there are several."""
+    forward = (each for each in diagnosis.ranges if each.direction == "forward")
+    above = sum(each.headroom is not None and each.headroom < 0 for each in forward)
+    return f"; {above} modules exceed it in float32" if above > 1 else ""
 
 
 def _among(fault: Fault, diagnosis: Diagnosis) -> str:
@@ -88,10 +97,13 @@ def _margins(diagnosis: Diagnosis) -> str:
     if forward:
         top = max(forward, key=lambda each: each.largest or 0)
         assert top.headroom is not None
-        text = (
-            f"The largest value is {top.largest:,.4g}, in {module_name(top.module)}: "
-            f"{number(top.headroom, 1)} bits below 65,504."
-        )
+        text = f"The largest value is {top.largest:,.4g}, in {module_name(top.module)}"
+        mode = diagnosis.setting.mode
+        if mode == "fp16":
+            text += f": {number(top.headroom, 1)} bits below 65,504"
+        if mode == "bf16":
+            text += f", where numbers of bf16 are {top.bf16_step:g} apart"
+        text += "."
     scales = diagnosis.loss_scales
     if scales is None or scales.initial is None:
         return text
@@ -115,8 +127,7 @@ def fault_lines(fault: Fault) -> list[str]:
     lines = [
         labelled(
             "fault",
-            f"{fault.cause}{harmless}: {inert(fault.operation)} of {module_name(fault.module)}, "
-            f"{fault.direction}",
+            f"{fault.cause}{harmless}, in {_operation(fault)}",
         )
     ]
     if fault.source:
@@ -155,8 +166,8 @@ def cure_text(diagnosis: Diagnosis) -> str:
 
 
 def module_name(path: str) -> str:
-    """Return the path of a module, or what is outside of the model."""
-    return f"`{inert(path)}`" if path else "the model's own code or the loss"
+    """Return the path of a module in backticks."""
+    return f"`{inert(path or '(model)')}`"
 
 
 def module_table(diagnosis: Diagnosis, *, limit: int | None = None) -> Table:
@@ -215,7 +226,11 @@ def _size(values: ModuleRange | None) -> str:
 
 
 def _share(share: float | None) -> str:
-    return or_dash(share, lambda value: percent(value, 1 if value < 0.1 else 0))
+    if share is None:
+        return "-"
+    if share == 0:
+        return "0 %"
+    return "<0.1 %" if share < 0.001 else percent(share, 1 if share < 0.1 else 0)
 
 
 def _wrapped(text: str) -> str:
