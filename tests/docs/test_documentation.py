@@ -12,6 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from media_files import image_folder, sound_table
 from running import BIN, REPOSITORY, call_here, clean_environment, rows, succeeded, write_csv
 
 from ampft.arguments import ClassifyArguments, parse_compare_arguments
@@ -70,9 +71,12 @@ RUN_IN_PROCESS = (
 )  # fmt: skip
 
 
-# `test_predict.py` predicts images, `test_push.py` pushes, `test_resume_check.py` checks trainings.
+# `test_predict.py` predicts images, `test_media_runs.py` folders and sounds, `test_push.py` pushes,
+# `test_resume_check.py` checks trainings.
 TESTED_ELSEWHERE = (
     "ampft predict --model runs/digits",
+    "ampft predict --model runs/photos",
+    "ampft predict --model runs/clips",
     "ampft resume-check",
     "ampft push",
     "ampft predict --model runs/bf16-pairs",
@@ -103,6 +107,8 @@ def reader(tmp_path_factory, tiny_bert) -> Path:
     words = {word for command in COMMANDS for word in shlex.split(command)}
     for name in sorted(word for word in words if word.endswith(".csv") and "/" not in word):
         write_reviews(folder / name)
+    image_folder(folder / "photos", 10)
+    sound_table(folder / "clips", 10)
     trained = folder / "runs" / "trained"
     train(["--train_file", "reviews.csv"], folder, tiny_bert, trained)
     for command in starting_with(*RUN_IN_PROCESS):
@@ -127,7 +133,8 @@ def write_reviews(path: Path) -> None:
 
 def train(flags: list[str], folder: Path, model: Path, output_dir: Path | None = None) -> None:
     """Run the recipe with these flags, but with a tiny model and few steps."""
-    settings = {**SMALL, "model_name_or_path": model}
+    is_text = {"photos", "clips/sounds.csv"}.isdisjoint(flags)  # others have small default models
+    settings = {**SMALL, **({"model_name_or_path": model} if is_text else {})}
     settings |= {"output_dir": output_dir} if output_dir else {}
     for name, value in settings.items():
         if f"--{name}" in flags and value is not None:
