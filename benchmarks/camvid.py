@@ -1,6 +1,6 @@
 """ERFNet on CamVid: ampft beside the Trainer of transformers with the same settings, in turns.
 
-    python benchmarks/camvid.py --data_dir ../shared/data/camvid --out benchmarks/results/camvid.json
+    python benchmarks/camvid.py --data_dir CAMVID --out benchmarks/results/camvid.json
 
 Both train from random weights with AdamW (5e-4, linear schedule, clipped to 1), batches of 4 frames
 and no augmentation, and are evaluated with the last weights on masks in their own size.

@@ -34,7 +34,8 @@ class Frames(Dataset[dict[str, torch.Tensor]]):
         return len(self.images)
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        image, mask = Image.open(self.images[index]).convert("RGB"), Image.open(self.masks[index])
+        image = Image.open(self.images[index]).convert("RGB")
+        mask: Image.Image = Image.open(self.masks[index])
         if self.size is not None:
             mask = mask.resize(self.size[::-1], Image.Resampling.NEAREST)
         labels = torch.from_numpy(np.array(mask)).long()

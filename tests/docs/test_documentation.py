@@ -73,9 +73,11 @@ RUN_IN_PROCESS = (
 )  # fmt: skip
 
 
-# `test_predict.py` predicts images, `test_push.py` pushes, `test_resume_check.py` checks trainings.
+# `test_predict.py` predicts images, `test_pixel_run.py` masks, `test_push.py` pushes,
+# `test_resume_check.py` checks trainings.
 TESTED_ELSEWHERE = (
     "ampft predict --model runs/digits",
+    "ampft predict --model runs/camvid",
     "ampft resume-check",
     "ampft push",
     "ampft predict --model runs/bf16-pairs",
