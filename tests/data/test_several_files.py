@@ -34,6 +34,7 @@ def test_the_files_of_a_pattern_are_sorted(parts, monkeypatch):
     monkeypatch.chdir(parts)
     data = load_several("part-*.csv")
     assert rows_of(data) == ROWS[25:] + ROWS[10:25] + ROWS[:10]
+    assert "part-*.csv: 3 files, from part-1.csv to part-3.csv." in data.notes
     assert data.splits["train"]["ampft_file"][0] == "part-1.csv"
     assert data.splits["train"]["ampft_line"][:2] == [2, 3]
     assert data.files == {
@@ -102,7 +103,10 @@ def test_files_of_different_formats_are_refused(tmp_path):
         ("{0}/part-1.csv,{0}/part-1.csv", r"part-1\.csv is named twice"),
         ("{0}/part-1.csv,{0}/part-*.csv", r"part-1\.csv is named twice"),
         ("{0}/part-1.csv,", r"a file name is empty"),
-        ("{0}/part-1.csv,{0}/part-9.csv", r"the file .*part-9\.csv does not exist"),
+        (
+            "{0}/part-1.csv,{0}/part-9.csv",
+            r"part-9\.csv does not exist\. Did you mean 'part-3\.csv'",
+        ),
     ],
 )
 def test_names_without_a_file_are_refused(parts, names, message):
