@@ -10,6 +10,7 @@ from ampft.data.load import load_data
 from ampft.data.request import DataRequest
 from ampft.data.sources.file_names import data_stem, named_files
 from ampft.errors import InputError
+from ampft.runs.finetune import data_settings
 
 
 @pytest.fixture
@@ -118,3 +119,11 @@ def test_a_folder_is_called_after_the_first_file():
     assert data_stem("data/part-*.csv") == "part"
     assert data_stem("data/a.csv,data/b.csv") == "a"
     assert data_stem("*.csv") == "data"
+
+
+def test_paths_in_a_list_are_several_files(parts):
+    named = data_settings({}, train=[parts / "part-1.csv", f"{parts}/part-2.csv"], test="t.csv")
+    assert named == (
+        None,
+        {"train_file": f"{parts}/part-1.csv,{parts}/part-2.csv", "test_file": "t.csv"},
+    )
