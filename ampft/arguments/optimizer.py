@@ -90,6 +90,14 @@ class OptimizerArguments:
         group=OPTIMIZER,
         at_least=0,
     )
+    ema_decay: float | None = flag(
+        None,
+        "average the weights over the steps with this decay, such as 0.999, and evaluate and save "
+        "the average; if none, no average",
+        group=OPTIMIZER,
+        at_least=0,
+        below=1,
+    )
     class_weights: str | None = flag(
         None,
         "balanced, or one weight per class: 1,2.5,1 (multi-label: of the examples that have it)",

@@ -146,7 +146,7 @@ def load_token_files(request: DataRequest) -> Loaded | None:
                 table.origin,
                 table.unit,
                 table.read(columns.names),
-                _declared_in_file(Path(table.origin), columns.tags),
+                declared_in_file(Path(table.origin), columns.tags),
                 Path(table.origin).suffix.lower() not in NESTING_SUFFIXES,
             )
             for table in parts
@@ -204,7 +204,7 @@ def _numbered(part: Dataset, names: Sequence[str]) -> Iterator[Row]:
             yield number, values
 
 
-def _declared_in_file(path: Path, column: str) -> tuple[str, ...] | None:
+def declared_in_file(path: Path, column: str) -> tuple[str, ...] | None:
     """Return the names of tags that a Parquet file of `datasets` stores as indices."""
     if path.suffix.lower() != ".parquet":
         return None
@@ -257,11 +257,8 @@ def _read_source(source: TokenSource, columns: TokenColumns, request: DataReques
         nonlocal extended
         for number, (words_cell, tags_cell, *others) in source.rows:
             place = f"{source.origin}, {source.unit} {number}"
-            if columns.are_spans:
-                words, tags, more = _words_of_text(words_cell, tags_cell, columns, place)
-                extended += more
-            else:
-                words, tags = _words_of_lists(words_cell, tags_cell, columns, source, place)
+            words, tags, more = read_cells(words_cell, tags_cell, columns, source, place)
+            extended += more
             if ignored := set(tags).intersection(request.ignore_labels):
                 left_out[min(ignored)] += 1
                 continue
@@ -293,6 +290,26 @@ def _read_source(source: TokenSource, columns: TokenColumns, request: DataReques
     return TaggedRows(
         source, written, codes, counts, numbers, tuple(index), frozenset(left_out), tuple(notes)
     )
+
+
+def read_cells(
+    words: Any, tags: Any, columns: TokenColumns, source: TokenSource, place: str
+) -> tuple[list[str], list[str], int]:
+    """Return the words of a row, their tags, and how many spans were extended to whole words.
+
+    Args:
+        words: Cell of the words, or the text.
+        tags: Cell of the tags, or the spans.
+        columns: Their columns.
+        source: Where they were read.
+        place: File and line, for the messages.
+
+    Raises:
+        InputError: A cell has another type, or words and tags do not fit.
+    """
+    if columns.are_spans:
+        return _words_of_text(words, tags, columns, place)
+    return (*_words_of_lists(words, tags, columns, source, place), 0)
 
 
 def _words_of_lists(

@@ -18,12 +18,14 @@ from ampft.text.tables import Name, Table, markdown_table
 
 ONE_INPUT = {
     "text": '"a text"',
+    "token": '"a text"',
     "image": '"a picture.png"',
     "pixels": '"a picture.png"',
     "sound": '"a sound.wav"',
 }
 PROCESSORS = {
     "text": "tokenizer",
+    "token": "tokenizer",
     "image": "image_processor",
     "pixels": "image_processor",
     "sound": "feature_extractor",
@@ -217,6 +219,9 @@ def _training(record: RunRecord, *, has_record: bool) -> str:
             f" The saved weights are those of {best_moment(record)}, the best by "
             f"{code(record.best.metric)}."
         )
+    if (decay := record.arguments.get("ema_decay")) is not None:
+        best += f" They are averaged over the steps (decay {decay:g})."
+        best += " `raw_weights.safetensors` holds those that were averaged." * has_record
     return (
         f"## Training\n\nOptimizer steps: {describe_steps(record)}{elapsed} on {prose(machine)}."
         f"{_trained_part(record)}"

@@ -29,6 +29,7 @@ def plan_lines(prepared: Prepared) -> list[str]:
     micro_batches = counted(batches.micro_batches, "micro-batch")
     micro = batches.effective_batch_size // (batches.world_size * batches.micro_batches)
     suffix = ", the largest that fit" if prepared.args.auto_micro_batch else ""
+    ema = prepared.args.ema_decay
     trusts_code = prepared.args.trust_remote_code
     return [
         labelled("device", _describe_device(prepared.accelerator)),
@@ -51,6 +52,7 @@ def plan_lines(prepared: Prepared) -> list[str]:
             f"{steps} {in_epochs(steps, len(batches))}; effective batch "
             f"{batches.effective_batch_size} = {processes} x {micro_batches} x {micro}{suffix}",
             f"learning rate {prepared.args.learning_rate:g}, {prepared.args.lr_scheduler_type}",
+            *([] if ema is None else [f"the weights are averaged with decay {ema:g}"]),
             *batch_norm_warnings(prepared).values(),
         ),
     ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -14,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ampft.arguments.keywords import messages_for_python
+from ampft.data.dataset import TOKEN
 from ampft.data.input_columns import InputColumns
 from ampft.data.media import MEDIA
 from ampft.data.sources.files import as_file
 from ampft.data.sources.table import Row, Table
 from ampft.errors import InputError
-from ampft.precision.modes import BASELINE
 from ampft.runs.caller_state import caller_state_kept
 from ampft.runs.manifest import check_files, model_files
+from ampft.runs.predict_request import PredictRequest
 from ampft.runs.predict_rows import (
     FILE_COLUMN,
     STANDARD_INPUT,
@@ -35,6 +35,11 @@ from ampft.runs.predict_rows import (
     texts_as_table,
 )
 from ampft.runs.predict_scores import Scores, find_labels
+from ampft.runs.predict_words import (
+    predict_sentences,
+    predict_words_file,
+    sentences_in_memory,
+)
 from ampft.runs.predicted_masks import MASK_COLUMN, MaskFolder
 from ampft.runs.predictor import Predictions, Predictor
 from ampft.runs.record import RunRecord, read_record
@@ -46,37 +51,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ROWS_SORTED_AT_ONCE = 8192
-
-
-@dataclass(frozen=True, kw_only=True)
-class PredictRequest:
-    """What to predict, and how.
-
-    Attributes:
-        files: One file, `-` for standard input, or images and folders of images.
-        texts: Texts to predict instead of files.
-        output_file: File to write; None writes CSV to standard output.
-        text_column_names: Comma-separated input columns; None reads those used in training.
-        label_column_name: Label column to score; None looks for that of the training.
-        batch_size: Rows per forward pass.
-        mixed_precision: Precision of the computation.
-        top_k: Number of most probable labels to add.
-        all_probabilities: Whether to add the probability of every label.
-        encoding: Character encoding of CSV, TSV and JSON files.
-        sheet_name: Sheet of an Excel workbook; None takes the first one.
-    """
-
-    files: Sequence[str] = ()
-    texts: Sequence[str] = ()
-    output_file: str | None = None
-    text_column_names: str | None = None
-    label_column_name: str | None = None
-    batch_size: int = 64
-    mixed_precision: str = BASELINE
-    top_k: int = 0
-    all_probabilities: bool = False
-    encoding: str = "utf-8"
-    sheet_name: str | None = None
+MASKS = "masks, which have a class per pixel"
 
 
 def predict_file(model: str, request: PredictRequest) -> None:
@@ -98,6 +73,10 @@ def predict_file(model: str, request: PredictRequest) -> None:
     folder = Path(model)
     record = _run_record(folder)
     _check_options(request, len(record.label_names))
+    if record.data.kind == TOKEN:
+        _refuse_probabilities(request, "words, which have a class each")
+        predict_words_file(folder, record, request)
+        return
     table, inputs = _open(request, record)
     is_text = record.data.kind == "text"
     if is_text:
@@ -105,7 +84,7 @@ def predict_file(model: str, request: PredictRequest) -> None:
     labels = find_labels(table, inputs.sources, record, request.label_column_name)
     has_masks = record.data.kind == "pixels"
     if has_masks:
-        _check_masks(request)
+        _refuse_probabilities(request, MASKS)
     predictor = Predictor(folder, record, request.mixed_precision, request.batch_size)
     masks = MaskFolder(request.output_file, predictor.config.label_colors) if has_masks else None
     scores = None
@@ -251,7 +230,13 @@ def predict_inputs(
         record = _run_record(folder)
         _check_options(request, len(record.label_names))
         if record.data.kind == "pixels":
-            _check_masks(request)
+            _refuse_probabilities(request, MASKS)
+        if record.data.kind == TOKEN:
+            _refuse_probabilities(request, "words, which have a class each")
+            sentences = sentences_in_memory(inputs, record)
+            predictor = Predictor(folder, record, mixed_precision, batch_size)
+            with predictor.numerics:
+                return pd.DataFrame(predict_sentences(predictor, sentences).columns())
         rows = [inputs] if isinstance(inputs, str | Image.Image) else list(inputs)
         tuples = [tuple(row) if isinstance(row, list | tuple) else (row,) for row in rows]
         count, is_text = len(record.data.input_columns), record.data.kind == "text"
@@ -287,12 +272,10 @@ def _check_request(request: PredictRequest) -> None:
         _check_output(Path(request.output_file), [Path(file) for file in request.files])
 
 
-def _check_masks(request: PredictRequest) -> None:
+def _refuse_probabilities(request: PredictRequest, units: str) -> None:
     for name in ("top_k", "all_probabilities"):
         if getattr(request, name):
-            raise InputError(
-                f"--{name} has no effect on masks, which have a class per pixel. Remove the flag."
-            )
+            raise InputError(f"--{name} has no effect on {units}. Remove the flag.")
 
 
 def _check_options(request: PredictRequest, classes: int) -> None:

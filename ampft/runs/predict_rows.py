@@ -209,7 +209,7 @@ def _csv(out: Any, columns: Sequence[str], of_input: int) -> Write:
         writer.writerows(
             [
                 *(_csv_cell(value) for value in row[:of_input]),
-                *(f"{v:.6f}" if isinstance(v, float) else v for v in row[of_input:]),
+                *(f"{v:.6f}" if isinstance(v, float) else _csv_cell(v) for v in row[of_input:]),
             ]
             for row in rows
         )

@@ -14,6 +14,7 @@ import torch
 import transformers
 from torch import Tensor
 
+from ampft.data.dataset import TOKEN
 from ampft.data.images import as_rgb, open_image
 from ampft.data.sounds import open_sound
 from ampft.errors import InputError
@@ -33,6 +34,15 @@ from ampft.runs.record import RunRecord
 from ampft.tasks import TASKS
 from ampft.tasks.outcome import THRESHOLDS, Problem
 from ampft.tasks.task import forward_logits
+from ampft.tasks.windows import (
+    EXAMPLE,
+    POSITIONS,
+    check_stride,
+    encode_texts,
+    encode_words,
+    window_selection,
+    word_selection,
+)
 
 Decoded = dict[str, npt.NDArray[Any]]
 
@@ -119,11 +129,9 @@ class Predictor:
         model = load_saved(getattr(transformers, kind.model_class), str(folder))
         self.config = model.config
         self.problem = saved_problem(record, model.config)
-        self._inputs: _Texts | _Images | _ImagesWithSizes | _Sounds
-        if record.data.kind == "text":
-            tokenizer = load_tokenizer(str(folder), flag=SAVED_MODEL_FLAG)
-            longest = int(record.arguments["max_seq_length"])
-            self._inputs = _Texts(tokenizer, max_input_length(longest, tokenizer, model.config))
+        self._inputs: _Texts | _Words | _Images | _ImagesWithSizes | _Sounds
+        if record.data.kind in ("text", TOKEN):
+            self._inputs = _texts(folder, record, model.config)
         elif record.data.kind == "sound":
             extractor, _ = load_feature_extractor(
                 str(folder), trust_remote_code=False, flag=SAVED_MODEL_FLAG
@@ -176,15 +184,57 @@ class Predictor:
 MAX_MASKS = 4
 
 
+def _texts(folder: Path, record: RunRecord, config: Any) -> _Texts | _Words:
+    """Return the conversion of texts or words, as in the training of a run."""
+    per_word = record.data.kind == TOKEN
+    tokenizer = load_tokenizer(str(folder), flag=SAVED_MODEL_FLAG, reads_words=per_word)
+    arguments = record.arguments
+    length = max_input_length(int(arguments["max_seq_length"]), tokenizer, config)
+    if not per_word and arguments.get("long_text", "truncate") == "truncate":
+        return _Texts(tokenizer, length, None)
+    stride = check_stride(arguments.get("stride"), length, tokenizer)
+    return _Words(tokenizer, length, stride) if per_word else _Texts(tokenizer, length, stride)
+
+
+@dataclass(frozen=True)
+class _Words:
+    tokenizer: Any
+    max_length: int
+    stride: int
+
+    def length(self, row: tuple[Sequence[str], ...]) -> int:
+        return sum(map(len, row[0]))
+
+    def collate(self, columns: list[list[Any]]) -> Mapping[str, Tensor]:
+        (sentences,) = columns
+        encoded, _ = encode_words(
+            self.tokenizer, sentences, max_length=self.max_length, stride=self.stride
+        )
+        del encoded[EXAMPLE]
+        positions = encoded.pop(POSITIONS)
+        batch = dict(self.tokenizer.pad(encoded, return_tensors="pt"))
+        counts = np.array([len(words) for words in sentences], dtype=np.int64)
+        return {**batch, **word_selection(positions, counts, batch)}
+
+
 @dataclass(frozen=True)
 class _Texts:
     tokenizer: Any
     max_length: int
+    stride: int | None
 
     def length(self, row: tuple[str, ...]) -> int:
         return sum(map(len, row))
 
     def collate(self, columns: list[list[str]]) -> Mapping[str, Tensor]:
+        if self.stride is not None:
+            (texts,) = columns
+            encoded = encode_texts(
+                self.tokenizer, texts, max_length=self.max_length, stride=self.stride
+            )
+            windows = np.bincount(encoded.pop(EXAMPLE), minlength=len(texts))
+            batch = dict(self.tokenizer.pad(encoded, return_tensors="pt"))
+            return {**batch, **window_selection(windows)}
         tokens: Mapping[str, Tensor] = self.tokenizer(
             *columns,
             truncation=True,

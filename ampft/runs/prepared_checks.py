@@ -8,6 +8,7 @@ from ampft.data.steps import varied_ids
 from ampft.errors import InputError
 from ampft.evaluation.baseline import check_baseline
 from ampft.evaluation.float32 import check_float32_possible
+from ampft.evaluation.label_errors import check_inspection
 from ampft.files import check_disk_space
 from ampft.models.packing.install import check_packing, evaluation_mode
 from ampft.models.pretrained import is_loadable
@@ -62,6 +63,8 @@ def check_prepared(prepared: Prepared) -> None:
         )
     _check_metric(args.metric_for_best_model, prepared.task)
     _check_trained_part(prepared)
+    if args.inspect_data:
+        check_inspection(prepared.task)
     if args.baseline:
         check_baseline(data)
     if args.evaluate_fp32:
@@ -77,6 +80,11 @@ def _check_trained_part(prepared: Prepared) -> None:
         raise InputError(
             "--freeze, --train_layers and --lora_r are not supported with FSDP. Remove the flag, "
             "or launch without FSDP: what is frozen needs no gradient and no optimizer state."
+        )
+    if args.ema_decay is not None and is_sharded(prepared.accelerator):
+        raise InputError(
+            f"--ema_decay {args.ema_decay:g}: averages of sharded weights are not supported. "
+            "Remove the flag, or launch without FSDP."
         )
     if part.lora is None:
         return

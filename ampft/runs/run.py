@@ -20,6 +20,7 @@ from ampft.errors import PrecisionContradicted, Preempted
 from ampft.evaluation.baseline import baseline_summary
 from ampft.evaluation.evaluate import evaluate
 from ampft.evaluation.float32 import in_float32
+from ampft.evaluation.label_errors import LABEL_ERRORS_NAME, LabelError, label_errors_csv
 from ampft.evaluation.sanity import (
     chance_loss,
     constant_outcome,
@@ -29,7 +30,7 @@ from ampft.evaluation.sanity import (
     stop_if_destroyed,
     validation_warnings,
 )
-from ampft.files import check_disk_space
+from ampft.files import check_disk_space, write_text
 from ampft.models.adapters import merge_adapters
 from ampft.models.sharded import whole_weights
 from ampft.models.trained_part import save_trained
@@ -56,7 +57,8 @@ from ampft.runs.state import RunState
 from ampft.runs.validation import Validations
 from ampft.tasks.outcome import Outcome, TunableOutcome
 from ampft.text.terminal import labelled, print_line
-from ampft.training.checkpoints.tensors import copied_to_cpu
+from ampft.training.averaged_weights import RAW_NAME
+from ampft.training.checkpoints.tensors import copied_to_cpu, write_tensors
 from ampft.training.first_step import FirstStep
 from ampft.training.launch_bound import launch_bound_note, measure_growth
 from ampft.training.out_of_memory import OutOfMemoryRetries
@@ -86,6 +88,7 @@ class Run:
         stop: Request of a signal to stop.
         last_weights: Weights after the last step, while the best ones are evaluated in their place.
         current_batch: Step batch of the current step.
+        label_errors: Training labels that are probably wrong; None without `--inspect_data`.
         tuned: Predictions of the validation split with the thresholds of the final report.
     """
 
@@ -104,6 +107,7 @@ class Run:
     last_weights: dict[str, Tensor] | None = None
     finished: bool = False
     current_batch: StepBatch | None = None
+    label_errors: list[LabelError] | None = None
     tuned: TunableOutcome | None = None
 
     @property
@@ -207,16 +211,20 @@ class Run:
         watch = self.state.range_watch
         ranges = {} if watch is None else watch.take()
         self.history.record(step_batch, outcome, memory, alarm=alarm, ranges=ranges)
+        if self.state.average is not None and not outcome.skipped:
+            self.state.average.update()
 
     def validate(self, model: nn.Module) -> None:
         """Evaluate on the validation split after an epoch, or every `--eval_steps` steps."""
         prepared = self.prepared
         if not prepared.selects_best or not self.validations.is_due(self.steps, self.is_over):
             return
-        metrics = all_metrics(self._predict(model, "validation"))
-        line = self.validations.add(
-            metrics, self.steps, prepared.task.problem, prepared.accelerator, model
-        )
+        average = self.state.average
+        with contextlib.nullcontext() if average is None else average.applied():
+            metrics = all_metrics(self._predict(model, "validation"))
+            line = self.validations.add(
+                metrics, self.steps, prepared.task.problem, prepared.accelerator, model
+            )
         self.history.write(line)
         self.history.resume_clock()
 
@@ -324,12 +332,14 @@ class Run:
         With `--merge_lora` the adapters are merged here, so that what is saved is evaluated.
         """
         best, accelerator = self.validations.best, self.prepared.accelerator
-        keeps = True
+        average, has_last = self.state.average, best.step in (None, self.steps)
+        keeps = has_last or not is_sharded(accelerator)
+        if keeps and not (has_last and average is None):
+            self.last_weights = copied_to_cpu(self.state.model_tensors())
         if best.step is not None:
-            keeps = best.step == self.steps or not is_sharded(accelerator)
-            if keeps and best.step != self.steps:
-                self.last_weights = copied_to_cpu(self.state.model_tensors())
             best.restore(accelerator, model)
+        elif average is not None:
+            average.apply()
         if self.prepared.args.merge_lora:
             merge_adapters(accelerator.unwrap_model(model, keep_torch_compile=False))
             keeps = False
@@ -391,7 +401,11 @@ class Run:
         if self.tuned is not None:
             unwrapped.config.update(self.tuned.decision_settings())
         save_trained(unwrapped, stage, self.prepared.loaded, weights)
+        if self.state.average is not None:
+            write_tensors(stage / RAW_NAME, self.state.average.raw)
         self.prepared.task.save_processor(stage)
+        if self.label_errors is not None:
+            write_text(stage / LABEL_ERRORS_NAME, label_errors_csv(self.label_errors))
         if self.prepared.args.history_csv:
             write_csv(self.folder / HISTORY_NAME, stage / "history.csv")
 
@@ -437,7 +451,7 @@ class Run:
         """Return the speed of the training, and its share of the matrix product rate."""
         prepared, timings = self.prepared, self.history.timings()
         # The length of an image is 1, however many patches it has.
-        has_tokens = prepared.task.data.kind == "text"
+        has_tokens = prepared.task.data.kind in ("text", "token")
         utilisation = measure_utilisation(
             prepared.accelerator.unwrap_model(model, keep_torch_compile=False),
             prepared.precision,

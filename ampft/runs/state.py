@@ -30,6 +30,8 @@ from ampft.runs.record import (
 )
 from ampft.runs.validation import Validations
 from ampft.text.json_io import from_json
+from ampft.training.averaged_weights import PREFIX as AVERAGE_PREFIX
+from ampft.training.averaged_weights import AveragedWeights
 from ampft.training.best import BestModel
 from ampft.training.checkpoints.manifest import (
     BEST_NAME,
@@ -65,6 +67,7 @@ class RunState:
         nonfinite: Counts of steps that were not finite.
         retries: Step batches with the current number of micro-batches.
         range_watch: Watch of the ranges with `--watch`.
+        average: Average of the weights; None without `--ema_decay`.
         step_ids: Hash of the example ids of each step.
         resumes: Continuations from checkpoints.
         started: Start of the run, ISO 8601 in UTC.
@@ -81,6 +84,7 @@ class RunState:
     nonfinite: NonfiniteSteps
     retries: OutOfMemoryRetries
     range_watch: RangeWatch | None = None
+    average: AveragedWeights | None = None
     step_ids: StepIdsHash = field(default_factory=StepIdsHash)
     resumes: list[ResumePart] = field(default_factory=list)
     started: str = ""
@@ -124,8 +128,9 @@ class RunState:
         return dict(self._plain_model().state_dict()) if whole is None else whole
 
     def optimizer_tensors(self) -> dict[str, Tensor]:
-        """Return the tensors of the optimizer by name. All processes must call it together."""
-        return optimizer_tensors(self._plain_model(), self.prepared.optimizer.optimizer)
+        """Return the tensors of the optimizer and of the average by name, on all processes."""
+        tensors = optimizer_tensors(self._plain_model(), self.prepared.optimizer.optimizer)
+        return tensors | ({} if self.average is None else self.average.tensors())
 
     def values(self) -> dict[str, Any]:
         """Return everything else as JSON values. All processes must call it together."""
@@ -134,6 +139,7 @@ class RunState:
         scaler = accelerator.scaler
         return {
             "optimizer": optimizer_values(self._plain_model(), prepared.optimizer.optimizer),
+            "averaged_steps": None if self.average is None else self.average.updates,
             "schedule": prepared.schedule.state_dict(),
             "scaler": None if scaler is None else scaler.state_dict(),
             "random": gather_object([random_state(accelerator.device)]),
@@ -172,6 +178,9 @@ class RunState:
         else:
             model.load_state_dict(load_file(folder / MODEL_NAME))
         tensors = load_file(folder / OPTIMIZER_NAME)
+        if self.average is not None:
+            self.average.restore(tensors, values["averaged_steps"])
+        tensors = {n: t for n, t in tensors.items() if not n.startswith(AVERAGE_PREFIX)}
         load_optimizer(model, prepared.optimizer.optimizer, tensors, values["optimizer"])
         prepared.schedule.load_state_dict(dict(values["schedule"]))
         if prepared.accelerator.scaler is not None:
@@ -271,6 +280,8 @@ def new_state(prepared: Prepared, output_dir: Path) -> RunState:
     history_path = output_dir / HISTORY_NAME if prepared.accelerator.is_main_process else None
     history = History(history_path, prepared.accelerator, prepared.total_steps)
     best = BestModel(output_dir / BEST_OF_RUN, prepared.best_metric, args.early_stopping_patience)
+    average = averaged_weights(prepared)
+    best.average = average
     return RunState(
         prepared,
         history,
@@ -280,7 +291,15 @@ def new_state(prepared: Prepared, output_dir: Path) -> RunState:
         NonfiniteSteps(prepared, output_dir, history.write),
         _retries(prepared, history.write),
         _range_watch(prepared, history.write),
+        average,
     )
+
+
+def averaged_weights(prepared: Prepared) -> AveragedWeights | None:
+    """Return the average of the weights before the first step; None without `--ema_decay`."""
+    if prepared.args.ema_decay is None:
+        return None
+    return AveragedWeights(prepared.loaded.model, prepared.args.ema_decay)
 
 
 def _range_watch(prepared: Prepared, write: Callable[[str], None]) -> RangeWatch | None:

@@ -16,6 +16,7 @@ from transformers import DataCollatorWithPadding
 from ampft.data.dataset import TOKEN, ClassificationData
 from ampft.data.row_labels import unit_indices
 from ampft.data.steps import IntArray, varied_ids
+from ampft.errors import InputError
 from ampft.models.embedding_gradient import reuse_gradient_memory
 from ampft.models.minilm import default_model
 from ampft.models.packing.families import packing_support
@@ -29,7 +30,16 @@ from ampft.models.pretrained import (
 from ampft.models.tokenizer import load_tokenizer, max_input_length, pad_on_the_right
 from ampft.models.weights import LoadedModel
 from ampft.tasks.task import TaskSettings, model_inputs
-from ampft.tasks.windows import EXAMPLE, LENGTH, POSITIONS, window_selection, word_selection
+from ampft.tasks.windows import (
+    EXAMPLE,
+    LENGTH,
+    POSITIONS,
+    check_stride,
+    encode_texts,
+    window_selection,
+    with_examples,
+    word_selection,
+)
 
 # Difference of float32 logits, relative to the largest: rounding is at most 1e-6, a wrong mask at
 # least 1e-2.
@@ -132,7 +142,8 @@ class TextInputs:
         support = packing_support(model)
         if not support.supported:
             return False, f"padded path: {support.reason}; micro-batches sorted by length"
-        limit_kernel_caches()  # must precede the first product
+        # Must precede the first product.
+        limit_kernel_caches(has_token_buckets=settings.token_buckets is not None)
         examples = self.tokens["train"]
         batch = examples.collate(varied_ids(examples.lengths))
         difference = verify_packing(model, model_inputs(batch))
@@ -172,7 +183,24 @@ def prepare_inputs(data: ClassificationData, settings: TaskSettings) -> TextInpu
     pad_on_the_right(tokenizer, config)
     max_length = max_input_length(settings.max_seq_length, tokenizer, config)
     collator = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=settings.pad_to_multiple_of)
-    tokens, notes = {}, []
+    tokens: dict[str, TextExamples] = {}
+    notes: list[str] = []
+    if settings.long_text == "windows":
+        stride = _checked_stride(data, settings, max_length, tokenizer)
+        for name, split in data.splits.items():
+            tokens[name] = _windows(
+                name, split, data.input_columns[0], collator, max_length, stride
+            )
+            notes += window_notes(name, tokens[name], max_length, stride)
+        note = "the logits of a text are the mean of those of its windows"
+        return TextInputs(
+            data, (*notes, note), model_path, model_name, tokenizer, tokens, max_length
+        )
+    if settings.stride is not None:
+        raise InputError(
+            f"--stride {settings.stride} has no effect on texts that are truncated. Add "
+            "--long_text windows, or remove the flag."
+        )
     for name, split in data.splits.items():
         rows, lengths, truncated = _tokenize(name, split, data.input_columns, tokenizer, max_length)
         if truncated:
@@ -180,6 +208,44 @@ def prepare_inputs(data: ClassificationData, settings: TaskSettings) -> TextInpu
             notes.append(f"{name}: {share} truncated to {max_length} tokens")
         tokens[name] = TextExamples(rows, lengths, collator)
     return TextInputs(data, tuple(notes), model_path, model_name, tokenizer, tokens, max_length)
+
+
+def _checked_stride(
+    data: ClassificationData, settings: TaskSettings, max_length: int, tokenizer: Any
+) -> int:
+    """Return the number of tokens that neighbouring windows share."""
+    if len(data.input_columns) > 1:
+        raise InputError(
+            f"--long_text windows: the data have pairs of texts ({', '.join(data.input_columns)}),"
+            " and only single texts can be split. Remove the flag."
+        )
+    return check_stride(settings.stride, max_length, tokenizer)
+
+
+def _windows(
+    name: str,
+    split: datasets.Dataset,
+    column: str,
+    collator: DataCollatorWithPadding,
+    max_length: int,
+    stride: int,
+) -> TextExamples:
+    """Return the windows of the texts of a split."""
+
+    def encode(batch: dict[str, list[Any]], indices: list[int]) -> dict[str, list[Any]]:
+        columns = encode_texts(
+            collator.tokenizer, batch[column], max_length=max_length, stride=stride
+        )
+        return with_examples(columns, indices)
+
+    rows = split.map(
+        encode,
+        batched=True,
+        with_indices=True,
+        remove_columns=split.column_names,
+        desc=f"tokenizing {name}",
+    )
+    return windowed_examples(rows, len(split), collator)
 
 
 def windowed_examples(

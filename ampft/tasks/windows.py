@@ -214,6 +214,9 @@ def select_logits(logits: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
         positions = inputs[WORD_POSITIONS].to(logits.device, non_blocking=True)
         return logits.flatten(0, 1).index_select(0, positions)
     if WINDOW_COUNTS in inputs:
-        counts = inputs[WINDOW_COUNTS].to(logits.device, non_blocking=True)
+        counts = inputs[WINDOW_COUNTS]
+        if len(counts) == len(logits):
+            return logits
+        counts = counts.to(logits.device, non_blocking=True)
         return torch.segment_reduce(logits, "mean", lengths=counts, axis=0)
     return logits

@@ -14,6 +14,7 @@ from ampft.files import FilePart, atomic_path, check_disk_space
 from ampft.metrics.sums import Metric
 from ampft.models.sharded import load_whole_weights
 from ampft.precision.sharding import is_sharded
+from ampft.training.averaged_weights import RAW_PREFIX, AveragedWeights, without_prefix
 from ampft.training.checkpoints.tensors import write_tensors
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class BestModel:
         value: Value of the metric in that evaluation.
         without_improvement: Number of evaluations since then.
         file: Hash and size of the file, on the main process; None before the first evaluation.
+        average: Average of the weights; the file then also has the weights of training.
     """
 
     path: Path
@@ -42,6 +44,7 @@ class BestModel:
     value: float | None = None
     without_improvement: int = 0
     file: FilePart | None = None
+    average: AveragedWeights | None = None
 
     def update(
         self, value: float | None, step: int, accelerator: Accelerator, model: nn.Module
@@ -63,6 +66,9 @@ class BestModel:
         if accelerator.is_main_process:
             # torch.compile wraps each module that it compiles in a module of this name.
             named = {name.replace("_orig_mod.", ""): value for name, value in weights.items()}
+            if self.average is not None:
+                raw = self.average.raw.items()
+                named |= {f"{RAW_PREFIX}{name}": tensor for name, tensor in raw}
             size = sum(tensor.nbytes for tensor in named.values())
             check_disk_space(self.path.parent, size, "saving the best weights so far")
             with atomic_path(self.path) as temporary:
@@ -81,5 +87,9 @@ class BestModel:
         if is_sharded(accelerator):
             load_whole_weights(model, load_file(self.path) if accelerator.is_main_process else {})
         else:
-            unwrapped.load_state_dict(load_file(self.path))
+            tensors = load_file(self.path)
+            if self.average is not None:
+                self.average.raw = without_prefix(tensors, RAW_PREFIX)
+            model_tensors = {n: t for n, t in tensors.items() if not n.startswith(RAW_PREFIX)}
+            unwrapped.load_state_dict(model_tensors)
         accelerator.wait_for_everyone()

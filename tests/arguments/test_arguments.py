@@ -224,7 +224,7 @@ def test_a_learning_rate_that_is_not_finite(value):
 def test_every_number_has_a_range():
     numbers = {f.name for f in fields(ClassifyArguments) if "int" in f.type or "float" in f.type}
     assert numbers == set(LOWEST)
-    assert len(BELOW_ONE) == 7
+    assert len(BELOW_ONE) == 8
 
 
 @pytest.mark.parametrize("name", ["seed", "data_seed"])

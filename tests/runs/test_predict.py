@@ -19,7 +19,8 @@ from transformers import AutoModelForImageClassification, ViTImageProcessorPil
 
 import ampft.runs.predict
 from ampft.errors import InputError
-from ampft.runs.predict import PredictRequest, predict_file
+from ampft.runs.predict import predict_file
+from ampft.runs.predict_request import PredictRequest
 from ampft.tasks.image import _small_vit
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")

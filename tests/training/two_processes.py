@@ -32,6 +32,7 @@ from exact_step import (
 )
 from tiny_masks import IGNORED, pixel_task, tiny_erfnet, write_folders
 from tiny_text import tiny_task
+from tiny_words import tiny_word_task
 
 from ampft.data.steps import MicroBatch, TensorExamples
 from ampft.errors import TrainingStopped
@@ -54,6 +55,9 @@ class Masked(TensorExamples):
 
 
 def problem_named(name: str, tiny_bert: Path) -> Problem:
+    if name == "words":
+        torch.manual_seed(0)  # for the new head
+        return text_problem(tiny_word_task(tiny_bert, train=EXAMPLES, max_seq_length=24, stride=6))
     if name == "pixels":
         with TemporaryDirectory() as folder:
             task = pixel_task(write_folders(Path(folder) / "data", train=EXAMPLES))
@@ -225,7 +229,7 @@ def main(tiny_bert: Path, folder: Path) -> None:
     rank = Accelerator(cpu=True).process_index
     results: dict[str, Any] = {"evaluated": evaluated()}
     for mode, name, micro_batches in itertools.product(
-        ("fp32", "fp16"), ("padded", "padding-free", "pixels"), (1, 2)
+        ("fp32", "fp16"), ("padded", "padding-free", "pixels", "words"), (1, 2)
     ):
         results[f"{mode} {name} {micro_batches}"] = trained(
             mode,

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from ampft.diagnosis.doctor.case import Case, Loss, undisturbed
 from ampft.diagnosis.doctor.causes import underflow_of
 from ampft.diagnosis.doctor.examination import MAX_TOKENS, Examination, merged, processes
-from ampft.diagnosis.doctor.findings import Cause, Diagnosis, Fault, Setting
+from ampft.diagnosis.doctor.findings import DEFAULT_TOLERATED, Cause, Diagnosis, Fault, Setting
 from ampft.diagnosis.doctor.places import BatchShape
 from ampft.diagnosis.doctor.ranges import (
-    DEFAULT_TOLERATED,
     RangeRecorder,
+    bf16_lost_updates,
     largest_scale,
     loss_scales,
     lost_share,
@@ -290,6 +290,7 @@ class Examiner:
                 initial=self.initial_scale,
                 found=found.scale,
             ),
+            bf16_lost_updates=bf16_lost_updates(self.case.model),
             gradient_exponents={str(e): n for e, n in found.gradients.exponents.items()},
         )
 

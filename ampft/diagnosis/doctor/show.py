@@ -97,10 +97,13 @@ def _margins(diagnosis: Diagnosis) -> str:
     if forward:
         top = max(forward, key=lambda each: each.largest or 0)
         assert top.headroom is not None
-        text = (
-            f"The largest value is {top.largest:,.4g}, in {module_name(top.module)}: "
-            f"{number(top.headroom, 1)} bits below 65,504."
-        )
+        text = f"The largest value is {top.largest:,.4g}, in {module_name(top.module)}"
+        mode = diagnosis.setting.mode
+        if mode == "fp16":
+            text += f": {number(top.headroom, 1)} bits below 65,504"
+        if mode == "bf16":
+            text += f", where numbers of bf16 are {top.bf16_step:g} apart"
+        text += "."
     scales = diagnosis.loss_scales
     if scales is None or scales.initial is None:
         return text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -17,6 +18,7 @@ from ampft.models.weights import perturb_weights
 from ampft.precision.accelerator import numerics
 from ampft.precision.executed import ExecutedDtypes
 from ampft.runs.prepared import Prepared
+from ampft.runs.state import averaged_weights
 from ampft.tasks.outcome import Outcome, TunableOutcome
 from ampft.training.first_step import FirstStep
 from ampft.training.step import StepOutcome, accumulate_gradient, apply_step, shared_autocast_cache
@@ -69,15 +71,19 @@ def replay(
         _round_weights(prepared.model, *rounding)
     if mask_seed is not None:
         torch.manual_seed(mask_seed)
+    average = averaged_weights(prepared)
     with numerics(prepared.precision):
         prepared.model.train()
         try:
             for step, step_batch in enumerate(_step_batches(prepared, micro_batches), 1):
                 result.outcomes.append(_train_step(prepared, step_batch, first_step))
-                if step in validated:
-                    result.validations[step] = _validation(prepared)
-                if step == kept:
-                    result.weights = _weights(prepared)
+                if average is not None and not result.outcomes[-1].skipped:
+                    average.update()
+                with nullcontext() if average is None else average.applied():
+                    if step in validated:
+                        result.validations[step] = _validation(prepared)
+                    if step == kept:
+                        result.weights = _weights(prepared)
         except TrainingStopped as error:
             result.stopped = str(error)
     result.executed, result.random_state = first_step.executed, first_step.random_state

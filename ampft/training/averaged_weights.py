@@ -1,0 +1,80 @@
+"""An exponential moving average of the trained weights, which is evaluated and saved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+PREFIX = "average/"  # of its tensors among those of the optimizer in a checkpoint
+RAW_PREFIX = "raw/"  # of the weights of training in the file of the best weights
+RAW_NAME = "raw_weights.safetensors"
+
+
+class AveragedWeights:
+    """The average of the trained weights over the optimizer steps.
+
+    After step t, counted from 0, the average is d times itself plus (1 - d) times the weights, with
+    d = min(decay, (1 + t) / (10 + t)), so that the initial weights are soon forgotten. Source:
+    TensorFlow's `ExponentialMovingAverage` with `num_updates`. It is float32 in every mode. Frozen
+    weights and buffers are not averaged.
+
+    Attributes:
+        decay: Largest weight of the old average.
+        updates: Number of steps in the average.
+        raw: Weights of training by name, while the model has the average in their place.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        """Begin with the current weights.
+
+        Args:
+            model: Model, not prepared, whose parameters the optimizer changes.
+            decay: Largest weight of the old average, in (0, 1).
+        """
+        self.decay = decay
+        self.updates = 0
+        self.raw: dict[str, Tensor] = {}
+        self._parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        self._average = {n: p.detach().float().clone() for n, p in self._parameters.items()}
+
+    def update(self) -> None:
+        """Add the weights after an optimizer step that was not skipped."""
+        decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
+        current = [parameter.detach().float() for parameter in self._parameters.values()]
+        get_ema_multi_avg_fn(decay)(list(self._average.values()), current, 0)
+        self.updates += 1
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Give the model the average, inside this context."""
+        self.apply()
+        try:
+            yield
+        finally:
+            for name, parameter in self._parameters.items():
+                parameter.data = self.raw[name]
+            self.raw = {}
+
+    def apply(self) -> None:
+        """Give the model a copy of the average; `raw` has the weights of training."""
+        self.raw = {name: parameter.data for name, parameter in self._parameters.items()}
+        for name, parameter in self._parameters.items():
+            parameter.data = self._average[name].to(parameter.dtype, copy=True)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the average by name, for a checkpoint."""
+        return {f"{PREFIX}{name}": tensor for name, tensor in self._average.items()}
+
+    def restore(self, tensors: Mapping[str, Tensor], updates: int) -> None:
+        """Restore what `tensors` returned, from a file that may also have others."""
+        self.updates = updates
+        for name, tensor in self._average.items():
+            tensor.copy_(tensors[f"{PREFIX}{name}"])
+
+
+def without_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the tensors whose names begin with `prefix`, by the rest of their names."""
+    return {n.removeprefix(prefix): tensor for n, tensor in tensors.items() if n.startswith(prefix)}
