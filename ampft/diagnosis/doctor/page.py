@@ -17,6 +17,7 @@ from ampft.diagnosis.doctor.show import (
     module_table,
     range_text,
 )
+from ampft.text.escaping import one_line
 from ampft.text.tables import Name, Quote, Table
 
 TEMPLATE = "doctor.html.j2"
@@ -52,8 +53,8 @@ def _title(fault: Fault) -> str:
 
 def _with_code(text: str) -> Markup:
     """Return a sentence of ampft with its names in backticks as code."""
-    parts = [html.no_break_units(part) if part else "" for part in text.split("`")]
-    spans = (element("code", part) if index % 2 else part for index, part in enumerate(parts))
+    names = text.split("`")
+    spans = (element("code", one_line(part)) if i % 2 else part for i, part in enumerate(names))
     return Markup("").join(spans)
 
 
