@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from planted import FAULTS, WIDTH, around, cross, inputs, plain
+from planted_faults import FAULTS, WIDTH, around, cross, inputs, plain
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from transformers import BertConfig, BertForSequenceClassification

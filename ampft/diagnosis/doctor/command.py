@@ -86,6 +86,7 @@ def _diagnosis(subject: Subject, tolerated: float, trial_steps: int) -> Diagnosi
     """Return the diagnosis; with a cure, verified by a training, unless `trial_steps` is 0."""
     from accelerate import PartialState
 
+    from ampft.diagnosis.doctor.alignment import align
     from ampft.diagnosis.doctor.examination import merged
     from ampft.diagnosis.doctor.examine import Examiner, setting_of
     from ampft.diagnosis.doctor.patient import Trial
@@ -95,7 +96,12 @@ def _diagnosis(subject: Subject, tolerated: float, trial_steps: int) -> Diagnosi
     found = merged(examiner.examine())
     setting = setting_of(examiner, subject.model, subject.data, padding_free=subject.padding_free)
     diagnosis = examiner.conclude(found, setting)
-    if diagnosis.holds or not trial_steps or not PartialState().is_main_process:
+    if not PartialState().is_main_process:
+        return diagnosis
+    if diagnosis.holds:
+        alignment = align(subject.case, subject.precision)
+        return dataclasses.replace(diagnosis, alignment=alignment)
+    if not trial_steps:
         return diagnosis
     cure = prescribe(
         subject.case,
@@ -104,7 +110,9 @@ def _diagnosis(subject: Subject, tolerated: float, trial_steps: int) -> Diagnosi
         loss_scales=diagnosis.loss_scales,
         trial=Trial(steps=trial_steps),
     )
-    return dataclasses.replace(diagnosis, cure=cure)
+    patterns = () if cure is None else cure.fp32_modules
+    alignment = align(subject.case, subject.precision, fp32_modules=patterns) if patterns else None
+    return dataclasses.replace(diagnosis, cure=cure, alignment=alignment)
 
 
 def _report(diagnosis: Diagnosis, folder: Path | None) -> None:

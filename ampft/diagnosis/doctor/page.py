@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from markupsafe import Markup
 
 from ampft.comparison.report import html
 from ampft.comparison.report.drawing import element
+from ampft.diagnosis.doctor.alignment_chart import (
+    ROLES,
+    alignment_chart,
+    alignment_table,
+    summary,
+)
 from ampft.diagnosis.doctor.charts import exponent_chart, lost_chart
 from ampft.diagnosis.doctor.findings import Diagnosis, Fault
 from ampft.diagnosis.doctor.show import (
@@ -17,8 +24,7 @@ from ampft.diagnosis.doctor.show import (
     module_table,
     range_text,
 )
-from ampft.text.escaping import one_line
-from ampft.text.tables import Name, Quote, Table
+from ampft.text.tables import Name, Quote, Table, isolated
 
 TEMPLATE = "doctor.html.j2"
 MAX_ROWS = 30
@@ -43,8 +49,22 @@ def page_text(diagnosis: Diagnosis) -> str:
             updates=_updates_text(diagnosis),
             bits=_bits_table(diagnosis) if diagnosis.ranges else None,
             max_rows=MAX_ROWS,
+            alignment=_alignment(diagnosis),
         )
     )
+
+
+def _alignment(diagnosis: Diagnosis) -> Mapping[str, object] | None:
+    """Return the picture, the table and the summary of the alignment."""
+    alignment = diagnosis.alignment
+    if alignment is None:
+        return None
+    return {
+        "chart": alignment_chart(alignment),
+        "table": alignment_table(alignment),
+        "summary": _with_code(summary(alignment)),
+        "roles": ROLES,
+    }
 
 
 def _title(fault: Fault) -> str:
@@ -53,9 +73,19 @@ def _title(fault: Fault) -> str:
 
 def _with_code(text: str) -> Markup:
     """Return a sentence of ampft with its names in backticks as code."""
-    names = text.split("`")
-    spans = (element("code", one_line(part)) if i % 2 else part for i, part in enumerate(names))
+    parts = text.split("`")
+    spans = (
+        element("code", isolated(part)) if index % 2 else _prose(part)
+        for index, part in enumerate(parts)
+    )
     return Markup("").join(spans)
+
+
+def _prose(text: str) -> Markup:
+    """Return text whose outer spaces stay outside of its element, where they would collapse."""
+    words = text.strip()
+    before, _, after = text.partition(words)
+    return Markup(before) + html.no_break_units(words) + Markup(after) if words else Markup(text)
 
 
 def _fault_table(diagnosis: Diagnosis, position: int) -> Table:
