@@ -75,7 +75,7 @@ def test_a_mode_that_does_not_hold_is_named_with_exit_code_4(
     assert f"fp16 will overflow: `{OVERFLOW}` reaches" in out
     assert "modeling_bert.py" in out
     page = (tmp_path / "doctor.html").read_text()
-    assert OVERFLOW in page
+    assert f"<code><bdi>{OVERFLOW}</bdi></code> <bdi>reaches" in page
     assert "<script" not in page
 
 

@@ -12,7 +12,7 @@ from ampft.text.tables import Name, Table, terminal_table
 from ampft.text.terminal import WIDTH, labelled
 
 TOP_MODULES = 10
-MAX_MODULE_WIDTH = 36  # columns; half as many for the class
+MAX_MODULE_WIDTH = 34  # columns; half as many for the class
 OVERFLOWS = (Cause.PRODUCT, Cause.SUM, Cause.CONVERSION, Cause.QUOTIENT)
 EXPLANATION = (
     "Values are those of float32. Headroom: bits between the largest value and 65504, negative if "
