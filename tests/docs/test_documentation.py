@@ -11,8 +11,11 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 from running import BIN, REPOSITORY, call_here, clean_environment, rows, succeeded, write_csv
+from tiny_masks import IGNORED, write_folders
 
 from ampft.arguments import ClassifyArguments, parse_compare_arguments
 from ampft.arguments.compare import is_comparison_to_run
@@ -66,13 +69,15 @@ def trainings() -> list[str]:
 
 RUN_IN_PROCESS = (
     "ampft env", "ampft errors", "ampft predict", "ampft report", "ampft yardstick", "ampft audit",
-    "ampft checkpoint", "ampft doctor",
+    "ampft checkpoint", "ampft doctor", "ampft ops",
 )  # fmt: skip
 
 
-# `test_predict.py` predicts images, `test_push.py` pushes, `test_resume_check.py` checks trainings.
+# `test_predict.py` predicts images, `test_pixel_run.py` masks, `test_push.py` pushes,
+# `test_resume_check.py` checks trainings.
 TESTED_ELSEWHERE = (
     "ampft predict --model runs/digits",
+    "ampft predict --model runs/camvid",
     "ampft resume-check",
     "ampft push",
     "ampft predict --model runs/bf16-pairs",
@@ -103,6 +108,7 @@ def reader(tmp_path_factory, tiny_bert) -> Path:
     words = {word for command in COMMANDS for word in shlex.split(command)}
     for name in sorted(word for word in words if word.endswith(".csv") and "/" not in word):
         write_reviews(folder / name)
+    write_camvid(folder)
     trained = folder / "runs" / "trained"
     train(["--train_file", "reviews.csv"], folder, tiny_bert, trained)
     for command in starting_with(*RUN_IN_PROCESS):
@@ -110,6 +116,16 @@ def reader(tmp_path_factory, tiny_bert) -> Path:
             if word.startswith("runs/") and not (folder / word).exists():
                 shutil.copytree(trained, folder / word)
     return folder
+
+
+def write_camvid(folder: Path) -> None:
+    """Write the folder and the class names that the pages on masks name."""
+    names = re.findall(r"^\w+ \d+ \d+ \d+$", (REPOSITORY / "docs/pixels.md").read_text(), re.M)
+    others = [f"class{value} {value} 0 9" for value in range(len(names), 12)]
+    (folder / "camvid.txt").write_text("\n".join([*names, *others]) + "\n")
+    for path in write_folders(folder / "camvid").glob("*annot/*.png"):
+        mask = np.asarray(Image.open(path))
+        Image.fromarray(np.where(mask == IGNORED, 11, mask).astype(np.uint8)).save(path)
 
 
 def write_reviews(path: Path) -> None:
@@ -127,7 +143,7 @@ def write_reviews(path: Path) -> None:
 
 def train(flags: list[str], folder: Path, model: Path, output_dir: Path | None = None) -> None:
     """Run the recipe with these flags, but with a tiny model and few steps."""
-    settings = {**SMALL, "model_name_or_path": model}
+    settings = {**SMALL, "model_name_or_path": "erfnet" if "pixels" in flags else model}
     settings |= {"output_dir": output_dir} if output_dir else {}
     for name, value in settings.items():
         if f"--{name}" in flags and value is not None:
@@ -157,7 +173,7 @@ def test_a_command_of_ampft_runs(command, reader, tiny_bert):
         words += [] if "--" in words else ["--"]
         words += ["--model_name_or_path", str(tiny_bert), "--max_train_samples", "60"]
         words[1:1] = ["--batches", "2"]
-    if words[0] == "doctor" and "--" in words:
+    if words[0] in ("doctor", "ops") and "--" in words:
         words += ["--model_name_or_path", str(tiny_bert), "--cpu_threads", "1", "--use_cpu"]
     assert succeeded(call_here(AMPFT, *words, cwd=reader)).stdout
 
