@@ -117,6 +117,7 @@ def test_the_saved_step_of_a_run_is_replayed(files, tmp_path, fresh_accelerate, 
     out = capsys.readouterr().out
     assert f"fp16 will overflow: `{OVERFLOW}` reaches" in out
     assert "in 4 of 4 examples" in out.replace("\n", " ")
+    assert f"step 17 of {run}:" in " ".join(out.split())
 
 
 def test_a_run_without_a_saved_step_is_examined_from_its_start(
@@ -131,6 +132,14 @@ def test_a_run_without_a_saved_step_is_examined_from_its_start(
         main(["doctor", str(run), "--no_cure", "--batches", "2"])
 
     assert "in 16 of 16 examples" in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_a_file_is_refused_as_the_folder_before_anything_is_examined(files, capsys):
+    table = files / "train.csv"
+    before = table.read_bytes()
+    assert main(["doctor", "--output_dir", str(table), "--", *recipe(files, "healthy")]) == 2
+    assert "not a folder in which you can write" in capsys.readouterr().err
+    assert table.read_bytes() == before
 
 
 @pytest.mark.slow
