@@ -101,7 +101,7 @@ def check_precision(prepared: Prepared) -> PrecisionCheck:
         )
     model: nn.Module = accelerator.unwrap_model(prepared.model, keep_torch_compile=False)
     (step_batch,) = prepared.step_batches.epoch(0, stop=1)
-    ids = step_batch.micro_batches[0].ids[:EXAMPLES]
+    ids = step_batch.ids[:EXAMPLES]
     examples = prepared.step_batches.examples
     batch = MicroBatch(ids, examples.collate(ids), counted=True, is_last=True)
     weight = float(examples.weights[ids].sum())
@@ -131,8 +131,8 @@ def check_precision(prepared: Prepared) -> PrecisionCheck:
     error, worst = _errors(gradient, exact)
     if error > LARGEST_ERROR:
         raise InputError(
-            f"--check_precision: {mode} does not hold: its gradient differs from that of float32 by "
-            f"{error:.0%} (most in {worst[0]}: {worst[1]:.0%}). Use --mixed_precision fp32; ampft "
+            f"--check_precision: {mode} does not hold: its gradient differs from that of float32 "
+            f"by {error:.0%} (most in {worst[0]}: {worst[1]:.0%}). Use --mixed_precision fp32; ampft "
             "doctor finds the module and a cure."
         )
     lost = sum(int(((gradient[n] == 0) & (exact[n] != 0)).sum()) for n in exact)
@@ -166,7 +166,7 @@ def _gradient(
     prepared: Prepared, model: nn.Module, batch: MicroBatch, weight: float, scale: float
 ) -> tuple[float, dict[str, Tensor]]:
     loss = prepared.task.loss(model, batch) / weight
-    (loss * scale).backward()  # type: ignore[no-untyped-call]
+    (loss * scale).backward()
     gradient = {
         name: parameter.grad.float() / scale
         for name, parameter in model.named_parameters()

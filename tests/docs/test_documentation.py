@@ -11,8 +11,12 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
+import numpy as np
 import pytest
+from media_files import image_folder, sound_table
+from PIL import Image
 from running import BIN, REPOSITORY, call_here, clean_environment, rows, succeeded, write_csv
+from tiny_masks import IGNORED, write_folders
 
 from ampft.arguments import ClassifyArguments, parse_compare_arguments
 from ampft.arguments.compare import is_comparison_to_run
@@ -66,13 +70,17 @@ def trainings() -> list[str]:
 
 RUN_IN_PROCESS = (
     "ampft env", "ampft errors", "ampft predict", "ampft report", "ampft yardstick", "ampft audit",
-    "ampft checkpoint", "ampft doctor",
+    "ampft checkpoint", "ampft doctor", "ampft ops",
 )  # fmt: skip
 
 
-# `test_predict.py` predicts images, `test_push.py` pushes, `test_resume_check.py` checks trainings.
+# `test_predict.py` predicts images, `test_media_runs.py` folders and sounds, `test_pixel_run.py`
+# masks, `test_push.py` pushes, `test_resume_check.py` checks trainings.
 TESTED_ELSEWHERE = (
     "ampft predict --model runs/digits",
+    "ampft predict --model runs/photos",
+    "ampft predict --model runs/clips",
+    "ampft predict --model runs/camvid",
     "ampft resume-check",
     "ampft push",
     "ampft predict --model runs/bf16-pairs",
@@ -103,6 +111,9 @@ def reader(tmp_path_factory, tiny_bert) -> Path:
     words = {word for command in COMMANDS for word in shlex.split(command)}
     for name in sorted(word for word in words if word.endswith(".csv") and "/" not in word):
         write_reviews(folder / name)
+    image_folder(folder / "photos", 10)
+    sound_table(folder / "clips", 10)
+    write_camvid(folder)
     trained = folder / "runs" / "trained"
     train(["--train_file", "reviews.csv"], folder, tiny_bert, trained)
     for command in starting_with(*RUN_IN_PROCESS):
@@ -110,6 +121,16 @@ def reader(tmp_path_factory, tiny_bert) -> Path:
             if word.startswith("runs/") and not (folder / word).exists():
                 shutil.copytree(trained, folder / word)
     return folder
+
+
+def write_camvid(folder: Path) -> None:
+    """Write the folder and the class names that the pages on masks name."""
+    names = re.findall(r"^\w+ \d+ \d+ \d+$", (REPOSITORY / "docs/pixels.md").read_text(), re.M)
+    others = [f"class{value} {value} 0 9" for value in range(len(names), 12)]
+    (folder / "camvid.txt").write_text("\n".join([*names, *others]) + "\n")
+    for path in write_folders(folder / "camvid").glob("*annot/*.png"):
+        mask = np.asarray(Image.open(path))
+        Image.fromarray(np.where(mask == IGNORED, 11, mask).astype(np.uint8)).save(path)
 
 
 def write_reviews(path: Path) -> None:
@@ -127,7 +148,9 @@ def write_reviews(path: Path) -> None:
 
 def train(flags: list[str], folder: Path, model: Path, output_dir: Path | None = None) -> None:
     """Run the recipe with these flags, but with a tiny model and few steps."""
-    settings = {**SMALL, "model_name_or_path": model}
+    settings = {**SMALL, "model_name_or_path": "erfnet" if "pixels" in flags else model}
+    if not {"photos", "clips/sounds.csv"}.isdisjoint(flags):
+        del settings["model_name_or_path"]  # images and sounds have small default models
     settings |= {"output_dir": output_dir} if output_dir else {}
     for name, value in settings.items():
         if f"--{name}" in flags and value is not None:
@@ -157,7 +180,7 @@ def test_a_command_of_ampft_runs(command, reader, tiny_bert):
         words += [] if "--" in words else ["--"]
         words += ["--model_name_or_path", str(tiny_bert), "--max_train_samples", "60"]
         words[1:1] = ["--batches", "2"]
-    if words[0] == "doctor" and "--" in words:
+    if words[0] in ("doctor", "ops") and "--" in words:
         words += ["--model_name_or_path", str(tiny_bert), "--cpu_threads", "1", "--use_cpu"]
     assert succeeded(call_here(AMPFT, *words, cwd=reader)).stdout
 
