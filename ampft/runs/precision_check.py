@@ -132,8 +132,8 @@ def check_precision(prepared: Prepared) -> PrecisionCheck:
     if error > LARGEST_ERROR:
         raise InputError(
             f"--check_precision: {mode} does not hold: its gradient differs from that of float32 "
-            f"by {error:.0%} (most in {worst[0]}: {worst[1]:.0%}). Use --mixed_precision fp32; ampft "
-            "doctor finds the module and a cure."
+            f"by {error:.0%} (most in {worst[0]}: {worst[1]:.0%}). Use --mixed_precision fp32; "
+            "ampft doctor finds the module and a cure."
         )
     lost = sum(int(((gradient[n] == 0) & (exact[n] != 0)).sum()) for n in exact)
     return PrecisionCheck(
