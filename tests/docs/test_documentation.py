@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from running import BIN, REPOSITORY, call_here, clean_environment, rows, succeeded, write_csv
+from tiny_words import write_sentences
 
 from ampft.arguments import ClassifyArguments, parse_compare_arguments
 from ampft.arguments.compare import is_comparison_to_run
@@ -70,12 +71,14 @@ RUN_IN_PROCESS = (
 )  # fmt: skip
 
 
-# `test_predict.py` predicts images, `test_push.py` pushes, `test_resume_check.py` checks trainings.
+# `test_predict.py` predicts images, `test_words_run.py` words, `test_push.py` pushes,
+# `test_resume_check.py` checks trainings.
 TESTED_ELSEWHERE = (
     "ampft predict --model runs/digits",
     "ampft resume-check",
     "ampft push",
     "ampft predict --model runs/bf16-pairs",
+    "ampft predict --model runs/ner",
 )
 
 
@@ -103,6 +106,8 @@ def reader(tmp_path_factory, tiny_bert) -> Path:
     words = {word for command in COMMANDS for word in shlex.split(command)}
     for name in sorted(word for word in words if word.endswith(".csv") and "/" not in word):
         write_reviews(folder / name)
+    for seed, name in enumerate(sorted(word for word in words if word.endswith(".conll"))):
+        write_sentences(folder / name, 40, seed=seed)
     trained = folder / "runs" / "trained"
     train(["--train_file", "reviews.csv"], folder, tiny_bert, trained)
     for command in starting_with(*RUN_IN_PROCESS):
