@@ -40,6 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 _WITH_OWN_PARSERS = {
     "audit": "ampft.runs.audit.command",
     "doctor": "ampft.diagnosis.doctor.command",
+    "errors": "ampft.diagnosis.mistakes.command",
     "ops": "ampft.diagnosis.operations.command",
     "resume-check": "ampft.diagnosis.resume_check",
     "yardstick": "ampft.diagnosis.yardstick.command",
@@ -94,6 +95,9 @@ def _parser() -> ArgumentParser:
     )
     commands.add_parser(
         "doctor", help="find what breaks a precision for a model and its data, and a cure"
+    )
+    commands.add_parser(
+        "errors", help="show the most confident errors of a run, and the classes that it confuses"
     )
     commands.add_parser(
         "ops", help="show which operations autocast casts to which dtype, and those of a model"

@@ -159,7 +159,7 @@ CASES: dict[str, Case] = {
     "EuroBERT": Case("EuroBERT", "eurobert", like_llama),
     "ERNIE": Case("ERNIE 2.0, 3.0", "ernie"),
     "data2vec": Case("data2vec-text", "data2vec-text"),
-    "T5": Case("T5, Flan-T5 1.0", "t5", like_t5),
+    "T5": Case("T5, Flan-T5", "t5", like_t5),
     "mT5": Case("mT5", "mt5", like_t5),
     "GPT-2": Case("GPT-2, DistilGPT-2", "gpt2"),
     "GPT-NeoX": Case("Pythia", "gpt_neox"),

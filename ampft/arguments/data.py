@@ -112,6 +112,11 @@ class DataArguments:
     )
     drop_missing_text: bool = flag(False, "drop rows without text, and report how many", group=DATA)
     ignore_label: str | None = flag(None, "labels whose rows are dropped: a,b", group=DATA)
+    inspect_data: bool = flag(
+        False,
+        "before training, list the training labels that are probably wrong (texts)",
+        group=DATA,
+    )
     fail_on_leak: bool = flag(
         False, "stop with an error if training and test rows overlap", group=DATA
     )

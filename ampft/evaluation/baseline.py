@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
@@ -46,23 +48,48 @@ def bag_of_words_baseline(task: Task, split: str) -> Outcome:
     Raises:
         InputError: The texts contain no words.
     """
-    targets = np.asarray(task.labels["train"])
+    texts, targets = joined_texts(task.data, "train"), np.asarray(task.labels["train"])
+    try:
+        predict = bag_of_words_model(texts, targets, len(task.label_names), "--baseline")
+    except InputError as error:
+        raise InputError(str(error).replace(": ", f": {task.data.name}: ", 1)) from None
+    return task.outcome(split, {"probabilities": predict(joined_texts(task.data, split))})
+
+
+def bag_of_words_model(
+    texts: Sequence[str], targets: npt.NDArray[Any], classes: int, flag: str
+) -> Callable[[Sequence[str]], npt.NDArray[np.float32]]:
+    """Fit the baseline; return the function that predicts (n, classes) probabilities.
+
+    Args:
+        texts: Texts to fit.
+        targets: Their labels, (n,) or (n, classes).
+        classes: Number of classes; those that no text has get a probability of 0.
+        flag: Flag that asks for it, for the message.
+
+    Raises:
+        InputError: The texts contain no words.
+    """
     vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
     model: Any = LogisticRegression(C=INVERSE_REGULARISATION, solver="newton-cg")
     if targets.ndim == 2:
         model = OneVsRestClassifier(model)
     try:
-        words = vectorizer.fit_transform(joined_texts(task.data, "train"))
+        words = vectorizer.fit_transform(texts)
     except ValueError as error:
-        raise InputError(f"--baseline: {task.data.name}: {error}. Remove the flag.") from None
+        raise InputError(f"{flag}: {error}. Remove the flag.") from None
     with warnings.catch_warnings():
         # A label without training texts has a constant prediction, which is intended.
         warnings.filterwarnings("ignore", r"Label not \d+ is present", UserWarning)
         model.fit(words, targets.astype(np.int64))
-    predicted = model.predict_proba(vectorizer.transform(joined_texts(task.data, split)))
-    probabilities = np.zeros((len(predicted), len(task.label_names)), dtype=np.float32)
-    probabilities[:, model.classes_] = predicted
-    return task.outcome(split, {"probabilities": probabilities})
+
+    def predict(new: Sequence[str]) -> npt.NDArray[np.float32]:
+        predicted = model.predict_proba(vectorizer.transform(new))
+        probabilities = np.zeros((len(predicted), classes), dtype=np.float32)
+        probabilities[:, model.classes_] = predicted
+        return probabilities
+
+    return predict
 
 
 def joined_texts(data: ClassificationData, split: str) -> list[str]:

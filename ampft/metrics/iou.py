@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
 import numpy as np
 
 from ampft.metrics.sums import (
+    CaseSums,
+    CostliestCase,
     FloatArray,
     Metric,
     accuracy,
     class_counts,
-    costliest_of_classes,
     effect_on_class_mean,
     effect_on_share,
 )
@@ -35,7 +39,58 @@ def mean_iou(sums: FloatArray) -> FloatArray:
     return total / np.maximum(occurs.sum(axis=-1), 1)
 
 
-MEAN_IOU = Metric("mean_iou", "mean IoU", mean_iou, effect_on_class_mean, costliest_of_classes)
-PIXEL_ACCURACY = Metric(
-    "pixel_accuracy", "pixel accuracy", accuracy, effect_on_share, costliest_of_classes
+def costliest_image(
+    from_sums: Callable[[FloatArray], FloatArray], seeds: Sequence[CaseSums]
+) -> CostliestCase:
+    """Return the effect of an image of which all pixels become wrong, or correct if that is more.
+
+    It is the mean over the images, weighted by the effects themselves. Images are not of one class,
+    so the kinds of `costliest_of_classes` do not exist. Wrong pixels become the class that is
+    predicted most, and those of that class the second.
+
+    Args:
+        from_sums: Metric as a function of sums.
+        seeds: Sums of class counts at each seed, over the same images.
+    """
+    effects = np.mean([_effects_of_images(from_sums, sums) for sums in seeds], axis=0)
+    typical = float(effects @ effects / max(float(effects.sum()), np.finfo(float).tiny))
+    return CostliestCase(typical, None, len(seeds[0]))
+
+
+def _effects_of_images(from_sums: Callable[[FloatArray], FloatArray], sums: CaseSums) -> FloatArray:
+    """Return (n,) by how much the metric changes if all pixels of an image change."""
+    totals, images = sums.totals(), sums.patterns.toarray()[sums.pattern_of]
+    classes = (len(totals) - 1) // 3
+    correct, labelled, predicted = (
+        images[:, part * classes : (part + 1) * classes] for part in range(3)
+    )
+    second, first = np.argsort(totals[2 * classes : 3 * classes])[-2:]
+    lost, gained = np.zeros_like(images), np.zeros_like(images)
+    lost[:, :classes], lost[:, 2 * classes : 3 * classes] = -correct, -correct
+    lost[:, 2 * classes + first] += correct.sum(axis=1) - correct[:, first]
+    lost[:, 2 * classes + second] += correct[:, first]
+    gained[:, :classes] = labelled - correct
+    gained[:, 2 * classes : 3 * classes] = labelled - predicted
+    value = from_sums(totals)
+    effects: FloatArray = np.maximum(
+        *(np.abs(from_sums(totals + changed) - value) for changed in (lost, gained))
+    )
+    return effects
+
+
+def of_images(metric: Metric) -> Metric:
+    """Return a metric of class counts for images with masks.
+
+    Two models differ in some pixels of nearly every image, so the variance between images is
+    known, unlike that of predictions that agree on all cases. A whole image that is lost, although
+    none was observed, is allowed for by `costliest_image`.
+    """
+    return replace(metric, costliest=costliest_image, changes_by_units=True)
+
+
+MEAN_IOU = of_images(
+    Metric("mean_iou", "mean IoU", mean_iou, effect_on_class_mean, costliest_image)
+)
+PIXEL_ACCURACY = of_images(
+    Metric("pixel_accuracy", "pixel accuracy", accuracy, effect_on_share, costliest_image)
 )

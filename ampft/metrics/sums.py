@@ -100,6 +100,8 @@ class Metric:
             returns the case with the largest effect.
         higher_is_better: Whether higher values are better.
         is_share: Whether differences are in points (hundredths).
+        changes_by_units: Whether a case usually changes in a few of very many units, as an image in
+            some pixels; otherwise all units of a case change together.
     """
 
     name: str
@@ -109,13 +111,19 @@ class Metric:
     costliest: Callable[[Callable[[FloatArray], FloatArray], Sequence[CaseSums]], CostliestCase]
     higher_is_better: bool = True
     is_share: bool = True
+    changes_by_units: bool = False
 
     def value(self, sums: CaseSums) -> float:
         """Return the metric over all cases."""
         return float(self.from_sums(sums.totals()))
 
     def effect_of_changed_case(self, sums: CaseSums) -> float:
-        """Return the effect of one changed case; `case_effect` for cases of one unit each."""
+        """Return the effect of one changed case; `case_effect` for cases of one unit each.
+
+        If cases change by units, it is that of one unit.
+        """
+        if self.changes_by_units:
+            return self.case_effect(sums.totals())
         counts = np.bincount(sums.pattern_of, minlength=sums.patterns.shape[0])
         sizes = _column(sums.patterns, -1)
         return self.case_effect(sums.totals()) * math.sqrt(counts @ sizes**2 / len(sums))

@@ -24,7 +24,7 @@ MAY_CHANGE = frozenset(
         *("checkpointing_steps", "checkpoint_total_limit", "resume_from_checkpoint"),
         *("async_checkpoints", "allow_topology_change", "max_time", "on_nonfinite"),
         *("push_to_hub", "hub_model_id", "hub_private_repo"),
-        *("baseline", "evaluate_fp32", "fail_on_leak", "trust_remote_code"),
+        *("baseline", "evaluate_fp32", "fail_on_leak", "inspect_data", "trust_remote_code"),
         *("dataloader_num_workers", "use_cpu", "cpu_threads"),
         *("model_name_or_path", "dataset_name", "train_file", "validation_file", "test_file"),
         *("mixed_precision", "auto_micro_batch"),

@@ -31,7 +31,7 @@ RESULT_FILES = (
     "predictions.parquet",
     "predictions_fp32.parquet",
     "README.md",
-    "raw_weights.safetensors",
+    *("raw_weights.safetensors", "label_errors.csv"),
 )
 MODEL_FILES = (
     "config.json",

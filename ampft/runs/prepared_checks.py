@@ -8,6 +8,7 @@ from ampft.data.steps import varied_ids
 from ampft.errors import InputError
 from ampft.evaluation.baseline import check_baseline
 from ampft.evaluation.float32 import check_float32_possible
+from ampft.evaluation.label_errors import check_inspection
 from ampft.files import check_disk_space
 from ampft.models.packing.install import check_packing, evaluation_mode
 from ampft.models.pretrained import is_loadable
@@ -62,6 +63,8 @@ def check_prepared(prepared: Prepared) -> None:
         )
     _check_metric(args.metric_for_best_model, prepared.task)
     _check_trained_part(prepared)
+    if args.inspect_data:
+        check_inspection(prepared.task)
     if args.baseline:
         check_baseline(data)
     if args.evaluate_fp32:

@@ -20,6 +20,7 @@ from ampft.errors import PrecisionContradicted, Preempted
 from ampft.evaluation.baseline import baseline_summary
 from ampft.evaluation.evaluate import evaluate
 from ampft.evaluation.float32 import in_float32
+from ampft.evaluation.label_errors import LABEL_ERRORS_NAME, LabelError, label_errors_csv
 from ampft.evaluation.sanity import (
     chance_loss,
     constant_outcome,
@@ -29,7 +30,7 @@ from ampft.evaluation.sanity import (
     stop_if_destroyed,
     validation_warnings,
 )
-from ampft.files import check_disk_space
+from ampft.files import check_disk_space, write_text
 from ampft.models.adapters import merge_adapters
 from ampft.models.sharded import whole_weights
 from ampft.models.trained_part import save_trained
@@ -87,6 +88,7 @@ class Run:
         stop: Request of a signal to stop.
         last_weights: Weights after the last step, while the best ones are evaluated in their place.
         current_batch: Step batch of the current step.
+        label_errors: Training labels that are probably wrong; None without `--inspect_data`.
         tuned: Predictions of the validation split with the thresholds of the final report.
     """
 
@@ -105,6 +107,7 @@ class Run:
     last_weights: dict[str, Tensor] | None = None
     finished: bool = False
     current_batch: StepBatch | None = None
+    label_errors: list[LabelError] | None = None
     tuned: TunableOutcome | None = None
 
     @property
@@ -401,6 +404,8 @@ class Run:
         if self.state.average is not None:
             write_tensors(stage / RAW_NAME, self.state.average.raw)
         self.prepared.task.save_processor(stage)
+        if self.label_errors is not None:
+            write_text(stage / LABEL_ERRORS_NAME, label_errors_csv(self.label_errors))
         if self.prepared.args.history_csv:
             write_csv(self.folder / HISTORY_NAME, stage / "history.csv")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ampft.metrics.iou import MEAN_IOU, PIXEL_ACCURACY, iou_per_class
+from ampft.metrics.iou import MEAN_IOU, PIXEL_ACCURACY, iou_per_class, of_images
 from ampft.metrics.scores import Scores
 from ampft.metrics.sums import (
     ACCURACY,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MASK_COLUMN = "predicted_mask"
 BINS = 30  # of the calibration, whose sums are those of 10 and of 15 bins too
 LOG_LOSS = mean_metric("log_loss", "log loss")
-COUNTED = (MEAN_IOU, PIXEL_ACCURACY, MACRO_F1, BALANCED_ACCURACY, ACCURACY)
+COUNTED = (MEAN_IOU, PIXEL_ACCURACY, *map(of_images, (MACRO_F1, BALANCED_ACCURACY, ACCURACY)))
 METRICS = {metric.name: metric for metric in (*COUNTED, LOG_LOSS)}
 
 

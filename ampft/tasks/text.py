@@ -142,7 +142,8 @@ class TextInputs:
         support = packing_support(model)
         if not support.supported:
             return False, f"padded path: {support.reason}; micro-batches sorted by length"
-        limit_kernel_caches()  # must precede the first product
+        # Must precede the first product.
+        limit_kernel_caches(has_token_buckets=settings.token_buckets is not None)
         examples = self.tokens["train"]
         batch = examples.collate(varied_ids(examples.lengths))
         difference = verify_packing(model, model_inputs(batch))

@@ -70,6 +70,7 @@ def wave_bytes(samples, rate=8000, subtype="PCM_16"):
         (wave_bytes(np.array([0, np.nan], np.float32), subtype="FLOAT"), "NaN or infinite"),
         (None, r"a\.wav: the file does not exist"),
     ],
+    ids=["no samples", "text", "empty", "NaN", "missing"],
 )
 def test_damaged_sounds_are_named(tmp_path, content, message):
     if content is not None:

@@ -66,7 +66,7 @@ def trainings() -> list[str]:
 
 
 RUN_IN_PROCESS = (
-    "ampft env", "ampft predict", "ampft report", "ampft yardstick", "ampft audit",
+    "ampft env", "ampft errors", "ampft predict", "ampft report", "ampft yardstick", "ampft audit",
     "ampft checkpoint", "ampft doctor",
 )  # fmt: skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from planted import Planted
+from planted_faults import Planted
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import (

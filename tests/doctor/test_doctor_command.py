@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 import torch
+from running import call, succeeded
 from tiny_text import LABELS, tiny_texts
 from transformers import BertForSequenceClassification, BertTokenizerFast
 
@@ -48,7 +50,9 @@ def test_a_mode_that_holds_is_written_with_exit_code_0(files, tmp_path, fresh_ac
     assert (written["holds"], written["faults"], written["cure"]) == (True, [], None)
     assert written["setting"]["mode"] == "fp16"
     assert "fp16 holds on 32 examples" in capsys.readouterr().out
-    assert "fp16 holds" in (tmp_path / "doctor.html").read_text()
+    page = (tmp_path / "doctor.html").read_text()
+    assert "fp16 holds" in page
+    assert "stored in bf16" in page
 
 
 def test_a_mode_that_does_not_hold_is_named_with_exit_code_4(
@@ -71,19 +75,22 @@ def test_a_mode_that_does_not_hold_is_named_with_exit_code_4(
     assert f"fp16 will overflow: `{OVERFLOW}` reaches" in out
     assert "modeling_bert.py" in out
     page = (tmp_path / "doctor.html").read_text()
-    assert OVERFLOW in page
+    assert f"<code><bdi>{OVERFLOW}</bdi></code> <bdi>reaches" in page
     assert "<script" not in page
 
 
 def test_bf16_holds_where_fp16_overflows(files, fresh_accelerate, capsys):
     assert main(["doctor", "--mixed_precision", "bf16", "--", *recipe(files, "broken")]) == 0
-    assert "Add --output_dir DIR" in capsys.readouterr().out
+    out = capsys.readouterr().out.replace("\n", " ")
+    assert "where numbers of bf16 are 1024 apart" in out
+    assert "Add --output_dir DIR" in out
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--batches", "0", "--"], "--batches 0: must be at least 1"),
+        (["--tolerated", "1", "--"], "--tolerated 1: must be at least 0 and below 1"),
         (["--", "--mixed_precision", "fp16"], "pass it before ` -- `"),
         (["--mixed_precision", "fp8", "--"], "fp8"),
         (["--mixed_precision", "bf16-true", "--"], "modes with float32 weights"),
@@ -124,3 +131,26 @@ def test_a_run_without_a_saved_step_is_examined_from_its_start(
         main(["doctor", str(run), "--no_cure", "--batches", "2"])
 
     assert "in 16 of 16 examples" in capsys.readouterr().out.replace("\n", " ")
+
+
+@pytest.mark.slow
+def test_two_processes_give_one_diagnosis_of_all_examples(files, tmp_path, fresh_accelerate):
+    flags = [word for word in recipe(files, "healthy") if word != "--use_cpu"]
+    succeeded(
+        call(
+            sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", 2, "--standalone",
+            "-m", "ampft", "doctor", "--output_dir", tmp_path / "two", "--", *flags,
+            CUDA_VISIBLE_DEVICES="",
+        )
+    )  # fmt: skip
+    main(["doctor", "--output_dir", str(tmp_path / "one"), "--",
+          *recipe(files, "healthy"), "--gradient_accumulation_steps", "2"])  # fmt: skip
+
+    one, two = (json.loads((tmp_path / n / "doctor.json").read_text()) for n in ("one", "two"))
+    assert (one["setting"]["processes"], two["setting"]["processes"]) == (1, 2)
+    assert one["setting"]["examples"] == two["setting"]["examples"] == 64
+    assert two["holds"]
+    for alone, together in zip(one["ranges"], two["ranges"], strict=True):
+        assert together["module"] == alone["module"]
+        if alone["direction"] == "forward":
+            assert together["largest"] == pytest.approx(alone["largest"], rel=1e-4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from historical import HISTORICAL
-from planted import FAULTS
+from planted_faults import FAULTS
 
 from ampft.diagnosis.doctor.examine import scan
 

@@ -136,6 +136,18 @@ def test_the_largest_scale_is_the_one_that_a_scaler_finds(model, kind):
     assert before / 2 <= predicted <= 2 * before
 
 
+def test_updates_that_bfloat16_loses_are_counted(model):
+    shares = scan(model, batches(1), loss).bf16_lost_updates
+
+    weights = torch.cat([p.detach().flatten() for p in model.parameters()]).bfloat16()
+    for rate in (1e-5, 1e-4, 1e-3):
+        # Away from 0, because the numbers below a power of two are closer to each other.
+        changed = weights.double() + rate * weights.double().sign()
+        lost = float((changed.bfloat16() == weights)[weights != 0].double().mean())
+        nonzero = float((weights != 0).double().mean())
+        assert shares[f"{rate:g}"] == pytest.approx(lost * nonzero, abs=0.02)
+
+
 def test_exponents_are_counted_exactly():
     values = Values()
     values.add(torch.tensor([0.0, 1.0, -1.5, 2.0**-24, 2.0**-25, 65504.0, 2.0**-149, 3e38]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from planted import FAULTS, WIDTH, around, cross, inputs, plain
+from planted_faults import FAULTS, WIDTH, around, cross, inputs, plain
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from transformers import BertConfig, BertForSequenceClassification
@@ -153,3 +153,18 @@ def test_the_message_names_a_mode_that_is_not_examined():
         ampft.doctor.scan(plain(), [inputs()], cross, mixed_precision="bf16-true")
     with pytest.raises(ampft.InputError, match="at least one batch"):
         ampft.doctor.scan(plain(), [], cross)
+
+
+def test_a_dimension_of_features_is_not_taken_for_tokens():
+    batch = padded_batch()
+    model = bert()
+    pooled = torch.nn.Linear(32, 9)  # as many features as the batch has columns
+    model.classifier = torch.nn.Sequential(pooled, torch.nn.Linear(9, 3))
+    with torch.no_grad():
+        pooled.weight.mul_(1e7)
+
+    fault = ampft.doctor.locate(model, [batch], text_loss)
+
+    assert fault.module == "classifier.0"
+    assert list(fault.example_ids) == [0, 1, 2, 3]
+    assert fault.tokens == ()

@@ -188,3 +188,21 @@ def test_binary16_and_float32_drop_the_same_weights():
     torch.manual_seed(1)
     other_masks = dropout_attention(*rows, layout, options(0.5))
     assert not is_close(other_masks.detach(), outputs[0], 0.1)
+
+
+def test_causal_attention_reaches_the_fused_kernel_without_a_mask():
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen = []
+
+    class Fused(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            if "flash_attention" in function.name():
+                seen.append((args[4], (kwargs or {}).get("attn_mask")))
+            return function(*args, **(kwargs or {}))
+
+    layout = layout_of(LENGTHS, 0.2)
+    query, key, value, _ = operands(layout.total)
+    with torch.no_grad(), Fused():
+        grouped_attention(query, key, value, layout, options(causal=True))
+    assert seen == [(True, None)] * len(layout.groups)

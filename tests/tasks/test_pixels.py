@@ -113,6 +113,19 @@ def test_leaving_an_image_out_is_a_subtraction(outcome, metric):
         assert left[image] == pytest.approx(rest.metrics()[metric], rel=1e-12)
 
 
+def test_the_costliest_image_of_pixel_accuracy_is_an_image():
+    """With images of 10 pixels, of which 8 are correct, a lost one costs 8 of all n * 10 pixels."""
+    counts = np.tile(np.array([[6, 0, 0], [1, 2, 0], [1, 0, 0]]), (20, 1, 1))
+    losses, bins = np.zeros((20, 2)), np.zeros((20, 3, 30))
+    outcome = PixelPredictions(counts, losses, bins, np.zeros(20, dtype=np.int64), NAMES, "test")
+    worst = Pixels.metrics["pixel_accuracy"].costliest_case([outcome.sums("pixel_accuracy")] * 3)
+    assert worst.effect == pytest.approx(0.8 / 20)
+    assert (worst.label, worst.support) == (None, 20)
+    # By hand: IoU 6/8, 2/3 and 0; one image of 20 lost costs about a twentieth of their mean.
+    worst = Pixels.metrics["mean_iou"].costliest_case([outcome.sums("mean_iou")])
+    assert 0.8 / 20 * (6 / 8 + 2 / 3) / 3 < worst.effect < 2 / 20
+
+
 def test_the_predictions_file_keeps_what_a_comparison_needs(outcome, tmp_path):
     path = tmp_path / "predictions.parquet"
     write_predictions(path, outcome, lambda rows: {"image": ["a.png", "b.png", "c.png"][rows]})

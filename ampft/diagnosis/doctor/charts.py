@@ -94,7 +94,7 @@ def lost_chart(diagnosis: Diagnosis) -> Markup | None:
         parts.append(text(exponent(value), x_axis.percent(value), BOTTOM - 12, "tick middle"))
     level = y_axis.at(scales.tolerated)
     parts.append(line(f"{LEFT}%", level, f"{RIGHT}%", level, "margin"))
-    parts.append(plot_area(x_axis, y_axis, [curve(points, x_axis, y_axis, "mean a2")]))
+    parts.append(plot_area(x_axis, y_axis, [curve(points, x_axis, y_axis, "mean a0")]))
     alt = f"Share of the gradient below 2^-24 over the loss scale, from {percent(points[0][1], 1)}"
     return picture(*parts, height=BOTTOM, alt=alt, class_="chart")
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ampft.arguments import parse_classify_arguments
 from ampft.arguments.flags import ArgumentParser
+from ampft.diagnosis.doctor.findings import DEFAULT_TOLERATED
 from ampft.errors import InputError
 
 if TYPE_CHECKING:
@@ -41,11 +42,12 @@ def main(argv: Sequence[str]) -> None:
         raise InputError(f"--output_dir {folder}: this is a file. Name a folder.")
     subject = _subject(args, flags)
     trial_steps = 0 if args.no_cure else args.trial_steps
-    diagnosis = _diagnosis(subject, trial_steps)
+    diagnosis = _diagnosis(subject, args.tolerated, trial_steps)
     from accelerate import PartialState
 
     if PartialState().is_main_process:
         _report(diagnosis, folder)
+    PartialState().wait_for_everyone()  # a launcher ends all processes when the first one fails
     if not diagnosis.holds:
         raise SystemExit(DOES_NOT_HOLD)
 
@@ -53,6 +55,8 @@ def main(argv: Sequence[str]) -> None:
 def _subject(args: argparse.Namespace, flags: Sequence[str]) -> Subject:
     if args.batches < 1:
         raise InputError(f"--batches {args.batches}: must be at least 1.")
+    if not 0 <= args.tolerated < 1:
+        raise InputError(f"--tolerated {args.tolerated:g}: must be at least 0 and below 1.")
     if args.trial_steps < 1:
         raise InputError(
             f"--trial_steps {args.trial_steps}: must be at least 1. To search no cure: --no_cure."
@@ -78,20 +82,26 @@ def _subject(args: argparse.Namespace, flags: Sequence[str]) -> Subject:
     return recipe_subject(classify, args.mixed_precision or DEFAULT_MODE, steps=args.batches)
 
 
-def _diagnosis(subject: Subject, trial_steps: int) -> Diagnosis:
+def _diagnosis(subject: Subject, tolerated: float, trial_steps: int) -> Diagnosis:
     """Return the diagnosis; with a cure, verified by a training, unless `trial_steps` is 0."""
     from accelerate import PartialState
 
+    from ampft.diagnosis.doctor.alignment import align
     from ampft.diagnosis.doctor.examination import merged
     from ampft.diagnosis.doctor.examine import Examiner, setting_of
     from ampft.diagnosis.doctor.patient import Trial
     from ampft.diagnosis.doctor.prescription import prescribe
 
-    examiner = Examiner(subject.case, subject.precision)
+    examiner = Examiner(subject.case, subject.precision, tolerated=tolerated)
     found = merged(examiner.examine())
     setting = setting_of(examiner, subject.model, subject.data, padding_free=subject.padding_free)
     diagnosis = examiner.conclude(found, setting)
-    if diagnosis.holds or not trial_steps or not PartialState().is_main_process:
+    if not PartialState().is_main_process:
+        return diagnosis
+    if diagnosis.holds:
+        alignment = align(subject.case, subject.precision)
+        return dataclasses.replace(diagnosis, alignment=alignment)
+    if not trial_steps:
         return diagnosis
     cure = prescribe(
         subject.case,
@@ -100,7 +110,9 @@ def _diagnosis(subject: Subject, trial_steps: int) -> Diagnosis:
         loss_scales=diagnosis.loss_scales,
         trial=Trial(steps=trial_steps),
     )
-    return dataclasses.replace(diagnosis, cure=cure)
+    patterns = () if cure is None else cure.fp32_modules
+    alignment = align(subject.case, subject.precision, fp32_modules=patterns) if patterns else None
+    return dataclasses.replace(diagnosis, cure=cure, alignment=alignment)
 
 
 def _report(diagnosis: Diagnosis, folder: Path | None) -> None:
@@ -126,8 +138,8 @@ def _report(diagnosis: Diagnosis, folder: Path | None) -> None:
 def _parser() -> ArgumentParser:
     parser = ArgumentParser(
         prog="ampft doctor",
-        usage="ampft doctor [--mixed_precision M] [--batches N] [--trial_steps N] [--no_cure]\n"
-        "                    [--output_dir DIR] -- flags of the recipe\n"
+        usage="ampft doctor [--mixed_precision M] [--batches N] [--tolerated SHARE]\n"
+        "                    [--trial_steps N] [--no_cure] [--output_dir DIR] -- recipe flags\n"
         "       ampft doctor RUN [--output_dir DIR] [--no_cure] [-- flags that changed]",
         description="Find out, without training, whether a precision holds for a model and its "
         "data: the operation that breaks it, its cause, and a cure that was tried. With RUN, "
@@ -156,6 +168,14 @@ def _parser() -> ArgumentParser:
         metavar="N",
         help="optimizer steps of the training that verifies a cure (default: "
         f"{DEFAULT_TRIAL_STEPS})",
+    )
+    parser.add_argument(
+        "--tolerated",
+        type=float,
+        default=DEFAULT_TOLERATED,
+        metavar="SHARE",
+        help="share of the gradient that may be too small for fp16, 0 to 1 (default: "
+        f"{DEFAULT_TOLERATED})",
     )
     parser.add_argument(
         "--output_dir",

@@ -12,17 +12,17 @@ from torch import Tensor, nn
 from ampft.diagnosis.doctor.case import Case, Loss, undisturbed
 from ampft.diagnosis.doctor.causes import underflow_of
 from ampft.diagnosis.doctor.examination import MAX_TOKENS, Examination, merged, processes
-from ampft.diagnosis.doctor.findings import Cause, Diagnosis, Fault, Setting
+from ampft.diagnosis.doctor.findings import DEFAULT_TOLERATED, Cause, Diagnosis, Fault, Setting
 from ampft.diagnosis.doctor.places import BatchShape
 from ampft.diagnosis.doctor.ranges import (
-    DEFAULT_TOLERATED,
     RangeRecorder,
+    bf16_lost_updates,
     largest_scale,
     loss_scales,
     lost_share,
     module_ranges,
 )
-from ampft.diagnosis.doctor.remedies import REMEDIES
+from ampft.diagnosis.doctor.remedies import HALF_CHECKPOINT, REMEDIES
 from ampft.diagnosis.doctor.watch import Event, Key, OperationWatch
 from ampft.errors import InputError
 from ampft.precision.accelerator import numerics
@@ -31,6 +31,8 @@ from ampft.precision.resolve import Precision, resolve
 from ampft.training.step import MIN_LOSS_SCALE
 
 INITIAL_SCALE = 65536.0  # of torch.amp.GradScaler
+MIN_DISTINCT = 10  # weights that were trained or drawn have many different values
+_SIXTEEN_BITS = (torch.float16, torch.bfloat16)
 _OVERFLOWS = {Cause.PRODUCT, Cause.SUM, Cause.CONVERSION, Cause.QUOTIENT}
 
 
@@ -102,7 +104,8 @@ class Examiner:
         halved = _half_weights(self.case.model)
         if halved is not None:
             found.faults.append(halved)
-            return found
+            if not halved.is_harmless:
+                return found
         with undisturbed(self.case.model):
             if with_ranges:
                 self._record_ranges(found)
@@ -290,6 +293,7 @@ class Examiner:
                 initial=self.initial_scale,
                 found=found.scale,
             ),
+            bf16_lost_updates=bf16_lost_updates(self.case.model),
             gradient_exponents={str(e): n for e, n in found.gradients.exponents.items()},
         )
 
@@ -390,19 +394,31 @@ def _shapes(case: Case) -> list[BatchShape]:
 
 
 def _half_weights(model: nn.Module) -> Fault | None:
-    for name, parameter in model.named_parameters():
-        if parameter.dtype in (torch.float16, torch.bfloat16) and parameter.requires_grad:
-            module, _, own = name.rpartition(".")
-            return Fault(
-                module=module,
-                direction="forward",
-                operation=f"parameter {own}",
-                cause=Cause.HALF_WEIGHTS,
-                largest=_largest(parameter),
-                reaches="gradient",
-                remedy=REMEDIES[Cause.HALF_WEIGHTS],
-            )
+    """Return the fault of weights in 16 bits; harmless if they were only saved so."""
+    weights = [(n, p) for n, p in model.named_parameters() if p.requires_grad and p.dim() > 1]
+    for name, weight in weights:
+        if weight.dtype in _SIXTEEN_BITS:
+            return _of_parameter(name, weight, is_harmless=False)
+    for dtype in _SIXTEEN_BITS:
+        # Zeros and ones, as layers begin with, are numbers of every format.
+        varied = [each for each in weights if len(each[1][:2].unique()) > MIN_DISTINCT]
+        if varied and all(torch.equal(weight, weight.to(dtype).float()) for _, weight in varied):
+            return _of_parameter(*varied[0], is_harmless=True)
     return None
+
+
+def _of_parameter(name: str, parameter: Tensor, *, is_harmless: bool) -> Fault:
+    module, _, own = name.rpartition(".")
+    return Fault(
+        module=module,
+        direction="forward",
+        operation=f"parameter {own}",
+        cause=Cause.HALF_WEIGHTS,
+        largest=_largest(parameter),
+        reaches="activation" if is_harmless else "gradient",
+        is_harmless=is_harmless,
+        remedy=HALF_CHECKPOINT if is_harmless else REMEDIES[Cause.HALF_WEIGHTS],
+    )
 
 
 def _largest(tensor: Tensor) -> float | None:

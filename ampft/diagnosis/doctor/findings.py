@@ -10,6 +10,8 @@ from enum import StrEnum
 from ampft.machine import versions
 
 SCHEMA = 1
+# Micikevicius et al., "Mixed Precision Training" (2018): the share that their detector lost.
+DEFAULT_TOLERATED = 0.05
 DIAGNOSIS_NAME = "doctor.json"
 PAGE_NAME = "doctor.html"
 
@@ -183,6 +185,64 @@ class Cure:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A mean over batches, with the ends of its 95 % interval; None with a single batch."""
+
+    mean: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModuleError:
+    """How a module differs from float32, as ||x - x32|| / ||x32|| over all entries of a batch.
+
+    Attributes:
+        module: Path of the module.
+        kind: Class of the module.
+        call: Number of the call in a forward pass, from 1.
+        is_leaf: Whether no modules are inside it.
+        inputs: Error of its first input; None if it has none, or none that is not zero.
+        outputs: Error of its first output.
+        gradients: Error of the gradient of that output; None if it has none.
+        role: What it does to the error: `born` if it at least doubles, `grows`, `forgiven` if it at
+            least halves, or `carried`; empty if the inputs are not known.
+    """
+
+    module: str
+    kind: str
+    call: int
+    is_leaf: bool
+    inputs: Estimate | None
+    outputs: Estimate
+    gradients: Estimate | None
+    role: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alignment:
+    """The mode beside float32, module by module.
+
+    Attributes:
+        mode: Precision.
+        fp32_modules: Patterns of the modules in float32, if a cure was applied.
+        batches: Number of batches.
+        modules: Errors in the order of the forward pass.
+        gradient_cosine: Cosine of the angle between the whole gradients.
+        gradient_error: Error of the whole gradient.
+        loss_change: Loss in the mode minus loss in float32.
+    """
+
+    mode: str
+    fp32_modules: Sequence[str]
+    batches: int
+    modules: Sequence[ModuleError]
+    gradient_cosine: Estimate
+    gradient_error: Estimate
+    loss_change: Estimate
+
+
+@dataclass(frozen=True, kw_only=True)
 class Setting:
     """What was examined.
 
@@ -221,6 +281,9 @@ class Diagnosis:
         ranges: Values of every module in float32.
         loss_scales: Loss scales that the gradients allow.
         gradient_exponents: Number of gradient entries by exponent, as in `ModuleRange`.
+        alignment: The mode, with the cure if there is one, beside float32; None if it fails.
+        bf16_lost_updates: Share of the weights that an update of the size of the learning rate, as
+            AdamW makes it, does not change if they are stored in bfloat16, by learning rate.
         versions: Package versions.
         started: Start time, ISO 8601, UTC.
         schema: Version of this layout.
@@ -233,6 +296,8 @@ class Diagnosis:
     ranges: Sequence[ModuleRange] = ()
     loss_scales: LossScales | None = None
     gradient_exponents: Mapping[str, int] = field(default_factory=dict)
+    alignment: Alignment | None = None
+    bf16_lost_updates: Mapping[str, float] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=versions)
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     schema: int = SCHEMA

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from markupsafe import Markup
 
 from ampft.comparison.report import html
 from ampft.comparison.report.drawing import element
+from ampft.diagnosis.doctor.alignment_chart import (
+    ROLES,
+    alignment_chart,
+    alignment_table,
+    summary,
+)
 from ampft.diagnosis.doctor.charts import exponent_chart, lost_chart
 from ampft.diagnosis.doctor.findings import Diagnosis, Fault
 from ampft.diagnosis.doctor.show import (
@@ -17,7 +24,7 @@ from ampft.diagnosis.doctor.show import (
     module_table,
     range_text,
 )
-from ampft.text.tables import Name, Quote, Table
+from ampft.text.tables import Name, Quote, Table, isolated
 
 TEMPLATE = "doctor.html.j2"
 MAX_ROWS = 30
@@ -39,10 +46,25 @@ def page_text(diagnosis: Diagnosis) -> str:
             exponents=exponent_chart(diagnosis),
             lost=lost_chart(diagnosis),
             modules=module_table(diagnosis) if diagnosis.ranges else None,
+            updates=_updates_text(diagnosis),
             bits=_bits_table(diagnosis) if diagnosis.ranges else None,
             max_rows=MAX_ROWS,
+            alignment=_alignment(diagnosis),
         )
     )
+
+
+def _alignment(diagnosis: Diagnosis) -> Mapping[str, object] | None:
+    """Return the picture, the table and the summary of the alignment."""
+    alignment = diagnosis.alignment
+    if alignment is None:
+        return None
+    return {
+        "chart": alignment_chart(alignment),
+        "table": alignment_table(alignment),
+        "summary": _with_code(summary(alignment)),
+        "roles": ROLES,
+    }
 
 
 def _title(fault: Fault) -> str:
@@ -51,9 +73,19 @@ def _title(fault: Fault) -> str:
 
 def _with_code(text: str) -> Markup:
     """Return a sentence of ampft with its names in backticks as code."""
-    parts = [html.no_break_units(part) if part else "" for part in text.split("`")]
-    spans = (element("code", part) if index % 2 else part for index, part in enumerate(parts))
+    parts = text.split("`")
+    spans = (
+        element("code", isolated(part)) if index % 2 else _prose(part)
+        for index, part in enumerate(parts)
+    )
     return Markup("").join(spans)
+
+
+def _prose(text: str) -> Markup:
+    """Return text whose outer spaces stay outside of its element, where they would collapse."""
+    words = text.strip()
+    before, _, after = text.partition(words)
+    return Markup(before) + html.no_break_units(words) + Markup(after) if words else Markup(text)
 
 
 def _fault_table(diagnosis: Diagnosis, position: int) -> Table:
@@ -97,6 +129,18 @@ def _bits_table(diagnosis: Diagnosis) -> Table:
         "softmax cannot resolve less. fp8: share of the values (E4M3) and of the gradient (E5M2) "
         "that become 0 if the tensor is scaled so that its largest value fits.",
         left=2,
+    )
+
+
+def _updates_text(diagnosis: Diagnosis) -> str:
+    """Return how many weights an update of AdamW does not change in bfloat16."""
+    shares = [
+        f"{rate} does not change {_percent(share)}"
+        for rate, share in diagnosis.bf16_lost_updates.items()
+    ]
+    return (
+        "If the weights are stored in bf16, an update of the size of the learning rate, as AdamW "
+        f"makes it, can be lost to rounding: one of {', one of '.join(shares)} of the weights."
     )
 
 

@@ -48,11 +48,13 @@ class Pass:
         output: First floating tensor that the model returned, float32; None if there is none.
         loss: The loss.
         gradient: Gradients of the parameters, without the loss scale.
+        scale: Loss scale.
     """
 
     output: Tensor | None
     loss: float
     gradient: Sequence[Tensor]
+    scale: float
 
     @property
     def has_finite_gradient(self) -> bool:
@@ -144,7 +146,7 @@ class Patient:
             torch.zeros_like(p) if p.grad is None else p.grad / scale for p in model.parameters()
         ]
         model.zero_grad(set_to_none=True)
-        return Pass(outputs[0] if outputs else None, float(loss), gradient)
+        return Pass(outputs[0] if outputs else None, float(loss), gradient, scale)
 
     def finite_run(self, index: int) -> Pass | None:
         """Return the first run with a finite loss and gradient; None if no scale gives one."""

@@ -37,12 +37,14 @@ class BatchShape:
         width: Number of tokens per example, padding included; None without tokens.
         mask: (B, T) bool, True for real tokens; None without padding.
         layout: Layout of the tokens in one row, if the model runs without padding.
+        sizes: Sizes of the dimensions of weights, which a dimension of a result may be as well.
     """
 
     ids: tuple[int, ...]
     width: int | None = None
     mask: Tensor | None = None
     layout: PackedLayout | None = None
+    sizes: frozenset[int] = frozenset()
 
     @classmethod
     def of(cls, model: nn.Module, batch: Any, first_id: int) -> BatchShape:
@@ -65,6 +67,7 @@ class BatchShape:
             width=tokens.shape[1] if tokens is not None and tokens.dim() == 2 else None,
             mask=(mask != 0).cpu() if mask is not None and has_mask else None,
             layout=layout_on_host(model, inputs).get("packing") if has_mask else None,
+            sizes=frozenset(size for p in model.parameters() for size in p.shape),
         )
 
     def places(self, bad: Tensor) -> Places | None:
@@ -104,7 +107,8 @@ class BatchShape:
                 cells = torch.zeros(size * width, dtype=torch.bool)
                 cells[self.layout.tokens.cpu()] = row.reshape(total, -1).any(1).cpu()
                 return cells.view(size, width)
-        if shape[:2] == (size, width):
+        is_ambiguous = len(shape) == 2 and width in self.sizes  # features, perhaps, and not tokens
+        if shape[:2] == (size, width) and not is_ambiguous:
             return bad.reshape(size, width, -1).any(2).cpu()
         if len(shape) == 4 and shape[0] == size and shape[2] == width:  # heads
             return bad.any(3).any(1).cpu()

@@ -26,7 +26,7 @@ FP8 = {"forward": _FORMATS["float8_e4m3fn"], "backward": _FORMATS["float8_e5m2"]
 # Float32 has exponents -149 to 127. Position 0 counts zeros.
 _FIRST, _LAST = -149, 127
 SCALES = tuple(2.0**power for power in range(0, 33))  # a scaler has no upper limit
-DEFAULT_TOLERATED = 0.05  # Micikevicius et al. (2018): the share that their detector lost
+LEARNING_RATES = (1e-5, 1e-4, 1e-3)
 
 
 @dataclass
@@ -237,6 +237,23 @@ def loss_scales(
         found=found,
         lost_at_found=lost_share(gradients, found or 1.0),
     )
+
+
+def bf16_lost_updates(model: nn.Module) -> dict[str, float]:
+    """Return the share of the weights in bfloat16 that an update does not change, by its size.
+
+    AdamW changes every weight by about the learning rate. Rounding to the nearest number loses a
+    change of less than half the distance to the next number.
+    """
+    values = Values()
+    for parameter in model.parameters():
+        values.add(parameter)
+    # Numbers in [2^e, 2^(e+1)) are 2^e * epsilon apart.
+    lost = {
+        rate: sum(n for e, n in values.exponents.items() if 2.0**e * BFLOAT16.epsilon / 2 > rate)
+        for rate in LEARNING_RATES
+    }
+    return {f"{rate:g}": count / max(values.entries, 1) for rate, count in lost.items()}
 
 
 def _outputs(output: Any) -> list[Tensor]:

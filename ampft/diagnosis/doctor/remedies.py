@@ -7,6 +7,10 @@ from ampft.diagnosis.doctor.findings import Cause
 _KEEP = "Keep the module in float32 with --fp32_modules, or train in bf16, whose range is float32's"
 _OVERFLOW = f"{_KEEP}."
 
+HALF_CHECKPOINT = (
+    "Nothing: the checkpoint was saved in 16 bits, and its weights are float32 numbers now. If it "
+    "also exists in float32, that one has more digits."
+)
 REMEDIES: dict[Cause, str] = {
     Cause.PRODUCT: _OVERFLOW,
     Cause.SUM: _OVERFLOW,

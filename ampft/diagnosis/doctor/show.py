@@ -12,7 +12,7 @@ from ampft.text.tables import Name, Table, terminal_table
 from ampft.text.terminal import WIDTH, labelled
 
 TOP_MODULES = 10
-MAX_MODULE_WIDTH = 36  # columns; half as many for the class
+MAX_MODULE_WIDTH = 34  # columns; half as many for the class
 OVERFLOWS = (Cause.PRODUCT, Cause.SUM, Cause.CONVERSION, Cause.QUOTIENT)
 EXPLANATION = (
     "Values are those of float32. Headroom: bits between the largest value and 65504, negative if "
@@ -97,10 +97,13 @@ def _margins(diagnosis: Diagnosis) -> str:
     if forward:
         top = max(forward, key=lambda each: each.largest or 0)
         assert top.headroom is not None
-        text = (
-            f"The largest value is {top.largest:,.4g}, in {module_name(top.module)}: "
-            f"{number(top.headroom, 1)} bits below 65,504."
-        )
+        text = f"The largest value is {top.largest:,.4g}, in {module_name(top.module)}"
+        mode = diagnosis.setting.mode
+        if mode == "fp16":
+            text += f": {number(top.headroom, 1)} bits below 65,504"
+        if mode == "bf16":
+            text += f", where numbers of bf16 are {top.bf16_step:g} apart"
+        text += "."
     scales = diagnosis.loss_scales
     if scales is None or scales.initial is None:
         return text

@@ -166,10 +166,18 @@ def grouped_attention(
     def attend(
         number: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
     ) -> torch.Tensor:
-        mask = group_mask(packing, number, options)
+        # Fused kernels know this rule, but no other mask.
+        is_causal = options.is_only_causal(packing.groups[number].longest)
+        mask = None if is_causal else group_mask(packing, number, options)
         mask = mask if mask is None or mask.dtype == torch.bool else mask.to(queries.dtype)
         return functional.scaled_dot_product_attention(
-            queries, keys, values, attn_mask=mask, dropout_p=options.dropout, scale=options.scale
+            queries,
+            keys,
+            values,
+            attn_mask=mask,
+            dropout_p=options.dropout,
+            is_causal=is_causal,
+            scale=options.scale,
         )
 
     return _attend_by_group(attend, (query, key, value), packing)
@@ -224,11 +232,19 @@ def group_mask(
 
     It is boolean, True where a key is visible, or floating where there is a bias, to be added.
     """
-    group, index = packing.groups[number], packing.group_indices[number]
-    visible = options.visible_positions(group.longest, packing.tokens.device)
-    if index is not None:
-        visible = index.visible if visible is None else index.visible & visible
+    key = (number, options.sliding_window, options.causal)
+    if key not in packing.masks:
+        packing.masks[key] = _visible(packing, number, options)
+    visible, length = packing.masks[key], packing.groups[number].longest
     if options.position_bias is None:
         return visible
-    bias = options.position_bias[:, : group.longest, : group.longest]
+    bias = options.position_bias[:, :length, :length]
     return bias if visible is None else bias.masked_fill(~visible, -torch.inf)
+
+
+def _visible(packing: PackedLayout, number: int, options: AttentionOptions) -> torch.Tensor | None:
+    index = packing.group_indices[number]
+    near = options.visible_positions(packing.groups[number].longest, packing.tokens.device)
+    if index is None or near is None:
+        return near if index is None else index.visible
+    return index.visible & near

@@ -368,12 +368,18 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 # "Primitive cache"); ideep, between torch and oneDNN, caches another 1024. The kernels of one step
 # are enough.
 KERNEL_CACHE_CAPACITIES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "16"}
+# With token buckets the shapes of linear layers come back after a few steps, in which attention
+# compiles some 20 other kernels each.
+CAPACITY_WITH_BUCKETS = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256"}
 
 
-def limit_kernel_caches(environ: MutableMapping[str, str] = os.environ) -> None:
+def limit_kernel_caches(
+    environ: MutableMapping[str, str] = os.environ, *, has_token_buckets: bool = False
+) -> None:
     """Make oneDNN and ideep cache fewer kernels, unless the user has set their capacities.
 
     Both read their environment variable on first use; later changes have no effect.
     """
-    for name, capacity in KERNEL_CACHE_CAPACITIES.items():
+    with_buckets = CAPACITY_WITH_BUCKETS if has_token_buckets else {}
+    for name, capacity in {**KERNEL_CACHE_CAPACITIES, **with_buckets}.items():
         environ.setdefault(name, capacity)

@@ -86,6 +86,11 @@ class PackedLayout:
         return {}
 
     @cached_property
+    def masks(self) -> dict[tuple[int, int | None, bool], torch.Tensor | None]:
+        """Masks of the groups by number and rule of visible keys, which all layers share."""
+        return {}
+
+    @cached_property
     def offsets(self) -> torch.Tensor:
         """(B + 1,) int32 boundaries of the sequences in the row, for variable-length kernels."""
         ends = torch.tensor((0, *self.lengths), dtype=torch.int32).cumsum(0, dtype=torch.int32)
@@ -277,6 +282,11 @@ class AttentionOptions:
     sliding_window: int | None = None
     causal: bool = False
     position_bias: torch.Tensor | None = None
+
+    def is_only_causal(self, length: int) -> bool:
+        """Return whether nothing but the causal rule restricts or changes scores of L tokens."""
+        window = self.sliding_window or length
+        return self.causal and window >= length and self.position_bias is None
 
     def visible_positions(self, length: int, device: torch.device) -> torch.Tensor | None:
         """Return which keys a query may attend to by position, (L, L) bool; None for all."""

@@ -269,6 +269,10 @@ FAULTS: dict[str, Callable[[], Planted]] = {
     "half-precision checkpoint": lambda: Planted(
         plain().half(), "0", "parameter weight", "weights in half precision"
     ),
+    "checkpoint saved in half precision": lambda: Planted(
+        plain().half().float(), "0", "parameter weight", "weights in half precision",
+        is_harmless=True,
+    ),
     "NaN confined to padding": lambda: Planted(
         Tokens(), "", "div", "NaN confined to padding", examples=[1, 2], in_float32=False,
         is_harmless=True, batches=padded(), loss=of_tokens,

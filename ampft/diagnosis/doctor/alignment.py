@@ -1,0 +1,205 @@
+"""A mode and float32 aligned: the error of every module, where it is born, grows or is forgiven.
+
+Both passes run in this process, one batch after the other, without dropout and from the same random
+state. They share their weights, so that nothing has to be written, and a mode leaves nothing behind
+that could change float32: autocast, the emulation and TF32 are contexts. A pass is compared while
+it runs, so that only that of float32 is kept, for one batch.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from ampft.diagnosis.doctor.case import Case, undisturbed
+from ampft.diagnosis.doctor.findings import Alignment, Estimate, ModuleError
+from ampft.diagnosis.doctor.patient import INITIAL_SCALE, Patient
+from ampft.precision.accelerator import numerics
+from ampft.precision.float32_modules import float32_forwards, matching_modules
+from ampft.precision.resolve import Precision
+
+LEVEL = 0.95
+DOUBLED, GROWN, HALVED = 2.0, 1.1, 0.5
+Key = tuple[str, int]
+"""Path of a module, and the number of the call."""
+
+
+def align(
+    case: Case, precision: Precision, *, fp32_modules: Sequence[str] = ()
+) -> Alignment | None:
+    """Compare a mode with float32, module by module.
+
+    Args:
+        case: Model, batches and loss. They are left as they were.
+        precision: The mode.
+        fp32_modules: Patterns of further modules that the mode keeps in float32.
+
+    Returns:
+        The errors; None if loss or gradient of a batch are not finite in the mode.
+    """
+    patient = Patient.of(case, precision, INITIAL_SCALE if precision.uses_scaler else None)
+    was_training = case.model.training
+    kept = matching_modules(case.model, fp32_modules)
+    with undisturbed(case.model), numerics(precision), patient.keeping(kept):
+        case.model.eval()
+        try:
+            return _aligned(patient, fp32_modules)
+        finally:
+            case.model.train(was_training)
+
+
+def _aligned(patient: Patient, fp32_modules: Sequence[str]) -> Alignment | None:
+    errors: dict[Key, dict[str, list[float]]] = {}
+    whole: dict[str, list[float]] = {"cosine": [], "error": [], "loss": []}
+    for index in range(len(patient.case.batches)):
+        finite = patient.finite_run(index)
+        if finite is None:
+            return None
+        with Recorder(patient.case.model) as expected:
+            reference = patient.reference(index)
+        with Recorder(patient.case.model, expected, finite.scale) as compared:
+            result = patient.run(index, scale=finite.scale)
+        for key, values in compared.errors.items():
+            for kind, value in values.items():
+                errors.setdefault(key, {}).setdefault(kind, []).append(value)
+        pairs = list(zip(result.gradient, reference.gradient, strict=True))
+        whole["cosine"].append(result.cosine(reference))
+        whole["error"].append(
+            relative_error(
+                *(torch.cat([t.flatten() for t in column]) for column in zip(*pairs, strict=True))
+            )
+        )
+        whole["loss"].append(result.loss - reference.loss)
+    modules = dict(patient.case.model.named_modules())
+    return Alignment(
+        mode=patient.precision.mode,
+        fp32_modules=tuple(fp32_modules) or tuple(float32_forwards(patient.case.model)),
+        batches=len(patient.case.batches),
+        modules=tuple(_module(modules, key, values) for key, values in errors.items()),
+        gradient_cosine=estimate(whole["cosine"]),
+        gradient_error=estimate(whole["error"]),
+        loss_change=estimate(whole["loss"]),
+    )
+
+
+def _module(modules: dict[str, nn.Module], key: Key, values: dict[str, list[float]]) -> ModuleError:
+    path, call = key
+    estimates = {kind: estimate(errors) for kind, errors in values.items()}
+    inputs, outputs = estimates.get("inputs"), estimates["outputs"]
+    return ModuleError(
+        module=path,
+        kind=type(modules[path]).__name__,
+        call=call,
+        is_leaf=not list(modules[path].children()),
+        inputs=inputs,
+        outputs=outputs,
+        gradients=estimates.get("gradients"),
+        role="" if inputs is None else role(inputs.mean, outputs.mean),
+    )
+
+
+def role(before: float, after: float) -> str:
+    """Return what a module does to the error of its input: a role of `ModuleError`."""
+    if after >= DOUBLED * before:
+        return "born" if after else "carried"
+    if after <= HALVED * before:
+        return "forgiven"
+    return "grows" if after >= GROWN * before else "carried"
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """Return the mean of values and its interval by Student's t."""
+    mean, count = statistics.fmean(values), len(values)
+    if count == 1:
+        return Estimate(mean=mean, low=None, high=None)
+    from scipy.special import stdtrit
+
+    half = float(stdtrit(count - 1, (1 + LEVEL) / 2)) * statistics.stdev(values) / math.sqrt(count)
+    return Estimate(mean=mean, low=mean - half, high=mean + half)
+
+
+def relative_error(actual: Tensor, expected: Tensor) -> float:
+    """Return the norm of the difference over that of `expected`; 0 if both are zero."""
+    expected = expected.double()
+    norm = float(expected.norm())
+    difference = float((actual.double() - expected).norm())
+    return difference / norm if norm else math.inf * difference if difference else 0.0
+
+
+class Recorder:
+    """Context that keeps what modules receive and return, or compares it with another recorder.
+
+    Args:
+        model: Model, run once inside.
+        expected: Recorder of the pass in float32; None to keep the values of this pass.
+        scale: Loss scale of this pass.
+
+    Attributes:
+        errors: Relative errors by module and call: `inputs`, `outputs` and `gradients`.
+    """
+
+    def __init__(
+        self, model: nn.Module, expected: Recorder | None = None, scale: float = 1.0
+    ) -> None:
+        self._model = model
+        self._expected = expected
+        self._scale = scale
+        self._values: dict[tuple[Key, str], Tensor] = {}
+        self._calls: dict[str, int] = {}
+        self._hooks = ExitStack()
+        self.errors: dict[Key, dict[str, float]] = {}
+
+    def __enter__(self) -> Recorder:
+        for path, module in self._model.named_modules():
+            if path:
+                hook = module.register_forward_hook(partial(self._returned, path))
+                self._hooks.callback(hook.remove)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._hooks.close()
+
+    def _returned(self, path: str, module: nn.Module, inputs: Any, output: Any) -> None:
+        del module
+        returned = _first_floating(output)
+        if returned is None:
+            return
+        self._calls[path] = self._calls.get(path, 0) + 1
+        key = (path, self._calls[path])
+        received = _first_floating(inputs)
+        if received is not None:
+            self._add(key, "inputs", received)
+        self._add(key, "outputs", returned)
+        if returned.requires_grad:
+            returned.register_hook(lambda grad: self._add(key, "gradients", grad / self._scale))
+
+    def _add(self, key: Key, kind: str, tensor: Tensor) -> None:
+        """Keep a tensor, or compare it."""
+        if self._expected is None:
+            self._values[key, kind] = tensor.detach().clone()
+            return
+        expected = self._expected._values.get((key, kind))
+        if expected is not None and expected.shape == tensor.shape:
+            error = relative_error(tensor.detach(), expected)
+            if math.isfinite(error):
+                self.errors.setdefault(key, {})[kind] = error
+
+
+def _first_floating(value: Any) -> Tensor | None:
+    leaves = tree_leaves(value)
+    floating = (t for t in leaves if isinstance(t, Tensor) and t.is_floating_point())
+    return next(floating, None)

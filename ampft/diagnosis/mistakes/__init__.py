@@ -1,0 +1,1 @@
+"""The mistakes of a run: its most confident errors and the pairs of classes that it confuses."""

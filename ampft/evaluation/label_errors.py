@@ -1,0 +1,222 @@
+"""Likely errors in the labels of the training split, found by confident learning.
+
+Source: Northcutt, Jiang and Chuang (2021), "Confident Learning: Estimating Uncertainty in Dataset
+Labels". The probabilities are those of the bag-of-words baseline, each text predicted by a model
+that was fitted without it. cleanlab implements the same rule; its license (AGPL) is not compatible
+with that of ampft, so that the rule is written here.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
+
+from ampft.data.groups import find_groups
+from ampft.errors import InputError
+from ampft.evaluation.baseline import bag_of_words_model, joined_texts
+from ampft.tasks.task import Task
+from ampft.text.numbers import counted
+from ampft.text.tables import Quote, Table, terminal_table
+from ampft.text.terminal import labelled
+
+LABEL_ERRORS_NAME = "label_errors.csv"
+FOLDS = 5
+SHOWN = 20
+LONGEST_TEXT = 60
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class LabelError:
+    """A training example whose label is probably wrong.
+
+    Attributes:
+        row: Row of the training split.
+        label: Its label.
+        suggested: The label that the model believes in.
+        label_probability: Out-of-fold probability of its label.
+        suggested_probability: That of the other label.
+        text: The text, or the texts of a pair on two lines.
+        origin: Line or row of the file, and id, by name.
+    """
+
+    row: int
+    label: str
+    suggested: str
+    label_probability: float
+    suggested_probability: float
+    text: str
+    origin: dict[str, Any]
+
+
+def check_inspection(task: Task) -> None:
+    """Check that the labels of a task can be inspected.
+
+    Raises:
+        InputError: The inputs are not texts, or have no labels as a whole.
+    """
+    if task.data.kind != "text":
+        raise InputError(
+            f"--inspect_data supports only texts, and {task.data.name} contains "
+            f"{task.data.kind} data. Remove the flag."
+        )
+
+
+def find_label_errors(task: Task) -> list[LabelError]:
+    """Return the training examples whose labels are probably wrong, the most suspicious first.
+
+    An example is suspicious if another class has at least the mean out-of-fold probability that
+    examples of that class have for it, and a higher one than any other such class. With several
+    labels per text, each label is a question with two answers.
+
+    Args:
+        task: Task on texts or pairs of texts.
+
+    Raises:
+        InputError: The texts contain no words.
+    """
+    targets = np.asarray(task.labels["train"])
+    texts = joined_texts(task.data, "train")
+    probabilities = _out_of_fold(task, texts, targets)
+    names = task.label_names
+    found = []
+    if targets.ndim == 1:
+        for row, other in _confidently_other(targets, probabilities):
+            found.append(
+                (
+                    row,
+                    names[targets[row]],
+                    names[other],
+                    probabilities[row, targets[row]],
+                    probabilities[row, other],
+                )
+            )
+    else:
+        for k, name in enumerate(names):
+            both = np.column_stack([1 - probabilities[:, k], probabilities[:, k]])
+            answers = (f"without {name}", f"with {name}")
+            for row, other in _confidently_other(targets[:, k].astype(np.int64), both):
+                found.append(
+                    (
+                        row,
+                        answers[1 - other],
+                        answers[other],
+                        both[row, 1 - other],
+                        both[row, other],
+                    )
+                )
+    found.sort(key=lambda each: (each[3] - each[4], each[0]))
+    return [
+        LabelError(
+            row, label, suggested, float(own), float(others), texts[row],
+            _origin(task, row),
+        )
+        for row, label, suggested, own, others in found
+    ]  # fmt: skip
+
+
+def _origin(task: Task, row: int) -> dict[str, Any]:
+    columns = task.origins("train", slice(row, row + 1))
+    return {name: values[0] for name, values in columns.items()}
+
+
+def _out_of_fold(task: Task, texts: list[str], targets: npt.NDArray[Any]) -> FloatArray:
+    """Return (n, K) probabilities, each predicted by a model that has not seen the example."""
+    groups = find_groups(task.data, "train")
+    strata = targets
+    if targets.ndim == 2:  # of several labels, the first
+        strata = np.where(targets.any(axis=1), targets.argmax(axis=1), -1)
+    folds: Any = StratifiedKFold(FOLDS, shuffle=True, random_state=0)
+    if groups is not None:
+        folds = StratifiedGroupKFold(FOLDS, shuffle=True, random_state=0)
+    probabilities = np.zeros((len(texts), len(task.label_names)))
+    with warnings.catch_warnings():
+        # Rare classes are in few folds, and are then not found where they are missing.
+        warnings.filterwarnings("ignore", "The least populated class", UserWarning)
+        try:
+            parts = list(folds.split(strata, strata, None if groups is None else groups.ids))
+        except ValueError as error:
+            raise InputError(
+                f"--inspect_data: the training split cannot be cut into {FOLDS} parts ({error}). "
+                "Remove the flag."
+            ) from None
+    for train, held_out in parts:
+        predict = bag_of_words_model(
+            [texts[row] for row in train], targets[train], len(task.label_names), "--inspect_data"
+        )
+        probabilities[held_out] = predict([texts[row] for row in held_out])
+    return probabilities
+
+
+def _confidently_other(
+    labels: npt.NDArray[np.integer], probabilities: FloatArray
+) -> list[tuple[int, int]]:
+    """Return (row, class) of the rows that confidently belong to another class than their label."""
+    classes = probabilities.shape[1]
+    thresholds = np.array([
+        probabilities[labels == k, k].mean() if (labels == k).any() else np.inf
+        for k in range(classes)
+    ])  # fmt: skip
+    reaching = np.where(probabilities >= thresholds, probabilities, -1.0)
+    best = reaching.argmax(axis=1)
+    suspicious = (reaching.max(axis=1) >= 0) & (best != labels)
+    own = probabilities[np.arange(len(labels)), labels]
+    suspicious &= own < probabilities[np.arange(len(labels)), best]
+    return [(int(row), int(best[row])) for row in np.flatnonzero(suspicious)]
+
+
+def label_errors_table(found: list[LabelError]) -> Table:
+    """Return the most suspicious labels."""
+    rows = [
+        (
+            ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in each.origin.items())
+            or f"row {each.row}",
+            Quote(each.label),
+            Quote(each.suggested),
+            f"{each.label_probability:.2f}",
+            f"{each.suggested_probability:.2f}",
+            Quote(_shortened(each.text)),
+        )
+        for each in found[:SHOWN]
+    ]
+    header = ("where", "label", "perhaps", "p(label)", "p(perhaps)", "text")
+    return Table(header=header, rows=rows, left=3)
+
+
+def inspection_text(found: list[LabelError]) -> str:
+    """Return what is printed before the training."""
+    if not found:
+        return labelled("labels", "none of the training labels is suspicious")
+    title = labelled(
+        "labels",
+        f"{counted(len(found), 'training label')} may be wrong, by a model of words that did not "
+        f"see them; {LABEL_ERRORS_NAME} will list all",
+    )
+    return f"{title}\n\n{terminal_table(label_errors_table(found))}\n"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}…"
+
+
+def label_errors_csv(found: list[LabelError]) -> str:
+    """Return all suspicious labels as CSV."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    origins = list(found[0].origin) if found else []
+    header = ("row", "label", "suggested", "label_probability", "suggested_probability", "text")
+    writer.writerow([*origins, *header])
+    for each in found:
+        probabilities = (each.label_probability, each.suggested_probability)
+        writer.writerow([
+            *each.origin.values(), each.row, each.label, each.suggested,
+            *(f"{value:.6f}" for value in probabilities), each.text,
+        ])  # fmt: skip
+    return buffer.getvalue()
