@@ -89,8 +89,14 @@ def run_trainer(data_dir: Path, mode: str, seed: int, steps: int | None) -> dict
 
     quiet_libraries()
     set_seed(seed)
-    files = {f"{split}_file": data_dir / name for split, name in FILES.items()}
-    data = load_data(DataRequest(**files, data_kind="token"))
+    data = load_data(
+        DataRequest(
+            train_file=data_dir / FILES["train"],
+            validation_file=data_dir / FILES["validation"],
+            test_file=data_dir / FILES["test"],
+            data_kind="token",
+        )
+    )
     folder, _ = default_model(None)
     tokenizer = load_tokenizer(folder, reads_words=True)
 
