@@ -127,7 +127,7 @@ def _check_checkpoints(arguments: ClassifyArguments) -> None:
     if arguments.output_dir is None:
         raise InputError(
             f"--resume_from_checkpoint {arguments.resume_from_checkpoint}: --output_dir is "
-            "missing. Name the output folder of the run that continues."
+            "missing. Name a folder, the same in the first start and in each continuation."
         )
     if arguments.overwrite_output_dir:
         raise InputError(

@@ -10,7 +10,7 @@ from datasets import DatasetDict
 from ampft.arguments import parse_classify_arguments
 from ampft.arguments.classify import BUILT_IN_DEFAULTS
 from ampft.arguments.keywords import as_words, messages_for_python
-from ampft.data.sources.memory import is_path, splits_in_memory
+from ampft.data.sources.memory import is_path, is_paths, splits_in_memory
 from ampft.errors import AlreadyFinished, InputError
 from ampft.runs.caller_state import caller_state_kept
 from ampft.runs.finished import FinishedRun
@@ -31,9 +31,9 @@ def finetune(
     state are restored, so that several runs in several precisions fit into one notebook.
 
     Args:
-        train: Training data: a path, a `pandas.DataFrame`, a `datasets.Dataset` or `DatasetDict`,
-            or a list of (text, label) pairs or of dictionaries. None reads the data that a setting
-            such as `dataset_name` names.
+        train: Training data: a path or a list of paths, a `pandas.DataFrame`, a `datasets.Dataset`
+            or `DatasetDict`, or a list of (text, label) pairs or of dictionaries. None reads the
+            data that a setting such as `dataset_name` names.
         validation: Validation data of the same kind; None splits some off the training data.
         test: Test data of the same kind; None splits some off the training data.
         precision: Precision, such as "bf16"; None for fp32.
@@ -91,7 +91,11 @@ def data_settings(
     Raises:
         InputError: Paths are mixed with data in memory, or a source is named twice.
     """
-    given = {split: data for split, data in splits.items() if data is not None}
+    given = {
+        split: ",".join(map(os.fspath, data)) if is_paths(data) else data
+        for split, data in splits.items()
+        if data is not None
+    }
     if not given:
         return None, {}
     for name in ("dataset_name", *(f"{split}_file" for split in splits)):

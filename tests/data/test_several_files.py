@@ -10,6 +10,7 @@ from ampft.data.load import load_data
 from ampft.data.request import DataRequest
 from ampft.data.sources.file_names import data_stem, named_files
 from ampft.errors import InputError
+from ampft.runs.finetune import data_settings
 
 
 @pytest.fixture
@@ -34,6 +35,7 @@ def test_the_files_of_a_pattern_are_sorted(parts, monkeypatch):
     monkeypatch.chdir(parts)
     data = load_several("part-*.csv")
     assert rows_of(data) == ROWS[25:] + ROWS[10:25] + ROWS[:10]
+    assert "part-*.csv: 3 files, from part-1.csv to part-3.csv." in data.notes
     assert data.splits["train"]["ampft_file"][0] == "part-1.csv"
     assert data.splits["train"]["ampft_line"][:2] == [2, 3]
     assert data.files == {
@@ -102,7 +104,10 @@ def test_files_of_different_formats_are_refused(tmp_path):
         ("{0}/part-1.csv,{0}/part-1.csv", r"part-1\.csv is named twice"),
         ("{0}/part-1.csv,{0}/part-*.csv", r"part-1\.csv is named twice"),
         ("{0}/part-1.csv,", r"a file name is empty"),
-        ("{0}/part-1.csv,{0}/part-9.csv", r"the file .*part-9\.csv does not exist"),
+        (
+            "{0}/part-1.csv,{0}/part-9.csv",
+            r"part-9\.csv does not exist\. Did you mean 'part-3\.csv'",
+        ),
     ],
 )
 def test_names_without_a_file_are_refused(parts, names, message):
@@ -114,3 +119,11 @@ def test_a_folder_is_called_after_the_first_file():
     assert data_stem("data/part-*.csv") == "part"
     assert data_stem("data/a.csv,data/b.csv") == "a"
     assert data_stem("*.csv") == "data"
+
+
+def test_paths_in_a_list_are_several_files(parts):
+    named = data_settings({}, train=[parts / "part-1.csv", f"{parts}/part-2.csv"], test="t.csv")
+    assert named == (
+        None,
+        {"train_file": f"{parts}/part-1.csv,{parts}/part-2.csv", "test_file": "t.csv"},
+    )

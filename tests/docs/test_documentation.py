@@ -67,7 +67,7 @@ def trainings() -> list[str]:
 
 RUN_IN_PROCESS = (
     "ampft env", "ampft errors", "ampft predict", "ampft report", "ampft yardstick", "ampft audit",
-    "ampft checkpoint", "ampft doctor",
+    "ampft checkpoint", "ampft doctor", "ampft ops",
 )  # fmt: skip
 
 
@@ -162,7 +162,7 @@ def test_a_command_of_ampft_runs(command, reader, tiny_bert):
         words += [] if "--" in words else ["--"]
         words += ["--model_name_or_path", str(tiny_bert), "--max_train_samples", "60"]
         words[1:1] = ["--batches", "2"]
-    if words[0] == "doctor" and "--" in words:
+    if words[0] in ("doctor", "ops") and "--" in words:
         words += ["--model_name_or_path", str(tiny_bert), "--cpu_threads", "1", "--use_cpu"]
     assert succeeded(call_here(AMPFT, *words, cwd=reader)).stdout
 

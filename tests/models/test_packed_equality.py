@@ -88,6 +88,17 @@ def test_bfloat16_within_its_rounding(models, lengths):
         assert relative_error(one, other) <= BF16_TOLERANCE
 
 
+@pytest.mark.parametrize("name", sorted(ENCODERS))
+def test_bfloat16_weights_within_their_rounding(name):
+    padded = without_dropout(tiny(name)).bfloat16()
+    packed = copy.deepcopy(padded)
+    install_packing(packed)
+    batch = right_padded(padded, [3, 17, 17, 1, 30])
+    actual, expected = loss_and_gradient(packed, batch), loss_and_gradient(padded, batch)
+    for one, other in zip(actual, expected, strict=True):
+        assert relative_error(one, other) <= BF16_TOLERANCE
+
+
 def test_emulated_binary16_within_its_rounding(models):
     padded, packed, _ = models
     batch = right_padded(padded, [3, 17, 17, 1, 30])

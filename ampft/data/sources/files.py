@@ -37,7 +37,7 @@ from ampft.data.sources.json_rows import read_json
 from ampft.data.sources.parquet import read_parquet
 from ampft.data.sources.table import Table, as_text, described_columns
 from ampft.data.sources.workbook import SUFFIXES, read_workbook
-from ampft.errors import InputError
+from ampft.errors import InputError, did_you_mean
 from ampft.files import temporary_folder
 
 
@@ -94,7 +94,10 @@ def open_table(
             f" {', '.join((*READERS, *SUFFIXES))}. Convert the file."
         )
     if not path.is_file():
-        raise InputError(f"{flag}: the file {path} does not exist.")
+        nearby = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise InputError(
+            f"{flag}: the file {path} does not exist.{did_you_mean(path.name, nearby)}"
+        )
     if suffix in SUFFIXES:
         return read_workbook(path, flag=flag, sheet=sheet)
     if is_workbook(path):
@@ -164,7 +167,12 @@ def load_files(request: DataRequest) -> tuple[dict[str, LabelledRows], DataColum
         name = str(request.files[split])
         rows[split] = concatenated([read_rows(t, columns, request) for t in parts], name)
     read = [note for parts in tables.values() for table in parts for note in table.notes]
-    return rows, columns, [*read, *notes]
+    counts = [
+        f"{request.files[split]}: {len(parts)} files, from {parts[0].origin} to {parts[-1].origin}."
+        for split, parts in tables.items()
+        if len(parts) > 1
+    ]
+    return rows, columns, [*counts, *read, *notes]
 
 
 def rename_columns(table: Table, expected: Sequence[str]) -> Table:

@@ -22,6 +22,11 @@ def is_path(data: object) -> bool:
     return isinstance(data, str | os.PathLike)
 
 
+def is_paths(data: object) -> bool:
+    """Return whether data are a list of paths."""
+    return isinstance(data, list) and bool(data) and all(map(is_path, data))
+
+
 def splits_in_memory(splits: Mapping[str, Any]) -> DatasetDict:
     """Return data in memory as a data set.
 
