@@ -1,10 +1,10 @@
 """Time `ampft predict` beside `transformers.pipeline` as commands, their start included.
 
-    python benchmarks/predict_speed.py RUN texts.csv --repeats 3
+    python benchmarks/predict_speed.py RUN texts.csv --repeats 5 --busy 1 --out predict-speed.json
 
 The commands take turns, so that other load on the machine affects all of them alike. Only the
-ratios are meaningful. Prints one line of JSON: the median seconds of each command, and its
-speed-up over the pipeline with batches.
+ratios are meaningful. With `--busy`, other processes compute all the time. Prints and writes JSON:
+the median seconds of each command, and its speed-up over the pipeline with batches (median and range).
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from provenance import provenance
 
 PIPELINE = """
 import csv, sys
@@ -31,6 +35,9 @@ csv.writer(sys.stdout).writerows((row["label"], row["score"]) for row in found)
 """
 
 
+PIPELINE_NAME = "pipeline, batches of 32"
+
+
 def main() -> None:
     """Time the commands, and print the result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -38,14 +45,43 @@ def main() -> None:
     parser.add_argument("file", help="CSV file")
     parser.add_argument("--column", default="text", help="text column (default: text)")
     parser.add_argument("--repeats", type=int, default=3, help="turns (default: 3)")
+    parser.add_argument("--busy", type=int, default=0, help="processes beside it (default: none)")
+    parser.add_argument("--out", type=Path, help="JSON file for the result")
     args = parser.parse_args()
     seconds: dict[str, list[float]] = {}
-    for _ in range(args.repeats):
-        for name, (command, environment) in commands(args).items():
-            seconds.setdefault(name, []).append(timed(command, environment))
-    medians = {name: statistics.median(values) for name, values in seconds.items()}
-    ratios = {name: medians["pipeline, batches of 32"] / value for name, value in medians.items()}
-    print(json.dumps({"seconds": medians, "speed_up": ratios, "repeats": args.repeats}))
+    with busy_processes(args.busy):
+        for _ in range(args.repeats):
+            for name, (command, environment) in commands(args).items():
+                seconds.setdefault(name, []).append(timed(command, environment))
+    result = {
+        **provenance(),
+        "busy": args.busy,
+        "seconds": {name: statistics.median(values) for name, values in seconds.items()},
+        "speed_up": {name: speed_up(seconds[PIPELINE_NAME], v) for name, v in seconds.items()},
+    }
+    text = json.dumps(result, indent=1)
+    print(text)
+    if args.out is not None:
+        args.out.write_text(f"{text}\n", encoding="utf-8")
+
+
+def speed_up(pipeline: list[float], command: list[float]) -> dict[str, float]:
+    """Return median, least and largest ratio of the seconds, turn by turn."""
+    ratios = [a / b for a, b in zip(pipeline, command, strict=True)]
+    return {"median": statistics.median(ratios), "least": min(ratios), "largest": max(ratios)}
+
+
+@contextmanager
+def busy_processes(count: int) -> Iterator[None]:
+    """Keep `count` processes computing."""
+    loop = [sys.executable, "-c", "while True: pass"]
+    processes = [subprocess.Popen(loop) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 def commands(args: argparse.Namespace) -> dict[str, tuple[list[str], dict[str, str]]]:
@@ -55,10 +91,14 @@ def commands(args: argparse.Namespace) -> dict[str, tuple[list[str], dict[str, s
     pipeline = [sys.executable, "-c", PIPELINE, args.run, args.file, args.column]
     return {
         "pipeline, one at a time": ([*pipeline, "1"], {}),
-        "pipeline, batches of 32": ([*pipeline, "32"], {}),
+        PIPELINE_NAME: ([*pipeline, "32"], {}),
         "predict fp32": (predict, {}),
         "predict fp32, threads sleep": (predict, {"OMP_WAIT_POLICY": "PASSIVE"}),
         "predict bf16": ([*predict, "--mixed_precision", "bf16"], {}),
+        "predict bf16, threads sleep": (
+            [*predict, "--mixed_precision", "bf16"],
+            {"OMP_WAIT_POLICY": "PASSIVE"},
+        ),
     }
 
 

@@ -22,6 +22,7 @@ from torch import nn
 
 from ampft.errors import InputError
 from ampft.models.freezing import base_of, head_names, is_in
+from ampft.precision.float32_modules import float32_forwards, keep_modules
 from ampft.text.json_io import json_text, read_json_object
 
 ADAPTER_CONFIG = "adapter_config.json"
@@ -302,7 +303,10 @@ def merge_adapters(model: nn.Module) -> None:
 
     The model is then one without adapters. Its logits change by rounding.
     """
+    kept = {name: forward.pattern for name, forward in float32_forwards(model).items()}
     for name, layer in _adapted(model).items():
         layer.merge()
         model.set_submodule(name, layer.get_base_layer())
+    present = dict(model.named_modules())
+    keep_modules(model, {name: pattern for name, pattern in kept.items() if name in present})
     model.__dict__.pop("lora_config", None)

@@ -174,6 +174,7 @@ def _load_with_adapter(auto_class: Any, adapter: SavedAdapter, flag: str) -> Any
             raise _weights_error(path, flag, differences)
         adapter.load_into(model)
     check_weights_finite(model, str(adapter.folder), flag=flag)
+    apply_patterns(model)
     return model
 
 

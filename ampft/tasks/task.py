@@ -242,9 +242,10 @@ class Task:
         """Return the model in float32; new parameters are drawn with torch's current seed."""
         arguments = self.problem.model_arguments()
         loaded = self.inputs.load_model(self.kind.model_class, arguments, self.settings)
+        loaded = restrict_training(loaded, self.settings.trained_part)
+        # Afterwards, so that a layer with adapters is kept as a whole.
         kept = description(apply_patterns(loaded.model, self.settings.fp32_modules))
-        loaded = replace(loaded, notes=(*loaded.notes, kept)) if kept else loaded
-        return restrict_training(loaded, self.settings.trained_part)
+        return replace(loaded, notes=(*loaded.notes, kept)) if kept else loaded
 
     def examples(self, split: str) -> LabelledExamples:
         """Return the examples of a split as tensors on request."""

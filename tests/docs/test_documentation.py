@@ -11,8 +11,11 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 from running import BIN, REPOSITORY, call_here, clean_environment, rows, succeeded, write_csv
+from tiny_masks import IGNORED, write_folders
 from tiny_words import write_sentences
 
 from ampft.arguments import ClassifyArguments, parse_compare_arguments
@@ -71,10 +74,11 @@ RUN_IN_PROCESS = (
 )  # fmt: skip
 
 
-# `test_predict.py` predicts images, `test_words_run.py` words, `test_push.py` pushes,
-# `test_resume_check.py` checks trainings.
+# `test_predict.py` predicts images, `test_pixel_run.py` masks, `test_words_run.py` words,
+# `test_push.py` pushes, `test_resume_check.py` checks trainings.
 TESTED_ELSEWHERE = (
     "ampft predict --model runs/digits",
+    "ampft predict --model runs/camvid",
     "ampft resume-check",
     "ampft push",
     "ampft predict --model runs/bf16-pairs",
@@ -108,6 +112,7 @@ def reader(tmp_path_factory, tiny_bert) -> Path:
         write_reviews(folder / name)
     for seed, name in enumerate(sorted(word for word in words if word.endswith(".conll"))):
         write_sentences(folder / name, 40, seed=seed)
+    write_camvid(folder)
     trained = folder / "runs" / "trained"
     train(["--train_file", "reviews.csv"], folder, tiny_bert, trained)
     for command in starting_with(*RUN_IN_PROCESS):
@@ -115,6 +120,16 @@ def reader(tmp_path_factory, tiny_bert) -> Path:
             if word.startswith("runs/") and not (folder / word).exists():
                 shutil.copytree(trained, folder / word)
     return folder
+
+
+def write_camvid(folder: Path) -> None:
+    """Write the folder and the class names that the pages on masks name."""
+    names = re.findall(r"^\w+ \d+ \d+ \d+$", (REPOSITORY / "docs/pixels.md").read_text(), re.M)
+    others = [f"class{value} {value} 0 9" for value in range(len(names), 12)]
+    (folder / "camvid.txt").write_text("\n".join([*names, *others]) + "\n")
+    for path in write_folders(folder / "camvid").glob("*annot/*.png"):
+        mask = np.asarray(Image.open(path))
+        Image.fromarray(np.where(mask == IGNORED, 11, mask).astype(np.uint8)).save(path)
 
 
 def write_reviews(path: Path) -> None:
@@ -132,7 +147,7 @@ def write_reviews(path: Path) -> None:
 
 def train(flags: list[str], folder: Path, model: Path, output_dir: Path | None = None) -> None:
     """Run the recipe with these flags, but with a tiny model and few steps."""
-    settings = {**SMALL, "model_name_or_path": model}
+    settings = {**SMALL, "model_name_or_path": "erfnet" if "pixels" in flags else model}
     settings |= {"output_dir": output_dir} if output_dir else {}
     for name, value in settings.items():
         if f"--{name}" in flags and value is not None:

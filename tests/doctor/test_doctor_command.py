@@ -117,6 +117,7 @@ def test_the_saved_step_of_a_run_is_replayed(files, tmp_path, fresh_accelerate, 
     out = capsys.readouterr().out
     assert f"fp16 will overflow: `{OVERFLOW}` reaches" in out
     assert "in 4 of 4 examples" in out.replace("\n", " ")
+    assert f"step 17 of {run}:" in " ".join(out.split())
 
 
 def test_a_run_without_a_saved_step_is_examined_from_its_start(

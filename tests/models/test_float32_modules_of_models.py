@@ -15,6 +15,7 @@ from transformers import (
 
 import ampft
 from ampft.errors import InputError
+from ampft.models.adapters import LoraSettings, add_lora, merge_adapters
 from ampft.models.packing.install import install_packing
 from ampft.models.pretrained import load_saved
 from ampft.precision.executed import ProductRecorder, contradiction
@@ -122,3 +123,19 @@ def test_a_damaged_list_of_patterns_is_refused(tmp_path, tiny_bert):
     model.save_pretrained(tmp_path)
     with pytest.raises(InputError, match=rf"{CONFIG_FIELD} is \[3\], but must be a list of"):
         load_saved(AutoModelForSequenceClassification, str(tmp_path))
+
+
+def test_a_layer_with_adapters_is_kept_as_a_whole_and_after_merging():
+    pytest.importorskip("peft", reason="needs peft")
+    model = without_dropout(tiny("bert"))
+    add_lora(model, LoraSettings(rank=2, target_modules="query,value"))
+    ampft.keep_in_fp32(model, ["layer.*.query"])
+    names = list(float32_forwards(model))
+    assert [name.endswith("self.query") for name in names] == [True, True]
+    _, _, executed = recorded_step(model, right_padded(model, LENGTHS), "fp16")
+    assert contradiction(resolve("fp16", CPU), executed) is None
+    forward = [row for row in executed.rows if row.by_request and row.direction == "forward"]
+    assert sum(row.count for row in forward) == 2 * 3  # the layer and both adapter matrices
+    merge_adapters(model)
+    assert list(float32_forwards(model)) == names
+    assert type(model.bert.encoder.layer[0].attention.self.query) is torch.nn.Linear

@@ -332,7 +332,7 @@ def scan(
     """
     examiner = _examiner(model, batches, loss, mixed_precision, loss_scale, tolerated)
     found = merged(examiner.examine())
-    return examiner.conclude(found, setting_of(examiner, type(model).__name__, "batches"))
+    return examiner.conclude(found, setting_of(examiner, type(model).__name__, "the given batches"))
 
 
 def locate(

@@ -5,7 +5,14 @@ from __future__ import annotations
 import math
 import textwrap
 
-from ampft.diagnosis.doctor.findings import Cause, Diagnosis, Fault, ModuleRange, ValueRange
+from ampft.diagnosis.doctor.findings import (
+    Cause,
+    Diagnosis,
+    Fault,
+    ModuleRange,
+    Setting,
+    ValueRange,
+)
 from ampft.text.escaping import inert
 from ampft.text.numbers import MINUS, counted, number, or_dash, percent
 from ampft.text.tables import Name, Table, terminal_table
@@ -23,7 +30,7 @@ EXPLANATION = (
 
 def diagnosis_text(diagnosis: Diagnosis) -> str:
     """Return the answer, the faults, the cure and the modules with the least headroom."""
-    parts = [_wrapped(answer(diagnosis))]
+    parts = [_wrapped(answer(diagnosis)), labelled("examined", _examined(diagnosis.setting))]
     parts += ["\n".join(fault_lines(fault)) for fault in diagnosis.faults]
     if diagnosis.cure is not None:
         parts.append(labelled("cure", cure_text(diagnosis)))
@@ -31,6 +38,17 @@ def diagnosis_text(diagnosis: Diagnosis) -> str:
         table = module_table(diagnosis, limit=TOP_MODULES)
         parts += [terminal_table(table, rule=True), _wrapped(table.note)]
     return "\n\n".join(parts)
+
+
+def _examined(setting: Setting) -> str:
+    """Return what was examined, and how."""
+    batches = f"{counted(setting.examples, 'example')} in {counted(setting.batches, 'batch')}"
+    processes = f", {setting.processes} processes" if setting.processes > 1 else ""
+    padding = ", without padding" if setting.padding_free else ""
+    return (
+        f"{inert(setting.model)} with {inert(setting.data)}: {batches}; {setting.mode}, "
+        f"{setting.execution}, on {setting.device}{processes}{padding}"
+    )
 
 
 def answer(diagnosis: Diagnosis) -> str:
