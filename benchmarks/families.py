@@ -3,7 +3,7 @@
 Every model has a published architecture at a small size and random weights. `errors` compares
 logits and gradients of a batch without padding with those of each text by itself, in float32.
 `speed` times optimizer steps on docstrings, batch 32, in bf16; the systems take turns, each in a
-new process for every few families. Both add to a JSON file, from which `table` writes the table of
+new process for every few families. Both add to a JSON file, and `table` writes its table into
 docs/families.md.
 
     python benchmarks/families.py errors --out families.json
@@ -40,6 +40,7 @@ from ampft.models.padding import padding_difference
 from ampft.models.tokenizer import load_tokenizer
 from ampft.text.terminal import quiet_libraries
 
+PAGE = Path(__file__).parents[1] / "docs" / "families.md"
 LOGITS_LIMIT, GRADIENT_LIMIT = 1e-5, 1e-6
 LENGTHS = (3, 17, 17, 1, 30, 29, 61, 64)
 CLASSES = 6
@@ -337,7 +338,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure, and add the results to the file; or print the table."""
+    """Measure, and add the results to the file; or write the table."""
     args = parse_arguments()
     quiet_libraries()
     if args.action == "turn":
@@ -346,7 +347,9 @@ def main() -> None:
     document = json.loads(args.out.read_text()) if args.out.exists() else {"families": {}}
     results = document["families"]
     if args.action == "table":
-        print(table(results))
+        text = PAGE.read_text()
+        start = text.index("| family |")
+        PAGE.write_text(text[:start] + table(results) + text[text.index("\n\n", start) :])
         return
     names = args.families.split(",") if args.families else list(CASES)
     document[f"provenance of {args.action}"] = provenance()

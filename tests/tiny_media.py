@@ -106,15 +106,23 @@ def save_model(folder: Path, family: str, *, with_processor: bool = True, labels
 
 
 def media_task(folder: Path, family: str | None, *, per_class: int = 4, **settings: Any) -> Task:
-    """Return a task of files in a new folder; with a family, of a tiny model of it.
+    """Return a task of files in a folder; with a family, of a tiny model of it.
 
-    All examples are for training: 3 classes with `per_class` each.
+    Files that are there are used again. All examples are for training: 3 classes with
+    `per_class` each.
     """
     options: dict[str, Any] = {"validation_fraction": 0.0, "test_fraction": 0.0}
-    if settings.pop("sounds", False) or family in SOUND_FAMILIES:
-        options["train_file"] = sound_table(folder / "data", per_class)
+    data = folder / "data"
+    is_new = not data.exists()
+    is_sound = settings.pop("sounds", False) or family in SOUND_FAMILIES
+    if is_new:
+        (sound_table if is_sound else image_folder)(data, per_class)
+    if is_sound:
+        options["train_file"] = data / "sounds.csv"
     else:
-        options["dataset_name"] = str(image_folder(folder / "data", per_class))
+        options["dataset_name"] = str(data)
     if family is not None:
-        settings["model_name_or_path"] = str(save_model(folder / "model", family))
+        settings["model_name_or_path"] = str(folder / "model")
+        if is_new:
+            save_model(folder / "model", family)
     return make_task(load_data(DataRequest(**options)), TaskSettings(**settings))

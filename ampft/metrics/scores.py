@@ -291,3 +291,19 @@ def _shorten(name: str) -> str:
         return name
     end = next(i for i in range(len(name)) if display_width(name[: i + 1]) >= MAX_NAME_WIDTH)
     return f"{name[:end]}…"
+
+
+def top_accuracy(labels: IntArray, probabilities: FloatArray, k: int) -> float:
+    """Return the share of examples whose label is among the k most probable classes.
+
+    Of equally probable classes, those with the lowest index come first, as in `argmax`.
+
+    Args:
+        labels: (n,) class indices.
+        probabilities: (n, K) probabilities.
+        k: Number of classes that count as correct.
+    """
+    own = probabilities[np.arange(len(labels)), labels][:, None]
+    is_before = np.arange(probabilities.shape[1]) < labels[:, None]
+    ahead = (probabilities > own) | ((probabilities == own) & is_before)
+    return float((ahead.sum(axis=1) < k).mean())

@@ -66,6 +66,7 @@ from ampft.training.step import StepOutcome, StepStopped, shared_autocast_cache
 from ampft.training.stopping import StopRequest, StopRequested, TimeLimit
 from ampft.training.trackers import track_results
 from ampft.training.utilisation import measure_utilisation
+from ampft.training.waiting import waiting_note
 
 
 @dataclass
@@ -304,6 +305,9 @@ class Run:
             print_line(labelled("stopped", record.reason))
         if note := launch_bound_note(record.timings):
             print_line(labelled("speed", note))
+        workers = self.prepared.args.dataloader_num_workers
+        if note := waiting_note(record.timings, record.data.kind, workers):
+            print_line(labelled("waiting", note))
         print_line(labelled("wrote", f"{folder}: model, report, predictions, history, record"))
         print_line(result_line(record))
         args = self.prepared.args

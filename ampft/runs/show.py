@@ -150,6 +150,9 @@ def report_with_heading(report: Report, *, selected: bool, language: str = ENGLI
         language: Language; in English, the report is that of scikit-learn.
     """
     line = f"classification report, {inert(report.split)}, {counted(report.examples, 'example')}"
+    top5 = report.metrics().get("top5_accuracy")
+    if top5 is not None:
+        line += f"; top-5 accuracy {top5:.4f}"
     if selected:
         line += "; the epoch was also chosen on this split, so expect lower scores on new data"
     if language == ENGLISH:

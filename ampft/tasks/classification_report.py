@@ -38,6 +38,8 @@ class ClassificationReport:
             than 200 classes.
         confusion_counts: With more than 200 classes, (label, prediction, count) for each pair of
             classes that occurs, as indices of `label_names`, ascending; otherwise None.
+        top5_accuracy: With more than 10 classes, share of examples whose class is among the five
+            most probable; otherwise None.
     """
 
     split: str
@@ -54,6 +56,7 @@ class ClassificationReport:
     expected_calibration_error: float
     confusion_matrix: tuple[tuple[int, ...], ...] | None
     confusion_counts: tuple[tuple[int, ...], ...] | None = None
+    top5_accuracy: float | None = None
 
     @property
     def macro_f1(self) -> float:
@@ -78,6 +81,7 @@ class ClassificationReport:
             "balanced_accuracy": self.balanced_accuracy,
             **averages,
             **{name: getattr(self, name) for name in flat},
+            **({} if self.top5_accuracy is None else {"top5_accuracy": self.top5_accuracy}),
         }
 
     def text(self) -> str:
@@ -131,6 +135,8 @@ class ClassificationReport:
             "Brier score (0 to 2)": self.brier,
             "expected calibration error (15 bins)": self.expected_calibration_error,
         }
+        if self.top5_accuracy is not None:
+            others["top-5 accuracy"] = self.top5_accuracy
         listed = (
             f"{name} {'undefined' if v is None else f'{v:.4f}'}" for name, v in others.items()
         )
@@ -152,8 +158,9 @@ class ClassificationReport:
     def as_dict(self) -> dict[str, Any]:
         """Return the report as JSON values; `from_dict` is the inverse."""
         values = {"examples": self.examples, **asdict(self), **self.metrics()}
-        unused = "confusion_counts" if self.confusion_counts is None else "confusion_matrix"
-        return {name: value for name, value in values.items() if name != unused}
+        unused = {"confusion_counts" if self.confusion_counts is None else "confusion_matrix"}
+        unused |= {"top5_accuracy"} if self.top5_accuracy is None else set()
+        return {name: value for name, value in values.items() if name not in unused}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ClassificationReport:

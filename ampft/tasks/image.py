@@ -12,7 +12,7 @@ import numpy as np
 import torch
 import transformers
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import ViTConfig, ViTImageProcessorPil
 
 from ampft.data.augmentation import Augmentation, parse_augmentation
@@ -136,7 +136,7 @@ class ImageInputs:
         if settings.channels_last:
             model.to(memory_format=torch.channels_last)
         self._try(model)
-        return LoadedModel(model, name, False, (*notes, *_notes_on_batch_norm(model)))
+        return LoadedModel(model, name, False, notes)
 
     def _try(self, model: Any) -> None:
         """Run the model once: it can refuse the size of the images."""
@@ -222,16 +222,6 @@ def _refuse_sizes(
                     "which cannot form a batch. Save the processor with a fixed height and width, "
                     "or with do_center_crop."
                 )
-
-
-def _notes_on_batch_norm(model: nn.Module) -> tuple[str, ...]:
-    """Return the note that batch norm depends on micro-batches, if the model has it."""
-    if not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules()):
-        return ()
-    return (
-        "its batch norm uses the mean and variance of each micro-batch, so that the gradient "
-        "depends on how a step is cut into micro-batches",
-    )
 
 
 def _small_vit(size: int, label_arguments: Mapping[str, Any]) -> ViTConfig:

@@ -24,6 +24,7 @@ from ampft.metrics.scores import (
     confusion,
     confusion_counts,
     scalar_scores,
+    top_accuracy,
 )
 from ampft.metrics.sums import (
     ACCURACY,
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
 # classes and still detects logits passed as probabilities.
 SUM_TOLERANCE = 1e-3
 
+MAX_TOP1_CLASSES = 10  # with more, the report has the top-5 accuracy too
 MAX_COMPARED_CLASSES = 1000  # with a confusion matrix, which then has 8 MB
 
 LOG_LOSS = mean_metric("log_loss", "log loss")
@@ -301,6 +303,11 @@ def classification_report(predictions: Predictions) -> ClassificationReport:
         ),
         confusion_matrix=None if large else as_tuples(confusion(labels, predicted, classes)),
         confusion_counts=as_tuples(confusion_counts(labels, predicted)) if large else None,
+        top5_accuracy=(
+            top_accuracy(labels, predictions.probabilities, 5)
+            if classes > MAX_TOP1_CLASSES
+            else None
+        ),
     )
 
 

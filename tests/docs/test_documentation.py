@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from media_files import image_folder, sound_table
 from PIL import Image
 from running import BIN, REPOSITORY, call_here, clean_environment, rows, succeeded, write_csv
 from tiny_masks import IGNORED, write_folders
@@ -74,10 +75,12 @@ RUN_IN_PROCESS = (
 )  # fmt: skip
 
 
-# `test_predict.py` predicts images, `test_pixel_run.py` masks, `test_words_run.py` words,
-# `test_push.py` pushes, `test_resume_check.py` checks trainings.
+# `test_predict.py` predicts images, `test_media_runs.py` folders and sounds, `test_pixel_run.py`
+# masks, `test_words_run.py` words, `test_push.py` pushes, `test_resume_check.py` checks trainings.
 TESTED_ELSEWHERE = (
     "ampft predict --model runs/digits",
+    "ampft predict --model runs/photos",
+    "ampft predict --model runs/clips",
     "ampft predict --model runs/camvid",
     "ampft resume-check",
     "ampft push",
@@ -112,6 +115,8 @@ def reader(tmp_path_factory, tiny_bert) -> Path:
         write_reviews(folder / name)
     for seed, name in enumerate(sorted(word for word in words if word.endswith(".conll"))):
         write_sentences(folder / name, 40, seed=seed)
+    image_folder(folder / "photos", 10)
+    sound_table(folder / "clips", 10)
     write_camvid(folder)
     trained = folder / "runs" / "trained"
     train(["--train_file", "reviews.csv"], folder, tiny_bert, trained)
@@ -148,6 +153,8 @@ def write_reviews(path: Path) -> None:
 def train(flags: list[str], folder: Path, model: Path, output_dir: Path | None = None) -> None:
     """Run the recipe with these flags, but with a tiny model and few steps."""
     settings = {**SMALL, "model_name_or_path": "erfnet" if "pixels" in flags else model}
+    if not {"photos", "clips/sounds.csv"}.isdisjoint(flags):
+        del settings["model_name_or_path"]  # images and sounds have small default models
     settings |= {"output_dir": output_dir} if output_dir else {}
     for name, value in settings.items():
         if f"--{name}" in flags and value is not None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sklearn import metrics as sklearn_metrics
 
 from ampft.metrics.calibration import expected_calibration_error
+from ampft.runs.show import report_with_heading
 from ampft.tasks.classification_report import ClassificationReport
 from ampft.tasks.single_label import Predictions, classification_report
 
@@ -137,3 +138,22 @@ def test_json_round_trip_is_exact(predictions: Predictions):
     read = ClassificationReport.from_dict(json.loads(json.dumps(report.as_dict(), allow_nan=False)))
     assert read == report
     assert read.text() == report.text()
+
+
+def test_top_5_accuracy_above_ten_classes():
+    random = np.random.default_rng(0)
+    for classes in (10, 12):
+        scores = random.random((200, classes)).round(1).astype(np.float32) + 0.1
+        probabilities = scores / scores.sum(axis=1, keepdims=True)
+        labels = random.integers(0, classes, 200)
+        names = tuple(map(str, range(classes)))
+        report = Predictions(np.arange(200), labels, probabilities, names, "test").report()
+        if classes == 10:
+            assert report.top5_accuracy is None
+            assert "top5_accuracy" not in report.as_dict()
+            continue
+        order = np.argsort(-probabilities, axis=1, kind="stable")[:, :5]
+        expected = (order == labels[:, None]).any(axis=1).mean()
+        assert report.top5_accuracy == expected != report.accuracy
+        assert ClassificationReport.from_dict(json.loads(json.dumps(report.as_dict()))) == report
+        assert f"top-5 accuracy {expected:.4f}" in report_with_heading(report, selected=False)

@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 import torch
 from exact_step import GRADIENT_TOLERANCE, Training, flat_gradient, relative_error
-from two_processes import EFFECTIVE, EXAMPLES, dropout_problem, problem_named, trained
+from two_processes import (
+    EFFECTIVE,
+    EXAMPLES,
+    MEDIA,
+    dropout_problem,
+    media_problem,
+    problem_named,
+    trained,
+)
 
 from ampft.training.saved_step import replay_step
 
@@ -133,3 +141,14 @@ def test_all_processes_stop_when_the_time_limit_passes_on_one(ranks):
 
 def test_a_signal_to_one_process_is_a_request_in_all(ranks):
     assert [rank["stop_requests"] for rank in ranks] == [["none", "SIGUSR1"]] * 2
+
+
+@pytest.mark.parametrize("family", MEDIA)
+def test_images_and_sounds_train_alike(ranks, tmp_path, family):
+    problem = media_problem(tmp_path / "single", family)
+    single = trained("fp32", problem, batch_size=EFFECTIVE, micro_batches=1)
+    for rank in (rank[family] for rank in ranks):
+        assert rank["effective_ids"] == single["effective_ids"]
+        for actual, expected in zip(rank["gradients"], single["gradients"], strict=True):
+            # Products of other shapes have sums in another order.
+            assert relative_error(actual, expected) <= 10 * GRADIENT_TOLERANCE["fp32"]

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
 from accelerate.state import AcceleratorState, GradientState
 from counted_task import BufferedModel, CountedTask
 from exact_step import (
@@ -31,6 +31,7 @@ from exact_step import (
     text_problem,
 )
 from tiny_masks import IGNORED, pixel_task, tiny_erfnet, write_folders
+from tiny_media import media_task
 from tiny_text import tiny_task
 from tiny_words import tiny_word_task
 
@@ -44,6 +45,8 @@ from ampft.training.stopping import StopRequest, StopRequested, TimeLimit
 
 # Effective batches of 12 leave one example for the last step, so that one process has none.
 EXAMPLES, EFFECTIVE = 25, 12
+# Sounds of unequal lengths run one after another on each process; see `models.by_length`.
+MEDIA = ("convnext", "wav2vec2 group norm")
 
 
 class Masked(TensorExamples):
@@ -65,6 +68,14 @@ def problem_named(name: str, tiny_bert: Path) -> Problem:
             return Problem(tiny_erfnet(), examples, task.loss)
     settings = {"remove_padding": name == "padding-free"}
     return text_problem(tiny_task(tiny_bert, train=EXAMPLES, **settings))
+
+
+def media_problem(folder: Path, family: str) -> Problem:
+    """Return a problem of 15 images or sounds; the main process writes them."""
+    with PartialState().main_process_first():  # other processes would not save a configuration
+        task = media_task(folder, family, per_class=5)
+    torch.manual_seed(1)  # of the head
+    return text_problem(task)
 
 
 def trained(mode: str, problem: Problem, *, batch_size: int, micro_batches: int) -> dict[str, Any]:
@@ -236,6 +247,13 @@ def main(tiny_bert: Path, folder: Path) -> None:
             problem_named(name, tiny_bert),
             batch_size=EFFECTIVE // 2 // micro_batches,
             micro_batches=micro_batches,
+        )
+    for family in MEDIA:
+        results[family] = trained(
+            "fp32",
+            media_problem(folder / family, family),
+            batch_size=2,
+            micro_batches=3,
         )
     results["overflow"] = overflow(rank)
     results["nan fp32"], results["nan bf16"] = (

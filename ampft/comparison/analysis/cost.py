@@ -10,9 +10,9 @@ from ampft.comparison.analysis.loading import RecordedRun, RunGroup
 from ampft.comparison.cost_findings import Memory, Speed
 from ampft.text.numbers import percent
 from ampft.training.launch_bound import MAX_GROWTH
+from ampft.training.waiting import MAX_WAITING
 
 MIN_SPEEDUP = 1.2  # below it, a reason is given
-MAX_WAITING = 0.2  # share of the step time
 MIN_UTILISATION = 0.35  # of the rate of large products; below it, the device is not filled
 MIN_SHARE_OF_AMDAHL = 0.9
 NOT_MEASURED = "unknown, because these runs recorded no utilisation"

@@ -1,0 +1,250 @@
+"""Images and sounds as inputs of a model: processors, caches, augmentation, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+import transformers as t
+from media_files import image_folder, picture, sound_table, write_table
+from tiny_media import IMAGE_FAMILIES, SOUND_FAMILIES, media_task, save_model
+
+from ampft.data.augmentation import CHANGES
+from ampft.data.cache import ExampleCache
+from ampft.data.load import load_data
+from ampft.data.request import DataRequest
+from ampft.errors import InputError
+from ampft.models.pixel_values import pixel_values, split_processor
+from ampft.models.spec_augment import prepare_for_training
+from ampft.tasks.task import TaskSettings, make_task
+
+ALL = np.arange(12)
+
+
+def collated(task, ids=ALL, epoch=None):
+    examples = task.examples("train")
+    batch = (examples if epoch is None else examples.for_epoch(epoch)).collate(np.asarray(ids))
+    return next(value for name, value in batch.items() if name.endswith(("values", "features")))
+
+
+@pytest.mark.parametrize(
+    "processor",
+    [
+        *(family[1]() for family in IMAGE_FAMILIES.values()),
+        t.ConvNextImageProcessorPil(size={"shortest_edge": 24}, crop_pct=0.875),
+        t.ViTImageProcessorPil(size={"height": 20, "width": 12}, do_normalize=False),
+    ],
+)
+def test_the_two_steps_of_a_processor_give_its_values(processor):
+    images = [picture(1, (40, 30)), picture(2, (16, 16)), picture(3, (9, 21))]
+    transform = split_processor(processor, images)
+    assert transform is not None
+    pixels = np.stack([transform.resized(image) for image in images])
+    assert np.array_equal(transform.values(pixels), pixel_values(processor, images))
+
+
+def test_a_processor_whose_steps_depend_on_each_other_is_not_split():
+    class Contrast(t.ViTImageProcessorPil):
+        """Divides by the largest value of the image."""
+
+        def normalize(self, image, *args, **kwargs):
+            return image / image.max()
+
+    assert split_processor(Contrast(size={"height": 8, "width": 8}), [picture(1)]) is None
+
+
+@pytest.mark.parametrize("family", ["vit", "ast", "wav2vec2 layer norm"])
+def test_what_is_cached_equals_what_is_decoded(tmp_path, family, monkeypatch):
+    cached = media_task(tmp_path / "cached", family)
+    first, again = collated(cached), collated(cached)
+    monkeypatch.setattr("ampft.data.cache.MAX_SHARE", 0.0)
+    decoded = media_task(tmp_path / "decoded", family)
+    assert cached.examples("train").inputs.cache is not None
+    assert decoded.examples("train").inputs.cache is None
+    assert "they are not cached, and each epoch decodes" in " ".join(decoded.notes)
+    assert torch.equal(first, again)
+    assert torch.equal(first, collated(decoded))
+
+
+def test_the_cache_reads_a_file_once(tmp_path):
+    task = media_task(tmp_path, "vit")
+    before = collated(task)
+    shutil.rmtree(tmp_path / "data")
+    assert torch.equal(collated(task), before)
+
+
+def test_a_forked_process_fills_the_cache_of_all():
+    cache = ExampleCache(np.array([3, 2]), np.float32)
+    if os.fork() == 0:
+        cache.get(1, lambda: np.array([4, 5], np.float32))
+        os._exit(0)
+    os.wait()
+    assert cache.get(1, lambda: pytest.fail("computed again")).tolist() == [4, 5]
+    # A started process gets an empty one.
+    assert pickle.loads(pickle.dumps(cache)).get(1, lambda: np.ones(2)).tolist() == [1, 1]
+    # What is longer than announced is not cached, and not cut.
+    assert cache.get(0, lambda: np.arange(4)).tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("family", "names"), [("vit", "flip,crop"), ("ast", "shift,volume")])
+def test_augmentation_depends_on_seed_epoch_and_example(tmp_path, family, names):
+    task = media_task(tmp_path / "1", family, augment=names, seed=1)
+    other_seed = media_task(tmp_path / "2", family, augment=names, seed=2)
+    plain = collated(task)
+    first, second = collated(task, epoch=0), collated(task, epoch=1)
+    assert torch.equal(plain, collated(other_seed))  # evaluation is not augmented
+    assert torch.equal(first, collated(task, epoch=0))
+    parts = [collated(task, ids, epoch=0) for ids in ([3, 0], [7], [11, 5, 9])]
+    assert torch.equal(torch.cat(parts), first[[3, 0, 7, 11, 5, 9]])  # not on the micro-batch
+    for others in (plain, second, collated(other_seed, epoch=0)):
+        changed = (first != others).flatten(1).any(dim=1)
+        assert changed.sum() >= 8
+
+
+def test_changes_do_what_they_say():
+    random = np.random.default_rng(0)
+    image = np.arange(3 * 8 * 8, dtype=np.uint8).reshape(3, 8, 8)
+    mirrored = [
+        np.array_equal(CHANGES["image"]["flip"](image, random), image[:, :, ::-1])
+        for _ in range(200)
+    ]
+    assert 70 < sum(mirrored) < 130
+    crops = {CHANGES["image"]["crop"](image, random).tobytes() for _ in range(100)}
+    assert len(crops) == 9  # 3 x 3 positions
+    sound = np.arange(1, 101, dtype=np.float32)
+    for _ in range(20):
+        moved = CHANGES["sound"]["shift"](sound, random)
+        kept = moved[moved != 0]
+        assert len(kept) >= 90
+        assert np.array_equal(kept, np.arange(kept[0], kept[0] + len(kept)))
+        gain = CHANGES["sound"]["volume"](sound, random) / sound
+        assert 0.5 <= gain[0] <= 2
+        assert np.allclose(gain, gain[0])
+
+
+@pytest.mark.parametrize(
+    ("names", "sounds", "message"),
+    [
+        ("flop", False, r"received 'flop'; images can be augmented by flip, crop\. Did you mean"),
+        ("flip", True, r"received 'flip'; sounds can be augmented by shift, volume"),
+        ("flip,flip", False, "names a change twice"),
+    ],
+)  # fmt: skip
+def test_a_wrong_augmentation_is_refused(tmp_path, names, sounds, message):
+    with pytest.raises(InputError, match=f"--augment: .*{message}"):
+        media_task(tmp_path, None, augment=names, sounds=sounds)
+
+
+def task_of(tmp_path, model, **settings):
+    is_sound = not (tmp_path / "images").exists()
+    options = {"validation_fraction": 0.0, "test_fraction": 0.0}
+    data = (
+        {"train_file": tmp_path / "s" / "sounds.csv"}
+        if is_sound
+        else {"dataset_name": str(tmp_path / "images")}
+    )
+    settings["model_name_or_path"] = str(model)
+    return make_task(load_data(DataRequest(**data, **options)), TaskSettings(**settings))
+
+
+@pytest.mark.parametrize("family", ["vit", "wav2vec2 group norm"])
+def test_without_a_processor_a_default_is_said(tmp_path, family):
+    if family == "vit":
+        image_folder(tmp_path / "images", 2)
+    else:
+        sound_table(tmp_path / "s", 2)
+    task = task_of(tmp_path, save_model(tmp_path / "model", family, with_processor=False))
+    kind = (
+        "image processor: images are resized to 16 x 16"
+        if family == "vit"
+        else "feature extractor: sounds are resampled to 16,000 Hz"
+    )
+    assert f"has no {kind}" in " ".join(task.notes)
+    task.load_model()
+    task.save_processor(tmp_path / "saved")
+    assert (tmp_path / "saved" / "preprocessor_config.json").is_file()
+
+
+@pytest.mark.parametrize("family", ["resnet", "ast"])
+def test_without_a_processor_or_a_size_is_refused(tmp_path, family):
+    if family == "resnet":
+        image_folder(tmp_path / "images", 2)
+    else:
+        sound_table(tmp_path / "s", 2)
+    model = save_model(tmp_path / "model", family, with_processor=False)
+    with pytest.raises(InputError, match=r"model: the folder has no preprocessor_config\.json"):
+        task_of(tmp_path, model)
+
+
+def test_images_of_another_size_than_the_model_are_refused_before_training(tmp_path):
+    image_folder(tmp_path / "images", 2)
+    model = save_model(tmp_path / "model", "vit")
+    t.ViTImageProcessorPil(size={"height": 20, "width": 20}).save_pretrained(model)
+    task = task_of(tmp_path, model)
+    with pytest.raises(
+        InputError, match="ViTForImageClassification cannot run on images of 20 x 20"
+    ):
+        task.load_model()
+
+
+def test_a_processor_that_keeps_sizes_needs_images_of_one_size(tmp_path):
+    image_folder(tmp_path / "images", 2)
+    model = save_model(tmp_path / "model", "convnext")
+    t.ViTImageProcessorPil(do_resize=False).save_pretrained(model)
+    assert collated(task_of(tmp_path, model), range(6)).shape == (6, 3, 16, 16)
+    picture(1, (20, 16)).save(tmp_path / "images" / "red" / "wide.png")
+    with pytest.raises(InputError, match=r"wide\.png: the image processor makes it 20 x 16 pixels"):
+        task_of(tmp_path, model)
+
+
+def test_a_sound_that_is_too_short_for_the_model_is_named(tmp_path):
+    table = sound_table(tmp_path / "s", 3)
+    soundfile.write(tmp_path / "s" / "clips" / "low1.wav", np.ones(40, np.float32), 8000)
+    task = task_of(tmp_path, save_model(tmp_path / "model", "wav2vec2 group norm"))
+    with pytest.raises(
+        InputError, match=r"low1\.wav: Wav2Vec2.* cannot run on this sound of 0\.005 s"
+    ):
+        task.load_model()
+    assert table.is_file()
+
+
+def test_sounds_that_are_too_long_are_counted(tmp_path):
+    table = sound_table(tmp_path / "s", 3)
+    soundfile.write(tmp_path / "s" / "clips" / "low1.wav", np.ones(8000, np.float32), 8000)
+    task = task_of(tmp_path, save_model(tmp_path / "model", "ast"))
+    assert "1 of 9 sounds are longer than the 0.32 s that" in " ".join(task.notes)
+    assert table.is_file()
+
+
+@pytest.mark.parametrize("family", SOUND_FAMILIES)
+def test_notes_on_padding_are_right_for_each_family(tmp_path, family):
+    notes = " ".join(media_task(tmp_path, family).load_model().notes)
+    expected = {
+        "wav2vec2 layer norm": "padding is masked: its logits do not depend on it",
+        "ast": "",
+        "whisper": "",
+    }.get(family, "so sounds run without it: those of the same length together")
+    assert expected in notes
+    assert bool(expected) == ("padding" in notes)
+
+
+def test_masks_longer_than_the_shortest_sound_are_off(tmp_path):
+    config = t.Wav2Vec2Config(**{**SOUND_FAMILIES["hubert"][0]().to_dict(), "mask_time_prob": 0.5})
+    model = t.Wav2Vec2ForSequenceClassification(config)
+    assert prepare_for_training(model, 16_000) == ()  # 49 frames
+    assert model.wav2vec2.masked_spec_embed.requires_grad
+    (note,) = prepare_for_training(model, 2_000)
+    assert "SpecAugment is off: the shortest sound has 6 frames" in note
+    assert not model.wav2vec2.masked_spec_embed.requires_grad
+
+
+def test_a_missing_sound_library_says_how_to_install_it(tmp_path, monkeypatch):
+    table = write_table(tmp_path / "t.csv", [("a.wav", "x"), ("b.wav", "y")])
+    monkeypatch.setitem(__import__("sys").modules, "soundfile", None)
+    with pytest.raises(InputError, match=r"need the packages soundfile and soxr .*ampft\[sounds\]"):
+        load_data(DataRequest(train_file=table))
