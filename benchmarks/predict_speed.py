@@ -4,7 +4,8 @@
 
 The commands take turns, so that other load on the machine affects all of them alike. Only the
 ratios are meaningful. With `--busy`, other processes compute all the time. Prints and writes JSON:
-the median seconds of each command, and its speed-up over the pipeline with batches (median and range).
+the median seconds of each command, and median and range of its speed-up over the pipeline with
+batches.
 """
 
 from __future__ import annotations

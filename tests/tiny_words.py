@@ -37,6 +37,16 @@ def tiny_sentences(n: int, *, seed: int = 0, longest: int = 30) -> dict[str, lis
     return {"tokens": tokens, "label": labels}
 
 
+def write_sentences(path: Path, n: int, *, seed: int = 0) -> None:
+    """Write `tiny_sentences` as a CoNLL file."""
+    data = tiny_sentences(n, seed=seed, longest=20)
+    sentences = [
+        "".join(f"{word}\t{TAGS[tag]}\n" for word, tag in zip(words, tags, strict=True))
+        for words, tags in zip(data["tokens"], data["label"], strict=True)
+    ]
+    path.write_text("\n".join(sentences), encoding="utf-8")
+
+
 def tiny_word_task(
     folder: Path, *, train: int, validation: int = 4, longest: int = 30, **settings
 ) -> Task:

@@ -17,6 +17,7 @@ from media_files import image_folder, sound_table
 from PIL import Image
 from running import BIN, REPOSITORY, call_here, clean_environment, rows, succeeded, write_csv
 from tiny_masks import IGNORED, write_folders
+from tiny_words import write_sentences
 
 from ampft.arguments import ClassifyArguments, parse_compare_arguments
 from ampft.arguments.compare import is_comparison_to_run
@@ -75,7 +76,7 @@ RUN_IN_PROCESS = (
 
 
 # `test_predict.py` predicts images, `test_media_runs.py` folders and sounds, `test_pixel_run.py`
-# masks, `test_push.py` pushes, `test_resume_check.py` checks trainings.
+# masks, `test_words_run.py` words, `test_push.py` pushes, `test_resume_check.py` checks trainings.
 TESTED_ELSEWHERE = (
     "ampft predict --model runs/digits",
     "ampft predict --model runs/photos",
@@ -84,6 +85,7 @@ TESTED_ELSEWHERE = (
     "ampft resume-check",
     "ampft push",
     "ampft predict --model runs/bf16-pairs",
+    "ampft predict --model runs/ner",
 )
 
 
@@ -111,6 +113,8 @@ def reader(tmp_path_factory, tiny_bert) -> Path:
     words = {word for command in COMMANDS for word in shlex.split(command)}
     for name in sorted(word for word in words if word.endswith(".csv") and "/" not in word):
         write_reviews(folder / name)
+    for seed, name in enumerate(sorted(word for word in words if word.endswith(".conll"))):
+        write_sentences(folder / name, 40, seed=seed)
     image_folder(folder / "photos", 10)
     sound_table(folder / "clips", 10)
     write_camvid(folder)

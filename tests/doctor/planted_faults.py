@@ -112,7 +112,7 @@ def plain() -> nn.Sequential:
 
 
 def norm_by_sum(x: Tensor) -> Tensor:
-    with torch.autocast("cpu", enabled=False):
+    with torch.autocast(x.device.type, enabled=False):
         return x / (x * x).sum(-1, keepdim=True).sqrt()
 
 
@@ -126,20 +126,20 @@ def masked_by_number(x: Tensor) -> Tensor:
 
 
 def masked_rows(x: Tensor) -> Tensor:
-    visible = torch.ones(EXAMPLES, WIDTH, dtype=torch.bool)
+    visible = torch.ones(EXAMPLES, WIDTH, dtype=torch.bool, device=x.device)
     visible[3] = False
     return x.masked_fill(~visible, float("-inf")).softmax(-1)
 
 
 def mask_as_number(x: Tensor) -> Tensor:
     """In float32 a fully masked row is a uniform softmax; in binary16, -1e9 is minus infinity."""
-    hidden = torch.zeros(EXAMPLES, WIDTH)
+    hidden = torch.zeros(EXAMPLES, WIDTH, device=x.device)
     hidden[2] = -1e9
     return (x + hidden.to(x.dtype)).softmax(-1)
 
 
 def masks_subtracted(x: Tensor) -> Tensor:
-    masked = x.masked_fill(torch.arange(WIDTH) > 12, float("-inf"))
+    masked = x.masked_fill(torch.arange(WIDTH, device=x.device) > 12, float("-inf"))
     return (masked - masked.amin(-1, keepdim=True)).softmax(-1)
 
 
@@ -209,7 +209,8 @@ def padded() -> list[Batch]:
 
 
 def of_tokens(model: nn.Module, batch: Batch) -> Tensor:
-    return functional.cross_entropy(model(**batch).float(), torch.tensor([0, 1, 2]))
+    logits = model(**batch).float()
+    return functional.cross_entropy(logits, torch.arange(3, device=logits.device))
 
 
 FAULTS: dict[str, Callable[[], Planted]] = {

@@ -134,6 +134,14 @@ def test_a_run_without_a_saved_step_is_examined_from_its_start(
     assert "in 16 of 16 examples" in capsys.readouterr().out.replace("\n", " ")
 
 
+def test_a_file_is_refused_as_the_folder_before_anything_is_examined(files, capsys):
+    table = files / "train.csv"
+    before = table.read_bytes()
+    assert main(["doctor", "--output_dir", str(table), "--", *recipe(files, "healthy")]) == 2
+    assert "not a folder in which you can write" in capsys.readouterr().err
+    assert table.read_bytes() == before
+
+
 @pytest.mark.slow
 def test_two_processes_give_one_diagnosis_of_all_examples(files, tmp_path, fresh_accelerate):
     flags = [word for word in recipe(files, "healthy") if word != "--use_cpu"]

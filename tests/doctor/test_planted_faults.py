@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from historical import HISTORICAL
 from planted_faults import FAULTS
 
@@ -26,3 +27,20 @@ def test_the_fault_is_named(name):
     assert first.is_harmless is planted.is_harmless
     assert diagnosis.holds is planted.is_harmless
     assert first.remedy
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", [*FAULTS, *HISTORICAL])
+def test_native_binary16_gives_the_same_verdict(name):
+    planted = {**FAULTS, **HISTORICAL}[name]()
+    batches = [{key: value.cuda() for key, value in batch.items()} for batch in planted.batches]
+
+    diagnosis = scan(planted.model.cuda(), batches, planted.loss, **planted.options)
+
+    assert diagnosis.setting.execution == "native"
+    first = diagnosis.faults[0]
+    assert (first.module, first.direction, first.cause) == (
+        planted.module, planted.direction, planted.cause
+    )  # fmt: skip
+    assert diagnosis.holds is planted.is_harmless

@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from running import BIN, CLASSIFY, Finished, call_here, printed, succeeded
-from tiny_words import TAGS, tiny_sentences
+from running import BIN, CLASSIFY, Finished, call_here, printed, succeeded, write_csv
+from tiny_words import TAGS, write_sentences
 
 from ampft.data.tags import entities
 from ampft.runs.finished import FinishedRun
@@ -23,12 +23,7 @@ MODES = ("fp32", "bf16", "fp16")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
     for seed, (name, count) in enumerate({"train": 160, "validation": 30, "test": 40}.items()):
-        data = tiny_sentences(count, seed=seed, longest=20)
-        sentences = [
-            "".join(f"{w}\t{TAGS[t]}\n" for w, t in zip(words, tags, strict=True))
-            for words, tags in zip(data["tokens"], data["label"], strict=True)
-        ]
-        (folder / f"{name}.conll").write_text("\n".join(sentences))
+        write_sentences(folder / f"{name}.conll", count, seed=seed)
     return folder
 
 
@@ -161,3 +156,23 @@ def test_a_pipeline_of_transformers_gives_the_same_entities(runs):
     raw = pipeline("token-classification", model=str(run.folder), device="cpu", ignore_labels=[])
     scores = [token["score"] for token in raw(rows[0]["text"])]
     np.testing.assert_allclose(scores, probabilities.max(axis=1), atol=1e-5)
+
+
+def test_long_texts_are_predicted_as_they_were_trained(files, tiny_bert, tmp_path):
+    """`ampft predict` pools the windows of a text as the evaluation does."""
+    texts = [" ".join(f"w{(i * j) % 12}" for j in range(5 + i % 30)) for i in range(60)]
+    table = [(text, "ab"[index % 2]) for index, text in enumerate(texts)]
+    write_csv(tmp_path / "texts.csv", table, ("text", "label"))
+    settings = {
+        **{"train_file": tmp_path / "texts.csv", "test_file": tmp_path / "texts.csv"},
+        **{"model_name_or_path": tiny_bert, "output_dir": tmp_path / "run", "max_seq_length": 16},
+        **{"long_text": "windows", "stride": 5, "max_train_steps": 3},
+    }
+    words = [word for name, value in settings.items() for word in (f"--{name}", value)]
+    done = succeeded(call_here(CLASSIFY, *words, "--use_cpu", "--cpu_threads", 1))
+    assert "the logits of a text are the mean of those of its" in printed(done.stdout, "data")
+    stored = pq.read_table(tmp_path / "run" / "predictions.parquet").to_pydict()
+    found = FinishedRun(tmp_path / "run").predict(stored["text"], all_probabilities=True)
+    expected = np.array(stored["probabilities"])
+    np.testing.assert_allclose(found[["probability_a", "probability_b"]], expected, atol=1e-5)
+    assert expected[:, 0].std() > 0.01  # texts differ

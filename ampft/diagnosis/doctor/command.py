@@ -12,6 +12,7 @@ from ampft.arguments import parse_classify_arguments
 from ampft.arguments.flags import ArgumentParser
 from ampft.diagnosis.doctor.findings import DEFAULT_TOLERATED
 from ampft.errors import InputError
+from ampft.files import is_writable_folder, nearest_existing
 
 if TYPE_CHECKING:
     from ampft.diagnosis.doctor.findings import Diagnosis
@@ -38,8 +39,10 @@ def main(argv: Sequence[str]) -> None:
     separator = words.index("--") if "--" in words else len(words)
     args, flags = _parser().parse_args(words[:separator]), words[separator + 1 :]
     folder = None if args.output_dir is None else Path(args.output_dir)
-    if folder is not None and folder.exists() and not folder.is_dir():
-        raise InputError(f"--output_dir {folder}: this is a file. Name a folder.")
+    if folder is not None and not is_writable_folder(nearest_existing(folder)):
+        raise InputError(
+            f"--output_dir {folder}: this is not a folder in which you can write. Name another one."
+        )
     subject = _subject(args, flags)
     trial_steps = 0 if args.no_cure else args.trial_steps
     diagnosis = _diagnosis(subject, args.tolerated, trial_steps)
