@@ -21,7 +21,7 @@ def imported_by(statement: str) -> str:
 HEAVY = {
     *("predict", "predictor", "predict_rows", "predict_scores"),
     *("predict_words", "predicted_masks"),
-    *("prepare", "prepared", "prepared_checks", "plan", "opening"),
+    *("prepare", "prepared", "prepared_checks", "precision_check", "plan", "opening"),
     *("run", "train", "validation", "nonfinite"),
     *("checkpointing", "conditions", "resume", "state", "caller_state", "finetune"),
 }
