@@ -28,6 +28,12 @@ class BatchArguments:
         "saved with",
         group=BATCH,
     )
+    check_precision: bool = flag(
+        False,
+        "before training, compare loss and gradient of a few examples in the precision with "
+        "float32, and stop if it does not hold",
+        group=BATCH,
+    )
     per_device_train_batch_size: int = flag(
         8,
         "examples per micro-batch and process (stdlib: 16, digits: 32)",

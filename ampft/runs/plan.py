@@ -33,7 +33,11 @@ def plan_lines(prepared: Prepared) -> list[str]:
     trusts_code = prepared.args.trust_remote_code
     return [
         labelled("device", _describe_device(prepared.accelerator)),
-        labelled("precision", f"{precision.mode}, {precision.execution}: {precision.reason}"),
+        labelled(
+            "precision",
+            f"{precision.mode}, {precision.execution}: {precision.reason}",
+            *prepared.check_notes,
+        ),
         labelled(
             "model",
             f"{loaded.name}, {weights:.{1 if weights >= 1 else 3}f} M "

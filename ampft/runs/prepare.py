@@ -25,6 +25,7 @@ from ampft.precision.float32_modules import check_float32_modules
 from ampft.precision.resolve import Precision, requested_mode, resolve
 from ampft.precision.sharding import prepare_training_objects
 from ampft.runs.folder import choose_folder
+from ampft.runs.precision_check import check_precision
 from ampft.runs.prepared import Prepared, ProcessStart
 from ampft.runs.prepared_checks import check_prepared, check_space_for_run
 from ampft.runs.push import check_account
@@ -81,7 +82,8 @@ def prepare(args: ClassifyArguments, data: DatasetDict | None = None) -> Prepare
     )
     check_prepared(prepared)
     check_space_for_run(prepared)
-    return replace(prepared, resume_point=point)
+    notes = check_precision(prepared).notes if args.check_precision else ()
+    return replace(prepared, resume_point=point, check_notes=tuple(notes))
 
 
 def start_clock() -> ProcessStart:

@@ -53,6 +53,7 @@ class Prepared:
         step_batches: Step batches of the training split. They are not prepared, because Accelerate
             would shard them a second time.
         total_steps: Optimizer steps of the whole training.
+        check_notes: Result of `--check_precision`, to be printed.
         resume_point: Where the training begins with `--resume_from_checkpoint`.
     """
 
@@ -69,6 +70,7 @@ class Prepared:
     step_batches: StepBatches
     total_steps: int
     resume_point: ResumePoint | None = None
+    check_notes: tuple[str, ...] = ()
 
     @property
     def resumes(self) -> bool:

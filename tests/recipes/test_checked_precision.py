@@ -1,0 +1,65 @@
+"""`--check_precision`: its verdict, and that the training after it is the same."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from running import CLASSIFY, call_here, printed, succeeded, text_settings
+from tiny_text import save_tiny_bert
+
+from ampft.runs.precision_check import PrecisionCheck, _errors
+
+CHECK = "--check_precision"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["bf16", "fp16"])
+def test_it_says_how_exact_the_gradient_is_and_changes_nothing(mode, files, tiny_model, tmp_path):
+    folders = []
+    for flags in ((), (CHECK,)):
+        folders.append(tmp_path / f"run{len(flags)}")
+        words = text_settings(files, tiny_model, folders[-1])
+        done = succeeded(call_here(
+            CLASSIFY, *words, "--mixed_precision", mode, "--max_train_steps", 4, *flags
+        ))  # fmt: skip
+    text = printed(done.stdout, "precision")
+    assert f"{mode} holds on 8 examples: the gradient differs from that of float32 by" in text
+    assert "warning" not in text
+    for name in ("model.safetensors", "predictions.parquet"):
+        one, other = ((folder / name).read_bytes() for folder in folders)
+        assert one == other, name
+
+
+def test_a_model_that_overflows_is_refused_before_anything_is_written(files, tmp_path):
+    model = save_tiny_bert(tmp_path / "model", weight=1e5)
+    words = text_settings(files, model, tmp_path / "run")
+    done = call_here(CLASSIFY, *words, "--mixed_precision", "fp16", CHECK)
+    assert done.returncode == 2
+    assert "fp16 does not hold: loss or gradient is not finite at every loss scale" in done.stderr
+    assert "Use --mixed_precision bf16 or fp32" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_fp32_has_nothing_to_compare(files, tiny_model, tmp_path):
+    words = text_settings(files, tiny_model, tmp_path / "run")
+    done = call_here(CLASSIFY, *words, CHECK)
+    assert done.returncode == 2
+    assert "--check_precision with fp32: there is nothing to compare" in done.stderr
+
+
+def test_the_error_is_relative_and_names_the_worst_module():
+    exact = {"a.weight": torch.tensor([3.0, 4.0]), "b.weight": torch.tensor([0.0, 12.0])}
+    gradient = {"a.weight": torch.tensor([3.0, 5.0]), "b.weight": torch.tensor([0.0, 12.0])}
+    error, worst = _errors(gradient, exact)
+    assert error == pytest.approx(1 / 13)
+    assert worst == ("a", pytest.approx(1 / 5))
+
+
+def test_a_large_error_a_skipped_start_and_lost_entries_are_said():
+    check = PrecisionCheck("bf16", 8, 1.0, 1.1, 0.3, ("head", 0.4), 0.05, 1024.0, 65536.0, 0.15)
+    text = " ".join(check.notes)
+    assert "warning: an error of at most 15% is usual" in text
+    assert "the first steps will be skipped" in text
+    assert "5.0% of the gradient become 0 in bf16" in text
+    good = PrecisionCheck("bf16", 8, 1.0, 1.0, 0.01, ("head", 0.02), 0.0, None, None, 0.15)
+    assert len(good.notes) == 1
