@@ -27,7 +27,5 @@ def waiting_note(timings: Mapping[str, Any], kind: str, workers: int) -> str | N
     note = f"{percent(share, 1)} of the step time was spent waiting for data"
     if share <= MAX_WAITING:
         return note
-    return (
-        f"{note}: loading it bounds the speed, not the model. Raise --dataloader_num_workers (now"
-        f" {workers})."
-    )
+    bound = ": loading it bounds the speed, not the model" if share > 0.5 else ""
+    return f"{note}{bound}. Raise --dataloader_num_workers (now {workers})."
