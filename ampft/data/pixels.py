@@ -149,6 +149,9 @@ def _assemble(
             continue
         source = split if split in splits else "train"
         rows = rows_of[split]
+        if split == "train":
+            rows, empty_note = _with_labels(rows, scans[source].counts)
+            all_notes += empty_note
         stratum = np.zeros(len(rows), dtype=np.int64)
         kept, note = subsample(stratum, split, request.limits, seed=request.split_seed)
         rows = rows if kept is None else rows[kept]
@@ -284,6 +287,15 @@ def _shared_images(images: Mapping[str, npt.NDArray[Any]], *, refuse: bool) -> l
                 raise InputError(f"--fail_on_leak: {note}. Remove them from one of the splits.")
             notes.append(f"{note}. With --fail_on_leak this is an error.")
     return notes
+
+
+def _with_labels(rows: IntArray, counts: Sequence[IntArray]) -> tuple[IntArray, list[str]]:
+    """Return the training images with a labelled pixel, because a batch of others has no loss."""
+    kept = np.array([row for row in rows if counts[row].any()], dtype=np.int64)
+    left_out = len(rows) - len(kept)
+    if not left_out or not len(kept):
+        return rows, []
+    return kept, [f"{left_out} training images without a labelled pixel are left out."]
 
 
 def _check_labelled(masks: Mapping[str, Masks], request: DataRequest) -> None:

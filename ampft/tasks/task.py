@@ -25,6 +25,13 @@ from ampft.tasks import TASKS, TaskKind, default_task
 from ampft.tasks.outcome import Outcome, Problem
 from ampft.tasks.windows import select_logits
 
+# Flags that have no effect on other kinds of data.
+KINDS_OF_FLAGS = {
+    "image_size": ("pixels",),
+    "multi_scale": ("pixels",),
+    "augment": ("image", "sound", "pixels"),
+    "channels_last": ("image",),
+}
 ORIGINS = {FILE_COLUMN: "file", **NUMBER_COLUMNS, ID_COLUMN: "id"}
 
 
@@ -315,8 +322,8 @@ def make_task(data: ClassificationData, settings: TaskSettings) -> Task:
             f"--task {name} needs {kind.data_kind} data, but {data.name} contains {data.kind} "
             "data. Remove the flag, or use other data."
         )
-    for flag in ("image_size", "multi_scale"):
-        if getattr(settings, flag) and kind.data_kind != "pixels":
+    for flag, kinds in KINDS_OF_FLAGS.items():
+        if getattr(settings, flag) and kind.data_kind not in kinds:
             raise InputError(f"--{flag} has no effect on {kind.data_kind} data. Remove the flag.")
     inputs = import_module(f"ampft.tasks.{kind.inputs}").prepare_inputs(data, settings)
     source = inputs if isinstance(inputs, LabellingInputs) else data

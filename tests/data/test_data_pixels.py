@@ -203,6 +203,14 @@ def test_bad_data(folder, damage: Callable[[Path], None], message):
         load(folder)
 
 
+def test_training_images_without_a_labelled_pixel_are_left_out(folder):
+    save(folder / "trainannot" / "train05.png", np.full(SIZE, 255, dtype=np.uint8))
+    data = load(folder)
+    assert len(data.splits["train"]) == len(data.labels("train")) == 12
+    assert "train/train05.png" not in data.splits["train"]["file"]
+    assert "1 training images without a labelled pixel are left out." in data.notes
+
+
 def test_all_masks_with_a_problem_are_listed(folder):
     for row in (0, 1, 2):
         save(folder / "valannot" / f"val{row:02}.png", mask_of(row, size=(8, 12)))

@@ -19,8 +19,9 @@ def imported_by(statement: str) -> str:
 
 # Modules that train or predict. The others must work without torch.
 HEAVY = {
-    *("predict", "predictor", "predict_rows", "predict_scores", "predicted_masks"),
-    *("prepare", "prepared", "prepared_checks", "plan", "opening"),
+    *("predict", "predictor", "predict_rows", "predict_scores"),
+    *("predict_words", "predicted_masks"),
+    *("prepare", "prepared", "prepared_checks", "precision_check", "plan", "opening"),
     *("run", "train", "validation", "nonfinite"),
     *("checkpointing", "conditions", "resume", "state", "caller_state", "finetune"),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import torch
 import transformers as t
 from media_files import image_folder, picture, sound_table, write_table
 from tiny_media import IMAGE_FAMILIES, SOUND_FAMILIES, media_task, save_model
+from tiny_text import tiny_task
 
 from ampft.data.augmentation import CHANGES
 from ampft.data.cache import ExampleCache
@@ -138,6 +140,34 @@ def test_changes_do_what_they_say():
 def test_a_wrong_augmentation_is_refused(tmp_path, names, sounds, message):
     with pytest.raises(InputError, match=f"--augment: .*{message}"):
         media_task(tmp_path, None, augment=names, sounds=sounds)
+
+
+def test_flags_without_effect_are_refused(tmp_path, tiny_bert):
+    with pytest.raises(InputError, match="--augment has no effect on text data"):
+        tiny_task(tiny_bert, train=3, augment="flip")
+    with pytest.raises(InputError, match="--channels_last has no effect on sound data"):
+        media_task(tmp_path, None, sounds=True, channels_last=True)
+
+
+def test_channels_last_changes_the_storage_and_not_the_results(tmp_path):
+    plain = media_task(tmp_path, "convnext")
+    other = task_like(plain, channels_last=True)
+    pixels = collated(plain)
+    logits = []
+    for task in (plain, other):
+        torch.manual_seed(0)
+        model = task.load_model().model.eval()
+        weight = model.convnext.embeddings.patch_embeddings.weight
+        assert weight.is_contiguous(memory_format=torch.channels_last) == (task is other)
+        logits.append(model(pixel_values=pixels).logits)
+        model.save_pretrained(tmp_path / "saved")  # safetensors stores the usual order
+    torch.testing.assert_close(*logits, rtol=1e-4, atol=1e-5)
+    again = t.AutoModelForImageClassification.from_pretrained(tmp_path / "saved").eval()
+    torch.testing.assert_close(again(pixel_values=pixels).logits, logits[0], rtol=1e-4, atol=1e-5)
+
+
+def task_like(task, **settings):
+    return make_task(task.data, replace(task.settings, **settings))
 
 
 def task_of(tmp_path, model, **settings):

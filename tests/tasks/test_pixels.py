@@ -244,6 +244,55 @@ def test_images_of_a_step_have_one_random_scale(folder):
     assert task.examples("validation").collate(np.array([0]))["pixel_values"].shape[2:] == (32, 48)
 
 
+def tiny_upernet():
+    from transformers import ConvNextConfig, UperNetConfig, UperNetForSemanticSegmentation
+
+    stages = ["stage1", "stage2", "stage3", "stage4"]
+    backbone = ConvNextConfig(hidden_sizes=[8, 8, 8, 8], depths=[1, 1, 1, 1], out_features=stages)
+    return UperNetForSemanticSegmentation(
+        UperNetConfig(
+            backbone_config=backbone,
+            hidden_size=16,
+            auxiliary_in_channels=8,
+            auxiliary_channels=8,
+            num_labels=3,
+            pool_scales=[1, 2],
+        )
+    )
+
+
+def tiny_mobilevit():
+    from transformers import MobileViTConfig, MobileViTForSemanticSegmentation
+
+    return MobileViTForSemanticSegmentation(
+        MobileViTConfig(
+            image_size=64,
+            hidden_sizes=[12, 16, 20],
+            neck_hidden_sizes=[4, 8, 8, 12, 16, 20, 24],
+            aspp_out_channels=16,
+            num_labels=3,
+        )
+    )
+
+
+@pytest.mark.parametrize(("make", "stride"), [(tiny_upernet, 1), (tiny_mobilevit, 32)])
+def test_other_families_go_through_the_same_door(folder, tmp_path, make, stride):
+    from transformers import SegformerImageProcessorPil
+
+    make().save_pretrained(tmp_path)
+    SegformerImageProcessorPil(size={"height": 64, "width": 64}).save_pretrained(tmp_path)
+    task = pixel_task(folder, model_name_or_path=str(tmp_path))
+    model = task.load_model().model.eval()
+    batch = task.examples("validation").collate(np.arange(3))
+    with torch.no_grad():
+        logits = task.logits(model, batch)
+        decoded = task.decode(model, batch)
+    assert logits.shape == (3, 3, 64 // stride, 64 // stride)
+    assert decoded["counts"].sum(axis=(1, 2)).tolist() == [
+        int((label != IGNORED).sum()) for label in batch["labels"]
+    ]
+
+
 def test_flags_of_other_tasks(folder, tmp_path):
     with pytest.raises(InputError, match="images with masks can be augmented by flip"):
         pixel_task(folder, augment="crop")

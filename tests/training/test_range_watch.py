@@ -1,9 +1,13 @@
 """`--watch`: figures of a step by hand, warnings, and no operation more in the other steps."""
 
+import json
 import math
+import sys
+from pathlib import Path
 
 import pytest
 import torch
+from running import call, succeeded
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -186,3 +190,21 @@ def test_the_warning_survives_a_resume():
     watch.restore(b'{"step": 3, "headroom/head": 0.5}\n{"step": 6, "headroom/head": "-inf"}\n')
     assert watch.warnings()["low_headroom"].startswith("step 6: head exceeds")
     assert watch.take() == {}
+
+
+@pytest.mark.slow
+def test_two_processes_agree_on_the_smallest_headroom(tmp_path):
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    script = Path(__file__).with_name("watched_processes.py")
+    succeeded(
+        call(
+            *launcher, "--nproc_per_node", 2, script, tmp_path,
+            ACCELERATE_USE_CPU="true", PYTHONPATH=str(Path(__file__).parents[2]),
+        )
+    )  # fmt: skip
+    first, second = (json.loads((tmp_path / f"rank{n}.json").read_text()) for n in (0, 1))
+    assert first["figures"] == second["figures"]
+    # The inputs are 1 in the first process and 8 in the second.
+    assert math.log2(65504 / 16) < first["figures"]["headroom/0"] <= math.log2(65504 / 8)
+    norm = math.hypot(first["gradient"]["1"], 0.01 * SCALE)  # with that of the bias
+    assert first["figures"]["grad_norm/1"] == pytest.approx(norm / SCALE, rel=0.01)

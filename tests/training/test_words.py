@@ -249,3 +249,35 @@ def test_windows_of_texts_have_the_exact_gradient(tiny_bert, mode):
 def test_flags_of_windows_that_make_no_sense(tiny_bert):
     with pytest.raises(InputError, match="--stride 3 has no effect on texts that are truncated"):
         tiny_task(tiny_bert, train=2, stride=3)
+
+
+def test_class_weights_are_counted_over_words(tiny_bert):
+    task = tiny_word_task(tiny_bert, train=60, class_weights="balanced", label_smoothing=0.1)
+    codes = task.labels["train"].codes
+    counts = np.bincount(codes, minlength=5)
+    weights = task.problem.words.class_weights
+    np.testing.assert_allclose(weights, len(codes) / (5 * counts), rtol=1e-6)
+    examples = task.examples("train")
+    inputs = examples.collate(np.arange(60))
+    logits = task.logits(loaded(task).model, inputs)
+    expected = nn.CrossEntropyLoss(weight=torch.from_numpy(weights), label_smoothing=0.1)(
+        logits, inputs["labels"]
+    )
+    actual = task.problem.loss(logits, inputs["labels"]) / examples.weights.sum()
+    assert actual.item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_a_tokenizer_of_bytes_puts_a_blank_before_each_word(tmp_path):
+    from transformers import RobertaConfig, RobertaTokenizer
+
+    words = ("<s>", "<pad>", "</s>", "<unk>", "<mask>", "a", "b", "Ġ", "Ġa")
+    vocabulary = {word: index for index, word in enumerate(words)}
+    RobertaTokenizer(vocab=vocabulary, merges=[("Ġ", "a")]).save_pretrained(tmp_path)
+    RobertaConfig().save_pretrained(tmp_path)
+    columns, _ = encode_words(
+        load_tokenizer(str(tmp_path), reads_words=True), [["a", "b", "a"]], max_length=16, stride=0
+    )
+    assert [words[i] for i in columns["input_ids"][0]] == ["<s>", "Ġa", "Ġ", "b", "Ġa", "</s>"]
+    assert columns["positions"] == [[1, 2, 4]]
+    plain = load_tokenizer(str(tmp_path))(["a", "b"], add_special_tokens=False)["input_ids"]
+    assert [words[i] for row in plain for i in row] == ["a", "b"]
