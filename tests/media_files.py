@@ -11,7 +11,7 @@ import pytest
 import soundfile
 from PIL import Image
 
-SHARED = Path(__file__).parents[2] / "shared" / "data"
+SHARED = Path(__file__).parents[2] / "shared" / "data"  # beside the checkout
 CIFAR, FSDD = SHARED / "cifar10_subset", SHARED / "fsdd"
 
 

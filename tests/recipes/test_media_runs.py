@@ -12,7 +12,7 @@ import soundfile
 import soxr
 import torch
 import transformers
-from media_files import image_folder, sound_table
+from media_files import CIFAR, FSDD, image_folder, shared_data, sound_table, write_table
 from running import CLASSIFY, Finished, call_here, printed, succeeded
 from tiny_media import save_model
 
@@ -157,3 +157,35 @@ def test_workers_do_not_change_what_is_learned(tmp_path):
     weights = [torch.cat([w.flatten() for w in load(r.folder).parameters()]) for r in runs]
     assert torch.equal(*weights)
     assert np.array_equal(*[[row["loss"] for row in run.history] for run in runs])
+
+
+def few(*more: object) -> list[object]:
+    return [
+        "--max_train_samples",
+        200,
+        "--max_eval_samples",
+        50,
+        "--max_predict_samples",
+        50,
+        *more,
+    ]
+
+
+@pytest.mark.slow
+def test_real_images(tmp_path):
+    words = ["--dataset_name", shared_data(CIFAR), "--output_dir", tmp_path / "run", *SETTINGS]
+    done = succeeded(call_here(CLASSIFY, *words, *few("--max_train_steps", 4, "--augment", "crop")))
+    assert "train 200, validation 50, test 50; 10 classes" in printed(done.stdout, "data")
+    assert "of the step time was spent waiting for data" in printed(done.stdout, "waiting")
+
+
+def test_real_sounds_of_speakers_in_one_split_each(tmp_path):
+    recordings = sorted((shared_data(FSDD) / "recordings").glob("*.wav"))[::5]
+    rows = [(str(path), *path.stem.split("_")[:2]) for path in recordings]
+    table = write_table(tmp_path / "digits.csv", rows, ("path", "label", "speaker"))
+    words = ["--train_file", table, "--group_column", "speaker", "--max_train_steps", 4]
+    done = succeeded(call_here(CLASSIFY, *words, "--output_dir", tmp_path / "run", *SETTINGS))
+    data = printed(done.stdout, "data")
+    assert f"{len(rows)} of {len(rows)} sounds are resampled from 8,000 to 16,000 Hz" in data
+    record = Finished(tmp_path / "run", done.stdout, done.stderr).record
+    assert sum(record["data"]["examples"].values()) == len(rows)
