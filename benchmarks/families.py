@@ -33,10 +33,10 @@ from systems import SYSTEMS, prepare
 from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel
 from workload import Workload, cached_task
 
+from ampft.models.by_length import padding_difference
 from ampft.models.minilm import default_model
 from ampft.models.packing.families import packing_support
 from ampft.models.packing.install import install_packing
-from ampft.models.padding import padding_difference
 from ampft.models.tokenizer import load_tokenizer
 from ampft.text.terminal import quiet_libraries
 
@@ -214,7 +214,7 @@ def errors(case: Case, size: Size) -> dict[str, Any]:
     result = {"model_type": case.model_type, "padding_free": support.supported}
     batch = example_batch(model, size.vocabulary)
     if not support.supported:
-        return {**result, "padded_logits_error": padding_difference(model, batch)}
+        return {**result, "padded_logits_error": padding_difference(model, batch, batch)}
     texts = [
         {name: tensor[row : row + 1, :length] for name, tensor in batch.items()}
         for row, length in enumerate(LENGTHS)

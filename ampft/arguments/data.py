@@ -36,7 +36,7 @@ class DataArguments:
     )
     train_file: str | None = flag(
         None,
-        "training data: a CSV, TSV, JSON, JSON Lines, Parquet or Excel file, or several: "
+        "training data: a CSV, TSV, JSON, JSON Lines, Parquet, Excel or CoNLL file, or several: "
         "a.csv,b.csv or 'part-*.csv'",
         group=DATA,
     )
@@ -49,11 +49,15 @@ class DataArguments:
     )
     text_column_names: str | None = flag(
         None,
-        "text column, two columns for text pairs (a,b), or columns to join into one text (a+b)",
+        "text column, two columns for text pairs (a,b), or columns to join into one text (a+b); "
+        "with tokens the column of words, or of texts with spans",
         group=DATA,
     )
     label_column_name: str | None = flag(
-        None, "label column; with multi-label also one 0/1 column per label: a,b", group=DATA
+        None,
+        "label column; with multi-label also one 0/1 column per label: a,b; with tokens the column "
+        "of tags or spans",
+        group=DATA,
     )
     label_separator: str = flag(",", "separator of the labels in a cell (multi-label)", group=DATA)
     image_column_name: str | None = flag(

@@ -8,15 +8,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from ampft.errors import InputError
 from ampft.models.packing.install import evaluation_mode
 from ampft.models.sound_features import SoundFeatures, varied_noise
 
 MASK = "attention_mask"
-# Difference of float32 logits, relative to the largest: rounding is at most 1e-6.
+# Difference of float32 logits, relative to the largest: rounding is at most 1e-6, and that of a
+# model that reads its padding at least 1e-3.
 TOLERANCE = 1e-4
-_FLAG = "runs_by_length"
+CONFIG_FIELD = "ampft_runs_by_length"  # entry of config.json, so that saved models do the same
 
 
 def choose_batches(model: Any, features: SoundFeatures) -> tuple[str, ...]:
@@ -31,35 +33,92 @@ def choose_batches(model: Any, features: SoundFeatures) -> tuple[str, ...]:
     """
     if features.shape is not None:
         return ()
-    difference = _padding_difference(model, features)
-    if features.gives_mask and difference <= TOLERANCE:
-        return (f"padding is masked: its logits do not depend on it (within {difference:.0e})",)
-    what = f"its results depend on padding (logits differ by {difference:.1%})"
-    if os.environ.get("ACCELERATE_USE_FSDP") == "true" or any(True for _ in model.buffers()):
-        return (f"{what}, so that gradients and predictions depend on how sounds are batched",)
-    setattr(model, _FLAG, True)
-    return (f"{what}, so sounds run without it: those of the same length together",)
-
-
-def _padding_difference(model: Any, features: SoundFeatures) -> float:
-    """Return the difference between padded logits and those of each sound by itself."""
     inputs = varied_noise(features)
-    parts = _equal_lengths(inputs)
+    padded = dict(inputs)
     if not features.gives_mask:
-        inputs = {name: value for name, value in inputs.items() if name != MASK}
+        del padded[MASK]
     try:
-        with evaluation_mode(model):
-            padded = model(**inputs).logits
-            alone = torch.empty_like(padded)
-            for rows, part in parts:
-                alone[rows] = model(**part).logits
+        difference = padding_difference(model, inputs, padded)
     except (RuntimeError, ValueError, IndexError) as error:
         reason = " ".join(str(error).split()).rstrip(".")
         raise InputError(
             f"model: {type(model).__name__} cannot run on sounds of 0.4 to 1 seconds ({reason}). "
             "Use another model."
         ) from error
-    return float((padded - alone).abs().max() / alone.abs().max())
+    if features.gives_mask and difference <= TOLERANCE:
+        return (f"padding is masked: its logits do not depend on it (within {difference:.0e})",)
+    return (_run_by_length(model, difference, "sounds"),)
+
+
+def choose_text_batches(model: Any, batch: Mapping[str, Tensor]) -> tuple[str, ...]:
+    """Make a model run texts by length if its results depend on padding, and return a note.
+
+    They do where a model mixes tokens without regard to the mask, by Fourier transforms (FNet) or
+    convolutions (ConvBERT), or attends to the padding.
+
+    Args:
+        model: Classifier of texts or of tokens, in float32 on the CPU.
+        batch: Its arguments for texts of different lengths.
+
+    Raises:
+        InputError: The model cannot process texts of these lengths.
+    """
+    try:
+        difference = padding_difference(model, batch, batch)
+    except (RuntimeError, ValueError, AssertionError) as error:
+        raise InputError(
+            f"model: {type(model).__name__} cannot process texts of these lengths ({error}). Use "
+            "another model."
+        ) from error
+    if difference <= TOLERANCE:
+        return ()
+    return (_run_by_length(model, difference, "texts"),)
+
+
+def _run_by_length(model: Any, difference: float, kind: str) -> str:
+    """Make a model run by length where that is possible; return a note."""
+    what = f"its results depend on padding (logits differ by {difference:.1%})"
+    reason = _why_not_by_length(model)
+    if reason is not None:
+        return (
+            f"{what}, so that gradients and predictions depend on how {kind} are batched; {reason}"
+        )
+    setattr(model.config, CONFIG_FIELD, True)
+    return f"{what}, so {kind} run without it: those of the same length together"
+
+
+def _why_not_by_length(model: nn.Module) -> str | None:
+    """Return why a step cannot call a model several times before its backward pass."""
+    if os.environ.get("ACCELERATE_USE_FSDP") == "true":
+        return "FSDP2 allows no batches of one length"
+    if any(buffer.is_floating_point() for buffer in model.buffers()):
+        return "its buffers, such as those of batch norm, change with every call"
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and any(True for _ in model.buffers()):
+        return "with several processes, its buffers are sent in every call"
+    return None
+
+
+def padding_difference(
+    model: Any, inputs: Mapping[str, Tensor], padded: Mapping[str, Tensor]
+) -> float:
+    """Return the difference between the logits of a padded batch and of its equal lengths.
+
+    Args:
+        model: Classifier in float32; it is not changed.
+        inputs: Batch with what tells padding from inputs.
+        padded: Arguments of the model for the padded batch.
+
+    Returns:
+        The largest absolute difference, divided by the largest absolute logit.
+    """
+    real = _real_positions(model, inputs)
+    parts = _equal_lengths(inputs, real)
+    with evaluation_mode(model):
+        together = model(**padded).logits
+        alone = merged_logits([(rows, model(**part).logits) for rows, part in parts], inputs)
+    if together.dim() == 3:  # logits of each token
+        together, alone = together[real], alone[real]
+    return float((together - alone).abs().max() / alone.abs().max())
 
 
 def parts_by_length(
@@ -74,16 +133,48 @@ def parts_by_length(
     Returns:
         Empty if the batch runs as it is.
     """
-    if not getattr(getattr(model, "module", model), _FLAG, False):
+    plain: Any = getattr(model, "module", model)
+    if not getattr(getattr(plain, "config", None), CONFIG_FIELD, False):
         return []
-    return _equal_lengths(inputs)
+    return _equal_lengths(inputs, _real_positions(plain, inputs))
 
 
-def _equal_lengths(inputs: Mapping[str, Tensor]) -> list[tuple[Tensor, dict[str, Tensor]]]:
-    lengths = inputs[MASK].sum(dim=1)
+def merged_logits(parts: list[tuple[Tensor, Tensor]], inputs: Mapping[str, Tensor]) -> Tensor:
+    """Return the logits of a batch from those of its parts.
+
+    Args:
+        parts: Rows of each part, and its logits (n, K), or (n, length, K) of tokens.
+        inputs: The batch, padded to T tokens on the right where logits are those of tokens.
+
+    Returns:
+        Logits (m, K), or (m, T, K) with 0 where there is padding.
+    """
+    order = torch.cat([rows for rows, _ in parts]).argsort()
+    logits = [values for _, values in parts]
+    if logits[0].dim() == 3:
+        width = inputs["input_ids"].shape[1]
+        logits = [functional.pad(each, (0, 0, 0, width - each.shape[1])) for each in logits]
+    together = torch.cat(logits)
+    return together[order.to(together.device)]
+
+
+def _real_positions(model: Any, inputs: Mapping[str, Tensor]) -> Tensor:
+    """Return (m, T) whether a position is no padding."""
+    if MASK in inputs:
+        return inputs[MASK] != 0
+    return inputs["input_ids"] != model.config.pad_token_id
+
+
+def _equal_lengths(
+    inputs: Mapping[str, Tensor], real: Tensor
+) -> list[tuple[Tensor, dict[str, Tensor]]]:
+    lengths = real.sum(dim=1)
+    sequences = {n: v for n, v in inputs.items() if v.shape[:2] == real.shape and n != MASK}
     parts = []
     for length in lengths.unique().tolist():
         rows = (lengths == length).nonzero()[:, 0]
-        values = {n: v[rows, :length] for n, v in inputs.items() if n.startswith("input_")}
+        values = {
+            n: v[rows][real[rows]].unflatten(0, (len(rows), length)) for n, v in sequences.items()
+        }
         parts.append((rows, values))
     return parts

@@ -19,7 +19,6 @@ from ampft.data.images import as_rgb, open_image
 from ampft.data.sounds import open_sound
 from ampft.errors import InputError
 from ampft.evaluation.evaluate import as_array
-from ampft.models.by_length import choose_batches
 from ampft.models.packing.families import packing_support
 from ampft.models.packing.install import install_packing
 from ampft.models.pretrained import SAVED_MODEL_FLAG, load_saved
@@ -137,7 +136,6 @@ class Predictor:
                 str(folder), trust_remote_code=False, flag=SAVED_MODEL_FLAG
             )
             self._inputs = _Sounds(SoundFeatures.of(extractor))
-            choose_batches(model, self._inputs.features)
         else:
             images = _Images(transformers.AutoImageProcessor.from_pretrained(str(folder)))
             has_masks = record.data.kind == "pixels"

@@ -340,26 +340,27 @@ def forward_logits(model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
     stay float64, so that a reference is not rounded.
     """
     # Imported here because it imports transformers, which a model needs anyway.
-    from ampft.models.by_length import parts_by_length
+    from ampft.models.by_length import merged_logits, parts_by_length
 
-    parts = parts_by_length(model, inputs)
-    if not parts:
-        return _logits(model, inputs)
-    order = torch.cat([rows for rows, _ in parts]).argsort()
-    logits = torch.cat([_logits(model, part) for _, part in parts])
-    return logits[order.to(logits.device)]
+    arguments = model_inputs(inputs)
+    parts = parts_by_length(model, arguments)
+    if parts:
+        logits = merged_logits([(r, _logits(model, part)) for r, part in parts], arguments)
+    else:
+        logits = _logits(model, arguments)
+    return select_logits(logits, inputs)
 
 
-def _logits(model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
+def _logits(model: nn.Module, arguments: Mapping[str, Tensor]) -> Tensor:
     from ampft.models.packing.install import layout_on_host
 
     weight = next(model.parameters())
     moved: dict[str, Any] = {
         name: value.to(weight.device, _input_dtype(value, weight), non_blocking=True)
-        for name, value in model_inputs(inputs).items()
+        for name, value in arguments.items()
     }
-    logits: Tensor = model(**moved, **layout_on_host(model, inputs)).logits
-    return select_logits(logits.to(torch.promote_types(logits.dtype, torch.float32)), inputs)
+    logits: Tensor = model(**moved, **layout_on_host(model, arguments)).logits
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def model_inputs(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:

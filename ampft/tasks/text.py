@@ -17,11 +17,11 @@ from ampft.data.dataset import TOKEN, ClassificationData
 from ampft.data.row_labels import unit_indices
 from ampft.data.steps import IntArray, varied_ids
 from ampft.errors import InputError
+from ampft.models.by_length import choose_text_batches
 from ampft.models.embedding_gradient import reuse_gradient_memory
 from ampft.models.minilm import default_model
 from ampft.models.packing.families import packing_support
 from ampft.models.packing.install import install_packing, limit_kernel_caches, verify_packing
-from ampft.models.padding import padding_difference
 from ampft.models.pretrained import (
     enable_gradient_checkpointing,
     load_config,
@@ -119,22 +119,10 @@ class TextInputs:
         reuse_gradient_memory(model)
         padding_free, reason = self._remove_padding(model, settings)
         if not padding_free:
-            notes = (*notes, *self._notes_on_padding(model))
+            examples = self.tokens["train"]
+            batch = model_inputs(examples.collate(varied_ids(examples.lengths)))
+            notes = (*notes, *choose_text_batches(model, batch))
         return LoadedModel(model, self.model_name, padding_free, (*notes, reason))
-
-    def _notes_on_padding(self, model: Any) -> tuple[str, ...]:
-        """Return a warning if the model's results depend on padding."""
-        examples = self.tokens["train"]
-        batch = examples.collate(varied_ids(examples.lengths))
-        difference = padding_difference(model, model_inputs(batch))
-        if difference <= PACKED_LOGITS_TOLERANCE:
-            return ()
-        return (
-            f"its results depend on padding: logits of a padded batch differ by {difference:.1%} "
-            "from those of each text by itself, so that gradients and predictions depend on how "
-            "texts are batched. With --per_device_train_batch_size 1 and "
-            "--per_device_eval_batch_size 1 they do not",
-        )
 
     def _remove_padding(self, model: Any, settings: TaskSettings) -> tuple[bool, str]:
         if not settings.remove_padding:
