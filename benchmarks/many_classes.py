@@ -27,10 +27,6 @@ def write_rows(path: Path, classes: int, per_class: int) -> None:
     """Write texts of ten words, two of which name the class."""
     generator = random.Random(0)
     words = [consonant + vowel for consonant in "bdfgklmnprst" for vowel in "aeiou"]
-        f"{a}{b}"
-        for a in ["b", "d", "f", "g", "k", "l", "m", "n", "p", "r", "s", "t"]
-        for b in ("a", "e", "i", "o", "u")
-    ]
     names = [f"{first} {second}" for first in words for second in words]
     names += [f"{name} {last}" for name in names for last in words][: classes - len(names)]
     with path.open("w", encoding="utf-8", newline="") as file:
