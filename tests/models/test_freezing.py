@@ -158,10 +158,11 @@ def test_frozen_weights_are_cast_once_with_equal_results(dtype, monkeypatch):
         before = copies["weight"][1].data_ptr()
         cast(**batch)
         assert copies["weight"][1].data_ptr() == before
-        # Weights that are loaded later are used.
-        doubled = {name: value * 2 for name, value in plain.state_dict().items()}
-        for model in (plain, cast):
-            model.load_state_dict(doubled)
+    # Weights that are loaded later are used.
+    doubled = {name: value * 2 for name, value in plain.state_dict().items()}
+    for model in (plain, cast):
+        model.load_state_dict(doubled)
+    with torch.autocast("cpu", dtype=dtype):
         assert torch.equal(cast(**batch).logits, plain(**batch).logits)
         assert not torch.equal(cast(**batch).logits, expected)
     assert torch.equal(cast(**batch).logits, plain(**batch).logits)
