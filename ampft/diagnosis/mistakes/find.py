@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from ampft.tasks.outcome import Outcome, headline
 ORIGINS = ("id", "file", "file_line", "file_row")
 PAIR_EXAMPLES = 3
 ONE_LABEL = "single_label"
+BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Mistake:
         label: Its label.
         prediction: Its prediction.
         confidence: Probability of the wrong prediction, 0 to 1.
-        details: What is wrong, if that is only a part of the prediction.
+        details: The labels that are missed and wrong, if a case has several; otherwise empty.
         inputs: Input columns of the case by name: texts, or a reference.
         origin: Where the case comes from: its id, or line or row of the file.
     """
@@ -167,8 +169,8 @@ def _pair_counts(outcome: Outcome) -> Counter[tuple[int, int]]:
     """Return the number of mistakes by (label, prediction), as indices of `class_names`."""
     counts: Counter[tuple[int, int]] = Counter()
     if isinstance(outcome, MultiLabelPredictions):
-        for missed, wrong in _missed_and_wrong(outcome):
-            counts.update((label, other) for label in missed for other in wrong)
+        for missed, wrong in zip(*_missed_and_wrong(outcome), strict=True):
+            counts.update(product(_indices(missed), _indices(wrong)))
         return counts
     matrix = outcome.confusion()
     if matrix is None:
@@ -179,21 +181,22 @@ def _pair_counts(outcome: Outcome) -> Counter[tuple[int, int]]:
     return counts
 
 
-def _missed_and_wrong(outcome: MultiLabelPredictions) -> list[tuple[list[int], list[int]]]:
-    missed, wrong = outcome.labels & ~outcome.predicted, outcome.predicted & ~outcome.labels
-    return [
-        (np.flatnonzero(m).tolist(), np.flatnonzero(w).tolist())
-        for m, w in zip(missed, wrong, strict=True)
-    ]
+def _missed_and_wrong(outcome: MultiLabelPredictions) -> tuple[BoolArray, BoolArray]:
+    """Return (n, K) the labels that are not predicted, and the predictions that are not labels."""
+    return outcome.labels & ~outcome.predicted, outcome.predicted & ~outcome.labels
+
+
+def _indices(mask: BoolArray) -> list[int]:
+    found: list[int] = np.flatnonzero(mask).tolist()
+    return found
 
 
 def _cases_of(outcome: Outcome, order: npt.NDArray[np.intp], cell: tuple[int, int]) -> list[int]:
     """Return the cases in which a label was taken for another, in the given order."""
     label, prediction = cell
     if isinstance(outcome, MultiLabelPredictions):
-        is_pair = (outcome.labels & ~outcome.predicted)[:, label] & (
-            outcome.predicted & ~outcome.labels
-        )[:, prediction]
+        missed, wrong = _missed_and_wrong(outcome)
+        is_pair = missed[:, label] & wrong[:, prediction]
     elif outcome.kind == ONE_LABEL:
         is_pair = (outcome.truth == label) & (outcome.choices == prediction)
     else:  # units of a case, such as tokens or pixels
@@ -206,11 +209,8 @@ def _details(outcome: Outcome, case: int) -> str:
     if not isinstance(outcome, MultiLabelPredictions):
         return ""
     parts = []
-    for title, decided in (
-        ("missed", outcome.labels & ~outcome.predicted),
-        ("wrong", outcome.predicted & ~outcome.labels),
-    ):
-        listed = _with_probability(outcome, case, np.flatnonzero(decided[case]).tolist())
+    for title, decided in zip(("missed", "wrong"), _missed_and_wrong(outcome), strict=True):
+        listed = _with_probability(outcome, case, _indices(decided[case]))
         parts += [f"{title}: {listed}"] if listed else []
     return "; ".join(parts)
 
