@@ -191,15 +191,16 @@ class TokenPredictions:
 
     def _type_confusion(self) -> tuple[tuple[int, ...], ...]:
         """Return counts of words: row = type of the label, column = predicted; the last is O."""
-        types = len(self.class_names)
-
-        def codes(tags: IntArray) -> IntArray:
-            found = self.sentences.type_of(tags)
-            return np.where(found < 0, types, found)
-
-        classes = types + self.sentences.is_bio
-        matrix = confusion(codes(self.labels), codes(self.predicted), classes)
+        classes = len(self.class_names) + self.sentences.is_bio
+        matrix = confusion(*self.word_types(), classes)
         return tuple(map(tuple, matrix.tolist()))
+
+    def word_types(self) -> tuple[IntArray, IntArray]:
+        """Return (m,) the types of labels and of predictions; O is the last type."""
+        types = len(self.class_names)
+        found = map(self.sentences.type_of, (self.labels, self.predicted))
+        labels, predicted = (np.where(codes < 0, types, codes) for codes in found)
+        return labels, predicted
 
     def sums(self, metric: str) -> CaseSums:
         """Return the sums of which `metric` is a function."""
