@@ -46,6 +46,9 @@ from ampft.tasks.windows import (
 
 Decoded = dict[str, npt.NDArray[Any]]
 
+# Images of a forward pass whose predictions are masks: their logits are as large as the images.
+MAX_MASKS = 4
+
 
 @dataclass(frozen=True)
 class Predictions:
@@ -177,10 +180,6 @@ class Predictor:
                 f"precision. {remedy}"
             )
         return {name: as_array(t) for name, t in self.problem.decode(logits, inputs).items()}
-
-
-# Images of a forward pass whose predictions are masks: their logits are as large as the images.
-MAX_MASKS = 4
 
 
 def _texts(folder: Path, record: RunRecord, config: Any) -> _Texts | _Words:
