@@ -176,6 +176,7 @@ def _open(request: PredictRequest, record: RunRecord) -> tuple[Table, InputColum
     if request.texts:
         return texts_as_table(request.texts, trained), InputColumns.of(trained, trained)
     if media is not None and are_media(request.files, media):
+        _refuse_table_options(request, f"{media}s")
         table = media_as_table(request.files, media)
         return table, InputColumns.of((FILE_COLUMN,), (FILE_COLUMN,))
     if len(request.files) > 1:
@@ -276,6 +277,12 @@ def _refuse_probabilities(request: PredictRequest, units: str) -> None:
     for name in ("top_k", "all_probabilities"):
         if getattr(request, name):
             raise InputError(f"--{name} has no effect on {units}. Remove the flag.")
+
+
+def _refuse_table_options(request: PredictRequest, files: str) -> None:
+    for name in ("text_column_names", "label_column_name", "sheet_name", "encoding"):
+        if getattr(request, name) != getattr(PredictRequest, name):
+            raise InputError(f"--{name} has no effect on files of {files}. Remove the flag.")
 
 
 def _check_options(request: PredictRequest, classes: int) -> None:
