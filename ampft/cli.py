@@ -199,7 +199,7 @@ def _add_compare(commands: argparse._SubParsersAction[ArgumentParser]) -> None:
     )
     compare.add_argument(
         "--by",
-        metavar="a[,b] or a+b",
+        metavar="a[,b]",
         help="settings that distinguish the arms, such as learning_rate (default: the precision if "
         "the runs have several, otherwise all settings in which they differ)",
     )
@@ -248,7 +248,7 @@ def _env(args: argparse.Namespace) -> None:
 
 def _predict(args: argparse.Namespace) -> None:
     from ampft.runs.predict import predict_file
-    from ampft.runs.predict_request import PredictRequest
+    from ampft.runs.predict_rows import PredictRequest
 
     settings = {k: v for k, v in vars(args).items() if k not in ("command", "model", "text")}
     predict_file(args.model, PredictRequest(texts=args.text, **settings))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from ampft.arguments.classify import ClassifyArguments
-from ampft.arguments.flags import MAX_SEED, flag, parse_duration, parse_flags
+from ampft.arguments.flags import MAX_SEED, flag, parse_duration, parse_flags, split_at_dashes
 from ampft.arguments.parsing import parse_classify_arguments
 from ampft.errors import InputError, did_you_mean
 from ampft.precision.modes import BASELINE, MODES, is_fp32, mode_hint
@@ -185,13 +184,6 @@ def parse_compare_arguments(
     return comparison_command(
         settings, classify_argv, classify, modes=modes, notes=notes, yardstick=settings.yardstick
     )
-
-
-def split_at_dashes(argv: Sequence[str] | None) -> tuple[list[str], list[str]]:
-    """Return the arguments before and after ` -- `; those of the process if `argv` is None."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    separator = arguments.index("--") if "--" in arguments else len(arguments)
-    return arguments[:separator], arguments[separator + 1 :]
 
 
 def comparison_command(

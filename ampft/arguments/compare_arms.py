@@ -18,9 +18,8 @@ from ampft.arguments.compare import (
     comparison_command,
     refuse_misplaced,
     refuse_set_by_comparison,
-    split_at_dashes,
 )
-from ampft.arguments.flags import flag, parse_flags
+from ampft.arguments.flags import flag, parse_flags, split_at_dashes
 from ampft.arguments.parsing import parse_classify_arguments
 from ampft.errors import InputError
 from ampft.precision.modes import BASELINE, MODES

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields
 from pathlib import Path
@@ -95,6 +96,13 @@ class ArgumentParser(argparse.ArgumentParser):
             ]
             (parsers or [self])[0].error(f"unrecognized arguments: {' '.join(unknown)}")
         return parsed
+
+
+def split_at_dashes(argv: Sequence[str] | None) -> tuple[list[str], list[str]]:
+    """Return the arguments before and after ` -- `; those of the process if `argv` is None."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    separator = arguments.index("--") if "--" in arguments else len(arguments)
+    return arguments[:separator], arguments[separator + 1 :]
 
 
 def parse_flags(

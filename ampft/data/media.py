@@ -16,13 +16,12 @@ from datasets import Audio, Dataset, Image
 
 from ampft.data.dataset import CONTENT_COLUMN, batches
 from ampft.data.images import IMAGE_SUFFIXES, as_rgb, image_conversions, open_image
-from ampft.data.row_collector import LabelledRows
+from ampft.data.row_collector import LabelledRows, listed
 from ampft.data.sounds import SOUND_SUFFIXES, open_sound, sound_conversions
 from ampft.errors import InputError
 
 FRAMES_COLUMN = "ampft_frames"  # of a split of sounds: the number of frames of each
 RATE_COLUMN = "ampft_rate"  # the same for frames per second
-FILES_SHOWN = 3  # of those that cannot be read
 MAX_THREADS = 16
 
 
@@ -149,12 +148,10 @@ def _inspect_all(part: LabelledRows, column: str, media: MediaKind) -> list[Cont
             else:
                 problems.append(f"{_row(part, row, media)}{result}")
     if problems:
-        more = len(problems) - FILES_SHOWN
-        shown = "; ".join(text.rstrip(".") for text in problems[:FILES_SHOWN])
+        shown = listed([text.rstrip(".") for text in problems], separator="; ")
         raise InputError(
-            f"{part.origin}: {len(problems)} of {count} {media.name}s cannot be used: {shown}"
-            + (f"; and {more} more" if more > 0 else "")
-            + ". Fix or remove them."
+            f"{part.origin}: {len(problems)} of {count} {media.name}s cannot be used: {shown}. Fix "
+            "or remove them."
         )
     return contents
 

@@ -42,6 +42,7 @@ from ampft.data.sources.mask_folders import (
 )
 from ampft.data.splits import missing_splits, subsample
 from ampft.errors import InputError
+from ampft.text.numbers import counted
 
 KIND = "pixels"
 # Value of pixels that do not count, in the segmentation tasks of transformers and torchvision.
@@ -295,7 +296,7 @@ def _with_labels(rows: IntArray, counts: Sequence[IntArray]) -> tuple[IntArray, 
     left_out = len(rows) - len(kept)
     if not left_out or not len(kept):
         return rows, []
-    return kept, [f"{left_out} training images without a labelled pixel are left out."]
+    return kept, [f"{counted(left_out, 'training image')} without a labelled pixel left out."]
 
 
 def _check_labelled(masks: Mapping[str, Masks], request: DataRequest) -> None:

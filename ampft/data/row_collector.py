@@ -121,10 +121,10 @@ def location(origin: str, unit: str, numbers: Sequence[int]) -> str:
     return f"{origin}, {plural} {listed}" + (f" and {more} more" if more > 0 else "")
 
 
-def listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str], *, separator: str = ", ") -> str:
     """Return the first names, and how many more there are."""
     more = len(names) - MAX_FILES_SHOWN
-    return ", ".join(names[:MAX_FILES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    return separator.join(names[:MAX_FILES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 class RowCollector:

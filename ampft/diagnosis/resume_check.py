@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ampft.arguments.flags import ArgumentParser
+from ampft.arguments.flags import ArgumentParser, split_at_dashes
 from ampft.errors import InputError
 from ampft.files import describe_file
 from ampft.text.numbers import counted
@@ -50,12 +50,11 @@ def main(argv: Sequence[str]) -> None:
         InputError: A flag is invalid, or a training fails or is too short.
         SystemExit: The results differ; the exit code is 1.
     """
-    words = list(argv)
-    separator = words.index("--") if "--" in words else len(words)
-    args = _parser().parse_args(words[:separator])
+    words, script = split_at_dashes(argv)
+    args = _parser().parse_args(words)
     if args.interruptions < 1:
         raise InputError(f"--interruptions: received {args.interruptions}; it must be at least 1.")
-    command = _command(words[separator + 1 :])
+    command = _command(script)
     with ExitStack() as stack:
         if args.output_dir is None:
             temporary = tempfile.TemporaryDirectory(prefix="ampft-resume-check-")

@@ -86,40 +86,30 @@ def find_label_errors(task: Task) -> list[LabelError]:
     texts = joined_texts(task.data, "train")
     probabilities = _out_of_fold(task, texts, targets)
     names = task.label_names
-    found = []
-    if targets.ndim == 1:
-        for row, other in _confidently_other(targets, probabilities):
-            found.append(
-                (
-                    row,
-                    names[targets[row]],
-                    names[other],
-                    probabilities[row, targets[row]],
-                    probabilities[row, other],
-                )
+    questions = [(names, targets, probabilities)]
+    if targets.ndim == 2:
+        questions = [
+            ((f"without {name}", f"with {name}"), has_label, np.column_stack([1 - p, p]))
+            for name, has_label, p in zip(
+                names, targets.T.astype(np.int64), probabilities.T, strict=True
             )
-    else:
-        for k, name in enumerate(names):
-            both = np.column_stack([1 - probabilities[:, k], probabilities[:, k]])
-            answers = (f"without {name}", f"with {name}")
-            for row, other in _confidently_other(targets[:, k].astype(np.int64), both):
-                found.append(
-                    (
-                        row,
-                        answers[1 - other],
-                        answers[other],
-                        both[row, 1 - other],
-                        both[row, other],
-                    )
-                )
-    found.sort(key=lambda each: (each[3] - each[4], each[0]))
-    return [
+        ]
+    found = [
         LabelError(
-            row, label, suggested, float(own), float(others), texts[row],
-            _origin(task, row),
+            row=row,
+            label=answers[labels[row]],
+            suggested=answers[other],
+            label_probability=float(shares[row, labels[row]]),
+            suggested_probability=float(shares[row, other]),
+            text=texts[row],
+            origin=_origin(task, row),
         )
-        for row, label, suggested, own, others in found
-    ]  # fmt: skip
+        for answers, labels, shares in questions
+        for row, other in _confidently_other(labels, shares)
+    ]
+    return sorted(
+        found, key=lambda each: (each.label_probability - each.suggested_probability, each.row)
+    )
 
 
 def _origin(task: Task, row: int) -> dict[str, Any]:

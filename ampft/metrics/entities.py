@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ampft.metrics.scores import Scores
-from ampft.metrics.sums import CaseSums, class_counts, f1_per_class
+from ampft.metrics.sums import CaseSums
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -146,29 +145,5 @@ def distinct(rows: object) -> CaseSums:
 
 def unit_mean_sums(values: FloatArray, sentences: Sentences) -> CaseSums:
     """Return the sums of a mean over words: of (m,) values, of their squares, and of words."""
-    from scipy.sparse import csr_array
-
-    columns = np.stack([sentences.sums(values), sentences.sums(values**2), sentences.counts], 1)
-    return CaseSums(csr_array(columns), np.arange(len(columns)))
-
-
-def entity_scores(totals: FloatArray) -> tuple[Scores, ...]:
-    """Return precision, recall, F1 and support of each type from sums of class counts."""
-    counts = class_counts(totals)
-    f1 = f1_per_class(counts)
-    parts = zip(counts.true_positives, counts.predicted, counts.labelled, f1, strict=True)
-    return tuple(_scores(right, found, given, float(score)) for right, found, given, score in parts)
-
-
-def micro_scores(totals: FloatArray) -> Scores:
-    """Return the scores of all entities together."""
-    counts = class_counts(totals)
-    right, found, given = (
-        float(part.sum()) for part in (counts.true_positives, counts.predicted, counts.labelled)
-    )
-    return _scores(right, found, given, 2 * right / (found + given) if found + given else 0.0)
-
-
-def _scores(right: float, found: float, given: float, f1: float) -> Scores:
-    precision, recall = (float(right / part) if part else 0.0 for part in (found, given))
-    return Scores(precision, recall, f1, int(given))
+    columns = (sentences.sums(values), sentences.sums(values**2), sentences.counts)
+    return CaseSums.of_cases(np.stack(columns, axis=1))

@@ -13,7 +13,13 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from ampft.metrics.sums import cohen_kappa, matthews, single_label_sums
+from ampft.metrics.sums import (
+    class_counts,
+    cohen_kappa,
+    f1_per_class,
+    matthews,
+    single_label_sums,
+)
 from ampft.text.escaping import display_width, inert
 
 IntArray = npt.NDArray[np.int64]
@@ -53,6 +59,28 @@ def class_scores(labels: IntArray, predicted: IntArray, classes: int) -> tuple[S
         Scores(float(p), float(r), float(f1), int(support))
         for p, r, f1, support in zip(*columns, strict=True)
     )
+
+
+def scores_of_sums(totals: npt.NDArray[np.float64]) -> tuple[Scores, ...]:
+    """Return the scores of each class from sums of class counts, (3 K + 1,)."""
+    counts = class_counts(totals)
+    f1 = f1_per_class(counts)
+    parts = zip(counts.true_positives, counts.predicted, counts.labelled, f1, strict=True)
+    return tuple(_scores(right, found, given, float(score)) for right, found, given, score in parts)
+
+
+def micro_scores(totals: npt.NDArray[np.float64]) -> Scores:
+    """Return the scores of all classes together from sums of class counts, (3 K + 1,)."""
+    counts = class_counts(totals)
+    right, found, given = (
+        float(part.sum()) for part in (counts.true_positives, counts.predicted, counts.labelled)
+    )
+    return _scores(right, found, given, 2 * right / (found + given) if found + given else 0.0)
+
+
+def _scores(right: float, found: float, given: float, f1: float) -> Scores:
+    precision, recall = (float(right / part) if part else 0.0 for part in (found, given))
+    return Scores(precision, recall, f1, int(given))
 
 
 def average_scores(rows: Sequence[Scores], *, weighted: bool) -> Scores:

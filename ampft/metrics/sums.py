@@ -41,6 +41,13 @@ class CaseSums:
     patterns: Any
     pattern_of: IntArray
 
+    @classmethod
+    def of_cases(cls, vectors: npt.NDArray[Any]) -> CaseSums:
+        """Return the sums of cases whose vectors are the rows of an (n, D) array."""
+        from scipy.sparse import csr_array
+
+        return cls(csr_array(vectors.astype(np.float64)), np.arange(len(vectors)))
+
     def __len__(self) -> int:
         """Number of cases, n."""
         return len(self.pattern_of)
@@ -208,10 +215,7 @@ def class_count_sums(labels: BoolArray, predicted: BoolArray) -> CaseSums:
 
 def mean_sums(values: FloatArray) -> CaseSums:
     """Return the sums of a mean over (n,) values, one per case."""
-    from scipy.sparse import csr_array
-
-    columns = np.stack([values, values**2, np.ones(len(values))], axis=1)
-    return CaseSums(csr_array(columns), np.arange(len(values)))
+    return CaseSums.of_cases(np.stack([values, values**2, np.ones(len(values))], axis=1))
 
 
 def _renumbered(codes: IntArray, limit: int) -> tuple[IntArray, IntArray]:

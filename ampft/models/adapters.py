@@ -7,7 +7,6 @@ trained as a whole, and saved with the adapters as what PEFT calls `modules_to_s
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import json
 from collections.abc import Mapping
@@ -15,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 
 from ampft.errors import InputError
 from ampft.models.freezing import base_of, head_names, is_in
+from ampft.models.weights import tensors_hash
 from ampft.precision.float32_modules import float32_forwards, keep_modules
 from ampft.text.json_io import json_text, read_json_object
 
@@ -175,16 +174,14 @@ def base_sha256(model: nn.Module) -> str:
 
     The hash of a model with adapters is that of its base.
     """
-    head, digest = head_names(model), hashlib.sha256()
-    named = {
-        name.replace(".base_layer.", "."): tensor
-        for name, tensor in model.state_dict().items()
-        if not _is_adapter(name) and not is_in(name, head)
-    }
-    for name, tensor in sorted(named.items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()
+    head = head_names(model)
+    return tensors_hash(
+        {
+            name.replace(".base_layer.", "."): tensor
+            for name, tensor in model.state_dict().items()
+            if not _is_adapter(name) and not is_in(name, head)
+        }
+    )
 
 
 def save_adapter(model: nn.Module, folder: Path, *, base: str, base_hash: str) -> None:
@@ -199,11 +196,10 @@ def save_adapter(model: nn.Module, folder: Path, *, base: str, base_hash: str) -
         base: Folder or hub id of the model to which the adapters were added.
         base_hash: `base_sha256` of that model in float32.
     """
-    head, adapters = head_names(model), lora_config(model)
+    head, adapters, state = head_names(model), lora_config(model), model.state_dict()
     tensors = {
-        f"{_PREFIX}{name.replace(f'.{ADAPTER}.', '.')}": tensor.detach().cpu().contiguous()
-        for name, tensor in model.state_dict().items()
-        if _is_adapter(name) or is_in(name, head)
+        saved: state[name].detach().cpu().contiguous()
+        for saved, name in _saved_names(model).items()
     }
     tasks = (task for name, task in PEFT_TASKS.items() if type(model).__name__.endswith(name))
     values = {
@@ -222,6 +218,16 @@ def save_adapter(model: nn.Module, folder: Path, *, base: str, base_hash: str) -
     config: Any = model.config
     metadata = {"format": "pt", "config": config.to_json_string(), "base_sha256": base_hash}
     save_file(tensors, folder / ADAPTER_WEIGHTS, metadata)
+
+
+def _saved_names(model: nn.Module) -> dict[str, str]:
+    """Return the names in the model of what is saved, by the names in PEFT's files."""
+    head = head_names(model)
+    return {
+        f"{_PREFIX}{name.replace(f'.{ADAPTER}.', '.')}": name
+        for name in model.state_dict()
+        if _is_adapter(name) or is_in(name, head)
+    }
 
 
 @dataclass(frozen=True)
@@ -250,16 +256,11 @@ class SavedAdapter:
         """
         if base_sha256(model) != self.base_sha256:
             raise InputError(
-                f"{self.folder}: its adapters belong to {self.base}, whose weights are not those "
-                "that they were trained on. Restore that model."
+                f"{self.folder}: its adapters were trained on other weights of {self.base}. "
+                "Restore the weights of that model, or repeat the run."
             )
         add_lora(model, self.settings)
-        own = model.state_dict()
-        expected = {
-            f"{_PREFIX}{name.replace(f'.{ADAPTER}.', '.')}": name
-            for name in own
-            if _is_adapter(name) or is_in(name, head_names(model))
-        }
+        own, expected = model.state_dict(), _saved_names(model)
         with safe_open(self.folder / ADAPTER_WEIGHTS, "pt") as file:
             names = set(file.keys())
             loaded = {expected[n]: file.get_tensor(n).float() for n in names & expected.keys()}

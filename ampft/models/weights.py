@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -67,10 +68,15 @@ def cast_in_place(model: nn.Module, dtype: torch.dtype) -> None:
 
 def weights_hash(model: nn.Module) -> str:
     """Return the SHA-256 of all weights and buffers with their names, dtypes and shapes."""
+    return tensors_hash(model.state_dict())
+
+
+def tensors_hash(tensors: Mapping[str, torch.Tensor]) -> str:
+    """Return the SHA-256 of tensors with their names, dtypes and shapes, in order of the names."""
     digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
+    for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

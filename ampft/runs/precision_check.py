@@ -6,6 +6,7 @@ points elsewhere. It warns where the gradient is much less exact than the mode u
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -42,7 +43,8 @@ class PrecisionCheck:
         worst: Module with the largest relative error, and that error.
         lost: Share of the entries of the gradient that are 0 only in the mode.
         loss_scale: Loss scale at which the gradient did not overflow; None without a scaler.
-        initial_scale: Loss scale with which the training begins.
+        initial_scale: Loss scale with which the training begins; None without a scaler.
+        usual: Largest error, relative as `error`, that is usual in the mode.
     """
 
     mode: str
@@ -66,7 +68,7 @@ class PrecisionCheck:
             f"{self.loss:.4f} instead of {self.loss_float32:.4f}"
         ]
         if self.lost > 0.01:
-            notes.append(f"{self.lost:.1%} of the gradient become 0 in {self.mode}")
+            notes.append(f"{self.lost:.1%} of the gradient becomes 0 in {self.mode}")
         if self.loss_scale != self.initial_scale:
             notes.append(
                 f"the first steps will be skipped: the gradient overflows at a loss scale of "
@@ -118,15 +120,15 @@ def check_precision(prepared: Prepared) -> PrecisionCheck:
         snapshot.restore()
     if not _is_finite(exact_loss, exact):
         raise InputError(
-            "--check_precision: loss or gradient is not finite in float32 either, so that no "
-            "precision helps. Check the data and the model: ampft doctor shows the operation."
+            "--check_precision: loss or gradient is not finite in float32 either, so no precision "
+            "helps. Check the data and the model: ampft doctor shows the operation."
         )
     if not _is_finite(loss, gradient):
-        where = "" if initial is None else f" at every loss scale from {initial:g} to 1"
+        where = "" if initial is None else f" at any loss scale from {initial:g} to {scale:g}"
         raise InputError(
-            f"--check_precision: {mode} does not hold: loss or gradient is not finite{where}, and "
-            "it is in float32. Use --mixed_precision bf16 or fp32; ampft doctor finds the module "
-            "and a cure."
+            f"--check_precision: {mode} does not hold: loss or gradient is not finite{where}, but "
+            "both are in float32. Use --mixed_precision bf16 or fp32; ampft doctor finds the "
+            "module and a cure."
         )
     error, worst = _errors(gradient, exact)
     if error > LARGEST_ERROR:
@@ -177,8 +179,7 @@ def _gradient(
 
 
 def _is_finite(loss: float, gradient: dict[str, Tensor]) -> bool:
-    is_number = loss == loss and abs(loss) != float("inf")
-    return is_number and all(bool(g.isfinite().all()) for g in gradient.values())
+    return math.isfinite(loss) and all(bool(g.isfinite().all()) for g in gradient.values())
 
 
 def _errors(

@@ -21,10 +21,10 @@ from ampft.data.sources.table import Row, Table
 from ampft.errors import InputError
 from ampft.runs.caller_state import caller_state_kept
 from ampft.runs.manifest import check_files, model_files
-from ampft.runs.predict_request import PredictRequest
 from ampft.runs.predict_rows import (
     FILE_COLUMN,
     STANDARD_INPUT,
+    PredictRequest,
     are_media,
     check_texts,
     lines_as_table,

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,47 @@ from ampft.data.input_columns import InputColumns
 from ampft.data.media import MEDIA, kind_of_file
 from ampft.data.row_collector import location
 from ampft.data.sources.files import open_table
+from ampft.data.sources.folders import files_in
 from ampft.data.sources.table import Row, Table, described_columns
 from ampft.errors import InputError
 from ampft.files import special_or_atomic_path
+from ampft.precision.modes import BASELINE
 
 STANDARD_INPUT = "-"
 FILE_COLUMN = "file"
 
 Write = Callable[[Sequence[Sequence[Any]]], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictRequest:
+    """What to predict, and how.
+
+    Attributes:
+        files: One file, `-` for standard input, or images and folders of images.
+        texts: Texts to predict instead of files.
+        output_file: File to write; None writes CSV to standard output.
+        text_column_names: Comma-separated input columns; None reads those used in training.
+        label_column_name: Label column to score; None looks for that of the training.
+        batch_size: Rows per forward pass.
+        mixed_precision: Precision of the computation.
+        top_k: Number of most probable labels to add.
+        all_probabilities: Whether to add the probability of every label.
+        encoding: Character encoding of CSV, TSV and JSON files.
+        sheet_name: Sheet of an Excel workbook; None takes the first one.
+    """
+
+    files: Sequence[str] = ()
+    texts: Sequence[str] = ()
+    output_file: str | None = None
+    text_column_names: str | None = None
+    label_column_name: str | None = None
+    batch_size: int = 64
+    mixed_precision: str = BASELINE
+    top_k: int = 0
+    all_probabilities: bool = False
+    encoding: str = "utf-8"
+    sheet_name: str | None = None
 
 
 def table_of_lists(columns: Sequence[str], rows: Sequence[Row], unit: str, origin: str) -> Table:
@@ -91,7 +125,7 @@ def media_as_table(paths: Sequence[str], kind: str) -> Table:
     for path in map(Path, paths):
         if not path.exists():
             raise InputError(f"FILE: {path} does not exist.")
-        found = sorted(path.rglob("*")) if path.is_dir() else [path]
+        found = files_in(path) if path.is_dir() else [path]
         usable = [file for file in found if file.suffix.lower() in suffixes]
         if not usable:
             raise InputError(f"FILE: {path} has no {kind}s ({', '.join(suffixes)}).")

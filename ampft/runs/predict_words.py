@@ -34,9 +34,9 @@ from ampft.data.token_rows import TokenSource, declared_in_file, read_cells
 from ampft.data.words import Word, joined, split_at_blanks, split_words
 from ampft.errors import InputError
 from ampft.files import special_or_atomic_path
-from ampft.runs.predict_request import PredictRequest
 from ampft.runs.predict_rows import (
     STANDARD_INPUT,
+    PredictRequest,
     Write,
     lines_as_table,
     new_names,

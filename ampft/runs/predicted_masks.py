@@ -19,14 +19,14 @@ class MaskFolder:
     """A folder of masks: OUTPUT_masks/NAME.png for the image NAME."""
 
     def __init__(self, output_file: str | None, palette: Sequence[Any]) -> None:
-        """Create the folder.
+        """Choose the folder; `save` creates it.
 
         Args:
             output_file: File of the table of predictions.
-            palette: Colours in which masks are shown.
+            palette: (red, green, blue) of each class, in which masks are shown.
 
         Raises:
-            InputError: No file is named, or the folder contains files.
+            InputError: No file is named, or the folder of the masks contains files.
         """
         if output_file is None:
             raise InputError(
@@ -38,10 +38,18 @@ class MaskFolder:
         self._palette = palette
         self._names: list[str] = []
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-            raise InputError(f"--output_file {path}: {self.path} exists. Remove it, or rename.")
+            raise InputError(
+                f"--output_file {path}: {self.path}, the folder of the masks, exists. Remove it, "
+                "or name another file."
+            )
 
     def save(self, images: Sequence[Any], masks: Iterable[bytes]) -> list[str]:
-        """Write the masks of images as PNG files of class indices; return their paths."""
+        """Write the masks of images as PNG files of class indices; return their paths.
+
+        Args:
+            images: Paths, dictionaries with a `path`, or images in memory, which get a number.
+            masks: A PNG file of class indices for each image.
+        """
         self.path.mkdir(exist_ok=True)
         paths = []
         for image, png in zip(images, masks, strict=True):

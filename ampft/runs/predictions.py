@@ -98,6 +98,45 @@ def read_predictions(path: Path) -> Outcome:
         raise InputError(f"{path}: not the predictions.parquet of a run ({error}).") from error
 
 
+def read_rows(
+    path: Path, rows: Sequence[int], is_read: Callable[[str], bool]
+) -> dict[int, dict[str, Any]]:
+    """Read some columns of a few rows, by row, without the rest of the file.
+
+    Args:
+        path: File whose rows are the examples 0..n-1 in order.
+        rows: Example ids.
+        is_read: Function that says whether a column is read.
+
+    Raises:
+        InputError: The columns are damaged.
+    """
+    try:
+        file = pq.ParquetFile(path.absolute())
+        names = [name for name in file.schema_arrow.names if is_read(name)]
+        found: dict[int, dict[str, Any]] = {row: {} for row in rows}
+        start = 0
+        for group in range(file.num_row_groups):
+            stop = start + file.metadata.row_group(group).num_rows
+            inside = [row for row in found if start <= row < stop]
+            if inside and names:
+                table = file.read_row_group(group, columns=names)
+                values = table.take([row - start for row in inside]).to_pylist()
+                found |= zip(inside, values, strict=True)
+            start = stop
+    except (OSError, pa.ArrowException, ValueError) as error:  # such as text that is not UTF-8
+        raise InputError(
+            f"{path}: the texts in this file cannot be read ({error}). Copy the file again, or "
+            "repeat the run."
+        ) from error
+    return found
+
+
+def is_input(name: str) -> bool:
+    """Return whether a column of predictions.parquet is an input of the examples."""
+    return name not in RESERVED_COLUMNS
+
+
 def read_groups(path: Path) -> Groups | None:
     """Read the groups of the examples in a file that `write_predictions` wrote.
 

@@ -21,6 +21,7 @@ from ampft.errors import InputError
 from ampft.evaluation.evaluate import as_array
 from ampft.models.packing.families import packing_support
 from ampft.models.packing.install import install_packing
+from ampft.models.pixel_values import pixel_values
 from ampft.models.pretrained import SAVED_MODEL_FLAG, load_saved
 from ampft.models.sound_features import SoundFeatures, load_feature_extractor
 from ampft.models.tokenizer import load_tokenizer, max_input_length
@@ -253,10 +254,8 @@ class _Images:
 
     def collate(self, columns: list[list[Any]]) -> Mapping[str, Tensor]:
         (images,) = columns
-        pixels = self.processor(
-            [as_rgb(open_image(image)) for image in images], return_tensors="pt"
-        )
-        return {"pixel_values": pixels["pixel_values"].float()}
+        values = pixel_values(self.processor, [as_rgb(open_image(image)) for image in images])
+        return {"pixel_values": torch.from_numpy(values)}
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from ampft.metrics.scores import MAX_MATRIX_CLASSES, Scores, report_table, score_table
-from ampft.tasks.outcome import HubMetric, score_cells
-from ampft.text.json_io import from_json
+from ampft.tasks.outcome import HubMetric, flat_averages, report_from_json, score_cells
 from ampft.text.tables import Cell, Name, Table
 
 SHOWN_CLASSES = 10  # best and worst, of very many classes
@@ -70,16 +69,11 @@ class ClassificationReport:
 
     def metrics(self) -> dict[str, float | None]:
         """Return the scalar metrics by name."""
-        averages = {
-            f"{name}_{part}": getattr(scores, part)
-            for name, scores in (("macro", self.macro_avg), ("weighted", self.weighted_avg))
-            for part in ("precision", "recall", "f1")
-        }
         flat = ("cohen_kappa", "matthews", "log_loss", "brier", "expected_calibration_error")
         return {
             "accuracy": self.accuracy,
             "balanced_accuracy": self.balanced_accuracy,
-            **averages,
+            **flat_averages({"macro": self.macro_avg, "weighted": self.weighted_avg}),
             **{name: getattr(self, name) for name in flat},
             **({} if self.top5_accuracy is None else {"top5_accuracy": self.top5_accuracy}),
         }
@@ -169,7 +163,5 @@ class ClassificationReport:
         Raises:
             ValueError: A field is missing or of another type.
         """
-        names = cls.__dataclass_fields__
-        fields = {"confusion_matrix": None} if "confusion_counts" in values else {}
-        fields |= {name: value for name, value in values.items() if name in names}
-        return from_json(cls, fields, "report")
+        absent = {"confusion_matrix": None} if "confusion_counts" in values else {}
+        return report_from_json(cls, absent | dict(values))

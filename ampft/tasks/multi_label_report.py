@@ -8,8 +8,7 @@ from typing import Any
 
 from ampft.metrics.scores import Scores
 from ampft.metrics.sums import mean_metric
-from ampft.tasks.outcome import HubMetric, score_cells
-from ampft.text.json_io import from_json
+from ampft.tasks.outcome import HubMetric, flat_averages, report_from_json, score_cells
 from ampft.text.tables import Cell, Name, Table, terminal_table
 
 SUBSET_ACCURACY = mean_metric(
@@ -58,11 +57,7 @@ class MultiLabelReport:
     def metrics(self) -> dict[str, float | None]:
         """Return the scalar metrics by name."""
         return {
-            **{
-                f"{name}_{part}": getattr(scores, part)
-                for name, scores in self.averages.items()
-                for part in ("precision", "recall", "f1")
-            },
+            **flat_averages(self.averages),
             **self.means,
             **{f"{name}_average_precision": v for name, v in self.average_precision.items()},
             "expected_calibration_error": self.expected_calibration_error,
@@ -138,8 +133,7 @@ class MultiLabelReport:
         Raises:
             ValueError: A field is missing or of another type.
         """
-        names = cls.__dataclass_fields__
-        return from_json(cls, {k: v for k, v in values.items() if k in names}, "report")
+        return report_from_json(cls, values)
 
 
 def _cells(scores: Scores, average_precision: float | None) -> tuple[str, ...]:

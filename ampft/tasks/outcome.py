@@ -7,22 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from ampft.metrics.scores import Scores
 from ampft.metrics.sums import CaseSums, Metric
+from ampft.text.json_io import from_json
 from ampft.text.tables import Table
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from _typeshed import DataclassInstance
 
 THRESHOLDS = "label_thresholds"  # entry of config.json, if they were tuned
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
+R = TypeVar("R", bound="DataclassInstance")
 
 
 @dataclass(frozen=True)
@@ -408,6 +411,25 @@ def label_lists(has: npt.NDArray[np.bool_], names: Sequence[str] | None = None) 
         return pa.ListArray.from_arrays(offsets, pa.array(ids.astype(np.int64)))
     values: IntArray = np.asarray(names, dtype=object)[ids]
     return pa.ListArray.from_arrays(offsets, pa.array(values, pa.string()))
+
+
+def flat_averages(averages: Mapping[str, Scores]) -> dict[str, float | None]:
+    """Return the parts of averaged scores under names such as `macro_f1`."""
+    return {
+        f"{name}_{part}": getattr(scores, part)
+        for name, scores in averages.items()
+        for part in ("precision", "recall", "f1")
+    }
+
+
+def report_from_json(report_type: type[R], values: Mapping[str, Any]) -> R:
+    """Return a report from the result of its `as_dict`, which has other metrics too.
+
+    Raises:
+        ValueError: A field is missing or of another type.
+    """
+    names = report_type.__dataclass_fields__
+    return from_json(report_type, {k: v for k, v in values.items() if k in names}, "report")
 
 
 def score_cells(scores: Scores) -> tuple[str, str, str, str]:

@@ -25,6 +25,7 @@ from ampft.data.sources.mask_folders import FILE
 from ampft.errors import InputError
 from ampft.models.erfnet import MODEL_TYPE, ErfnetConfig, ErfnetForSemanticSegmentation
 from ampft.models.image_processor import load_image_processor
+from ampft.models.pixel_values import pixel_values
 from ampft.models.pretrained import enable_gradient_checkpointing, load_pretrained
 from ampft.models.weights import LoadedModel
 from ampft.tasks.pixel_outcome import PixelPredictions
@@ -72,7 +73,8 @@ class PixelExamples:
         In evaluation also `label_sizes` (m, 2), the height and width of each mask.
         """
         (images,) = self.images[ids.tolist()].values()
-        pixels = pixel_values(self.processor, images)
+        values = pixel_values(self.processor, [as_rgb(image) for image in images])
+        pixels = torch.from_numpy(values)
         masks = self.masks.decoded(ids)
         if self.training:
             labels = torch.from_numpy(np.stack(masks)).long()
@@ -248,14 +250,6 @@ def step_size(size: Sequence[int], seed: int, epoch: int, step: int) -> Size:
 def is_new_erfnet(name: str) -> bool:
     """Return whether a name stands for an ERFNet with random weights."""
     return name == MODEL_TYPE and not Path(name).exists()
-
-
-def pixel_values(processor: Any, images: Sequence[Any]) -> Tensor:
-    """Return (m, 3, H, W) float32 pixels of images in any mode of Pillow."""
-    pixels: Tensor = processor([as_rgb(image) for image in images], return_tensors="pt")[
-        "pixel_values"
-    ]
-    return pixels.float()
 
 
 def _size(processor: Any, data: ClassificationData, settings: TaskSettings) -> Size:

@@ -11,14 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ampft.metrics.iou import MEAN_IOU, PIXEL_ACCURACY, iou_per_class, of_images
-from ampft.metrics.scores import Scores
+from ampft.metrics.scores import Scores, scores_of_sums
 from ampft.metrics.sums import (
     ACCURACY,
     BALANCED_ACCURACY,
     MACRO_F1,
     CaseSums,
-    class_counts,
-    f1_per_class,
     mean_metric,
 )
 from ampft.tasks.outcome import FloatArray, IntArray, check_names, check_shapes
@@ -158,24 +156,17 @@ class PixelPredictions:
         if metric != LOG_LOSS.name:
             return self.unit_sums
         pixels = self.counts.sum(axis=(1, 2), dtype=np.float64)
-        return _case_sums(np.column_stack([self.losses, pixels]))
+        return CaseSums.of_cases(np.column_stack([self.losses, pixels]))
 
     @cached_property
     def unit_sums(self) -> CaseSums:
         """The class counts of the pixels of each image."""
         parts = [self._correct_pixels, self.truth, self.predicted]
-        return _case_sums(np.column_stack([*parts, self.counts.sum(axis=(1, 2))]))
+        return CaseSums.of_cases(np.column_stack([*parts, self.counts.sum(axis=(1, 2))]))
 
     def scores(self) -> tuple[Scores, ...]:
         """Return precision, recall, F1 (Dice) and pixels of each class."""
-        counts = class_counts(self.unit_sums.totals())
-        precision = counts.true_positives / np.maximum(counts.predicted, 1)
-        recall = counts.true_positives / np.maximum(counts.labelled, 1)
-        columns = (precision, recall, f1_per_class(counts), counts.labelled)
-        return tuple(
-            Scores(float(p), float(r), float(f1), int(pixels))
-            for p, r, f1, pixels in zip(*columns, strict=True)
-        )
+        return scores_of_sums(self.unit_sums.totals())
 
     def confusion(self) -> IntArray:
         """Return (K, K) pixels: row = label, column = prediction."""
@@ -259,9 +250,3 @@ def shares_text(pixels: npt.NDArray[Any], label_names: Sequence[str], *, shown: 
     total = max(int(pixels.sum()), 1)
     order = np.argsort(-pixels, kind="stable")[:shown]
     return ", ".join(f"{label_names[i]} {pixels[i] / total:.0%}" for i in order if pixels[i])
-
-
-def _case_sums(vectors: npt.NDArray[Any]) -> CaseSums:
-    from scipy.sparse import csr_array
-
-    return CaseSums(csr_array(vectors.astype(np.float64)), np.arange(len(vectors)))

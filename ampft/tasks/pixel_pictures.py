@@ -37,12 +37,22 @@ class Picture:
 
     def panels(self, palette: Sequence[Color]) -> tuple[Image.Image, ...]:
         """Return image, truth, prediction and error in RGB."""
-        counted = self.truth != IGNORED
-        faded = np.asarray(self.image.convert("L").convert("RGB")) // 2 + 96
-        error = np.where(((self.truth != self.prediction) & counted)[..., None], WRONG, faded)
-        error = np.where(counted[..., None], error, UNCOUNTED).astype(np.uint8)
         masks = (colored(mask, palette) for mask in (self.truth, self.prediction))
-        return (self.image, *masks, Image.fromarray(error))
+        return (self.image, *masks, errors(self.image, self.truth, self.prediction))
+
+
+def errors(image: Image.Image, truth: MaskArray, prediction: MaskArray) -> Image.Image:
+    """Return an image in pale grey, with wrong pixels in red and those that do not count in black.
+
+    Args:
+        image: Image in RGB.
+        truth: (H, W) class indices, `IGNORED` for pixels that do not count.
+        prediction: (H, W) class indices.
+    """
+    counted = truth != IGNORED
+    faded = np.asarray(image.convert("L").convert("RGB")) // 2 + 96
+    shown = np.where(((truth != prediction) & counted)[..., None], WRONG, faded)
+    return Image.fromarray(np.where(counted[..., None], shown, UNCOUNTED).astype(np.uint8))
 
 
 def default_palette(classes: int) -> tuple[Color, ...]:

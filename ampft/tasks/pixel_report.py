@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ampft.metrics.scores import Scores
-from ampft.tasks.outcome import HubMetric, score_cells
-from ampft.text.json_io import from_json
+from ampft.tasks.outcome import HubMetric, report_from_json, score_cells
 from ampft.text.tables import Cell, Name, Table, terminal_table
 
 
@@ -107,5 +106,4 @@ class PixelReport:
         Raises:
             ValueError: A field is missing or of another type.
         """
-        names = cls.__dataclass_fields__
-        return from_json(cls, {k: v for k, v in values.items() if k in names}, "report")
+        return report_from_json(cls, values)

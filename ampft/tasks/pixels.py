@@ -13,11 +13,11 @@ import numpy.typing as npt
 from PIL import Image
 
 from ampft.data.masks import IGNORED, Masks
-from ampft.tasks.class_weights import parse_class_weights
 from ampft.tasks.constant import SMALLEST_SHARE
 from ampft.tasks.outcome import label_arguments
 from ampft.tasks.pixel_outcome import BINS, METRICS, PixelPredictions, choice_text, shares_text
 from ampft.tasks.pixel_report import PixelReport
+from ampft.tasks.single_label import SingleLabel
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,16 +32,10 @@ class Pixels:
     """Segmentation: every pixel of an image has one class, or does not count.
 
     Attributes:
-        label_names: Names of the K classes, in the order of the logits.
-        class_weights: (K,) float32 weights of the classes in the loss; None for equal weights.
-        label_smoothing: Share of the target that is spread evenly over the classes, 0 to 1.
-        focal_gamma: Exponent of the focal loss; 0 for cross entropy.
+        pixels: The same problem for single pixels: its loss is summed over all that count.
     """
 
-    label_names: tuple[str, ...]
-    class_weights: npt.NDArray[np.float32] | None = None
-    label_smoothing: float = 0.0
-    focal_gamma: float = 0.0
+    pixels: SingleLabel
 
     name: ClassVar[str] = "pixels"
     metrics: ClassVar = METRICS
@@ -49,11 +43,16 @@ class Pixels:
     outcome_type: ClassVar = PixelPredictions
     report_type: ClassVar = PixelReport
 
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """The K classes, in the order of the logits."""
+        return self.pixels.label_names
+
     @classmethod
     def from_settings(
         cls, label_names: tuple[str, ...], targets: Masks, settings: TaskSettings
     ) -> Pixels:
-        """Return the problem for the classes of the data.
+        """Return the problem for the classes of the data; class weights are counted over pixels.
 
         Args:
             label_names: Names of the K classes.
@@ -63,13 +62,12 @@ class Pixels:
         Raises:
             InputError: `--class_weights` does not fit the classes.
         """
-        weights = parse_class_weights(settings.class_weights, targets.counts.sum(axis=0))
-        return cls(label_names, weights, settings.label_smoothing, settings.focal_gamma)
+        return cls(SingleLabel.from_counts(label_names, targets.counts.sum(axis=0), settings))
 
     @classmethod
     def from_arguments(cls, label_names: tuple[str, ...], arguments: Mapping[str, Any]) -> Pixels:
         """Return the problem of a saved model; prediction needs only the labels."""
-        return cls(label_names)
+        return cls(SingleLabel.from_arguments(label_names, arguments))
 
     def model_arguments(self) -> dict[str, Any]:
         """Return the labels as arguments of a configuration of transformers."""
@@ -77,32 +75,18 @@ class Pixels:
 
     def weights(self, targets: Masks) -> FloatArray:
         """Return the (n,) weights of the images in the loss: those of their labelled pixels."""
-        per_class = np.ones(len(self.label_names))
-        if self.class_weights is not None:
-            per_class = self.class_weights.astype(np.float64)
-        weights: FloatArray = targets.counts @ per_class
+        weights: FloatArray = targets.counts @ self.pixels.weights(np.arange(len(self.label_names)))
         return weights
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the cross entropy summed over the pixels that count, a float32 scalar.
+        """Return the loss summed over the pixels that count, a float32 scalar.
 
         Args:
             logits: (m, K, h, w) float32; resized to the masks bilinearly.
             targets: (m, H, W) int64 class indices, `IGNORED` for pixels that do not count.
         """
-        import torch
-
-        from ampft.tasks.loss import summed_cross_entropy
-
-        weights = self.class_weights
-        return summed_cross_entropy(
-            resized_logits(logits, (targets.shape[-2], targets.shape[-1])),
-            targets,
-            class_weights=None if weights is None else torch.from_numpy(weights),
-            label_smoothing=self.label_smoothing,
-            focal_gamma=self.focal_gamma,
-            ignore_index=IGNORED,
-        )
+        resized = resized_logits(logits, (targets.shape[-2], targets.shape[-1]))
+        return self.pixels.loss(resized, targets, ignore_index=IGNORED)
 
     def decode(self, logits: Tensor, inputs: Mapping[str, Tensor] | None = None) -> dict[str, Any]:
         """Return the predicted masks, each in the size of its image, and counts of their pixels.
@@ -256,7 +240,7 @@ def png(mask: npt.NDArray[np.uint8]) -> bytes:
 
 
 def mask_digest(mask: npt.NDArray[np.uint8]) -> np.int64:
-    """Return 64 bits that stand for a mask."""
+    """Return a hash of an (H, W) mask, of 64 bits."""
     return np.int64(
         int.from_bytes(hashlib.blake2b(mask.tobytes(), digest_size=8).digest(), signed=True)
     )

@@ -348,6 +348,22 @@ class SingleLabel:
             InputError: `--class_weights` does not fit the classes.
         """
         counts = np.bincount(targets, minlength=len(label_names))
+        return cls.from_counts(label_names, counts, settings)
+
+    @classmethod
+    def from_counts(
+        cls, label_names: tuple[str, ...], counts: IntArray, settings: TaskSettings
+    ) -> SingleLabel:
+        """Return the problem for classes of which only the frequencies are known.
+
+        Args:
+            label_names: Names of the K classes.
+            counts: (K,) training examples of each class.
+            settings: The user's choices.
+
+        Raises:
+            InputError: `--class_weights` does not fit the classes.
+        """
         weights = parse_class_weights(settings.class_weights, counts)
         return cls(label_names, weights, settings.label_smoothing, settings.focal_gamma)
 
@@ -372,12 +388,13 @@ class SingleLabel:
             return np.ones(len(targets))
         return self.class_weights.astype(np.float64)[targets]
 
-    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+    def loss(self, logits: Tensor, targets: Tensor, *, ignore_index: int = -100) -> Tensor:
         """Return the summed cross entropy or focal loss, a float32 scalar.
 
         Args:
-            logits: (m, K) float32.
-            targets: (m,) int64 class indices.
+            logits: (m, K, ...) float32.
+            targets: (m, ...) int64 class indices.
+            ignore_index: Target of what does not count.
         """
         import torch
 
@@ -392,6 +409,7 @@ class SingleLabel:
             class_weights=weights,
             label_smoothing=self.label_smoothing,
             focal_gamma=self.focal_gamma,
+            ignore_index=ignore_index,
         )
 
     def decode(self, logits: Tensor, inputs: Any = None) -> dict[str, Tensor]:

@@ -18,13 +18,18 @@ from ampft.data.tags import entities, entity_types, is_bio
 from ampft.metrics.calibration import calibration_sums, expected_calibration_error
 from ampft.metrics.entities import (
     Sentences,
-    entity_scores,
     entity_sums,
-    micro_scores,
     unit_mean_sums,
     word_sums,
 )
-from ampft.metrics.scores import Scores, average_scores, case_log_losses, confusion
+from ampft.metrics.scores import (
+    Scores,
+    average_scores,
+    case_log_losses,
+    confusion,
+    micro_scores,
+    scores_of_sums,
+)
 from ampft.metrics.sums import MACRO_F1, MICRO_F1, WEIGHTED_F1, CaseSums, mean_metric
 from ampft.tasks.outcome import (
     FloatArray,
@@ -161,7 +166,7 @@ class TokenPredictions:
             weighted_avg=average_scores(rows, weighted=True)
             if any(row.support for row in rows)
             else average_scores(rows, weighted=False),
-            per_tag=entity_scores(self.unit_sums.totals()),
+            per_tag=scores_of_sums(self.unit_sums.totals()),
             type_confusion=self._type_confusion(),
             metrics_of_words=self._word_metrics(),
         )
@@ -186,15 +191,16 @@ class TokenPredictions:
 
     def _type_confusion(self) -> tuple[tuple[int, ...], ...]:
         """Return counts of words: row = type of the label, column = predicted; the last is O."""
-        types = len(self.class_names)
-
-        def codes(tags: IntArray) -> IntArray:
-            found = self.sentences.type_of(tags)
-            return np.where(found < 0, types, found)
-
-        classes = types + self.sentences.is_bio
-        matrix = confusion(codes(self.labels), codes(self.predicted), classes)
+        classes = len(self.class_names) + self.sentences.is_bio
+        matrix = confusion(*self.word_types(), classes)
         return tuple(map(tuple, matrix.tolist()))
+
+    def word_types(self) -> tuple[IntArray, IntArray]:
+        """Return (m,) the types of labels and of predictions; O is the last type."""
+        types = len(self.class_names)
+        found = map(self.sentences.type_of, (self.labels, self.predicted))
+        labels, predicted = (np.where(codes < 0, types, codes) for codes in found)
+        return labels, predicted
 
     def sums(self, metric: str) -> CaseSums:
         """Return the sums of which `metric` is a function."""
@@ -216,7 +222,7 @@ class TokenPredictions:
 
     def scores(self) -> tuple[Scores, ...]:
         """Return precision, recall, F1 and support of each type of entity."""
-        return entity_scores(self._entity_sums.totals())
+        return scores_of_sums(self._entity_sums.totals())
 
     def confusion(self) -> IntArray:
         """Return (T, T) counts of words that have a type and are predicted to have one."""

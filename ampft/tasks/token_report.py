@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ampft.metrics.scores import Scores
-from ampft.tasks.outcome import HubMetric, score_cells
-from ampft.text.json_io import from_json
+from ampft.tasks.outcome import HubMetric, flat_averages, report_from_json, score_cells
 from ampft.text.tables import Cell, Name, Table, terminal_table
 
 NO_TYPE = "O"
@@ -57,12 +56,7 @@ class TokenReport:
 
     def metrics(self) -> dict[str, float | None]:
         """Return the scalar metrics by name."""
-        averages = {
-            f"{name}_{part}": getattr(scores, part)
-            for name, scores in self.averages.items()
-            for part in ("precision", "recall", "f1")
-        }
-        return {**averages, **self.metrics_of_words}
+        return {**flat_averages(self.averages), **self.metrics_of_words}
 
     def text(self) -> str:
         """Return the tables of entities, of words, and of confused types."""
@@ -146,5 +140,4 @@ class TokenReport:
         Raises:
             ValueError: A field is missing or of another type.
         """
-        names = cls.__dataclass_fields__
-        return from_json(cls, {k: v for k, v in values.items() if k in names}, "report")
+        return report_from_json(cls, values)

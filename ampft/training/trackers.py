@@ -109,7 +109,7 @@ def track_results(accelerator: Accelerator, outcome: Outcome, step: int) -> None
             _send_report(tracker, report, confusion_table(outcome), step)
         except Exception as error:  # a server of a tracker must not cost the training
             reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            print_line(labelled("warning", f"{tracker.name} did not take the report ({reason})."))
+            print_line(labelled("warning", f"{tracker.name} did not accept the report ({reason})."))
 
 
 def _send_report(tracker: Any, report: Report, confusion: Table | None, step: int) -> None:
@@ -131,11 +131,11 @@ def _send_report(tracker: Any, report: Report, confusion: Table | None, step: in
 
 
 def confusion_table(outcome: Outcome) -> Table | None:
-    """Return the confusion matrix as a table; None if there is none or it is very large."""
+    """Return the confusion matrix as a table; None if it is undefined or very large."""
     matrix = outcome.confusion()
     if matrix is None or len(matrix) > MAX_MATRIX_CLASSES:
         return None
-    names = outcome.label_names
+    names = outcome.class_names
     return Table(
         header=("label / prediction", *map(Name, names)),
         rows=[

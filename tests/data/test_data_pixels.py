@@ -208,7 +208,7 @@ def test_training_images_without_a_labelled_pixel_are_left_out(folder):
     data = load(folder)
     assert len(data.splits["train"]) == len(data.labels("train")) == 12
     assert "train/train05.png" not in data.splits["train"]["file"]
-    assert "1 training images without a labelled pixel are left out." in data.notes
+    assert "1 training image without a labelled pixel left out." in data.notes
 
 
 def test_all_masks_with_a_problem_are_listed(folder):
@@ -218,9 +218,12 @@ def test_all_masks_with_a_problem_are_listed(folder):
         load(folder)
 
 
-def test_the_usual_files_of_desktops_are_no_strays(folder):
+def test_hidden_files_and_those_of_file_managers_are_ignored(folder):
     (folder / "train" / ".DS_Store").write_text("x")
     (folder / "train" / "Thumbs.db").write_text("x")
+    for hidden in ("train/.ipynb_checkpoints", "trainannot/__MACOSX"):
+        (folder / hidden).mkdir()
+        save(folder / hidden / "train00.png", mask_of(0))
     assert len(load(folder).splits["train"]) == 13
 
 

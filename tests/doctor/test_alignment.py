@@ -117,6 +117,17 @@ def test_kept_modules_have_smaller_errors(case):
     assert "forward" not in case.model.first.__dict__
 
 
+def test_a_module_that_returns_infinities_is_left_out(case):
+    class Masking(nn.Module):
+        def forward(self, scores):
+            return scores.masked_fill(torch.arange(16) == 0, -torch.inf)
+
+    case.model.cancel = nn.Sequential(Masking(), nn.Softmax(-1))
+    found = align(case, resolve("bf16", CPU))
+    names = [each.module for each in found.modules]
+    assert names == ["first", "cancel.1", "cancel", "dropout", "last"]
+
+
 def test_a_mode_that_fails_has_no_alignment(case):
     nn.init.constant_(case.model.first.bias, 1e5)
     assert align(case, resolve("fp16", CPU)) is None

@@ -232,6 +232,25 @@ def test_an_overflow_outside_the_modules_is_cured_by_bf16():
     assert cure.verified
 
 
+def test_gradients_that_no_scale_can_save_are_cured_by_bf16():
+    made = case(model(), loss=lambda model, batch: loss(model, batch) * 1e-20)
+    cure = prescribe(made, FP16, [fault("", Cause.VANISHING)], trial=TRIAL, loss_scale=1.0)
+    assert cure.flag == "--mixed_precision bf16"
+    assert cure.verified
+
+
+def test_bf16_is_no_cure_if_another_batch_fails_in_it():
+    def fragile_loss(model, batch):
+        logits = model(batch)
+        if batch is made.batches[1]:  # numbers of bf16 are 64 apart at 8,192, those of fp16 are 8
+            return (logits + 8192 - 8192).float().square().mean()
+        return F.linear(logits, torch.full((1, 2), 6e4)).float().square().mean() * 1e-9
+
+    made = case(model(), loss=fragile_loss)
+    made.model.scale = 9.0
+    assert prescribe(made, FP16, [fault("")], trial=TRIAL) is None
+
+
 def test_a_cure_that_does_not_survive_training_is_not_verified():
     made = case(model(1))
     cure = prescribe(made, FP16, [fault("layers.1.wo")], trial=Trial(steps=3, learning_rate=1e30))

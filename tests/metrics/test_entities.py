@@ -16,6 +16,7 @@ from ampft.tasks.single_label import SingleLabel
 from ampft.tasks.token_labels import METRICS, TokenLabels, TokenPredictions
 from ampft.tasks.token_report import TokenReport
 from ampft.text.json_io import json_text
+from ampft.training.trackers import confusion_table
 
 TYPES = ("LOC", "ORG", "PER")
 TAGS = bio_tags(TYPES)
@@ -148,3 +149,10 @@ def test_the_constant_model_predicts_the_most_frequent_tag():
     )
     assert problem.constant_loss(train) == pytest.approx(outcome.metrics()["log_loss"], rel=1e-4)
     assert random_outcome(0).only_prediction is None
+
+
+def test_trackers_receive_the_confusion_matrix_of_the_types():
+    outcome = random_outcome(0)
+    table = confusion_table(outcome)
+    assert [each.text for each in table.header[1:]] == list(TYPES)
+    assert [[int(cell) for cell in row[1:]] for row in table.rows] == outcome.confusion().tolist()

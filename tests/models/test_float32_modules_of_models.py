@@ -102,7 +102,6 @@ def test_modules_inside_packed_layers_are_kept(name, mode):
 
 def test_the_saved_model_keeps_the_same_modules(tmp_path, tiny_bert):
     loaded = tiny_task(tiny_bert, train=6, fp32_modules=("output.dense",)).load_model()
-    assert "6 modules in float32: output.dense" not in loaded.notes
     assert "4 modules in float32: output.dense" in loaded.notes
     loaded.model.save_pretrained(tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())[CONFIG_FIELD] == ["output.dense"]

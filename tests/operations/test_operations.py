@@ -92,8 +92,7 @@ def test_the_emulation_has_the_table_of_cuda():
     assert {name: policies[name] for name in expected if name in policies} == {
         name: policy for name, policy in expected.items() if name in policies
     }
-    missing = set(expected) - set(policies)
-    assert missing == set(expected) - set(policies) - set(known_names("AutocastCUDA"))
+    assert (set(expected) - set(policies)).isdisjoint(known_names("AutocastCUDA"))
 
 
 def test_documented_operations_are_found_with_the_documented_policy():

@@ -35,7 +35,7 @@ def test_a_model_that_overflows_is_refused_before_anything_is_written(files, tmp
     words = text_settings(files, model, tmp_path / "run")
     done = call_here(CLASSIFY, *words, "--mixed_precision", "fp16", CHECK)
     assert done.returncode == 2
-    assert "fp16 does not hold: loss or gradient is not finite at every loss scale" in done.stderr
+    assert "fp16 does not hold: loss or gradient is not finite at any loss scale" in done.stderr
     assert "Use --mixed_precision bf16 or fp32" in done.stderr
     assert not (tmp_path / "run").exists()
 
@@ -60,6 +60,6 @@ def test_a_large_error_a_skipped_start_and_lost_entries_are_said():
     text = " ".join(check.notes)
     assert "warning: an error of at most 15% is usual" in text
     assert "the first steps will be skipped" in text
-    assert "5.0% of the gradient become 0 in bf16" in text
+    assert "5.0% of the gradient becomes 0 in bf16" in text
     good = PrecisionCheck("bf16", 8, 1.0, 1.0, 0.01, ("head", 0.02), 0.0, None, None, 0.15)
     assert len(good.notes) == 1

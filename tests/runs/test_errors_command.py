@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import re
 
 import numpy as np
 import pytest
+import soundfile
+import soxr
+from media_files import tone
+from PIL import Image
 from running import BIN, call_here, succeeded
+from tiny_masks import write_folders
 
+from ampft.data.load import load_data
+from ampft.data.request import DataRequest
+from ampft.data.tags import bio_tags
 from ampft.diagnosis.mistakes.find import find_mistakes
+from ampft.diagnosis.mistakes.page import page_text
+from ampft.metrics.scores import confusion
 from ampft.runs.folder import RunFolder
 from ampft.runs.predictions import write_predictions
 from ampft.runs.record import DataPart, write_record
 from ampft.tasks.multi_label import MultiLabelPredictions
+from ampft.tasks.pixel_outcome import BINS, PixelPredictions
+from ampft.tasks.pixel_pictures import colored, default_palette
+from ampft.tasks.pixels import png
 from ampft.tasks.single_label import Predictions
+from ampft.tasks.token_labels import TokenPredictions
+from ampft.text.shown_case import ShownPicture
 
 NAMES = ("cat", "dog", "eel")
 # label, prediction, probability of the prediction
@@ -48,6 +65,11 @@ def one_label() -> Predictions:
         probabilities[row] = (1 - p) / 2
         probabilities[row, predicted] = p
     return Predictions(np.arange(len(CASES)), labels, probabilities, NAMES, "test")
+
+
+def data_part(kind: str, column: str, **changes) -> DataPart:
+    values = {"fingerprints": {}, "examples": {}} | changes
+    return DataPart(name="x", kind=kind, input_columns=(column,), **values)
 
 
 def texts(rows):
@@ -105,22 +127,126 @@ def test_the_page_is_written_into_the_folder_of_the_run(folder_of, tmp_path):
 
 
 def test_pictures_are_shown(folder_of, tmp_path):
-    from PIL import Image
-
-    from ampft.diagnosis.mistakes.page import page_text
-
     Image.new("L", (8, 8), 200).save(tmp_path / "a.png")
-    data = DataPart(name="x", kind="image", input_columns=("image",), fingerprints={}, examples={},
-                    notes=())  # fmt: skip
     folder = folder_of(
         one_label(),
         lambda rows: {"reference": ([str(tmp_path / "a.png"), "gone.png"] * 4)[rows]},
         task="images",
-        data=data,
+        data=data_part("image", "image"),
     )
     html = page_text(find_mistakes(folder, 5))
     assert html.count('src="data:image/png;base64,') >= 1
     assert "gone.png" in html
+
+
+TAGS = bio_tags(("LOC", "PER"))
+
+
+def words_of_two_sentences() -> TokenPredictions:
+    """ "in <New York> now": York is missed with confidence; "Ann Lee": a place, without."""
+    labels = np.array([0, 1, 2, 0, 3, 4])
+    chosen = [(0, 0.9), (1, 0.8), (0, 0.7), (0, 0.95), (1, 0.5), (2, 0.6)]
+    shares = np.zeros((6, 5), dtype=np.float32)
+    for row, (tag, share) in enumerate(chosen):
+        shares[row] = (1 - share) / 4
+        shares[row, tag] = share
+    shares[4, [2, 3]] = 0.0, 0.25  # the label of "Ann" is more probable than that of "Lee"
+    return TokenPredictions(labels, np.array([4, 2]), shares, TAGS, "test")
+
+
+def test_sentences_are_shown_with_their_spans(folder_of):
+    folder = folder_of(
+        words_of_two_sentences(),
+        lambda rows: {"text": ["in <New York> now", "Ann Lee"][rows]},
+        task="tokens",
+        data=data_part("token", "tokens"),
+    )
+    found = find_mistakes(folder, 5)
+    assert [mistake.case for mistake in found.confident] == [0, 1]
+    assert [mistake.confidence for mistake in found.confident] == pytest.approx([0.7, 0.6])
+    assert found.confident[0].details == "word 3: O (0.70) for I-LOC (0.08)"
+    assert found.confident[1].details.startswith("word 2: I-LOC (0.60) for I-PER (0.10); word 1")
+    pairs = [(p.label, p.prediction, p.count, p.support) for p in found.pairs]
+    assert pairs == [("PER", "LOC", 2, 2), ("LOC", "O", 1, 2)]
+    assert [mistake.case for mistake in found.pairs[1].examples] == [0]
+    html = page_text(found)
+    label = '<mark class="unshared"><bdi>&lt;New</bdi> <bdi>York&gt;</bdi> <small><bdi>LOC</bdi>'
+    assert label in html
+    assert '<mark class="unshared"><bdi>&lt;New</bdi> <small><bdi>LOC</bdi></small></mark>' in html
+    assert 'shared"><bdi>Ann' in html
+    assert "Counts are words." in html
+
+
+def test_sounds_are_drawn_and_played(folder_of, tmp_path):
+    loud = tone(440, 0, rate=48_000, frames=5 * 48_000)
+    loud[24_000:] /= 10
+    soundfile.write(tmp_path / "a.wav", np.stack([loud, loud], axis=1), 48_000)
+    folder = folder_of(
+        one_label(),
+        lambda rows: {"reference": ([str(tmp_path / "a.wav")] * 7)[rows]},
+        task="sounds",
+        data=data_part("sound", "sound"),
+    )
+    found = find_mistakes(folder, 1)
+    shown = found.confident[0].shown.sound
+    samples, rate = soundfile.read(io.BytesIO(base64.b64decode(shown.content)))
+    assert (rate, samples.shape) == (16_000, (64_000,))
+    assert np.abs(samples - soxr.resample(loud[: 4 * 48_000], 48_000, 16_000)).max() < 1e-3
+    assert max(shown.peaks) == 100
+    assert max(shown.peaks[30:]) < 30
+    assert shown.description == "the first 4 of 5.00 s, 48,000 Hz"
+    html = page_text(found)
+    assert 'controls preload="metadata" src="data:audio/flac;base64,' in html
+    assert '<svg class="wave"' in html
+    assert "media-src data:" in html
+
+
+def test_masks_are_shown_beside_their_image(folder_of, tmp_path):
+    folders = write_folders(tmp_path / "masks", train=3, val=3)
+    data = load_data(DataRequest(dataset_name=str(folders), data_kind="pixels"))
+    truth = data.masks["validation"].decoded(np.arange(3))
+    predicted = [mask.copy() for mask in truth]
+    predicted[1][-8:] = 2
+    predicted[2][-2:, :3] = 1
+    counts = np.stack([
+        confusion(true[true < 3].astype(int), mask[true < 3].astype(int), 3)
+        for true, mask in zip(truth, predicted, strict=True)
+    ])  # fmt: skip
+    masks = np.empty(3, dtype=object)
+    masks[:] = [png(np.where(mask > 2, 0, mask).astype(np.uint8)) for mask in predicted]
+    outcome = PixelPredictions(
+        counts, np.zeros((3, 2)), np.zeros((3, 3, BINS)), np.arange(3), data.label_names,
+        "validation", masks,
+    )  # fmt: skip
+    folder = folder_of(
+        outcome,
+        lambda rows: {"image": [f"val/val{row:02}.png" for row in range(3)][rows]},
+        task="pixels",
+        data=data_part("pixels", "image", fingerprints=data.fingerprints),
+        arguments={"dataset_name": str(folders), "task": "pixels", "model_name_or_path": "erfnet"},
+    )
+    found = find_mistakes(folder, 5)
+    assert [mistake.case for mistake in found.confident] == [1, 2]
+    share = (predicted[1] != truth[1]).mean() / (truth[1] < 3).mean()
+    assert found.confident[0].confidence == pytest.approx(share)
+    assert found.confident[0].statement.startswith("mean IoU 0.")
+    shown = found.confident[0].shown
+    titles = ["image", "label", "prediction", "prediction: errors in red"]
+    assert [picture.title for picture in shown.pictures] == titles
+    colors = default_palette(3)
+    assert np.array_equal(decoded(shown.pictures[1]), np.asarray(colored(truth[1], colors)))
+    assert (decoded(shown.pictures[2])[-1, -1] == colors[2]).all()
+    assert shown.legend == {"0": "#800000", "1": "#008000", "2": "#808000"}
+    assert page_text(found).count('src="data:image/') >= 8
+    (folders / "val" / "val00.png").unlink()
+    (folders / "valannot" / "val00.png").unlink()
+    alone = find_mistakes(folder, 5).confident[0].shown  # the data are not those of the run
+    assert [picture.title for picture in alone.pictures] == ["prediction"]
+
+
+def decoded(picture: ShownPicture) -> np.ndarray:
+    content = io.BytesIO(base64.b64decode(picture.content))
+    return np.asarray(Image.open(content).convert("RGB"))
 
 
 def test_wrong_folders_and_files_are_refused(folder_of, tmp_path):

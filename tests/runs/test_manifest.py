@@ -15,7 +15,7 @@ from ampft.comparison.analysis.loading import find_runs
 from ampft.errors import InputError
 from ampft.runs.folder import RunFolder
 from ampft.runs.predict import predict_file
-from ampft.runs.predict_request import PredictRequest
+from ampft.runs.predict_rows import PredictRequest
 from ampft.runs.record import write_record
 from ampft.runs.results import write_results
 from ampft.runs.show import format_run

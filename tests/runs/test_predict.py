@@ -20,7 +20,7 @@ from transformers import AutoModelForImageClassification, ViTImageProcessorPil
 import ampft.runs.predict
 from ampft.errors import InputError
 from ampft.runs.predict import predict_file
-from ampft.runs.predict_request import PredictRequest
+from ampft.runs.predict_rows import PredictRequest
 from ampft.tasks.image import _small_vit
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
@@ -165,6 +165,7 @@ def test_images(image_folder, tmp_path, capsys):
     for number, path in enumerate(("b.png", "a.jpg", "inner/c.PNG")):
         Image.new("RGB", (10, 12), (80 * number, 40, 0)).save(photos / path)
     (photos / "notes.txt").write_text("not an image")
+    (photos / "._b.png").write_text("not an image, but the metadata of one on macOS")
     predict(image_folder, photos)
     found = table(capsys)
     assert list(found.file) == [str(photos / n) for n in ("a.jpg", "b.png", "inner/c.PNG")]

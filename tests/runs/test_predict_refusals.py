@@ -16,7 +16,7 @@ from transformers import BertForSequenceClassification
 import ampft.runs.predict
 from ampft.errors import InputError
 from ampft.runs.predict import predict_file
-from ampft.runs.predict_request import PredictRequest
+from ampft.runs.predict_rows import PredictRequest
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
 

@@ -23,6 +23,7 @@ from ampft.runs.predictions import read_predictions, write_predictions
 from ampft.tasks.pixel_outcome import PixelPredictions
 from ampft.tasks.pixel_report import PixelReport
 from ampft.tasks.pixels import Pixels
+from ampft.tasks.single_label import SingleLabel
 from ampft.tasks.task import TaskSettings, make_task
 from ampft.text.json_io import json_text
 
@@ -54,7 +55,7 @@ def upsampled(logits: torch.Tensor) -> list[torch.Tensor]:
 @pytest.fixture
 def outcome() -> PixelPredictions:
     logits, inputs, _ = batch()
-    problem = Pixels(NAMES)
+    problem = Pixels(SingleLabel(NAMES))
     return problem.outcome("test", None, problem.decode(logits, inputs))
 
 
@@ -151,12 +152,12 @@ def test_the_loss_is_that_of_torch_times_the_weight(settings):
     logits, inputs, _ = batch()
     weights = settings.get("class_weights")
     weights = None if weights is None else np.array(weights, dtype=np.float32)
-    problem = Pixels(NAMES, weights, settings.get("label_smoothing", 0.0))
+    problem = Pixels(SingleLabel(NAMES, weights, settings.get("label_smoothing", 0.0)))
     labels = inputs["labels"]
     whole = torch.nn.functional.interpolate(logits, labels.shape[1:], mode="bilinear")
     expected = torch.nn.CrossEntropyLoss(
         weight=None if weights is None else torch.from_numpy(weights),
-        label_smoothing=problem.label_smoothing,
+        label_smoothing=problem.pixels.label_smoothing,
         ignore_index=IGNORED,
     )(whole, labels)
     counts = np.bincount(labels.flatten(), minlength=256)[:3]
@@ -183,7 +184,7 @@ def test_weights_are_those_of_the_masks_in_the_size_of_the_input(folder):
     labels = batch["labels"]
     counts = np.bincount(labels.flatten(), minlength=256)[:3]
     weights = counts.sum() / (3 * counts)
-    assert task.problem.class_weights == pytest.approx(weights)
+    assert task.problem.pixels.class_weights == pytest.approx(weights)
     per_pixel = np.append(weights, np.zeros(253))
     assert task.examples("train").weights == pytest.approx(
         per_pixel[labels.numpy()].sum(axis=(1, 2)), rel=1e-6

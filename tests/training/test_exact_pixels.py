@@ -56,7 +56,7 @@ def test_micro_batches_have_the_gradient_of_the_whole_batch(folder, mode, settin
         k: list(Training(mode, pixel_problem(task), EFFECTIVE // k, micro_batches=k).steps())
         for k in (1, 2, 5)
     }
-    weights = task.problem.class_weights
+    weights = task.problem.pixels.class_weights
     loss = nn.CrossEntropyLoss(
         weight=None if weights is None else torch.from_numpy(weights),
         label_smoothing=settings.get("label_smoothing", 0.0),

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ampft.comparison.analysis.run_predictions import BINS, Cases, RunPredictions, rows_differ
 from ampft.comparison.findings import (
@@ -20,8 +18,7 @@ from ampft.comparison.findings import (
 )
 from ampft.comparison.statistics.mcnemar import mcnemar_mid_p
 from ampft.data.groups import Groups
-from ampft.errors import InputError
-from ampft.runs.predictions import RESERVED_COLUMNS
+from ampft.runs.predictions import is_input, read_rows
 
 # Maps example ids to the inputs of these examples, joined.
 Texts = Callable[[Sequence[int]], Mapping[int, str]]
@@ -126,42 +123,15 @@ def _min_flips(times: npt.NDArray[np.integer]) -> int:
 
 
 def read_texts(path: Path, rows: Sequence[int]) -> dict[int, str]:
-    """Read only the inputs of a few rows of a predictions.parquet.
+    """Return the inputs of a few rows of a predictions.parquet, joined, by example id.
 
-    Args:
-        path: File whose rows are the examples 0..n-1 in order.
-        rows: Example ids.
-
-    Returns:
-        Example id -> inputs, joined; empty if the file has no inputs.
+    They are empty if the file has no inputs.
 
     Raises:
         InputError: The inputs are damaged.
     """
-    try:
-        return _read_texts(pq.ParquetFile(path.absolute()), rows)
-    except (OSError, pa.ArrowException, ValueError) as error:  # such as text that is not UTF-8
-        raise InputError(
-            f"{path}: the texts in this file cannot be read ({error}). Copy the file again, or "
-            "repeat the run."
-        ) from error
-
-
-def _read_texts(file: pq.ParquetFile, rows: Sequence[int]) -> dict[int, str]:
-    columns = [name for name in file.schema_arrow.names if name not in RESERVED_COLUMNS]
-    text_of = dict.fromkeys(rows, "")
-    start = 0
-    for group in range(file.num_row_groups):
-        stop = start + file.metadata.row_group(group).num_rows
-        inside = [row for row in text_of if start <= row < stop]
-        if inside and columns:
-            table = file.read_row_group(group, columns=columns).take([r - start for r in inside])
-            for row, values in zip(
-                inside, zip(*table.to_pydict().values(), strict=True), strict=True
-            ):
-                text_of[row] = " | ".join(str(value) for value in values)
-        start = stop
-    return text_of
+    found = read_rows(path, rows, is_input)
+    return {row: " | ".join(map(str, values.values())) for row, values in found.items()}
 
 
 def truncated(text: str) -> str:

@@ -15,13 +15,12 @@ from ampft.data.columns import DataColumns
 from ampft.data.label_parser import LabelParser
 from ampft.data.media import MEDIA, kind_of_file
 from ampft.data.request import DataRequest
-from ampft.data.row_collector import LabelledRows, RowCollector
+from ampft.data.row_collector import LabelledRows, RowCollector, listed
 from ampft.data.sources.hub import SPLIT_NAMES
 from ampft.errors import InputError
 
 TABLE_SUFFIXES = (".parquet", ".csv", ".tsv", ".json", ".jsonl", ".arrow", ".py")
 SYSTEM_FILES = frozenset({"thumbs.db", "desktop.ini"})
-FILES_SHOWN = 3
 CLASS_COLUMN = "folder"
 FILE = Features({"bytes": Value("binary"), "path": Value("string")})
 
@@ -50,9 +49,9 @@ def folder_kind(name: str, wanted: str | None = None) -> str | None:
                 if kind := kind_of_file(file.name):
                     found.setdefault(kind, file)
     if len(found) > 1 and wanted not in found:
-        listed = " and ".join(f"{kind}s ({file})" for kind, file in found.items())
+        both = " and ".join(f"{kind}s ({file})" for kind, file in found.items())
         raise InputError(
-            f"--dataset_name {name}: the folder has {listed}. Say which to classify with --task."
+            f"--dataset_name {name}: the folder has {both}. Say which to classify with --task."
         )
     return wanted if wanted in found else next(iter(found), None)
 
@@ -146,8 +145,8 @@ def _dataset(paths: list[str], kind: str) -> Dataset:
 def _refuse_files(folder: Path, kind: str, files: list[Path]) -> None:
     if files:
         raise InputError(
-            f"{folder}: {_listed(files)} lies beside the folders of the classes, so its label is "
-            f"not known. Move each {kind} into the folder of its class."
+            f"{folder}: {listed([*map(str, files)])} lies beside the folders of the classes, so "
+            f"its label is not known. Move each {kind} into the folder of its class."
         )
 
 
@@ -166,14 +165,8 @@ def _refuse_classes(folder: Path, kind: str, sizes: dict[str, int]) -> None:
 
 
 def _left_out(paths: Iterable[Path], what: str) -> list[str]:
-    listed = list(paths)
-    return [f"{what}: {_listed(listed)}."] if listed else []
-
-
-def _listed(paths: list[Path]) -> str:
-    more = len(paths) - FILES_SHOWN
-    shown = ", ".join(str(path) for path in paths[:FILES_SHOWN])
-    return shown + (f" and {more} more" if more > 0 else "")
+    names = [str(path) for path in paths]
+    return [f"{what}: {listed(names)}."] if names else []
 
 
 def subfolders(folder: Path) -> list[Path]:
@@ -184,8 +177,8 @@ def subfolders(folder: Path) -> list[Path]:
 def files_in(folder: Path) -> Iterator[Path]:
     """Yield the visible files in a folder and the folders in it, by name."""
     for path in sorted(folder.rglob("*")):
-        inner = path.relative_to(folder)
-        if path.is_file() and is_visible(path) and not any(p.startswith(".") for p in inner.parts):
+        inner = path.relative_to(folder).parts
+        if path.is_file() and all(is_visible(Path(name)) for name in inner):
             yield path
 
 

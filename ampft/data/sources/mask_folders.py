@@ -9,6 +9,7 @@ from datasets import Dataset, DatasetDict, Features, Image, Value
 
 from ampft.data.images import IMAGE_SUFFIXES
 from ampft.data.row_collector import listed
+from ampft.data.sources.folders import files_in
 from ampft.data.sources.hub import SPLIT_NAMES
 from ampft.errors import InputError
 
@@ -16,7 +17,6 @@ IMAGE, MASK, FILE = "image", "mask", "file"
 FEATURES = Features({IMAGE: Image(), MASK: Image(decode=False), FILE: Value("string")})
 IMAGE_FOLDERS, MASK_FOLDERS = ("images",), ("masks", "labels", "annotations")
 SUFFIX = "annot"
-HIDDEN = ("thumbs.db", "desktop.ini")  # beside names that begin with a dot
 
 LAYOUTS = (
     f"train/ with train{SUFFIX}/ (also val/, test/), or images/ with masks/, each with or without "
@@ -93,9 +93,7 @@ def _files(folder: Path) -> dict[str, Path]:
     """Return the images of a folder by their relative path without suffix."""
     files: dict[str, Path] = {}
     strays = []
-    for path in sorted(folder.rglob("*")):
-        if path.is_dir() or path.name.startswith(".") or path.name.lower() in HIDDEN:
-            continue
+    for path in files_in(folder):
         if path.suffix.lower() not in IMAGE_SUFFIXES:
             strays.append(str(path))
             continue

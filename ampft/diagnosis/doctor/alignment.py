@@ -84,7 +84,9 @@ def _aligned(patient: Patient, fp32_modules: Sequence[str]) -> Alignment | None:
         mode=patient.precision.mode,
         fp32_modules=tuple(fp32_modules) or tuple(float32_forwards(patient.case.model)),
         batches=len(patient.case.batches),
-        modules=tuple(_module(modules, key, values) for key, values in errors.items()),
+        modules=tuple(
+            _module(modules, key, values) for key, values in errors.items() if "outputs" in values
+        ),
         gradient_cosine=estimate(whole["cosine"]),
         gradient_error=estimate(whole["error"]),
         loss_change=estimate(whole["loss"]),

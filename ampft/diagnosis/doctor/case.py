@@ -68,7 +68,8 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
     buffers = [buffer.clone() for buffer in model.buffers()]
     on_cuda = next(model.parameters()).device.type == "cuda"
     try:
-        with torch.random.fork_rng(enabled=True, devices=None if on_cuda else []):
+        # Named devices, because torch warns if it is left to choose among several.
+        with torch.random.fork_rng(range(torch.cuda.device_count()) if on_cuda else ()):
             yield
     finally:
         for parameter, gradient in zip(model.parameters(), gradients, strict=True):

@@ -86,10 +86,7 @@ def lost_chart(diagnosis: Diagnosis) -> Markup | None:
                     height=BOTTOM - 50, class_="band")
         )  # fmt: skip
         parts.append(text("overflow", f"{min(left + 1, 88):.2f}%", 34, "tick"))
-    for value in y_axis.ticks(4):
-        y = y_axis.at(value)
-        parts += [line(f"{LEFT}%", y, f"{RIGHT}%", y, "grid")]
-        parts += [text(percent(value, 0 if top > 0.04 else 1), f"{LEFT - 0.8}%", y + 4, "tick end")]
+    parts += _share_lines(y_axis)
     for value in range(round(x_axis.low), round(x_axis.high) + 1, 4):
         parts.append(text(exponent(value), x_axis.percent(value), BOTTOM - 12, "tick middle"))
     level = y_axis.at(scales.tolerated)
@@ -106,13 +103,19 @@ def _scale(diagnosis: Diagnosis) -> float:
     return scales.found or scales.largest or 1.0
 
 
-def _grid(x_axis: Axis, y_axis: Axis) -> list[Markup]:
+def _share_lines(y_axis: Axis) -> list[Markup]:
+    """Return horizontal lines at round shares, with their labels."""
     parts = []
     for value in y_axis.ticks(4):
         y = y_axis.at(value)
         parts.append(line(f"{LEFT}%", y, f"{RIGHT}%", y, "grid"))
         decimals = 0 if y_axis.high > 0.04 else 1
         parts.append(text(percent(value, decimals), f"{LEFT - 0.8}%", y + 4, "tick end"))
+    return parts
+
+
+def _grid(x_axis: Axis, y_axis: Axis) -> list[Markup]:
+    parts = _share_lines(y_axis)
     first = math.ceil(x_axis.low / 8) * 8
     for value in range(first, round(x_axis.high) + 1, 8):
         parts.append(text(exponent(value), x_axis.percent(value), BOTTOM + 18, "tick middle"))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ampft.arguments import parse_classify_arguments
-from ampft.arguments.flags import ArgumentParser
+from ampft.arguments.flags import ArgumentParser, split_at_dashes
 from ampft.diagnosis.doctor.findings import DEFAULT_TOLERATED
 from ampft.errors import InputError
 from ampft.files import is_writable_folder, nearest_existing
@@ -32,12 +32,11 @@ def main(argv: Sequence[str]) -> None:
         argv: Arguments of the command, followed after `--` by flags of the recipe.
 
     Raises:
-        InputError: A flag is invalid, or there is nothing to examine.
+        InputError: A flag is invalid, or the run, its data or its model cannot be read.
         SystemExit: The mode does not hold; the exit code is 4.
     """
-    words = list(argv)
-    separator = words.index("--") if "--" in words else len(words)
-    args, flags = _parser().parse_args(words[:separator]), words[separator + 1 :]
+    words, flags = split_at_dashes(argv)
+    args = _parser().parse_args(words)
     folder = None if args.output_dir is None else Path(args.output_dir)
     if folder is not None and not is_writable_folder(nearest_existing(folder)):
         raise InputError(
@@ -62,7 +61,8 @@ def _subject(args: argparse.Namespace, flags: Sequence[str]) -> Subject:
         raise InputError(f"--tolerated {args.tolerated:g}: must be at least 0 and below 1.")
     if args.trial_steps < 1:
         raise InputError(
-            f"--trial_steps {args.trial_steps}: must be at least 1. To search no cure: --no_cure."
+            f"--trial_steps {args.trial_steps}: must be at least 1. To skip the search for a "
+            "cure, pass --no_cure."
         )
     if args.run is not None:
         if args.mixed_precision is not None:

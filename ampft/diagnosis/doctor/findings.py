@@ -70,7 +70,7 @@ class Fault:
         module: Path of the module in the model; empty for code outside of it, such as the loss.
         direction: `forward` or `backward`.
         operation: Name of the operator in `torch.ops.aten`, such as `addmm`.
-        cause: Value of `Cause`.
+        cause: One of `Cause`.
         largest: Largest absolute value of the result, computed in float64 from the same operands;
             None if it does not exist there either.
         example_ids: Examples that are affected, ascending.
@@ -202,7 +202,7 @@ class ModuleError:
         kind: Class of the module.
         call: Number of the call in a forward pass, from 1.
         is_leaf: Whether no modules are inside it.
-        inputs: Error of its first input; None if it has none, or none that is not zero.
+        inputs: Error of its first input; None if it has none, or if it is zero in float32 only.
         outputs: Error of its first output.
         gradients: Error of the gradient of that output; None if it has none.
         role: What it does to the error: `born` if it at least doubles, `grows`, `forgiven` if it at
@@ -227,7 +227,7 @@ class Alignment:
         mode: Precision.
         fp32_modules: Patterns of the modules in float32, if a cure was applied.
         batches: Number of batches.
-        modules: Errors in the order of the forward pass.
+        modules: Errors in the order of the forward pass; none of outputs that are not finite.
         gradient_cosine: Cosine of the angle between the whole gradients.
         gradient_error: Error of the whole gradient.
         loss_change: Loss in the mode minus loss in float32.

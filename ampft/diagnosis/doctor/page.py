@@ -19,7 +19,6 @@ from ampft.diagnosis.doctor.charts import exponent_chart, lost_chart
 from ampft.diagnosis.doctor.findings import Diagnosis, Fault
 from ampft.diagnosis.doctor.show import (
     answer,
-    cure_text,
     examples_text,
     module_table,
     range_text,
@@ -38,10 +37,8 @@ def page_text(diagnosis: Diagnosis) -> str:
         .render(
             d=diagnosis,
             answer=_with_code(answer(diagnosis)),
-            cure=None if diagnosis.cure is None else _with_code(cure_text(diagnosis)),
-            faults=[
-                (fault, _fault_table(diagnosis, i)) for i, fault in enumerate(diagnosis.faults)
-            ],
+            cure=None if diagnosis.cure is None else _with_code(diagnosis.cure.sentence),
+            faults=[(fault, _fault_table(fault)) for fault in diagnosis.faults],
             title=_title,
             exponents=exponent_chart(diagnosis),
             lost=lost_chart(diagnosis),
@@ -88,8 +85,7 @@ def _prose(text: str) -> Markup:
     return Markup(before) + html.no_break_units(words) + Markup(after) if words else Markup(text)
 
 
-def _fault_table(diagnosis: Diagnosis, position: int) -> Table:
-    fault = diagnosis.faults[position]
+def _fault_table(fault: Fault) -> Table:
     rows: list[tuple[str, str | Name | Quote]] = [
         ("operation", Name(f"{fault.operation}, {fault.direction}")),
         ("module", Name(fault.module or "none: code of the whole model, or of the loss")),

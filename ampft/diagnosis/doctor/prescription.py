@@ -102,17 +102,19 @@ def _cure(
     """Return the first cure that is verified, otherwise the first that was found."""
     if fatal[0].cause == Cause.VANISHING:
         scaled = _other_scale(patient, loss_scales, trial)
-        if scaled is not None and scaled.verified:
+        if _is_verified(scaled):
             return scaled
     if not failing or not all(reference.has_finite_gradient for _, reference in failing):
         return None
-    found = []
-    for attempt in (_modules, _other_mode):
-        cure = attempt(patient, failing, fatal, trial)
-        if cure is not None and cure.verified:
-            return cure
-        found += [] if cure is None else [cure]
-    return next(iter(found), None)
+    cure = _modules(patient, failing, fatal, trial)
+    if _is_verified(cure):
+        return cure
+    alternative = _other_mode(patient, trial)
+    return alternative if cure is None or _is_verified(alternative) else cure
+
+
+def _is_verified(cure: Cure | None) -> bool:
+    return cure is not None and cure.verified
 
 
 def _failing(patient: Patient, count: int) -> list[Failing]:
@@ -125,15 +127,12 @@ def _other_scale(patient: Patient, loss_scales: LossScales | None, trial: Trial)
     """Return a loss scale at which the gradients do not vanish."""
     if patient.precision.compute_dtype != torch.float16:
         return None
-    smallest, largest = 0.0, math.inf
+    smallest, largest = 0.0, LARGER_SCALES[-1]
     if loss_scales is not None:
-        smallest, largest = loss_scales.smallest or 0.0, loss_scales.largest or math.inf
-    batches = range(len(patient.case.batches))
-    for scale in (*LARGER_SCALES, largest):
+        smallest, largest = loss_scales.smallest or smallest, loss_scales.largest or largest
+    for scale in dict.fromkeys((*LARGER_SCALES, largest)):
         scaled = replace(patient, initial_scale=scale)
-        if smallest <= scale <= largest and all(
-            scaled.holds(index, patient.reference(index)) for index in batches
-        ):
+        if smallest <= scale <= largest and not _failing(scaled, 1):
             scaler = f"torch.amp.GradScaler(init_scale={scale:.0f})"
             return _verified(
                 scaled, Change(what=f"scale the loss by {scale:,.0f}: {scaler}"), trial
@@ -161,8 +160,8 @@ def _modules(
         failing += others  # which needs other modules
         hints = (paths, *hints)
     if _share_of_weights(model, kept) > LARGE_SHARE:
-        alternative = _other_mode(patient, failing, fatal, trial)
-        if alternative is not None and alternative.verified:
+        alternative = _other_mode(patient, trial)
+        if _is_verified(alternative):
             return alternative
     text = ",".join(names)
     quoted = f"'{text}'" if set("*?[") & set(text) else text
@@ -223,13 +222,10 @@ def _in_other_mode(patient: Patient) -> Patient | None:
     return replace(patient, precision=precision, initial_scale=None)
 
 
-def _other_mode(
-    patient: Patient, failing: Sequence[Failing], fatal: Sequence[Fault], trial: Trial
-) -> Cure | None:
-    """Return bf16, which has the exponents of float32."""
-    del fatal
+def _other_mode(patient: Patient, trial: Trial) -> Cure | None:
+    """Return bf16, which has the exponents of float32; None if a batch does not hold in it."""
     other = _in_other_mode(patient)
-    if other is None or not all(other.holds(*pair) for pair in failing):
+    if other is None or _failing(other, 1):
         return None
     flag = f"{MODE_FLAG} {OTHER_MODE}"
     change = Change(what=f"use {OTHER_MODE}: {flag}", flag=flag)
@@ -239,7 +235,7 @@ def _other_mode(
 def _cost(patient: Patient, kept: Mapping[str, str]) -> float | None:
     """Return the time of a step with modules in float32, relative to that without them.
 
-    It is None if the step does not end without them.
+    It is None if a step without them raises an error.
     """
     times: dict[bool, list[float]] = {False: [], True: []}
     for _ in range(TIMED_STEPS):

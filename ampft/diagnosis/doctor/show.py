@@ -33,7 +33,7 @@ def diagnosis_text(diagnosis: Diagnosis) -> str:
     parts = [_wrapped(answer(diagnosis)), labelled("examined", _examined(diagnosis.setting))]
     parts += ["\n".join(fault_lines(fault)) for fault in diagnosis.faults]
     if diagnosis.cure is not None:
-        parts.append(labelled("cure", cure_text(diagnosis)))
+        parts.append(labelled("cure", inert(diagnosis.cure.sentence)))
     if diagnosis.ranges:
         table = module_table(diagnosis, limit=TOP_MODULES)
         parts += [terminal_table(table, rule=True), _wrapped(table.note)]
@@ -62,10 +62,10 @@ def answer(diagnosis: Diagnosis) -> str:
     first = harmful[0]
     text = f"{_failure(first, diagnosis)}."
     if first.in_float32:
-        text += " float32 fails too, so that no other precision helps."
+        text += " float32 fails too, so no other precision helps."
     others = len(harmful) - 1
     if others:
-        text += f" {counted(others, 'further fault')} below."
+        text += f" See below for {counted(others, 'more fault')}."
     return text
 
 
@@ -74,10 +74,10 @@ def _failure(fault: Fault, diagnosis: Diagnosis) -> str:
     where = _among(fault, diagnosis)
     name = module_name(fault.module) if fault.module else "code outside of the modules"
     if fault.cause in OVERFLOWS and mode == "fp16" and fault.largest is not None:
-        does = "will overflow" if fault.direction == "forward" else "will overflow in backward"
+        backward = "" if fault.direction == "forward" else " in the backward pass"
         return (
-            f"fp16 {does}: {name} reaches {fault.largest:,.0f} (largest number of fp16: 65,504)"
-            f"{where}{_others_above(diagnosis)}"
+            f"fp16 will overflow{backward}: {name} reaches {fault.largest:,.0f} (largest number of "
+            f"fp16: 65,504){where}{_others_above(diagnosis)}"
         )
     if fault.cause == Cause.VANISHING and diagnosis.loss_scales is not None:
         lost = percent(diagnosis.loss_scales.lost_at_found, 1)
@@ -142,12 +142,7 @@ def _margins(diagnosis: Diagnosis) -> str:
 def fault_lines(fault: Fault) -> list[str]:
     """Return the lines about one fault."""
     harmless = ", harmless" if fault.is_harmless else ""
-    lines = [
-        labelled(
-            "fault",
-            f"{fault.cause}{harmless}, in {_operation(fault)}",
-        )
-    ]
+    lines = [labelled("fault", f"{fault.cause}{harmless}, in {_operation(fault)}")]
     if fault.source:
         lines.append(labelled("source", inert(fault.source)))
     if fault.inputs:
@@ -177,12 +172,6 @@ def examples_text(fault: Fault, limit: int = 12) -> str:
     return f"{ids}; the first is token {token} of example {example}"
 
 
-def cure_text(diagnosis: Diagnosis) -> str:
-    """Return the cure in words."""
-    assert diagnosis.cure is not None
-    return diagnosis.cure.sentence
-
-
 def module_name(path: str) -> str:
     """Return the path of a module in backticks."""
     return f"`{inert(path or '(model)')}`"
@@ -202,7 +191,7 @@ def module_table(diagnosis: Diagnosis, *, limit: int | None = None) -> Table:
     rows = [_row(name, forward.get(name), backward.get(name), width) for name in names[:limit]]
     note = EXPLANATION
     if limit is not None and len(names) > limit:
-        note = f"{counted(len(names) - limit, 'further module')} in the files. {note}"
+        note = f"The {limit} modules with the least headroom, of {len(names):,}. {note}"
     header = ("module", "class", "largest", "headroom", "subnormal", "gradient", "lost")
     return Table(header=header, rows=rows, note=note, left=2)
 

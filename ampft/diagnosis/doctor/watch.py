@@ -137,9 +137,9 @@ class OperationWatch(TorchDispatchMode):
         kwargs = kwargs or {}
         name = func._schema.name.rpartition(":")[2].rstrip("_")
         if name in _UNINITIALIZED or name in _NO_VALUES or func.is_view:
-            self._trace(name, counted=False)
+            self._trace()
             return func(*args, **kwargs)
-        origin, direction, node = self._trace(name, counted=True)
+        origin, direction, node = self._trace()
         key = (origin.module, direction, name, self._calls[origin.module, direction, name])
         self._calls[key[:3]] += 1
         before = _before(func, args)
@@ -168,7 +168,7 @@ class OperationWatch(TorchDispatchMode):
                 found |= self._taints.get(_address(tensor), frozenset())
         return [event for event in self.events if event in found]
 
-    def _trace(self, name: str, *, counted: bool) -> tuple[_Origin, str, str]:
+    def _trace(self) -> tuple[_Origin, str, str]:
         """Return module and source of the current operation, its direction, and autograd's node."""
         node = torch._C._current_autograd_node()
         if node is not None and not self._modules.path:

@@ -44,8 +44,7 @@ def main(argv: Sequence[str]) -> None:
         print_line(
             labelled(
                 f"{mistake.confidence:.3f}",
-                f"{mistake.label} predicted as {mistake.prediction} ({mistake.origin}): "
-                f"{text[:160]}{'…' * (len(text) > 160)}",
+                f"{mistake.statement} ({mistake.origin}): {text[:160]}{'…' * (len(text) > 160)}",
             )
         )
     if mistakes.pairs:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from ampft.comparison.report import html
 from ampft.diagnosis.mistakes.find import Mistakes
-from ampft.diagnosis.mistakes.views import view_of
 from ampft.text.numbers import percent
 from ampft.text.tables import Name, Table
 
@@ -16,9 +15,7 @@ TEMPLATE = "errors.html.j2"
 def page_text(mistakes: Mistakes) -> str:
     """Return the mistakes as one HTML document, in which every string is inert."""
     environment = html.environment(Path(__file__).parent)
-    return environment.get_template(TEMPLATE).render(
-        m=mistakes, pairs=pair_table(mistakes), view=view_of(mistakes.record)
-    )
+    return environment.get_template(TEMPLATE).render(m=mistakes, pairs=pair_table(mistakes))
 
 
 def pair_table(mistakes: Mistakes) -> Table:

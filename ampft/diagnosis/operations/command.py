@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from ampft.arguments import ClassifyArguments, parse_classify_arguments
-from ampft.arguments.flags import ArgumentParser
+from ampft.arguments.flags import ArgumentParser, split_at_dashes
 from ampft.errors import InputError
 from ampft.precision.modes import canonical_mode
 
@@ -105,10 +105,8 @@ def _with_model(
 
 
 def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, ClassifyArguments | None]:
-    arguments = list(argv)
-    separator = arguments.index("--") if "--" in arguments else len(arguments)
-    args = _parser().parse_args(arguments[:separator])
-    flags = arguments[separator + 1 :]
+    arguments, flags = split_at_dashes(argv)
+    args = _parser().parse_args(arguments)
     if args.model_name_or_path is not None:
         flags += ["--model_name_or_path", args.model_name_or_path]
     if not flags:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ampft.arguments import ClassifyArguments, parse_classify_arguments
-from ampft.arguments.flags import ArgumentParser
+from ampft.arguments.flags import ArgumentParser, split_at_dashes
 from ampft.errors import InputError
 
 DEFAULT_MODES = "fp32,bf16,fp16"
@@ -46,10 +46,9 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, ClassifyArguments]:
-    arguments = list(argv)
-    separator = arguments.index("--") if "--" in arguments else len(arguments)
-    args = _parser().parse_args(arguments[:separator])
-    classify = parse_classify_arguments(arguments[separator + 1 :])
+    arguments, flags = split_at_dashes(argv)
+    args = _parser().parse_args(arguments)
+    classify = parse_classify_arguments(flags)
     if classify.mixed_precision is not None:
         raise InputError(
             f"--mixed_precision {classify.mixed_precision} after ` -- `: --modes names the "
