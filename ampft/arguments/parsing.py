@@ -42,7 +42,7 @@ def parse_classify_arguments(
         task = "pixels"
     defaults = BUILT_IN_DEFAULTS.get(name or "", {}) | TASK_DEFAULTS.get(task or "", {})
     defaults = {k: v for k, v in defaults.items() if k not in set_by_user}
-    if arguments.trains_little:  # which needs another rate than the whole model
+    if arguments.trains_head_or_adapters:  # which needs another rate than the whole model
         defaults.pop("learning_rate", None)
     arguments = dataclasses.replace(arguments, dataset_name=name, **defaults)
     _check_conflicts(arguments)

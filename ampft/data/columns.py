@@ -87,13 +87,7 @@ class DataColumns:
             ((self.group,) if self.group else (), GROUP_FLAG),
             ((self.id,) if self.id else (), ID_FLAG),
         ):
-            require(
-                names,
-                available,
-                flag,
-                origin=origin,
-                describe=lambda: ", ".join(map(repr, available)),
-            )
+            require(names, available, flag, origin=origin)
 
 
 def column_renames(columns: Sequence[str], expected: Sequence[str]) -> dict[str, str]:
@@ -224,14 +218,28 @@ def text_choices(columns: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def require(
-    names: Sequence[str], columns: Sequence[str], flag: str, *, origin: str, describe: Describe
+    names: Sequence[str],
+    columns: Sequence[str],
+    flag: str,
+    *,
+    origin: str,
+    describe: Describe | None = None,
 ) -> None:
-    """Raise InputError, which lists the columns, when one of `names` is missing."""
+    """Raise InputError, which lists the columns, when one of `names` is missing.
+
+    Args:
+        names: Columns that are needed.
+        columns: All columns.
+        flag: Flag that names them, for the message.
+        origin: The file or data set, for the message.
+        describe: Function that describes the columns; None lists their names.
+    """
     missing = [name for name in names if name not in columns]
     if missing:
+        listing = ", ".join(map(repr, columns)) if describe is None else describe()
         raise InputError(
             f"{flag}: {origin} has no column {', '.join(map(quoted, missing))}. Its columns:"
-            f" {describe()}.{did_you_mean(missing[0], columns)}{header_hint(columns)}"
+            f" {listing}.{did_you_mean(missing[0], columns)}{header_hint(columns)}"
         )
 
 

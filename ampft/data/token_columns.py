@@ -58,12 +58,7 @@ class TokenColumns:
             (self.tags, LABEL_FLAG),
             *((column, flags[name]) for name, column in self.extra.items()),
         ):
-            require((column,), available, flag, origin=origin, describe=lambda: listed(available))
-
-
-def listed(columns: Sequence[str]) -> str:
-    """Return the names of columns for a message."""
-    return ", ".join(map(repr, columns))
+            require((column,), available, flag, origin=origin)
 
 
 def hold_tokens(columns: Sequence[str]) -> bool:
@@ -100,7 +95,7 @@ def choose_token_columns(
             " column. Name one."
         )
     for named, flag in ((named_words, WORDS_FLAG), (named_tags, LABEL_FLAG)):
-        require(named or (), available, flag, origin=origin, describe=lambda: listed(available))
+        require(named or (), available, flag, origin=origin)
     words = named_words[0] if named_words else _first((*WORD_COLUMNS, *TEXT_COLUMNS), available)
     usual = SPAN_COLUMNS if words in TEXT_COLUMNS else (*TAG_COLUMNS, *SPAN_COLUMNS)
     tags = named_tags[0] if named_tags else _first(usual, available)
@@ -109,9 +104,10 @@ def choose_token_columns(
         if words is not None:
             missing = f"{LABEL_FLAG}: {origin} has no column of tags"
         raise InputError(
-            f"{missing} with a usual name. Its columns: {listed(available)}. Tokens need a column"
-            " of words (such as tokens) and one of tags (such as ner_tags), or a text and spans (a"
-            f" list of start, end and label). Name them with {WORDS_FLAG} and {LABEL_FLAG}."
+            f"{missing} with a usual name. Its columns: {', '.join(map(repr, available))}. Tokens"
+            " need a column of words (such as tokens) and one of tags (such as ner_tags), or a text"
+            f" and spans (a list of start, end and label). Name them with {WORDS_FLAG} and"
+            f" {LABEL_FLAG}."
         )
     are_spans = tags in SPAN_COLUMNS or words in TEXT_COLUMNS
     kinds = ("texts", "spans") if are_spans else ("words", "tags")

@@ -44,6 +44,7 @@ from ampft.data.tags import (
 from ampft.data.token_columns import TokenColumns, choose_token_columns, hold_tokens
 from ampft.data.words import Span, split_words, tag_words
 from ampft.errors import InputError
+from ampft.text.numbers import counted
 
 Loaded = tuple[dict[str, LabelledRows], DataColumns, list[str]]
 
@@ -278,15 +279,13 @@ def _read_source(source: TokenSource, columns: TokenColumns, request: DataReques
             f" {columns.words!r}. Remove such rows, or pass --drop_missing_text to leave them out."
         )
     notes = [
-        f"{source.origin}: {n} rows with the tag {t!r} are left out (--ignore_label)."
+        f"{source.origin}: {counted(n, 'row')} with the tag {t!r} left out (--ignore_label)."
         for t, n in sorted(left_out.items())
     ]
     if empty:
-        notes.append(f"{source.origin}: {len(empty)} rows without words are left out.")
+        notes.append(f"{source.origin}: {counted(len(empty), 'row')} without words left out.")
     if extended:
-        notes.append(
-            f"{source.origin}: {extended} spans that begin or end within a word are extended to it."
-        )
+        notes.append(f"{source.origin}: {counted(extended, 'span')} extended to whole words.")
     return TaggedRows(
         source, written, codes, counts, numbers, tuple(index), frozenset(left_out), tuple(notes)
     )

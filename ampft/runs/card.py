@@ -155,7 +155,7 @@ def _is_adapter(record: RunRecord) -> bool:
 
 def _use_of_adapter(record: RunRecord, arguments: str, model: str) -> str:
     model_class = TASKS[record.task].model_class
-    processor = PROCESSORS.get(record.data.kind, "feature_extractor")
+    processor = PROCESSORS[record.data.kind]
     # A list of JSON is one of Python; ASCII without backticks cannot end the block.
     names = json.dumps(list(record.label_names)).replace("`", "\\u0060")
     base = record.model.hub_id or "path/to/the/base/model"

@@ -51,7 +51,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ROWS_SORTED_AT_ONCE = 8192
-MASKS = "masks, which have a class per pixel"
+# Kinds of data whose predictions have no probabilities of a whole row.
+WITHOUT_PROBABILITIES = {
+    TOKEN: "words, which have a class each",
+    "pixels": "masks, which have a class per pixel",
+}
 
 
 def predict_file(model: str, request: PredictRequest) -> None:
@@ -69,12 +73,12 @@ def predict_file(model: str, request: PredictRequest) -> None:
             is out of range.
     """
     quiet_libraries()
-    _check_request(request)
+    _check_batch_size(request)
+    _check_files(request)
     folder = Path(model)
     record = _run_record(folder)
-    _check_options(request, len(record.label_names))
+    _check_columns(request, record)
     if record.data.kind == TOKEN:
-        _refuse_probabilities(request, "words, which have a class each")
         predict_words_file(folder, record, request)
         return
     table, inputs = _open(request, record)
@@ -83,8 +87,6 @@ def predict_file(model: str, request: PredictRequest) -> None:
         check_texts(table, inputs)
     labels = find_labels(table, inputs.sources, record, request.label_column_name)
     has_masks = record.data.kind == "pixels"
-    if has_masks:
-        _refuse_probabilities(request, MASKS)
     predictor = Predictor(folder, record, request.mixed_precision, request.batch_size)
     masks = MaskFolder(request.output_file, predictor.config.label_colors) if has_masks else None
     scores = None
@@ -225,15 +227,12 @@ def predict_inputs(
     with messages_for_python(), caller_state_kept():
         quiet_libraries()
         request = PredictRequest(
-            texts=["text"], batch_size=batch_size, top_k=top_k, all_probabilities=all_probabilities
+            batch_size=batch_size, top_k=top_k, all_probabilities=all_probabilities
         )
-        _check_request(request)
+        _check_batch_size(request)
         record = _run_record(folder)
-        _check_options(request, len(record.label_names))
-        if record.data.kind == "pixels":
-            _refuse_probabilities(request, MASKS)
+        _check_columns(request, record)
         if record.data.kind == TOKEN:
-            _refuse_probabilities(request, "words, which have a class each")
             sentences = sentences_in_memory(inputs, record)
             predictor = Predictor(folder, record, mixed_precision, batch_size)
             with predictor.numerics:
@@ -260,9 +259,12 @@ def predict_inputs(
         return pd.DataFrame(columns)
 
 
-def _check_request(request: PredictRequest) -> None:
+def _check_batch_size(request: PredictRequest) -> None:
     if request.batch_size < 1:
         raise InputError(f"--batch_size: received {request.batch_size}; it must be at least 1.")
+
+
+def _check_files(request: PredictRequest) -> None:
     if bool(request.texts) == bool(request.files):
         problem = "received both" if request.texts else "received neither"
         raise InputError(
@@ -273,19 +275,19 @@ def _check_request(request: PredictRequest) -> None:
         _check_output(Path(request.output_file), [Path(file) for file in request.files])
 
 
-def _refuse_probabilities(request: PredictRequest, units: str) -> None:
-    for name in ("top_k", "all_probabilities"):
-        if getattr(request, name):
-            raise InputError(f"--{name} has no effect on {units}. Remove the flag.")
-
-
 def _refuse_table_options(request: PredictRequest, files: str) -> None:
     for name in ("text_column_names", "label_column_name", "sheet_name", "encoding"):
         if getattr(request, name) != getattr(PredictRequest, name):
             raise InputError(f"--{name} has no effect on files of {files}. Remove the flag.")
 
 
-def _check_options(request: PredictRequest, classes: int) -> None:
+def _check_columns(request: PredictRequest, record: RunRecord) -> None:
+    """Check the columns of probabilities that are asked for."""
+    units = WITHOUT_PROBABILITIES.get(record.data.kind)
+    for name in ("top_k", "all_probabilities"):
+        if units is not None and getattr(request, name):
+            raise InputError(f"--{name} has no effect on {units}. Remove the flag.")
+    classes = len(record.label_names)
     if not 0 <= request.top_k <= classes:
         raise InputError(
             f"--top_k: received {request.top_k}; the model has {classes} labels, so it must be"

@@ -28,7 +28,6 @@ from ampft.data.token_columns import (
     WORD_COLUMNS,
     WORDS_FLAG,
     TokenColumns,
-    listed,
 )
 from ampft.data.token_rows import TokenSource, declared_in_file, read_cells
 from ampft.data.words import Word, joined, split_at_blanks, split_words
@@ -217,13 +216,7 @@ def _open(request: PredictRequest, record: RunRecord) -> tuple[Table, str]:
     trained = record.arguments.get("text_column_names")
     usual = (*((trained,) if trained else ()), *WORD_COLUMNS, *TEXT_COLUMNS)
     column = named or next((name for name in usual if name in table.columns), TEXT)
-    require(
-        (column,),
-        table.columns,
-        WORDS_FLAG,
-        origin=table.origin,
-        describe=lambda: listed(table.columns),
-    )
+    require((column,), table.columns, WORDS_FLAG, origin=table.origin)
     return table, column
 
 
@@ -250,13 +243,7 @@ def _find_labels(
 ) -> TokenColumns | None:
     """Return the columns of words and labels; None if the rows have no labels."""
     if requested is not None:
-        require(
-            (requested,),
-            table.columns,
-            LABEL_FLAG,
-            origin=table.origin,
-            describe=lambda: listed(table.columns),
-        )
+        require((requested,), table.columns, LABEL_FLAG, origin=table.origin)
     are_spans = tuple(record.data.input_columns) == (TEXT,) and column not in WORD_COLUMNS
     named = requested or record.arguments.get("label_column_name")
     usual = SPAN_COLUMNS if are_spans else TAG_COLUMNS

@@ -54,7 +54,7 @@ TASKS = {
         "text-classification", several_labels=True, pipeline_arguments="top_k=None",
     ),
     "tokens": TaskKind(
-        "token", "tokens", "token_labels:TokenLabels", "AutoModelForTokenClassification",
+        "token", "token_inputs", "token_labels:TokenLabels", "AutoModelForTokenClassification",
         "token-classification", pipeline_arguments='aggregation_strategy="first"',
     ),
     "images": TaskKind(
@@ -66,7 +66,7 @@ TASKS = {
         "audio-classification",
     ),
     "pixels": TaskKind(
-        "pixels", "pixel_inputs", "pixels:Pixels", "AutoModelForSemanticSegmentation",
+        "pixels", "pixel_inputs", "pixel_labels:PixelLabels", "AutoModelForSemanticSegmentation",
         "image-segmentation",
     ),
 }  # fmt: skip

@@ -37,8 +37,8 @@ def check_stride(stride: int | None, max_length: int, tokenizer: Any) -> int:
     """
     if not tokenizer.is_fast:
         raise InputError(
-            "--model_name_or_path: its tokenizer is one of Python, which does not tell words and"
-            " windows apart. Choose a model with a fast tokenizer (tokenizer.json)."
+            "--model_name_or_path: the model has a slow tokenizer, written in Python, which cannot"
+            " split texts into windows. Choose a model with a fast tokenizer (tokenizer.json)."
         )
     room = max_length - tokenizer.num_special_tokens_to_add()
     if room < 1:

@@ -93,6 +93,12 @@ def test_a_row_without_a_mask_is_named():
         load_data(DataRequest(data_kind="pixels"), data)
 
 
+def test_a_split_without_the_column_of_masks_is_named():
+    data = DatasetDict({"train": columns(4), "test": columns(4).rename_column("mask", "other")})
+    with pytest.raises(InputError, match=r"split test has no column 'mask'.*: 'image', 'other'\."):
+        load_data(DataRequest(data_kind="pixels"), data)
+
+
 def test_class_names_and_colours(folder, tmp_path):
     names = tmp_path / "names.txt"
     names.write_text("ground 10 20 30\ncar 40 50 60\ntree 70 80 90\n")

@@ -179,7 +179,7 @@ def test_spans_become_tags_of_words(tmp_path):
         [("Bernese", "B-LOC")],
         [("nothing", "O"), ("here", "O")],
     ]
-    assert any("1 spans that begin or end within a word are extended" in n for n in data.notes)
+    assert any("1 span extended to whole words." in n for n in data.notes)
 
 
 @pytest.mark.parametrize(

@@ -26,9 +26,9 @@ from ampft.runs.folder import RunFolder
 from ampft.runs.predictions import write_predictions
 from ampft.runs.record import DataPart, write_record
 from ampft.tasks.multi_label import MultiLabelPredictions
+from ampft.tasks.pixel_labels import png
 from ampft.tasks.pixel_outcome import BINS, PixelPredictions
 from ampft.tasks.pixel_pictures import colored, default_palette
-from ampft.tasks.pixels import png
 from ampft.tasks.single_label import Predictions
 from ampft.tasks.token_labels import TokenPredictions
 from ampft.text.shown_case import ShownPicture

@@ -20,9 +20,9 @@ from ampft.errors import InputError
 from ampft.evaluation.sanity import chance_loss, constant_outcome, informedness
 from ampft.metrics.calibration import expected_calibration_error
 from ampft.runs.predictions import read_predictions, write_predictions
+from ampft.tasks.pixel_labels import PixelLabels
 from ampft.tasks.pixel_outcome import PixelPredictions
 from ampft.tasks.pixel_report import PixelReport
-from ampft.tasks.pixels import Pixels
 from ampft.tasks.single_label import SingleLabel
 from ampft.tasks.task import TaskSettings, make_task
 from ampft.text.json_io import json_text
@@ -55,7 +55,7 @@ def upsampled(logits: torch.Tensor) -> list[torch.Tensor]:
 @pytest.fixture
 def outcome() -> PixelPredictions:
     logits, inputs, _ = batch()
-    problem = Pixels(SingleLabel(NAMES))
+    problem = PixelLabels(SingleLabel(NAMES))
     return problem.outcome("test", None, problem.decode(logits, inputs))
 
 
@@ -105,7 +105,7 @@ def test_a_class_that_does_not_occur_has_no_iou():
 
 @pytest.mark.parametrize("metric", ["mean_iou", "pixel_accuracy", "macro_f1", "log_loss"])
 def test_leaving_an_image_out_is_a_subtraction(outcome, metric):
-    left = Pixels.metrics[metric].leave_one_out(outcome.sums(metric))
+    left = PixelLabels.metrics[metric].leave_one_out(outcome.sums(metric))
     for image in range(3):
         others = [row for row in range(3) if row != image]
         parts = {name: getattr(outcome, name)[others]
@@ -119,11 +119,13 @@ def test_the_costliest_image_of_pixel_accuracy_is_an_image():
     counts = np.tile(np.array([[6, 0, 0], [1, 2, 0], [1, 0, 0]]), (20, 1, 1))
     losses, bins = np.zeros((20, 2)), np.zeros((20, 3, 30))
     outcome = PixelPredictions(counts, losses, bins, np.zeros(20, dtype=np.int64), NAMES, "test")
-    worst = Pixels.metrics["pixel_accuracy"].costliest_case([outcome.sums("pixel_accuracy")] * 3)
+    worst = PixelLabels.metrics["pixel_accuracy"].costliest_case(
+        [outcome.sums("pixel_accuracy")] * 3
+    )
     assert worst.effect == pytest.approx(0.8 / 20)
     assert (worst.label, worst.support) == (None, 20)
     # By hand: IoU 6/8, 2/3 and 0; one image of 20 lost costs about a twentieth of their mean.
-    worst = Pixels.metrics["mean_iou"].costliest_case([outcome.sums("mean_iou")])
+    worst = PixelLabels.metrics["mean_iou"].costliest_case([outcome.sums("mean_iou")])
     assert 0.8 / 20 * (6 / 8 + 2 / 3) / 3 < worst.effect < 2 / 20
 
 
@@ -134,9 +136,9 @@ def test_the_predictions_file_keeps_what_a_comparison_needs(outcome, tmp_path):
     assert stored.metrics() == outcome.metrics()
     for name in ("truth", "choices", "confidence", "correct"):
         assert np.array_equal(getattr(stored, name), getattr(outcome, name)), name
-    text = Pixels.choice_text(stored.choices[0], NAMES)
+    text = PixelLabels.choice_text(stored.choices[0], NAMES)
     assert text == f"mean IoU {outcome_of(outcome, 0)}"
-    assert Pixels.has_class(stored.truth, NAMES, 1).all()
+    assert PixelLabels.has_class(stored.truth, NAMES, 1).all()
 
 
 def outcome_of(outcome: PixelPredictions, row: int) -> str:
@@ -152,7 +154,7 @@ def test_the_loss_is_that_of_torch_times_the_weight(settings):
     logits, inputs, _ = batch()
     weights = settings.get("class_weights")
     weights = None if weights is None else np.array(weights, dtype=np.float32)
-    problem = Pixels(SingleLabel(NAMES, weights, settings.get("label_smoothing", 0.0)))
+    problem = PixelLabels(SingleLabel(NAMES, weights, settings.get("label_smoothing", 0.0)))
     labels = inputs["labels"]
     whole = torch.nn.functional.interpolate(logits, labels.shape[1:], mode="bilinear")
     expected = torch.nn.CrossEntropyLoss(

@@ -98,7 +98,7 @@ def masks_from_columns(
     for split, part in splits.items():
         origin = f"{name}, split {split}"
         for column, flag in ((columns.image, "--image_column_name"), (columns.mask, LABEL_FLAG)):
-            require((column,), part.column_names, flag, origin=origin, describe=lambda: "")
+            require((column,), part.column_names, flag, origin=origin)
         chosen = part.select_columns([columns.image, columns.mask])
         chosen = chosen.rename_columns({columns.image: IMAGE, columns.mask: MASK})
         chosen = chosen.cast_column(IMAGE, Image()).cast_column(MASK, Image(decode=False))

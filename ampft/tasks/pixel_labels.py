@@ -28,7 +28,7 @@ FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Pixels:
+class PixelLabels:
     """Segmentation: every pixel of an image has one class, or does not count.
 
     Attributes:
@@ -51,7 +51,7 @@ class Pixels:
     @classmethod
     def from_settings(
         cls, label_names: tuple[str, ...], targets: Masks, settings: TaskSettings
-    ) -> Pixels:
+    ) -> PixelLabels:
         """Return the problem for the classes of the data; class weights are counted over pixels.
 
         Args:
@@ -65,7 +65,9 @@ class Pixels:
         return cls(SingleLabel.from_counts(label_names, targets.counts.sum(axis=0), settings))
 
     @classmethod
-    def from_arguments(cls, label_names: tuple[str, ...], arguments: Mapping[str, Any]) -> Pixels:
+    def from_arguments(
+        cls, label_names: tuple[str, ...], arguments: Mapping[str, Any]
+    ) -> PixelLabels:
         """Return the problem of a saved model; prediction needs only the labels."""
         return cls(SingleLabel.from_arguments(label_names, arguments))
 
