@@ -149,6 +149,22 @@ def test_flags_without_effect_are_refused(tmp_path, tiny_bert):
         media_task(tmp_path, None, sounds=True, channels_last=True)
 
 
+@pytest.mark.parametrize(
+    ("flag", "setting"),
+    [
+        ("max_seq_length", {"max_seq_length": 64}),
+        ("long_text", {"long_text": "windows"}),
+        ("stride", {"stride": 0}),
+        ("padding", {"remove_padding": False}),
+        ("pad_to_multiple_of", {"pad_to_multiple_of": 8}),
+        ("token_buckets", {"token_buckets": 64}),
+    ],
+)
+def test_flags_of_texts_are_refused_for_images(tmp_path, flag, setting):
+    with pytest.raises(InputError, match=f"--{flag} has no effect on image data"):
+        media_task(tmp_path, None, **setting)
+
+
 def test_channels_last_changes_the_storage_and_not_the_results(tmp_path):
     plain = media_task(tmp_path, "convnext")
     other = task_like(plain, channels_last=True)
