@@ -2,8 +2,8 @@
 
 Source: Northcutt, Jiang and Chuang (2021), "Confident Learning: Estimating Uncertainty in Dataset
 Labels". The probabilities are those of the bag-of-words baseline, each text predicted by a model
-that was fitted without it. cleanlab implements the same rule; its license (AGPL) is not compatible
-with that of ampft, so that the rule is written here.
+that was fitted without it. The rule is that of `find_label_issues(filter_by="confident_learning")`
+in cleanlab, and a few lines long.
 """
 
 from __future__ import annotations

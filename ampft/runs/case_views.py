@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ampft.data.dataset import TOKEN, ClassificationData
 from ampft.data.images import DECODING_ERRORS, as_rgb, open_image
-from ampft.data.masks import IGNORED, Color, MaskArray
 from ampft.data.sounds import open_sound, resample
 from ampft.data.tags import entities, is_bio
 from ampft.errors import InputError
@@ -27,6 +25,9 @@ from ampft.text.shown_case import ShownCase, ShownPicture, ShownSound, Span, Tag
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+    from ampft.data.dataset import ClassificationData
+    from ampft.data.masks import Color, MaskArray
 
 LONGEST_TEXT = 1200  # characters
 MOST_WORDS = 200  # of a sentence
@@ -92,7 +93,7 @@ class CaseViews:
         """
         reference = next(iter(inputs.values()), "")
         shown = None
-        if self.record.data.kind == TOKEN:
+        if self.record.data.kind == "token":
             shown = self._sentence(reference, truth, predictions)
         elif self.record.data.kind == "image":
             shown = self._picture(reference)
@@ -262,6 +263,8 @@ def _predicted_mask(path: Path, case: int) -> MaskArray | None:
 def _legend(
     masks: Sequence[MaskArray], names: Sequence[str], palette: Sequence[Color]
 ) -> Iterator[tuple[str, str]]:
+    from ampft.data.masks import IGNORED
+
     found = np.unique(np.concatenate([mask.ravel() for mask in masks]))
     for index in found[found != IGNORED].tolist():
         if index < len(names):
