@@ -36,7 +36,7 @@ class BatchArguments:
     )
     per_device_train_batch_size: int = flag(
         8,
-        "examples per micro-batch and process (stdlib: 16, digits: 32)",
+        "examples per micro-batch and process (stdlib: 16, digits: 32, pixels: 4)",
         group=BATCH,
         at_least=1,
     )
@@ -50,7 +50,10 @@ class BatchArguments:
         group=BATCH,
     )
     per_device_eval_batch_size: int = flag(
-        64, "examples per forward pass and process in evaluation", group=BATCH, at_least=1
+        64,
+        "examples per forward pass and process in evaluation (pixels: 4)",
+        group=BATCH,
+        at_least=1,
     )
     use_cpu: bool = flag(False, "train on the CPU even if there is an accelerator", group=BATCH)
     cpu_threads: int | None = flag(

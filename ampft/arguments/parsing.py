@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from ampft.arguments.classify import BUILT_IN_DEFAULTS, TASK_DEFAULTS, ClassifyArguments
 from ampft.arguments.flags import parse_duration, parse_flags
@@ -33,16 +34,36 @@ def parse_classify_arguments(
         description="Fine-tune a Hugging Face classifier in the precision you request, and report "
         "the result and the precision that was measured.",
     )
-    name = arguments.dataset_name
+    name, task = arguments.dataset_name, arguments.task
     if name is None and arguments.train_file is None and not in_memory:
+        _check_default_data(task)
         name = "stdlib"
-    defaults = BUILT_IN_DEFAULTS.get(name or "", {}) | TASK_DEFAULTS.get(arguments.task or "", {})
+    if task is None and name is not None and _is_folder_of_masks(name):
+        task = "pixels"
+    defaults = BUILT_IN_DEFAULTS.get(name or "", {}) | TASK_DEFAULTS.get(task or "", {})
     defaults = {k: v for k, v in defaults.items() if k not in set_by_user}
-    if arguments.trains_little:  # which needs another rate than the whole model
+    if arguments.trains_head_or_adapters:  # which needs another rate than the whole model
         defaults.pop("learning_rate", None)
     arguments = dataclasses.replace(arguments, dataset_name=name, **defaults)
     _check_conflicts(arguments)
     return arguments
+
+
+def _is_folder_of_masks(name: str) -> bool:
+    """Return whether a data set is a folder whose default task is pixels."""
+    if not Path(name).is_dir():
+        return False
+    from ampft.data.sources.mask_folders import find_mask_folders  # imports datasets
+
+    return bool(find_mask_folders(Path(name)))
+
+
+def _check_default_data(task: str | None) -> None:
+    """Reject a task that the default data, which are texts, do not have."""
+    if task is not None and TASKS[task].data_kind != "text":
+        raise InputError(
+            f"--task {task}: the data are missing. Name them with --dataset_name or --train_file."
+        )
 
 
 def _check_conflicts(arguments: ClassifyArguments) -> None:

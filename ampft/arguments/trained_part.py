@@ -64,7 +64,7 @@ class TrainedPartArguments:
     )
 
     @property
-    def trains_little(self) -> bool:
+    def trains_head_or_adapters(self) -> bool:
         """Whether only adapters or the head are trained, which takes a higher learning rate."""
         return self.lora_r is not None or self.train_layers == 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,7 @@ from ampft.data.row_collector import LabelledRows
 from ampft.data.sources.files import load_files
 from ampft.data.sources.folders import folder_kind, load_folder
 from ampft.data.sources.hub import fetch, read_splits
+from ampft.data.sources.mask_folders import find_mask_folders
 from ampft.data.sources.stdlib import CONFIGURATIONS, load_stdlib
 from ampft.data.splits import missing_splits, subsample
 from ampft.data.token_rows import are_token_splits, load_token_files, load_token_splits
@@ -71,10 +73,17 @@ def load_data(request: DataRequest, data: DatasetDict | None = None) -> Classifi
     refuse_unused_options(request, ("sheet_name",), name)
     if kind := folder_kind(name, request.data_kind):
         refuse_unused_options(
-            request, (*COLUMN_OPTIONS, "dataset_config_name"), "a folder of class folders"
+            request,
+            (*COLUMN_OPTIONS, "dataset_config_name", "drop_missing_text", "encoding"),
+            "a folder of class folders",
         )
         rows, columns, notes = load_folder(request, kind)
         return assemble(rows, columns, request, name=name, notes=notes)
+    if request.data_kind is not None and find_mask_folders(Path(name)):
+        raise InputError(
+            f"--dataset_name {name}: the folder contains images with masks, which need --task "
+            "pixels. Name this task, or remove the flag."
+        )
     data = fetch(name, request.dataset_config_name)
     rows, columns, notes = read_any_splits(data, request)
     if request.dataset_config_name:

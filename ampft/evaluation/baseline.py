@@ -30,7 +30,7 @@ def check_baseline(data: ClassificationData) -> None:
     """
     if data.kind != "text":
         raise InputError(
-            f"--baseline supports only text, and {data.name} contains {data.kind}s. "
+            f"--baseline supports only texts, and {data.name} contains {data.kind} data. "
             "Remove the flag."
         )
 

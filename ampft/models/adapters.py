@@ -112,6 +112,11 @@ def target_layers(model: nn.Module, requested: str | None) -> list[str]:
     from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as USUAL
 
     linear = _linear_names(model)
+    if not linear:
+        raise InputError(
+            f"--lora_r: {type(model).__name__} has no linear layers below its head, to which "
+            "adapters are added. Train the whole model, or a part of it with --freeze."
+        )
     if requested is None:
         usual = USUAL.get(getattr(getattr(model, "config", None), "model_type", ""), [])
         chosen = sorted(set(usual) & set(linear))

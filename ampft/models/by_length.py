@@ -21,7 +21,7 @@ TOLERANCE = 1e-4
 CONFIG_FIELD = "ampft_runs_by_length"  # entry of config.json, so that saved models do the same
 
 
-def choose_batches(model: Any, features: SoundFeatures) -> tuple[str, ...]:
+def choose_sound_batches(model: Any, features: SoundFeatures) -> tuple[str, ...]:
     """Make a model run sounds by length if its results depend on padding, and return a note.
 
     Args:
@@ -29,7 +29,7 @@ def choose_batches(model: Any, features: SoundFeatures) -> tuple[str, ...]:
         features: What its feature extractor gives.
 
     Raises:
-        InputError: The model cannot run on half a second of sound.
+        InputError: The model cannot run on sounds of 0.4 to 1 seconds.
     """
     if features.shape is not None:
         return ()
@@ -88,7 +88,7 @@ def _run_by_length(model: Any, difference: float, kind: str) -> str:
 
 
 def _why_not_by_length(model: nn.Module) -> str | None:
-    """Return why a step cannot call a model several times before its backward pass."""
+    """Return why a step cannot call a model several times before its backward pass, or None."""
     if os.environ.get("ACCELERATE_USE_FSDP") == "true":
         return "FSDP2 allows no batches of one length"
     if any(buffer.is_floating_point() for buffer in model.buffers()):
@@ -159,7 +159,7 @@ def merged_logits(parts: list[tuple[Tensor, Tensor]], inputs: Mapping[str, Tenso
 
 
 def _real_positions(model: Any, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Return (m, T) whether a position is no padding."""
+    """Return (m, T) bool, True where a position is not padding."""
     if MASK in inputs:
         return inputs[MASK] != 0
     return inputs["input_ids"] != model.config.pad_token_id

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch.distributed
+import torch
+
+from ampft.precision.accelerator import world_size
 
 
 def prepare_for_training(model: Any, shortest: int) -> tuple[str, ...]:
@@ -35,14 +37,9 @@ def prepare_for_training(model: Any, shortest: int) -> tuple[str, ...]:
         for name, parameter in model.named_parameters():
             if name.endswith("masked_spec_embed"):  # without masks it has no gradient
                 parameter.requires_grad_(False)
-    if _processes() > 1 and getattr(config, "layerdrop", 0) > 0:
+    if world_size() > 1 and getattr(config, "layerdrop", 0) > 0:
         notes.append(
             f"layer drop is off (layerdrop was {config.layerdrop:g}): it needs one process"
         )
         config.layerdrop = 0.0
     return tuple(notes)
-
-
-def _processes() -> int:
-    distributed = torch.distributed
-    return distributed.get_world_size() if distributed.is_initialized() else 1

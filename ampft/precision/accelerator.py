@@ -211,6 +211,13 @@ def _check_launcher_variables(environ: Mapping[str, str]) -> None:
             )
 
 
+def world_size() -> int:
+    """Return the number of processes of the group; 1 without a group."""
+    distributed = torch.distributed
+    is_group = distributed.is_available() and distributed.is_initialized()
+    return distributed.get_world_size() if is_group else 1
+
+
 def check_world_size(accelerator: Accelerator, environ: Mapping[str, str] = os.environ) -> None:
     """Check that all requested processes train together.
 

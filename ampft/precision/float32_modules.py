@@ -268,14 +268,17 @@ def apply_patterns(model: nn.Module, requested: Sequence[str] = ()) -> Float32Mo
 
 
 def check_float32_modules(model: nn.Module, precision: Precision) -> None:
-    """Check that the precision can keep modules in float32, if the model has such modules.
+    """Check that the precision can keep modules in float32, and that others do not.
 
     Raises:
         InputError: It cannot.
     """
     kept = float32_forwards(model)
     properties = precision.properties
-    if not kept or properties.keeps_float32_modules:
+    if not kept:
+        return
+    if properties.keeps_float32_modules:
+        _refuse_all_float32(model, precision, kept)
         return
     if properties.stores_16_bits:
         reason = f"it stores all weights in {properties.storage}"
@@ -287,6 +290,25 @@ def check_float32_modules(model: nn.Module, precision: Precision) -> None:
         f"{FLAG}: {counted(len(kept), 'module')} ({next(iter(kept))}) must compute in float32, and "
         f"the mode {precision.mode} cannot do that, because {reason}. Use --mixed_precision fp16, "
         f"bf16 or fp32, or remove the flag (for a saved model: {CONFIG_FIELD} in its config.json)."
+    )
+
+
+def _refuse_all_float32(
+    model: nn.Module, precision: Precision, kept: Mapping[str, Float32Forward]
+) -> None:
+    """Reject patterns that leave nothing to the requested precision."""
+    parts = {
+        path
+        for name, part in model.named_children()
+        if next(part.parameters(), None) is not None
+        for path in called_modules(name, part)
+    }
+    if precision.compute_dtype == torch.float32 or not parts <= kept.keys():
+        return
+    patterns = ",".join(dict.fromkeys(forward.pattern for forward in kept.values()))
+    raise InputError(
+        f"{FLAG} {patterns}: the whole model would compute in float32, and nothing in "
+        f"{precision.mode}. Use --mixed_precision fp32, or name fewer modules."
     )
 
 

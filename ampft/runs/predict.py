@@ -178,6 +178,7 @@ def _open(request: PredictRequest, record: RunRecord) -> tuple[Table, InputColum
     if request.texts:
         return texts_as_table(request.texts, trained), InputColumns.of(trained, trained)
     if media is not None and are_media(request.files, media):
+        _refuse_table_options(request, f"{media}s")
         table = media_as_table(request.files, media)
         return table, InputColumns.of((FILE_COLUMN,), (FILE_COLUMN,))
     if len(request.files) > 1:
@@ -272,6 +273,12 @@ def _check_files(request: PredictRequest) -> None:
         )
     if request.output_file is not None:
         _check_output(Path(request.output_file), [Path(file) for file in request.files])
+
+
+def _refuse_table_options(request: PredictRequest, files: str) -> None:
+    for name in ("text_column_names", "label_column_name", "sheet_name", "encoding"):
+        if getattr(request, name) != getattr(PredictRequest, name):
+            raise InputError(f"--{name} has no effect on files of {files}. Remove the flag.")
 
 
 def _check_columns(request: PredictRequest, record: RunRecord) -> None:

@@ -19,9 +19,9 @@ from ampft.data.images import as_rgb, open_image
 from ampft.data.sounds import open_sound
 from ampft.errors import InputError
 from ampft.evaluation.evaluate import as_array
+from ampft.models.image_processor import pixel_values
 from ampft.models.packing.families import packing_support
 from ampft.models.packing.install import install_packing
-from ampft.models.pixel_values import pixel_values
 from ampft.models.pretrained import SAVED_MODEL_FLAG, load_saved
 from ampft.models.sound_features import SoundFeatures, load_feature_extractor
 from ampft.models.tokenizer import load_tokenizer, max_input_length

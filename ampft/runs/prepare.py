@@ -128,7 +128,7 @@ def prepare_training(
     loaded = cast_weights(loaded, precision)
     if args.learning_rate is None:
         config = loaded.model.config
-        rate = default_learning_rate(config, trains_little=args.trains_little)
+        rate = default_learning_rate(config, trains_head_or_adapters=args.trains_head_or_adapters)
         args = replace(args, learning_rate=rate)
     step_batches = StepBatches.for_process(
         accelerator,

@@ -22,15 +22,15 @@ from ampft.data.images import as_rgb, open_image
 from ampft.data.media import undecoded
 from ampft.data.steps import IntArray
 from ampft.errors import InputError
-from ampft.models.image_processor import load_image_processor
-from ampft.models.packing.install import evaluation_mode
-from ampft.models.pixel_values import (
+from ampft.models.image_processor import (
     Bytes,
     PixelTransform,
     has_constant_shape,
+    load_image_processor,
     pixel_values,
     split_processor,
 )
+from ampft.models.packing.install import evaluation_mode
 from ampft.models.pretrained import (
     MODEL_NAME_FLAG,
     enable_gradient_checkpointing,

@@ -24,8 +24,7 @@ from ampft.data.masks import IGNORED, Color, IntArray, Masks
 from ampft.data.sources.mask_folders import FILE
 from ampft.errors import InputError
 from ampft.models.erfnet import MODEL_TYPE, ErfnetConfig, ErfnetForSemanticSegmentation
-from ampft.models.image_processor import load_image_processor
-from ampft.models.pixel_values import pixel_values
+from ampft.models.image_processor import load_image_processor, pixel_values
 from ampft.models.pretrained import enable_gradient_checkpointing, load_pretrained
 from ampft.models.weights import LoadedModel
 from ampft.tasks.pixel_outcome import PixelPredictions

@@ -20,7 +20,7 @@ from ampft.data.media import FRAMES_COLUMN, RATE_COLUMN, undecoded
 from ampft.data.sounds import Samples, open_sound
 from ampft.data.steps import FloatArray, IntArray
 from ampft.errors import InputError
-from ampft.models.by_length import choose_batches
+from ampft.models.by_length import choose_sound_batches
 from ampft.models.packing.install import evaluation_mode
 from ampft.models.pretrained import enable_gradient_checkpointing, load_pretrained
 from ampft.models.sound_features import (
@@ -130,7 +130,9 @@ class SoundInputs:
         self._try_shortest(model)
         shortest = min(int(frames.min()) for frames in self.frames.values())
         notes = (*notes, *prepare_for_training(model, shortest))
-        return LoadedModel(model, name, False, (*notes, *choose_batches(model, self.features)))
+        return LoadedModel(
+            model, name, False, (*notes, *choose_sound_batches(model, self.features))
+        )
 
     def _try_shortest(self, model: Any) -> None:
         """Run the model on the shortest sound of each split: it can be too short."""

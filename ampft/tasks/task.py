@@ -26,7 +26,14 @@ from ampft.tasks.outcome import Outcome, Problem
 from ampft.tasks.windows import select_logits
 
 # Flags that have no effect on other kinds of data.
+WORDS = ("text", "token")
 KINDS_OF_FLAGS = {
+    "max_seq_length": WORDS,
+    "long_text": WORDS,
+    "stride": WORDS,
+    "padding": WORDS,
+    "pad_to_multiple_of": WORDS,
+    "token_buckets": WORDS,
     "image_size": ("pixels",),
     "multi_scale": ("pixels",),
     "augment": ("image", "sound", "pixels"),
@@ -87,6 +94,12 @@ class TaskSettings:
     image_size: tuple[int, int] | None = None
     multi_scale: bool = False
     fp32_modules: tuple[str, ...] = ()
+
+    def changes(self, flag: str) -> bool:
+        """Return whether a flag has another value than its default."""
+        if flag == "padding":
+            return not self.remove_padding
+        return bool(getattr(self, flag) != getattr(TaskSettings, flag))
 
 
 class InputExamples(Protocol):
@@ -323,7 +336,7 @@ def make_task(data: ClassificationData, settings: TaskSettings) -> Task:
             "data. Remove the flag, or use other data."
         )
     for flag, kinds in KINDS_OF_FLAGS.items():
-        if getattr(settings, flag) and kind.data_kind not in kinds:
+        if kind.data_kind not in kinds and settings.changes(flag):
             raise InputError(f"--{flag} has no effect on {kind.data_kind} data. Remove the flag.")
     inputs = import_module(f"ampft.tasks.{kind.inputs}").prepare_inputs(data, settings)
     source = inputs if isinstance(inputs, LabellingInputs) else data

@@ -73,8 +73,3 @@ class AveragedWeights:
         self.updates = updates
         for name, tensor in self._average.items():
             tensor.copy_(tensors[f"{PREFIX}{name}"])
-
-
-def without_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Return the tensors whose names begin with `prefix`, by the rest of their names."""
-    return {n.removeprefix(prefix): tensor for n, tensor in tensors.items() if n.startswith(prefix)}

@@ -14,8 +14,8 @@ from ampft.files import FilePart, atomic_path, check_disk_space
 from ampft.metrics.sums import Metric
 from ampft.models.sharded import load_whole_weights
 from ampft.precision.sharding import is_sharded
-from ampft.training.averaged_weights import RAW_PREFIX, AveragedWeights, without_prefix
-from ampft.training.checkpoints.tensors import write_tensors
+from ampft.training.averaged_weights import RAW_PREFIX, AveragedWeights
+from ampft.training.checkpoints.tensors import without_prefix, write_tensors
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

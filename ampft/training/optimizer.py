@@ -15,7 +15,7 @@ from ampft.precision.resolve import Precision
 from ampft.training.bfloat16_adamw import KAHAN, STOCHASTIC, BFloat16AdamW
 
 SMALL_HIDDEN_SIZE = 512
-LITTLE_FACTOR = 10
+HEAD_OR_ADAPTERS_FACTOR = 10
 ADAMW_MOMENTS = 2  # numbers of optimizer state per weight
 
 
@@ -53,10 +53,10 @@ class ScheduleSettings:
     warmup_steps: int | None = None
 
 
-def default_learning_rate(config: Any, *, trains_little: bool = False) -> float:
+def default_learning_rate(config: Any, *, trains_head_or_adapters: bool = False) -> float:
     """Return a peak learning rate for training on data that nobody has tuned it for.
 
-    A configuration can have its own (`default_learning_rate`), which is that of ERFNet's authors.
+    A configuration can set its own (`default_learning_rate`), as that of ERFNet does.
 
     Small models need larger steps. For MiniLM (hidden size 384), 1e-4 was 1 to 5 points better than
     5e-5 on 400 rows of each of four data sets (`benchmarks/LOG.md`, "The default learning rate").
@@ -65,8 +65,8 @@ def default_learning_rate(config: Any, *, trains_little: bool = False) -> float:
 
     Args:
         config: Configuration of the model.
-        trains_little: Whether only adapters or the head are trained, which takes ten times the rate
-            (Schulman et al., 2025, "LoRA Without Regret").
+        trains_head_or_adapters: Whether only adapters or the head are trained, which takes ten
+            times the rate (Schulman et al., 2025, "LoRA Without Regret").
     """
     own: float | None = getattr(config, "default_learning_rate", None)
     if own is not None:
@@ -74,7 +74,7 @@ def default_learning_rate(config: Any, *, trains_little: bool = False) -> float:
     hidden_size = getattr(config, "hidden_size", None)
     is_small = hidden_size is not None and hidden_size <= SMALL_HIDDEN_SIZE
     rate = 1e-4 if is_small else 5e-5
-    return LITTLE_FACTOR * rate if trains_little else rate
+    return HEAD_OR_ADAPTERS_FACTOR * rate if trains_head_or_adapters else rate
 
 
 def make_optimizer(

@@ -17,7 +17,7 @@ from ampft.data.steps import MicroBatch, StepBatch
 from ampft.errors import InputError
 from ampft.files import write_text
 from ampft.text.json_io import from_json, json_text, read_json_object
-from ampft.training.checkpoints.tensors import write_tensors
+from ampft.training.checkpoints.tensors import without_prefix, write_tensors
 from ampft.training.step import accumulate_gradient, shared_autocast_cache
 
 if TYPE_CHECKING:
@@ -257,8 +257,4 @@ def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor
     The last bit of a product can depend on the alignment of its operands, which is that of the file
     for tensors that were read from one.
     """
-    return {
-        name.removeprefix(prefix): tensor.clone()
-        for name, tensor in tensors.items()
-        if name.startswith(prefix)
-    }
+    return {name: tensor.clone() for name, tensor in without_prefix(tensors, prefix).items()}

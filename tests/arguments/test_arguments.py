@@ -63,6 +63,19 @@ def test_a_flag_set_to_the_general_default_counts_as_set():
     assert parse("--num_train_epochs", general).num_train_epochs == general
 
 
+@pytest.mark.parametrize("words", [(), ("--task", "pixels")])
+def test_a_folder_of_masks_has_the_defaults_of_its_task_also_if_none_is_named(tmp_path, words):
+    for name in ("images", "masks"):
+        (tmp_path / name).mkdir()
+    source = ("--dataset_name", tmp_path)
+    arguments = parse(*source, *words)
+    sizes = (arguments.per_device_train_batch_size, arguments.per_device_eval_batch_size)
+    assert sizes == (4, 4)
+    chosen = parse(*source, *words, "--per_device_train_batch_size", 8)
+    assert (chosen.per_device_train_batch_size, chosen.per_device_eval_batch_size) == (8, 4)
+    assert parse(*source, "--task", "images").per_device_train_batch_size == 8
+
+
 def test_a_file_overrides_defaults_of_built_in_data(tmp_path):
     config = tmp_path / "run.yaml"
     config.write_text("dataset_name: digits\nnum_train_epochs: 2\n")
@@ -176,6 +189,7 @@ def test_no_in_yaml_is_the_precision_and_not_false(tmp_path):
         (("--max_time", "2 days"), "--max_time: received '2 days'; use hours, minutes or seconds"),
         (("--token_buckets", "64", "--padding"), "--token_buckets 64 and --padding: buckets"),
         (("--token_buckets", "0"), "--token_buckets"),
+        (("--task", "sounds"), "--task sounds: the data are missing"),
         (("--eval_strategy", "steps"), "Use --eval_steps N to validate by steps"),
         (("--checkpointing_steps", "soon"), "--checkpointing_steps: received 'soon'"),
         (("--async_checkpoints",), "--async_checkpoints has no effect without --checkpointing"),

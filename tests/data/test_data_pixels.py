@@ -260,6 +260,11 @@ def test_flags_of_texts_are_refused(folder):
         load_data(DataRequest(dataset_name="digits", ignore_index=3))
 
 
+def test_another_task_than_pixels_is_refused_for_masks(folder):
+    with pytest.raises(InputError, match="images with masks, which need --task pixels"):
+        load_data(DataRequest(dataset_name=str(folder), data_kind="image"))
+
+
 def test_a_folder_without_masks_is_refused(tmp_path):
     with pytest.raises(InputError, match="train/ with trainannot/"):
         load_data(DataRequest(data_kind="pixels"))

@@ -140,6 +140,10 @@ def test_an_option_without_effect_is_refused(tmp_path):
     folder = image_folder(tmp_path / "data", per_class=3)
     with pytest.raises(InputError, match="--image_column_name has no effect on a folder of class"):
         load(folder, image_column_name="image")
+    with pytest.raises(InputError, match="--drop_missing_text has no effect on a folder of class"):
+        load(folder, drop_missing_text=True)
+    with pytest.raises(InputError, match="--encoding has no effect on a folder of class"):
+        load(folder, encoding="latin-1")
 
 
 def test_the_same_picture_in_two_splits_is_found_in_any_lossless_format(tmp_path):

@@ -52,7 +52,7 @@ def test_a_class_without_rows_counts_as_zero():
 
 def test_images_have_no_words():
     with pytest.raises(
-        InputError, match=r"--baseline supports only text, and digits contains images"
+        InputError, match=r"--baseline supports only texts, and digits contains image data"
     ):
         check_baseline(load_data(DataRequest(dataset_name="digits")))
 

@@ -7,6 +7,8 @@ import torch
 from tiny_masks import tiny_erfnet
 from transformers import AutoConfig, AutoModelForSemanticSegmentation
 
+from ampft.errors import InputError
+from ampft.models.adapters import target_layers
 from ampft.models.erfnet import (
     Downsampler,
     ErfnetConfig,
@@ -41,6 +43,11 @@ def kind_of(layer: torch.nn.Module) -> str:
         assert vertical == horizontal
         return kind if vertical == 1 else f"{kind} (dilated {vertical})"
     return kind
+
+
+def test_adapters_are_refused_because_nothing_below_the_head_is_linear(model):
+    with pytest.raises(InputError, match=r"--lora_r: ErfnetFor.* has no linear layers.*--freeze"):
+        target_layers(model, None)
 
 
 def test_the_layers_are_those_of_the_paper(model):

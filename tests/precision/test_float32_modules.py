@@ -260,6 +260,17 @@ def test_a_mode_that_cannot_keep_modules_is_refused(mode, reason):
         check_float32_modules(model, resolve(mode, CPU))
 
 
+def test_float32_for_the_whole_model_is_refused_in_a_mode_of_16_bits():
+    model = small()
+    keep_in_fp32(model, ["*"])
+    check_float32_modules(model, resolve("fp32", CPU))
+    with pytest.raises(InputError, match=r"--fp32_modules \*: the whole model .*precision fp32"):
+        check_float32_modules(model, resolve("bf16", CPU))
+    keep_in_fp32(model, ["*"]).remove()
+    keep_in_fp32(model, ["blocks.*"])
+    check_float32_modules(model, resolve("bf16", CPU))
+
+
 def test_a_pattern_whose_modules_are_never_called_is_reported():
     model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0)
     keep_in_fp32(model, ["self_attn.out_proj", "linear1"])

@@ -113,6 +113,16 @@ def test_the_command_prints_and_writes_an_inert_page(folder_of, tmp_path):
     assert html.index("0.950") < html.index("0.800") < html.index("Most confused pairs")
 
 
+def test_the_page_is_written_into_the_folder_of_the_run(folder_of, tmp_path):
+    folder, elsewhere = folder_of(one_label(), texts), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    done = succeeded(call_here(BIN / "ampft", "errors", folder, cwd=elsewhere))
+    assert f"wrote      {folder / 'errors.html'}" in done.stdout
+    assert "text &lt;b&gt;2" in (folder / "errors.html").read_text(encoding="utf-8")
+    assert not list(elsewhere.iterdir())
+    find_mistakes(folder, 1)  # the page does not damage the run
+
+
 def test_pictures_are_shown(folder_of, tmp_path):
     Image.new("L", (8, 8), 200).save(tmp_path / "a.png")
     folder = folder_of(

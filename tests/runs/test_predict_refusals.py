@@ -32,11 +32,11 @@ def pair_folder(tiny_bert, tmp_path, monkeypatch) -> Path:
     return trained_on(("a", "b"), tiny_bert, tmp_path, monkeypatch)
 
 
-def trained_on(columns, tiny_bert, tmp_path, monkeypatch) -> Path:
+def trained_on(columns, tiny_bert, tmp_path, monkeypatch, *, kind="text") -> Path:
     record = SimpleNamespace(
         status="finished",
         task="text",
-        data=SimpleNamespace(kind="text", input_columns=columns),
+        data=SimpleNamespace(kind=kind, input_columns=columns),
         label_names=LABELS,
         arguments={"max_seq_length": 128},
         files={},
@@ -122,6 +122,16 @@ def test_one_column_for_a_model_of_pairs(pair_folder, file):
         InputError, match=r"--text_column_names text: .* on 2 text columns \(a, b\), but received 1"
     ):
         predict(pair_folder, file, columns="text")
+
+
+@pytest.mark.parametrize(
+    "option", [{"sheet_name": "a"}, {"encoding": "latin-1"}, {"text_column_names": "image"}]
+)
+def test_options_of_tables_are_refused_for_folders(tiny_bert, tmp_path, monkeypatch, option):
+    folder = trained_on(("image",), tiny_bert, tmp_path, monkeypatch, kind="image")
+    request = PredictRequest(files=[str(tmp_path)], **option)
+    with pytest.raises(InputError, match=f"--{next(iter(option))} has no effect on files of image"):
+        predict_file(str(folder), request)
 
 
 def test_spaces_around_column_names_are_ignored(pair_folder, file, capsys):

@@ -21,7 +21,7 @@ from ampft.data.cache import ExampleCache
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
 from ampft.errors import InputError
-from ampft.models.pixel_values import pixel_values, split_processor
+from ampft.models.image_processor import pixel_values, split_processor
 from ampft.models.spec_augment import prepare_for_training
 from ampft.tasks.task import TaskSettings, make_task
 
@@ -147,6 +147,22 @@ def test_flags_without_effect_are_refused(tmp_path, tiny_bert):
         tiny_task(tiny_bert, train=3, augment="flip")
     with pytest.raises(InputError, match="--channels_last has no effect on sound data"):
         media_task(tmp_path, None, sounds=True, channels_last=True)
+
+
+@pytest.mark.parametrize(
+    ("flag", "setting"),
+    [
+        ("max_seq_length", {"max_seq_length": 64}),
+        ("long_text", {"long_text": "windows"}),
+        ("stride", {"stride": 0}),
+        ("padding", {"remove_padding": False}),
+        ("pad_to_multiple_of", {"pad_to_multiple_of": 8}),
+        ("token_buckets", {"token_buckets": 64}),
+    ],
+)
+def test_flags_of_texts_are_refused_for_images(tmp_path, flag, setting):
+    with pytest.raises(InputError, match=f"--{flag} has no effect on image data"):
+        media_task(tmp_path, None, **setting)
 
 
 def test_channels_last_changes_the_storage_and_not_the_results(tmp_path):

@@ -9,6 +9,7 @@ import torch
 
 from ampft.diagnosis.doctor.findings import Fault
 from ampft.diagnosis.doctor.ranges import Values
+from ampft.precision.accelerator import world_size
 
 MAX_TOKENS = 20  # positions that a fault lists
 
@@ -56,9 +57,10 @@ class Examination:
 
 def merged(found: Examination) -> Examination:
     """Return what all processes of the group found; all of them call it."""
-    if processes() == 1:
+    count = world_size()
+    if count == 1:
         return found
-    every: list[Any] = [None] * processes()
+    every: list[Any] = [None] * count
     torch.distributed.all_gather_object(every, found)
     first, *others = every
     for other in others:
@@ -66,12 +68,6 @@ def merged(found: Examination) -> Examination:
     first.faults.sort(key=lambda fault: fault.is_harmless)
     assert isinstance(first, Examination)
     return first
-
-
-def processes() -> int:
-    """Return the number of processes of the group."""
-    is_group = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return torch.distributed.get_world_size() if is_group else 1
 
 
 def _same(one: Fault, other: Fault) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ampft.diagnosis.doctor.case import Case, Loss, undisturbed
 from ampft.diagnosis.doctor.causes import underflow_of
-from ampft.diagnosis.doctor.examination import MAX_TOKENS, Examination, merged, processes
+from ampft.diagnosis.doctor.examination import MAX_TOKENS, Examination, merged
 from ampft.diagnosis.doctor.findings import DEFAULT_TOLERATED, Cause, Diagnosis, Fault, Setting
 from ampft.diagnosis.doctor.places import BatchShape
 from ampft.diagnosis.doctor.ranges import (
@@ -25,7 +25,7 @@ from ampft.diagnosis.doctor.ranges import (
 from ampft.diagnosis.doctor.remedies import HALF_CHECKPOINT, REMEDIES
 from ampft.diagnosis.doctor.watch import Event, Key, OperationWatch
 from ampft.errors import InputError
-from ampft.precision.accelerator import numerics
+from ampft.precision.accelerator import numerics, world_size
 from ampft.precision.modes import BASELINE, canonical_mode
 from ampft.precision.resolve import Precision, resolve
 from ampft.training.step import MIN_LOSS_SCALE
@@ -364,7 +364,7 @@ def setting_of(examiner: Examiner, model: str, data: str, *, padding_free: bool 
         device=precision.device_type,
         batches=0,
         examples=0,
-        processes=processes(),
+        processes=world_size(),
         padding_free=padding_free,
     )
 

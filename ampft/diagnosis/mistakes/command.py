@@ -25,8 +25,8 @@ def main(argv: Sequence[str]) -> None:
     args = _parser().parse_args(list(argv))
     if args.limit < 1:
         raise InputError(f"--limit {args.limit}: must be at least 1.")
-    output = Path(args.output_file or PAGE_NAME)
-    if output.is_dir() or not output.absolute().parent.is_dir():
+    output = Path(args.run) / PAGE_NAME if args.output_file is None else Path(args.output_file)
+    if args.output_file is not None and (output.is_dir() or not output.absolute().parent.is_dir()):
         raise InputError(f"--output_file {output}: name a file in a folder that exists.")
     from ampft.diagnosis.mistakes.find import find_mistakes
     from ampft.diagnosis.mistakes.page import page_text, pair_table
@@ -67,6 +67,8 @@ def _parser() -> ArgumentParser:
         help=f"number of errors, and of pairs, in the page (default: {DEFAULT_LIMIT})",
     )
     parser.add_argument(
-        "--output_file", metavar="FILE", help=f"page to write (default: {PAGE_NAME})"
+        "--output_file",
+        metavar="FILE",
+        help=f"page to write (default: {PAGE_NAME} in the folder of the run)",
     )
     return parser

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from ampft.text.shown_case import ShownCase
 
 ORIGINS = ("id", "file", "file_line", "file_row")
 PAIR_EXAMPLES = 3
+BoolArray = npt.NDArray[np.bool_]
 PAIRS_WITH_FILES = 6  # pairs whose examples are shown if these are pictures or sounds
 WRONG_WORDS = 8  # of a sentence that are listed
 MOST_CONFIDENT = "Most confident errors"
@@ -51,7 +53,7 @@ class Mistake:
         prediction: Its prediction.
         confidence: Probability of the wrong prediction, 0 to 1; of masks, the share of wrong
             pixels.
-        details: What is wrong, if that is only a part of the prediction.
+        details: The labels or words that are wrong, if a case has several; otherwise empty.
         inputs: Input columns of the case by name: texts, or a reference.
         origin: Where the case comes from: its id, or line or row of the file.
         shown: The case as the page shows it.
@@ -213,8 +215,8 @@ def _pair_counts(outcome: Outcome) -> Counter[tuple[int, int]]:
     """Return the number of mistakes by (label, prediction), as indices of `class_names`."""
     counts: Counter[tuple[int, int]] = Counter()
     if isinstance(outcome, MultiLabelPredictions):
-        for missed, wrong in _missed_and_wrong(outcome):
-            counts.update((label, other) for label in missed for other in wrong)
+        for missed, wrong in zip(*_missed_and_wrong(outcome), strict=True):
+            counts.update(product(_indices(missed), _indices(wrong)))
         return counts
     matrix = _confusion(outcome)
     if matrix is None:
@@ -241,21 +243,22 @@ def _pair_classes(outcome: Outcome) -> tuple[tuple[str, ...], list[int]]:
     return outcome.class_names, [scores.support for scores in outcome.scores()]
 
 
-def _missed_and_wrong(outcome: MultiLabelPredictions) -> list[tuple[list[int], list[int]]]:
-    missed, wrong = outcome.labels & ~outcome.predicted, outcome.predicted & ~outcome.labels
-    return [
-        (np.flatnonzero(m).tolist(), np.flatnonzero(w).tolist())
-        for m, w in zip(missed, wrong, strict=True)
-    ]
+def _missed_and_wrong(outcome: MultiLabelPredictions) -> tuple[BoolArray, BoolArray]:
+    """Return (n, K) the labels that are not predicted, and the predictions that are not labels."""
+    return outcome.labels & ~outcome.predicted, outcome.predicted & ~outcome.labels
+
+
+def _indices(mask: BoolArray) -> list[int]:
+    found: list[int] = np.flatnonzero(mask).tolist()
+    return found
 
 
 def _cases_of(outcome: Outcome, order: npt.NDArray[np.intp], cell: tuple[int, int]) -> list[int]:
     """Return the cases in which a label was taken for another, in the given order."""
     label, prediction = cell
     if isinstance(outcome, MultiLabelPredictions):
-        is_pair = (outcome.labels & ~outcome.predicted)[:, label] & (
-            outcome.predicted & ~outcome.labels
-        )[:, prediction]
+        missed, wrong = _missed_and_wrong(outcome)
+        is_pair = missed[:, label] & wrong[:, prediction]
     elif isinstance(outcome, TokenPredictions):
         labels, predicted = outcome.word_types()
         is_pair = outcome.sentences.sums((labels == label) & (predicted == prediction)) > 0
@@ -274,11 +277,8 @@ def _details(outcome: Outcome, case: int) -> str:
     if not isinstance(outcome, MultiLabelPredictions):
         return ""
     parts = []
-    for title, decided in (
-        ("missed", outcome.labels & ~outcome.predicted),
-        ("wrong", outcome.predicted & ~outcome.labels),
-    ):
-        listed = _with_probability(outcome, case, np.flatnonzero(decided[case]).tolist())
+    for title, decided in zip(("missed", "wrong"), _missed_and_wrong(outcome), strict=True):
+        listed = _with_probability(outcome, case, _indices(decided[case]))
         parts += [f"{title}: {listed}"] if listed else []
     return "; ".join(parts)
 

@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> None:
         InputError: A flag is invalid, or the mode has no autocast on this device.
     """
     args, classify = _parse(argv)
-    from ampft.diagnosis.operations.show import format_operations
+    from ampft.diagnosis.operations.report import format_operations
     from ampft.text.json_io import json_text
     from ampft.text.terminal import print_line
 

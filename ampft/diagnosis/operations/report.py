@@ -1,11 +1,31 @@
-"""The result of `ampft ops`: `OperationsReport`."""
+"""The result of `ampft ops`, and its text."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from textwrap import wrap
 
-from ampft.diagnosis.operations.probe import Operation
+from ampft.diagnosis.operations.probe import (
+    FLOAT32,
+    LOWER,
+    POLICIES,
+    REFUSED,
+    WIDEST,
+    Operation,
+)
 from ampft.diagnosis.operations.unlisted import UnlistedOperation
+from ampft.text.escaping import inert
+from ampft.text.numbers import counted
+from ampft.text.tables import Table, terminal_table
+from ampft.text.terminal import WIDTH, labelled
+
+TITLES = {
+    LOWER: "cast to 16 bits",
+    FLOAT32: "cast to float32",
+    WIDEST: "cast to the widest dtype among the inputs",
+    REFUSED: "refused",
+}
 
 
 @dataclass(frozen=True)
@@ -35,3 +55,44 @@ class OperationsReport:
     not_found: tuple[str, ...]
     model: str | None = None
     unlisted: tuple[UnlistedOperation, ...] = ()
+
+
+def format_operations(report: OperationsReport) -> str:
+    """Return the report as text, at most `WIDTH` columns wide."""
+    emulated = ", as CUDA's autocast" * (report.execution == "emulated")
+    parts = [
+        "\n".join(
+            [
+                labelled("autocast", f"{report.mode} on {report.device}, torch {report.torch}"),
+                labelled("execution", f"{report.execution}{emulated}"),
+                labelled("known", counted(len(report.operations), "operation")),
+            ]
+        )
+    ]
+    for policy in POLICIES:
+        names = [each.name for each in report.operations if each.policy == policy]
+        if names:
+            parts.append(_listed(f"{TITLES[policy]} ({len(names)})", names))
+    documentation = f"PyTorch's documentation for {report.table}"
+    parts += [_listed(f"not in {documentation}, or differently", report.undocumented)]
+    if report.not_found:
+        parts += [_listed(f"in {documentation}, but not found", report.not_found)]
+    if report.model is not None:
+        parts.append(_unlisted(report))
+    return "\n\n".join(parts)
+
+
+def _listed(title: str, names: Iterable[str]) -> str:
+    text = ", ".join(names) or "none"
+    return "\n".join([title, *(f"  {line}" for line in wrap(text, WIDTH - 2))])
+
+
+def _unlisted(report: OperationsReport) -> str:
+    """Return the operations of the model that are on no list, as a table."""
+    assert report.model is not None
+    title = (
+        f"{inert(report.model)}: operations on no list, which run in the dtype that they receive"
+    )
+    rows = [(each.name, each.dtypes, str(each.calls)) for each in report.unlisted]
+    table = Table(header=("operation", "inputs", "calls per forward pass"), rows=rows, left=2)
+    return f"{title}\n\n{terminal_table(table, rule=True)}" if rows else f"{title}: none"

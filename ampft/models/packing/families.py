@@ -11,8 +11,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from ampft.models.packing.attention import PACKED_NAMES
+from ampft.models.packing.custom_attention import Adapter, adapt_deberta, adapt_mpnet, adapt_t5
 from ampft.models.packing.layout import PackedLayout
-from ampft.models.packing.own_attention import Adapter, adapt_deberta, adapt_mpnet, adapt_t5
 
 Positions = Callable[[nn.Module, torch.Tensor, PackedLayout], torch.Tensor]
 

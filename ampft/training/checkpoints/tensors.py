@@ -1,4 +1,4 @@
-"""Writes tensors as safetensors, chunk by chunk, with the hash of what was written.
+"""Tensors by name: written as safetensors, chunk by chunk, with the hash of what was written.
 
 The library writes a file in one call, from a copy of all tensors. Here a checkpoint needs no second
 copy, its hash is known without reading it again, and a test can fail every write.
@@ -34,6 +34,11 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FilePart:
     # The widest elements first: each tensor then begins at a multiple of its element size.
     ordered = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))
     return write_file(path, _chunks(ordered))
+
+
+def without_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the tensors whose names begin with `prefix`, by the rest of their names."""
+    return {n.removeprefix(prefix): tensor for n, tensor in tensors.items() if n.startswith(prefix)}
 
 
 def copied_to_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
