@@ -78,9 +78,7 @@ class DataArguments:
         "and a comparison counts them as one case",
         group=DATA,
     )
-    id_column: str | None = flag(
-        None, "column of ids, which predictions.parquet then contains", group=DATA
-    )
+    id_column: str | None = flag(None, "column of ids to copy into predictions.parquet", group=DATA)
     max_train_samples: int | None = flag(
         None, "number of training examples to keep, chosen at random", group=DATA, at_least=1
     )

@@ -16,8 +16,8 @@ class ModelArguments:
 
     model_name_or_path: str | None = flag(
         None,
-        "model folder or hub id; if none, all-MiniLM-L6-v2 for text, a small, randomly "
-        "initialised ViT for images, and such an AST for sounds",
+        "model folder or hub id, or erfnet for images with masks; if none, all-MiniLM-L6-v2 for "
+        "text, and a small, randomly initialised ViT for images or AST for sounds",
         group=MODEL,
     )
     max_seq_length: int = flag(

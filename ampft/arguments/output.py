@@ -46,7 +46,7 @@ class OutputArguments:
     watch: int | None = flag(
         None,
         "optimizer steps between measurements of headroom, underflow and gradient norm of every "
-        "block of the model, which the history then has; if none, none",
+        "block of the model, which are added to the history; if none, nothing is measured",
         group=OUTPUT,
         at_least=1,
     )

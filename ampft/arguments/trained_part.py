@@ -40,7 +40,7 @@ class TrainedPartArguments:
     )
     lora_alpha: int | None = flag(
         None,
-        "adapters are multiplied by lora_alpha / lora_r; if none, by 2",
+        "the output of adapters is multiplied by lora_alpha / lora_r; if none, by 2",
         group=TRAINED,
         at_least=1,
     )

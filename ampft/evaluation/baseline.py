@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.dummy import DummyClassifier
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
@@ -74,13 +75,15 @@ def bag_of_words_model(
     model: Any = LogisticRegression(C=INVERSE_REGULARISATION, solver="newton-cg")
     if targets.ndim == 2:
         model = OneVsRestClassifier(model)
+    elif len(np.unique(targets)) == 1:
+        model = DummyClassifier()  # logistic regression needs two classes
     try:
         words = vectorizer.fit_transform(texts)
     except ValueError as error:
         raise InputError(f"{flag}: {error}. Remove the flag.") from None
     with warnings.catch_warnings():
-        # A label without training texts has a constant prediction, which is intended.
-        warnings.filterwarnings("ignore", r"Label not \d+ is present", UserWarning)
+        # A label that no text has, or every text, has a constant prediction, which is intended.
+        warnings.filterwarnings("ignore", r"Label (not )?\d+ is present", UserWarning)
         model.fit(words, targets.astype(np.int64))
 
     def predict(new: Sequence[str]) -> npt.NDArray[np.float32]:

@@ -71,6 +71,17 @@ def test_missing_and_wrong_labels_of_label_sets_are_found():
     assert (10, f"with {NAMES[wrong]}", f"without {NAMES[wrong]}") in described
 
 
+def test_a_class_with_a_single_text_is_held_out_as_any_other():
+    found = find_label_errors(task_of([0] * 9 + [1]))
+    assert (found[0].row, found[0].label, found[0].suggested) == (9, NAMES[1], NAMES[0])
+    assert found[0].label_probability == 0
+
+
+def test_a_label_that_every_text_has_is_not_suspicious():
+    found = find_label_errors(task_of([[0, 1 + row % 2] for row in range(20)], several=True))
+    assert not any(NAMES[0] in each.label for each in found)
+
+
 def test_the_rule_is_that_of_confident_learning():
     labels = np.array([0, 0, 0, 1, 1, 2])
     probabilities = np.array([
