@@ -49,10 +49,10 @@ class Tag:
 def find_scheme(sentences: Iterable[Sequence[str]]) -> str:
     """Return the scheme that the tags of the training sentences follow.
 
-    If most tags have no prefix (such as parts of speech), it is `plain`. A prefix for the end of an entity
-    makes it IOBES or BILOU. Otherwise it is IOB1 if some entity begins with I- and every B- follows
-    an entity of the same type, as IOB1 demands. All others are BIO, in which `as_bio` refuses an
-    entity that begins with I-.
+    If most tags have no prefix (such as parts of speech), it is `plain`; otherwise `as_bio` refuses
+    those without one. A prefix for the end of an entity makes it IOBES or BILOU. Otherwise it is
+    IOB1 if some entity begins with I- and every B- follows an entity of the same type, as IOB1
+    demands. All others are BIO, in which `as_bio` refuses an entity that begins with I-.
     """
     marks_ends = begins_inside = begins_outright = False
     prefixed = plain = 0

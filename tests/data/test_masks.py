@@ -42,7 +42,7 @@ def test_a_jpeg_is_refused_because_its_values_are_not_those_that_were_saved():
     Image.fromarray(VALUES).save(content, format="JPEG")
     mask = Image.open(content)
     assert not (np.asarray(mask) == VALUES).all()
-    with pytest.raises(MaskError, match="a JPEG, whose compression .*: save it as PNG"):
+    with pytest.raises(MaskError, match=r"a JPEG, whose compression .*: save it as PNG"):
         PLAIN.indices(mask)
 
 

@@ -141,7 +141,7 @@ def test_lists_in_json_lines_and_parquet(tmp_path):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"tokens": ["a"], "ner_tags": ["O", "O"]}, "line 2: 1 words but 2 tags"),
+        ({"tokens": ["a"], "ner_tags": ["O", "O"]}, "line 2: 1 word but 2 tags"),
         ({"tokens": [], "ner_tags": []}, "line 2: no word in column 'tokens'"),
         ({"tokens": ["a", " "], "ner_tags": ["O", "O"]}, "line 2: word 2 is empty"),
         (
