@@ -11,6 +11,7 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from ampft.diagnosis.doctor.examine import scan
 from ampft.diagnosis.doctor.ranges import RangeRecorder, Values
+from ampft.diagnosis.doctor.show import answer
 from ampft.precision.accelerator import numerics
 from ampft.precision.resolve import resolve
 
@@ -134,6 +135,16 @@ def test_the_largest_scale_is_the_one_that_a_scaler_finds(model, kind):
 
     # Gradients inside of a module can be larger than those at its output.
     assert before / 2 <= predicted <= 2 * before
+
+
+def test_lost_gradients_of_a_model_without_modules_inside_are_reported():
+    diagnosis = scan(
+        nn.Linear(8, 2), [torch.ones(4, 8)], lambda m, b: m(b).float().mean() * 1e-9, loss_scale=1.0
+    )
+
+    (fault,) = diagnosis.faults
+    assert (fault.module, fault.cause) == ("", "gradients lost to underflow")
+    assert "loses 100.0 % of the gradient, most of it in `(model)`" in answer(diagnosis)
 
 
 def test_updates_that_bfloat16_loses_are_counted(model):

@@ -264,7 +264,7 @@ class Examiner:
             for key, values in found.values.items()
             if key[1] == "backward" and key[0]
         }
-        worst = max(modules, key=lambda name: modules[name])
+        worst = max(modules, key=lambda name: modules[name], default="")
         found.add_fault(
             Fault(
                 module=worst,
