@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,12 @@ from PIL import Image
 from torch import nn
 
 from ampft.data.load import load_data
+from ampft.data.masks import Masks
 from ampft.data.request import DataRequest
+from ampft.metrics.scores import confusion
 from ampft.models.erfnet import ErfnetConfig, ErfnetForSemanticSegmentation
+from ampft.tasks.pixel_labels import mask_digest, png
+from ampft.tasks.pixel_outcome import BINS, PixelPredictions
 from ampft.tasks.task import Task, TaskSettings, make_task
 
 SIZE = (16, 24)  # height, width
@@ -88,6 +93,24 @@ def tiny_erfnet(*, batch_norm: bool = False) -> nn.Module:
                 if isinstance(child, nn.BatchNorm2d):
                     setattr(module, name, nn.GroupNorm(2, child.num_features))
     return model
+
+
+def mask_outcome(masks: Masks, predicted: Sequence[np.ndarray], split: str) -> PixelPredictions:
+    """The outcome of predicted masks; losses and confidences are 0."""
+    n, classes = len(masks), len(masks.classes.names)
+    truth = masks.decoded(np.arange(n))
+    pairs = [(t[t != IGNORED], p[t != IGNORED]) for t, p in zip(truth, predicted, strict=True)]
+    files = np.empty(n, dtype=object)
+    files[:] = [png(mask) for mask in predicted]
+    return PixelPredictions(
+        counts=np.stack([confusion(t.astype(int), p.astype(int), classes) for t, p in pairs]),
+        losses=np.zeros((n, 2)),
+        bins=np.zeros((n, 3, BINS)),
+        digests=np.array([mask_digest(mask) for mask in predicted]),
+        label_names=masks.classes.names,
+        split=split,
+        masks=files,
+    )
 
 
 def pixel_task(folder: Path, **settings: Any) -> Task:

@@ -14,6 +14,7 @@ from ampft.comparison.inference.cost import Inference
 from ampft.comparison.subgroups import SubgroupLosses
 from ampft.text.json_io import JSONValue
 from ampft.text.numbers import Units
+from ampft.text.shown_case import ShownCase
 
 SCHEMA = 3
 COMPARISON_NAME = "comparison.json"
@@ -148,6 +149,7 @@ class FlippedExample:
         baseline_confidence: Probability of that prediction; None if it is unknown.
         arm: Prediction of the arm at the same seed.
         arm_confidence: Probability of that prediction; None if it is unknown.
+        shown: The example with both predictions, if it is not a text and the page shows it.
     """
 
     example_id: int
@@ -158,6 +160,7 @@ class FlippedExample:
     baseline_confidence: float | None
     arm: str
     arm_confidence: float | None
+    shown: ShownCase | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

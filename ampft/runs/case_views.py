@@ -38,6 +38,7 @@ LONGEST_SOUND = 4.0  # seconds
 HIGHEST_RATE = 16_000  # frames per second
 WAVE_COLUMNS = 160
 LABEL = "label"
+MOST_READ_AGAIN = 100_000  # examples; reading more would take many minutes
 
 FoundSpan = tuple[str, int, int]  # type, first word, and word after the last
 
@@ -192,7 +193,9 @@ class CaseViews:
 
     @cached_property
     def _data(self) -> ClassificationData | None:
-        """The data of the run; None if they are not available, or have changed since."""
+        """The data of the run; None if they are not available, have changed, or are very many."""
+        if sum(self.record.data.examples.values()) > MOST_READ_AGAIN:
+            return None
         from ampft.data.load import load_data
         from ampft.runs.audit.rebuild import recorded_arguments
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -188,14 +188,17 @@ def write_runs(
 
 
 def write_outcomes(
-    parent: Path, outcomes: Mapping[str, Sequence[Outcome]], *, task: str
+    parent: Path,
+    outcomes: Mapping[str, Sequence[Outcome]],
+    references: Callable[[slice], dict[str, list[str]]] | None = None,
+    **changes: Any,
 ) -> list[Path]:
-    """Write a run for each arm and seed, given its predictions on the test split.
+    """Write a run for each arm and seed, given its predictions; `changes` go into the records.
 
     Args:
         parent: Parent of the folders.
-        outcomes: Predictions of each arm, in the order of `SEEDS`.
-        task: Name of the task.
+        outcomes: Predictions of each arm on the test split, in the order of `SEEDS`.
+        references: Function that returns the input columns of some rows; None writes any texts.
     """
     folders = []
     for arm, each in outcomes.items():
@@ -204,14 +207,14 @@ def write_outcomes(
             record = record_of(
                 arm,
                 seed,
-                task=task,
                 label_names=outcome.label_names,
                 validations=(),
                 metrics=metrics,
+                **changes,
             )
             with RunFolder(parent / f"{arm}-{seed}") as folder:
                 file = folder / "predictions.parquet"
-                write_predictions(file, outcome, _texts, rows_per_group=50)
+                write_predictions(file, outcome, references or _texts, rows_per_group=50)
                 write_record(folder, record)
             folders.append(folder.path)
     return folders

@@ -7,14 +7,19 @@ import pytest
 from run_folders import SEEDS, check_interval, write_outcomes
 
 from ampft.comparison.analysis.compare import compare_folders
-from ampft.comparison.report.files import write_comparison
+from ampft.comparison.report.files import read_comparison, write_comparison
 from ampft.comparison.report.terminal import terminal_text
 from ampft.data.tags import bio_tags
+from ampft.runs.record import DataPart
 from ampft.tasks.token_labels import METRICS, TokenPredictions
 
 TYPES = ("place", "person")
 TAGS = bio_tags(TYPES)
 N = 120
+COUNTS = np.random.default_rng(0).integers(3, 12, N)
+TEXTS = [" ".join(f"<b>{row}.{word}" for word in range(n)) for row, n in enumerate(COUNTS)]
+DATA = DataPart(name="x.conll", kind="token", input_columns=("tokens",), fingerprints={},
+                examples={"train": 9, "test": N})  # fmt: skip
 
 
 def outcome(seed: int) -> TokenPredictions:
@@ -40,7 +45,10 @@ def outcomes():
 
 @pytest.fixture
 def folders(outcomes, tmp_path):
-    return write_outcomes(tmp_path, outcomes, task="tokens")
+    def references(rows):
+        return {"text": TEXTS[rows]}
+
+    return write_outcomes(tmp_path, outcomes, references, task="tokens", data=DATA)
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -48,7 +56,7 @@ def test_every_metric_has_an_interval(folders, outcomes, metric):
     check_interval(folders, outcomes, metric)
 
 
-def test_types_are_compared_and_flips_name_entities(folders, outcomes, tmp_path):
+def test_types_are_compared_and_flips_name_entities(folders, outcomes):
     comparison = compare_folders(folders)
     assert comparison.metric == "micro_f1"
     assert comparison.examples == N
@@ -66,6 +74,27 @@ def test_types_are_compared_and_flips_name_entities(folders, outcomes, tmp_path)
     flipped = [example.arm for example in arm.flips.examples]
     assert any("place " in text or "person " in text for text in flipped)
     assert "micro F1" in terminal_text(comparison)
+
+
+def test_flips_are_shown_as_marked_sentences(folders, outcomes, tmp_path):
+    comparison = compare_folders(folders)
+    examples = comparison.arm("bf16").flips.examples
+    assert all(each.shown.words == tuple(TEXTS[each.example_id].split()) for each in examples)
+    example = examples[0]
+    titles = [tagging.title for tagging in example.shown.taggings]
+    assert titles == ["label", "fp32", "bf16"]
+    words = {
+        tagging.title: [
+            (f"{span.name} {span.first + 1}" + f" to {span.end}" * (span.end > span.first + 1))
+            for span in tagging.spans
+        ]
+        for tagging in example.shown.taggings
+    }
+    for title, text in zip(titles, (example.label, example.baseline, example.arm), strict=True):
+        assert (", ".join(words[title]) or "(no entity)") == text
     write_comparison(comparison, tmp_path / "report")
-    html = (tmp_path / "report" / "comparison.html").read_text(encoding="utf-8")
-    assert "person" in html
+    page = (tmp_path / "report" / "comparison.html").read_text(encoding="utf-8")
+    assert page.count('<p class="tagged">') == 3 * len(examples)
+    assert f"<bdi>&lt;b&gt;{example.example_id}.0</bdi>" in page
+    assert "<b>" not in page
+    assert read_comparison(tmp_path / "report") == comparison

@@ -14,20 +14,17 @@ import soxr
 from media_files import tone
 from PIL import Image
 from running import BIN, call_here, succeeded
-from tiny_masks import write_folders
+from tiny_masks import mask_outcome, write_folders
 
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
 from ampft.data.tags import bio_tags
 from ampft.diagnosis.mistakes.find import find_mistakes
 from ampft.diagnosis.mistakes.page import page_text
-from ampft.metrics.scores import confusion
 from ampft.runs.folder import RunFolder
 from ampft.runs.predictions import write_predictions
 from ampft.runs.record import DataPart, write_record
 from ampft.tasks.multi_label import MultiLabelPredictions
-from ampft.tasks.pixel_labels import png
-from ampft.tasks.pixel_outcome import BINS, PixelPredictions
 from ampft.tasks.pixel_pictures import colored, default_palette
 from ampft.tasks.single_label import Predictions
 from ampft.tasks.token_labels import TokenPredictions
@@ -205,19 +202,10 @@ def test_masks_are_shown_beside_their_image(folder_of, tmp_path):
     folders = write_folders(tmp_path / "masks", train=3, val=3)
     data = load_data(DataRequest(dataset_name=str(folders), data_kind="pixels"))
     truth = data.masks["validation"].decoded(np.arange(3))
-    predicted = [mask.copy() for mask in truth]
+    predicted = [np.where(mask > 2, 0, mask).astype(np.uint8) for mask in truth]
     predicted[1][-8:] = 2
     predicted[2][-2:, :3] = 1
-    counts = np.stack([
-        confusion(true[true < 3].astype(int), mask[true < 3].astype(int), 3)
-        for true, mask in zip(truth, predicted, strict=True)
-    ])  # fmt: skip
-    masks = np.empty(3, dtype=object)
-    masks[:] = [png(np.where(mask > 2, 0, mask).astype(np.uint8)) for mask in predicted]
-    outcome = PixelPredictions(
-        counts, np.zeros((3, 2)), np.zeros((3, 3, BINS)), np.arange(3), data.label_names,
-        "validation", masks,
-    )  # fmt: skip
+    outcome = mask_outcome(data.masks["validation"], predicted, "validation")
     folder = folder_of(
         outcome,
         lambda rows: {"image": [f"val/val{row:02}.png" for row in range(3)][rows]},
@@ -227,7 +215,7 @@ def test_masks_are_shown_beside_their_image(folder_of, tmp_path):
     )
     found = find_mistakes(folder, 5)
     assert [mistake.case for mistake in found.confident] == [1, 2]
-    share = (predicted[1] != truth[1]).mean() / (truth[1] < 3).mean()
+    share = (predicted[1] != truth[1])[truth[1] < 3].mean()
     assert found.confident[0].confidence == pytest.approx(share)
     assert found.confident[0].statement.startswith("mean IoU 0.")
     shown = found.confident[0].shown

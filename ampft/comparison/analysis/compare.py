@@ -19,6 +19,7 @@ from ampft.comparison.analysis.differences import (
     with_verdicts,
     without_verdict,
 )
+from ampft.comparison.analysis.flipped_cases import with_shown_cases
 from ampft.comparison.analysis.loading import RunGroup, find_runs, group_runs
 from ampft.comparison.analysis.predictions import (
     calibration_bins,
@@ -140,9 +141,11 @@ def compare_folders(
         )
         for group in groups
     )
+    in_mode = {name: each.in_mode for name, each in evidence.predictions.items()}
+    arms = with_shown_cases(arms, groups, in_mode, evidence.cases)
     arms = with_subgroup_losses(
         arms,
-        {name: each.in_mode for name, each in evidence.predictions.items()},
+        in_mode,
         evidence.cases,
         partial(read_texts, groups[0].runs[0].folder / PREDICTIONS_NAME),
     )

@@ -129,6 +129,11 @@ def _context(comparison: Comparison) -> dict[str, Any]:
             for arm, style in zip(arms, styles, strict=True)
             if arm.confusion
         ),
+        "flipped": tuple(
+            (arm, shown)
+            for arm in arms
+            if arm.flips and (shown := [each for each in arm.flips.examples if each.shown])
+        ),
         "panels": calibration_panels(arms, styles),
         "has_broken_arm": any(arm.status != "complete" for arm in arms),
         "min_count": MIN_COUNT,

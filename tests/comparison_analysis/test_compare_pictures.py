@@ -1,0 +1,126 @@
+"""Changed predictions of images and of masks are shown as pictures."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+
+import numpy as np
+import pytest
+from media_files import image_folder
+from PIL import Image
+from run_folders import record_of
+from tiny_masks import mask_outcome, write_folders
+
+from ampft.comparison.analysis.compare import compare_folders
+from ampft.comparison.analysis.flipped_cases import MAX_SHOWN
+from ampft.comparison.report.files import read_comparison, write_comparison
+from ampft.data.load import load_data
+from ampft.data.request import DataRequest
+from ampft.runs.folder import RunFolder
+from ampft.runs.predictions import write_predictions
+from ampft.runs.record import DataPart, write_record
+from ampft.tasks.pixel_pictures import colored, default_palette
+from ampft.tasks.single_label import Predictions
+from ampft.text.shown_case import ShownPicture
+
+SEEDS = (42, 43)
+
+
+@pytest.fixture
+def write_runs(tmp_path):
+    """Write runs whose record names data that can be read again."""
+
+    def write(outcomes, references, arguments, **changes):
+        folders = []
+        for arm, each in outcomes.items():
+            for seed, outcome in zip(SEEDS, each, strict=True):
+                metrics = {**outcome.report().metrics(), "split": outcome.split, "selected": False}
+                record = record_of(arm, seed, metrics=metrics, validations=(), **changes,
+                                   label_names=outcome.label_names)  # fmt: skip
+                record.arguments.update(arguments)
+                with RunFolder(tmp_path / f"{arm}-{seed}") as folder:
+                    write_predictions(folder / "predictions.parquet", outcome, references)
+                    write_record(folder, record)
+                folders.append(folder.path)
+        return folders
+
+    return write
+
+
+def data_part(data, **changes) -> DataPart:
+    values = {
+        "name": data.name,
+        "kind": data.kind,
+        "input_columns": data.input_columns,
+        "fingerprints": data.fingerprints,
+        "examples": {name: len(part) for name, part in data.splits.items()},
+    }
+    return DataPart(**values | changes)
+
+
+def decoded(picture: ShownPicture) -> np.ndarray:
+    content = io.BytesIO(base64.b64decode(picture.content))
+    return np.asarray(Image.open(content).convert("RGB"))
+
+
+def test_flips_of_masks_show_both_predictions(write_runs, tmp_path):
+    folders = write_folders(tmp_path / "data", train=3, val=4)
+    data = load_data(DataRequest(dataset_name=str(folders), data_kind="pixels"))
+    masks = data.masks["validation"]
+    right = [np.where(mask > 2, 0, mask).astype(np.uint8) for mask in masks.decoded(np.arange(4))]
+    wrong = [mask.copy() for mask in right]
+    wrong[2][-8:] = 1
+    base, changed = (mask_outcome(masks, each, "validation") for each in (right, wrong))
+    runs = write_runs(
+        {"fp32": [base, base], "bf16": [base, changed]},
+        lambda rows: {"image": [f"val/val{row:02}.png" for row in range(4)][rows]},
+        {"dataset_name": str(folders), "task": "pixels", "model_name_or_path": "erfnet"},
+        task="pixels",
+        data=data_part(data),
+    )
+    comparison = compare_folders(runs)
+    (example,) = comparison.arm("bf16").flips.examples
+    pictures = {picture.title: decoded(picture) for picture in example.shown.pictures}
+    errors = {f"{arm}: errors in red" for arm in ("fp32", "bf16")}
+    assert pictures.keys() == {"image", "label", "fp32", "bf16", *errors}
+    colors = default_palette(3)
+    assert np.array_equal(pictures["fp32"], np.asarray(colored(right[2], colors)))
+    assert np.array_equal(pictures["bf16"], np.asarray(colored(wrong[2], colors)))
+    write_comparison(comparison, tmp_path / "report")
+    page = (tmp_path / "report" / "comparison.html").read_text(encoding="utf-8")
+    assert page.count('<img alt="" src="data:image/png;base64,') == 6
+    assert "img-src data:" in page
+    assert read_comparison(tmp_path / "report") == comparison
+
+
+def test_flips_of_images_are_pictures_of_the_unchanged_data(write_runs, tmp_path):
+    data = load_data(DataRequest(dataset_name=str(image_folder(tmp_path / "data", 8))))
+    n = len(data.splits["test"])
+    labels = data.labels("test")
+
+    def outcome(shift: int) -> Predictions:
+        shares = np.full((n, 3), 0.1, dtype=np.float32)
+        shares[np.arange(n), (labels + shift) % 3] = 0.8
+        return Predictions(np.arange(n), labels, shares, data.label_names, "test")
+
+    runs = write_runs(
+        {"fp32": [outcome(0)] * 2, "bf16": [outcome(1)] * 2, "fp16": [outcome(2)] * 2},
+        lambda rows: {"reference": [f"test/{row}" for row in range(n)][rows]},
+        {"dataset_name": data.name},
+        task="images",
+        data=data_part(data),
+    )
+    comparison = compare_folders(runs)
+    for arm in ("bf16", "fp16"):
+        for example in comparison.arm(arm).flips.examples[: MAX_SHOWN // 2]:
+            (picture,) = example.shown.pictures
+            pixels = np.asarray(data.splits["test"][example.example_id]["image"].convert("RGB"))
+            assert np.array_equal(decoded(picture), pixels)
+    write_comparison(comparison, tmp_path / "report")
+    page = (tmp_path / "report" / "comparison.html").read_text(encoding="utf-8")
+    assert len(re.findall("<img ", page)) == 2 * min(n, MAX_SHOWN // 2)
+    next((tmp_path / "data").rglob("*.png")).unlink()
+    changed = compare_folders(runs)  # the data are not those of the runs
+    assert {each.shown for each in changed.arm("bf16").flips.examples} == {None}
