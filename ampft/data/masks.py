@@ -97,8 +97,10 @@ def mask_values(mask: Image.Image, *, has_colors: bool = False) -> IntArray:
         has_colors: Whether the colours of the classes are known.
 
     Raises:
-        MaskError: It has colours, and those of the classes are unknown.
+        MaskError: It has colours, and those of the classes are unknown, or it is a JPEG.
     """
+    if mask.format == "JPEG":
+        raise MaskError("a JPEG, whose compression changes the values of pixels: save it as PNG")
     mask = ImageOps.exif_transpose(mask)
     if mask.mode in ("LA", "PA", "La"):
         mask = mask.getchannel(0)

@@ -219,9 +219,11 @@ def _classes_of_values(train: Dataset, ignored: int) -> tuple[MaskClasses, str]:
         )
     values = tuple(value for value in range(top + 1) if value != ignored)
     classes = MaskClasses(tuple(map(str, values)), values, ignored)
+    unused = len(values) - len(found)
+    gaps = f", {unused} of which do not occur" if unused else ""
     return classes, (
-        f"Classes {values[0]} to {top} from the values of the training masks; the value {ignored} "
-        "is ignored (--ignore_index). --class_names_file gives them names."
+        f"Classes {values[0]} to {top} from the values of the training masks{gaps}; the value "
+        f"{ignored} is ignored (--ignore_index). --class_names_file gives them names."
     )
 
 

@@ -49,23 +49,29 @@ class Tag:
 def find_scheme(sentences: Iterable[Sequence[str]]) -> str:
     """Return the scheme that the tags of the training sentences follow.
 
-    Tags without prefixes (such as parts of speech) are `plain`. A prefix for the end of an entity
-    makes it IOBES or BILOU. Otherwise it is IOB1 if some entity begins with I- and every B- follows
-    an entity of the same type, as IOB1 demands. All others are BIO, in which `as_bio` refuses an
-    entity that begins with I-.
+    If most tags have no prefix (such as parts of speech), it is `plain`; otherwise `as_bio` refuses
+    those without one. A prefix for the end of an entity makes it IOBES or BILOU. Otherwise it is
+    IOB1 if some entity begins with I- and every B- follows an entity of the same type, as IOB1
+    demands. All others are BIO, in which `as_bio` refuses an entity that begins with I-.
     """
     marks_ends = begins_inside = begins_outright = False
+    prefixed = plain = 0
     for sentence in sentences:
         last = Tag("", "")
         for text in sentence:
             tag = Tag.parse(text)
             if tag is None:
-                return PLAIN
+                plain += 1
+                last = Tag("", "")
+                continue
+            prefixed += bool(tag.prefix)
             marks_ends |= tag.prefix in _MARKS_OF_ENDS
             if tag.type != last.type:
                 begins_inside |= tag.prefix == INSIDE
                 begins_outright |= tag.prefix == BEGIN
             last = tag
+    if plain and plain >= prefixed:
+        return PLAIN
     if marks_ends:
         return IOBES
     return IOB1 if begins_inside and not begins_outright else BIO
@@ -85,7 +91,7 @@ def as_bio(tags: Sequence[str], scheme: str) -> list[str]:
     for word, text in enumerate(tags):
         tag = Tag.parse(text)
         if tag is None or (tag.prefix in _MARKS_OF_ENDS and scheme != IOBES):
-            raise TagError(word, f"{text!r} is not a tag of the scheme {scheme}")
+            raise TagError(word, f"{text!r} is not a tag of the scheme")
         continues = is_open and tag.type == last.type and tag.prefix not in _BEGINS
         if tag.prefix and not continues and tag.prefix not in _BEGINS and scheme != IOB1:
             raise TagError(word, f"{text!r} begins an entity")

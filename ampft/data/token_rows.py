@@ -323,7 +323,8 @@ def _words_of_lists(
             )
     if len(words) != len(tags):
         raise InputError(
-            f"{place}: {len(words)} words but {len(tags)} tags. Every word needs one tag."
+            f"{place}: {counted(len(words), 'word')} but {counted(len(tags), 'tag')}. Every word "
+            "needs one tag."
         )
     for number, word in enumerate(words, start=1):
         if as_text(word, place, columns.words) is None:

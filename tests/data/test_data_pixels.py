@@ -260,6 +260,15 @@ def test_flags_of_texts_are_refused(folder):
         load_data(DataRequest(dataset_name="digits", ignore_index=3))
 
 
+def test_values_between_the_classes_that_no_mask_has_are_counted(folder):
+    path = folder / "trainannot" / "train00.png"
+    mask = np.array(Pillow.open(path))
+    mask[8, 8] = 9
+    Pillow.fromarray(mask).save(path)
+    (note,) = [note for note in load(folder).notes if note.startswith("Classes")]
+    assert note.startswith("Classes 0 to 9 from the values of the training masks, 6 of which do")
+
+
 def test_another_task_than_pixels_is_refused_for_masks(folder):
     with pytest.raises(InputError, match="images with masks, which need --task pixels"):
         load_data(DataRequest(dataset_name=str(folder), data_kind="image"))

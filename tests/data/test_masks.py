@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import numpy as np
@@ -34,6 +35,15 @@ def in_palette(values: np.ndarray) -> Image.Image:
     mask = Image.fromarray(values)
     mask.putpalette(list(range(255, -1, -1)) * 3)  # of other colours than the indices
     return mask
+
+
+def test_a_jpeg_is_refused_because_its_values_are_not_those_that_were_saved():
+    content = io.BytesIO()
+    Image.fromarray(VALUES).save(content, format="JPEG")
+    mask = Image.open(content)
+    assert not (np.asarray(mask) == VALUES).all()
+    with pytest.raises(MaskError, match=r"a JPEG, whose compression .*: save it as PNG"):
+        PLAIN.indices(mask)
 
 
 @pytest.mark.parametrize(

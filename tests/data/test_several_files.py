@@ -44,6 +44,13 @@ def test_the_files_of_a_pattern_are_sorted(parts, monkeypatch):
     }
 
 
+def test_a_file_without_rows_is_said(parts):
+    write(parts, "text,label\n", "part-4.csv")
+    data = load_several(f"{parts}/part-?.csv")
+    assert len(data.splits["train"]) == len(ROWS)
+    assert f"{parts}/part-4.csv: no rows of this file are used." in data.notes
+
+
 def test_one_file_needs_no_column_for_its_name(parts):
     data = load_several(f"{parts}/part-1.csv")
     assert "ampft_file" not in data.splits["train"].column_names

@@ -70,6 +70,7 @@ def test_columns_between_word_and_tag_and_blanks(tmp_path):
         ("B-X L-X U-X U-Y", IOBES, "B-X I-X B-X B-Y"),
         ("B-X M-X E-X W-Y", IOBES, "B-X I-X I-X B-Y"),
         ("NOUN VERB O", PLAIN, "NOUN VERB O"),
+        ("NOUN VERB S-BAR", PLAIN, "NOUN VERB S-BAR"),
     ],
 )
 def test_schemes_become_bio(tags, scheme, expected):
@@ -94,6 +95,7 @@ def test_a_converted_scheme_is_said(tmp_path):
             r"train\.conll, line 8: 'I-PER' begins an entity, .*BIO",
         ),
         ("a\tS-X\nb\tE-X\n", r"train\.conll, line 2: 'E-X' begins an entity.*IOBES"),
+        (SENTENCE + "c\tX-LOC\n", r"line 6: 'X-LOC' is not a tag of the scheme, .*BIO"),
         ("a\tO\nb\tO\n", r"train\.conll: no word has a tag other than O"),
     ],
 )
@@ -139,7 +141,7 @@ def test_lists_in_json_lines_and_parquet(tmp_path):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"tokens": ["a"], "ner_tags": ["O", "O"]}, "line 2: 1 words but 2 tags"),
+        ({"tokens": ["a"], "ner_tags": ["O", "O"]}, "line 2: 1 word but 2 tags"),
         ({"tokens": [], "ner_tags": []}, "line 2: no word in column 'tokens'"),
         ({"tokens": ["a", " "], "ner_tags": ["O", "O"]}, "line 2: word 2 is empty"),
         (

@@ -158,20 +158,25 @@ def load_files(request: DataRequest) -> tuple[dict[str, LabelledRows], DataColum
     )
     first = tables["train"][0]
     columns, notes = choose_columns(first, request, media_column(first, request))
-    rows = {}
+    rows, empty = {}, []
     for split, parts in tables.items():
         sources = InputColumns.of(columns.inputs, parts[0].columns).sources
         parts[:] = [rename_columns(table, (*sources, *columns.labels.columns)) for table in parts]
         for table in parts:
             columns.require_in(table.columns, origin=table.origin)
         name = str(request.files[split])
-        rows[split] = concatenated([read_rows(t, columns, request) for t in parts], name)
+        read_parts = [read_rows(table, columns, request) for table in parts]
+        empty += [
+            t.origin for t, part in zip(parts, read_parts, strict=True) if not len(part.inputs)
+        ]
+        rows[split] = concatenated(read_parts, name)
     read = [note for parts in tables.values() for table in parts for note in table.notes]
     counts = [
         f"{request.files[split]}: {len(parts)} files, from {parts[0].origin} to {parts[-1].origin}."
         for split, parts in tables.items()
         if len(parts) > 1
     ]
+    counts += [f"{name}: no rows of this file are used." for name in empty]
     return rows, columns, [*counts, *read, *notes]
 
 

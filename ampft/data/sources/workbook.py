@@ -11,6 +11,7 @@ from zipfile import BadZipFile
 
 from ampft.data.sources.table import Row, Table, quoted, refuse_duplicates
 from ampft.errors import InputError
+from ampft.text.numbers import counted
 
 if TYPE_CHECKING:
     from openpyxl.worksheet._read_only import ReadOnlyWorksheet
@@ -63,8 +64,8 @@ def read_workbook(path: Path, *, flag: str, sheet: str | None) -> Table:
                 if len(values) > len(columns):
                     raise InputError(
                         f"{path}, row {row}: column {len(values)} has the value"
-                        f" {quoted(str(values[-1]))}, but the header has only {len(columns)} names."
-                        " Name the column, or empty the cell."
+                        f" {quoted(str(values[-1]))}, but the header has only"
+                        f" {counted(len(columns), 'name')}. Name the column, or empty the cell."
                     )
                 cells = [*values, *[None] * (len(columns) - len(values))]
                 yield row, [cell_value(cells[index], path, row) for index in indices]
