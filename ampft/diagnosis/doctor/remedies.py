@@ -45,8 +45,8 @@ REMEDIES: dict[Cause, str] = {
     Cause.INPUT: "Remove or fix these examples: the input is NaN or infinite.",
     Cause.HALF_WEIGHTS: "Load the weights in float32 (dtype=torch.float32): autocast converts them "
     "per operation, and the optimizer needs the full precision.",
-    Cause.LARGE_SCALE: "Lower the loss scale, or use a GradScaler, which skips such a step and halves "
-    "the scale.",
+    Cause.LARGE_SCALE: "Lower the loss scale, or use a GradScaler, which skips such a step and "
+    "halves the scale.",
     Cause.EVERY_SCALE: f"{_KEEP}: no loss scale helps.",
     Cause.VANISHING: "Use a larger loss scale (a GradScaler), or train in bf16, which has "
     "float32's exponents.",

@@ -83,8 +83,8 @@ def _failure(fault: Fault, diagnosis: Diagnosis) -> str:
         lost = percent(diagnosis.loss_scales.lost_at_found, 1)
         scale = diagnosis.loss_scales.found or 1.0
         return (
-            f"{mode} loses {lost} of the gradient, most of it in {module_name(fault.module)}: it is "
-            f"below 2^-24 at a loss scale of {scale:g}"
+            f"{mode} loses {lost} of the gradient, most of it in {module_name(fault.module)}: it "
+            f"is below 2^-24 at a loss scale of {scale:g}"
         )
     return f"{mode} fails: {fault.cause}, in {_operation(fault)}{where}"
 
