@@ -67,7 +67,7 @@ class ModelArguments:
         """Reject settings of a path that is switched off.
 
         Raises:
-            InputError: There are such settings.
+            InputError: --token_buckets and --padding are both set.
         """
         if self.token_buckets and self.padding:
             raise InputError(

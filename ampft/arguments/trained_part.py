@@ -84,7 +84,7 @@ class TrainedPartArguments:
         """Reject flags that have no effect or contradict each other.
 
         Raises:
-            InputError: There are such flags.
+            InputError: A flag has no effect, or two contradict each other.
         """
         if self.lora_r is None:
             for name in LORA_FLAGS:

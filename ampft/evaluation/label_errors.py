@@ -60,7 +60,7 @@ def check_inspection(task: Task) -> None:
     """Check that the labels of a task can be inspected.
 
     Raises:
-        InputError: The inputs are not texts, or have no labels as a whole.
+        InputError: The inputs are not texts.
     """
     if task.data.kind != "text":
         raise InputError(
@@ -186,8 +186,8 @@ def inspection_text(found: list[LabelError]) -> str:
         return labelled("labels", "none of the training labels is suspicious")
     title = labelled(
         "labels",
-        f"{counted(len(found), 'training label')} may be wrong, by a model of words that did not "
-        f"see them; {LABEL_ERRORS_NAME} will list all",
+        f"{counted(len(found), 'training label')} may be wrong, according to a bag-of-words "
+        f"model that was not fitted on them; {LABEL_ERRORS_NAME} will list all of them",
     )
     return f"{title}\n\n{terminal_table(label_errors_table(found))}\n"
 

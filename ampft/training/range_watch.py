@@ -124,8 +124,8 @@ class RangeWatch:
     def _describe(self, block: str, bits: float) -> str:
         mode, limit = self.precision.mode, torch.finfo(self.precision.compute_dtype).max
         cure = (
-            f"To find the module and a cure before it overflows: ampft doctor --mixed_precision "
-            f"{mode} -- and the flags of this run."
+            f"To find the module and a cure, run ampft doctor --mixed_precision {mode} -- with the "
+            "flags of this run."
         )
         if bits <= 0:
             return f"{block} exceeds the largest number of {mode}, {limit:,.0f}. {cure}"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
+from ampft.comparison.analysis.compare import compare_folders
 from ampft.data.groups import Groups
 from ampft.runs.folder import RunFolder
 from ampft.runs.memory import PeakMemory
@@ -24,6 +26,7 @@ from ampft.runs.record import (
     ValidationPart,
     write_record,
 )
+from ampft.tasks.outcome import Outcome
 from ampft.tasks.single_label import Predictions, classification_report
 
 SEEDS = (42, 43, 44, 45, 46)
@@ -182,6 +185,52 @@ def write_runs(
         for arm, per_seed in wrong.items()
         for seed, examples in zip(seeds, per_seed, strict=True)
     ]
+
+
+def write_outcomes(
+    parent: Path,
+    outcomes: Mapping[str, Sequence[Outcome]],
+    references: Callable[[slice], dict[str, list[str]]] | None = None,
+    **changes: Any,
+) -> list[Path]:
+    """Write a run for each arm and seed, given its predictions; `changes` go into the records.
+
+    Args:
+        parent: Parent of the folders.
+        outcomes: Predictions of each arm on the test split, in the order of `SEEDS`.
+        references: Function that returns the input columns of some rows; None writes any texts.
+    """
+    folders = []
+    for arm, each in outcomes.items():
+        for seed, outcome in zip(SEEDS, each, strict=True):
+            metrics = {**outcome.report().metrics(), "split": "test", "selected": False}
+            record = record_of(
+                arm,
+                seed,
+                label_names=outcome.label_names,
+                validations=(),
+                metrics=metrics,
+                **changes,
+            )
+            with RunFolder(parent / f"{arm}-{seed}") as folder:
+                file = folder / "predictions.parquet"
+                write_predictions(file, outcome, references or _texts, rows_per_group=50)
+                write_record(folder, record)
+            folders.append(folder.path)
+    return folders
+
+
+def check_interval(
+    folders: Sequence[Path], outcomes: Mapping[str, Sequence[Outcome]], metric: str
+) -> None:
+    """Check that bf16 is compared with fp32 in a metric, with an interval."""
+    arm = compare_folders(folders, metric=metric).arm("bf16")
+    own, base = ([each.metrics()[metric] for each in outcomes[name]] for name in ("bf16", "fp32"))
+    assert arm.metrics[metric].per_seed == pytest.approx(own, abs=1e-12)
+    assert arm.difference is not None
+    assert arm.difference.estimate == pytest.approx(np.mean(own) - np.mean(base), abs=1e-12)
+    low, high = arm.difference.interval95
+    assert low < arm.difference.estimate < high
 
 
 def _predictions(

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from run_folders import record_of
+from run_folders import SEEDS, check_interval, write_outcomes
 
 from ampft.comparison.analysis.compare import compare_folders
 from ampft.comparison.findings import Comparison
 from ampft.comparison.report.files import read_comparison, write_comparison
 from ampft.comparison.report.terminal import terminal_text
-from ampft.runs.folder import RunFolder
-from ampft.runs.predictions import write_predictions
-from ampft.runs.record import write_record
 from ampft.tasks.multi_label import METRICS, MultiLabelPredictions
 
 NAMES = ("joy", "fear", "love", "pride")
-SEEDS = (42, 43, 44)
 N = 150
 
 
@@ -39,35 +35,12 @@ def outcomes():
 
 @pytest.fixture
 def folders(outcomes, tmp_path):
-    found = []
-    for arm, each in outcomes.items():
-        for seed, predictions in zip(SEEDS, each, strict=True):
-            path = tmp_path / f"{arm}-{seed}"
-            metrics = {**predictions.report().metrics(), "split": "test", "selected": False}
-            record = record_of(
-                arm, seed, task="multi-label", label_names=NAMES, validations=(), metrics=metrics
-            )
-            with RunFolder(path) as folder:
-                write_predictions(
-                    folder / "predictions.parquet",
-                    predictions,
-                    lambda rows: {"text": [f"text {i}" for i in range(rows.start, rows.stop)]},
-                )
-                write_record(folder, record)
-            found.append(path)
-    return found
+    return write_outcomes(tmp_path, outcomes, task="multi-label")
 
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_every_metric_has_an_interval(folders, outcomes, metric):
-    comparison = compare_folders(folders, metric=metric)
-    arm = comparison.arm("bf16")
-    own, base = ([each.metrics()[metric] for each in outcomes[name]] for name in ("bf16", "fp32"))
-    assert arm.metrics[metric].per_seed == pytest.approx(own, abs=1e-12)
-    assert arm.difference is not None
-    assert arm.difference.estimate == pytest.approx(np.mean(own) - np.mean(base), abs=1e-12)
-    low, high = arm.difference.interval95
-    assert low < arm.difference.estimate < high
+    check_interval(folders, outcomes, metric)
 
 
 def test_the_report_shows_labels_and_no_confusion(folders, tmp_path):

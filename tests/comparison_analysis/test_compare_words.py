@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from run_folders import record_of
+from run_folders import SEEDS, check_interval, write_outcomes
 
 from ampft.comparison.analysis.compare import compare_folders
 from ampft.comparison.report.files import read_comparison, write_comparison
 from ampft.comparison.report.terminal import terminal_text
 from ampft.data.tags import bio_tags
-from ampft.runs.folder import RunFolder
-from ampft.runs.predictions import write_predictions
-from ampft.runs.record import DataPart, write_record
+from ampft.runs.record import DataPart
 from ampft.tasks.token_labels import METRICS, TokenPredictions
 
 TYPES = ("place", "person")
 TAGS = bio_tags(TYPES)
-SEEDS = (42, 43, 44)
 N = 120
 COUNTS = np.random.default_rng(0).integers(3, 12, N)
 TEXTS = [" ".join(f"<b>{row}.{word}" for word in range(n)) for row, n in enumerate(COUNTS)]
@@ -48,42 +45,15 @@ def outcomes():
 
 @pytest.fixture
 def folders(outcomes, tmp_path):
-    found = []
-    for arm, each in outcomes.items():
-        for seed, predictions in zip(SEEDS, each, strict=True):
-            path = tmp_path / f"{arm}-{seed}"
-            metrics = {**predictions.report().metrics(), "split": "test", "selected": False}
-            record = record_of(
-                arm,
-                seed,
-                task="tokens",
-                label_names=TAGS,
-                validations=(),
-                metrics=metrics,
-                data=DATA,
-            )
-            with RunFolder(path) as folder:
-                write_predictions(
-                    folder / "predictions.parquet",
-                    predictions,
-                    lambda rows: {"text": TEXTS[rows]},
-                    rows_per_group=50,
-                )
-                write_record(folder, record)
-            found.append(path)
-    return found
+    def references(rows):
+        return {"text": TEXTS[rows]}
+
+    return write_outcomes(tmp_path, outcomes, references, task="tokens", data=DATA)
 
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_every_metric_has_an_interval(folders, outcomes, metric):
-    comparison = compare_folders(folders, metric=metric)
-    arm = comparison.arm("bf16")
-    own, base = ([each.metrics()[metric] for each in outcomes[name]] for name in ("bf16", "fp32"))
-    assert arm.metrics[metric].per_seed == pytest.approx(own, abs=1e-12)
-    assert arm.difference is not None
-    assert arm.difference.estimate == pytest.approx(np.mean(own) - np.mean(base), abs=1e-12)
-    low, high = arm.difference.interval95
-    assert low < arm.difference.estimate < high
+    check_interval(folders, outcomes, metric)
 
 
 def test_types_are_compared_and_flips_name_entities(folders, outcomes):

@@ -17,6 +17,7 @@ from running import CLASSIFY, Finished, call_here, printed, succeeded
 from tiny_media import save_model
 
 from ampft.cli import main
+from ampft.comparison.analysis.compare import compare_folders
 from ampft.data.images import as_rgb, open_image
 
 SETTINGS = (
@@ -119,9 +120,11 @@ def test_two_precisions_of_sounds_are_compared(tmp_path):
     data = ["--train_file", table]
     one = trained(tmp_path / "one", model, data)
     two = trained(tmp_path / "two", model, data, "--mixed_precision", "bf16")
-    report = tmp_path / "comparison"
-    assert main(["compare", str(one.folder), str(two.folder), "--output_dir", str(report)]) == 0
-    assert "bf16" in (report / "comparison.md").read_text()
+    arms = compare_folders([one.folder, two.folder]).arms
+    assert [arm.name for arm in arms] == ["fp32", "bf16"]
+    assert [arm.metrics["accuracy"].mean for arm in arms] == [
+        run.report["accuracy"] for run in (one, two)
+    ]
 
 
 def test_the_default_models_need_no_files(tmp_path):

@@ -114,7 +114,7 @@ def test_the_pipeline_of_transformers_predicts_what_the_report_says(request, dat
         assert np.array_equal(found, expected), file
 
 
-def test_precisions_are_compared_with_intervals(segformer):
+def test_a_comparison_has_the_metrics_of_the_runs(segformer):
     arms = compare_folders([run.folder for run in segformer.values()]).arms
     assert [arm.name for arm in arms] == ["fp32", "bf16", "fp16"]
     for arm in arms:

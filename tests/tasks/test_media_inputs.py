@@ -249,22 +249,20 @@ def test_a_processor_that_keeps_sizes_needs_images_of_one_size(tmp_path):
 
 
 def test_a_sound_that_is_too_short_for_the_model_is_named(tmp_path):
-    table = sound_table(tmp_path / "s", 3)
+    sound_table(tmp_path / "s", 3)
     soundfile.write(tmp_path / "s" / "clips" / "low1.wav", np.ones(40, np.float32), 8000)
     task = task_of(tmp_path, save_model(tmp_path / "model", "wav2vec2 group norm"))
     with pytest.raises(
         InputError, match=r"low1\.wav: Wav2Vec2.* cannot run on this sound of 0\.005 s"
     ):
         task.load_model()
-    assert table.is_file()
 
 
 def test_sounds_that_are_too_long_are_counted(tmp_path):
-    table = sound_table(tmp_path / "s", 3)
+    sound_table(tmp_path / "s", 3)
     soundfile.write(tmp_path / "s" / "clips" / "low1.wav", np.ones(8000, np.float32), 8000)
     task = task_of(tmp_path, save_model(tmp_path / "model", "ast"))
     assert "1 of 9 sounds are longer than the 0.32 s that" in " ".join(task.notes)
-    assert table.is_file()
 
 
 @pytest.mark.parametrize("family", SOUND_FAMILIES)

@@ -195,7 +195,7 @@ def media_kind(found: Mapping[str, Sequence[str]], request: DataRequest) -> str 
         request: The user's choices.
 
     Raises:
-        InputError: There are both, or both are named.
+        InputError: The data set has both and the task names neither, or both columns are named.
     """
     present = [kind for kind, columns in found.items() if columns]
     if len(request.named_media) > 1:

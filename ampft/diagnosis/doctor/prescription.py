@@ -268,8 +268,8 @@ def _sentence(
     what = f"{change.what[0].upper()}{change.what[1:]}."
     if not verified:
         return (
-            f"{what} This is not verified: the gradient is finite on these batches, but a training "
-            f"of {counted(trial.steps, 'step')} was not."
+            f"{what} This is not verified: the gradient is finite on these batches, but not in a "
+            f"training of {counted(trial.steps, 'step')}."
         )
     speed = "" if cost is None else f", {_speed(cost)}"
     emulated = " in this emulation" if speed and patient.precision.is_emulated else ""
@@ -283,5 +283,5 @@ def _sentence(
 def _speed(cost: float) -> str:
     percent = round(100 * (cost - 1))
     if abs(percent) < MIN_PERCENT:
-        return "about as fast"
+        return "about as fast as before"
     return f"about {abs(percent)} % {'slower' if percent > 0 else 'faster'}"

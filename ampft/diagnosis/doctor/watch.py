@@ -22,7 +22,7 @@ from ampft.diagnosis.doctor.causes import (
     ranges_of,
 )
 from ampft.diagnosis.doctor.findings import Cause, ValueRange
-from ampft.diagnosis.doctor.modules import ModuleStack
+from ampft.diagnosis.doctor.module_stack import ModuleStack
 from ampft.diagnosis.doctor.places import BatchShape, Places, named_tensors
 from ampft.diagnosis.doctor.source import Frame, calling_frame
 

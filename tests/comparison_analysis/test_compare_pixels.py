@@ -1,0 +1,39 @@
+"""Runs whose predictions are masks, compared with intervals over images."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from run_folders import SEEDS, check_interval, write_outcomes
+
+from ampft.tasks.pixel_outcome import BINS, METRICS, PixelPredictions
+
+NAMES = ("ground", "car", "tree")
+N, PIXELS = 40, 200
+
+
+def outcome(seed: int) -> PixelPredictions:
+    """Return predictions that are wrong for about a tenth of the pixels of each image."""
+    labelled = np.random.default_rng(0).multinomial(PIXELS, [0.6, 0.1, 0.3], size=N)
+    errors = np.random.default_rng(seed)
+    counts = np.zeros((N, 3, 3), dtype=np.int64)
+    for label in range(3):
+        shares = np.full(3, 0.05)
+        shares[label] = 0.9
+        counts[:, label] = errors.multinomial(labelled[:, label], shares)
+    losses = PIXELS * errors.uniform(0.2, 0.4, (N, 2))
+    digests = errors.integers(0, 2**62, N)
+    return PixelPredictions(counts, losses, np.zeros((N, 3, BINS)), digests, NAMES, "test")
+
+
+@pytest.fixture
+def outcomes():
+    return {
+        "fp32": [outcome(seed) for seed in SEEDS],
+        "bf16": [outcome(seed + 100) for seed in SEEDS],
+    }
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_every_metric_has_an_interval(outcomes, metric, tmp_path):
+    check_interval(write_outcomes(tmp_path, outcomes, task="pixels"), outcomes, metric)
