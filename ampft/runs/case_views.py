@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ampft.data.images import DECODING_ERRORS, as_rgb, open_image
 from ampft.data.sounds import open_sound, resample
-from ampft.data.tags import entities, is_bio
+from ampft.data.tags import OUTSIDE, entities, is_bio
 from ampft.errors import InputError
 from ampft.runs.predictions import read_rows
 from ampft.runs.record import RunRecord
@@ -122,10 +122,16 @@ class CaseViews:
         )
 
     def _spans(self, codes: Any) -> list[FoundSpan]:
+        """Return the entities, and the words whose tag belongs to none; plain tags are of words."""
         tags = [self.label_names[code] for code in codes if code >= 0]
-        if is_bio(self.label_names):
-            return list(entities(tags))
-        return [(tag, word, word + 1) for word, tag in enumerate(tags)]
+        found = list(entities(tags)) if is_bio(self.label_names) else []
+        inside = {word for _, first, end in found for word in range(first, end)}
+        lone = [
+            (tag, word, word + 1)
+            for word, tag in enumerate(tags)
+            if word not in inside and tag != OUTSIDE
+        ]
+        return sorted([*found, *lone], key=lambda span: span[1])
 
     def _picture(self, reference: str) -> ShownCase | None:
         image = self._opened(reference, open_image)

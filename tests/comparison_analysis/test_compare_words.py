@@ -76,6 +76,10 @@ def test_types_are_compared_and_flips_name_entities(folders, outcomes):
     assert "micro F1" in terminal_text(comparison)
 
 
+def names_of(spans):
+    return [(span.name, span.first, span.end) for span in spans]
+
+
 def test_flips_are_shown_as_marked_sentences(folders, outcomes, tmp_path):
     comparison = compare_folders(folders)
     examples = comparison.arm("bf16").flips.examples
@@ -87,11 +91,15 @@ def test_flips_are_shown_as_marked_sentences(folders, outcomes, tmp_path):
         tagging.title: [
             (f"{span.name} {span.first + 1}" + f" to {span.end}" * (span.end > span.first + 1))
             for span in tagging.spans
+            if not span.name.startswith("I-")  # the tag of a word that continues no entity
         ]
         for tagging in example.shown.taggings
     }
     for title, text in zip(titles, (example.label, example.baseline, example.arm), strict=True):
         assert (", ".join(words[title]) or "(no entity)") == text
+    for each in examples:
+        spans = {tagging.title: tagging.spans for tagging in each.shown.taggings}
+        assert names_of(spans["fp32"]) != names_of(spans["bf16"])  # what is shown differs
     write_comparison(comparison, tmp_path / "report")
     page = (tmp_path / "report" / "comparison.html").read_text(encoding="utf-8")
     assert page.count('<p class="tagged">') == 3 * len(examples)
