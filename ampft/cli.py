@@ -295,13 +295,13 @@ def _report(args: argparse.Namespace) -> None:
         if args.output_file is not None:
             write_page(comparison, Path(args.output_file), args.language)
         return
-    if args.output_file is not None:
-        raise InputError(f"--output_file: {folder} is not a comparison. Remove the flag.")
     from ampft.comparison.execution.plan import PLAN_NAME
     from ampft.runs.show import format_run
 
     if (folder / PLAN_NAME).is_file():
         _refuse_unfinished(folder)
+    if args.output_file is not None and folder.is_dir():
+        raise InputError(f"--output_file: {folder} is not a comparison. Remove the flag.")
     print(inert_lines(format_run(args.run, language=args.language)))
 
 

@@ -89,6 +89,7 @@ def test_env_writes_json():
         (("predict", "file.csv"), "required: --model"),
         (("predict", "--model", "run"), "FILE or --text: received neither"),
         (("report", "no/such/run"), "no/such/run"),
+        (("report", "no/such/run", "--output_file", "x.html"), "this is not a folder"),
     ],
 )
 def test_refused(words, match, capsys):

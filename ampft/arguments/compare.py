@@ -13,7 +13,7 @@ from ampft.arguments.flags import MAX_SEED, flag, parse_duration, parse_flags, s
 from ampft.arguments.parsing import parse_classify_arguments
 from ampft.errors import InputError, did_you_mean
 from ampft.precision.modes import BASELINE, MODES, is_fp32, mode_hint
-from ampft.tasks import TASKS
+from ampft.tasks import TASKS, problem_types
 
 COMPARISON, EXECUTION, OUTPUT = "comparison", "time and processes", "output"
 
@@ -120,7 +120,7 @@ class CompareCommand:
         modes: Precisions, the baseline first; None for the default, or if there are `arms`.
         seed_counts: Numbers of seeds at which the results are analysed, the last of which is the
             total.
-        metric: Name of the primary metric.
+        metric: Name of the primary metric; None for that of the task, if the task is not named.
         margin: Equivalence margin as a fraction (0.01 is one point).
         placebo: Whether the baseline is also trained from perturbed initial weights.
         yardstick: Whether the noise yardstick is measured.
@@ -138,7 +138,7 @@ class CompareCommand:
 
     modes: tuple[str, ...] | None
     seed_counts: tuple[int, ...]
-    metric: str
+    metric: str | None
     margin: float
     placebo: bool
     yardstick: bool
@@ -228,7 +228,7 @@ def comparison_command(
     return CompareCommand(
         modes=modes,
         seed_counts=seed_counts,
-        metric=_primary_metric(settings.metric, classify.task),
+        metric=_requested_metric(settings.metric, classify.task),
         margin=settings.margin / 100,
         placebo=not settings.no_placebo,
         yardstick=yardstick,
@@ -250,15 +250,28 @@ def is_comparison_to_run(argv: Sequence[str]) -> bool:
     return any(argument == "--" or argument.split("=")[0] in names for argument in argv)
 
 
-def _primary_metric(name: str | None, task: str | None) -> str:
-    """Return `name`, or the task's primary metric if `name` is None."""
-    problem = TASKS[task or next(iter(TASKS))].problem_type()
+def _requested_metric(name: str | None, task: str | None) -> str | None:
+    """Return the metric to compare; None for the primary one of a task that the data will show."""
+    if task is not None:
+        return chosen_metric(name, list(TASKS[task].problem_type().metrics))
     if name is None:
-        return next(iter(problem.metrics))
-    if name not in problem.metrics:
+        return None
+    known = [metric for problem in problem_types().values() for metric in problem.metrics]
+    return chosen_metric(name, list(dict.fromkeys(known)))
+
+
+def chosen_metric(name: str | None, metrics: Sequence[str]) -> str:
+    """Return `name`, or the first metric if `name` is None.
+
+    Raises:
+        InputError: `name` is not among the metrics.
+    """
+    if name is None:
+        return metrics[0]
+    if name not in metrics:
         raise InputError(
-            f"--metric: received {name!r}.{did_you_mean(name, problem.metrics)} Choose from "
-            f"{', '.join(problem.metrics)}."
+            f"--metric: received {name!r}.{did_you_mean(name, metrics)} Choose from "
+            f"{', '.join(metrics)}."
         )
     return name
 

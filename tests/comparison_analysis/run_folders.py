@@ -191,22 +191,26 @@ def write_outcomes(
     parent: Path,
     outcomes: Mapping[str, Sequence[Outcome]],
     references: Callable[[slice], dict[str, list[str]]] | None = None,
+    arguments: Mapping[str, Any] | None = None,
     **changes: Any,
 ) -> list[Path]:
     """Write a run for each arm and seed, given its predictions; `changes` go into the records.
 
     Args:
         parent: Parent of the folders.
-        outcomes: Predictions of each arm on the test split, in the order of `SEEDS`.
+        outcomes: Predictions of each arm, in the order of `SEEDS`.
         references: Function that returns the input columns of some rows; None writes any texts.
+        arguments: Further settings of all runs.
     """
     folders = []
     for arm, each in outcomes.items():
         for seed, outcome in zip(SEEDS, each, strict=True):
-            metrics = {**outcome.report().metrics(), "split": "test", "selected": False}
+            metrics = {**outcome.report().metrics(), "split": outcome.split, "selected": False}
+            settings = {**record_of(arm, seed).arguments, **(arguments or {})}
             record = record_of(
                 arm,
                 seed,
+                arguments=settings,
                 label_names=outcome.label_names,
                 validations=(),
                 metrics=metrics,

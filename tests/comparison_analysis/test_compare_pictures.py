@@ -7,10 +7,9 @@ import io
 import re
 
 import numpy as np
-import pytest
 from media_files import image_folder
 from PIL import Image
-from run_folders import record_of
+from run_folders import write_outcomes
 from tiny_masks import mask_outcome, write_folders
 
 from ampft.comparison.analysis.compare import compare_folders
@@ -18,35 +17,10 @@ from ampft.comparison.analysis.flipped_cases import MAX_SHOWN
 from ampft.comparison.report.files import read_comparison, write_comparison
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
-from ampft.runs.folder import RunFolder
-from ampft.runs.predictions import write_predictions
-from ampft.runs.record import DataPart, write_record
+from ampft.runs.record import DataPart
 from ampft.tasks.pixel_pictures import colored, default_palette
 from ampft.tasks.single_label import Predictions
 from ampft.text.shown_case import ShownPicture
-
-SEEDS = (42, 43)
-
-
-@pytest.fixture
-def write_runs(tmp_path):
-    """Write runs whose record names data that can be read again."""
-
-    def write(outcomes, references, arguments, **changes):
-        folders = []
-        for arm, each in outcomes.items():
-            for seed, outcome in zip(SEEDS, each, strict=True):
-                metrics = {**outcome.report().metrics(), "split": outcome.split, "selected": False}
-                record = record_of(arm, seed, metrics=metrics, validations=(), **changes,
-                                   label_names=outcome.label_names)  # fmt: skip
-                record.arguments.update(arguments)
-                with RunFolder(tmp_path / f"{arm}-{seed}") as folder:
-                    write_predictions(folder / "predictions.parquet", outcome, references)
-                    write_record(folder, record)
-                folders.append(folder.path)
-        return folders
-
-    return write
 
 
 def data_part(data, **changes) -> DataPart:
@@ -65,7 +39,7 @@ def decoded(picture: ShownPicture) -> np.ndarray:
     return np.asarray(Image.open(content).convert("RGB"))
 
 
-def test_flips_of_masks_show_both_predictions(write_runs, tmp_path):
+def test_flips_of_masks_show_both_predictions(tmp_path):
     folders = write_folders(tmp_path / "data", train=3, val=4)
     data = load_data(DataRequest(dataset_name=str(folders), data_kind="pixels"))
     masks = data.masks["validation"]
@@ -73,8 +47,9 @@ def test_flips_of_masks_show_both_predictions(write_runs, tmp_path):
     wrong = [mask.copy() for mask in right]
     wrong[2][-8:] = 1
     base, changed = (mask_outcome(masks, each, "validation") for each in (right, wrong))
-    runs = write_runs(
-        {"fp32": [base, base], "bf16": [base, changed]},
+    runs = write_outcomes(
+        tmp_path,
+        {"fp32": [base] * 5, "bf16": [base, changed, base, base, base]},
         lambda rows: {"image": [f"val/val{row:02}.png" for row in range(4)][rows]},
         {"dataset_name": str(folders), "task": "pixels", "model_name_or_path": "erfnet"},
         task="pixels",
@@ -95,7 +70,7 @@ def test_flips_of_masks_show_both_predictions(write_runs, tmp_path):
     assert read_comparison(tmp_path / "report") == comparison
 
 
-def test_flips_of_images_are_pictures_of_the_unchanged_data(write_runs, tmp_path):
+def test_flips_of_images_are_pictures_of_the_unchanged_data(tmp_path):
     data = load_data(DataRequest(dataset_name=str(image_folder(tmp_path / "data", 8))))
     n = len(data.splits["test"])
     labels = data.labels("test")
@@ -105,8 +80,9 @@ def test_flips_of_images_are_pictures_of_the_unchanged_data(write_runs, tmp_path
         shares[np.arange(n), (labels + shift) % 3] = 0.8
         return Predictions(np.arange(n), labels, shares, data.label_names, "test")
 
-    runs = write_runs(
-        {"fp32": [outcome(0)] * 2, "bf16": [outcome(1)] * 2, "fp16": [outcome(2)] * 2},
+    runs = write_outcomes(
+        tmp_path,
+        {"fp32": [outcome(0)] * 5, "bf16": [outcome(1)] * 5, "fp16": [outcome(2)] * 5},
         lambda rows: {"reference": [f"test/{row}" for row in range(n)][rows]},
         {"dataset_name": data.name},
         task="images",

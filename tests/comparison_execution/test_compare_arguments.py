@@ -18,7 +18,7 @@ def test_the_default_is_a_comparison_on_the_standard_library():
     command = parse_compare_arguments([])
     assert command.modes is None
     assert command.seed_counts == (5,)
-    assert (command.metric, command.margin, command.placebo) == ("accuracy", 0.01, True)
+    assert (command.metric, command.margin, command.placebo) == (None, 0.01, True)
     assert command.classify.dataset_name == "stdlib"
     assert command.classify.num_train_epochs == 5
     assert command.classify_argv == ()

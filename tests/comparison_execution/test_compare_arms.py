@@ -11,12 +11,13 @@ from planned import ESTIMATE, SIZE, plan
 
 from ampft.arguments import parse_compare_arms_arguments
 from ampft.arguments.compare import ArmSettings, is_comparison_to_run
-from ampft.comparison.execution.estimate import ExpectedRun, TrialResult, fit
+from ampft.comparison.execution.estimate import KIND_OF_LABELS, ExpectedRun, TrialResult, fit
 from ampft.comparison.execution.folder import compare_planned_runs
 from ampft.comparison.execution.plan import PLAN_NAME, plan_difference, read_plan
 from ampft.comparison.execution.planning import (
     _check_compared,
     _check_selection,
+    metric_of_task,
     plan_lines,
     requested_fields,
 )
@@ -51,7 +52,7 @@ def test_arms_have_a_name_and_settings():
         ArmSettings("low", ("--learning_rate", "1e-5", "--padding"), "fp32"),
         ArmSettings("half", ("--mixed_precision", "bf16"), "bf16"),
     )
-    assert (command.modes, command.classify.seed, command.metric) == (None, 7, "accuracy")
+    assert (command.modes, command.classify.seed, command.metric) == (None, 7, None)
     assert command.classify_argv == ("--seed", "7")
 
 
@@ -250,3 +251,18 @@ def test_a_choice_needs_examples_that_do_not_enter_the_result():
     _check_selection("base", "low", {"base": one, "low": one})
     with pytest.raises(InputError, match="low and base have different validation examples"):
         _check_selection("base", "low", {"base": one, "low": other})
+
+
+def test_the_metric_is_that_of_the_task_that_the_trial_found():
+    def trial(kind):
+        return TrialResult(ESTIMATE, ("fp32",), splits={}, compared={KIND_OF_LABELS: kind})
+
+    words = [*ARMS, "--", "--train_file", "a.conll"]
+    unnamed = parse_compare_arms_arguments(words).metric
+    named = parse_compare_arms_arguments([*words, "--task", "tokens"]).metric
+    assert metric_of_task(unnamed, trial("token_labels")) == named == "micro_f1"
+    assert metric_of_task(unnamed, trial("single_label")) == "accuracy"
+    requested = parse_compare_arms_arguments(["--metric", "token_accuracy", *words]).metric
+    assert metric_of_task(requested, trial("token_labels")) == "token_accuracy"
+    with pytest.raises(InputError, match="--metric: received 'token_accuracy'"):
+        metric_of_task(requested, trial("single_label"))

@@ -195,3 +195,18 @@ def test_report_on_an_interrupted_comparison(tmp_path, capsys):
         assert "plan.json" in message()
     (tmp_path / "comparison.json").write_text('{"schema"')
     assert "comparison.json" in message()
+
+
+def test_the_page_of_a_comparison_that_has_not_finished_is_refused(tmp_path, capsys):
+    (tmp_path / "plan.json").write_text(json_text(plan()))
+    page = tmp_path / "page.html"
+    assert cli.main(["report", str(tmp_path), "--output_file", str(page)]) == 2
+    assert "the comparison has not finished: 0 of 9 runs" in capsys.readouterr().err
+    assert not page.exists()
+
+
+def test_a_command_without_metric_continues_that_of_the_plan():
+    existing = plan(metric="macro_f1")
+    assert plan_difference(existing, requested(existing, metric=None)) is None
+    changed = plan_difference(existing, requested(existing, metric="accuracy"))
+    assert changed == "--metric was macro_f1 and is now accuracy"

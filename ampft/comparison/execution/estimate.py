@@ -94,6 +94,9 @@ class Estimate:
         return min(needed, self.size.train_examples)
 
 
+KIND_OF_LABELS = "kind of labels"
+
+
 @dataclass(frozen=True)
 class TrialResult:
     """The result of the trial.

@@ -236,10 +236,10 @@ def plan_difference(plan: Plan, requested: Mapping[str, Any]) -> str | None:
     Args:
         plan: Plan in the folder.
         requested: Values of `MATCHED_FIELDS`, `seed_counts` and `arguments` by name; None for
-            `modes` stands for the modes of the plan.
+            `modes` or `metric` stands for those of the plan.
     """
     for name in MATCHED_FIELDS:
-        if name == "modes" and requested[name] is None:
+        if name in ("modes", "metric") and requested[name] is None:
             continue
         if getattr(plan, name) != requested[name]:
             return _change(FLAG_NAMES.get(name, name), getattr(plan, name), requested[name])

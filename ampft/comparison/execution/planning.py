@@ -14,9 +14,9 @@ from typing import Any
 
 import psutil
 
-from ampft.arguments.compare import CompareCommand
+from ampft.arguments.compare import CompareCommand, chosen_metric
 from ampft.comparison.arms import Arm
-from ampft.comparison.execution.estimate import ExpectedRun, TrialResult, fit
+from ampft.comparison.execution.estimate import KIND_OF_LABELS, ExpectedRun, TrialResult, fit
 from ampft.comparison.execution.launch import interruptible, launch_command, run_command
 from ampft.comparison.execution.plan import (
     PLAN_NAME,
@@ -32,6 +32,7 @@ from ampft.files import nearest_existing, temporary_folder
 from ampft.precision.modes import BASELINE
 from ampft.runs.folder import LOCK_NAME, check_creatable
 from ampft.runs.redaction import redact_secrets
+from ampft.tasks import problem_types
 from ampft.text.escaping import inert
 from ampft.text.json_io import from_json, json_values
 from ampft.text.numbers import approximate_duration, counted, in_epochs
@@ -61,7 +62,11 @@ def plan_comparison(command: CompareCommand) -> tuple[Path, Plan]:
     trial = next(iter(trials.values()))
     estimates = {name: each.estimate for name, each in trials.items()} if command.arms else {}
     plan = Plan(
-        **{**requested, "modes": () if command.arms else trial.modes},
+        **{
+            **requested,
+            "modes": () if command.arms else trial.modes,
+            "metric": metric_of_task(command.metric, trial),
+        },
         arm_estimates=estimates,
         estimate=trial.estimate,
         size=trial.estimate.size,
@@ -73,6 +78,16 @@ def plan_comparison(command: CompareCommand) -> tuple[Path, Plan]:
     return folder, replace(
         plan, size=fitted.size, overrides=fitted.overrides, reductions=fitted.reductions
     )
+
+
+def metric_of_task(name: str | None, trial: TrialResult) -> str:
+    """Return the requested metric, or the primary one of the task that the trial found.
+
+    Raises:
+        InputError: The task does not have the metric.
+    """
+    problem = problem_types()[trial.compared[KIND_OF_LABELS]]
+    return chosen_metric(name, list(problem.metrics))
 
 
 def arm_trials(command: CompareCommand) -> dict[str, TrialResult]:

@@ -25,7 +25,13 @@ import torch
 from accelerate import PartialState
 
 from ampft.arguments import parse_classify_arguments
-from ampft.comparison.execution.estimate import Estimate, ModeCost, Size, TrialResult
+from ampft.comparison.execution.estimate import (
+    KIND_OF_LABELS,
+    Estimate,
+    ModeCost,
+    Size,
+    TrialResult,
+)
 from ampft.data.steps import IntArray, StepBatches
 from ampft.errors import InputError, TrainingStopped
 from ampft.evaluation.evaluate import as_array
@@ -98,7 +104,7 @@ def _compared(prepared: Prepared) -> dict[str, str]:
         "reported split": split,
         f"examples of the split {split}": task.data.fingerprints[split],
         "classes": ", ".join(task.label_names),
-        "kind of labels": task.problem.name,
+        KIND_OF_LABELS: task.problem.name,
     }
 
 
