@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,8 +24,14 @@ def is_path(data: object) -> bool:
 
 
 def is_paths(data: object) -> bool:
-    """Return whether data are a list of paths."""
-    return isinstance(data, list) and bool(data) and all(map(is_path, data))
+    """Return whether data are a list of paths: strings count if they end like a file's name."""
+    return isinstance(data, list) and bool(data) and all(map(_is_file_name, data))
+
+
+def _is_file_name(value: object) -> bool:
+    return isinstance(value, os.PathLike) or (
+        isinstance(value, str) and re.search(r"\.\w{2,7}$", value) is not None
+    )
 
 
 def splits_in_memory(splits: Mapping[str, Any]) -> DatasetDict:
