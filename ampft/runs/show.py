@@ -19,7 +19,7 @@ from ampft.text.escaping import display_width, inert
 from ampft.text.json_io import JSONValue, read_json_object
 from ampft.text.language import ENGLISH, translated, translated_table
 from ampft.text.numbers import byte_size, counted, duration
-from ampft.text.tables import terminal_table
+from ampft.text.tables import terminal_section
 from ampft.training.launch_bound import launch_bound_note
 
 REPORT_NAME = "report.json"
@@ -158,7 +158,7 @@ def report_with_heading(report: Report, *, selected: bool, language: str = ENGLI
     if language == ENGLISH:
         return f"{line}\n\n{report.text()}"
     tables = (translated_table(table, language) for table in report.tables())
-    text = "\n\n".join(f"{terminal_table(table)}\n\n{table.note}" for table in tables)
+    text = "\n\n".join(map(terminal_section, tables))
     return f"{translated(line, language)}\n\n{text}\n"
 
 

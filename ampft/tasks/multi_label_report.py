@@ -9,7 +9,7 @@ from typing import Any
 from ampft.metrics.scores import Scores
 from ampft.metrics.sums import mean_metric
 from ampft.tasks.outcome import HubMetric, flat_averages, report_from_json, score_cells
-from ampft.text.tables import Cell, Name, Table, terminal_table
+from ampft.text.tables import Cell, Name, Table, terminal_section
 
 SUBSET_ACCURACY = mean_metric(
     "subset_accuracy", "subset accuracy", higher_is_better=True, is_share=True
@@ -66,7 +66,7 @@ class MultiLabelReport:
     def text(self) -> str:
         """Return the scores of the labels and their averages as a table."""
         (table,) = self.tables()
-        return f"{terminal_table(table)}\n\n{table.note}"
+        return terminal_section(table)
 
     def tables(self) -> tuple[Table, ...]:
         """Return the scores of the labels, with the other metrics in the note."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from ampft.metrics.scores import Scores
 from ampft.tasks.outcome import HubMetric, report_from_json, score_cells
-from ampft.text.tables import Cell, Name, Table, terminal_table
+from ampft.text.tables import Cell, Name, Table, terminal_section
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class PixelReport:
     def text(self) -> str:
         """Return the scores of the classes as a table."""
         (table,) = self.tables()
-        return f"{terminal_table(table)}\n\n{table.note}"
+        return terminal_section(table)
 
     def tables(self) -> tuple[Table, ...]:
         """Return the scores of the classes, with the other metrics in the note."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from ampft.metrics.scores import Scores
 from ampft.tasks.outcome import HubMetric, flat_averages, report_from_json, score_cells
-from ampft.text.tables import Cell, Name, Table, terminal_table
+from ampft.text.tables import Cell, Name, Table, terminal_section
 
 NO_TYPE = "O"
 MAX_SHOWN_TYPES = 20  # whose confusion is printed
@@ -60,16 +60,7 @@ class TokenReport:
 
     def text(self) -> str:
         """Return the tables of entities, of words, and of confused types."""
-        parts = []
-        for table in self.tables():
-            lines = [
-                table.title,
-                "",
-                terminal_table(table),
-                *(["", table.note] if table.note else []),
-            ]
-            parts.append("\n".join(lines))
-        return "\n\n".join(parts)
+        return "\n\n".join(map(terminal_section, self.tables()))
 
     def tables(self) -> tuple[Table, ...]:
         """Return the scores of entities and of words, and the confusion of types."""

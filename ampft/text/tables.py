@@ -74,6 +74,11 @@ def terminal_table(table: Table, *, width: int | None = None, rule: bool = False
     return "\n".join(lines)
 
 
+def terminal_section(table: Table) -> str:
+    """Return the table as aligned columns, with its title above and its note below."""
+    return "\n\n".join(filter(None, (table.title, terminal_table(table), table.note)))
+
+
 def markdown_table(table: Table) -> str:
     """Return the table in Markdown, with its title above and its note below."""
     rule = [":---" if column < table.left else "---:" for column in range(len(table.header))]

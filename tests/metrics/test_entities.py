@@ -12,6 +12,7 @@ from seqeval.scheme import IOB2
 from ampft.data.row_labels import UnitLabels
 from ampft.data.tags import bio_tags, entities
 from ampft.metrics.scores import label_scores
+from ampft.runs.show import report_with_heading
 from ampft.tasks.single_label import SingleLabel
 from ampft.tasks.token_labels import METRICS, TokenLabels, TokenPredictions
 from ampft.tasks.token_report import TokenReport
@@ -156,3 +157,11 @@ def test_trackers_receive_the_confusion_matrix_of_the_types():
     table = confusion_table(outcome)
     assert [each.text for each in table.header[1:]] == list(TYPES)
     assert [[int(cell) for cell in row[1:]] for row in table.rows] == outcome.confusion().tolist()
+
+
+def test_a_translated_report_keeps_the_titles_of_its_tables():
+    report = random_outcome(1).report()
+    text = report_with_heading(report, selected=False, language="zh")
+    assert len(report.tables()) == 3
+    assert all(table.title in text for table in report.tables())
+    assert "\n\n\n" not in text
