@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 from torch import nn
@@ -75,6 +76,43 @@ def load_pretrained(
         _reinitialize_head(model)
     check_weights_finite(model, path)
     return model, _head_notes(old_labels, differences, loading["unexpected_keys"])
+
+
+def load_or_create(
+    model_class: str,
+    path: str | None,
+    label_arguments: Mapping[str, Any],
+    default: Callable[[], tuple[PreTrainedConfig, str]],
+    *,
+    trust_remote_code: bool,
+    gradient_checkpointing: bool,
+) -> tuple[Any, str, tuple[str, ...]]:
+    """Return a model in float32, its name, and notes: the named one, or one with random weights.
+
+    Args:
+        model_class: Name of the class in transformers that loads it.
+        path: Folder or hub id; None creates the default model.
+        label_arguments: Labels, as arguments of its configuration.
+        default: Function that returns configuration and name of the default model.
+        trust_remote_code: Whether code from the model's repository may run.
+        gradient_checkpointing: Whether activations are recomputed in the backward pass.
+
+    Raises:
+        InputError: The model cannot be loaded, or does not support gradient checkpointing.
+    """
+    auto_class = getattr(transformers, model_class)
+    notes: tuple[str, ...] = ()
+    if path is None:
+        config, name = default()
+        model = auto_class.from_config(config)
+    else:
+        model, notes = load_pretrained(
+            auto_class, path, label_arguments, trust_remote_code=trust_remote_code
+        )
+        name = path
+    if gradient_checkpointing:
+        enable_gradient_checkpointing(model)
+    return model, name, notes
 
 
 def load_config(path: str, *, trust_remote_code: bool, flag: str = MODEL_NAME_FLAG) -> Any:
@@ -376,7 +414,16 @@ def _reinitialize_head(model: nn.Module) -> None:
 
 
 def enable_gradient_checkpointing(model: Any) -> None:
-    """Make `model` store only the inputs of its layers, and recompute other activations."""
+    """Make `model` store only the inputs of its layers, and recompute other activations.
+
+    Raises:
+        InputError: The model does not support it.
+    """
+    if not model.supports_gradient_checkpointing:
+        raise InputError(
+            f"--gradient_checkpointing: {type(model).__name__} does not support it. Remove the "
+            "flag."
+        )
     # transformers 5.23 renamed the method, and warns about the old name.
     renamed = getattr(model, "activation_checkpointing_enable", None)
     (renamed or model.gradient_checkpointing_enable)({"use_reentrant": False})

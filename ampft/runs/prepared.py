@@ -79,7 +79,7 @@ class Prepared:
 
     @property
     def final_split(self) -> str:
-        """The split of the final report: test, or validation if there is no test split."""
+        """The split of the final report: test if it exists, otherwise validation."""
         return "test" if "test" in self.task.data.splits else "validation"
 
     @property

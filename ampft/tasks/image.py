@@ -10,10 +10,9 @@ from typing import Any
 import datasets
 import numpy as np
 import torch
-import transformers
 from PIL import Image
 from torch import Tensor
-from transformers import ViTConfig, ViTImageProcessorPil
+from transformers import PreTrainedConfig, ViTConfig, ViTImageProcessorPil
 
 from ampft.data.augmentation import Augmentation, parse_augmentation
 from ampft.data.cache import ExampleCache, make_caches
@@ -31,12 +30,7 @@ from ampft.models.image_processor import (
     split_processor,
 )
 from ampft.models.packing.install import evaluation_mode
-from ampft.models.pretrained import (
-    MODEL_NAME_FLAG,
-    enable_gradient_checkpointing,
-    load_config,
-    load_pretrained,
-)
+from ampft.models.pretrained import MODEL_NAME_FLAG, load_config, load_or_create
 from ampft.models.weights import LoadedModel
 from ampft.tasks.task import TaskSettings
 
@@ -120,19 +114,20 @@ class ImageInputs:
         self, model_class: str, label_arguments: Mapping[str, Any], settings: TaskSettings
     ) -> LoadedModel:
         """Return the named model in float32, or a small ViT with random weights."""
-        auto_class = getattr(transformers, model_class)
-        notes: tuple[str, ...] = ()
-        name = self.model_path
-        if name is None:
+
+        def default() -> tuple[PreTrainedConfig, str]:
             height, width = self.processor.size["height"], self.processor.size["width"]
-            model = auto_class.from_config(_small_vit(height, label_arguments))
             name = SMALL_VIT if height == 8 else f"{SMALL_VIT}, for {height} x {width} pixels"
-        else:
-            model, notes = load_pretrained(
-                auto_class, name, label_arguments, trust_remote_code=settings.trust_remote_code
-            )
-        if settings.gradient_checkpointing:
-            enable_gradient_checkpointing(model)
+            return _small_vit(height, label_arguments), name
+
+        model, name, notes = load_or_create(
+            model_class,
+            self.model_path,
+            label_arguments,
+            default,
+            trust_remote_code=settings.trust_remote_code,
+            gradient_checkpointing=settings.gradient_checkpointing,
+        )
         if settings.channels_last:
             model.to(memory_format=torch.channels_last)
         self._try(model)

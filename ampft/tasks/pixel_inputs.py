@@ -147,11 +147,6 @@ class PixelInputs:
                 trust_remote_code=settings.trust_remote_code,
             )
         if settings.gradient_checkpointing:
-            if not model.supports_gradient_checkpointing:
-                raise InputError(
-                    f"--gradient_checkpointing: {type(model).__name__} does not support it. "
-                    "Remove the flag."
-                )
             enable_gradient_checkpointing(model)
         # Saved with the model, for the masks of `ampft predict`.
         model.config.label_colors = [list(color) for color in self.palette]

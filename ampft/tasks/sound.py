@@ -9,9 +9,8 @@ from typing import Any
 
 import datasets
 import numpy as np
-import transformers
 from torch import Tensor
-from transformers import ASTConfig, ASTFeatureExtractor
+from transformers import ASTConfig, ASTFeatureExtractor, PreTrainedConfig
 
 from ampft.data.augmentation import Augmentation, parse_augmentation
 from ampft.data.cache import ExampleCache, make_caches
@@ -22,7 +21,7 @@ from ampft.data.steps import FloatArray, IntArray
 from ampft.errors import InputError
 from ampft.models.by_length import choose_sound_batches
 from ampft.models.packing.install import evaluation_mode
-from ampft.models.pretrained import enable_gradient_checkpointing, load_pretrained
+from ampft.models.pretrained import load_or_create
 from ampft.models.sound_features import (
     DEFAULT_RATE,
     SECONDS_PER_FRAME,
@@ -114,19 +113,19 @@ class SoundInputs:
         self, model_class: str, label_arguments: Mapping[str, Any], settings: TaskSettings
     ) -> LoadedModel:
         """Return the named model in float32, or a small AST with random weights."""
-        auto_class = getattr(transformers, model_class)
-        notes: tuple[str, ...] = ()
-        name = self.model_path
-        if name is None:
-            extractor = self.features.extractor
-            model = auto_class.from_config(_small_ast(extractor.max_length, label_arguments))
-            name = f"{SMALL_AST}, for {self.features.longest:.2f} s"
-        else:
-            model, notes = load_pretrained(
-                auto_class, name, label_arguments, trust_remote_code=settings.trust_remote_code
-            )
-        if settings.gradient_checkpointing:
-            enable_gradient_checkpointing(model)
+
+        def default() -> tuple[PreTrainedConfig, str]:
+            config = _small_ast(self.features.extractor.max_length, label_arguments)
+            return config, f"{SMALL_AST}, for {self.features.longest:.2f} s"
+
+        model, name, notes = load_or_create(
+            model_class,
+            self.model_path,
+            label_arguments,
+            default,
+            trust_remote_code=settings.trust_remote_code,
+            gradient_checkpointing=settings.gradient_checkpointing,
+        )
         self._try_shortest(model)
         shortest = min(int(frames.min()) for frames in self.frames.values())
         notes = (*notes, *prepare_for_training(model, shortest))

@@ -17,13 +17,20 @@ from transformers import (
     AutoModelForSequenceClassification,
     BertForMaskedLM,
     BertForSequenceClassification,
+    ResNetConfig,
     pipeline,
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
 
 from ampft.errors import InputError
 from ampft.machine import resident_peak
-from ampft.models.pretrained import load_config, load_pretrained, load_saved, loading_error
+from ampft.models.pretrained import (
+    load_config,
+    load_or_create,
+    load_pretrained,
+    load_saved,
+    loading_error,
+)
 from ampft.models.size import check_memory
 from ampft.models.tokenizer import OFFSET_POSITIONS, load_tokenizer, max_input_length
 from ampft.tasks.single_label import SingleLabel
@@ -332,3 +339,12 @@ def test_an_old_problem_type_is_not_kept(folder, old_type):
     model.save_pretrained(folder)
     scores = pipeline("text-classification", model=str(folder), device="cpu")("w1 w2", top_k=None)
     assert sum(row["score"] for row in scores) != pytest.approx(1)  # negative control
+
+
+def test_a_model_without_gradient_checkpointing_is_refused():
+    config = ResNetConfig(embedding_size=4, hidden_sizes=[4], depths=[1])
+    with pytest.raises(InputError, match="ResNetForImageClassification does not support it"):
+        load_or_create(
+            "AutoModelForImageClassification", None, {}, lambda: (config, "ResNet"),
+            trust_remote_code=False, gradient_checkpointing=True,
+        )  # fmt: skip

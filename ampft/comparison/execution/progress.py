@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
 from ampft.comparison.execution.plan import Plan, PlannedRun
 from ampft.text.numbers import approximate_duration
@@ -97,12 +96,7 @@ class Progress:
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bar.close()
 
     def follow(self, plan: Plan, todo: tuple[PlannedRun, ...]) -> None:

@@ -1,9 +1,9 @@
 """A mode and float32 aligned: the error of every module, where it is born, grows or is forgiven.
 
 Both passes run in this process, one batch after the other, without dropout and from the same random
-state. They share their weights, so that nothing has to be written, and a mode leaves nothing behind
-that could change float32: autocast, the emulation and TF32 are contexts. A pass is compared while
-it runs, so that only that of float32 is kept, for one batch.
+state. They share their weights, so that no files are needed, and a mode cannot change the float32
+pass: autocast, the emulation and TF32 are contexts that end. A pass is compared while it runs, so
+only the float32 pass of one batch is kept.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import statistics
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -167,12 +166,7 @@ class Recorder:
                 self._hooks.callback(hook.remove)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._hooks.close()
 
     def _returned(self, path: str, module: nn.Module, inputs: Any, output: Any) -> None:

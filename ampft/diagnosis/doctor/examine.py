@@ -327,8 +327,8 @@ def scan(
         tolerated: Share of the gradient entries that may become 0, 0 to 1.
 
     Raises:
-        InputError: The mode is unknown, not available on the device, or not supported, or there
-            are no batches.
+        InputError: The mode is unknown, not available on the device, or not supported, or
+            `batches` is empty.
     """
     examiner = _examiner(model, batches, loss, mixed_precision, loss_scale, tolerated)
     found = merged(examiner.examine())

@@ -117,8 +117,8 @@ class PackedLayout:
         """Return a layout whose row has a multiple of `bucket` tokens.
 
         The fillers repeat the first token of the batch, attend only to each other, and no output
-        has them. There is always at least one, so that the number of sequences does not depend on
-        the number of tokens while a bucket is no longer than the width.
+        has them. At least one is always added, so that the number of sequences does not depend on
+        the number of tokens, provided that a bucket is at most as long as the width.
         """
         assert self.fillers == 0, "the row is filled already"
         count = bucket - self.total % bucket

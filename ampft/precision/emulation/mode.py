@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from types import TracebackType
 from typing import ClassVar
 
 import torch
@@ -113,12 +112,7 @@ class Binary16Emulation:
         Binary16Emulation._depth += 1
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         Binary16Emulation._depth -= 1
         if Binary16Emulation._depth == 0:
             Binary16Emulation._contexts.close()
