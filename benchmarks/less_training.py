@@ -2,7 +2,7 @@
 
     python benchmarks/less_training.py --data_dir DATA --mode bf16 --out FILE
 
-Every training is a command of its own, `ampft train`, as a user starts it. The parts take turns, so
+Every training is a separate `ampft train` command, as a user starts it. The parts take turns, so
 that other load on the machine affects all of them alike. Steps are timed by the runs themselves,
 and tokens per second are the median over their steps. The speed-up is that of the same turn. Only
 ratios are meaningful. The learning rates are ampft's defaults; the test accuracy is that after

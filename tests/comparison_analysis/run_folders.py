@@ -224,7 +224,7 @@ def write_outcomes(
     return folders
 
 
-def check_interval(
+def assert_has_interval(
     folders: Sequence[Path], outcomes: Mapping[str, Sequence[Outcome]], metric: str
 ) -> None:
     """Check that bf16 is compared with fp32 in a metric, with an interval."""

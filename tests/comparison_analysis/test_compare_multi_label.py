@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from run_folders import SEEDS, check_interval, write_outcomes
+from run_folders import SEEDS, assert_has_interval, write_outcomes
 
 from ampft.comparison.analysis.compare import compare_folders
 from ampft.comparison.findings import Comparison
@@ -40,7 +40,7 @@ def folders(outcomes, tmp_path):
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_every_metric_has_an_interval(folders, outcomes, metric):
-    check_interval(folders, outcomes, metric)
+    assert_has_interval(folders, outcomes, metric)
 
 
 def test_the_report_shows_labels_and_no_confusion(folders, tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from run_folders import SEEDS, check_interval, write_outcomes
+from run_folders import SEEDS, assert_has_interval, write_outcomes
 
 from ampft.tasks.pixel_outcome import BINS, METRICS, PixelPredictions
 
@@ -36,4 +36,4 @@ def outcomes():
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_every_metric_has_an_interval(outcomes, metric, tmp_path):
-    check_interval(write_outcomes(tmp_path, outcomes, task="pixels"), outcomes, metric)
+    assert_has_interval(write_outcomes(tmp_path, outcomes, task="pixels"), outcomes, metric)
