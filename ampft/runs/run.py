@@ -59,6 +59,7 @@ from ampft.tasks.outcome import Outcome, TunableOutcome
 from ampft.text.terminal import labelled, print_line
 from ampft.training.averaged_weights import RAW_NAME
 from ampft.training.checkpoints.tensors import copied_to_cpu, write_tensors
+from ampft.training.ending import end_training
 from ampft.training.first_step import FirstStep
 from ampft.training.launch_bound import launch_bound_note, measure_growth
 from ampft.training.out_of_memory import OutOfMemoryRetries
@@ -252,7 +253,7 @@ class Run:
         stop_if_destroyed(warnings)
         weights = whole_weights(model)  # gathered from all processes
         track_results(prepared.accelerator, outcome, self.steps)
-        prepared.accelerator.end_training()
+        end_training(prepared.accelerator)
         if self.folder is None:
             return
         self._save(model, weights)
@@ -365,7 +366,7 @@ class Run:
         reason = f"{request} after step {self.steps} of {self.prepared.total_steps}"
         self.record_stop("preempted", reason)
         accelerator.wait_for_everyone()  # launchers end the others when one process has ended
-        accelerator.end_training()
+        end_training(accelerator)
         output_dir = self.validations.best.path.parent
         return Preempted(
             f"{labelled('stopped', f'{reason}; a checkpoint is in {output_dir}')}\n"

@@ -9,6 +9,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ import torch
 from exact_step import GRADIENT_TOLERANCE, Training, flat_weights, relative_error, tensor_problem
 from global_state import fresh_global_state
 from running import clean_environment
-from three_processes import RUN_NAME, TRAININGS, run_flags
+from three_processes import RUN_NAME, SECONDS_UNTIL_HUNG, TRAININGS, run_flags
 from tiny_text import LABELS, tiny_texts
 from two_processes import EFFECTIVE, problem_named, trained
 
@@ -48,6 +49,16 @@ def folder(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def ranks(tiny_bert, folder):
     """The results of each process; the nodes are launched once for all tests."""
+    returncodes, errors = launched(tiny_bert, folder)
+    assert returncodes == [0, 0], "".join(text[-9000:] for text in errors)
+    return [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in range(3)]
+
+
+def launched(tiny_bert: Path, folder: Path) -> tuple[list[int], list[str]]:
+    """Launch the nodes once; return the exit codes of the launchers and what they wrote to stderr.
+
+    A process that hangs writes its stacks and ends itself, and its launcher ends the others.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -55,6 +66,7 @@ def ranks(tiny_bert, folder):
         ACCELERATE_USE_CPU="true",
         PYTHONPATH=os.pathsep.join(map(str, (HERE, HERE.parent, HERE.parent.parent))),
     )
+    paths = [folder / f"stderr{rank}" for rank in range(len(NODES))]
     with contextlib.ExitStack() as stack:
         launchers = [
             stack.enter_context(
@@ -63,20 +75,20 @@ def ranks(tiny_bert, folder):
                      "--node_rank", str(rank), "--nproc_per_node", str(processes),
                      "--master_addr", "127.0.0.1", "--master_port", str(port),
                      HERE / "three_processes.py", tiny_bert, folder],
-                    env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                    env=environment, stdout=subprocess.DEVNULL,
+                    stderr=stack.enter_context(paths[rank].open("w")),
                 )
             )
             for rank, processes in enumerate(NODES)
         ]  # fmt: skip
         try:
-            errors = [launcher.communicate(timeout=240)[1] for launcher in launchers]
+            deadline = time.monotonic() + 2 * SECONDS_UNTIL_HUNG
+            for launcher in launchers:
+                launcher.wait(timeout=max(1.0, deadline - time.monotonic()))
         finally:
             for launcher in launchers:
                 launcher.terminate()  # ends its processes too, which `kill` would not
-    assert [launcher.returncode for launcher in launchers] == [0, 0], "".join(
-        text[-9000:] for text in errors
-    )
-    return [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in range(3)]
+    return [launcher.returncode for launcher in launchers], [path.read_text() for path in paths]
 
 
 def test_the_processes_are_on_two_nodes(ranks):

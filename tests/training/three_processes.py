@@ -5,6 +5,7 @@ torchrun --nnodes 2 --node_rank RANK ... three_processes.py TINY_BERT RESULTS
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import sys
 import warnings
@@ -22,6 +23,7 @@ from ampft.runs.train import train
 
 TRAININGS = [("fp32", "padded"), ("fp16", "padding-free")]
 RUN_NAME = "run"
+SECONDS_UNTIL_HUNG = 300
 
 
 def fewer_examples_than_processes() -> dict[str, Any]:
@@ -78,4 +80,5 @@ def main(tiny_bert: Path, folder: Path) -> None:
 
 if __name__ == "__main__":
     warnings.simplefilter("default")
+    faulthandler.dump_traceback_later(SECONDS_UNTIL_HUNG, exit=True)
     main(Path(sys.argv[1]), Path(sys.argv[2]))
