@@ -179,7 +179,8 @@ def _open(request: PredictRequest, record: RunRecord) -> tuple[Table, InputColum
         return texts_as_table(request.texts, trained), InputColumns.of(trained, trained)
     if media is not None and are_media(request.files, media):
         _refuse_table_options(request, f"{media}s")
-        table = media_as_table(request.files, media)
+        has_classes = kind != "pixels"
+        table = media_as_table(request.files, media, record.label_names if has_classes else ())
         return table, InputColumns.of((FILE_COLUMN,), (FILE_COLUMN,))
     if len(request.files) > 1:
         raise InputError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ from ampft.precision.modes import BASELINE
 
 STANDARD_INPUT = "-"
 FILE_COLUMN = "file"
+LABEL_COLUMN = "label"
 
 Write = Callable[[Sequence[Sequence[Any]]], None]
 
@@ -110,18 +111,22 @@ def lines_as_table(columns: Sequence[str]) -> Table:
     return table_of_lists(columns, rows, "line", "standard input")
 
 
-def media_as_table(paths: Sequence[str], kind: str) -> Table:
+def media_as_table(paths: Sequence[str], kind: str, class_names: Collection[str] = ()) -> Table:
     """Return the images or sounds in `paths`, which may be folders, as a table of their paths.
+
+    If every file lies in a folder of one of the classes, as in training, the table has the column
+    `label` with its name.
 
     Args:
         paths: Files and folders.
         kind: `image` or `sound`.
+        class_names: Names of the classes that a folder can have.
 
     Raises:
         InputError: A path does not exist, or a folder has no such files.
     """
     suffixes = MEDIA[kind].suffixes
-    files: list[Path] = []
+    rows: list[list[str]] = []
     for path in map(Path, paths):
         if not path.exists():
             raise InputError(f"FILE: {path} does not exist.")
@@ -129,9 +134,16 @@ def media_as_table(paths: Sequence[str], kind: str) -> Table:
         usable = [file for file in found if file.suffix.lower() in suffixes]
         if not usable:
             raise InputError(f"FILE: {path} has no {kind}s ({', '.join(suffixes)}).")
-        files += usable
-    rows = [(number, [str(file)]) for number, file in enumerate(files, start=1)]
-    return table_of_lists((FILE_COLUMN,), rows, kind, ", ".join(paths))
+        rows += [[str(file), _class_folder(file, path)] for file in usable]
+    has_labels = all(label in class_names for _, label in rows)
+    columns = (FILE_COLUMN, LABEL_COLUMN) if has_labels else (FILE_COLUMN,)
+    cells = [(number, row[: len(columns)]) for number, row in enumerate(rows, start=1)]
+    return table_of_lists(columns, cells, kind, ", ".join(paths))
+
+
+def _class_folder(file: Path, folder: Path) -> str:
+    """Return the name of the outermost folder inside `folder` that holds a file, or nothing."""
+    return file.relative_to(folder).parts[0] if file.parent != folder and file != folder else ""
 
 
 def are_media(paths: Sequence[str], kind: str | None = None) -> bool:

@@ -18,17 +18,11 @@ def parse_class_weights(
         counts: (K,) training examples per class.
 
     Raises:
-        InputError: The number of weights is not K, a weight is not positive, or for "balanced" a
-            class has no examples.
+        InputError: The number of weights is not K, or a weight is not positive.
     """
     if requested is None:
         return None
     if requested == "balanced":
-        if (counts == 0).any():
-            raise InputError(
-                "--class_weights balanced: a class has no training example, so its weight would be "
-                "infinite. Pass the weights as numbers."
-            )
         return balanced_class_weights(counts)
     try:
         weights = [float(part) for part in requested.split(",")]
@@ -45,10 +39,14 @@ def parse_class_weights(
 def balanced_class_weights(counts: npt.NDArray[np.integer]) -> npt.NDArray[np.float32]:
     """Return n / (K * counts), the weights that scikit-learn calls "balanced".
 
+    A class without training examples is not counted in K and has the weight 1, which changes
+    nothing in training: such as the tag I-X of an entity that is always one word long.
+
     Args:
-        counts: (K,) examples per class in the training split; none may be 0.
+        counts: (K,) examples per class in the training split.
 
     Returns:
         (K,) float32 weights whose mean over the training examples is 1.
     """
-    return (counts.sum() / (len(counts) * counts)).astype(np.float32)
+    weights = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))
+    return np.where(counts, weights, 1).astype(np.float32)

@@ -106,7 +106,9 @@ def test_wrong_use_ends_with_exit_code_2(files, tmp_path, fresh_accelerate, caps
     assert not folder.exists()
 
 
-def test_the_saved_step_of_a_run_is_replayed(files, tmp_path, fresh_accelerate, capsys):
+def test_the_saved_step_of_a_run_is_replayed(
+    files, tmp_path, fresh_accelerate, capsys, monkeypatch
+):
     run = tmp_path / "run"
     assert main(["train", *recipe(files, "broken"), "--mixed_precision", "fp16",
                  "--per_device_train_batch_size", "4", "--output_dir", str(run)]) == 3  # fmt: skip
@@ -118,6 +120,10 @@ def test_the_saved_step_of_a_run_is_replayed(files, tmp_path, fresh_accelerate, 
     assert f"fp16 will overflow: `{OVERFLOW}` reaches" in out
     assert "in 4 of 4 examples" in out.replace("\n", " ")
     assert f"step 17 of {run}:" in " ".join(out.split())
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main(["doctor", str(run), "--no_cure"]) == 2
+    assert "Start ampft doctor without torchrun" in capsys.readouterr().err
 
 
 def test_a_run_without_a_saved_step_is_examined_from_its_start(

@@ -256,3 +256,42 @@ def test_a_cure_that_does_not_survive_training_is_not_verified():
     cure = prescribe(made, FP16, [fault("layers.1.wo")], trial=Trial(steps=3, learning_rate=1e30))
     assert not cure.verified
     assert "This is not verified" in cure.sentence
+
+
+class Norm(nn.Module):
+    """A norm by hand; its epsilon is too small for any precision if the rows are constant."""
+
+    def __init__(self, eps):
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, hidden):
+        centred = hidden - hidden.mean(-1, keepdim=True)
+        return centred / (centred.square().mean(-1, keepdim=True) + self.eps)
+
+
+def with_norms(eps):
+    made = case(model(blocks=2))
+    for layer in made.model.layers:
+        layer.norm = Norm(eps)
+    made.batches[1].fill_(1.0)
+    return made
+
+
+def test_a_division_by_zero_in_float32_is_cured_by_a_larger_epsilon():
+    made = with_norms(0.0)
+    faults = [fault("layers.0.norm", Cause.ZERO_BY_ZERO, in_float32=True)]
+    cure = prescribe(made, FP16, faults, trial=TRIAL)
+    expected = "Set `eps` of 2 modules of class Norm to 0.0001 (it is 0). Verified: "
+    assert cure.sentence.startswith(expected)
+    assert cure.verified
+    assert cure.fp32_modules == ()
+    assert [layer.norm.eps for layer in made.model.layers] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("cause", [Cause.INPUT, Cause.ZERO_BY_ZERO])
+def test_an_epsilon_that_does_not_help_is_not_named(cause):
+    made = with_norms(0.0)
+    made.batches[1].fill_(float("nan"))
+    assert prescribe(made, FP16, [fault("layers.0.norm", cause, in_float32=True)]) is None
+    assert prescribe(with_norms(1e-3), FP16, [fault("layers.0.norm", in_float32=True)]) is None

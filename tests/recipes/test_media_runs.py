@@ -51,7 +51,7 @@ def predictions(run: Finished) -> list[dict]:
     ("family", "mode"),
     [("convnext", "fp32"), ("vit", "bf16"), ("resnet", "fp32"), ("swin", "fp16")],
 )
-def test_an_image_folder(tmp_path, family, mode):
+def test_an_image_folder(tmp_path, family, mode, capsys):
     data = image_folder(tmp_path / "data", 8, splits=("train", "val", "test"))
     more = ["--channels_last"] if family == "convnext" else []
     run = trained(
@@ -64,6 +64,13 @@ def test_an_image_folder(tmp_path, family, mode):
     if mode != "fp32":
         return
     classify = transformers.pipeline("image-classification", model=str(run.folder), device="cpu")
+    capsys.readouterr()
+    written = tmp_path / "predictions.csv"
+    command = ["predict", "--model", run.folder, data / "test", "--output_file", written]
+    assert main(list(map(str, command))) == 0
+    assert f"accuracy           {run.report['accuracy']:.4f}" in capsys.readouterr().out
+    with written.open() as file:
+        assert all(Path(row["file"]).parent.name == row["label"] for row in csv.DictReader(file))
     for row in predictions(run)[::5]:
         (best, *_) = classify(as_rgb(open_image(row["reference"])))
         assert best["label"] == row["prediction"]

@@ -149,9 +149,11 @@ def test_weights_that_are_refused(weights):
         parse_class_weights(weights, np.array([1, 1, 1]))
 
 
-def test_balanced_weights_need_an_example_of_each_class():
-    with pytest.raises(InputError, match="--class_weights balanced: a class has no training"):
-        parse_class_weights("balanced", np.array([1, 0]))
+def test_a_class_without_training_examples_does_not_change_the_other_weights():
+    with_absent = parse_class_weights("balanced", np.array([6, 0, 2]))
+    assert with_absent.tolist() == pytest.approx([8 / 12, 1, 8 / 4])
+    without = parse_class_weights("balanced", np.array([6, 2]))
+    assert with_absent[[0, 2]].tolist() == without.tolist()
 
 
 # Texts

@@ -13,6 +13,7 @@ from two_processes import (
     EFFECTIVE,
     EXAMPLES,
     MEDIA,
+    PARTS,
     dropout_problem,
     media_problem,
     problem_named,
@@ -25,7 +26,7 @@ HERE = Path(__file__).parent
 TRAININGS = [
     (mode, name, micro_batches)
     for mode in ("fp32", "fp16")
-    for name in ("padded", "padding-free", "pixels", "words")
+    for name in ("padded", "padding-free", "pixels", "words", *PARTS)
     for micro_batches in (1, 2)
 ]
 

@@ -38,6 +38,8 @@ from tiny_words import tiny_word_task
 from ampft.data.steps import MicroBatch, TensorExamples
 from ampft.errors import TrainingStopped
 from ampft.evaluation.evaluate import evaluate
+from ampft.models.adapters import LoraSettings
+from ampft.models.trained_part import TrainedPart
 from ampft.training.auto_micro_batch import fit_micro_batches
 from ampft.training.saved_step import StepStart, save_step
 from ampft.training.step import accumulate_gradient
@@ -47,6 +49,10 @@ from ampft.training.stopping import StopRequest, StopRequested, TimeLimit
 EXAMPLES, EFFECTIVE = 25, 12
 # Sounds of unequal lengths run one after another on each process; see `models.by_length`.
 MEDIA = ("convnext", "wav2vec2 group norm")
+PARTS = {
+    "lora": TrainedPart(lora=LoraSettings(2, target_modules="all-linear")),
+    "frozen": TrainedPart(train_layers=1),
+}
 
 
 class Masked(TensorExamples):
@@ -66,7 +72,8 @@ def problem_named(name: str, tiny_bert: Path) -> Problem:
             task = pixel_task(write_folders(Path(folder) / "data", train=EXAMPLES))
             examples = Masked(task.examples("train").collate(np.arange(EXAMPLES)))
             return Problem(tiny_erfnet(), examples, task.loss)
-    settings = {"remove_padding": name == "padding-free"}
+    settings = {"remove_padding": name != "padded", "trained_part": PARTS.get(name, TrainedPart())}
+    torch.manual_seed(2)  # for the adapters
     return text_problem(tiny_task(tiny_bert, train=EXAMPLES, **settings))
 
 
@@ -240,7 +247,7 @@ def main(tiny_bert: Path, folder: Path) -> None:
     rank = Accelerator(cpu=True).process_index
     results: dict[str, Any] = {"evaluated": evaluated()}
     for mode, name, micro_batches in itertools.product(
-        ("fp32", "fp16"), ("padded", "padding-free", "pixels", "words"), (1, 2)
+        ("fp32", "fp16"), ("padded", "padding-free", "pixels", "words", *PARTS), (1, 2)
     ):
         results[f"{mode} {name} {micro_batches}"] = trained(
             mode,

@@ -15,7 +15,6 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
@@ -70,13 +69,8 @@ def _aligned(patient: Patient, fp32_modules: Sequence[str]) -> Alignment | None:
         for key, values in compared.errors.items():
             for kind, value in values.items():
                 errors.setdefault(key, {}).setdefault(kind, []).append(value)
-        pairs = list(zip(result.gradient, reference.gradient, strict=True))
         whole["cosine"].append(result.cosine(reference))
-        whole["error"].append(
-            relative_error(
-                *(torch.cat([t.flatten() for t in column]) for column in zip(*pairs, strict=True))
-            )
-        )
+        whole["error"].append(relative_error(result.gradient, reference.gradient))
         whole["loss"].append(result.loss - reference.loss)
     modules = dict(patient.case.model.named_modules())
     return Alignment(
@@ -128,11 +122,14 @@ def estimate(values: Sequence[float]) -> Estimate:
     return Estimate(mean=mean, low=mean - half, high=mean + half)
 
 
-def relative_error(actual: Tensor, expected: Tensor) -> float:
-    """Return the norm of the difference over that of `expected`; 0 if both are zero."""
-    expected = expected.double()
-    norm = float(expected.norm())
-    difference = float((actual.double() - expected).norm())
+def relative_error(actual: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+    """Return the norm of the difference over that of `expected`; 0 if both are zero.
+
+    The tensors of a gradient are not joined, which would need several times its memory.
+    """
+    norm = math.hypot(*(float(tensor.double().norm()) for tensor in expected))
+    pairs = zip(actual, expected, strict=True)
+    difference = math.hypot(*(float((a.double() - b.double()).norm()) for a, b in pairs))
     return difference / norm if norm else math.inf * difference if difference else 0.0
 
 
@@ -190,7 +187,7 @@ class Recorder:
             return
         expected = self._expected._values.get((key, kind))
         if expected is not None and expected.shape == tensor.shape:
-            error = relative_error(tensor.detach(), expected)
+            error = relative_error([tensor.detach()], [expected])
             if math.isfinite(error):
                 self.errors.setdefault(key, {})[kind] = error
 

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from ampft.diagnosis.doctor.case import Case, undisturbed
+from ampft.diagnosis.doctor.epsilon import larger_epsilon
 from ampft.diagnosis.doctor.findings import Cause, Cure, Fault, LossScales
 from ampft.diagnosis.doctor.module_search import Holds, shortest_patterns, smallest_modules
 from ampft.diagnosis.doctor.patient import INITIAL_SCALE, Pass, Patient, Trial
@@ -61,7 +62,8 @@ def prescribe(
     """Find a change with which a precision holds, and verify it.
 
     The smallest set of modules to keep in float32 is searched first. If the gradients vanish, a
-    loss scale is tried before it, and if no modules help, or nearly all are needed, bf16.
+    loss scale is tried before it, and if no modules help, or nearly all are needed, bf16. If
+    float32 fails too, only a larger epsilon can help.
 
     Args:
         case: Model, batches and loss. They are left as they were.
@@ -72,16 +74,18 @@ def prescribe(
         trial: Short training that verifies a cure; None for the default.
 
     Returns:
-        The cure; None if nothing failed, or nothing helps because float32 fails too.
+        The cure; None if nothing failed or nothing helps.
     """
     fatal = [fault for fault in faults if not fault.is_harmless]
-    if not fatal or any(fault.in_float32 for fault in fatal):
+    if not fatal:
         return None
     scaler = INITIAL_SCALE if precision.uses_scaler and loss_scale is None else None
     patient = Patient.of(case, precision, scaler, loss_scale or 1.0)
     was_training = case.model.training
     with undisturbed(case.model), numerics(precision):
         try:
+            if any(fault.in_float32 for fault in fatal):
+                return _epsilon(patient, fatal, trial or Trial())
             case.model.eval()  # without dropout, unless nothing fails without it
             failing = _failing(patient, MAX_SEARCH_BATCHES)
             if not failing:
@@ -209,6 +213,17 @@ def _share_of_weights(model: nn.Module, paths: Iterable[str]) -> float:
     kept = {p for path in paths for p in model.get_submodule(path).parameters()}
     total = sum(parameter.numel() for parameter in model.parameters())
     return sum(parameter.numel() for parameter in kept) / total
+
+
+def _epsilon(patient: Patient, fatal: Sequence[Fault], trial: Trial) -> Cure | None:
+    """Return a larger epsilon; None if float32 or the mode does not hold with it."""
+    epsilon = larger_epsilon(patient.case.model, fatal)
+    if epsilon is None:
+        return None
+    change = Change(what=epsilon.what)
+    with epsilon.applied():
+        cure = _verified(patient, change, trial)
+    return cure if cure.verified else None
 
 
 def _in_other_mode(patient: Patient) -> Patient | None:

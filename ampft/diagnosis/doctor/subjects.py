@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -119,6 +120,11 @@ def run_subject(folder: Path, flags: Sequence[str], *, steps: int) -> Subject:
 
 
 def _step_subject(args: ClassifyArguments, run: Path, step: Path) -> Subject:
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise InputError(
+            f"RUN {run}: the saved step is replayed in one process, with the examples of all "
+            "processes that it had. Start ampft doctor without torchrun."
+        )
     start_clock()
     device = training_device(cpu=args.use_cpu)
     restore_cpu_threads(args.cpu_threads)
