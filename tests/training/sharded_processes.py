@@ -31,7 +31,7 @@ from ampft.training.first_step import FirstStep
 
 TRAININGS = (
     *(("fp32", "padded"), ("fp32", "padding-free")),
-    *(("bf16", "padding-free"), ("fp16", "padded")),
+    *(("bf16", "padding-free"), ("fp16", "padded"), ("bf16", "float32 modules")),
 )
 REPLICATED = PartialState(cpu=True).distributed_type
 

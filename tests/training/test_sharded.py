@@ -73,7 +73,14 @@ def ranks(folder):
 
 
 @pytest.mark.parametrize(
-    "key", ["fp32 padded", "fp32 padding-free", "bf16 padding-free", "fp16 padded"]
+    "key",
+    [
+        "fp32 padded",
+        "fp32 padding-free",
+        "bf16 padding-free",
+        "fp16 padded",
+        "bf16 float32 modules",
+    ],
 )
 def test_sharded_gradients_are_those_of_replicated_weights(ranks, key):
     for rank in ranks:
@@ -83,6 +90,13 @@ def test_sharded_gradients_are_those_of_replicated_weights(ranks, key):
             assert relative_error(actual, expected) <= 1e-6
         assert relative_error(sharded["weights"], replicated["weights"]) <= 1e-6
         assert sharded["losses"] == pytest.approx(replicated["losses"], rel=1e-6)
+
+
+def test_sharded_modules_stay_in_float32(ranks):
+    kept, plain = (
+        ranks[0][f"bf16 {name}"]["sharded"] for name in ("float32 modules", "padding-free")
+    )
+    assert relative_error(kept["gradients"][0], plain["gradients"][0]) > 1e-4
 
 
 @pytest.mark.parametrize("name", ["padded", "padding-free"])

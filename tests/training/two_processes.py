@@ -40,6 +40,7 @@ from ampft.errors import TrainingStopped
 from ampft.evaluation.evaluate import evaluate
 from ampft.models.adapters import LoraSettings
 from ampft.models.trained_part import TrainedPart
+from ampft.precision.float32_modules import keep_in_fp32
 from ampft.training.auto_micro_batch import fit_micro_batches
 from ampft.training.saved_step import StepStart, save_step
 from ampft.training.step import accumulate_gradient
@@ -74,7 +75,10 @@ def problem_named(name: str, tiny_bert: Path) -> Problem:
             return Problem(tiny_erfnet(), examples, task.loss)
     settings = {"remove_padding": name != "padded", "trained_part": PARTS.get(name, TrainedPart())}
     torch.manual_seed(2)  # for the adapters
-    return text_problem(tiny_task(tiny_bert, train=EXAMPLES, **settings))
+    problem = text_problem(tiny_task(tiny_bert, train=EXAMPLES, **settings))
+    if name == "float32 modules":
+        keep_in_fp32(problem.model, ["layer.1.*", "classifier"])
+    return problem
 
 
 def media_problem(folder: Path, family: str) -> Problem:
