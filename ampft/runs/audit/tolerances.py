@@ -12,7 +12,7 @@ difference of a probability:
     float16     5e-6     7e-5     1e-5
     bfloat16    4e-5     8e-4     9e-5
 
-The tolerances are about 20 to 100 times that, because models and machines differ more. They are far
+The tolerances are about 40 to 500 times that, because models and machines differ more. They are far
 below the effect of another seed, learning rate or data.
 """
 
