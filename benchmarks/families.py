@@ -313,6 +313,8 @@ def speed_cell(speed: dict[str, Any] | None) -> str:
     if speed is None:
         return ""
     ratios = speed["times_as_fast"]
+    if len(ratios) == 1:
+        return f"{ratios[0]:.1f}"
     return f"{statistics.median(ratios):.1f} ({min(ratios):.1f} to {max(ratios):.1f})"
 
 
