@@ -24,7 +24,7 @@ from ampft.models.packing.families import packing_support
 from ampft.models.packing.install import install_packing
 from ampft.models.pretrained import SAVED_MODEL_FLAG, load_saved
 from ampft.models.sound_features import SoundFeatures, load_feature_extractor
-from ampft.models.tokenizer import load_tokenizer, max_input_length
+from ampft.models.tokenizer import load_tokenizer, max_input_length, pad_on_the_right
 from ampft.models.weights import cast_in_place
 from ampft.precision.accelerator import make_accelerator, numerics, training_device
 from ampft.precision.float32_modules import check_float32_modules
@@ -186,6 +186,7 @@ def _texts(folder: Path, record: RunRecord, config: Any) -> _Texts | _Words:
     """Return the conversion of texts or words, as in the training of a run."""
     per_word = record.data.kind == TOKEN
     tokenizer = load_tokenizer(str(folder), flag=SAVED_MODEL_FLAG, reads_words=per_word)
+    pad_on_the_right(tokenizer, config)
     arguments = record.arguments
     length = max_input_length(int(arguments["max_seq_length"]), tokenizer, config)
     if not per_word and arguments.get("long_text", "truncate") == "truncate":
