@@ -85,8 +85,10 @@ def predict_file(model: str, request: PredictRequest) -> None:
     is_text = record.data.kind == "text"
     if is_text:
         check_texts(table, inputs)
-    labels = find_labels(table, inputs.sources, record, request.label_column_name)
     has_masks = record.data.kind == "pixels"
+    labels = None
+    if not has_masks:
+        labels = find_labels(table, inputs.sources, record, request.label_column_name)
     predictor = Predictor(folder, record, request.mixed_precision, request.batch_size)
     masks = MaskFolder(request.output_file, predictor.config.label_colors) if has_masks else None
     scores = None
@@ -282,11 +284,16 @@ def _refuse_table_options(request: PredictRequest, files: str) -> None:
 
 
 def _check_columns(request: PredictRequest, record: RunRecord) -> None:
-    """Check the columns of probabilities that are asked for."""
+    """Check the columns of probabilities and of labels that are asked for."""
     units = WITHOUT_PROBABILITIES.get(record.data.kind)
     for name in ("top_k", "all_probabilities"):
         if units is not None and getattr(request, name):
             raise InputError(f"--{name} has no effect on {units}. Remove the flag.")
+    if record.data.kind == "pixels" and request.label_column_name is not None:
+        raise InputError(
+            f"--label_column_name {request.label_column_name}: predicted masks are not scored. "
+            "Remove the flag."
+        )
     classes = len(record.label_names)
     if not 0 <= request.top_k <= classes:
         raise InputError(
