@@ -19,6 +19,7 @@ from ampft.data.request import DataRequest
 from ampft.errors import InputError
 from ampft.evaluation.sanity import chance_loss, constant_outcome, informedness
 from ampft.metrics.calibration import expected_calibration_error
+from ampft.models.erfnet import ErfnetForSemanticSegmentation
 from ampft.runs.predictions import read_predictions, write_predictions
 from ampft.tasks.pixel_labels import PixelLabels
 from ampft.tasks.pixel_outcome import PixelPredictions
@@ -294,6 +295,28 @@ def test_other_families_go_through_the_same_door(folder, tmp_path, make, stride)
     assert decoded["counts"].sum(axis=(1, 2)).tolist() == [
         int((label != IGNORED).sum()) for label in batch["labels"]
     ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"image_size": (32, 48)}, r"of 48 x 32 pixels \(it is fixed\)\. Pass the --image_size"),
+        ({"multi_scale": True}, r"of 16 x 8 pixels \(it is fixed\)\. Remove --multi_scale"),
+    ],
+)
+def test_a_model_that_refuses_a_size(folder, monkeypatch, settings, message):
+    """As BEiT and DPT do, whose positions are embedded."""
+    forward = ErfnetForSemanticSegmentation.forward
+
+    def forward_in_one_size(self, pixel_values, **arguments):
+        if tuple(pixel_values.shape[-2:]) != (16, 24):
+            raise ValueError("it is fixed.")
+        return forward(self, pixel_values, **arguments)
+
+    monkeypatch.setattr(ErfnetForSemanticSegmentation, "forward", forward_in_one_size)
+    assert pixel_task(folder).load_model().name == "ERFNet"
+    with pytest.raises(InputError, match=message):
+        pixel_task(folder, **settings).load_model()
 
 
 def test_flags_of_other_tasks(folder, tmp_path):
