@@ -43,6 +43,7 @@ from ampft.tasks.windows import (
     window_selection,
     word_selection,
 )
+from ampft.training.out_of_memory import is_out_of_memory
 
 Decoded = dict[str, npt.NDArray[Any]]
 
@@ -171,8 +172,13 @@ class Predictor:
 
     @torch.no_grad()
     def _decode(self, columns: list[list[Any]]) -> Decoded:
-        inputs = self._inputs.collate(columns)
-        logits = forward_logits(self._model, inputs)
+        try:
+            inputs = self._inputs.collate(columns)
+            logits = forward_logits(self._model, inputs)
+        except (RuntimeError, ValueError, IndexError, ZeroDivisionError) as error:
+            if not isinstance(self._inputs, _Sounds) or is_out_of_memory(error):
+                raise
+            raise self._inputs.refused(columns, type(self._model).__name__, error) from error
         if not torch.isfinite(logits).all():
             remedy = "Use another model." if self._mode == "fp32" else "Use --mixed_precision fp32."
             raise InputError(
@@ -270,6 +276,21 @@ class _Sounds:
         (sounds,) = columns
         waveforms = [self.features.waveform(open_sound(sound)) for sound in sounds]
         return self.features.batch([self.features.features(samples) for samples in waveforms])
+
+    def refused(self, columns: list[list[Any]], model: str, error: Exception) -> InputError:
+        """Return the error for a batch of sounds that the model cannot run on."""
+        (sounds,) = columns
+        opened = [open_sound(sound) for sound in sounds]
+        seconds = [len(sound.samples) / sound.rate for sound in opened]
+        shortest = int(np.argmin(seconds))
+        sound = sounds[shortest]
+        name = sound.get("path") if isinstance(sound, dict) else sound
+        place = name if isinstance(name, str | Path) else "a sound in memory"
+        reason = " ".join(str(error).split()).rstrip(".")
+        return InputError(
+            f"{place}: {model} cannot run on this sound of {seconds[shortest]:.3f} s, the shortest "
+            f"of its batch ({reason}). Remove sounds that are too short."
+        )
 
 
 @dataclass(frozen=True)
