@@ -135,7 +135,7 @@ class Predictor:
         self.problem = saved_problem(record, model.config)
         self._inputs: _Texts | _Words | _Images | _ImagesWithSizes | _Sounds
         if record.data.kind in ("text", TOKEN):
-            self._inputs = _texts(folder, record, model.config)
+            self._inputs = text_inputs(folder, record, model.config)
         elif record.data.kind == "sound":
             extractor, _ = load_feature_extractor(
                 str(folder), trust_remote_code=False, flag=SAVED_MODEL_FLAG
@@ -188,7 +188,7 @@ class Predictor:
         return {name: as_array(t) for name, t in self.problem.decode(logits, inputs).items()}
 
 
-def _texts(folder: Path, record: RunRecord, config: Any) -> _Texts | _Words:
+def text_inputs(folder: Path, record: RunRecord, config: Any) -> _Texts | _Words:
     """Return the conversion of texts or words, as in the training of a run."""
     per_word = record.data.kind == TOKEN
     tokenizer = load_tokenizer(str(folder), flag=SAVED_MODEL_FLAG, reads_words=per_word)
