@@ -16,6 +16,7 @@ from tiny_masks import IGNORED, pixel_task, write_folders
 
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
+from ampft.data.steps import StepBatches
 from ampft.errors import InputError
 from ampft.evaluation.sanity import chance_loss, constant_outcome, informedness
 from ampft.metrics.calibration import expected_calibration_error
@@ -194,6 +195,23 @@ def test_weights_are_those_of_the_masks_in_the_size_of_the_input(folder):
     )
     # The masks of the evaluation keep their size.
     assert task.examples("validation").collate(np.arange(4))["labels"].shape == (4, 16, 24)
+
+
+def test_a_batch_without_labelled_pixels_has_no_loss(tmp_path):
+    """The only labelled pixel of an image can be lost when its mask is resized."""
+    other = write_folders(tmp_path / "data")
+    path = other / "trainannot" / "train00.png"
+    mask = np.full_like(np.array(Image.open(path)), IGNORED)
+    mask[0, 0] = 1
+    Image.fromarray(mask).save(path)
+    task = pixel_task(other, image_size=(8, 8))
+    examples = task.examples("train")
+    assert examples.weights[0] == 0
+    batches = {int(b.ids[0]): b for b in StepBatches(examples, effective_batch_size=1).epoch(0)}
+    assert batches[0].effective_weight == 1
+    assert batches[1].effective_weight == examples.weights[1] > 1
+    labels = batches[0].micro_batches[0].inputs["labels"]
+    assert task.problem.loss(torch.randn(1, 3, 8, 8), labels) == 0
 
 
 def test_chance_predicts_the_most_frequent_class(folder):
