@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -217,7 +218,8 @@ def predict_inputs(
 
     Args:
         folder: Output folder of a run.
-        inputs: One text or image, or a list of them; a list of pairs if the model reads pairs.
+        inputs: One text, image or path of one, or a list of them; a list of pairs if the model
+            reads pairs.
         mixed_precision: Precision of the computation.
         batch_size: Inputs per forward pass.
         top_k: Number of most probable labels to add.
@@ -239,7 +241,7 @@ def predict_inputs(
             predictor = Predictor(folder, record, mixed_precision, batch_size)
             with predictor.numerics:
                 return pd.DataFrame(predict_sentences(predictor, sentences).columns())
-        rows = [inputs] if isinstance(inputs, str | Image.Image) else list(inputs)
+        rows = [inputs] if isinstance(inputs, str | os.PathLike | Image.Image) else list(inputs)
         tuples = [tuple(row) if isinstance(row, list | tuple) else (row,) for row in rows]
         count, is_text = len(record.data.input_columns), record.data.kind == "text"
         for number, row in enumerate(tuples, start=1):

@@ -19,7 +19,7 @@ from transformers import AutoModelForImageClassification, ViTImageProcessorPil
 
 import ampft.runs.predict
 from ampft.errors import InputError
-from ampft.runs.predict import predict_file
+from ampft.runs.predict import predict_file, predict_inputs
 from ampft.runs.predict_rows import PredictRequest
 from ampft.runs.predict_words import predict_sentences, sentence
 from ampft.runs.predictor import Predictions
@@ -160,6 +160,14 @@ def image_folder(tmp_path, monkeypatch):
     )  # fmt: skip
     monkeypatch.setattr(ampft.runs.predict, "read_record", lambda folder: record)
     return run
+
+
+def test_a_path_from_python(image_folder, tmp_path):
+    path = tmp_path / "x.png"
+    Image.new("RGB", (10, 12), (80, 40, 0)).save(path)
+    options = {"mixed_precision": "fp32", "batch_size": 4, "top_k": 0, "all_probabilities": False}
+    one = predict_inputs(image_folder, path, **options)
+    assert one.equals(predict_inputs(image_folder, [str(path)], **options))
 
 
 def test_images(image_folder, tmp_path, capsys):
