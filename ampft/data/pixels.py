@@ -181,6 +181,12 @@ def _classes(train: Dataset, request: DataRequest) -> tuple[MaskClasses, str]:
     entries = read_class_names(request.class_names_file)
     numbered = [(value, entry) for value, entry in enumerate(e for e in entries if not e.ignore)]
     counted = [(value, entry) for value, entry in numbered if value != ignored]
+    if len(counted) < 2:
+        raise InputError(
+            f"--ignore_index {ignored}: without this value, {request.class_names_file} has only "
+            f"the class {counted[0][1].name!r}. There must be at least two. Check the flag, or add "
+            "classes."
+        )
     colors = tuple(entry.color for _, entry in counted if entry.color is not None)
     ignored_entries = [entry for entry in entries if entry.ignore]
     ignored_entries += [entry for value, entry in numbered if value == ignored]

@@ -270,7 +270,8 @@ class StepBatches:
             epoch=epoch,
             step=step,
             effective_ids=effective,
-            effective_weight=float(self.examples.weights[effective].sum()),
+            # Of images whose masks have no labelled pixel in the size of the input, the loss is 0.
+            effective_weight=float(self.examples.weights[effective].sum()) or 1.0,
             effective_length=int(self.examples.lengths[effective].sum()),
             micro_batches=self._micro_batches(effective, epoch, step),
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -229,7 +229,7 @@ def _read_sources(
     train = read["train"]
     scheme = find_scheme(tags for part in train for tags in part.sentences())
     rows = {
-        split: concatenated(
+        split: _joined(
             [_labelled(part, scheme) for part in parts], str(request.files.get(split, split))
         )
         for split, parts in read.items()
@@ -407,6 +407,12 @@ def _labelled(part: TaggedRows, scheme: str) -> LabelledRows:
         ignored=part.ignored,
         notes=part.notes,
     )
+
+
+def _joined(parts: Sequence[LabelledRows], origin: str) -> LabelledRows:
+    """Return the rows of several files as those of one split, with the tags of all of them."""
+    rows = concatenated(parts, origin)
+    return replace(rows, declared=rows.names)
 
 
 def _as_bio(part: TaggedRows, sentence: int, tags: Sequence[str], scheme: str) -> list[str]:

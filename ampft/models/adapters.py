@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from ampft.errors import InputError
-from ampft.models.freezing import base_of, head_names, is_in
+from ampft.models.freezing import base_of, forget_casts, head_names, is_in
 from ampft.models.weights import tensors_hash
 from ampft.precision.float32_modules import float32_forwards, keep_modules
 from ampft.text.json_io import json_text, read_json_object
@@ -312,6 +312,7 @@ def merge_adapters(model: nn.Module) -> None:
     kept = {name: forward.pattern for name, forward in float32_forwards(model).items()}
     for name, layer in _adapted(model).items():
         layer.merge()
+        forget_casts(layer.get_base_layer())
         model.set_submodule(name, layer.get_base_layer())
     present = dict(model.named_modules())
     keep_modules(model, {name: pattern for name, pattern in kept.items() if name in present})

@@ -19,6 +19,7 @@ from ampft.errors import InputError
 
 NAMED = 8  # modules that a message names
 POOLER = "pooler"  # belongs to the head: many checkpoints have none, or one that was not trained
+CASTS = "casts"  # attribute of a frozen layer: its weights in the dtype of autocast
 
 
 def base_of(model: nn.Module) -> nn.Module:
@@ -200,6 +201,14 @@ def cast_frozen_once(model: nn.Module) -> None:
             module.__class__ = FrozenLinear
 
 
+def forget_casts(layer: nn.Module) -> None:
+    """Make a frozen layer cast its weights again, because they were changed through `Tensor.data`.
+
+    Such a change keeps their version and their address.
+    """
+    layer.__dict__.pop(CASTS, None)
+
+
 class FrozenLinear(nn.Linear):
     """An `nn.Linear` as changed by `cast_frozen_once`."""
 
@@ -213,7 +222,7 @@ class FrozenLinear(nn.Linear):
         return functional.linear(input, self._cast("weight", self.weight, dtype), bias)
 
     def _cast(self, name: str, value: Tensor, dtype: torch.dtype) -> Tensor:
-        casts: dict[str, Any] = self.__dict__.setdefault("casts", {})
+        casts: dict[str, Any] = self.__dict__.setdefault(CASTS, {})
         # Loading weights changes the version, and moving them the address.
         key = (dtype, value.device, value.data_ptr(), value._version)
         if name not in casts or casts[name][0] != key:

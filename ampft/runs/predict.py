@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -85,8 +86,10 @@ def predict_file(model: str, request: PredictRequest) -> None:
     is_text = record.data.kind == "text"
     if is_text:
         check_texts(table, inputs)
-    labels = find_labels(table, inputs.sources, record, request.label_column_name)
     has_masks = record.data.kind == "pixels"
+    labels = None
+    if not has_masks:
+        labels = find_labels(table, inputs.sources, record, request.label_column_name)
     predictor = Predictor(folder, record, request.mixed_precision, request.batch_size)
     masks = MaskFolder(request.output_file, predictor.config.label_colors) if has_masks else None
     scores = None
@@ -216,7 +219,8 @@ def predict_inputs(
 
     Args:
         folder: Output folder of a run.
-        inputs: One text or image, or a list of them; a list of pairs if the model reads pairs.
+        inputs: One text, image or path of one, or a list of them; a list of pairs if the model
+            reads pairs.
         mixed_precision: Precision of the computation.
         batch_size: Inputs per forward pass.
         top_k: Number of most probable labels to add.
@@ -238,7 +242,7 @@ def predict_inputs(
             predictor = Predictor(folder, record, mixed_precision, batch_size)
             with predictor.numerics:
                 return pd.DataFrame(predict_sentences(predictor, sentences).columns())
-        rows = [inputs] if isinstance(inputs, str | Image.Image) else list(inputs)
+        rows = [inputs] if isinstance(inputs, str | os.PathLike | Image.Image) else list(inputs)
         tuples = [tuple(row) if isinstance(row, list | tuple) else (row,) for row in rows]
         count, is_text = len(record.data.input_columns), record.data.kind == "text"
         for number, row in enumerate(tuples, start=1):
@@ -283,11 +287,16 @@ def _refuse_table_options(request: PredictRequest, files: str) -> None:
 
 
 def _check_columns(request: PredictRequest, record: RunRecord) -> None:
-    """Check the columns of probabilities that are asked for."""
+    """Check the columns of probabilities and of labels that are asked for."""
     units = WITHOUT_PROBABILITIES.get(record.data.kind)
     for name in ("top_k", "all_probabilities"):
         if units is not None and getattr(request, name):
             raise InputError(f"--{name} has no effect on {units}. Remove the flag.")
+    if record.data.kind == "pixels" and request.label_column_name is not None:
+        raise InputError(
+            f"--label_column_name {request.label_column_name}: predicted masks are not scored. "
+            "Remove the flag."
+        )
     classes = len(record.label_names)
     if not 0 <= request.top_k <= classes:
         raise InputError(

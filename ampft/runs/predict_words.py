@@ -149,11 +149,12 @@ def predict_sentences(predictor: Predictor, sentences: Sequence[Sentence]) -> Wo
     rows = [[word.text for word in each.words] for each in sentences]
     predictions = predictor([rows])
     names = predictor.problem.label_names
+    probabilities = predictions.decoded["probabilities"]
     return WordPredictions(
         sentences,
-        [text.split(" ") for text in predictions.labels],
+        [[names[code] for code in words.argmax(axis=1)] for words in probabilities],
         predictions.confidence,
-        [rows.max(axis=1) for rows in predictions.decoded["probabilities"]],
+        [words.max(axis=1) for words in probabilities],
         predictions.decoded,
         is_bio(names),
     )

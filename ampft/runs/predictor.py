@@ -24,7 +24,7 @@ from ampft.models.packing.families import packing_support
 from ampft.models.packing.install import install_packing
 from ampft.models.pretrained import SAVED_MODEL_FLAG, load_saved
 from ampft.models.sound_features import SoundFeatures, load_feature_extractor
-from ampft.models.tokenizer import load_tokenizer, max_input_length
+from ampft.models.tokenizer import load_tokenizer, max_input_length, pad_on_the_right
 from ampft.models.weights import cast_in_place
 from ampft.precision.accelerator import make_accelerator, numerics, training_device
 from ampft.precision.float32_modules import check_float32_modules
@@ -43,6 +43,7 @@ from ampft.tasks.windows import (
     window_selection,
     word_selection,
 )
+from ampft.training.out_of_memory import is_out_of_memory
 
 Decoded = dict[str, npt.NDArray[Any]]
 
@@ -134,7 +135,7 @@ class Predictor:
         self.problem = saved_problem(record, model.config)
         self._inputs: _Texts | _Words | _Images | _ImagesWithSizes | _Sounds
         if record.data.kind in ("text", TOKEN):
-            self._inputs = _texts(folder, record, model.config)
+            self._inputs = text_inputs(folder, record, model.config)
         elif record.data.kind == "sound":
             extractor, _ = load_feature_extractor(
                 str(folder), trust_remote_code=False, flag=SAVED_MODEL_FLAG
@@ -171,8 +172,13 @@ class Predictor:
 
     @torch.no_grad()
     def _decode(self, columns: list[list[Any]]) -> Decoded:
-        inputs = self._inputs.collate(columns)
-        logits = forward_logits(self._model, inputs)
+        try:
+            inputs = self._inputs.collate(columns)
+            logits = forward_logits(self._model, inputs)
+        except (RuntimeError, ValueError, IndexError, ZeroDivisionError) as error:
+            if not isinstance(self._inputs, _Sounds) or is_out_of_memory(error):
+                raise
+            raise self._inputs.refused(columns, type(self._model).__name__, error) from error
         if not torch.isfinite(logits).all():
             remedy = "Use another model." if self._mode == "fp32" else "Use --mixed_precision fp32."
             raise InputError(
@@ -182,10 +188,11 @@ class Predictor:
         return {name: as_array(t) for name, t in self.problem.decode(logits, inputs).items()}
 
 
-def _texts(folder: Path, record: RunRecord, config: Any) -> _Texts | _Words:
+def text_inputs(folder: Path, record: RunRecord, config: Any) -> _Texts | _Words:
     """Return the conversion of texts or words, as in the training of a run."""
     per_word = record.data.kind == TOKEN
     tokenizer = load_tokenizer(str(folder), flag=SAVED_MODEL_FLAG, reads_words=per_word)
+    pad_on_the_right(tokenizer, config)
     arguments = record.arguments
     length = max_input_length(int(arguments["max_seq_length"]), tokenizer, config)
     if not per_word and arguments.get("long_text", "truncate") == "truncate":
@@ -269,6 +276,21 @@ class _Sounds:
         (sounds,) = columns
         waveforms = [self.features.waveform(open_sound(sound)) for sound in sounds]
         return self.features.batch([self.features.features(samples) for samples in waveforms])
+
+    def refused(self, columns: list[list[Any]], model: str, error: Exception) -> InputError:
+        """Return the error for a batch of sounds that the model cannot run on."""
+        (sounds,) = columns
+        opened = [open_sound(sound) for sound in sounds]
+        seconds = [len(sound.samples) / sound.rate for sound in opened]
+        shortest = int(np.argmin(seconds))
+        sound = sounds[shortest]
+        name = sound.get("path") if isinstance(sound, dict) else sound
+        place = name if isinstance(name, str | Path) else "a sound in memory"
+        reason = " ".join(str(error).split()).rstrip(".")
+        return InputError(
+            f"{place}: {model} cannot run on this sound of {seconds[shortest]:.3f} s, the shortest "
+            f"of its batch ({reason}). Remove sounds that are too short."
+        )
 
 
 @dataclass(frozen=True)

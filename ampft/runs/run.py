@@ -66,7 +66,7 @@ from ampft.training.out_of_memory import OutOfMemoryRetries
 from ampft.training.step import StepOutcome, StepStopped, shared_autocast_cache
 from ampft.training.stopping import StopRequest, StopRequested, TimeLimit
 from ampft.training.trackers import track_results
-from ampft.training.utilisation import measure_utilisation
+from ampft.training.utilisation import flops_per_token, measure_utilisation
 from ampft.training.waiting import waiting_note
 
 
@@ -235,6 +235,7 @@ class Run:
         prepared = self.prepared
         self.validate(model)  # if a stop prevented it
         self.checkpoints.wait()
+        flops = flops_per_token(self._plain(model))  # before adapters are merged
         may_stop = self._restore_best(model)
         split = prepared.final_split
         outcome = self._predict(model, split, may_stop=may_stop)
@@ -268,7 +269,7 @@ class Run:
         record = replace(
             self.state.record(self.initial_record, "finished"),
             timings={
-                **self._timings(model),
+                **self._timings(model, flops),
                 "total_seconds": self.state.total_seconds,
                 "checkpoint_seconds": self.state.checkpoint_seconds,
                 "covers": self.state.timing_note,
@@ -452,13 +453,16 @@ class Run:
         selected = self.prepared.selects_best and outcome.split == "validation"
         return {**all_metrics(outcome), "split": outcome.split, "selected": selected}
 
-    def _timings(self, model: nn.Module) -> dict[str, Any]:
+    def _plain(self, model: nn.Module) -> Any:
+        return self.prepared.accelerator.unwrap_model(model, keep_torch_compile=False)
+
+    def _timings(self, model: nn.Module, flops: int) -> dict[str, Any]:
         """Return the speed of the training, and its share of the matrix product rate."""
         prepared, timings = self.prepared, self.history.timings()
         # The length of an image is 1, however many patches it has.
         has_tokens = prepared.task.data.kind in ("text", "token")
         utilisation = measure_utilisation(
-            prepared.accelerator.unwrap_model(model, keep_torch_compile=False),
+            flops,
             prepared.precision,
             prepared.accelerator.device,
             tokens_per_second=timings["tokens_per_second"] if has_tokens else None,

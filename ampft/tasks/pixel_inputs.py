@@ -25,13 +25,15 @@ from ampft.data.sources.mask_folders import FILE
 from ampft.errors import InputError
 from ampft.models.erfnet import MODEL_TYPE, ErfnetConfig, ErfnetForSemanticSegmentation
 from ampft.models.image_processor import load_image_processor, pixel_values
-from ampft.models.pretrained import enable_gradient_checkpointing, load_pretrained
+from ampft.models.packing.install import evaluation_mode
+from ampft.models.pretrained import MODEL_NAME_FLAG, enable_gradient_checkpointing, load_pretrained
 from ampft.models.weights import LoadedModel
 from ampft.tasks.pixel_outcome import PixelPredictions
 from ampft.tasks.pixel_pictures import Picture, default_palette, sheet, spread
 from ampft.tasks.task import TaskSettings
 
 Size = tuple[int, int]  # height, width
+SCALES = (0.5, 1.5)  # least and largest factor of `--multi_scale`, as in YOLOv5
 SCALE_STREAM = 1  # keeps the factors apart from other draws with the seed of a run
 
 
@@ -148,9 +150,34 @@ class PixelInputs:
             )
         if settings.gradient_checkpointing:
             enable_gradient_checkpointing(model)
+        self._try(model)
         # Saved with the model, for the masks of `ampft predict`.
         model.config.label_colors = [list(color) for color in self.palette]
         return LoadedModel(model, name, False, notes)
+
+    def _try(self, model: Any) -> None:
+        """Run the model once in the size of the images, and in the extreme ones of a scaling.
+
+        Raises:
+            InputError: It refuses a size.
+        """
+        examples = self.splits["train"]
+        pixels = examples.collate(np.arange(1))["pixel_values"]
+        height, width = pixels.shape[-2:]
+        sizes = {(height, width): "Pass the --image_size that it needs, or use another model."}
+        if examples.scale_seed is not None:
+            extremes = [scaled_size((height, width), factor) for factor in SCALES]
+            sizes |= dict.fromkeys(extremes, "Remove --multi_scale, or use another model.")
+        for size, remedy in sizes.items():
+            try:
+                with evaluation_mode(model):
+                    model(pixel_values=functional.interpolate(pixels, size=size))
+            except (RuntimeError, ValueError, IndexError) as error:
+                reason = " ".join(str(error).split()).rstrip(".")
+                raise InputError(
+                    f"{MODEL_NAME_FLAG} {self.model_path}: {type(model).__name__} cannot run on "
+                    f"images of {size[1]} x {size[0]} pixels ({reason}). {remedy}"
+                ) from error
 
     def references(self, split: str, rows: slice) -> Mapping[str, Sequence[str]]:
         """Return the file of each image in the folder of the data, or its split and row."""
@@ -233,10 +260,14 @@ def prepare_inputs(data: ClassificationData, settings: TaskSettings) -> PixelInp
 def step_size(size: Sequence[int], seed: int, epoch: int, step: int) -> Size:
     """Return the height and width of the images of a step: 0.5 to 1.5 times `size`.
 
-    They are multiples of 8. The range is that of `--multi-scale` in YOLOv5.
+    They are multiples of 8.
     """
     random = np.random.Generator(np.random.PCG64([seed, epoch, step, SCALE_STREAM]))
-    factor = random.uniform(0.5, 1.5)
+    return scaled_size(size, random.uniform(*SCALES))
+
+
+def scaled_size(size: Sequence[int], factor: float) -> Size:
+    """Return height and width times a factor, as multiples of 8."""
     height, width = (max(round(side * factor / 8), 1) * 8 for side in size)
     return height, width
 

@@ -9,11 +9,12 @@ from typing import Any, cast
 
 import datasets
 import numpy as np
+import pyarrow.compute as pc
 import transformers
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import DataCollatorWithPadding
 
-from ampft.data.dataset import TOKEN, ClassificationData
+from ampft.data.dataset import ROWS_AT_A_TIME, TOKEN, ClassificationData
 from ampft.data.row_labels import unit_indices
 from ampft.data.steps import IntArray, varied_ids
 from ampft.errors import InputError
@@ -23,6 +24,7 @@ from ampft.models.minilm import default_model
 from ampft.models.packing.families import packing_support
 from ampft.models.packing.install import install_packing, limit_kernel_caches, verify_packing
 from ampft.models.pretrained import (
+    MODEL_NAME_FLAG,
     enable_gradient_checkpointing,
     load_config,
     load_pretrained,
@@ -112,6 +114,7 @@ class TextInputs:
             label_arguments,
             trust_remote_code=settings.trust_remote_code,
         )
+        self._check_vocabulary(model)
         if model.config.pad_token_id is None:
             model.config.pad_token_id = self.tokenizer.pad_token_id
         if settings.gradient_checkpointing:
@@ -123,6 +126,22 @@ class TextInputs:
             batch = model_inputs(examples.collate(varied_ids(examples.lengths)))
             notes = (*notes, *choose_text_batches(model, batch))
         return LoadedModel(model, self.model_name, padding_free, (*notes, reason))
+
+    def _check_vocabulary(self, model: Any) -> None:
+        """Raise InputError if the texts have a token that the table of embeddings lacks."""
+        try:
+            table = model.get_input_embeddings()
+        except NotImplementedError:  # of models that read characters
+            return
+        of_splits = [largest_token(examples.rows) for examples in self.tokens.values()]
+        largest = max(*of_splits, self.tokenizer.pad_token_id)
+        if isinstance(table, nn.Embedding) and largest >= table.num_embeddings:
+            raise InputError(
+                f"{MODEL_NAME_FLAG} {self.model_path}: the tokenizer gives the token "
+                f"{self.tokenizer.convert_ids_to_tokens(largest)!r} the number {largest}, but the "
+                f"model has only {table.num_embeddings} tokens. Use the tokenizer of the model, or "
+                "call model.resize_token_embeddings(len(tokenizer)) and save the model again."
+            )
 
     def _remove_padding(self, model: Any, settings: TaskSettings) -> tuple[bool, str]:
         if not settings.remove_padding:
@@ -256,6 +275,14 @@ def windowed_examples(
     total = np.bincount(owners, weights=lengths, minlength=count).astype(np.int64)
     windows = np.bincount(owners, minlength=count).astype(np.int64)
     return TextExamples(rows.remove_columns([EXAMPLE, LENGTH]), total, collator, windows, words)
+
+
+def largest_token(rows: datasets.Dataset) -> int:
+    """Return the largest number of a token."""
+    arrow = rows.select_columns(["input_ids"]).with_format("arrow")
+    parts = (batch["input_ids"] for batch in arrow.iter(batch_size=ROWS_AT_A_TIME))
+    largest: int = max(pc.max(pc.list_flatten(part)).as_py() or 0 for part in parts)
+    return largest
 
 
 def window_notes(

@@ -44,7 +44,7 @@ class Utilisation:
 
 
 def measure_utilisation(
-    model: nn.Module,
+    flops: int,
     precision: Precision,
     device: torch.device,
     *,
@@ -54,7 +54,7 @@ def measure_utilisation(
     """Measure the matrix product rate of this process, and return the utilisation of a training.
 
     Args:
-        model: Unwrapped model.
+        flops: Floating-point operations per token, from `flops_per_token` of the trained model.
         precision: Precision of the run, whose TF32 policy must be in force.
         device: Device of the training.
         tokens_per_second: Tokens per second in all processes; None if examples have no tokens.
@@ -67,7 +67,6 @@ def measure_utilisation(
         ).gflops
     if tokens_per_second is None:
         return Utilisation(rate, None, None)
-    flops = flops_per_token(model)
     utilisation = None
     if rate is not None:
         utilisation = tokens_per_second * flops / (rate * 1e9 * num_processes)

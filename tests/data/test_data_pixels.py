@@ -122,6 +122,15 @@ def test_the_name_of_the_ignored_value_is_no_class(folder, tmp_path):
     assert data.labels("train").counts[3].tolist() == [(mask_of(3) == k).sum() for k in (1, 2)]
 
 
+def test_one_class_beside_the_ignored_value_is_refused(folder, tmp_path):
+    names = tmp_path / "names.txt"
+    names.write_text("background\nforeground\n")
+    with pytest.raises(
+        InputError, match=r"--ignore_index 0: .* only the class 'foreground'\. There must be at"
+    ):
+        load(folder, class_names_file=names, ignore_index=0)
+
+
 def other_size(folder: Path) -> None:
     save(folder / "valannot" / "val01.png", mask_of(1, size=(8, 12)))
 

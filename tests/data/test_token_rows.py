@@ -104,6 +104,15 @@ def test_bad_conll_names_file_and_line(tmp_path, text, message):
         conll(tmp_path, text)
 
 
+def test_several_files_have_the_tags_of_all(tmp_path):
+    (tmp_path / "a.conll").write_text(SENTENCE)
+    (tmp_path / "b.conll").write_text(OTHER)
+    files = Path(f"{tmp_path / 'a.conll'},{tmp_path / 'b.conll'}")
+    data = load_data(DataRequest(train_file=files, validation_fraction=0.0, test_fraction=0.0))
+    assert data.label_names == ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
+    assert words_and_tags(data)[1] == [("Ann", "B-PER"), ("sleeps", "O")]
+
+
 def test_another_split_must_follow_the_scheme_and_the_types(tmp_path):
     (tmp_path / "test.conll").write_text("a\tO\n\nb\tO\nc\tI-LOC\n")
     files = {"test_file": tmp_path / "test.conll"}

@@ -20,6 +20,7 @@ from ampft.models.adapters import (
     save_adapter,
     target_layers,
 )
+from ampft.models.freezing import cast_frozen_once
 from ampft.models.packing.install import install_packing
 from ampft.models.pretrained import load_pretrained, load_saved
 
@@ -124,6 +125,21 @@ def test_merged_adapters_leave_a_plain_model_with_the_same_logits():
         model.state_dict()["bert.encoder.layer.0.attention.self.query.weight"],
         plain.state_dict()["bert.encoder.layer.0.attention.self.query.weight"],
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_merged_weights_are_cast_again(dtype):
+    """PEFT merges through `Tensor.data`, which casts of frozen weights do not notice."""
+    model = with_adapters(without_dropout(tiny("bert")))
+    cast_frozen_once(model)
+    batch = right_padded(model, LENGTHS)
+    with torch.no_grad(), torch.autocast("cpu", dtype=dtype):
+        model(**batch)  # casts the weights without the adapters
+    merge_adapters(model)
+    plain = tiny("bert")
+    plain.load_state_dict(model.state_dict())
+    with torch.no_grad(), torch.autocast("cpu", dtype=dtype):
+        assert torch.equal(model(**batch).logits, without_dropout(plain)(**batch).logits)
 
 
 @pytest.fixture

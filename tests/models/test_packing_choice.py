@@ -57,6 +57,13 @@ def test_a_decoder_is_padded_on_the_right_and_runs_without_padding(tiny_bert, tm
     assert load_tokenizer(str(tmp_path / "saved")).padding_side == "right"
 
 
+def test_words_are_padded_on_the_right(tiny_bert, tmp_path):
+    """Their places are counted from the start of a row, in models of every family."""
+    BertTokenizer.from_pretrained(tiny_bert, padding_side="left").save_pretrained(tmp_path)
+    assert load_tokenizer(str(tmp_path)).padding_side == "left"
+    assert load_tokenizer(str(tmp_path), reads_words=True).padding_side == "right"
+
+
 def zeros(query, key, value, packing, options):
     del key, value, packing, options
     return torch.zeros_like(query)

@@ -128,6 +128,23 @@ def test_emulated_fp16_predicts_like_ampft_predict_and_is_not_timed(of_one, save
     assert confidence == pytest.approx([float(row["confidence"]) for row in rows], abs=2e-3)
 
 
+def test_windows_of_long_texts_are_averaged_as_in_training(files, tiny_model, tmp_path):
+    words = [*text_settings(files, tiny_model, tmp_path / "run"), "--num_train_epochs", 1]
+    words += ["--long_text", "windows", "--max_seq_length", 6, "--stride", 1]
+    succeeded(call_here(CLASSIFY, *words))
+    (run,) = find_runs([tmp_path / "run"])
+    saved = SavedModel.load(run.folder, run.record)
+    with (files / "test.csv").open(newline="") as file:
+        texts = [row["text"] for row in csv.DictReader(file)]
+    inputs = saved.tokens([texts], range(len(texts)))
+    assert (inputs["label_windows"] > 1).any()
+    predictor = saved.predictor("fp32", CPU)
+    with predictor.context():
+        probabilities = predictor.logits(inputs).softmax(dim=1).numpy()
+    expected = read_predictions(run.folder / "predictions.parquet").probabilities
+    assert np.allclose(probabilities, expected, atol=1e-5)
+
+
 def test_latency_and_size_are_measured_for_native_modes(of_one, saved):
     comparison = of_one[1]
     for name in ("placebo", "bf16-true", "int8"):

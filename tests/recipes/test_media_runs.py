@@ -13,7 +13,7 @@ import soxr
 import torch
 import transformers
 from media_files import CIFAR, FSDD, image_folder, shared_data, sound_table, write_table
-from running import CLASSIFY, Finished, call_here, printed, succeeded
+from running import BIN, CLASSIFY, Finished, call_here, printed, succeeded
 from tiny_media import save_model
 
 from ampft.cli import main
@@ -96,6 +96,13 @@ def test_a_table_of_sounds(tmp_path):
         assert best["label"] == row["prediction"]
         assert best["score"] == pytest.approx(row["confidence"], abs=1e-5)
     check_predict(tmp_path, run, table, "sounds")
+    short = tmp_path / "short.wav"
+    soundfile.write(short, np.full(8, 0.1, dtype=np.float32), 8000)
+    done = call_here(BIN / "ampft", "predict", "--model", run.folder, short)
+    assert done.returncode == 2
+    assert "short.wav: Wav2Vec2ForSequenceClassification cannot run on this sound of 0.001 s" in (
+        " ".join(done.stderr.split())
+    )
 
 
 def check_predict(folder: Path, run: Finished, table: Path, what: str) -> None:

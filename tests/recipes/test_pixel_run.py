@@ -101,6 +101,15 @@ def test_ampft_predict_writes_the_masks_of_the_report(request, data, name, tmp_p
             assert np.array_equal(np.asarray(mask), expected[f"val/{path.stem}.png"])
 
 
+def test_labels_beside_images_are_not_scored(erfnet, data, tmp_path):
+    table = tmp_path / "images.csv"
+    table.write_text(f"image,label\n{data / 'val' / 'val00.png'},car\n")
+    words = ("predict", "--model", erfnet.folder, table, "--output_file", tmp_path / "found.csv")
+    done = succeeded(call_here(AMPFT, *words, ACCELERATE_USE_CPU="true"))
+    assert "1 mask" in done.stdout
+    assert (tmp_path / "found.csv").read_text().startswith("image,label,prediction,confidence,mask")
+
+
 @pytest.mark.parametrize("name", ["erfnet", "segformer"])
 def test_the_pipeline_of_transformers_predicts_what_the_report_says(request, data, name):
     run = request.getfixturevalue(name)

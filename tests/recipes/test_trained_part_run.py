@@ -47,6 +47,11 @@ def test_it_learns_and_says_what_is_trained(lora, merged):
         assert printed(done.stdout, "ran").endswith("weights, gradients, optimizer state float32")
 
 
+def test_merging_after_the_training_does_not_change_its_operations(lora, merged):
+    before, after = (done.record["timings"]["flops_per_token"] for done in (lora, merged))
+    assert before == after
+
+
 def test_the_adapters_are_saved_without_the_base(lora, tiny_model):
     assert not (lora.folder / "model.safetensors").exists()
     assert not (lora.folder / "config.json").exists()

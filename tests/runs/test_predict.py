@@ -19,9 +19,12 @@ from transformers import AutoModelForImageClassification, ViTImageProcessorPil
 
 import ampft.runs.predict
 from ampft.errors import InputError
-from ampft.runs.predict import predict_file
+from ampft.runs.predict import predict_file, predict_inputs
 from ampft.runs.predict_rows import PredictRequest
+from ampft.runs.predict_words import predict_sentences, sentence
+from ampft.runs.predictor import Predictions
 from ampft.tasks.image import _small_vit
+from ampft.tasks.token_labels import TokenLabels
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
 
@@ -159,6 +162,14 @@ def image_folder(tmp_path, monkeypatch):
     return run
 
 
+def test_a_path_from_python(image_folder, tmp_path):
+    path = tmp_path / "x.png"
+    Image.new("RGB", (10, 12), (80, 40, 0)).save(path)
+    options = {"mixed_precision": "fp32", "batch_size": 4, "top_k": 0, "all_probabilities": False}
+    one = predict_inputs(image_folder, path, **options)
+    assert one.equals(predict_inputs(image_folder, [str(path)], **options))
+
+
 def test_images(image_folder, tmp_path, capsys):
     photos = tmp_path / "photos"
     (photos / "inner").mkdir(parents=True)
@@ -224,3 +235,23 @@ def test_joined_columns_are_joined_and_written_as_they_were(
     assert list(parts.confidence) == list(table(capsys).confidence)
     with pytest.raises(InputError, match="no column 'nothing'"):
         predict(folder, tmp_path / "rows.xlsx", text_column_names="title +nothing")
+
+
+def test_tags_and_types_of_entities_may_contain_blanks():
+    names = ("O", "B-work of art", "I-work of art")
+    problem = TokenLabels.from_arguments(names, {})
+    probabilities = np.empty(2, dtype=object)
+    probabilities[:] = [np.eye(3, dtype=np.float32), np.eye(3, dtype=np.float32)[:1]]
+    decoded = {"probabilities": probabilities}
+
+    def predictor(columns):
+        labels, confidence = zip(*problem.predicted(decoded), strict=True)
+        return Predictions(list(labels), list(confidence), decoded, names)
+
+    predictor.problem = problem
+    record = SimpleNamespace(data=SimpleNamespace(input_columns=("tokens",)))
+    sentences = [sentence(words, record) for words in (["the", "Mona", "Lisa"], ["here"])]
+    columns = predict_sentences(predictor, sentences).columns()
+    assert columns["prediction"] == [["O", "B-work of art", "I-work of art"], ["O"]]
+    assert [e["text"] for e in columns["entities"][0]] == ["Mona Lisa"]
+    assert columns["entities"][1] == []

@@ -134,6 +134,17 @@ def test_options_of_tables_are_refused_for_folders(tiny_bert, tmp_path, monkeypa
         predict_file(str(folder), request)
 
 
+def test_labels_of_masks_are_refused(tiny_bert, tmp_path, monkeypatch):
+    folder = trained_on(("image",), tiny_bert, tmp_path, monkeypatch, kind="pixels")
+    table = tmp_path / "rows.csv"
+    table.write_text("image,kind\na.png,x\n")
+    request = PredictRequest(files=[str(table)], label_column_name="kind")
+    with pytest.raises(
+        InputError, match="--label_column_name kind: predicted masks are not scored"
+    ):
+        predict_file(str(folder), request)
+
+
 def test_spaces_around_column_names_are_ignored(pair_folder, file, capsys):
     predict(pair_folder, file, columns=" a , b")
     assert capsys.readouterr().out.startswith("text,a,b,prediction,confidence\n")

@@ -16,9 +16,11 @@ from tiny_masks import IGNORED, pixel_task, write_folders
 
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
+from ampft.data.steps import StepBatches
 from ampft.errors import InputError
 from ampft.evaluation.sanity import chance_loss, constant_outcome, informedness
 from ampft.metrics.calibration import expected_calibration_error
+from ampft.models.erfnet import ErfnetForSemanticSegmentation
 from ampft.runs.predictions import read_predictions, write_predictions
 from ampft.tasks.pixel_labels import PixelLabels
 from ampft.tasks.pixel_outcome import PixelPredictions
@@ -195,6 +197,23 @@ def test_weights_are_those_of_the_masks_in_the_size_of_the_input(folder):
     assert task.examples("validation").collate(np.arange(4))["labels"].shape == (4, 16, 24)
 
 
+def test_a_batch_without_labelled_pixels_has_no_loss(tmp_path):
+    """The only labelled pixel of an image can be lost when its mask is resized."""
+    other = write_folders(tmp_path / "data")
+    path = other / "trainannot" / "train00.png"
+    mask = np.full_like(np.array(Image.open(path)), IGNORED)
+    mask[0, 0] = 1
+    Image.fromarray(mask).save(path)
+    task = pixel_task(other, image_size=(8, 8))
+    examples = task.examples("train")
+    assert examples.weights[0] == 0
+    batches = {int(b.ids[0]): b for b in StepBatches(examples, effective_batch_size=1).epoch(0)}
+    assert batches[0].effective_weight == 1
+    assert batches[1].effective_weight == examples.weights[1] > 1
+    labels = batches[0].micro_batches[0].inputs["labels"]
+    assert task.problem.loss(torch.randn(1, 3, 8, 8), labels) == 0
+
+
 def test_chance_predicts_the_most_frequent_class(folder):
     task = pixel_task(folder)
     train, validation = (np.array(task.labels[split].counts) for split in ("train", "validation"))
@@ -294,6 +313,28 @@ def test_other_families_go_through_the_same_door(folder, tmp_path, make, stride)
     assert decoded["counts"].sum(axis=(1, 2)).tolist() == [
         int((label != IGNORED).sum()) for label in batch["labels"]
     ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"image_size": (32, 48)}, r"of 48 x 32 pixels \(it is fixed\)\. Pass the --image_size"),
+        ({"multi_scale": True}, r"of 16 x 8 pixels \(it is fixed\)\. Remove --multi_scale"),
+    ],
+)
+def test_a_model_that_refuses_a_size(folder, monkeypatch, settings, message):
+    """As BEiT and DPT do, whose positions are embedded."""
+    forward = ErfnetForSemanticSegmentation.forward
+
+    def forward_in_one_size(self, pixel_values, **arguments):
+        if tuple(pixel_values.shape[-2:]) != (16, 24):
+            raise ValueError("it is fixed.")
+        return forward(self, pixel_values, **arguments)
+
+    monkeypatch.setattr(ErfnetForSemanticSegmentation, "forward", forward_in_one_size)
+    assert pixel_task(folder).load_model().name == "ERFNet"
+    with pytest.raises(InputError, match=message):
+        pixel_task(folder, **settings).load_model()
 
 
 def test_flags_of_other_tasks(folder, tmp_path):

@@ -182,6 +182,18 @@ def test_the_saved_tokenizer_is_that_of_the_training(tiny_bert, tmp_path):
     assert AutoTokenizer.from_pretrained(tmp_path)(text) == task.inputs.tokenizer(text)
 
 
+@pytest.mark.parametrize("remove_padding", [True, False])
+def test_tokens_that_the_model_lacks_are_named(checkpoint, tiny_bert, tmp_path, remove_padding):
+    folder = shutil.copytree(tiny_bert, tmp_path / "small")
+    checkpoint.resize_token_embeddings(20)
+    checkpoint.save_pretrained(folder)
+    task = tiny_task(folder, train=12, remove_padding=remove_padding)
+    with pytest.raises(
+        InputError, match=r"--model_name_or_path .* gives the token 'w\d+' .* has only 20 tokens"
+    ):
+        task.load_model()
+
+
 # The default model
 
 

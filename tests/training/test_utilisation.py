@@ -46,7 +46,9 @@ def test_utilisation_is_relative_to_the_matrix_rate(bert, mode):
     precision = resolve(mode, CPU)
     if precision.is_emulated:
         pytest.skip("this CPU has no instructions for bfloat16")
-    measured = measure_utilisation(bert, precision, CPU, tokens_per_second=1e5, num_processes=2)
+    measured = measure_utilisation(
+        flops_per_token(bert), precision, CPU, tokens_per_second=1e5, num_processes=2
+    )
     assert measured.flops_per_token == 6 * ENCODER_WEIGHTS
     assert measured.matrix_rate_gflops > 0.1
     expected = 1e5 * 6 * ENCODER_WEIGHTS / (2 * 1e9 * measured.matrix_rate_gflops)
@@ -55,12 +57,12 @@ def test_utilisation_is_relative_to_the_matrix_rate(bert, mode):
 
 def test_emulated_modes_and_images_have_no_utilisation(bert):
     fp16 = measure_utilisation(
-        bert, resolve("fp16", CPU), CPU, tokens_per_second=1e5, num_processes=1
+        flops_per_token(bert), resolve("fp16", CPU), CPU, tokens_per_second=1e5, num_processes=1
     )
     assert (fp16.matrix_rate_gflops, fp16.utilisation) == (None, None)
     assert fp16.flops_per_token == 6 * ENCODER_WEIGHTS
     images = measure_utilisation(
-        bert, resolve("fp32", CPU), CPU, tokens_per_second=None, num_processes=1
+        flops_per_token(bert), resolve("fp32", CPU), CPU, tokens_per_second=None, num_processes=1
     )
     assert images.matrix_rate_gflops > 0.1
     assert (images.flops_per_token, images.utilisation) == (None, None)

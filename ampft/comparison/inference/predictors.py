@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from ampft.errors import InputError
 from ampft.models.adapters import merge_adapters
-from ampft.models.pretrained import SAVED_MODEL_FLAG, load_saved
-from ampft.models.tokenizer import load_tokenizer, max_input_length
+from ampft.models.pretrained import load_saved
 from ampft.models.weights import cast_in_place
 from ampft.precision.accelerator import numerics
 from ampft.precision.executed import ProductRecorder, contradiction
@@ -25,7 +24,7 @@ from ampft.precision.float32_modules import check_float32_modules
 from ampft.precision.int8 import INT8, Int8Recorder, quantize
 from ampft.precision.modes import BASELINE
 from ampft.precision.resolve import Precision, resolve
-from ampft.runs.predictor import saved_problem
+from ampft.runs.predictor import saved_problem, text_inputs
 from ampft.runs.record import RunRecord
 from ampft.tasks import TASKS
 from ampft.tasks.task import forward_logits
@@ -121,21 +120,19 @@ class Predictor:
 
 @dataclass(frozen=True)
 class SavedModel:
-    """A finished run's model and tokenizer, from which predictors are made.
+    """A finished run's model and the conversion of texts, from which predictors are made.
 
     Attributes:
         folder: Folder of the run.
         record: Its record.
         model: Float32 model on the CPU.
-        tokenizer: Tokenizer.
-        max_length: Maximum number of tokens.
+        inputs: Conversion of texts to the inputs of the model.
     """
 
     folder: Path
     record: RunRecord
     model: nn.Module
-    tokenizer: Any
-    max_length: int
+    inputs: Any
 
     @classmethod
     def load(cls, folder: Path, record: RunRecord) -> SavedModel:
@@ -143,11 +140,7 @@ class SavedModel:
         kind = TASKS[record.task]
         model = load_saved(getattr(transformers, kind.model_class), str(folder)).eval()
         merge_adapters(model)  # as for deployment; int8 could not quantize around them
-        tokenizer = load_tokenizer(str(folder), flag=SAVED_MODEL_FLAG)
-        longest = int(record.arguments["max_seq_length"])
-        return cls(
-            folder, record, model, tokenizer, max_input_length(longest, tokenizer, model.config)
-        )
+        return cls(folder, record, model, text_inputs(folder, record, model.config))
 
     def predictor(self, mode: str, device: torch.device) -> Predictor:
         """Return a copy of the model in a precision."""
@@ -159,20 +152,13 @@ class SavedModel:
         return Predictor(mode, precision, model.to(device).eval(), problem)
 
     def tokens(self, columns: Sequence[Sequence[str]], rows: Sequence[int]) -> dict[str, Tensor]:
-        """Return the padded inputs of some examples.
+        """Return the padded inputs of some examples, truncated or in windows as in training.
 
         Args:
             columns: Texts of all examples, by input column.
             rows: Examples.
         """
-        encoded = self.tokenizer(
-            *([column[row] for row in rows] for column in columns),
-            truncation=True,
-            max_length=self.max_length,
-            padding=True,
-            return_tensors="pt",
-        )
-        return dict(encoded)
+        return dict(self.inputs.collate([[column[row] for row in rows] for column in columns]))
 
 
 def size_on_disk(model: nn.Module) -> int:
