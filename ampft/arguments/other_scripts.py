@@ -24,7 +24,7 @@ REPLACEMENTS = {
     "eval_strategy": EVAL_STRATEGY,
     "evaluation_strategy": EVAL_STRATEGY,
     "do_predict": ALWAYS_RUN,
-    "text_column_delimiter": "Join columns with +, as in --text_column_names title+body; a blank "
+    "text_column_delimiter": "Join columns with +, as in --text_column_names title+body; a space "
     "stands between them.",
 } | {
     other: f"Use --{name}."

@@ -46,7 +46,7 @@ def is_usual(name: str) -> bool:
 
 
 def folded(name: str) -> str:
-    """Return a column name without case and surrounding blanks."""
+    """Return a column name without case and surrounding spaces."""
     return name.strip().casefold()
 
 
@@ -91,7 +91,7 @@ class DataColumns:
 
 
 def column_renames(columns: Sequence[str], expected: Sequence[str]) -> dict[str, str]:
-    """Return the expected name of each column that differs from it only in case or blanks.
+    """Return the expected name of each column that differs from it only in case or spaces.
 
     A name is left out if a column has it exactly, or if several columns could be meant.
     """

@@ -85,7 +85,7 @@ def image_conversions(image: Image.Image) -> tuple[str, ...]:
     kinds = {
         "rotated as its EXIF data says": exif_orientation(image) not in (None, 1),
         "with 16-bit grey values, scaled to 8 bits": is_deep(image),
-        "with transparency, put on white": image.has_transparency_data,
+        "with transparency, drawn on white": image.has_transparency_data,
         "with a palette": image.mode in ("P", "PA"),
         "in black and white": image.mode == "1",
         f"in {image.mode}": image.mode in ("CMYK", "YCbCr", "LAB", "HSV"),

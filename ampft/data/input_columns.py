@@ -72,5 +72,5 @@ def joined_parts(name: str) -> tuple[str, ...]:
 
 
 def joined(texts: Iterable[str | None]) -> str | None:
-    """Return the texts that exist with a blank between them; None if none exists."""
+    """Return the texts that exist with a space between them; None if none exists."""
     return BLANK.join(text for text in texts if text is not None) or None

@@ -12,7 +12,7 @@ from ampft.data.tags import BEGIN, INSIDE, OUTSIDE
 
 _FINE = re.compile(r"\w+|[^\w\s]")
 _BLANKS = re.compile(r"\S+")
-# Punctuation that is a separate word at the ends of what blanks separate, besides brackets and
+# Punctuation that is a separate word at the ends of what spaces separate, besides brackets and
 # typographic quotation marks, which have their own categories in Unicode.
 _OPENING = frozenset("\"'<\u00bf\u00a1")
 _CLOSING = frozenset("\"'>.,;:!?\u2026")
@@ -44,8 +44,8 @@ def split_words(text: str) -> list[Word]:
     return [Word(match[0], match.start(), match.end()) for match in _FINE.finditer(text)]
 
 
-def split_at_blanks(text: str) -> list[Word]:
-    """Split a text at blanks, and split punctuation off both ends.
+def split_at_spaces(text: str) -> list[Word]:
+    """Split a text at spaces, and split punctuation off both ends.
 
     It resembles how corpora of words are split, which keep `don't`, `@user` and `10:30` whole.
     """
@@ -72,7 +72,7 @@ def _closes(character: str) -> bool:
 
 
 def joined(words: Sequence[str]) -> list[Word]:
-    """Return words with their places in the text that has one blank between them."""
+    """Return words with their places in the text that has one space between them."""
     result, start = [], 0
     for text in words:
         result.append(Word(text, start, start + len(text)))

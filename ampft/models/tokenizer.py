@@ -33,7 +33,7 @@ def load_tokenizer(
         flag: Flag that received the path, for the error message.
         trust_remote_code: Whether code from the model's repository may run.
         reads_words: Whether it reads lists of words, so that one of bytes (GPT-2's and RoBERTa's)
-            must put a blank before each, and padding is after the words.
+            must put a space before each, and padding is after the words.
 
     Raises:
         InputError: The tokenizer cannot be loaded, has no vocabulary, or cannot pad.
@@ -41,7 +41,7 @@ def load_tokenizer(
     check_model_name(path, flag=flag)
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
-        if reads_words and _lacks_blank(tokenizer):
+        if reads_words and _lacks_space(tokenizer):
             tokenizer = AutoTokenizer.from_pretrained(
                 path, trust_remote_code=trust_remote_code, add_prefix_space=True
             )
@@ -77,8 +77,8 @@ def pad_on_the_right(tokenizer: Any, config: Any) -> None:
         tokenizer.padding_side = "right"
 
 
-def _lacks_blank(tokenizer: Any) -> bool:
-    """Return whether a tokenizer of bytes puts no blank before the first word."""
+def _lacks_space(tokenizer: Any) -> bool:
+    """Return whether a tokenizer of bytes puts no space before the first word."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     return backend is not None and "ByteLevel(add_prefix_space=False" in repr(backend.pre_tokenizer)
 

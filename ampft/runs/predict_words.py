@@ -30,7 +30,7 @@ from ampft.data.token_columns import (
     TokenColumns,
 )
 from ampft.data.token_rows import TokenSource, declared_in_file, read_cells
-from ampft.data.words import Word, joined, split_at_blanks, split_words
+from ampft.data.words import Word, joined, split_at_spaces, split_words
 from ampft.errors import InputError
 from ampft.files import special_or_atomic_path
 from ampft.runs.predict_rows import (
@@ -172,7 +172,7 @@ def sentence(cell: Any, record: RunRecord) -> Sentence:
     text = "" if cell is None else cell
     if not isinstance(text, str):
         raise InputError(f"received {cell!r}; a row must be a text or a list of words.")
-    split = split_words if tuple(record.data.input_columns) == (TEXT,) else split_at_blanks
+    split = split_words if tuple(record.data.input_columns) == (TEXT,) else split_at_spaces
     return Sentence(text, tuple(split(text)))
 
 

@@ -162,7 +162,7 @@ class TextInputs:
     def references(self, split: str, rows: slice) -> Mapping[str, Sequence[str]]:
         """Return the texts of the examples `rows`, one column per input column.
 
-        Words have a blank between them.
+        Words have a space between them.
         """
         columns = self.data.splits[split].select_columns(list(self.data.input_columns))[rows]
         if self.data.kind == TOKEN:

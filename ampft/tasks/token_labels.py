@@ -375,7 +375,7 @@ class TokenLabels:
         return self.words.constant_loss(train.codes)
 
     def predicted(self, decoded: Mapping[str, npt.NDArray[Any]]) -> list[tuple[str, float]]:
-        """Return the tags of each sentence with a blank between them, and their probability."""
+        """Return the tags of each sentence with a space between them, and their probability."""
         outcome = self.outcome_of(decoded)
         tags = np.asarray(self.label_names, dtype=object)[outcome.predicted]
         ends = np.cumsum(outcome.counts)

@@ -82,7 +82,7 @@ def test_conversions_are_said(tmp_path):
     for words in (
         "1 with 16-bit grey values, scaled to 8 bits",
         "1 in CMYK",
-        "1 with transparency, put on white",
+        "1 with transparency, drawn on white",
         "1 with a palette",
         "1 rotated as its EXIF data says",
     ):

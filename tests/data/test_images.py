@@ -79,7 +79,7 @@ def test_conversions_are_named(tmp_path):
         "turned.jpg": (colours, {"exif": exif}, ("rotated as its EXIF data says",)),
         "deep.png": (grey16, {}, ("with 16-bit grey values, scaled to 8 bits",)),
         "print.jpg": (colours.convert("CMYK"), {}, ("in CMYK",)),
-        "alpha.png": (colours.convert("RGBA"), {}, ("with transparency, put on white",)),
+        "alpha.png": (colours.convert("RGBA"), {}, ("with transparency, drawn on white",)),
         "still.gif": (colours.convert("P"), {}, ("with a palette",)),
     }
     for name, (image, options, expected) in cases.items():

@@ -12,7 +12,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
 from ampft.data.tags import BIO, IOB1, IOBES, PLAIN, as_bio, find_scheme
-from ampft.data.words import split_at_blanks, split_words
+from ampft.data.words import split_at_spaces, split_words
 from ampft.errors import InputError
 
 WNUT = Path(__file__).parents[3] / "shared" / "data" / "wnut17"
@@ -250,8 +250,8 @@ def test_words_of_a_text():
         "!",
         '"',
     ]
-    assert texts(split_at_blanks(text)) == expected
-    for words in (split_words(text), split_at_blanks(text)):
+    assert texts(split_at_spaces(text)) == expected
+    for words in (split_words(text), split_at_spaces(text)):
         assert all(text[word.start : word.end] == word.text for word in words)
         assert "".join(texts(words)) == text.replace(" ", "")
 

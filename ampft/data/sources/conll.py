@@ -18,7 +18,7 @@ DOCUMENT = "-DOCSTART-"  # first word of a line between documents
 def read_conll(path: Path, *, encoding: str) -> Table:
     """Open a CoNLL file: the first column is the word and the last one its tag.
 
-    Columns are separated by tabs, or by blanks if a line has no tab. A line of only blanks ends a
+    Columns are separated by tabs, or by spaces if a line has no tab. A line of only spaces ends a
     sentence. Lines that begin with -DOCSTART- are skipped. A file with one column has no tags. A
     row is a sentence, and its number is the line on which it begins.
 
@@ -64,7 +64,7 @@ def sentences(path: Path, encoding: str) -> Iterator[tuple[int, list[list[str]]]
                 raise InputError(
                     f"{path}, line {number}: the number of columns is {len(cells)}, but the first"
                     f" line has {expected}. Every line needs a word and its tag, separated by a tab"
-                    " or blanks, and a blank line ends a sentence."
+                    " or spaces, and a blank line ends a sentence."
                 )
             if not all(cells):
                 raise InputError(
@@ -78,7 +78,7 @@ def sentences(path: Path, encoding: str) -> Iterator[tuple[int, list[list[str]]]
 
 
 def split_line(line: str) -> list[str]:
-    """Return the cells of a line, which tabs separate, or blanks if it has no tab."""
+    """Return the cells of a line, which tabs separate, or spaces if it has no tab."""
     text = line.strip("\r\n")
     if "\t" in text:
         return [cell.strip(" ") for cell in text.split("\t")]

@@ -181,7 +181,7 @@ def load_files(request: DataRequest) -> tuple[dict[str, LabelledRows], DataColum
 
 
 def rename_columns(table: Table, expected: Sequence[str]) -> Table:
-    """Return the table with the expected names for columns that differ only in case or blanks."""
+    """Return the table with the expected names for columns that differ only in case or spaces."""
     names = column_renames(table.columns, expected)
     return table.renamed(names, renaming_notes(names, table.origin)) if names else table
 

@@ -34,7 +34,7 @@ PAIRS_WITH_FILES = 6  # pairs whose examples are shown if these are pictures or 
 WRONG_WORDS = 8  # of a sentence that are listed
 MOST_CONFIDENT = "Most confident errors"
 WORST_MASKS = "Images with the most wrong pixels"
-RANKING = "The number is the probability that the model gave to what is wrong."
+RANKING = "The number is the probability that the model gave to the wrong answer."
 RANKING_OF_WORDS = (
     "The number is the probability of the most confident wrong tag of the sentence. Label and "
     "prediction agree on spans with a solid green line, and not on those with a dashed red one. "
