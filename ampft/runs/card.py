@@ -116,7 +116,7 @@ def _joins(record: RunRecord) -> str:
     """Return how texts of several columns are joined, or an empty string."""
     parts = [joined_parts(name) for name in record.data.input_columns]
     joins = [" and ".join(map(code, columns)) for columns in parts if len(columns) > 1]
-    return f" Texts consist of {'; '.join(joins)}, joined by a blank." if joins else ""
+    return f" Texts consist of {'; '.join(joins)}, joined by a space." if joins else ""
 
 
 def _pipeline_tag(record: RunRecord) -> str:

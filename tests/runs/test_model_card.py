@@ -146,6 +146,6 @@ def test_paths_of_local_files_stay_out_of_the_card(make_record, make_report):
     card = model_card(replace(record, data=data, model=model), make_report())
     assert "on train.csv, more.csv" in card
     assert "- train.csv, line 3" in card
-    assert "Texts consist of `title` and `body`, joined by a blank." in card
+    assert "Texts consist of `title` and `body`, joined by a space." in card
     for folder in ("/home", "secret", "private"):
         assert folder not in card
