@@ -1,13 +1,15 @@
-"""Changed predictions of images and of masks are shown as pictures."""
+"""Changed predictions of images, masks and sounds are shown as what they are."""
 
 from __future__ import annotations
 
 import base64
 import io
 import re
+from pathlib import Path
 
 import numpy as np
-from media_files import image_folder
+import soundfile
+from media_files import image_folder, sound_table
 from PIL import Image
 from run_folders import write_outcomes
 from tiny_masks import mask_outcome, write_folders
@@ -37,6 +39,26 @@ def data_part(data, **changes) -> DataPart:
 def decoded(picture: ShownPicture) -> np.ndarray:
     content = io.BytesIO(base64.b64decode(picture.content))
     return np.asarray(Image.open(content).convert("RGB"))
+
+
+def write_flips(folder, data, task: str) -> list[Path]:
+    """Write runs of three arms, of which each predicts another class for every example."""
+    n, labels = len(data.splits["test"]), data.labels("test")
+
+    def outcome(shift: int) -> Predictions:
+        shares = np.full((n, 3), 0.1, dtype=np.float32)
+        shares[np.arange(n), (labels + shift) % 3] = 0.8
+        return Predictions(np.arange(n), labels, shares, data.label_names, "test")
+
+    source = {"dataset_name": data.name} if task == "images" else {"train_file": data.name}
+    return write_outcomes(
+        folder,
+        {"fp32": [outcome(0)] * 5, "bf16": [outcome(1)] * 5, "fp16": [outcome(2)] * 5},
+        lambda rows: {"reference": [f"test/{row}" for row in range(n)][rows]},
+        source,
+        task=task,
+        data=data_part(data),
+    )
 
 
 def test_flips_of_masks_show_both_predictions(tmp_path):
@@ -73,21 +95,7 @@ def test_flips_of_masks_show_both_predictions(tmp_path):
 def test_flips_of_images_are_pictures_of_the_unchanged_data(tmp_path):
     data = load_data(DataRequest(dataset_name=str(image_folder(tmp_path / "data", 8))))
     n = len(data.splits["test"])
-    labels = data.labels("test")
-
-    def outcome(shift: int) -> Predictions:
-        shares = np.full((n, 3), 0.1, dtype=np.float32)
-        shares[np.arange(n), (labels + shift) % 3] = 0.8
-        return Predictions(np.arange(n), labels, shares, data.label_names, "test")
-
-    runs = write_outcomes(
-        tmp_path,
-        {"fp32": [outcome(0)] * 5, "bf16": [outcome(1)] * 5, "fp16": [outcome(2)] * 5},
-        lambda rows: {"reference": [f"test/{row}" for row in range(n)][rows]},
-        {"dataset_name": data.name},
-        task="images",
-        data=data_part(data),
-    )
+    runs = write_flips(tmp_path, data, task="images")
     comparison = compare_folders(runs)
     for arm in ("bf16", "fp16"):
         for example in comparison.arm(arm).flips.examples[: MAX_SHOWN // 2]:
@@ -100,3 +108,20 @@ def test_flips_of_images_are_pictures_of_the_unchanged_data(tmp_path):
     next((tmp_path / "data").rglob("*.png")).unlink()
     changed = compare_folders(runs)  # the data are not those of the runs
     assert {each.shown for each in changed.arm("bf16").flips.examples} == {None}
+
+
+def test_flips_of_sounds_are_the_unchanged_files(tmp_path):
+    data = load_data(DataRequest(train_file=str(sound_table(tmp_path / "data", 8))))
+    comparison = compare_folders(write_flips(tmp_path, data, task="sounds"))
+    for arm in ("bf16", "fp16"):
+        for example in comparison.arm(arm).flips.examples[: MAX_SHOWN // 2]:
+            content = io.BytesIO(base64.b64decode(example.shown.sound.content))
+            samples, rate = soundfile.read(content, dtype="float32")
+            expected = data.splits["test"][example.example_id]
+            original, _ = soundfile.read(expected["audio"]["path"], dtype="float32")
+            assert rate == 8000
+            assert np.array_equal(samples, original)
+    write_comparison(comparison, tmp_path / "report")
+    page = (tmp_path / "report" / "comparison.html").read_text(encoding="utf-8")
+    assert len(re.findall("<audio ", page)) == 2 * min(len(data.splits["test"]), MAX_SHOWN // 2)
+    assert read_comparison(tmp_path / "report") == comparison

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from ampft.tasks.single_label import SingleLabel
 from ampft.tasks.token_labels import METRICS, TokenLabels, TokenPredictions
 from ampft.tasks.token_report import TokenReport
 from ampft.text.json_io import json_text
+from ampft.text.language import translated
 from ampft.training.trackers import confusion_table
 
 TYPES = ("LOC", "ORG", "PER")
@@ -159,9 +161,11 @@ def test_trackers_receive_the_confusion_matrix_of_the_types():
     assert [[int(cell) for cell in row[1:]] for row in table.rows] == outcome.confusion().tolist()
 
 
-def test_a_translated_report_keeps_the_titles_of_its_tables():
+def test_a_translated_report_has_the_titles_of_its_tables():
     report = random_outcome(1).report()
     text = report_with_heading(report, selected=False, language="zh")
-    assert len(report.tables()) == 3
-    assert all(table.title in text for table in report.tables())
+    titles = [translated(table.title, "zh") for table in report.tables()]
+    assert len(titles) == 3
+    assert all(title in text for title in titles)
+    assert not re.search("[a-z]{4,} [a-z]{4,}", text)
     assert "\n\n\n" not in text

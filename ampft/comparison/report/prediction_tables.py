@@ -67,7 +67,7 @@ def changed(comparison: Comparison) -> Iterator[Table]:
                 title=f"Examples that {arm.name} changes for the largest number of seeds, with "
                 "predictions and confidence at the first of these seeds",
                 header=(
-                    *("example", "label", Name(base), Name(arm.name), "text"),
+                    *("example", "label", Name(base), Name(arm.name), "input"),
                     *(f"confidence of {base}", f"confidence of {arm.name}", "seeds"),
                 ),
                 rows=[
