@@ -60,11 +60,17 @@ def freeze_matching(model: nn.Module, patterns: str) -> None:
             the encoder.
 
     Raises:
-        InputError: A pattern matches nothing.
+        InputError: A pattern matches nothing, or there is none.
     """
     names = {name: set(_names_of(model, name)) for name, _ in model.named_parameters()}
     frozen: set[str] = set()
-    for pattern in filter(None, (part.strip() for part in patterns.split(","))):
+    parts = [part for part in map(str.strip, patterns.split(",")) if part]
+    if not parts:
+        raise InputError(
+            f"--freeze {patterns!r}: no parameter or module is named. Name some, such as "
+            "embeddings, or remove the flag."
+        )
+    for pattern in parts:
         found = {
             parameter
             for parameter, aliases in names.items()

@@ -76,6 +76,8 @@ def predict_file(model: str, request: PredictRequest) -> None:
     quiet_libraries()
     _check_batch_size(request)
     _check_files(request)
+    if request.texts or list(request.files) == [STANDARD_INPUT]:
+        _refuse_table_options(request, "--text" if request.texts else "standard input")
     folder = Path(model)
     record = _run_record(folder)
     _check_columns(request, record)
@@ -181,7 +183,7 @@ def _open(request: PredictRequest, record: RunRecord) -> tuple[Table, InputColum
     if request.texts:
         return texts_as_table(request.texts, trained), InputColumns.of(trained, trained)
     if media is not None and are_media(request.files, media):
-        _refuse_table_options(request, f"{media}s")
+        _refuse_table_options(request, f"files of {media}s")
         has_classes = kind != "pixels"
         table = media_as_table(request.files, media, record.label_names if has_classes else ())
         return table, InputColumns.of((FILE_COLUMN,), (FILE_COLUMN,))
@@ -280,10 +282,10 @@ def _check_files(request: PredictRequest) -> None:
         _check_output(Path(request.output_file), [Path(file) for file in request.files])
 
 
-def _refuse_table_options(request: PredictRequest, files: str) -> None:
+def _refuse_table_options(request: PredictRequest, source: str) -> None:
     for name in ("text_column_names", "label_column_name", "sheet_name", "encoding"):
         if getattr(request, name) != getattr(PredictRequest, name):
-            raise InputError(f"--{name} has no effect on files of {files}. Remove the flag.")
+            raise InputError(f"--{name} has no effect on {source}. Remove the flag.")
 
 
 def _check_columns(request: PredictRequest, record: RunRecord) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import transformers
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 from transformers import SegformerImageProcessorPil
 
@@ -150,6 +150,7 @@ class PixelInputs:
             )
         if settings.gradient_checkpointing:
             enable_gradient_checkpointing(model)
+        notes = (*notes, *freeze_auxiliary_head(model))
         self._try(model)
         # Saved with the model, for the masks of `ampft predict`.
         model.config.label_colors = [list(color) for color in self.palette]
@@ -255,6 +256,18 @@ def prepare_inputs(data: ClassificationData, settings: TaskSettings) -> PixelInp
     note = f"The model's input is {size[0]} x {size[1]} pixels (height x width), its masks in "
     note += "training too; predictions are compared with masks in their own size."
     return PixelInputs((note,), path, data, processor, splits)
+
+
+def freeze_auxiliary_head(model: nn.Module) -> tuple[str, ...]:
+    """Freeze the head that transformers adds for its own loss, as to UperNet; return a note.
+
+    It does not predict, so it has no gradient, for which several processes would wait.
+    """
+    head = getattr(model, "auxiliary_head", None)
+    if not isinstance(head, nn.Module):
+        return ()
+    head.requires_grad_(False)
+    return ("its auxiliary head is not trained, because it does not predict",)
 
 
 def step_size(size: Sequence[int], seed: int, epoch: int, step: int) -> Size:

@@ -147,11 +147,10 @@ class _Ranges:
         self._model, self._format = model, torch.finfo(dtype)
         self._dtype = dtype
         paths = module_blocks(model)
-        leaves = {path: m for path, m in model.named_modules() if not list(m.children())}
-        blocks = {module: paths.get(path, "model") for path, module in leaves.items()}
-        weighted = {block for module, block in blocks.items() if list(module.parameters())}
-        self.blocks = [block for block in dict.fromkeys(blocks.values()) if block in weighted]
-        self._leaves = {module: block for module, block in blocks.items() if block in weighted}
+        names = {module: paths.get(path, "model") for path, module in model.named_modules()}
+        weighted = {name for m, name in names.items() if list(m.parameters(recurse=False))}
+        self.blocks = [name for name in dict.fromkeys(names.values()) if name in weighted]
+        self._modules = {module: name for module, name in names.items() if name in weighted}
         self._largest: dict[str, list[Tensor]] = {block: [] for block in self.blocks}
         self._rounded: set[nn.Module] = set()
 
@@ -160,7 +159,8 @@ class _Ranges:
         """Return a context in which the activations are measured."""
         hooks = [
             module.register_forward_hook(partial(self._measure, block))
-            for module, block in self._leaves.items()
+            for module, block in self._modules.items()
+            if not list(module.children())
         ]
         try:
             yield
@@ -189,7 +189,7 @@ class _Ranges:
             if values:
                 rows[block][LARGEST] = torch.stack(values).amax().double()
         seen: set[nn.Parameter] = set()
-        for module, block in self._leaves.items():
+        for module, block in self._modules.items():
             for parameter in set(module.parameters(recurse=False)) - seen:
                 seen.add(parameter)
                 if parameter.grad is not None:
@@ -221,16 +221,15 @@ class _Ranges:
             if self._largest[block]:
                 found[f"headroom/{block}"] = _headroom(largest, self._format.max)
             trained = [
-                m for m in self._modules(block) if any(p.requires_grad for p in m.parameters())
+                module
+                for module, name in self._modules.items()
+                if name == block and any(p.requires_grad for p in module.parameters(recurse=False))
             ]
             if self._rounded.intersection(trained):
                 found[f"underflow/{block}"] = subnormal / nonzero if nonzero else 1.0
             if trained:
                 found[f"grad_norm/{block}"] = math.sqrt(squares) / scale
         return found
-
-    def _modules(self, block: str) -> list[nn.Module]:
-        return [module for module, name in self._leaves.items() if name == block]
 
 
 def _headroom(largest: float, limit: float) -> float:

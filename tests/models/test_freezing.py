@@ -74,6 +74,8 @@ def test_impossible_parts_are_refused_with_what_is_possible():
     model = tiny("bert")
     with pytest.raises(InputError, match=r"--freeze embedings: .* embeddings, encoder, .*classif"):
         freeze_matching(model, "embedings")
+    with pytest.raises(InputError, match=r"--freeze ' ,': no parameter or module is named"):
+        freeze_matching(model, " ,")
     with pytest.raises(InputError, match=r"--train_layers 3: .* has 2 layers. Use a number from 0"):
         train_top_layers(model, 3)
     with pytest.raises(

@@ -134,6 +134,16 @@ def test_options_of_tables_are_refused_for_folders(tiny_bert, tmp_path, monkeypa
         predict_file(str(folder), request)
 
 
+@pytest.mark.parametrize(
+    ("source", "name"), [({"texts": ["w1"]}, "--text"), ({"files": ["-"]}, "standard input")]
+)
+@pytest.mark.parametrize("option", ["text_column_names", "label_column_name", "encoding"])
+def test_options_of_tables_are_refused_for_texts(folder, source, name, option):
+    request = PredictRequest(**source, **{option: "latin-1"})
+    with pytest.raises(InputError, match=f"--{option} has no effect on {name}"):
+        predict_file(str(folder), request)
+
+
 def test_labels_of_masks_are_refused(tiny_bert, tmp_path, monkeypatch):
     folder = trained_on(("image",), tiny_bert, tmp_path, monkeypatch, kind="pixels")
     table = tmp_path / "rows.csv"

@@ -323,6 +323,19 @@ def test_other_families_go_through_the_same_door(folder, tmp_path, make, stride)
     ]
 
 
+def test_an_auxiliary_head_is_not_trained(folder, tmp_path):
+    """It has no gradient, for which DistributedDataParallel would wait."""
+    from transformers import SegformerImageProcessorPil
+
+    tiny_upernet().save_pretrained(tmp_path)
+    SegformerImageProcessorPil(size={"height": 64, "width": 64}).save_pretrained(tmp_path)
+    loaded = pixel_task(folder, model_name_or_path=str(tmp_path)).load_model()
+    frozen = {n for n, p in loaded.model.named_parameters() if not p.requires_grad}
+    assert frozen
+    assert {name.partition(".")[0] for name in frozen} == {"auxiliary_head"}
+    assert "its auxiliary head is not trained, because it does not predict" in loaded.notes
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -102,6 +102,26 @@ def test_the_figures_are_those_of_a_computation_by_hand():
     assert watch.take() == {}
 
 
+class Shift(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.shift = nn.Parameter(torch.ones(4))
+
+    def forward(self, hidden):
+        return self.linear(hidden) + self.shift
+
+
+def test_parameters_beside_modules_count():
+    """Such as the embedded positions of ViT."""
+    torch.manual_seed(0)
+    network = nn.Sequential(Shift(), nn.Linear(4, 1))
+    figures = watched(network).take()
+    gradient = torch.cat([p.grad.double().flatten() for p in network[0].parameters()])
+    norm = float(gradient.norm()) / SCALE
+    assert figures["grad_norm/0"] == pytest.approx(norm, rel=1e-6)
+
+
 def test_small_gradients_underflow_in_fp16_but_not_in_bf16():
     def underflow(mode, factor=1.0):
         small = model()
