@@ -88,6 +88,7 @@ def test_flips_of_masks_show_both_predictions(tmp_path):
     write_comparison(comparison, tmp_path / "report")
     page = (tmp_path / "report" / "comparison.html").read_text(encoding="utf-8")
     assert page.count('<img alt="" src="data:image/png;base64,') == 6
+    assert "s test per seed, mid-p" not in page
     assert "img-src data:" in page
     assert read_comparison(tmp_path / "report") == comparison
 
@@ -105,6 +106,7 @@ def test_flips_of_images_are_pictures_of_the_unchanged_data(tmp_path):
     write_comparison(comparison, tmp_path / "report")
     page = (tmp_path / "report" / "comparison.html").read_text(encoding="utf-8")
     assert len(re.findall("<img ", page)) == 2 * min(n, MAX_SHOWN // 2)
+    assert "s test per seed, mid-p" in page
     next((tmp_path / "data").rglob("*.png")).unlink()
     changed = compare_folders(runs)  # the data are not those of the runs
     assert {each.shown for each in changed.arm("bf16").flips.examples} == {None}

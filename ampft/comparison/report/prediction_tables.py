@@ -30,7 +30,7 @@ MAX_CONFUSIONS = 12
 
 
 def changed(comparison: Comparison) -> Iterator[Table]:
-    """Yield the numbers of changed predictions, McNemar's tests and a few examples."""
+    """Yield the numbers of changed predictions, McNemar's tests if there are any, and examples."""
     arms = [(arm, arm.flips) for arm in comparison.arms if arm.flips is not None]
     if not arms:
         return
@@ -51,16 +51,17 @@ def changed(comparison: Comparison) -> Iterator[Table]:
             for arm, flips in arms
         ],
     )
-    yield Table(
-        title="McNemar's test per seed, mid-p",
-        header=(comparison.noun, *names),
-        rows=[
-            (Name(arm.name), *by_seed(comparison, arm, map(p_value, flips.mcnemar_mid_p)))
-            for arm, flips in arms
-        ],
-        note="McNemar's test compares only the two checkpoints of a seed and does not cover the "
-        "variation of training.",
-    )
+    if any(flips.gained or flips.lost for _, flips in arms):  # masks are never correct as a whole
+        yield Table(
+            title="McNemar's test per seed, mid-p",
+            header=(comparison.noun, *names),
+            rows=[
+                (Name(arm.name), *by_seed(comparison, arm, map(p_value, flips.mcnemar_mid_p)))
+                for arm, flips in arms
+            ],
+            note="McNemar's test compares only the two checkpoints of a seed and does not cover "
+            "the variation of training.",
+        )
     for arm, flips in arms:
         if flips.examples:
             yield Table(
