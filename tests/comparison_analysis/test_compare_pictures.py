@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from tiny_masks import mask_outcome, write_folders
 from ampft.comparison.analysis.compare import compare_folders
 from ampft.comparison.analysis.flipped_cases import MAX_SHOWN
 from ampft.comparison.report.files import read_comparison, write_comparison
+from ampft.comparison.report.prediction_tables import changed
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
 from ampft.runs.record import DataPart
@@ -68,10 +70,10 @@ def test_flips_of_masks_show_both_predictions(tmp_path):
     right = [np.where(mask > 2, 0, mask).astype(np.uint8) for mask in masks.decoded(np.arange(4))]
     wrong = [mask.copy() for mask in right]
     wrong[2][-8:] = 1
-    base, changed = (mask_outcome(masks, each, "validation") for each in (right, wrong))
+    base, other = (mask_outcome(masks, each, "validation") for each in (right, wrong))
     runs = write_outcomes(
         tmp_path,
-        {"fp32": [base] * 5, "bf16": [base, changed, base, base, base]},
+        {"fp32": [base] * 5, "bf16": [base, other, base, base, base]},
         lambda rows: {"image": [f"val/val{row:02}.png" for row in range(4)][rows]},
         {"dataset_name": str(folders), "task": "pixels", "model_name_or_path": "erfnet"},
         task="pixels",
@@ -88,7 +90,12 @@ def test_flips_of_masks_show_both_predictions(tmp_path):
     write_comparison(comparison, tmp_path / "report")
     page = (tmp_path / "report" / "comparison.html").read_text(encoding="utf-8")
     assert page.count('<img alt="" src="data:image/png;base64,') == 6
-    assert "s test per seed, mid-p" not in page
+    neither = replace(comparison.arm("bf16").flips, gained=0.0, lost=0.0)  # as for most masks
+    arms = tuple(
+        arm if arm.flips is None else replace(arm, flips=neither) for arm in comparison.arms
+    )
+    for shown, tested in ((comparison, True), (replace(comparison, arms=arms), False)):
+        assert any("McNemar" in table.title for table in changed(shown)) == tested
     assert "img-src data:" in page
     assert read_comparison(tmp_path / "report") == comparison
 
@@ -108,8 +115,8 @@ def test_flips_of_images_are_pictures_of_the_unchanged_data(tmp_path):
     assert len(re.findall("<img ", page)) == 2 * min(n, MAX_SHOWN // 2)
     assert "s test per seed, mid-p" in page
     next((tmp_path / "data").rglob("*.png")).unlink()
-    changed = compare_folders(runs)  # the data are not those of the runs
-    assert {each.shown for each in changed.arm("bf16").flips.examples} == {None}
+    later = compare_folders(runs)  # the data are not those of the runs
+    assert {each.shown for each in later.arm("bf16").flips.examples} == {None}
 
 
 def test_flips_of_sounds_are_the_unchanged_files(tmp_path):
@@ -120,7 +127,7 @@ def test_flips_of_sounds_are_the_unchanged_files(tmp_path):
             content = io.BytesIO(base64.b64decode(example.shown.sound.content))
             samples, rate = soundfile.read(content, dtype="float32")
             expected = data.splits["test"][example.example_id]
-            original, _ = soundfile.read(expected["audio"]["path"], dtype="float32")
+            original, _ = soundfile.read(expected[data.input_columns[0]]["path"], dtype="float32")
             assert rate == 8000
             assert np.array_equal(samples, original)
     write_comparison(comparison, tmp_path / "report")
