@@ -368,14 +368,14 @@ def forward_logits(model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
     stay float64, so that a reference is not rounded.
     """
     # Imported here because it imports transformers, which a model needs anyway.
-    from ampft.models.by_length import merged_logits, parts_by_length
+    from ampft.models.by_length import merged_logits, padded_inputs, parts_by_length
 
     arguments = model_inputs(inputs)
     parts = parts_by_length(model, arguments)
     if parts:
         logits = merged_logits([(r, _logits(model, part)) for r, part in parts], arguments)
     else:
-        logits = _logits(model, arguments)
+        logits = _logits(model, padded_inputs(model, arguments))
     return select_logits(logits, inputs)
 
 
