@@ -81,11 +81,11 @@ def _run_by_length(model: Any, difference: float, kind: str) -> str:
     """Make a model run by length where that is possible; return a note."""
     what = f"its results depend on padding (logits differ by {difference:.1%})"
     reason = _why_not_by_length(model)
+    setattr(model.config, CONFIG_FIELD, reason is None)  # a saved model may have another value
     if reason is not None:
         return (
             f"{what}, so that gradients and predictions depend on how {kind} are batched; {reason}"
         )
-    setattr(model.config, CONFIG_FIELD, True)
     return f"{what}, so {kind} run without it: those of the same length together"
 
 
