@@ -63,6 +63,13 @@ IMAGE_FAMILIES: dict[str, tuple[Any, Any]] = {
         ),
         lambda: t.ViTImageProcessorPil(size=PIXELS),
     ),
+    "dinov2": (
+        lambda: t.Dinov2Config(
+            image_size=16, patch_size=4, mlp_ratio=2, initializer_range=0.2, hidden_size=16,
+            num_hidden_layers=2, num_attention_heads=2, **NO_DROPOUT,
+        ),
+        lambda: t.ViTImageProcessorPil(size=PIXELS),
+    ),
 }  # fmt: skip
 SOUND_FAMILIES: dict[str, tuple[Any, Any]] = {
     "wav2vec2 group norm": (

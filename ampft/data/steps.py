@@ -55,6 +55,15 @@ class AugmentedExamples(Protocol):
         ...
 
 
+@runtime_checkable
+class ScaledExamples(Protocol):
+    """Examples whose tensors have another size in each step."""
+
+    def in_largest_size(self) -> Examples:
+        """Return the examples in the largest size that a step can have."""
+        ...
+
+
 @dataclass(frozen=True)
 class TensorExamples:
     """Examples in memory; each has weight 1 in the loss and the same cost.
@@ -229,8 +238,11 @@ class StepBatches:
         """
         parts = self._costliest_parts(micro_batches)
         largest = int(np.argmax([self._cost(part) for part in parts]))
+        examples = self.examples
+        if isinstance(examples, ScaledExamples):
+            examples = examples.in_largest_size()
         return tuple(
-            MicroBatch(ids, self.examples.collate(ids), counted=True, is_last=True)
+            MicroBatch(ids, examples.collate(ids), counted=True, is_last=True)
             for ids in (parts[index] for index in sorted({0, largest}))
         )
 

@@ -18,7 +18,9 @@ MASK = "attention_mask"
 # Difference of float32 logits, relative to the largest: rounding is at most 1e-6, and that of a
 # model that reads its padding at least 1e-3.
 TOLERANCE = 1e-4
-CONFIG_FIELD = "ampft_runs_by_length"  # entry of config.json, so that saved models do the same
+# Entries of config.json, so that saved models do the same.
+CONFIG_FIELD = "ampft_runs_by_length"
+MASK_FIELD = "ampft_masks_padding"
 
 
 def choose_sound_batches(model: Any, features: SoundFeatures) -> tuple[str, ...]:
@@ -33,10 +35,10 @@ def choose_sound_batches(model: Any, features: SoundFeatures) -> tuple[str, ...]
     """
     if features.shape is not None:
         return ()
+    if features.gives_mask != _masks_padding(model):
+        setattr(model.config, MASK_FIELD, features.gives_mask)
     inputs = varied_noise(features)
-    padded = dict(inputs)
-    if not features.gives_mask:
-        del padded[MASK]
+    padded = padded_inputs(model, inputs)
     try:
         difference = padding_difference(model, inputs, padded)
     except (RuntimeError, ValueError, IndexError) as error:
@@ -79,11 +81,11 @@ def _run_by_length(model: Any, difference: float, kind: str) -> str:
     """Make a model run by length where that is possible; return a note."""
     what = f"its results depend on padding (logits differ by {difference:.1%})"
     reason = _why_not_by_length(model)
+    setattr(model.config, CONFIG_FIELD, reason is None)  # a saved model may have another value
     if reason is not None:
         return (
             f"{what}, so that gradients and predictions depend on how {kind} are batched; {reason}"
         )
-    setattr(model.config, CONFIG_FIELD, True)
     return f"{what}, so {kind} run without it: those of the same length together"
 
 
@@ -137,6 +139,23 @@ def parts_by_length(
     if not getattr(getattr(plain, "config", None), CONFIG_FIELD, False):
         return []
     return _equal_lengths(inputs, _real_positions(plain, inputs))
+
+
+def padded_inputs(model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the arguments of a model for a padded batch.
+
+    They have no mask where the feature extractor gives none: its model was trained without one.
+
+    Args:
+        model: Any model, prepared by Accelerate or not.
+        inputs: Arguments, with a mask for sounds of unequal lengths.
+    """
+    masked = _masks_padding(getattr(model, "module", model))
+    return {name: value for name, value in inputs.items() if masked or name != MASK}
+
+
+def _masks_padding(model: Any) -> bool:
+    return bool(getattr(getattr(model, "config", None), MASK_FIELD, True))
 
 
 def merged_logits(parts: list[tuple[Tensor, Tensor]], inputs: Mapping[str, Tensor]) -> Tensor:

@@ -40,6 +40,7 @@ from ampft.training.optimizer import (
 )
 from ampft.training.threads import restore_cpu_threads
 from ampft.training.trackers import installed_trackers
+from ampft.training.unused_parameters import allow_unused_parameters
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -141,6 +142,7 @@ def prepare_training(
     total_steps = args.max_train_steps or args.num_train_epochs * len(step_batches)
     optimizer = make_optimizer(loaded.model, args.optimizer_settings(), precision)
     schedule = make_schedule(optimizer, total_steps, args.schedule_settings())
+    allow_unused_parameters(accelerator, loaded.model, task.loss, step_batches)
     model, optimizer = prepare_training_objects(accelerator, loaded.model, optimizer)
     return Prepared(
         started=started,

@@ -52,6 +52,7 @@ class PixelExamples:
         scale_seed: Seed of the factors of `--multi_scale`; None for no scaling.
         epoch: Epoch of the training; None for evaluation.
         step: Step in this epoch.
+        is_largest: Whether the factor is the largest one in every step.
     """
 
     images: datasets.Dataset
@@ -63,10 +64,15 @@ class PixelExamples:
     scale_seed: int | None = None
     epoch: int | None = None
     step: int = 0
+    is_largest: bool = False
 
     def for_step(self, epoch: int, step: int) -> PixelExamples:
         """Return the images and masks as a step of the training sees them."""
         return replace(self, epoch=epoch, step=step)
+
+    def in_largest_size(self) -> PixelExamples:
+        """Return the images and masks as a step with the largest images sees them."""
+        return replace(self, is_largest=True)
 
     def collate(self, ids: IntArray) -> Mapping[str, Tensor]:
         """Return `pixel_values` (m, 3, h, w) float32 and `labels` (m, H, W) int64.
@@ -107,9 +113,14 @@ class PixelExamples:
 
         The masks keep theirs, to which the logits are resized, so that as many pixels count.
         """
-        if self.scale_seed is None or self.epoch is None:
+        if self.scale_seed is None:
             return pixels
-        size = step_size(pixels.shape[-2:], self.scale_seed, self.epoch, self.step)
+        if self.is_largest:
+            size = scaled_size(pixels.shape[-2:], max(SCALES))
+        elif self.epoch is not None:
+            size = step_size(pixels.shape[-2:], self.scale_seed, self.epoch, self.step)
+        else:
+            return pixels
         return functional.interpolate(pixels, size=size, mode="bilinear", align_corners=False)
 
 

@@ -134,6 +134,15 @@ class SteppedInputs(Protocol):
 
 
 @runtime_checkable
+class ScaledInputs(Protocol):
+    """Inputs that have another size in each optimizer step."""
+
+    def in_largest_size(self) -> InputExamples:
+        """Return the inputs in the largest size that a step can have."""
+        ...
+
+
+@runtime_checkable
 class LabellingInputs(Protocol):
     """Inputs that change the labels, such as the size of masks."""
 
@@ -214,6 +223,12 @@ class LabelledExamples:
         if isinstance(self.inputs, SteppedInputs):
             return replace(self, inputs=self.inputs.for_step(epoch, step))
         return self.for_epoch(epoch)
+
+    def in_largest_size(self) -> LabelledExamples:
+        """Return the examples in the largest size that an optimizer step can have."""
+        if isinstance(self.inputs, ScaledInputs):
+            return replace(self, inputs=self.inputs.in_largest_size())
+        return self
 
     def collate(self, ids: IntArray) -> Mapping[str, Tensor]:
         """Return the model's inputs and `labels` (m, ...) of the examples `ids`.
@@ -353,14 +368,14 @@ def forward_logits(model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
     stay float64, so that a reference is not rounded.
     """
     # Imported here because it imports transformers, which a model needs anyway.
-    from ampft.models.by_length import merged_logits, parts_by_length
+    from ampft.models.by_length import merged_logits, padded_inputs, parts_by_length
 
     arguments = model_inputs(inputs)
     parts = parts_by_length(model, arguments)
     if parts:
         logits = merged_logits([(r, _logits(model, part)) for r, part in parts], arguments)
     else:
-        logits = _logits(model, arguments)
+        logits = _logits(model, padded_inputs(model, arguments))
     return select_logits(logits, inputs)
 
 

@@ -169,3 +169,15 @@ def test_two_processes_give_one_diagnosis_of_all_examples(files, tmp_path, fresh
         assert together["module"] == alone["module"]
         if alone["direction"] == "forward":
             assert together["largest"] == pytest.approx(alone["largest"], rel=1e-4)
+
+
+@pytest.mark.slow
+def test_the_main_process_may_search_longer_than_a_collective_operation(tmp_path):
+    script = Path(__file__).parent / "waiting_processes.py"
+    succeeded(
+        call(
+            sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", 2, "--standalone",
+            script, tmp_path, CUDA_VISIBLE_DEVICES="",
+        )
+    )  # fmt: skip
+    assert {path.name for path in tmp_path.iterdir()} == {"ended-0", "ended-1"}

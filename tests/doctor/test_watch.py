@@ -10,6 +10,8 @@ from torch.utils.checkpoint import checkpoint
 from transformers import BertConfig, BertForSequenceClassification
 
 import ampft
+from ampft.diagnosis.doctor.examination import Examination
+from ampft.diagnosis.doctor.findings import Fault
 from ampft.diagnosis.doctor.watch import OperationWatch
 from ampft.models.packing.install import install_packing
 
@@ -146,6 +148,31 @@ def test_several_causes_in_different_batches_are_all_reported():
 
     assert [fault.cause for fault in faults] == ["overflow of a product", "log of 0"]
     assert [min(fault.example_ids) for fault in faults] == [8, 16]
+
+
+def test_each_batch_is_compared_with_itself_in_float32():
+    model = around(lambda x: x / (x * x), gain=1e-4)
+    torch.nn.init.zeros_(model[0].bias)
+    zeros = {**inputs(), "x": torch.zeros_like(inputs()["x"])}
+    faults = ampft.doctor.scan(model, [inputs(), zeros], cross).faults
+    assert {fault.cause: fault.in_float32 for fault in faults} == {
+        "underflow, then x/0": False,
+        "0/0": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "both"), [(False, True, True), (True, False, True), (False, False, False)]
+)
+def test_a_fault_of_several_batches_is_one_of_float32_if_any_of_them_is(one, other, both):
+    found = Examination()
+    for in_float32 in (one, other):
+        found.add_fault(
+            Fault(
+                module="1", direction="forward", operation="div", cause="x/0", in_float32=in_float32
+            )
+        )
+    assert [fault.in_float32 for fault in found.faults] == [both]
 
 
 def test_the_message_names_a_mode_that_is_not_examined():

@@ -138,6 +138,18 @@ def test_several_processes_do_not_run_buffers_by_length(monkeypatch):
     assert parts_by_length(model, without_mask(model)) == []
 
 
+def test_a_saved_model_runs_padded_where_it_cannot_run_by_length(monkeypatch):
+    torch.manual_seed(0)
+    model = fnet()
+    batch = without_mask(model)
+    choose_text_batches(model, batch)
+    assert parts_by_length(model, batch)
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    (note,) = choose_text_batches(model, batch)
+    assert "FSDP2 allows no batches of one length" in note
+    assert parts_by_length(model, batch) == []
+
+
 def test_a_model_that_needs_certain_lengths_is_refused():
     torch.manual_seed(0)
     config = NystromformerConfig(num_landmarks=8, segment_means_seq_len=16, **SHAPE)

@@ -277,6 +277,29 @@ def test_notes_on_padding_are_right_for_each_family(tmp_path, family):
     assert bool(expected) == ("padding" in notes)
 
 
+@pytest.mark.parametrize(
+    ("family", "masked"), [("wav2vec2 group norm", False), ("wav2vec2 layer norm", True)]
+)
+def test_padded_sounds_have_a_mask_only_if_the_extractor_gives_one(
+    tmp_path, monkeypatch, family, masked
+):
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")  # which does not run them by length
+    task = media_task(tmp_path, family)
+    loaded = task.load_model()
+    model, batch = loaded.model.eval(), task.examples("train").collate(np.arange(4))
+    inputs = {"input_values": batch["input_values"]}
+    if masked:
+        inputs["attention_mask"] = batch["attention_mask"]
+    else:
+        assert "FSDP2 allows no batches of one length" in " ".join(loaded.notes)
+    model.save_pretrained(tmp_path / "saved")
+    saved = t.AutoModelForAudioClassification.from_pretrained(tmp_path / "saved").eval()
+    with torch.no_grad():
+        expected = model(**inputs).logits
+        assert torch.equal(task.logits(model, batch), expected)
+        assert torch.equal(task.logits(saved, batch), expected)
+
+
 def test_masks_longer_than_the_shortest_sound_are_off(tmp_path):
     config = t.Wav2Vec2Config(**{**SOUND_FAMILIES["hubert"][0]().to_dict(), "mask_time_prob": 0.5})
     model = t.Wav2Vec2ForSequenceClassification(config)

@@ -274,6 +274,15 @@ def test_images_of_a_step_have_one_random_scale(folder):
     assert task.examples("validation").collate(np.array([0]))["pixel_values"].shape[2:] == (32, 48)
 
 
+def test_memory_is_measured_with_the_largest_images(folder):
+    task = pixel_task(folder, image_size=(32, 48), multi_scale=True)
+    batches = StepBatches(task.examples("train"), 4)
+    sizes = {tuple(part.inputs["pixel_values"].shape[2:]) for part in batches.costliest(2)}
+    assert sizes == {(48, 72)}
+    (part,) = StepBatches(pixel_task(folder, image_size=(32, 48)).examples("train"), 4).costliest(1)
+    assert part.inputs["pixel_values"].shape[2:] == (32, 48)
+
+
 def tiny_upernet():
     from transformers import ConvNextConfig, UperNetConfig, UperNetForSemanticSegmentation
 

@@ -26,6 +26,7 @@ from ampft.training.step import (
     shared_autocast_cache,
     synchronized_last,
 )
+from ampft.training.unused_parameters import allow_unused_parameters
 
 CPU = torch.device("cpu")
 
@@ -108,6 +109,9 @@ class Training:
         )
         optimizer = (self.optimizer or sgd)(self.problem.model)
         self.schedule = LambdaLR(optimizer, self.rate or (lambda step: 1.0))
+        allow_unused_parameters(
+            self.accelerator, self.problem.model, self.problem.loss, self.batches
+        )
         self.model, self.prepared = prepare_training_objects(
             self.accelerator, self.problem.model, optimizer
         )
@@ -178,8 +182,8 @@ def sgd(model: nn.Module) -> torch.optim.SGD:
 
 
 def flat_gradient(model: nn.Module) -> Tensor:
-    """Return a copy of all gradients as one float64 vector; frozen parameters have none."""
-    trained = (p for p in model.parameters() if p.requires_grad)
+    """Return a copy of all gradients as one float64 vector; unused parameters have none."""
+    trained = (p for p in model.parameters() if p.grad is not None)
     return torch.cat([whole(p.grad).double().flatten() for p in trained])
 
 

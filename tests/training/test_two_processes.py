@@ -153,3 +153,8 @@ def test_images_and_sounds_train_alike(ranks, tmp_path, family):
         for actual, expected in zip(rank["gradients"], single["gradients"], strict=True):
             # Products of other shapes have sums in another order.
             assert relative_error(actual, expected) <= 10 * GRADIENT_TOLERANCE["fp32"]
+
+
+@pytest.mark.parametrize("family", MEDIA)
+def test_processes_look_for_parameters_without_gradient_only_where_there_are_some(ranks, family):
+    assert [rank[family]["finds_unused"] for rank in ranks] == [family == "dinov2"] * 2

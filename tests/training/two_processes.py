@@ -49,7 +49,8 @@ from ampft.training.stopping import StopRequest, StopRequested, TimeLimit
 # Effective batches of 12 leave one example for the last step, so that one process has none.
 EXAMPLES, EFFECTIVE = 25, 12
 # Sounds of unequal lengths run one after another on each process; see `models.by_length`.
-MEDIA = ("convnext", "wav2vec2 group norm")
+# DINOv2 has an embedding of masks, which has no gradient.
+MEDIA = ("convnext", "wav2vec2 group norm", "dinov2")
 PARTS = {
     "lora": TrainedPart(lora=LoraSettings(2, target_modules="all-linear")),
     "frozen": TrainedPart(train_layers=1),
@@ -112,6 +113,7 @@ def trained(mode: str, problem: Problem, *, batch_size: int, micro_batches: int)
         "effective_ids": [step.effective_ids for step in steps],
         "gradients": [step.gradient for step in steps],
         "losses": [step.outcome.loss for step in steps],
+        "finds_unused": getattr(training.model, "find_unused_parameters", False),
         "weights": flat_weights(training.model),
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,8 @@ DEFAULT_STEPS = 4
 DEFAULT_TRIAL_STEPS = 200
 DOES_NOT_HOLD = 4
 """Exit code of a mode that does not hold."""
+REPORTED = "ampft_doctor_reported"  # key of the store that all processes share
+SECONDS_BETWEEN_CHECKS = 0.2
 
 
 def main(argv: Sequence[str]) -> None:
@@ -49,9 +52,28 @@ def main(argv: Sequence[str]) -> None:
 
     if PartialState().is_main_process:
         _report(diagnosis, folder)
-    PartialState().wait_for_everyone()  # a launcher ends all processes when the first one fails
+    wait_for_main_process()  # a launcher ends all processes when the first one fails
     if not diagnosis.holds:
         raise SystemExit(DOES_NOT_HOLD)
+
+
+def wait_for_main_process() -> None:
+    """Return as soon as all processes have called this; the main one may call it hours later.
+
+    A barrier alone would fail after the timeout of the process group, which is 30 minutes or less.
+    """
+    from accelerate import PartialState
+
+    state = PartialState()
+    if state.num_processes > 1:
+        from torch.distributed.distributed_c10d import _get_default_store
+
+        store = _get_default_store()
+        if state.is_main_process:
+            store.set(REPORTED, "")
+        while not store.check([REPORTED]):
+            time.sleep(SECONDS_BETWEEN_CHECKS)
+    state.wait_for_everyone()
 
 
 def _subject(args: argparse.Namespace, flags: Sequence[str]) -> Subject:

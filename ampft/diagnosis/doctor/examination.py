@@ -84,6 +84,7 @@ def _joined(one: Fault, other: Fault) -> Fault:
     return replace(
         one,
         largest=max(sizes, default=None),
+        in_float32=one.in_float32 or other.in_float32,
         example_ids=tuple(sorted({*one.example_ids, *other.example_ids})),
         tokens=tuple(sorted({*one.tokens, *other.tokens}))[:MAX_TOKENS],
     )

@@ -89,7 +89,7 @@ class Examiner:
         self.initial_scale = loss_scale or scaler
         self._float32 = resolve(BASELINE, case.device)
         self._shapes = _shapes(case)
-        self._twins: dict[tuple[str, str, str], _Attempt] = {}
+        self._twins: dict[Key, _Attempt] = {}  # of the batch that is examined
 
     def examine(self, *, with_ranges: bool = True, stop_at_first: bool = False) -> Examination:
         """Return what was found in all batches.
@@ -163,6 +163,7 @@ class Examiner:
 
     def _examine_batch(self, index: int, scale: float | None, found: Examination) -> float | None:
         """Add the faults of a batch; return the scale at which its gradient is finite, or None."""
+        self._twins.clear()
         attempt = self._attempt(index, self.precision, scale)
         if attempt.reaches == "gradient" and scale is not None:
             scale, lower = self._at_lower_scale(index, scale, found)
@@ -232,10 +233,10 @@ class Examiner:
 
     def _twin(self, index: int, event: Event) -> _Attempt:
         """Return the same batch in float32, which has kept the operation of the event."""
-        if event.key[:3] not in self._twins:
+        if event.key not in self._twins:
             twin = self._attempt(index, self._float32, probe=event.key)
-            self._twins[event.key[:3]] = twin
-        return self._twins[event.key[:3]]
+            self._twins[event.key] = twin
+        return self._twins[event.key]
 
     def _add_absorbed(self, index: int, attempt: _Attempt, found: Examination) -> None:
         """Add values that are not finite and that neither the loss nor the gradient shows."""

@@ -79,7 +79,8 @@ class Fault:
         inputs: Ranges of the operands.
         reaches: `loss`, `gradient`, `padding`, or `activation` if a later operation hides them: how
             far the values that are not finite spread.
-        in_float32: Whether the same happens in float32; None if that was not tried.
+        in_float32: Whether the same happens in float32, for at least one batch; None if that was
+            not tried.
         is_harmless: Whether training works nevertheless.
         remedy: What to do, in one sentence.
     """
