@@ -149,7 +149,8 @@ class Predictor:
                 self._batch_size = min(batch_size, MAX_MASKS)
         check_float32_modules(model, precision)
         cast_in_place(model, precision.storage_dtype)
-        if packing_support(model).supported:
+        # A training that found other logits without padding ran with it. Older records do not say.
+        if packing_support(model).supported and record.model.padding_free is not False:
             install_packing(model)
         self._model = accelerator.prepare(model).eval()
 

@@ -19,10 +19,11 @@ from transformers import AutoModelForImageClassification, ViTImageProcessorPil
 
 import ampft.runs.predict
 from ampft.errors import InputError
+from ampft.models.packing.attention import ATTENTION_NAME
 from ampft.runs.predict import predict_file, predict_inputs
 from ampft.runs.predict_rows import PredictRequest
 from ampft.runs.predict_words import predict_sentences, sentence
-from ampft.runs.predictor import Predictions
+from ampft.runs.predictor import Predictions, Predictor
 from ampft.tasks.image import _small_vit
 from ampft.tasks.token_labels import TokenLabels
 
@@ -255,3 +256,12 @@ def test_tags_and_types_of_entities_may_contain_blanks():
     assert columns["prediction"] == [["O", "B-work of art", "I-work of art"], ["O"]]
     assert [e["text"] for e in columns["entities"][0]] == ["Mona Lisa"]
     assert columns["entities"][1] == []
+
+
+@pytest.mark.parametrize(
+    ("recorded", "attention"), [(None, ATTENTION_NAME), (True, ATTENTION_NAME), (False, "sdpa")]
+)
+def test_the_model_runs_padded_where_the_training_did(folder, recorded, attention):
+    record = ampft.runs.predict.read_record(folder)
+    record.model.padding_free = recorded
+    assert Predictor(folder, record, "fp32", 4).config._attn_implementation == attention
