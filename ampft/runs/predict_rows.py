@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -264,16 +265,30 @@ def _csv(out: Any, columns: Sequence[str], of_input: int) -> Write:
 
 
 def _csv_cell(value: Any) -> Any:
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
+    return _json(value) if isinstance(value, dict | list) else value
 
 
 def _json_lines(out: Any, columns: Sequence[str]) -> Write:
     def write(rows: Sequence[Sequence[Any]]) -> None:
         for row in rows:
-            item = dict(zip(columns, row, strict=True))
-            out.write(json.dumps(item, ensure_ascii=False, default=str) + "\n")
+            out.write(_json(dict(zip(columns, row, strict=True))) + "\n")
 
     return write
+
+
+def _json(value: Any) -> str:
+    return json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, default=str)
+
+
+def _finite(value: Any) -> Any:
+    """Return a cell with None for NaN and infinity, which JSON does not have."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return value
 
 
 @contextmanager
