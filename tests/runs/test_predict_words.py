@@ -1,0 +1,67 @@
+"""What `ampft predict` does with words: rows, windows and formats of the output."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+from tiny_words import TAGS
+from transformers import AutoConfig, AutoTokenizer, BertForTokenClassification
+
+import ampft.runs.predict
+from ampft.data.dataset import TOKEN
+from ampft.errors import InputError
+from ampft.runs.predict import predict_file
+from ampft.runs.predict_rows import PredictRequest
+
+pytestmark = pytest.mark.usefixtures("fresh_accelerate")
+
+
+@pytest.fixture
+def folder(tiny_bert, tmp_path, monkeypatch):
+    """The folder of a run on words, with random weights."""
+    run = tmp_path / "run"
+    names = {"id2label": dict(enumerate(TAGS)), "label2id": {n: i for i, n in enumerate(TAGS)}}
+    torch.manual_seed(0)
+    BertForTokenClassification(AutoConfig.from_pretrained(tiny_bert, **names)).save_pretrained(run)
+    AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(run)
+    record = SimpleNamespace(
+        status="finished", task="tokens", label_names=TAGS, files={},
+        data=SimpleNamespace(kind=TOKEN, input_columns=("tokens",)),
+        model=SimpleNamespace(padding_free=None),
+        arguments={"max_seq_length": 20, "stride": 6},
+    )  # fmt: skip
+    monkeypatch.setattr(ampft.runs.predict, "read_record", lambda folder: record)
+    return run
+
+
+def write_rows(path, sentences):
+    lines = [json.dumps({"id": number, "tokens": words}) for number, words in enumerate(sentences)]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def predict(folder, file, output):
+    predict_file(str(folder), PredictRequest(files=[str(file)], output_file=str(output)))
+
+
+@pytest.mark.parametrize("word", ["w1\tw2", "w1\n", "\rw1"])
+def test_a_word_that_conll_cannot_hold_is_refused(folder, tmp_path, word):
+    file = write_rows(tmp_path / "rows.jsonl", [["w1"], ["w2", word]])
+    with pytest.raises(InputError, match=r"rows\.jsonl, line 2: the word .* has a tab or a line"):
+        predict(folder, file, tmp_path / "out.conll")
+    assert not (tmp_path / "out.conll").exists()
+    predict(folder, file, tmp_path / "out.jsonl")
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert rows[1]["words"] == ["w2", word]
+    assert len(rows[1]["prediction"]) == 2
+
+
+@pytest.mark.parametrize("word", [" ", "\n", "\u2003"])
+def test_a_word_of_white_space_is_refused(folder, tmp_path, word):
+    file = write_rows(tmp_path / "rows.jsonl", [["w1"], ["w2", word]])
+    with pytest.raises(InputError, match=r"rows\.jsonl, line 2: no words, or an empty one"):
+        predict(folder, file, tmp_path / "out.conll")
+    assert not (tmp_path / "out.conll").exists()
