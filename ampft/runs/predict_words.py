@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from ampft.data.columns import LABEL_FLAG, require
 from ampft.data.row_collector import location
@@ -49,6 +50,18 @@ from ampft.text.escaping import inert_lines
 from ampft.text.numbers import counted
 
 SENTENCES_AT_ONCE = 8192
+ENTITIES = "entities"
+ENTITIES_TYPE = pa.list_(  # the first rows may have no entity that shows it
+    pa.struct(
+        {
+            "start": pa.int64(),
+            "end": pa.int64(),
+            "label": pa.string(),
+            "text": pa.string(),
+            "confidence": pa.float64(),
+        }
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -124,7 +137,7 @@ class WordPredictions:
             "confidence": [round(value, 6) for value in self.confidence],
         }
         if self.has_entities:
-            columns["entities"] = [self._entities(number) for number in range(len(self.sentences))]
+            columns[ENTITIES] = [self._entities(number) for number in range(len(self.sentences))]
         return columns
 
     def _entities(self, number: int) -> list[dict[str, Any]]:
@@ -276,7 +289,10 @@ def _output(output_file: str | None, table: Table, predictor: Predictor) -> Iter
     added = list(empty.columns())
     if output_file is None or not _is_conll(output_file):
         names = new_names(added, table.columns)
-        with opened_output(output_file, table.columns, names) as write:
+        types = {
+            new: ENTITIES_TYPE for new, name in zip(names, added, strict=True) if name == ENTITIES
+        }
+        with opened_output(output_file, table.columns, names, types=types) as write:
             yield write
         return
     first = len(table.columns)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from types import SimpleNamespace
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 from tiny_words import TAGS
@@ -13,6 +14,7 @@ from transformers import AutoConfig, AutoTokenizer, BertForTokenClassification
 import ampft.runs.predict
 from ampft.data.dataset import TOKEN
 from ampft.errors import InputError
+from ampft.runs import predict_words
 from ampft.runs.predict import predict_file
 from ampft.runs.predict_rows import PredictRequest
 
@@ -65,3 +67,20 @@ def test_a_word_of_white_space_is_refused(folder, tmp_path, word):
     with pytest.raises(InputError, match=r"rows\.jsonl, line 2: no words, or an empty one"):
         predict(folder, file, tmp_path / "out.conll")
     assert not (tmp_path / "out.conll").exists()
+
+
+@pytest.mark.parametrize("longest", [1, 3])
+def test_entities_have_a_type_where_the_first_rows_have_none(
+    folder, tmp_path, monkeypatch, longest
+):
+    monkeypatch.setattr(predict_words, "SENTENCES_AT_ONCE", 2)
+    monkeypatch.setattr(
+        predict_words, "entities", lambda tags: [("LOC", 0, 2)] if len(tags) > 1 else []
+    )
+    sentences = [["w1"], ["w2"], ["w1", "w2", "w3"][:longest], ["w4"]]
+    predict(folder, write_rows(tmp_path / "rows.jsonl", sentences), tmp_path / "out.parquet")
+    table = pq.read_table(tmp_path / "out.parquet")
+    assert table.schema.field("entities").type == predict_words.ENTITIES_TYPE
+    found = [[entity["text"] for entity in row] for row in table["entities"].to_pylist()]
+    assert found == [[], [], ["w1 w2"] if longest > 1 else [], []]
+    assert table["id"].to_pylist() == [0, 1, 2, 3]
