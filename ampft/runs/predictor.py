@@ -121,7 +121,7 @@ class Predictor:
             folder: Folder of a finished run.
             record: Its record.
             mode: Precision of the computation.
-            batch_size: Inputs per forward pass.
+            batch_size: Inputs per forward pass; of split texts, windows.
         """
         precision = resolve(canonical_mode(mode), training_device())
         self._mode = precision.mode
@@ -175,7 +175,7 @@ class Predictor:
     def _decode(self, columns: list[list[Any]]) -> Decoded:
         try:
             inputs = self._inputs.collate(columns)
-            logits = forward_logits(self._model, inputs)
+            logits = forward_logits(self._model, inputs, max_rows=self._batch_size)
         except (RuntimeError, ValueError, IndexError, ZeroDivisionError) as error:
             if not isinstance(self._inputs, _Sounds) or is_out_of_memory(error):
                 raise

@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 from types import SimpleNamespace
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from tiny_words import TAGS
+from tiny_text import LABELS
+from tiny_words import TAGS, tiny_sentences
 from transformers import AutoConfig, AutoTokenizer, BertForTokenClassification
 
 import ampft.runs.predict
 from ampft.data.dataset import TOKEN
 from ampft.errors import InputError
+from ampft.models.by_length import CONFIG_FIELD
 from ampft.runs import predict_words
 from ampft.runs.predict import predict_file
 from ampft.runs.predict_rows import PredictRequest
+from ampft.runs.predictor import Predictor
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
 
@@ -84,3 +88,39 @@ def test_entities_have_a_type_where_the_first_rows_have_none(
     found = [[entity["text"] for entity in row] for row in table["entities"].to_pylist()]
     assert found == [[], [], ["w1 w2"] if longest > 1 else [], []]
     assert table["id"].to_pylist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("by_length", [False, True])
+@pytest.mark.parametrize("kind", ["words", "texts"])
+def test_a_forward_pass_has_at_most_a_batch_of_windows(
+    folder, tiny_bert, tmp_path, monkeypatch, kind, by_length
+):
+    record = ampft.runs.predict.read_record(folder)
+    rows = tiny_sentences(5, seed=1, longest=90)["tokens"]
+    if kind == "texts":
+        record.task, record.label_names, folder = "text", LABELS, tiny_bert
+        record.data = SimpleNamespace(kind="text", input_columns=("text",))
+        record.arguments["long_text"] = "windows"
+        rows = [" ".join(words) for words in rows]
+    several, few = (Predictor(folder, record, "fp32", size) for size in (1000, 3))
+    sizes = {}
+    for predictor in (several, few):
+        setattr(predictor.config, CONFIG_FIELD, by_length)
+        sizes[predictor] = recorded_sizes(predictor._model)
+    expected, found = (predictor([rows]).decoded["probabilities"] for predictor in (several, few))
+    assert max(sizes[few]) == 3 < sum(sizes[few]) == sum(sizes[several])
+    assert by_length or len(sizes[several]) == 1
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+
+
+def recorded_sizes(model) -> list[int]:
+    """Return a list to which every call of a model adds its number of rows."""
+    sizes: list[int] = []
+
+    def record_size(module, args, kwargs):
+        del module, args
+        sizes.append(len(kwargs["input_ids"]))
+
+    model.register_forward_pre_hook(record_size, with_kwargs=True)
+    return sizes
