@@ -33,7 +33,7 @@ def load_tokenizer(
         flag: Flag that received the path, for the error message.
         trust_remote_code: Whether code from the model's repository may run.
         reads_words: Whether it reads lists of words, so that one of bytes (GPT-2's and RoBERTa's)
-            must put a space before each, and padding is after the words.
+            must put a space before each, and padding and what is truncated are after the words.
 
     Raises:
         InputError: The tokenizer cannot be loaded, has no vocabulary, or cannot pad.
@@ -61,8 +61,8 @@ def load_tokenizer(
                 "Choose a model whose tokenizer can pad."
             )
         tokenizer.pad_token = tokenizer.eos_token
-    if reads_words:  # the places of words are counted from the start of a row
-        tokenizer.padding_side = "right"
+    if reads_words:  # the places of words and windows are counted from the start of a row
+        tokenizer.padding_side = tokenizer.truncation_side = "right"
     return tokenizer
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -222,7 +223,11 @@ def new_names(names: Sequence[str], taken: Sequence[str]) -> list[str]:
 
 @contextmanager
 def opened_output(
-    output_file: str | None, columns: Sequence[str], added: Sequence[str]
+    output_file: str | None,
+    columns: Sequence[str],
+    added: Sequence[str],
+    *,
+    types: Mapping[str, pa.DataType] | None = None,
 ) -> Iterator[Write]:
     """Yield a function that writes rows, as CSV, JSON Lines or Parquet by the name of the file.
 
@@ -230,13 +235,15 @@ def opened_output(
         output_file: File to write, atomically; None for CSV on standard output.
         columns: Columns of the input.
         added: Columns of the predictions, which follow.
+        types: Types of columns in Parquet, by name. Those of other columns follow from the first
+            rows.
     """
     names = [*columns, *added]
     suffix = "" if output_file is None else Path(output_file).suffix.lower()
     target = nullcontext() if output_file is None else special_or_atomic_path(Path(output_file))
     with target as path:
         if suffix == ".parquet" and path is not None:
-            with _parquet(path, names) as write:
+            with _parquet(path, names, types or {}) as write:
                 yield write
             return
         out = sys.stdout if path is None else path.open("w", encoding="utf-8", newline="")
@@ -264,20 +271,36 @@ def _csv(out: Any, columns: Sequence[str], of_input: int) -> Write:
 
 
 def _csv_cell(value: Any) -> Any:
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
+    return _json(value) if isinstance(value, dict | list) else value
 
 
 def _json_lines(out: Any, columns: Sequence[str]) -> Write:
     def write(rows: Sequence[Sequence[Any]]) -> None:
         for row in rows:
-            item = dict(zip(columns, row, strict=True))
-            out.write(json.dumps(item, ensure_ascii=False, default=str) + "\n")
+            out.write(_json(dict(zip(columns, row, strict=True))) + "\n")
 
     return write
 
 
+def _json(value: Any) -> str:
+    return json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, default=str)
+
+
+def _finite(value: Any) -> Any:
+    """Return a cell with None for NaN and infinity, which JSON does not have."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return value
+
+
 @contextmanager
-def _parquet(path: Path, columns: Sequence[str]) -> Iterator[Write]:
+def _parquet(
+    path: Path, columns: Sequence[str], types: Mapping[str, pa.DataType]
+) -> Iterator[Write]:
     writer: pq.ParquetWriter | None = None
 
     def write(rows: Sequence[Sequence[Any]]) -> None:
@@ -285,8 +308,8 @@ def _parquet(path: Path, columns: Sequence[str]) -> Iterator[Write]:
         schema = None if writer is None else writer.schema
         try:
             values = [
-                pa.array(column, None if schema is None else schema.field(index).type)
-                for index, column in enumerate(zip(*rows, strict=True))
+                pa.array(column, types.get(name) if schema is None else schema.field(name).type)
+                for name, column in zip(columns, zip(*rows, strict=True), strict=True)
             ]
         except (pa.ArrowException, TypeError) as error:
             reason = " ".join(str(error).split())
@@ -304,7 +327,7 @@ def _parquet(path: Path, columns: Sequence[str]) -> Iterator[Write]:
     try:
         yield write
         if writer is None:  # without rows
-            schema = pa.schema([(name, pa.string()) for name in columns])
+            schema = pa.schema([(name, types.get(name, pa.string())) for name in columns])
             writer = pq.ParquetWriter(path.absolute(), schema)
     finally:
         if writer is not None:

@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from ampft.data.columns import LABEL_FLAG, require
 from ampft.data.row_collector import location
 from ampft.data.row_labels import UnitLabels
 from ampft.data.sources import conll
 from ampft.data.sources.files import open_table
-from ampft.data.sources.table import Row, Table, as_text
+from ampft.data.sources.table import Row, Table, as_text, quoted
 from ampft.data.tags import TagError, as_bio, entities, find_scheme, is_bio
 from ampft.data.token_columns import (
     SPAN_COLUMNS,
@@ -49,6 +50,18 @@ from ampft.text.escaping import inert_lines
 from ampft.text.numbers import counted
 
 SENTENCES_AT_ONCE = 8192
+ENTITIES = "entities"
+ENTITIES_TYPE = pa.list_(  # the first rows may have no entity that shows it
+    pa.struct(
+        {
+            "start": pa.int64(),
+            "end": pa.int64(),
+            "label": pa.string(),
+            "text": pa.string(),
+            "confidence": pa.float64(),
+        }
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -74,7 +87,7 @@ def predict_words_file(folder: Path, record: RunRecord, request: PredictRequest)
     """
     table, column = _open(request, record)
     labels = _find_labels(table, column, record, request.label_column_name)
-    _check_words(table, column, record)
+    _check_words(table, column, record, as_conll=_is_conll(request.output_file))
     predictor = Predictor(folder, record, request.mixed_precision, request.batch_size)
     scores = None if labels is None else WordScores(labels, table, predictor.problem)
     count = 0
@@ -124,7 +137,7 @@ class WordPredictions:
             "confidence": [round(value, 6) for value in self.confidence],
         }
         if self.has_entities:
-            columns["entities"] = [self._entities(number) for number in range(len(self.sentences))]
+            columns[ENTITIES] = [self._entities(number) for number in range(len(self.sentences))]
         return columns
 
     def _entities(self, number: int) -> list[dict[str, Any]]:
@@ -221,8 +234,8 @@ def _open(request: PredictRequest, record: RunRecord) -> tuple[Table, str]:
     return table, column
 
 
-def _check_words(table: Table, column: str, record: RunRecord) -> None:
-    """Raise InputError for rows without words."""
+def _check_words(table: Table, column: str, record: RunRecord, *, as_conll: bool) -> None:
+    """Raise InputError for rows without words, or with words that a CoNLL output cannot hold."""
     missing = []
     for number, (cell,) in table.read((column,)):
         place = f"{table.origin}, {table.unit} {number}"
@@ -232,11 +245,24 @@ def _check_words(table: Table, column: str, record: RunRecord) -> None:
             raise InputError(f"{place}: {error}") from None
         if not words or any(as_text(word.text, place, column) is None for word in words):
             missing.append(number)
+        elif as_conll:
+            _check_separators(words, place)
     if missing:
         raise InputError(
             f"{location(table.origin, table.unit, missing)}: no words, or an empty one, in column"
             f" {column!r}. Remove the rows."
         )
+
+
+def _check_separators(words: Sequence[Word], place: str) -> None:
+    """Raise InputError for a word that would be several cells or lines of a CoNLL file."""
+    for word in words:
+        if any(character in word.text for character in conll.SEPARATORS):
+            raise InputError(
+                f"{place}: the word {quoted(word.text)} has a tab or a line break, which separate"
+                " cells and words in a CoNLL file. Remove it from the word, or name a .jsonl or"
+                " .parquet file for --output_file."
+            )
 
 
 def _find_labels(
@@ -252,14 +278,21 @@ def _find_labels(
     return TokenColumns(column, str(names[0]), are_spans) if names else None
 
 
+def _is_conll(output_file: str | None) -> bool:
+    return output_file is not None and Path(output_file).suffix.lower() in conll.SUFFIXES
+
+
 @contextmanager
 def _output(output_file: str | None, table: Table, predictor: Predictor) -> Iterator[Write]:
     """Yield a function that writes rows: as CoNLL, or as a table with new columns."""
     empty = WordPredictions([], [], [], [], {}, is_bio(predictor.problem.label_names))
     added = list(empty.columns())
-    if output_file is None or Path(output_file).suffix.lower() not in conll.SUFFIXES:
+    if output_file is None or not _is_conll(output_file):
         names = new_names(added, table.columns)
-        with opened_output(output_file, table.columns, names) as write:
+        types = {
+            new: ENTITIES_TYPE for new, name in zip(names, added, strict=True) if name == ENTITIES
+        }
+        with opened_output(output_file, table.columns, names, types=types) as write:
             yield write
         return
     first = len(table.columns)

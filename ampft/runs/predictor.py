@@ -121,7 +121,7 @@ class Predictor:
             folder: Folder of a finished run.
             record: Its record.
             mode: Precision of the computation.
-            batch_size: Inputs per forward pass.
+            batch_size: Inputs per forward pass; of split texts, windows.
         """
         precision = resolve(canonical_mode(mode), training_device())
         self._mode = precision.mode
@@ -149,7 +149,8 @@ class Predictor:
                 self._batch_size = min(batch_size, MAX_MASKS)
         check_float32_modules(model, precision)
         cast_in_place(model, precision.storage_dtype)
-        if packing_support(model).supported:
+        # A training that found other logits without padding ran with it. Older records do not say.
+        if packing_support(model).supported and record.model.padding_free is not False:
             install_packing(model)
         self._model = accelerator.prepare(model).eval()
 
@@ -174,7 +175,7 @@ class Predictor:
     def _decode(self, columns: list[list[Any]]) -> Decoded:
         try:
             inputs = self._inputs.collate(columns)
-            logits = forward_logits(self._model, inputs)
+            logits = forward_logits(self._model, inputs, max_rows=self._batch_size)
         except (RuntimeError, ValueError, IndexError, ZeroDivisionError) as error:
             if not isinstance(self._inputs, _Sounds) or is_out_of_memory(error):
                 raise

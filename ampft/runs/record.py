@@ -59,6 +59,8 @@ class ModelPart:
 
     If `perturbed`, each weight was then changed by one unit in the last place. The hash is that of
     the weights before this change, so that a placebo has the same hash as the baseline.
+
+    `padding_free` says whether it ran without padding; None in records that do not say so.
     """
 
     name: str
@@ -68,6 +70,7 @@ class ModelPart:
     initial_weights_sha256: str
     hub_id: str | None = None
     perturbed: bool = False
+    padding_free: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,6 +276,7 @@ def initial_record(prepared: Prepared) -> RunRecord:
             initial_weights_sha256=prepared.loaded.float32_sha256,
             hub_id=_hub_id(prepared.loaded.name),
             perturbed=args.perturb_initial_weights,
+            padding_free=prepared.loaded.padding_free,
         ),
         precision=precision_part(prepared.precision, fp32_modules=tuple(float32_forwards(model))),
         topology=TopologyPart(

@@ -361,22 +361,39 @@ def make_task(data: ClassificationData, settings: TaskSettings) -> Task:
     return Task(name, kind, data, settings, problem, inputs, labels)
 
 
-def forward_logits(model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
+def forward_logits(
+    model: nn.Module, inputs: Mapping[str, Tensor], *, max_rows: int | None = None
+) -> Tensor:
     """Call a model of transformers on `inputs` without what is about labels; return its logits.
 
     They are those of examples or words, see `select_logits`, and float32; those of a float64 model
     stay float64, so that a reference is not rounded.
+
+    Args:
+        model: Any model, prepared by Accelerate or not.
+        inputs: Collated batch.
+        max_rows: Largest number of rows, such as windows, per forward pass; None for all.
     """
+    arguments = model_inputs(inputs)
+    rows = len(next(iter(arguments.values())))
+    if max_rows is None or rows <= max_rows:
+        return select_logits(_row_logits(model, arguments), inputs)
+    parts = [
+        {name: value[start : start + max_rows] for name, value in arguments.items()}
+        for start in range(0, rows, max_rows)
+    ]
+    return select_logits(torch.cat([_row_logits(model, part) for part in parts]), inputs)
+
+
+def _row_logits(model: nn.Module, arguments: Mapping[str, Tensor]) -> Tensor:
+    """Return the logits of the rows of a batch."""
     # Imported here because it imports transformers, which a model needs anyway.
     from ampft.models.by_length import merged_logits, padded_inputs, parts_by_length
 
-    arguments = model_inputs(inputs)
     parts = parts_by_length(model, arguments)
-    if parts:
-        logits = merged_logits([(r, _logits(model, part)) for r, part in parts], arguments)
-    else:
-        logits = _logits(model, padded_inputs(model, arguments))
-    return select_logits(logits, inputs)
+    if not parts:
+        return _logits(model, padded_inputs(model, arguments))
+    return merged_logits([(rows, _logits(model, part)) for rows, part in parts], arguments)
 
 
 def _logits(model: nn.Module, arguments: Mapping[str, Tensor]) -> Tensor:

@@ -214,6 +214,7 @@ def test_the_record_describes_the_run(fp16_run):
     assert record["data"]["examples"] == {"train": 140, "validation": 30, "test": 45}
     assert all(SHA256.fullmatch(value) for value in record["data"]["fingerprints"].values())
     assert SHA256.fullmatch(record["model"]["initial_weights_sha256"])
+    assert record["model"]["padding_free"] is True
     assert SHA256.fullmatch(record["example_ids_sha256"])
     assert record["steps"]["total"] == 36
     assert record["steps"]["applied"] + record["steps"]["skipped"] == 36

@@ -10,6 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from running import BIN, CLASSIFY, call, call_here, succeeded, text_settings
 
+from ampft.runs.finished import FinishedRun
+
 pytestmark = pytest.mark.slow
 
 # Of a float32 probability, for other batch shapes and padded texts.
@@ -125,3 +127,15 @@ def test_report_prints_the_run_again(fp16_run):
     assert fp16_run.record["precision"]["summary"] in done.stdout
     assert f"accuracy {fp16_run.report['accuracy']:.4f}" in done.stdout.splitlines()[-1]
     assert done.stderr == ""
+
+
+def test_predict_is_padded_where_logits_without_padding_differed(
+    files, tiny_model, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("ampft.tasks.text.verify_packing", lambda model, batch: 0.1)
+    words = text_settings(files, tiny_model, tmp_path / "run")
+    succeeded(call_here(CLASSIFY, *words, "--num_train_epochs", 1))
+    run = FinishedRun(tmp_path / "run")
+    assert run.record.model.padding_free is False
+    monkeypatch.delattr("ampft.runs.predictor.install_packing")  # calling it would fail
+    assert len(run.predict(["the old apple", "iron"])) == 2

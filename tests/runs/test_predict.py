@@ -5,11 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import sys
+from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
@@ -19,10 +23,11 @@ from transformers import AutoModelForImageClassification, ViTImageProcessorPil
 
 import ampft.runs.predict
 from ampft.errors import InputError
+from ampft.models.packing.attention import ATTENTION_NAME
 from ampft.runs.predict import predict_file, predict_inputs
 from ampft.runs.predict_rows import PredictRequest
 from ampft.runs.predict_words import predict_sentences, sentence
-from ampft.runs.predictor import Predictions
+from ampft.runs.predictor import Predictions, Predictor
 from ampft.tasks.image import _small_vit
 from ampft.tasks.token_labels import TokenLabels
 
@@ -119,6 +124,37 @@ def test_parquet_and_json_lines(folder, file, tmp_path, capsys):
     assert [row["prediction"] for row in rows] == parquet.prediction.tolist()
     assert rows[0]["nothing"] == ""
     assert float(rows[0]["share"]) == 1 / 3e4
+
+
+def not_json(name: str) -> None:
+    raise AssertionError(f"{name} is not JSON")
+
+
+def test_numbers_that_json_does_not_have_are_null(folder, tmp_path):
+    day = datetime(2026, 1, 2, tzinfo=UTC)
+    cells = {
+        "share": [math.nan, math.inf, 0.5],
+        "more": [[1.0, math.nan], [0.25], None],
+        "inner": [{"x": -math.inf}, {"x": 1.0}, {"x": None}],
+        "days": [[day], [], [None]],
+    }
+    columns = {"text": ["w1", "w2", "w3"], **cells}
+    pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
+    for name in ("out.jsonl", "out.csv"):
+        predict(folder, tmp_path / "rows.parquet", output_file=str(tmp_path / name))
+    expected = {
+        "share": [None, None, 0.5],
+        "more": [[1.0, None], [0.25], None],
+        "inner": [{"x": None}, {"x": 1.0}, {"x": None}],
+        "days": [[str(day)], [], [None]],
+    }
+    lines = (tmp_path / "out.jsonl").read_text().splitlines()
+    rows = [json.loads(line, parse_constant=not_json) for line in lines]
+    assert {name: [row[name] for row in rows] for name in cells} == expected
+    table = list(csv.DictReader(io.StringIO((tmp_path / "out.csv").read_text())))
+    for name in ("more", "inner", "days"):
+        found = [json.loads(row[name] or "null", parse_constant=not_json) for row in table]
+        assert found == expected[name]
 
 
 def test_its_own_output_is_predicted_again(folder, file, tmp_path, capsys):
@@ -255,3 +291,12 @@ def test_tags_and_types_of_entities_may_contain_blanks():
     assert columns["prediction"] == [["O", "B-work of art", "I-work of art"], ["O"]]
     assert [e["text"] for e in columns["entities"][0]] == ["Mona Lisa"]
     assert columns["entities"][1] == []
+
+
+@pytest.mark.parametrize(
+    ("recorded", "attention"), [(None, ATTENTION_NAME), (True, ATTENTION_NAME), (False, "sdpa")]
+)
+def test_the_model_runs_padded_where_the_training_did(folder, recorded, attention):
+    record = ampft.runs.predict.read_record(folder)
+    record.model.padding_free = recorded
+    assert Predictor(folder, record, "fp32", 4).config._attn_implementation == attention

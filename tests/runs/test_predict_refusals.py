@@ -37,6 +37,7 @@ def trained_on(columns, tiny_bert, tmp_path, monkeypatch, *, kind="text") -> Pat
         status="finished",
         task="text",
         data=SimpleNamespace(kind=kind, input_columns=columns),
+        model=SimpleNamespace(padding_free=None),
         label_names=LABELS,
         arguments={"max_seq_length": 128},
         files={},

@@ -48,7 +48,7 @@ def test_reads_a_record_without_the_newer_fields(tmp_path: Path, make_record):
     values = json.loads(path.read_text())
     for name in ("validations", "metrics_fp32"):
         del values[name]
-    del values["model"]["perturbed"]
+    del values["model"]["perturbed"], values["model"]["padding_free"]
     for name in ("weights", "gradients", "optimizer_state", "activations", "rest"):
         del values["memory"][name]
     del values["sha256"]
@@ -58,6 +58,7 @@ def test_reads_a_record_without_the_newer_fields(tmp_path: Path, make_record):
     assert read.files == {}
     assert read.metrics_fp32 is None
     assert read.model.perturbed is False
+    assert read.model.padding_free is None
     assert read.memory.weights is None
 
 

@@ -9,6 +9,7 @@ from exact_step import GRADIENT_TOLERANCE, Training, flat_gradient, relative_err
 from tiny_text import tiny_task
 from tiny_words import tiny_sentences, tiny_word_task
 from torch import nn
+from transformers import AutoTokenizer
 
 from ampft.errors import InputError
 from ampft.evaluation.evaluate import evaluate
@@ -108,6 +109,20 @@ def test_windows_hold_every_token_of_a_long_sentence(tiny_bert):
         census = rows[0] + [token for row in rows[1:] for token in row[5:]]
         assert census == whole
         assert all(len(row) == 14 for row in rows[:-1])
+
+
+def test_windows_do_not_depend_on_the_side_at_which_the_tokenizer_truncates(tiny_bert, tmp_path):
+    AutoTokenizer.from_pretrained(tiny_bert, truncation_side="left").save_pretrained(tmp_path)
+    assert load_tokenizer(str(tmp_path)).truncation_side == "left"
+    (words,) = tiny_sentences(1, seed=3, longest=200)["tokens"]
+    left, right = (
+        encode_words(
+            load_tokenizer(str(folder), reads_words=True), [words], max_length=16, stride=5
+        )[0]
+        for folder in (tmp_path, tiny_bert)
+    )
+    assert len(right["positions"]) > 5
+    assert left == right
 
 
 def test_a_word_without_a_token_is_read_as_unknown(tiny_bert):

@@ -13,6 +13,7 @@ from ampft.errors import InputError
 SUFFIXES = (".conll", ".bio", ".iob", ".iob2")
 WORDS, TAGS = "tokens", "ner_tags"
 DOCUMENT = "-DOCSTART-"  # first word of a line between documents
+SEPARATORS = ("\t", "\n", "\r")  # of cells and lines, which no word can contain
 
 
 def read_conll(path: Path, *, encoding: str) -> Table:
