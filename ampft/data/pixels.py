@@ -180,25 +180,25 @@ def _classes(train: Dataset, request: DataRequest) -> tuple[MaskClasses, str]:
         return _classes_of_values(train, ignored)
     entries = read_class_names(request.class_names_file)
     numbered = [(value, entry) for value, entry in enumerate(e for e in entries if not e.ignore)]
-    counted = [(value, entry) for value, entry in numbered if value != ignored]
-    if len(counted) < 2:
+    kept = [(value, entry) for value, entry in numbered if value != ignored]
+    if len(kept) < 2:
         raise InputError(
-            f"--ignore_index {ignored}: without this value, {request.class_names_file} has only "
-            f"the class {counted[0][1].name!r}. There must be at least two. Check the flag, or add "
+            f"--ignore_index {ignored}: without this value, {request.class_names_file} has "
+            f"{counted(len(kept), 'class')}, but at least two are needed. Check the flag, or add "
             "classes."
         )
-    colors = tuple(entry.color for _, entry in counted if entry.color is not None)
+    colors = tuple(entry.color for _, entry in kept if entry.color is not None)
     ignored_entries = [entry for entry in entries if entry.ignore]
     ignored_entries += [entry for value, entry in numbered if value == ignored]
     classes = MaskClasses(
-        names=tuple(entry.name for _, entry in counted),
-        values=tuple(value for value, _ in counted),
+        names=tuple(entry.name for _, entry in kept),
+        values=tuple(value for value, _ in kept),
         ignore_index=ignored,
         colors=colors or None,
         ignored_colors=tuple(entry.color for entry in ignored_entries if entry.color is not None),
     )
     names = ", ".join(repr(entry.name) for entry in ignored_entries)
-    note = f"{len(counted)} classes from {request.class_names_file.name}. "
+    note = f"{len(kept)} classes from {request.class_names_file.name}. "
     note += f"Pixels of {names} do not count." if names else f"The value {ignored} is ignored."
     if colors:
         note += " Colour masks are converted by the colours of the classes."

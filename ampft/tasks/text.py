@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -46,6 +46,9 @@ from ampft.tasks.windows import (
 # Difference of float32 logits, relative to the largest: rounding is at most 1e-6, a wrong mask at
 # least 1e-2.
 PACKED_LOGITS_TOLERANCE = 1e-4
+
+
+EncodeWindows = Callable[[dict[str, list[Any]], list[int]], dict[str, list[Any]]]
 
 
 @dataclass(frozen=True)
@@ -245,14 +248,30 @@ def _windows(
         )
         return with_examples(columns, indices)
 
-    rows = split.map(
+    rows = window_rows(split, encode, name)
+    return windowed_examples(rows, len(split), collator)
+
+
+def window_rows(
+    split: datasets.Dataset, encode: EncodeWindows, name: str, *, cached: bool = True
+) -> datasets.Dataset:
+    """Return the windows of a split in the order of its examples.
+
+    Args:
+        split: Examples.
+        encode: Function that returns the columns of the windows of a batch of examples, from their
+            columns and their numbers.
+        name: Name of the split, for the progress bar.
+        cached: Whether `datasets` may return the result of an earlier call.
+    """
+    return split.map(
         encode,
         batched=True,
         with_indices=True,
         remove_columns=split.column_names,
         desc=f"tokenizing {name}",
+        load_from_cache_file=None if cached else False,
     )
-    return windowed_examples(rows, len(split), collator)
 
 
 def windowed_examples(

@@ -16,7 +16,13 @@ from ampft.models.minilm import default_model
 from ampft.models.pretrained import load_config
 from ampft.models.tokenizer import load_tokenizer, max_input_length, pad_on_the_right
 from ampft.tasks.task import TaskSettings
-from ampft.tasks.text import TextExamples, TextInputs, window_notes, windowed_examples
+from ampft.tasks.text import (
+    TextExamples,
+    TextInputs,
+    window_notes,
+    window_rows,
+    windowed_examples,
+)
 from ampft.tasks.windows import check_stride, encode_words, with_examples
 from ampft.text.numbers import counted
 
@@ -66,13 +72,7 @@ def _tokenize(
         unknown += replaced
         return with_examples(columns, indices)
 
-    rows = split.map(
-        encode,
-        batched=True,
-        with_indices=True,
-        remove_columns=split.column_names,
-        desc=f"tokenizing {name}",
-        load_from_cache_file=False,  # the number of unknown words is counted on the way
-    )
+    # Not cached, because the words without a token are counted on the way.
+    rows = window_rows(split, encode, name, cached=False)
     labels = row_labels(split)
     return windowed_examples(rows, len(split), collator, words=labels.counts), unknown

@@ -33,7 +33,9 @@ def with_shown_cases(
     predictions: Mapping[str, Sequence[RunPredictions]],
     cases: Cases,
 ) -> tuple[ArmResult, ...]:
-    """Return the arms with at most `MAX_SHOWN` of their changed examples shown; texts need it not.
+    """Return the arms with at most `MAX_SHOWN` of their changed examples shown as what they are.
+
+    Texts are left as they are, because the tables of the report contain them.
 
     Args:
         arms: Arms, the baseline first.

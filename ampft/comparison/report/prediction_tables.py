@@ -30,7 +30,10 @@ MAX_CONFUSIONS = 12
 
 
 def changed(comparison: Comparison) -> Iterator[Table]:
-    """Yield the numbers of changed predictions, McNemar's tests if there are any, and examples."""
+    """Yield the numbers of changed predictions, McNemar's tests and a few examples.
+
+    The tests need cases that are correct or wrong as a whole, which masks hardly ever are.
+    """
     arms = [(arm, arm.flips) for arm in comparison.arms if arm.flips is not None]
     if not arms:
         return
@@ -51,7 +54,7 @@ def changed(comparison: Comparison) -> Iterator[Table]:
             for arm, flips in arms
         ],
     )
-    if any(flips.gained or flips.lost for _, flips in arms):  # masks are never correct as a whole
+    if any(flips.gained or flips.lost for _, flips in arms):
         yield Table(
             title="McNemar's test per seed, mid-p",
             header=(comparison.noun, *names),
