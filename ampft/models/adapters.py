@@ -81,6 +81,7 @@ def add_lora(model: nn.Module, settings: LoraSettings) -> None:
     from peft import LoraConfig, inject_adapter_in_model
 
     head = head_names(model)
+    already_frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
     targets = target_layers(model, settings.target_modules)
     config = LoraConfig(
         r=settings.rank,
@@ -92,7 +93,8 @@ def add_lora(model: nn.Module, settings: LoraSettings) -> None:
     )
     inject_adapter_in_model(config, model, ADAPTER)
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_(_is_adapter(name) or is_in(name, head))
+        in_head = is_in(name, head) and name not in already_frozen
+        parameter.requires_grad_(_is_adapter(name) or in_head)
     for layer in _adapted(model).values():
         # Autocast casts; PEFT would cast the inputs to float32 first.
         layer.cast_input_dtype_enabled = False
