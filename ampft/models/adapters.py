@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import nn
 
 from ampft.errors import InputError
@@ -219,7 +219,17 @@ def save_adapter(model: nn.Module, folder: Path, *, base: str, base_hash: str) -
     (folder / ADAPTER_CONFIG).write_text(json_text(values), encoding="utf-8")
     config: Any = model.config
     metadata = {"format": "pt", "config": config.to_json_string(), "base_sha256": base_hash}
-    save_file(tensors, folder / ADAPTER_WEIGHTS, metadata)
+    (folder / ADAPTER_WEIGHTS).write_bytes(_reproducible(save(tensors, metadata)))
+
+
+def _reproducible(content: bytes) -> bytes:
+    """Return a safetensors file with sorted metadata, whose order is random otherwise."""
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # so that the data begin at a multiple of 8 bytes
+    return len(text).to_bytes(8, "little") + text + content[8 + size :]
 
 
 def _saved_names(model: nn.Module) -> dict[str, str]:

@@ -244,3 +244,13 @@ def test_the_batch_norms_of_the_base_keep_their_statistics(tmp_path):
     assert torch.equal(
         again(pixel_values=images).logits, loaded.model.eval()(pixel_values=images).logits
     )
+
+
+def test_equal_adapters_are_equal_files(tmp_path):
+    model = with_adapters(tiny("bert"))
+    for _ in range(6):
+        save_adapter(model, tmp_path, base="x", base_hash="ab")
+        (tmp_path / f"{len(list(tmp_path.iterdir()))}.copy").write_bytes(
+            (tmp_path / "adapter_model.safetensors").read_bytes()
+        )
+    assert len({path.read_bytes() for path in tmp_path.glob("*.copy")}) == 1

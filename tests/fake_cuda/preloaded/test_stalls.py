@@ -36,7 +36,7 @@ def layout_of_host_mask(mask, *, device=None):
     assert not isinstance(mask, FakeTensor), "the mask was read back from the device"
     with unset_fake_temporarily():
         # Without groups of unequal lengths, whose indices depend on values too.
-        layout = pack_layout(mask, group_padding=0.0)
+        layout = pack_layout(mask, group_cost=0.0)
     fields = ("tokens", "columns", "first")
     moved = {name: getattr(layout, name).to(device, non_blocking=True) for name in fields}
     return dataclasses.replace(layout, **moved)
