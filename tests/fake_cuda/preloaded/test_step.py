@@ -20,8 +20,8 @@ from ampft.training.optimizer import OptimizerSettings, make_optimizer
 
 # Families whose code is that of Llama or T5, as far as a device is concerned.
 SAME_CODE = {"eurobert", "gemma", "gpt_neox", "mistral", "mt5", "phi", "qwen3"}
-# transformers computes MPNet's buckets of distances on the host, in every forward pass.
-WAITING = {"mpnet"}
+# transformers copies buckets of distances or their limits to the device in every forward pass.
+WAITING = {"deberta-v3", "mpnet"}
 
 
 def outputs(model, batch, layout):
