@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ampft.arguments.flags import flag
-from ampft.errors import InputError
 from ampft.precision.modes import MODES
 
 BATCH = "batches and precision"
@@ -51,7 +50,7 @@ class BatchArguments:
     )
     per_device_eval_batch_size: int = flag(
         64,
-        "examples per forward pass and process in evaluation (pixels: 4)",
+        "examples per forward pass and process in evaluation, with all their windows (pixels: 4)",
         group=BATCH,
         at_least=1,
     )
@@ -78,10 +77,6 @@ class BatchArguments:
         """
         if self.fp32_modules is None:
             return ()
-        patterns = tuple(part.strip() for part in self.fp32_modules.split(","))
-        if not all(patterns):
-            raise InputError(
-                f"--fp32_modules {self.fp32_modules!r}: a pattern is empty. Separate patterns with "
-                "single commas, such as encoder.layer.3.*,wo, or remove the flag."
-            )
-        return patterns
+        from ampft.precision.float32_modules import FLAG, split_patterns  # imports torch
+
+        return split_patterns(FLAG, self.fp32_modules)

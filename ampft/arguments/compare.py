@@ -30,6 +30,8 @@ SET_BY_COMPARISON = {
     "max_time": "all runs train for the same number of steps; limit the time of the comparison "
     "with --budget before ` -- `",
     "push_to_hub": "push one of the runs afterwards, with ampft push RUN",
+    "check_precision": "fp32 has nothing to compare; --yardstick before ` -- ` measures how "
+    "exact the gradient of each mode is",
     "perturb_initial_weights": "the placebo arm does this unless --no_placebo is set",
 }
 

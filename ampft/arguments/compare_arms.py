@@ -93,7 +93,8 @@ def parse_compare_arms_arguments(
         usage_suffix=f"[-- settings of {trainer}]",
     )
     shared = parse_classify_arguments(shared_argv, program=trainer)
-    chosen = tuple(name for name in SET_BY_COMPARISON if name != "mixed_precision")
+    of_arms = ("mixed_precision", "check_precision")
+    chosen = tuple(name for name in SET_BY_COMPARISON if name not in of_arms)
     refuse_set_by_comparison(shared, names=chosen)
     named = [_split(text) for text in settings.arm]
     _check_names([name for name, _ in named])

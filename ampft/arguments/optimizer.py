@@ -148,6 +148,26 @@ class OptimizerArguments:
                 "not smoothed. Remove one of them."
             )
 
+    def check_schedule(self, default_ratio: float) -> None:
+        """Reject a warm-up for a schedule without one.
+
+        Args:
+            default_ratio: Default of `warmup_ratio` for the data.
+
+        Raises:
+            InputError: The schedule is constant, and a warm-up is set.
+        """
+        if self.lr_scheduler_type != "constant":
+            return
+        defaults = {"num_warmup_steps": None, "warmup_ratio": default_ratio}
+        for name, default in defaults.items():
+            value = getattr(self, name)
+            if value and value != default:
+                raise InputError(
+                    f"--{name} {value:g} has no effect on --lr_scheduler_type constant. Use "
+                    "constant_with_warmup, or remove the flag."
+                )
+
     def optimizer_settings(self) -> OptimizerSettings:
         """Return the settings of AdamW."""
         from ampft.training.optimizer import OptimizerSettings

@@ -104,6 +104,8 @@ def _check_conflicts(arguments: ClassifyArguments) -> None:
     if arguments.max_time is not None:
         parse_duration("max_time", arguments.max_time)
     arguments.check_loss()
+    defaults = BUILT_IN_DEFAULTS.get(arguments.dataset_name or "", {})
+    arguments.check_schedule(defaults.get("warmup_ratio", ClassifyArguments.warmup_ratio))
     arguments.check_trained_part()
     arguments.check_padding()
     _check_checkpoints(arguments)

@@ -53,7 +53,11 @@ def add_predict(commands: argparse._SubParsersAction[ArgumentParser]) -> None:
         help="also write the probability of each label: probability_LABEL",
     )
     predict.add_argument(
-        "--batch_size", type=int, default=64, metavar="N", help="rows per batch (default: 64)"
+        "--batch_size",
+        type=int,
+        default=64,
+        metavar="N",
+        help="rows per batch; of texts that are split, windows (default: 64)",
     )
     predict.add_argument(
         "--mixed_precision",

@@ -21,8 +21,8 @@ class TrainedPartArguments:
 
     freeze: str | None = flag(
         None,
-        "parameters or modules that are not trained, as names with wildcards: "
-        "embeddings,*.LayerNorm",
+        "parameters or modules that are not trained, as globs over their paths, as those of "
+        "--fp32_modules: embeddings,layer.0",
         group=TRAINED,
     )
     train_layers: int | None = flag(

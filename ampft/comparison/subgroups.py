@@ -37,8 +37,12 @@ class SubgroupLosses:
         examined: Number of subgroups that were examined, in each arm.
         level: Level of the intervals: they hold together for all subgroups and arms (Bonferroni).
         losses: The largest losses.
+        noun: What the examples are, in the plural.
+        has_words: Whether words and lengths were examined too, not only classes.
     """
 
     examined: int
     level: float
     losses: tuple[SubgroupLoss, ...]
+    noun: str = "texts"
+    has_words: bool = True

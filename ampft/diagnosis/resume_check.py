@@ -30,7 +30,8 @@ OWN_FLAGS = (
 )
 # Compared by their bytes; the history and the record without times.
 COMPARED_FILES = (
-    *("model.safetensors", "adapter_model.safetensors", "predictions.parquet", "report.json"),
+    *("model.safetensors", "adapter_model.safetensors", "raw_weights.safetensors", "config.json"),
+    *("predictions.parquet", "predictions_fp32.parquet", "report.json"),
 )
 TIMES = {"seconds", "examples_per_second", "tokens_per_second", "waiting_share", "memory_mib"}
 COMPARED_FIELDS = (

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import nn
 
 from ampft.errors import InputError
@@ -81,6 +81,7 @@ def add_lora(model: nn.Module, settings: LoraSettings) -> None:
     from peft import LoraConfig, inject_adapter_in_model
 
     head = head_names(model)
+    already_frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
     targets = target_layers(model, settings.target_modules)
     config = LoraConfig(
         r=settings.rank,
@@ -92,7 +93,8 @@ def add_lora(model: nn.Module, settings: LoraSettings) -> None:
     )
     inject_adapter_in_model(config, model, ADAPTER)
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_(_is_adapter(name) or is_in(name, head))
+        in_head = is_in(name, head) and name not in already_frozen
+        parameter.requires_grad_(_is_adapter(name) or in_head)
     for layer in _adapted(model).values():
         # Autocast casts; PEFT would cast the inputs to float32 first.
         layer.cast_input_dtype_enabled = False
@@ -217,7 +219,17 @@ def save_adapter(model: nn.Module, folder: Path, *, base: str, base_hash: str) -
     (folder / ADAPTER_CONFIG).write_text(json_text(values), encoding="utf-8")
     config: Any = model.config
     metadata = {"format": "pt", "config": config.to_json_string(), "base_sha256": base_hash}
-    save_file(tensors, folder / ADAPTER_WEIGHTS, metadata)
+    (folder / ADAPTER_WEIGHTS).write_bytes(_reproducible(save(tensors, metadata)))
+
+
+def _reproducible(content: bytes) -> bytes:
+    """Return a safetensors file with sorted metadata, whose order is random otherwise."""
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # so that the data begin at a multiple of 8 bytes
+    return len(text).to_bytes(8, "little") + text + content[8 + size :]
 
 
 def _saved_names(model: nn.Module) -> dict[str, str]:

@@ -20,7 +20,7 @@ def batch_norm_note(model: nn.Module, *, micro_batches: int, processes: int) -> 
         micro_batches: Micro-batches per step and process.
         processes: Number of processes.
     """
-    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    norms = _norms_in_training(model)
     synchronized = all(isinstance(module, nn.SyncBatchNorm) for module in norms)
     parts = micro_batches * (1 if synchronized else processes)
     if not norms or parts == 1:
@@ -30,3 +30,14 @@ def batch_norm_note(model: nn.Module, *, micro_batches: int, processes: int) -> 
         f"{parts} parts of a batch, so the gradient is not that of the whole batch. For that one, "
         "use one process and --gradient_accumulation_steps 1"
     )
+
+
+def _norms_in_training(model: nn.Module) -> list[nn.Module]:
+    """Return the batch norms that use the statistics of a batch; frozen ones do not."""
+    was_training = model.training
+    model.train()
+    found: list[nn.Module] = [
+        m for m in model.modules() if isinstance(m, _BatchNorm) and m.training
+    ]
+    model.train(was_training)
+    return found

@@ -52,7 +52,9 @@ def choose_sound_batches(model: Any, features: SoundFeatures) -> tuple[str, ...]
     return (_run_by_length(model, difference, "sounds"),)
 
 
-def choose_text_batches(model: Any, batch: Mapping[str, Tensor]) -> tuple[str, ...]:
+def choose_text_batches(
+    model: Any, batch: Mapping[str, Tensor], *, noun: str = "texts"
+) -> tuple[str, ...]:
     """Make a model run texts by length if its results depend on padding, and return a note.
 
     They do where a model mixes tokens without regard to the mask, by Fourier transforms (FNet) or
@@ -61,6 +63,7 @@ def choose_text_batches(model: Any, batch: Mapping[str, Tensor]) -> tuple[str, .
     Args:
         model: Classifier of texts or of tokens, in float32 on the CPU.
         batch: Its arguments for texts of different lengths.
+        noun: What the texts are called.
 
     Raises:
         InputError: The model cannot process texts of these lengths.
@@ -69,12 +72,12 @@ def choose_text_batches(model: Any, batch: Mapping[str, Tensor]) -> tuple[str, .
         difference = padding_difference(model, batch, batch)
     except (RuntimeError, ValueError, AssertionError) as error:
         raise InputError(
-            f"model: {type(model).__name__} cannot process texts of these lengths ({error}). Use "
+            f"model: {type(model).__name__} cannot process {noun} of these lengths ({error}). Use "
             "another model."
         ) from error
     if difference <= TOLERANCE:
         return ()
-    return (_run_by_length(model, difference, "texts"),)
+    return (_run_by_length(model, difference, noun),)
 
 
 def _run_by_length(model: Any, difference: float, kind: str) -> str:

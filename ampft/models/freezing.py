@@ -6,8 +6,8 @@ forward pass without gradients. What is frozen has no gradient and no optimizer 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from fnmatch import fnmatchcase
+from collections.abc import Iterable
+from itertools import accumulate
 from types import MethodType
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ampft.errors import InputError
+from ampft.precision.float32_modules import matches_path, split_patterns
 
 NAMED = 8  # modules that a message names
 POOLER = "pooler"  # belongs to the head: many checkpoints have none, or one that was not trained
@@ -55,26 +56,22 @@ def freeze_matching(model: nn.Module, patterns: str) -> None:
 
     Args:
         model: Model of transformers.
-        patterns: Comma-separated globs, such as "embeddings,*.LayerNorm". Each is compared with the
-            name of a parameter and of the modules that contain it, with and without the prefix of
-            the encoder.
+        patterns: Comma-separated globs, such as "embeddings,layer.0". Each is compared with the
+            path of a parameter and of the modules that contain it, as `matches_path` does.
 
     Raises:
-        InputError: A pattern matches nothing, or there is none.
+        InputError: A pattern matches nothing, or is empty.
     """
-    names = {name: set(_names_of(model, name)) for name, _ in model.named_parameters()}
+    paths = {
+        name: list(accumulate(name.split("."), "{}.{}".format))
+        for name, _ in model.named_parameters()
+    }
     frozen: set[str] = set()
-    parts = [part for part in map(str.strip, patterns.split(",")) if part]
-    if not parts:
-        raise InputError(
-            f"--freeze {patterns!r}: no parameter or module is named. Name some, such as "
-            "embeddings, or remove the flag."
-        )
-    for pattern in parts:
+    for pattern in split_patterns("--freeze", patterns):
         found = {
             parameter
-            for parameter, aliases in names.items()
-            if any(fnmatchcase(alias, pattern) for alias in aliases)
+            for parameter, around in paths.items()
+            if any(matches_path(path, pattern) for path in around)
         }
         if not found:
             raise InputError(
@@ -85,17 +82,6 @@ def freeze_matching(model: nn.Module, patterns: str) -> None:
     for name, parameter in model.named_parameters():
         if name in frozen:
             parameter.requires_grad_(False)
-
-
-def _names_of(model: nn.Module, parameter: str) -> Iterator[str]:
-    """Yield the name of a parameter and of the modules around it, with and without the prefix."""
-    prefix = f"{getattr(model, 'base_model_prefix', '')}."
-    parts = parameter.split(".")
-    for end in range(1, len(parts) + 1):
-        name = ".".join(parts[:end])
-        yield name
-        if name.startswith(prefix):
-            yield name.removeprefix(prefix)
 
 
 def _outline(model: nn.Module) -> list[str]:
@@ -139,10 +125,9 @@ def train_top_layers(model: nn.Module, count: int) -> None:
         *(child for _, child in children[place + 1 :] if not _has_table(child)),
         *(model.get_submodule(name) for name in head),
     ]
-    for parameter in model.parameters():
-        parameter.requires_grad_(False)
-    for module in trained:
-        module.requires_grad_(True)
+    kept = {id(parameter) for module in trained for parameter in module.parameters()}
+    for parameter in model.parameters():  # what is frozen already, as an auxiliary head, stays so
+        parameter.requires_grad_(parameter.requires_grad and id(parameter) in kept)
 
 
 def _has_table(module: nn.Module) -> bool:
@@ -178,14 +163,19 @@ def check_something_trains(model: nn.Module) -> None:
         )
 
 
-def keep_frozen_in_evaluation(model: nn.Module) -> None:
+def keep_frozen_in_evaluation(model: nn.Module, kind: type[nn.Module] = nn.Module) -> None:
     """Make modules of which nothing is trained always run as in evaluation.
 
     They have no dropout then, and the statistics of their batch norms do not move.
+
+    Args:
+        model: Model.
+        kind: Class of the modules.
     """
     for module in model.modules():
         parameters = list(module.parameters())
-        if parameters and not any(parameter.requires_grad for parameter in parameters):
+        is_frozen = parameters and not any(parameter.requires_grad for parameter in parameters)
+        if is_frozen and isinstance(module, kind):
             module.eval()
             module.train = MethodType(_stay_in_evaluation, module)  # type: ignore[method-assign]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from ampft.models.adapters import (
     LoraSettings,
@@ -67,6 +68,8 @@ def restrict_training(loaded: LoadedModel, part: TrainedPart) -> LoadedModel:
     if part.lora is not None:
         loaded = replace(loaded, base_sha256=base_sha256(model))
         add_lora(model, part.lora)
+        # Their statistics are those of the base, and are not saved with the adapters.
+        keep_frozen_in_evaluation(model, _BatchNorm)
         what = described_lora(model, part.lora)
     else:
         if part.train_layers is not None:

@@ -168,7 +168,7 @@ def matching_modules(model: nn.Module, patterns: Sequence[str]) -> dict[str, str
     paths = {path: module for path, module in model.named_modules() if path}
     found: dict[str, str] = {}
     for pattern in patterns:
-        matched = [path for path in paths if _matches(path, pattern)]
+        matched = [path for path in paths if matches_path(path, pattern)]
         if not matched:
             raise InputError(_no_match(pattern, list(paths)))
         for path in matched:
@@ -178,7 +178,23 @@ def matching_modules(model: nn.Module, patterns: Sequence[str]) -> dict[str, str
     return {path: found[path] for path in paths if path in outermost}
 
 
-def _matches(path: str, pattern: str) -> bool:
+def split_patterns(flag: str, text: str) -> tuple[str, ...]:
+    """Return the patterns that a flag lists, separated by commas.
+
+    Raises:
+        InputError: One is empty.
+    """
+    patterns = tuple(part.strip() for part in text.split(","))
+    if not all(patterns):
+        raise InputError(
+            f"{flag} {text!r}: a pattern is empty. Separate patterns with single commas, such as "
+            "encoder.layer.3.*,wo, or remove the flag."
+        )
+    return patterns
+
+
+def matches_path(path: str, pattern: str) -> bool:
+    """Return whether a glob matches a path, of which it may omit the beginning."""
     return fnmatchcase(path, pattern) or fnmatchcase(path, f"*.{pattern}")
 
 

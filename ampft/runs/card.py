@@ -30,6 +30,7 @@ PROCESSORS = {
     "pixels": "image_processor",
     "sound": "feature_extractor",
 }
+THIS_FOLDER = "path/to/this/folder"
 RECORDS = " `run.json` holds every setting, and `history.jsonl` every step."
 TWO_INPUTS = '{"text": "one text", "text_pair": "another"}'
 
@@ -51,7 +52,8 @@ def model_card(
     sections = [
         f"---\n{_metadata(record, report).to_yaml()}\n---",
         _introduction(record, report),
-        _use(record, hub_model_id or "path/to/this/folder"),
+        _use(record, hub_model_id or THIS_FOLDER),
+        _long_texts(record, has_record=hub_model_id is None),
         _precision(record),
         _results(record, report),
         comparison,
@@ -147,6 +149,14 @@ def _use(record: RunRecord, model: str) -> str:
         f'classify = pipeline("{_pipeline_tag(record)}", model="{model}")\n'
         f"classify({arguments})\n```"
     )
+
+
+def _long_texts(record: RunRecord, *, has_record: bool) -> str:
+    """Return that the pipeline does not split long texts, if the training did."""
+    if record.arguments.get("long_text") != "windows" and record.data.kind != "token":
+        return ""
+    command = f" `ampft predict --model {THIS_FOLDER}` does, as the training did." * has_record
+    return f"Long texts are not split into windows by a pipeline.{command}"
 
 
 def _is_adapter(record: RunRecord) -> bool:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 
+from ampft.data.steps import StepBatches
 from ampft.models.batch_norm import batch_norm_note
 from ampft.precision.executed import dtype_name
 from ampft.precision.sharding import is_sharded
@@ -57,17 +59,14 @@ def plan_lines(prepared: Prepared) -> list[str]:
             f"{batches.effective_batch_size} = {processes} x {micro_batches} x {micro}{suffix}",
             f"learning rate {prepared.args.learning_rate:g}, {prepared.args.lr_scheduler_type}",
             *([] if ema is None else [f"the weights are averaged with decay {ema:g}"]),
-            *batch_norm_warnings(prepared).values(),
+            *batch_norm_warnings(loaded.model, batches).values(),
         ),
     ]
 
 
-def batch_norm_warnings(prepared: Prepared) -> dict[str, str]:
+def batch_norm_warnings(model: nn.Module, batches: StepBatches) -> dict[str, str]:
     """Return the warning that batch normalisation makes the gradient depend on the split."""
-    batches = prepared.step_batches
-    note = batch_norm_note(
-        prepared.loaded.model, micro_batches=batches.micro_batches, processes=batches.world_size
-    )
+    note = batch_norm_note(model, micro_batches=batches.micro_batches, processes=batches.world_size)
     return {} if note is None else {BATCH_NORM: f"{note}."}
 
 

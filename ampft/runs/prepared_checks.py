@@ -61,6 +61,7 @@ def check_prepared(prepared: Prepared) -> None:
             "on a validation split, and the report needs another one. Add a --validation_file or a "
             "--test_file, or remove the flag."
         )
+    _check_warmup(prepared)
     _check_metric(args.metric_for_best_model, prepared.task)
     _check_trained_part(prepared)
     if args.inspect_data:
@@ -71,6 +72,16 @@ def check_prepared(prepared: Prepared) -> None:
         check_float32_possible(prepared.precision)
     if args.checkpointing_steps or args.resume_from_checkpoint:
         _check_checkpoints_possible(prepared)
+
+
+def _check_warmup(prepared: Prepared) -> None:
+    warmup, total = prepared.args.num_warmup_steps, prepared.total_steps
+    if warmup and warmup >= total:
+        raise InputError(
+            f"--num_warmup_steps {warmup}: the training has only {counted(total, 'step')}, so the "
+            "learning rate would never reach its peak. Use fewer, or a share of the steps, such as "
+            "--warmup_ratio 0.1."
+        )
 
 
 def _check_trained_part(prepared: Prepared) -> None:

@@ -249,7 +249,7 @@ class Run:
             **validation_warnings([part.metrics for part in self.validations.parts]),
             **outcome_warnings(outcome, constant),
             **self.state.warnings(),
-            **batch_norm_warnings(prepared),
+            **batch_norm_warnings(prepared.loaded.model, self.retries.step_batches),
         }
         stop_if_destroyed(warnings)
         weights = whole_weights(model)  # gathered from all processes

@@ -127,7 +127,8 @@ class TextInputs:
         if not padding_free:
             examples = self.tokens["train"]
             batch = model_inputs(examples.collate(varied_ids(examples.lengths)))
-            notes = (*notes, *choose_text_batches(model, batch))
+            noun = "sentences" if self.data.kind == TOKEN else "texts"
+            notes = (*notes, *choose_text_batches(model, batch, noun=noun))
         return LoadedModel(model, self.model_name, padding_free, (*notes, reason))
 
     def _check_vocabulary(self, model: Any) -> None:
@@ -305,15 +306,15 @@ def largest_token(rows: datasets.Dataset) -> int:
 
 
 def window_notes(
-    split: str, examples: TextExamples, max_length: int, stride: int
+    split: str, examples: TextExamples, max_length: int, stride: int, *, noun: str = "texts"
 ) -> tuple[str, ...]:
-    """Return a note on the texts of a split that have several windows."""
+    """Return a note on the texts of a split, or on what `noun` says, that have several windows."""
     assert examples.windows is not None, "the examples have windows"
     several = int((examples.windows > 1).sum())
     if not several:
         return ()
     return (
-        f"{split}: {several} of {len(examples.windows)} texts are longer than {max_length} tokens"
+        f"{split}: {several} of {len(examples.windows)} {noun} are longer than {max_length} tokens"
         f" and split into {int(examples.windows[examples.windows > 1].sum())} windows, neighbours"
         f" of which share {stride} tokens",
     )

@@ -46,7 +46,7 @@ def prepare_inputs(data: ClassificationData, settings: TaskSettings) -> TextInpu
         tokens[split], unknown = _tokenize(
             split, rows, column, collator, max_length=max_length, stride=stride
         )
-        notes += window_notes(split, tokens[split], max_length, stride)
+        notes += window_notes(split, tokens[split], max_length, stride, noun="sentences")
         if unknown:
             notes.append(f"{split}: {counted(unknown, 'word')} without a token read as unknown")
     return TextInputs(data, tuple(notes), path, name, tokenizer, tokens, max_length)

@@ -337,6 +337,20 @@ def test_settings_reach_their_layers():
     assert arguments.schedule_settings().warmup_steps == 7
 
 
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (("--num_warmup_steps", 5), "--num_warmup_steps 5"),
+        ((*FILE, "--warmup_ratio", 0.1), "--warmup_ratio 0.1"),
+    ],
+)
+def test_a_schedule_without_a_warm_up_refuses_one(words, name):
+    with pytest.raises(InputError, match=f"{name} has no effect .* constant_with_warmup"):
+        parse("--lr_scheduler_type", "constant", *words)
+    assert parse("--lr_scheduler_type", "constant").warmup_ratio == 0.1  # of the built-in data
+    parse("--lr_scheduler_type", "constant_with_warmup", *words)
+
+
 # What is trained
 
 

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from run_folders import SEEDS, assert_has_interval, write_outcomes
 
+from ampft.comparison.analysis.compare import compare_folders
+from ampft.runs.record import DataPart
 from ampft.tasks.pixel_outcome import BINS, METRICS, PixelPredictions
 
 NAMES = ("ground", "car", "tree")
@@ -37,3 +39,11 @@ def outcomes():
 @pytest.mark.parametrize("metric", METRICS)
 def test_every_metric_has_an_interval(outcomes, metric, tmp_path):
     assert_has_interval(write_outcomes(tmp_path, outcomes, task="pixels"), outcomes, metric)
+
+
+def test_without_a_correct_mask_no_subgroup_is_said_to_lose_nothing(outcomes, tmp_path):
+    """An image is correct as a whole if every pixel is, so that no difference could be seen."""
+    data = DataPart(name="x", kind="pixels", input_columns=("image",), fingerprints={},
+                    examples={"train": 9, "test": N})  # fmt: skip
+    comparison = compare_folders(write_outcomes(tmp_path, outcomes, task="pixels", data=data))
+    assert [arm.subgroups for arm in comparison.arms] == [None, None]

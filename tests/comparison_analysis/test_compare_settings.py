@@ -142,6 +142,26 @@ def test_models_are_compared_under_the_names_of_their_folders(tmp_path):
     assert not [stamp for stamp in comparison.stamps if "like for like" in stamp]
 
 
+@pytest.mark.parametrize("settings", [{"lora_r": 8}, {"freeze": "embeddings"}])
+def test_a_part_of_the_model_is_compared_with_the_whole(tmp_path, settings):
+    """Adapters are more parameters, and other initial weights; frozen modules drop nothing."""
+    (name,) = settings
+
+    def part(record):
+        model = replace(record.model, parameters=1080, trainable_parameters=80)
+        return {"model": replace(model, initial_weights_sha256=f"{record.arguments['seed']:0>64}"),
+                "random_state_sha256": "8" * 64}  # fmt: skip
+
+    runs = [
+        *write_arm(tmp_path, "a", **dict.fromkeys(settings)),
+        *write_arm(tmp_path, "b", 9, changes=part, **settings),
+    ]
+    comparison = compare_folders(runs)
+    assert comparison.varied == (name,)
+    assert comparison.arms[1].difference is not None
+    assert not [stamp for stamp in comparison.stamps if "like for like" in stamp]
+
+
 def test_other_training_data_are_compared_but_not_other_test_data(tmp_path):
     def changed(**contents):
         prints = {**LIKE.data.fingerprints, **contents}

@@ -7,9 +7,12 @@ import pytest
 from run_folders import SEEDS, assert_has_interval, write_outcomes
 
 from ampft.comparison.analysis.compare import compare_folders
+from ampft.comparison.inference.compare import compare_inference
 from ampft.comparison.report.files import read_comparison, write_comparison
+from ampft.comparison.report.subgroup_tables import subgroup_losses
 from ampft.comparison.report.terminal import terminal_text
 from ampft.data.tags import bio_tags
+from ampft.errors import InputError
 from ampft.runs.record import DataPart
 from ampft.tasks.token_labels import METRICS, TokenPredictions
 
@@ -74,6 +77,19 @@ def test_types_are_compared_and_flips_name_entities(folders, outcomes):
     flipped = [example.arm for example in arm.flips.examples]
     assert any("place " in text or "person " in text for text in flipped)
     assert "micro F1" in terminal_text(comparison)
+
+
+def test_subgroups_are_of_sentences(folders):
+    comparison = compare_folders(folders)
+    assert comparison.arm("bf16").subgroups.noun == "sentences"
+    (table,) = subgroup_losses(comparison)
+    assert "in sentences with all tags correct" in table.title
+    assert "classes, words and lengths of sentences (with at least 20 sentences" in table.note
+
+
+def test_inference_names_the_task_that_it_does_not_support(folders):
+    with pytest.raises(InputError, match=r"is finished, and its task is tokens\. Name finished"):
+        compare_inference([path for path in folders if "fp32" in path.name], ("fp32", "bf16"))
 
 
 def names_of(spans):

@@ -6,11 +6,15 @@ from functools import partial
 
 import numpy as np
 import pytest
-from run_folders import NAMES, predicted
+from run_folders import NAMES, predicted, write_outcomes
 from test_foreign_predictions import write_table
 
+from ampft.comparison.analysis.compare import compare_folders
 from ampft.comparison.analysis.foreign_predictions import compare_tables
 from ampft.comparison.analysis.predictions import read_texts
+from ampft.comparison.report.subgroup_tables import subgroup_losses
+from ampft.runs.record import DataPart
+from ampft.tasks.single_label import Predictions
 
 N = 400
 SEEDS = range(1, 6)
@@ -95,3 +99,29 @@ def test_texts_are_read_whole_in_any_order(tmp_path):
     assert list(texts) == [150, 7, 3]
     assert texts[3].split()[:2] == ["text", "3"]
     assert len(texts[7]) > 250
+
+
+def test_the_names_of_files_are_no_words(tmp_path):
+    n = 60
+    labels = np.arange(n) % 3
+
+    def outcome(shift):
+        shares = np.full((n, 3), 0.1, dtype=np.float32)
+        shares[np.arange(n), (labels + shift) % 3] = 0.8
+        return Predictions(np.arange(n), labels, shares, NAMES, "test")
+
+    data = DataPart(name="photos", kind="image", input_columns=("image",), fingerprints={},
+                    examples={"train": 9, "test": n})  # fmt: skip
+    folders = write_outcomes(
+        tmp_path,
+        {"fp32": [outcome(0)] * 5, "bf16": [outcome(1)] * 5},
+        lambda rows: {"reference": [f"my photos/rose {row % 2}.png" for row in range(n)][rows]},
+        task="images",
+        data=data,
+    )
+    comparison = compare_folders(folders)
+    subgroups = comparison.arm("bf16").subgroups
+    assert (subgroups.examined, subgroups.noun) == (3, "images")
+    assert {each.kind for each in subgroups.losses} == {"class"}
+    (table,) = subgroup_losses(comparison)
+    assert "among 3 classes (with at least 20 images each)" in table.note

@@ -78,6 +78,9 @@ REFUSED = {
     ),
     "a precision": (["--", "--mixed_precision", "bf16"], "--mixed_precision bf16.*--modes fp32"),
     "a folder": (["--", "--output_dir", "x"], "--output_dir x.*folder of the comparison before"),
+    "a check that fp32 refuses": (
+        ["--", "--check_precision"], "--check_precision after .*: fp32 has nothing to .*--yardstick"
+    ),
     "overwriting": (["--", "--overwrite_output_dir"], "--overwrite_output_dir after"),
     "a perturbation": (["--", "--perturb_initial_weights"], "the placebo arm does this"),
     "an unknown setting of the runs": (["--", "--learning_rat", "1"], "--learning_rat.*learning_r"),

@@ -19,6 +19,8 @@ def run(tmp_path) -> Path:
     folder = tmp_path / STRAIGHT
     folder.mkdir()
     (folder / "model.safetensors").write_bytes(b"weights")
+    (folder / "raw_weights.safetensors").write_bytes(b"weights of training")
+    (folder / "config.json").write_text('{"label_thresholds": [0.25, 0.5]}')
     (folder / "predictions.parquet").write_bytes(b"predictions")
     (folder / "report.json").write_text("{}")
     history = [{"step": step, "loss": 1 / step, "seconds": 0.5} for step in (1, 2, 3)]
@@ -44,6 +46,9 @@ def test_times_may_differ(run):
     [
         ("model.safetensors", "weights", "weighty", "model.safetensors has other contents"),
         ("predictions.parquet", "p", "q", "predictions.parquet has other contents"),
+        ("raw_weights.safetensors", "training", "drawings",
+         "raw_weights.safetensors has other contents"),
+        ("config.json", "0.25", "0.26", "config.json has other contents"),
         ("history.jsonl", '"loss": 0.5', '"loss": 0.6',
          "history.jsonl: from step 2, first loss: 0.6 instead of 0.5"),
         ("history.jsonl", '{"step": 1, "loss": 1.0, "seconds": 0.5}\n', "",

@@ -9,7 +9,12 @@ import pytest
 import torch
 from tiny_encoders import loss_and_gradient, relative_error, right_padded, tiny, without_dropout
 from torch.nn import functional
-from transformers import AutoModelForSequenceClassification
+from transformers import (
+    AutoModelForImageClassification,
+    AutoModelForSequenceClassification,
+    MobileViTConfig,
+    MobileViTForImageClassification,
+)
 
 from ampft.errors import InputError
 from ampft.models.adapters import (
@@ -20,9 +25,12 @@ from ampft.models.adapters import (
     save_adapter,
     target_layers,
 )
+from ampft.models.batch_norm import batch_norm_note
 from ampft.models.freezing import cast_frozen_once
 from ampft.models.packing.install import install_packing
 from ampft.models.pretrained import load_pretrained, load_saved
+from ampft.models.trained_part import TrainedPart, restrict_training, save_trained
+from ampft.models.weights import LoadedModel
 
 FP32_TOLERANCE = 1e-6
 LENGTHS = [9, 4, 17, 1]
@@ -209,3 +217,40 @@ def test_adapters_refuse_another_base_and_damaged_files(saved):
     config.write_text(json.dumps(values))
     with pytest.raises(InputError, match=r"its adapters cannot be read \(KeyError: 'r'\)"):
         load_saved(AutoModelForSequenceClassification, str(folder))
+
+
+def test_the_batch_norms_of_the_base_keep_their_statistics(tmp_path):
+    """They are not saved with the adapters, so that a loaded model would predict otherwise."""
+    torch.manual_seed(0)
+    config = MobileViTConfig(
+        image_size=32, patch_size=2, hidden_sizes=[8, 8, 8], num_labels=3, num_attention_heads=2,
+        neck_hidden_sizes=[4, 4, 4, 8, 8, 8, 8], mlp_ratio=1.0, expand_ratio=1.0,
+    )  # fmt: skip
+    base = tmp_path / "base"
+    MobileViTForImageClassification(config).save_pretrained(base)
+    model, _ = load_pretrained(
+        AutoModelForImageClassification, str(base), {"id2label": {0: "a", 1: "b", 2: "c"}},
+        trust_remote_code=False,
+    )  # fmt: skip
+    part = TrainedPart(lora=LoraSettings(rank=2))
+    loaded = restrict_training(LoadedModel(model, str(base), False, ()), part)
+    assert batch_norm_note(loaded.model, micro_batches=2, processes=1) is None
+    images = torch.randn(4, 3, 32, 32)
+    loaded.model.train()(pixel_values=images)
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    save_trained(loaded.model, adapter, loaded, None)
+    again = load_saved(AutoModelForImageClassification, str(adapter)).eval()
+    assert torch.equal(
+        again(pixel_values=images).logits, loaded.model.eval()(pixel_values=images).logits
+    )
+
+
+def test_equal_adapters_are_equal_files(tmp_path):
+    model = with_adapters(tiny("bert"))
+    for _ in range(6):
+        save_adapter(model, tmp_path, base="x", base_hash="ab")
+        (tmp_path / f"{len(list(tmp_path.iterdir()))}.copy").write_bytes(
+            (tmp_path / "adapter_model.safetensors").read_bytes()
+        )
+    assert len({path.read_bytes() for path in tmp_path.glob("*.copy")}) == 1

@@ -11,9 +11,17 @@ from transformers import T5Config, T5ForSequenceClassification, ViTConfig
 from transformers import ViTForImageClassification as ViT
 
 from ampft.errors import InputError
-from ampft.models.freezing import FrozenLinear, cast_frozen_once, freeze_matching, train_top_layers
+from ampft.models.adapters import LoraSettings
+from ampft.models.freezing import (
+    FrozenLinear,
+    cast_frozen_once,
+    freeze_matching,
+    is_in,
+    train_top_layers,
+)
 from ampft.models.trained_part import TrainedPart, restrict_training
 from ampft.models.weights import LoadedModel
+from ampft.precision.float32_modules import matching_modules
 from ampft.training.first_step import SavedBytes
 
 LENGTHS = [9, 4, 17, 1]
@@ -35,6 +43,9 @@ def trained(model):
         ("encoder.layer.0, *.bias", {"bert.encoder.layer.0.", ".bias"}),
         ("embeddings.word_embeddings.weight", {"bert.embeddings.word_embeddings.weight"}),
         ("encoder.layer.?.output", {"layer.0.output.", "layer.1.output."}),
+        ("layer.1", {"bert.encoder.layer.1."}),
+        ("LayerNorm", {".LayerNorm."}),
+        ("query.bias", {".query.bias"}),
     ],
 )
 def test_patterns_name_parameters_and_modules(pattern, frozen):
@@ -42,6 +53,27 @@ def test_patterns_name_parameters_and_modules(pattern, frozen):
     freeze_matching(model, pattern)
     for name, parameter in model.named_parameters():
         assert parameter.requires_grad != any(part in name for part in frozen), name
+
+
+@pytest.mark.parametrize(
+    "pattern", ["embeddings", "layer.0", "output.dense", "encoder.*.query", "*.LayerNorm", "bert"]
+)
+def test_patterns_mean_the_modules_that_fp32_modules_names(pattern):
+    model = tiny("bert")
+    modules = matching_modules(model, [pattern])
+    freeze_matching(model, pattern)
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    assert frozen == {name for name, _ in model.named_parameters() if is_in(name, modules)}
+
+
+def test_what_the_loader_froze_is_not_trained_by_other_parts():
+    """Such as the auxiliary head of UperNet, on which the loss does not depend."""
+    for part in ({"train_layers": 1}, {"lora": LoraSettings(rank=2)}):
+        model = tiny("bert")
+        model.classifier.bias.requires_grad_(False)
+        names = trained(restricted(model, **part))
+        assert "classifier.weight" in names
+        assert "classifier.bias" not in names
 
 
 @pytest.mark.parametrize("family", ["bert", "distilbert", "modernbert, mean", "roberta", "electra"])
@@ -74,8 +106,8 @@ def test_impossible_parts_are_refused_with_what_is_possible():
     model = tiny("bert")
     with pytest.raises(InputError, match=r"--freeze embedings: .* embeddings, encoder, .*classif"):
         freeze_matching(model, "embedings")
-    with pytest.raises(InputError, match=r"--freeze ' ,': no parameter or module is named"):
-        freeze_matching(model, " ,")
+    with pytest.raises(InputError, match=r"--freeze 'query,': a pattern is empty"):
+        freeze_matching(model, "query,")
     with pytest.raises(InputError, match=r"--train_layers 3: .* has 2 layers. Use a number from 0"):
         train_top_layers(model, 3)
     with pytest.raises(

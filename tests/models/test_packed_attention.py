@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from torch.nn import functional
@@ -42,9 +44,9 @@ def operands(total, dtype=torch.float32):
     ]
 
 
-def layout_of(lengths, group_padding):
+def layout_of(lengths, group_cost):
     mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-    return pack_layout(mask, group_padding=group_padding)
+    return pack_layout(mask, group_cost=group_cost)
 
 
 def options(dropout=0.0, *, window=None, **rest):
@@ -57,9 +59,9 @@ def is_close(actual, expected, tolerance):
 
 @pytest.mark.parametrize("kernel", [grouped_attention, dropout_attention])
 @pytest.mark.parametrize("window", [None, 3, 1])
-@pytest.mark.parametrize("group_padding", [0.0, 0.3, 0.99])
-def test_value_and_gradients_equal_the_reference(kernel, window, group_padding):
-    layout = layout_of(LENGTHS, group_padding)
+@pytest.mark.parametrize("group_cost", [0.0, 60.0, math.inf])
+def test_value_and_gradients_equal_the_reference(kernel, window, group_cost):
+    layout = layout_of(LENGTHS, group_cost)
     *rows, weight = operands(layout.total)
     actual = kernel(*rows, layout, options(window=window))
     exact = [row.detach().double().requires_grad_() for row in rows]
@@ -75,9 +77,9 @@ def test_value_and_gradients_equal_the_reference(kernel, window, group_padding):
 @pytest.mark.parametrize("kernel", [grouped_attention, dropout_attention])
 @pytest.mark.parametrize("window", [None, 3])
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("group_padding", [0.0, 0.99])
-def test_causal_attention_and_a_bias_of_positions(kernel, window, causal, group_padding):
-    layout = layout_of(LENGTHS, group_padding)
+@pytest.mark.parametrize("group_cost", [0.0, math.inf])
+def test_causal_attention_and_a_bias_of_positions(kernel, window, causal, group_cost):
+    layout = layout_of(LENGTHS, group_cost)
     *rows, weight = operands(layout.total)
     generator = torch.Generator().manual_seed(1)
     bias = torch.randn(HEADS, layout.longest, layout.longest, generator=generator).requires_grad_()
@@ -92,9 +94,9 @@ def test_causal_attention_and_a_bias_of_positions(kernel, window, causal, group_
         assert is_close(one, other, FP32_TOLERANCE)
 
 
-@pytest.mark.parametrize("group_padding", [0.0, 0.99])
-def test_dropout_multiplies_by_the_drawn_mask(group_padding):
-    layout = layout_of(LENGTHS, group_padding)
+@pytest.mark.parametrize("group_cost", [0.0, math.inf])
+def test_dropout_multiplies_by_the_drawn_mask(group_cost):
+    layout = layout_of(LENGTHS, group_cost)
     *rows, weight = operands(layout.total)
     torch.manual_seed(5)
     actual = dropout_attention(*rows, layout, options(0.25))

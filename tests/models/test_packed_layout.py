@@ -1,9 +1,12 @@
+import itertools
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ampft.models.packing.layout import GROUP_PADDING, pack_layout, similar_lengths
+from ampft.models.packing.layout import GROUP_COST, pack_layout, similar_lengths
 
 
 def mask_of(lengths):
@@ -26,22 +29,39 @@ def test_gather_and_scatter_are_inverse(lengths):
     assert torch.equal(layout.gather(columns)[0], layout.columns)
 
 
+def cost(parts, group_cost):
+    """Return the cost of groups, given as lists of lengths."""
+    return sum(group_cost + len(part) * max(part) ** 2 for part in parts)
+
+
+def partitions(lengths):
+    """Yield all ways to split a list into adjacent parts."""
+    for cuts in itertools.product((False, True), repeat=len(lengths) - 1):
+        ends = [n for n, is_cut in enumerate(cuts, 1) if is_cut]
+        yield [
+            lengths[start:end] for start, end in zip([0, *ends], [*ends, len(lengths)], strict=True)
+        ]
+
+
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(
-    lengths=st.lists(st.integers(1, 200), min_size=1, max_size=40).map(sorted),
-    bound=st.sampled_from([0.0, GROUP_PADDING, 0.9]),
+    lengths=st.lists(st.integers(1, 60), min_size=1, max_size=9).map(sorted),
+    group_cost=st.sampled_from([0.0, 30.0, GROUP_COST, math.inf]),
 )
-def test_groups_cover_the_row_and_limit_the_padding(lengths, bound):
-    groups = similar_lengths(lengths, bound)
+def test_groups_cover_the_row_at_the_lowest_cost(lengths, group_cost):
+    groups = similar_lengths(lengths, group_cost)
     assert [n for group in groups for n in group.lengths] == lengths
-    start = 0
-    for group in groups:
-        assert group.start == start
-        start += group.tokens
-        pairs = sum(n * n for n in group.lengths)
-        assert pairs >= (1 - bound) * len(group.lengths) * group.longest**2 - 1e-6
-    if bound == 0.0:
-        assert all(group.is_even for group in groups)
+    starts = list(itertools.accumulate((group.tokens for group in groups), initial=0))
+    assert [group.start for group in groups] == starts[:-1]
+    lowest = min(cost(parts, group_cost) for parts in partitions(lengths))
+    assert cost([group.lengths for group in groups], group_cost) == lowest
+
+
+def test_a_group_that_costs_nothing_has_one_length_and_one_that_costs_all_has_every_length():
+    lengths = [3, 3, 5, 9, 9, 9]
+    free = similar_lengths(lengths, 0.0)
+    assert [group.lengths for group in free] == [(3, 3), (5,), (9, 9, 9)]
+    assert [group.lengths for group in similar_lengths(lengths, math.inf)] == [tuple(lengths)]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
+from resumed_runs import full_memory
 from running import BIN, CLASSIFY, Finished, call_here, printed, succeeded
 from tiny_masks import save_tiny_segformer, write_folders
 from transformers import pipeline
@@ -143,6 +144,15 @@ def test_micro_batches_with_batch_norm_are_warned_of(data, tmp_path):
     run = trained(data, "erfnet", tmp_path / "run", *more)
     assert "each of the 2 parts of a batch" in printed(run.stdout, "steps")
     assert "batch normalisation (39 layers)" in run.record["warnings"]["batch_norm"]
+
+
+def test_a_batch_cut_later_because_memory_ran_out_is_warned_of(data, tmp_path):
+    with full_memory(1):
+        run = trained(
+            data, "erfnet", tmp_path / "run", "--auto_micro_batch", "--max_train_steps", "1"
+        )
+    assert "parts of a batch" not in printed(run.stdout, "steps")
+    assert "each of the 2 parts of a batch" in run.record["warnings"]["batch_norm"]
 
 
 @pytest.mark.parametrize(

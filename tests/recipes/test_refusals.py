@@ -124,6 +124,9 @@ CASES = {
         flags(per_device_train_batch_size=0), ("--per_device_train_batch_size", "0", "1")
     ),
     "fraction of one": Case(flags(warmup_ratio=1), ("--warmup_ratio", "below 1")),
+    "warm-up as long as the training": Case(
+        flags(num_warmup_steps=99), ("--num_warmup_steps 99", "never reach its peak")
+    ),
     "betas out of range": Case(flags(adam_beta2=1), ("--adam_beta2", "below 1")),
     "no threads": Case(flags(cpu_threads=0), ("--cpu_threads", "0", "1")),
     "unknown tracker": Case(

@@ -60,7 +60,7 @@ def test_it_learns_and_reports(runs, mode):
     data = printed(run.stdout, "data")
     assert "Task tokens, found from the columns" in data
     assert "The tags follow BIO" in data
-    assert "are longer than 20 tokens and split into" in data
+    assert "sentences are longer than 20 tokens and split into" in data
     assert "padding-free path" in printed(run.stdout, "model")
     assert printed(run.stdout, "chance").endswith("always 'O'")
     assert run.record["warnings"] == {}

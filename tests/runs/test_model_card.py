@@ -116,6 +116,15 @@ def test_images_have_the_image_pipeline(make_record, make_report):
     assert 'pipeline("image-classification"' in card
 
 
+def test_the_card_says_that_pipelines_do_not_split_long_texts(make_record, make_report):
+    record = make_record()
+    assert "windows" not in model_card(record, make_report())
+    windows = replace(record, arguments={**record.arguments, "long_text": "windows"})
+    card = model_card(windows, make_report())
+    assert "not split into windows by a pipeline. `ampft predict --model path/to/" in card
+    assert "ampft predict" not in model_card(windows, make_report(), hub_model_id="me/mine")
+
+
 def test_pairs_have_an_example_of_a_pair(make_record, make_report):
     record = make_record()
     data = replace(record.data, input_columns=("sentence1", "sentence2"))

@@ -16,6 +16,8 @@ from tiny_masks import IGNORED, pixel_task, tiny_erfnet, write_folders
 from torch import nn
 
 from ampft.models.batch_norm import batch_norm_note
+from ampft.models.trained_part import TrainedPart, restrict_training
+from ampft.models.weights import LoadedModel
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
 
@@ -99,3 +101,7 @@ def test_with_batch_norm_the_gradient_depends_on_micro_batches_and_that_is_said(
     assert "each of the 10 parts of a batch" in note
     assert batch_norm_note(model, micro_batches=1, processes=1) is None
     assert batch_norm_note(tiny_erfnet(), micro_batches=5, processes=2) is None
+    # Frozen batch norms use their own statistics, not those of the batch.
+    restrict_training(LoadedModel(model, "tiny", False, ()), TrainedPart(freeze="encoder,decoder"))
+    assert batch_norm_note(model, micro_batches=5, processes=2) is None
+    assert model.classifier.training

@@ -15,6 +15,7 @@ from ampft.arguments.batches import BATCH
 from ampft.arguments.classify import ClassifyArguments
 from ampft.arguments.data import DATA
 from ampft.arguments.model import MODEL
+from ampft.arguments.trained_part import TRAINED
 from ampft.comparison.analysis.loading import RecordedRun, RunGroup
 from ampft.comparison.analysis.settings import NOT_COMPARED, RECORDED_ELSEWHERE
 from ampft.comparison.findings import PRECISION
@@ -77,11 +78,11 @@ def _compared_examples(record: RunRecord) -> str | None:
 
 LENGTH = "length of training"
 LENGTH_SETTINGS = frozenset({"num_train_epochs", "max_train_steps", "early_stopping_patience"})
-OF_MODEL = frozenset({MODEL})
+OF_MODEL = frozenset({MODEL, TRAINED})  # adapters are initial weights, and draw dropout masks
 OF_BATCH = frozenset({BATCH})
 OF_DATA = frozenset({DATA})
 OF_STEPS = frozenset({DATA, BATCH, LENGTH})
-EVERYTHING = frozenset({MODEL, DATA, BATCH, LENGTH})
+EVERYTHING = frozenset({MODEL, TRAINED, DATA, BATCH, LENGTH})
 
 _REQUIRED = (
     _Condition("class names", lambda r: list(r.label_names)),
@@ -114,7 +115,9 @@ _EXPECTED = (
         causes=OF_MODEL | OF_DATA | OF_BATCH,
     ),
     # With the same seed, another name is an error unless the weights are the same.
-    _Condition("pretrained model", lambda r: r.model.name, across_seeds=True, causes=OF_MODEL),
+    _Condition(
+        "pretrained model", lambda r: r.model.name, across_seeds=True, causes=frozenset({MODEL})
+    ),
     _Condition("effective batch", lambda r: r.steps.effective_batch_size, causes=OF_BATCH),
     # A run that ended early may not have reached the step that did not fit into memory.
     _Condition(

@@ -148,6 +148,7 @@ def compare_folders(
         in_mode,
         evidence.cases,
         partial(read_texts, groups[0].runs[0].folder / PREDICTIONS_NAME),
+        kind=groups[0].runs[0].record.data.kind,
     )
     records = [(group.finished or group.runs)[0].record for group in groups]
     if varied == (PRECISION,):

@@ -26,6 +26,16 @@ MAX_WORDS = 150
 LENGTHS = 4  # parts of about equal size
 LISTED = 5  # subgroups per arm
 
+# What the examples of a kind of data are; only of the first two the inputs are words.
+NOUNS = {
+    "text": "texts",
+    "token": "sentences",
+    "image": "images",
+    "sound": "sounds",
+    "pixels": "masks",
+}
+WITH_WORDS = ("text", "token")
+
 IndexArray = npt.NDArray[np.intp]
 
 
@@ -41,10 +51,13 @@ def with_subgroup_losses(
     predictions: Mapping[str, Sequence[RunPredictions]],
     cases: Cases,
     texts: Texts,
+    *,
+    kind: str = "text",
 ) -> tuple[ArmResult, ...]:
     """Return the arms with the subgroups in which they lose most.
 
-    Only arms with an overall interval get them. Subgroups are chosen by the ratio of their
+    Only arms with an overall interval get them, and only if an example is correct as a whole:
+    hardly any mask is. Subgroups are chosen by the ratio of their
     difference to its standard error. The intervals are corrected for all subgroups and arms that
     were examined.
 
@@ -53,12 +66,15 @@ def with_subgroup_losses(
         predictions: Predictions of the complete arms, by name.
         cases: Cases that they predict.
         texts: Function that returns the inputs of examples.
+        kind: Kind of the data.
     """
     base = predictions.get(arms[0].name)
     compared = [arm for arm in arms if arm.difference is not None]
-    if base is None or not compared:
+    every = [each for of_arm in predictions.values() for each in of_arm]
+    if base is None or not compared or not any(each.correct.any() for each in every):
         return tuple(arms)
-    subgroups = [each for each in _subgroups(cases, texts) if len(each.rows) >= MIN_EXAMPLES]
+    found_in = _subgroups(cases, texts if kind in WITH_WORDS else None)
+    subgroups = [each for each in found_in if len(each.rows) >= MIN_EXAMPLES]
     if not subgroups:
         return tuple(arms)
     level = 1 - ALPHA / (len(subgroups) * len(compared))
@@ -67,18 +83,21 @@ def with_subgroup_losses(
             examined=len(subgroups),
             level=level,
             losses=tuple(_losses(subgroups, predictions[arm.name], base, cases, level)),
+            noun=NOUNS.get(kind, "examples"),
+            has_words=any(each.kind != "class" for each in subgroups),
         )
         for arm in compared
     }
     return tuple(replace(arm, subgroups=found.get(arm.name)) for arm in arms)
 
 
-def _subgroups(cases: Cases, texts: Texts) -> Iterator[_Subgroup]:
+def _subgroups(cases: Cases, texts: Texts | None) -> Iterator[_Subgroup]:
+    """Yield the classes and, of texts, the lengths and words."""
     truth = cases.truth
     for index, name in enumerate(cases.class_names):
         rows = np.flatnonzero(cases.problem.has_class(truth, cases.label_names, index))
         yield _Subgroup("class", name, rows)
-    if len(truth) > MAX_TEXTS:
+    if texts is None or len(truth) > MAX_TEXTS:
         return
     inputs = texts(range(len(truth)))
     words = [normalized(inputs[row]).split() for row in range(len(truth))]

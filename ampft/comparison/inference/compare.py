@@ -161,8 +161,8 @@ def _checked_runs(runs: Sequence[RecordedRun]) -> tuple[RecordedRun, ...]:
     for run, previous in zip(ordered, (None, *ordered), strict=False):
         if run.record.status != "finished" or run.record.data.kind != "text":
             raise InputError(
-                f"RUN {run.folder}: the run is {run.record.status}, on {run.record.data.kind}s. "
-                "Name finished runs on texts."
+                f"RUN {run.folder}: the run is {run.record.status}, and its task is "
+                f"{run.record.task}. Name finished runs on texts."
             )
         if previous is not None and previous.seed == run.seed:
             raise InputError(

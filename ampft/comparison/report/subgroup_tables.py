@@ -8,6 +8,9 @@ from ampft.comparison.findings import Comparison
 from ampft.text.numbers import level, points
 from ampft.text.tables import Cell, Name, Table
 
+# What a correct prediction is, of examples whose units have labels.
+CORRECT = {"sentences": "sentences with all tags correct", "masks": "masks without a wrong pixel"}
+
 
 def subgroup_losses(comparison: Comparison) -> Iterator[Table]:
     """Yield the subgroups in which the arms lose most, if subgroups were examined."""
@@ -28,13 +31,15 @@ def subgroup_losses(comparison: Comparison) -> Iterator[Table]:
                     f"{points(low)} to {points(high)}{'; a loss' if each.is_loss else ''}",
                 )
             )
+    what = CORRECT.get(first.noun, "correct predictions")
+    kinds = f"classes, words and lengths of {first.noun}" if first.has_words else "classes"
     yield Table(
-        title=f"Differences to {comparison.baseline.name} in correct predictions, in points",
-        header=(comparison.noun, "subgroup", "", "examples", "difference", "corrected interval"),
+        title=f"Differences to {comparison.baseline.name} in {what}, in points",
+        header=(comparison.noun, "subgroup", "", first.noun, "difference", "corrected interval"),
         rows=rows,
         note=f"The largest losses, relative to their uncertainty, among {first.examined:,} "
-        "classes, words and lengths of texts (with at least 20 examples each). The intervals have "
-        f"a level of {level(first.level)}, so that all of them hold together with 95 %: only an "
+        f"{kinds} (with at least 20 {first.noun} each). The intervals have a "
+        f"level of {level(first.level)}, so that all of them hold together with 95 %: only an "
         "interval entirely below 0 is a loss that the number of subgroups does not explain. "
         "Compare with the placebo.",
         left=3,

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
 import torch
 
-# A group may contain sequences of different lengths as long as padding is less than this share of
-# its token pairs. Each group costs a fixed number of kernel launches, and each padded pair some
-# arithmetic. Chosen by measurement; see benchmarks/packing_speed.py.
-GROUP_PADDING = 0.2
+# Each group costs the same number of kernel launches, and in 16 bits on a CPU kernels that are
+# compiled for its shape. This is as much as the arithmetic of so many pairs of tokens. Chosen by
+# measurement; see benchmarks/group_cost.py.
+GROUP_COST = 4000.0
 
 
 @dataclass(frozen=True)
@@ -200,7 +201,7 @@ def pack_layout(
     attention_mask: torch.Tensor,
     *,
     device: torch.device | None = None,
-    group_padding: float = GROUP_PADDING,
+    group_cost: float = GROUP_COST,
 ) -> PackedLayout | None:
     """Return the layout of a right-padded batch, or `None` if it is not right-padded.
 
@@ -210,7 +211,7 @@ def pack_layout(
     Args:
         attention_mask: (B, T) integers or booleans, non-zero for real tokens.
         device: Device of the batch; None means the mask's device.
-        group_padding: Largest share of padded token pairs in a group of similar length.
+        group_cost: Cost of a group of sequences, as in `similar_lengths`.
 
     Returns:
         The layout; `None` if a row has no tokens, or padding before or between its tokens.
@@ -237,30 +238,37 @@ def pack_layout(
         tokens=((order * width).repeat_interleave(ordered) + columns).to(device, non_blocking=True),
         columns=columns.to(device, non_blocking=True),
         first=first.to(device, non_blocking=True),
-        groups=similar_lengths(counts, group_padding),
+        groups=similar_lengths(counts, group_cost),
     )
 
 
-def similar_lengths(lengths: Sequence[int], group_padding: float) -> tuple[SequenceGroup, ...]:
-    """Split ascending `lengths` into groups whose share of padded token pairs is limited.
+def similar_lengths(lengths: Sequence[int], group_cost: float) -> tuple[SequenceGroup, ...]:
+    """Split ascending `lengths` into the groups of the lowest total cost.
+
+    The cost of c sequences of at most L tokens is `group_cost` + c * L^2, because attention pads
+    them to L tokens.
 
     Args:
         lengths: Number of tokens of each sequence, ascending.
-        group_padding: Upper bound of 1 - sum(l^2) / (c * L^2), in [0, 1); with 0, only equal
-            lengths form a group.
+        group_cost: Cost of a group, in pairs of tokens; with 0, only equal lengths form a group,
+            and with infinity, all sequences do.
     """
+    distinct, counts = np.unique(lengths, return_counts=True)
+    ends = np.concatenate(([0], counts.cumsum()))  # sequences of the first 0, 1, ... lengths
+    costs = np.zeros(len(ends))
+    first = np.zeros(len(ends), dtype=np.int64)  # first length of the last group
+    for end in range(1, len(ends)):
+        pairs = (ends[end] - ends[:end]) * float(distinct[end - 1]) ** 2
+        candidates = costs[:end] + group_cost + pairs
+        first[end] = candidates.argmin()
+        costs[end] = candidates[first[end]]
     groups: list[SequenceGroup] = []
-    start, members, pairs = 0, list[int](), 0
-    for length in lengths:
-        new_pairs = pairs + length * length
-        if members and new_pairs < (1 - group_padding) * (len(members) + 1) * length * length:
-            groups.append(SequenceGroup(start=start, lengths=tuple(members)))
-            start += sum(members)
-            members, new_pairs = [], length * length
-        members.append(length)
-        pairs = new_pairs
-    groups.append(SequenceGroup(start=start, lengths=tuple(members)))
-    return tuple(groups)
+    end = len(distinct)
+    while end:
+        members = tuple(lengths[ends[first[end]] : ends[end]])
+        groups.append(SequenceGroup(start=sum(lengths[: ends[first[end]]]), lengths=members))
+        end = int(first[end])
+    return tuple(reversed(groups))
 
 
 @dataclass(frozen=True)

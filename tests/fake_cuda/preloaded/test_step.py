@@ -1,17 +1,22 @@
 """The optimizer step of every family and mode on a CUDA device that computes nothing."""
 
-import dataclasses
-
 import pytest
 import torch
 import torch.utils._pytree as pytree
-from fake_cuda import CUDA, Copies, cuda_autocast, fake_mode, precision_of, to_cuda
+from fake_cuda import (
+    CUDA,
+    Copies,
+    cuda_autocast,
+    fake_mode,
+    layout_of_host_mask,
+    precision_of,
+    to_cuda,
+)
 from tiny_encoders import ENCODERS, right_padded, tiny, without_dropout
 from torch._subclasses.fake_tensor import FakeTensorDeviceMismatchError as DeviceMismatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ampft.models.packing.install import install_packing
-from ampft.models.packing.layout import pack_layout
 from ampft.models.weights import cast_in_place
 from ampft.precision.executed import ProductRecorder, contradiction
 from ampft.precision.modes import MODES
@@ -38,13 +43,11 @@ def take_step(name, mode, *, dropout=True, token_buckets=None):
     precision = precision_of(mode)
     model = tiny(name) if dropout else without_dropout(tiny(name))
     batch = right_padded(model, [5, 17, 1, 17])
-    layout = pack_layout(batch["attention_mask"])
     with fake_mode():
+        layout = layout_of_host_mask(batch["attention_mask"], device=CUDA)
         cast_in_place(to_cuda(model), precision.storage_dtype)
         handle = install_packing(model, token_buckets=token_buckets)
         batch = {key: value.to(CUDA) for key, value in batch.items()}
-        fields = {key: getattr(layout, key).to(CUDA) for key in ("tokens", "columns", "first")}
-        layout = dataclasses.replace(layout, **fields)
         optimizer = make_optimizer(model, OptimizerSettings(learning_rate=1e-3), precision)
         recorder, copies = ProductRecorder(precision), Copies()
         with recorder, copies:
