@@ -69,6 +69,8 @@ class Copies(TorchDispatchMode):
         if func is torch.ops.aten._to_copy.default and args[0].device != result.device:
             to_device = result.device == CUDA
             (self.to_device if to_device else self.to_host).append(kwargs)
+        if func is torch.ops.aten.segment_reduce.default and not kwargs.get("unsafe"):
+            self.to_host.append(kwargs)  # it reads the lengths to check them
         return result
 
     @property
