@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,20 @@ def _is_adapter(name: str) -> bool:
 def _adapted(model: nn.Module) -> dict[str, Any]:
     """Return the layers with adapters, by name."""
     return {name: module for name, module in model.named_modules() if hasattr(module, "lora_A")}
+
+
+def check_whole_layers(model: nn.Module, names: Iterable[str]) -> None:
+    """Check that modules in float32 are no parts of layers with adapters, which merging removes.
+
+    Raises:
+        InputError: One is.
+    """
+    for layer, name in product(_adapted(model), names):
+        if name.startswith(f"{layer}."):
+            raise InputError(
+                f"--fp32_modules: {name} is a part of a layer with adapters. Name the whole layer: "
+                f"{layer}."
+            )
 
 
 def base_sha256(model: nn.Module) -> str:

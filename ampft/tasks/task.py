@@ -18,6 +18,7 @@ from ampft.data.groups import FILE_COLUMN, ID_COLUMN, NUMBER_COLUMNS
 from ampft.data.row_labels import Targets
 from ampft.data.steps import FloatArray, IntArray, MicroBatch
 from ampft.errors import InputError
+from ampft.models.adapters import check_whole_layers
 from ampft.models.trained_part import TrainedPart, restrict_training
 from ampft.models.weights import LoadedModel
 from ampft.precision.float32_modules import apply_patterns, description
@@ -279,7 +280,9 @@ class Task:
         loaded = self.inputs.load_model(self.kind.model_class, arguments, self.settings)
         loaded = restrict_training(loaded, self.settings.trained_part)
         # Afterwards, so that a layer with adapters is kept as a whole.
-        kept = description(apply_patterns(loaded.model, self.settings.fp32_modules))
+        handle = apply_patterns(loaded.model, self.settings.fp32_modules)
+        check_whole_layers(loaded.model, handle.names)
+        kept = description(handle)
         return replace(loaded, notes=(*loaded.notes, kept)) if kept else loaded
 
     def examples(self, split: str) -> LabelledExamples:

@@ -21,6 +21,7 @@ from ampft.models.adapters import (
     LoraSettings,
     add_lora,
     base_sha256,
+    check_whole_layers,
     merge_adapters,
     save_adapter,
     target_layers,
@@ -31,6 +32,7 @@ from ampft.models.packing.install import install_packing
 from ampft.models.pretrained import load_pretrained, load_saved
 from ampft.models.trained_part import TrainedPart, restrict_training, save_trained
 from ampft.models.weights import LoadedModel
+from ampft.precision.float32_modules import matching_modules
 
 FP32_TOLERANCE = 1e-6
 LENGTHS = [9, 4, 17, 1]
@@ -254,3 +256,11 @@ def test_equal_adapters_are_equal_files(tmp_path):
             (tmp_path / "adapter_model.safetensors").read_bytes()
         )
     assert len({path.read_bytes() for path in tmp_path.glob("*.copy")}) == 1
+
+
+def test_a_part_of_an_adapted_layer_cannot_be_kept_in_float32():
+    """Merging removes it, and the patterns saved with the model would match nothing."""
+    model = with_adapters(tiny("bert"))
+    check_whole_layers(model, matching_modules(model, ["query"]))
+    with pytest.raises(InputError, match=r"query.base_layer is a part .* layer: bert.*query\."):
+        check_whole_layers(model, matching_modules(model, ["base_layer"]))
