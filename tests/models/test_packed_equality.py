@@ -15,6 +15,7 @@ from tiny_encoders import (
     without_dropout,
 )
 
+from ampft.models.packing import install
 from ampft.models.packing.families import FAMILIES
 from ampft.models.packing.install import install_packing, verify_packing
 from ampft.models.packing.layout import SequenceGroup, pack_layout
@@ -157,6 +158,27 @@ def test_verify_packing_measures_the_difference_and_does_not_change_the_model(mo
     assert padded.config._attn_implementation == before
     left = {name: tensor.flip(1) for name, tensor in batch.items()}
     assert verify_packing(padded, left) == float("inf")
+
+
+def test_verify_packing_runs_the_groups_of_a_training_and_one_per_length(models, monkeypatch):
+    layouts = []
+
+    def spy(*args, **options):
+        layouts.append(pack_layout(*args, **options))
+        return layouts[-1]
+
+    monkeypatch.setattr(install, "pack_layout", spy)
+    verify_packing(models[0], right_padded(models[0], [4, 1, 20]))
+    assert [[group.lengths for group in layout.groups] for layout in layouts] == [
+        [(1, 4, 20)],
+        [(1,), (4,), (20,)],
+    ]
+
+
+def test_a_few_lengths_make_even_and_uneven_groups_in_these_tests(models):
+    mask = right_padded(models[0], [3, 17, 17, 1, 30])["attention_mask"]
+    groups = install.pack_layout(mask).groups
+    assert [group.lengths for group in groups] == [(1, 3), (17, 17), (30,)]
 
 
 def test_every_family_is_tested():

@@ -17,7 +17,7 @@ from ampft.errors import InputError
 from ampft.models.packing.attention import PACKED_NAMES, register_packed_attention
 from ampft.models.packing.dropout import install_fast_dropout
 from ampft.models.packing.families import Family, Trim, family_of, packing_support
-from ampft.models.packing.layout import PackedLayout, pack_layout
+from ampft.models.packing.layout import GROUP_COST, PackedLayout, pack_layout
 
 Kwargs = dict[str, Any]
 Output: TypeAlias = tuple[torch.Tensor, ...] | BaseModelOutput
@@ -273,6 +273,9 @@ def layout_on_host(model: nn.Module, inputs: Mapping[str, torch.Tensor]) -> dict
 def verify_packing(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> float:
     """Return the difference between packed and padded logits, without dropout.
 
+    Attention runs once in the groups of a training and once in one group per length, because a few
+    short texts may be a single group.
+
     Args:
         model: A supported model without packing installed; it is not changed.
         batch: Arguments of the model: `input_ids` (B, T), `attention_mask` and so on.
@@ -281,14 +284,18 @@ def verify_packing(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) ->
         The largest absolute difference of the first output (logits, or hidden states at real
         tokens), divided by the largest absolute padded value; infinity if the batch was not packed.
     """
+    mask = batch["attention_mask"]
+    layouts = [pack_layout(mask, group_cost=cost) for cost in (GROUP_COST, 0.0)]
     with evaluation_mode(model):
         padded = model(**batch)[0]
         handle = install_packing(model)
         try:
-            packed = model(**batch)[0]
+            packed = [model(**batch, packing=layout)[0] for layout in layouts]
         finally:
             handle.remove()
-    return _difference(padded, packed, batch) if handle.paths["packed"] == 1 else float("inf")
+    if handle.paths["packed"] != len(layouts):
+        return float("inf")
+    return max(_difference(padded, each, batch) for each in packed)
 
 
 def check_packing(
