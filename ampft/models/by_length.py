@@ -177,7 +177,7 @@ def merged_logits(parts: list[tuple[Tensor, Tensor]], inputs: Mapping[str, Tenso
         width = inputs["input_ids"].shape[1]
         logits = [functional.pad(each, (0, 0, 0, width - each.shape[1])) for each in logits]
     together = torch.cat(logits)
-    return together[order.to(together.device)]
+    return together[order.to(together.device, non_blocking=True)]
 
 
 def _real_positions(model: Any, inputs: Mapping[str, Tensor]) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
+import torch
 from torch import Tensor, nn
 from torch.distributed import get_rank
 from torch.distributed.checkpoint.state_dict import (
@@ -59,15 +60,18 @@ def local_part(tensor: Tensor) -> Tensor:
 
 
 def sharded_like(whole: Tensor, tensor: Tensor) -> Tensor:
-    """Return `whole`, on the device of `tensor` and sharded as it is, without communication.
+    """Return a copy of `whole` on the device of `tensor`, laid out or sharded as it is.
+
+    The processes do not communicate.
 
     Args:
         whole: Tensor of the same shape, equal in all processes.
         tensor: Tensor, sharded or not.
     """
-    whole = whole.to(tensor.device)
     if not isinstance(tensor, DTensor):
-        return whole
+        # Fused optimizers walk through the memory of a weight and its state side by side.
+        return torch.empty_like(tensor, dtype=whole.dtype, requires_grad=False).copy_(whole)
+    whole = whole.to(tensor.device, copy=True)
     return distribute_tensor(whole, tensor.device_mesh, tensor.placements, src_data_rank=None)
 
 

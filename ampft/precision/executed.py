@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -156,6 +157,7 @@ class ProductRecorder(TorchDispatchMode):
         self._cuda_device: torch.device | None = None
         self._batched_projections: set[int] = set()
         self._float32_nodes: set[int] = set()
+        self._thread = threading.get_ident()
 
     def __enter__(self) -> ProductRecorder:
         """Start recording.
@@ -206,10 +208,20 @@ class ProductRecorder(TorchDispatchMode):
             recomputes = torch.is_grad_enabled()
             return not (recomputes and any(t.dtype.itemsize == 2 for t in _tensors(args)))
         # The last node is that of this operation, unless it has none.
-        last = torch._C._autograd._get_sequence_nr() - 1
-        if last >= start:
+        last = self._last_node()
+        if last is not None and last >= start:
             self._float32_nodes.add(last)
         return True
+
+    def _last_node(self) -> int | None:
+        """Return autograd's number of the newest node; None where it is not executed.
+
+        Each thread has its own numbers. The backward pass of a GPU runs in another thread, in which
+        gradient checkpointing recomputes activations, and the nodes of these are not executed.
+        """
+        if threading.get_ident() != self._thread:
+            return None
+        return torch._C._autograd._get_sequence_nr() - 1
 
     def _multiplies_weight(self, operands: tuple[torch.Tensor, ...]) -> bool:
         """Return whether a batched product belongs to a layer with weights."""
@@ -217,9 +229,9 @@ class ProductRecorder(TorchDispatchMode):
         if node is not None and node._sequence_nr() in self._batched_projections:
             return True
         is_projection = any(map(_is_weight, operands))
-        if is_projection and torch.is_grad_enabled():
-            # Autograd numbers its nodes, and that of this product was the last one.
-            self._batched_projections.add(torch._C._autograd._get_sequence_nr() - 1)
+        last = self._last_node()
+        if is_projection and torch.is_grad_enabled() and last is not None:
+            self._batched_projections.add(last)
         return is_projection
 
     def observe(
@@ -438,29 +450,6 @@ def _storage_contradiction(precision: Precision, executed: ExecutedDtypes) -> st
             stored = f"{name} were stored in {' and '.join(others)}"
             return f"mode {precision.mode} was requested, but {stored}"
     return None
-
-
-def tensor_bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Return the bytes of tensors; repeated tensors and views of the same data count once.
-
-    Of a sharded tensor, only the part on this process counts.
-    """
-    sizes: dict[tuple[torch.device, int], int] = {}
-    for tensor in tensors:
-        local: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-        address = (local.device, local.data_ptr())
-        sizes[address] = max(sizes.get(address, 0), local.numel() * local.element_size())
-    return sum(sizes.values())
-
-
-def state_bytes(optimizer: torch.optim.Optimizer) -> int:
-    """Return the bytes of an optimizer's state, step counters included; 0 before its first step."""
-    return tensor_bytes(
-        value
-        for entry in optimizer.state.values()
-        for value in entry.values()
-        if isinstance(value, torch.Tensor)
-    )
 
 
 def _count(tensors: Iterable[torch.Tensor]) -> dict[str, int]:

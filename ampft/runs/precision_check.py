@@ -19,7 +19,7 @@ from ampft.precision.accelerator import numerics
 from ampft.precision.modes import is_fp32
 from ampft.precision.sharding import is_sharded
 from ampft.runs.prepared import Prepared
-from ampft.training.out_of_memory import Snapshot
+from ampft.training.out_of_memory import Snapshot, forget_peak_memory
 from ampft.training.step import MIN_LOSS_SCALE
 
 EXAMPLES = 8
@@ -118,6 +118,7 @@ def check_precision(prepared: Prepared) -> PrecisionCheck:
     finally:
         model.train(was_training)
         snapshot.restore()
+        forget_peak_memory(accelerator.device)
     if not _is_finite(exact_loss, exact):
         raise InputError(
             "--check_precision: loss or gradient is not finite in float32 either, so no precision "

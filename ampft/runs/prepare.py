@@ -193,6 +193,10 @@ def with_fitting_micro_batches(prepared: Prepared) -> Prepared:
     if not prepared.args.auto_micro_batch:
         return prepared
     step_batches = fit_micro_batches(
-        prepared.accelerator, prepared.loaded.model, prepared.task.loss, prepared.step_batches
+        prepared.accelerator,
+        prepared.loaded.model,
+        prepared.task.loss,
+        prepared.step_batches,
+        averages_weights=prepared.args.ema_decay is not None,
     )
     return replace(prepared, step_batches=step_batches)

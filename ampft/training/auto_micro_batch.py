@@ -14,7 +14,13 @@ from torch import Tensor, nn
 from ampft.data.steps import MicroBatch, StepBatches
 from ampft.errors import InputError
 from ampft.machine import headroom, status_bytes
-from ampft.training.out_of_memory import MEMORY_ADVICE, Snapshot, is_out_of_memory, release_memory
+from ampft.training.out_of_memory import (
+    MEMORY_ADVICE,
+    Snapshot,
+    forget_peak_memory,
+    is_out_of_memory,
+    release_memory,
+)
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -30,19 +36,25 @@ _NOTHING_FITS = 2**31  # larger than any number of micro-batches, for the maximu
 
 
 def fit_micro_batches(
-    accelerator: Accelerator, model: nn.Module, loss: Loss, step_batches: StepBatches
+    accelerator: Accelerator,
+    model: nn.Module,
+    loss: Loss,
+    step_batches: StepBatches,
+    *,
+    averages_weights: bool = False,
 ) -> StepBatches:
     """Return `step_batches` with the smallest number of micro-batches that fits into memory.
 
     The step batch of the longest examples is run forward and backward, with memory allocated for
-    gradients and optimizer state. The model and the random state are restored afterwards. All
-    processes use the largest number that one of them needs.
+    gradients, optimizer state and average. The model and the random state are restored afterwards.
+    All processes use the largest number that one of them needs.
 
     Args:
         accelerator: Accelerator that prepared the model.
         model: Prepared model, without the wrapper for communication.
         loss: Function that returns the summed loss of a micro-batch.
         step_batches: Step batches of the training split, with any number of micro-batches.
+        averages_weights: Whether the training keeps a float32 average of the trained weights.
 
     Raises:
         InputError: Single examples do not fit, or the weights are sharded over processes.
@@ -59,7 +71,9 @@ def fit_micro_batches(
         accelerator.wait_for_everyone()
         budget = headroom(int(os.environ.get("LOCAL_WORLD_SIZE", accelerator.num_processes)))
         accelerator.wait_for_everyone()
-    number = fewest_micro_batches(model, loss, step_batches, memory_budget=budget)
+    number = fewest_micro_batches(
+        model, loss, step_batches, memory_budget=budget, averages_weights=averages_weights
+    )
     local = torch.tensor([_NOTHING_FITS if number is None else number], device=accelerator.device)
     largest = int(accelerator.gather(local).max())
     if largest == _NOTHING_FITS:
@@ -70,7 +84,12 @@ def fit_micro_batches(
 
 
 def fewest_micro_batches(
-    model: nn.Module, loss: Loss, step_batches: StepBatches, *, memory_budget: int | None
+    model: nn.Module,
+    loss: Loss,
+    step_batches: StepBatches,
+    *,
+    memory_budget: int | None,
+    averages_weights: bool = False,
 ) -> int | None:
     """Return the smallest number of micro-batches with which the costliest step batch fits.
 
@@ -84,12 +103,13 @@ def fewest_micro_batches(
         step_batches: Same as in `fit_micro_batches`.
         memory_budget: Bytes by which the process may grow, where the kernel kills processes that
             run out of memory; None where allocations raise instead.
+        averages_weights: Same as in `fit_micro_batches`.
 
     Returns:
         A power of two or the number of examples; None if single examples do not fit.
     """
     snapshot, was_training = Snapshot(model), model.training
-    trial = _Trial(model.train(), loss, step_batches)
+    trial = _Trial(model.train(), loss, step_batches, averages_weights)
     try:
         if memory_budget is None:
             return trial.search_from_largest()
@@ -97,9 +117,7 @@ def fewest_micro_batches(
     finally:
         model.train(was_training)
         snapshot.restore()
-        device = next(model.parameters()).device
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
+        forget_peak_memory(next(model.parameters()).device)
 
 
 @dataclass
@@ -109,7 +127,8 @@ class _Trial:
     model: nn.Module
     loss: Loss
     step_batches: StepBatches
-    optimizer_state: list[Tensor] = field(default_factory=list)
+    averages_weights: bool
+    state: list[Tensor] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._trainable = [p for p in self.model.parameters() if p.requires_grad]
@@ -124,7 +143,10 @@ class _Trial:
 
     def search_from_smallest(self, memory_budget: int) -> int | None:
         copies = 1 + STATE_PER_WEIGHT
-        memory_budget -= copies * sum(p.numel() * p.element_size() for p in self._trainable)
+        memory_budget -= copies * sum(parameter.nbytes for parameter in self._trainable)
+        if self.averages_weights:
+            float32 = torch.float32.itemsize
+            memory_budget -= float32 * sum(parameter.numel() for parameter in self._trainable)
         if memory_budget < 0 or not self._fits(self._allocate_state):
             return None
         initial = status_bytes("VmRSS")
@@ -158,11 +180,14 @@ class _Trial:
         return fits
 
     def _allocate_state(self) -> None:
-        """Allocate gradients and optimizer state, with ones so that their pages are touched."""
+        """Allocate all that a training keeps, with ones so that the pages are touched."""
+        dtypes: list[torch.dtype | None] = [None] * STATE_PER_WEIGHT
+        if self.averages_weights:
+            dtypes.append(torch.float32)
         for parameter in self._trainable:
             parameter.grad = torch.ones_like(parameter)
-            self.optimizer_state += [
-                torch.ones_like(parameter, requires_grad=False) for _ in range(STATE_PER_WEIGHT)
+            self.state += [
+                torch.ones_like(parameter, dtype=dtype, requires_grad=False) for dtype in dtypes
             ]
 
     def _run(self, number: int) -> None:

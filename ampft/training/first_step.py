@@ -21,8 +21,6 @@ from ampft.precision.executed import (
     ExecutedDtypes,
     ProductRecorder,
     contradiction,
-    state_bytes,
-    tensor_bytes,
 )
 from ampft.precision.resolve import Precision
 from ampft.text.json_io import from_json
@@ -134,6 +132,29 @@ def _random_state() -> str:
     for state in states:
         digest.update(state.numpy().tobytes())
     return digest.hexdigest()
+
+
+def tensor_bytes(tensors: Iterable[Tensor]) -> int:
+    """Return the bytes of tensors; repeated tensors and views of the same data count once.
+
+    Of a sharded tensor, only the part on this process counts.
+    """
+    sizes: dict[tuple[torch.device, int], int] = {}
+    for tensor in tensors:
+        local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        address = (local.device, local.data_ptr())
+        sizes[address] = max(sizes.get(address, 0), local.numel() * local.element_size())
+    return sum(sizes.values())
+
+
+def state_bytes(optimizer: torch.optim.Optimizer) -> int:
+    """Return the bytes of an optimizer's state, step counters included; 0 before its first step."""
+    return tensor_bytes(
+        value
+        for entry in optimizer.state.values()
+        for value in entry.values()
+        if isinstance(value, Tensor)
+    )
 
 
 _StorageKey = tuple[torch.device, int]

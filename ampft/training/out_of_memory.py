@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -20,6 +21,9 @@ _PHRASES = (
     "can't allocate memory",
     "out of memory",
     "ALLOC_FAILED",
+    # Of cuDNN, where no algorithm of a convolution has room for its workspace.
+    "CUDNN_STATUS_NOT_SUPPORTED",
+    "unable to find an engine to execute",
 )
 MEMORY_ADVICE = (
     "To reduce memory, use --gradient_checkpointing, a lower --max_seq_length or a smaller model."
@@ -67,6 +71,8 @@ class Snapshot:
         self._model = model
         self._buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
         self._random = torch.get_rng_state()
+        # SpecAugment of transformers draws its masks from numpy's global generator.
+        self._numpy_random = np.random.get_state()  # noqa: NPY002
         self._device = device = next(model.parameters()).device
         on_cuda = device.type == "cuda"
         self._cuda_random = torch.cuda.get_rng_state(device) if on_cuda else None
@@ -78,6 +84,7 @@ class Snapshot:
         for buffer, value in self._buffers:
             buffer.copy_(value)
         torch.set_rng_state(self._random)
+        np.random.set_state(self._numpy_random)  # noqa: NPY002
         if self._cuda_random is not None:
             torch.cuda.set_rng_state(self._cuda_random, self._device)
         release_memory(self._device)
@@ -88,6 +95,12 @@ def release_memory(device: torch.device) -> None:
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
+
+
+def forget_peak_memory(device: torch.device) -> None:
+    """Begin the measurement of peak memory again, after a trial; on a CPU that is not possible."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
 
 
 @dataclass

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from historical import HISTORICAL
 from planted_faults import FAULTS
 
-from ampft.diagnosis.doctor.examine import scan
+from ampft.diagnosis.doctor.case import Case
+from ampft.diagnosis.doctor.examine import Examiner, scan
+from ampft.precision.resolve import resolve
 
 
 @pytest.mark.parametrize("name", [*FAULTS, *HISTORICAL])
@@ -27,6 +31,20 @@ def test_the_fault_is_named(name):
     assert first.is_harmless is planted.is_harmless
     assert diagnosis.holds is planted.is_harmless
     assert first.remedy
+
+
+def test_the_twin_of_tf32_is_float32():
+    policies = []
+
+    def loss(model, batch):
+        policies.append(torch._C._get_fp32_precision_getter("cuda", "matmul"))
+        return model(batch["x"]).sum() / 0
+
+    case = Case(torch.nn.Linear(2, 2), [{"x": torch.ones(1, 2)}], loss)
+    tf32 = replace(resolve("fp32", case.device), mode="tf32")
+    (fault,) = Examiner(case, tf32).examine(with_ranges=False).faults
+    assert fault.in_float32
+    assert policies == ["tf32", "ieee"]
 
 
 @pytest.mark.gpu

@@ -1,6 +1,7 @@
 """Modules kept in float32: exact gradients, the recorder, patterns, and what they leave behind."""
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
 import pytest
@@ -150,19 +151,43 @@ def test_a_frozen_module_does_not_hide_the_products_around_it():
     assert requested["backward"] is False
 
 
-def test_recomputed_activations_stay_in_float32():
-    class Recomputing(Small):
-        def forward(self, hidden):
-            for block in self.blocks:
-                hidden = checkpoint(block, hidden, use_reentrant=False)
-            return self.head(hidden)
+class Recomputing(Small):
+    def forward(self, hidden):
+        for block in self.blocks:
+            hidden = checkpoint(block, hidden, use_reentrant=False)
+        return self.head(hidden)
 
+
+def test_recomputed_activations_stay_in_float32():
     plain, recomputing = small(), small(Recomputing)
     recorder = ProductRecorder(resolve("fp16", CPU))
     for model in (plain, recomputing):
         keep_in_fp32(model, ["wo"])
     assert all_equal(gradient(plain, "fp16"), gradient(recomputing, "fp16", recorder=recorder))
     assert contradiction(resolve("fp16", CPU), recorder.census()) is None
+
+
+@pytest.mark.parametrize("earlier", range(8))
+def test_nodes_of_another_thread_are_not_mistaken_for_those_of_kept_modules(earlier):
+    # The backward pass of a GPU runs in a thread that numbers its nodes from 0 again.
+    model, precision = small(Recomputing), resolve("bf16", CPU)
+    keep_in_fp32(model, ["wo"])
+
+    def forward():
+        recorder = ProductRecorder(precision)
+        with torch.autocast("cpu", torch.bfloat16), recorder:
+            return recorder, model(torch.ones(3, 8)).float().sum()
+
+    def backward(recorder, loss):
+        for _ in range(earlier):
+            torch.ones(1, requires_grad=True).neg()
+        with recorder:
+            loss.backward()
+
+    with ThreadPoolExecutor(1) as main, ThreadPoolExecutor(1) as device:
+        recorder, loss = main.submit(forward).result()
+        device.submit(backward, recorder, loss).result()
+    assert contradiction(precision, recorder.census()) is None
 
 
 def test_an_overflow_in_a_kept_module_is_gone():

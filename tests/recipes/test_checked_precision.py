@@ -7,6 +7,7 @@ import torch
 from running import CLASSIFY, call_here, printed, succeeded, text_settings
 from tiny_text import save_tiny_bert
 
+from ampft.runs import precision_check
 from ampft.runs.precision_check import PrecisionCheck, _errors
 
 CHECK = "--check_precision"
@@ -30,7 +31,9 @@ def test_it_says_how_exact_the_gradient_is_and_changes_nothing(mode, files, tiny
         assert one == other, name
 
 
-def test_a_model_that_overflows_is_refused_before_anything_is_written(files, tmp_path):
+def test_a_model_that_overflows_is_refused_before_anything_is_written(monkeypatch, files, tmp_path):
+    devices = []  # whose peak memory is that of the training only
+    monkeypatch.setattr(precision_check, "forget_peak_memory", devices.append)
     model = save_tiny_bert(tmp_path / "model", weight=1e5)
     words = text_settings(files, model, tmp_path / "run")
     done = call_here(CLASSIFY, *words, "--mixed_precision", "fp16", CHECK)
@@ -38,6 +41,7 @@ def test_a_model_that_overflows_is_refused_before_anything_is_written(files, tmp
     assert "fp16 does not hold: loss or gradient is not finite at any loss scale" in done.stderr
     assert "Use --mixed_precision bf16 or fp32" in done.stderr
     assert not (tmp_path / "run").exists()
+    assert devices == [torch.device("cpu")]
 
 
 def test_fp32_has_nothing_to_compare(files, tiny_model, tmp_path):

@@ -38,14 +38,34 @@ def test_nothing_fits(rows, budget):
     assert fewest_micro_batches(model, loss, batches, memory_budget=budget) is None
 
 
+@pytest.mark.parametrize("averages_weights", [False, True])
+def test_the_average_of_the_weights_needs_memory_too(averages_weights):
+    model = network(Full(12), norm=False)
+    kept = 3 * sum(parameter.nbytes for parameter in model.parameters())
+    found = fewest_micro_batches(
+        model,
+        loss,
+        StepBatches(examples(), EFFECTIVE),
+        memory_budget=kept,
+        averages_weights=averages_weights,
+    )
+    assert (found is None) == averages_weights
+
+
 @pytest.mark.parametrize("budget", [None, PLENTY])
 def test_the_search_restores_everything(budget):
+    def drawing_loss(model: nn.Module, micro_batch: MicroBatch) -> Tensor:
+        np.random.random()  # noqa: NPY002 # as SpecAugment of transformers does
+        return loss(model, micro_batch)
+
     model = network(Full(5), norm=budget is None).eval()  # batch norm rejects a single example
     torch.manual_seed(1)
     random, buffers = torch.get_rng_state(), [buffer.clone() for buffer in model.buffers()]
+    numpy_random = np.random.get_state()  # noqa: NPY002
     batches = StepBatches(examples(), EFFECTIVE)
-    assert fewest_micro_batches(model, loss, batches, memory_budget=budget) in (4, 8)
+    assert fewest_micro_batches(model, drawing_loss, batches, memory_budget=budget) in (4, 8)
     assert torch.equal(torch.get_rng_state(), random)
+    assert str(np.random.get_state()) == str(numpy_random)  # noqa: NPY002
     assert all(map(torch.equal, model.buffers(), buffers))
     assert all(parameter.grad is None for parameter in model.parameters())
     assert not any(module.training for module in model.modules())

@@ -11,9 +11,8 @@ from torch.utils.checkpoint import checkpoint
 
 from ampft.errors import PrecisionContradicted
 from ampft.precision.accelerator import make_accelerator, numerics
-from ampft.precision.executed import state_bytes, tensor_bytes
 from ampft.precision.resolve import resolve
-from ampft.training.first_step import FirstStep, SavedBytes
+from ampft.training.first_step import FirstStep, SavedBytes, state_bytes, tensor_bytes
 from ampft.training.step import backward
 
 CPU = torch.device("cpu")

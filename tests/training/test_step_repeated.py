@@ -155,6 +155,17 @@ def test_other_errors_are_not_caught():
     assert not is_out_of_memory(ValueError("out of memory"))
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED.",
+        "FIND was unable to find an engine to execute this computation after trying 8 plans.",
+    ],
+)
+def test_a_convolution_without_room_for_its_workspace_is_out_of_memory(message):
+    assert is_out_of_memory(RuntimeError(message))
+
+
 def test_out_of_memory_errors_outside_of_steps_have_a_message_too():
     with pytest.raises(OutOfMemory, match="--per_device_eval_batch_size"), explain_out_of_memory():
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB")

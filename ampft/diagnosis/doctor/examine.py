@@ -28,6 +28,7 @@ from ampft.errors import InputError
 from ampft.precision.accelerator import numerics, world_size
 from ampft.precision.modes import BASELINE, canonical_mode
 from ampft.precision.resolve import Precision, resolve
+from ampft.precision.tf32 import float32_policy
 from ampft.training.step import MIN_LOSS_SCALE
 
 INITIAL_SCALE = 65536.0  # of torch.amp.GradScaler
@@ -147,7 +148,7 @@ class Examiner:
         model.zero_grad(set_to_none=True)
         self.case.begin(index)
         watch = OperationWatch(model, self._shapes[index], batch, probe)
-        with watch:
+        with float32_policy(precision), watch:
             try:
                 loss = self.case.differentiate(batch, precision, scale=scale or 1.0)
             except RuntimeError:

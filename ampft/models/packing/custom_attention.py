@@ -110,8 +110,8 @@ def _bias_of_longest(attention: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if attention.has_relative_attention_bias:
         bias = attention.compute_bias(layout.longest, layout.longest)
     else:
-        bias = torch.zeros(1, attention.n_heads, layout.longest, layout.longest)
-        bias = bias.to(layout.tokens.device)
+        shape = (1, attention.n_heads, layout.longest, layout.longest)
+        bias = torch.zeros(shape, device=layout.tokens.device)
     return args, {**kwargs, "position_bias": bias}
 
 

@@ -63,12 +63,12 @@ def load_optimizer(
     state: dict[int, dict[str, Any]] = {}
     for entry, value in {**values["state"], **tensors}.items():
         name, _, key = entry.rpartition("/")
-        # A copy, because tensors from a file may be read from it late.
-        copied = value.clone() if isinstance(value, Tensor) else value
         parameter = parameters[indices[name]]
-        if isinstance(value, Tensor) and value.shape == parameter.shape:  # not a step counter
-            copied = sharded_like(copied, parameter)
-        state.setdefault(indices[name], {})[key] = copied
+        if isinstance(value, Tensor):
+            is_counter = value.shape != parameter.shape
+            # A copy, because tensors from a file may be read from it late.
+            value = value.clone() if is_counter else sharded_like(value, parameter)
+        state.setdefault(indices[name], {})[key] = value
     groups = [
         {
             **{k: tuple(v) if isinstance(v, list) else v for k, v in group.items()},

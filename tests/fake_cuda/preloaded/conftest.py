@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+import ampft.precision.executed as executed_module
+
 
 @pytest.fixture
 def capability(monkeypatch):
@@ -13,6 +15,12 @@ def capability(monkeypatch):
 
     set_capability(9, 0)
     return set_capability
+
+
+@pytest.fixture
+def no_probe(monkeypatch):
+    """Without the probe of TF32, which reads a result that a fake device does not have."""
+    monkeypatch.setattr(executed_module, "float32_product_loses_bits", lambda device: None)
 
 
 @pytest.fixture(autouse=True)
