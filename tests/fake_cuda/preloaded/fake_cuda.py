@@ -90,14 +90,15 @@ def on_host(function):
     return call
 
 
-def layout_of_host_mask(mask, *, device=None):
+def layout_of_host_mask(mask, *, device=None, **options):
     """`pack_layout`, whose indices depend on values, so that the host computes them."""
 
     def on_device(part, *names):
         moved = {name: getattr(part, name).to(device, non_blocking=True) for name in names}
         return dataclasses.replace(part, **moved)
 
-    layout = on_host(pack_layout)(mask)
+    device = mask.device if device is None else device
+    layout = on_host(pack_layout)(mask, **options)
     indices = on_host(lambda: layout.group_indices)()
     layout = on_device(layout, "tokens", "columns", "first")
     layout.__dict__["group_indices"] = tuple(
