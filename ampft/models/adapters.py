@@ -173,10 +173,16 @@ def _adapted(model: nn.Module) -> dict[str, Any]:
 
 
 def check_whole_layers(model: nn.Module, names: Iterable[str]) -> None:
-    """Check that modules in float32 are no parts of layers with adapters, which merging removes.
+    """Check that modules kept in float32 are whole layers, where these have adapters.
+
+    Merging the adapters removes the parts of a layer.
+
+    Args:
+        model: Model, with or without adapters.
+        names: Paths of the modules.
 
     Raises:
-        InputError: One is.
+        InputError: A module is a part of a layer with adapters.
     """
     for layer, name in product(_adapted(model), names):
         if name.startswith(f"{layer}."):

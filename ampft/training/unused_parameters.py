@@ -1,4 +1,4 @@
-"""Parameters on which the loss does not depend, for whose gradients processes would wait."""
+"""Parameters on which the loss does not depend, and for whose gradients processes would wait."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def allow_unused_parameters(
 ) -> None:
     """Make several processes train a model with parameters on which the loss does not depend.
 
-    Such are the mask embeddings of XLNet and DINOv2. DistributedDataParallel waits for gradients of
-    all parameters, and fails in the second step. It then looks for those without a gradient in
-    every step, which costs time, so that it does so only for models that have some in a trial. No
-    other gradient changes.
+    XLNet and DINOv2, for example, have mask embeddings that classification does not use.
+    DistributedDataParallel waits for the gradients of all parameters, and fails in the second step.
+    It can look in every step for parameters without a gradient, which takes time, so this is
+    switched on only if a trial finds some. Other gradients do not change.
 
     All processes must call it before `Accelerator.prepare`, which reads the setting. One process
     waits for nothing, and FSDP only for gradients that exist.

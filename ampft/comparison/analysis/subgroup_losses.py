@@ -26,7 +26,7 @@ MAX_WORDS = 150
 LENGTHS = 4  # parts of about equal size
 LISTED = 5  # subgroups per arm
 
-# What the examples of a kind of data are; only of the first two the inputs are words.
+# What the examples of each kind of data are called. Only those of `WITH_WORDS` contain words.
 NOUNS = {
     "text": "texts",
     "token": "sentences",
@@ -56,10 +56,9 @@ def with_subgroup_losses(
 ) -> tuple[ArmResult, ...]:
     """Return the arms with the subgroups in which they lose most.
 
-    Only arms with an overall interval get them, and only if an example is correct as a whole:
-    hardly any mask is. Subgroups are chosen by the ratio of their
-    difference to its standard error. The intervals are corrected for all subgroups and arms that
-    were examined.
+    Only arms with an overall interval get them, and only if some example is correct as a whole,
+    which a mask hardly ever is. Subgroups are chosen by the ratio of their difference to its
+    standard error. The intervals are corrected for all subgroups and arms that were examined.
 
     Args:
         arms: Arms, the baseline first.
@@ -73,8 +72,8 @@ def with_subgroup_losses(
     every = [each for of_arm in predictions.values() for each in of_arm]
     if base is None or not compared or not any(each.correct.any() for each in every):
         return tuple(arms)
-    found_in = _subgroups(cases, texts if kind in WITH_WORDS else None)
-    subgroups = [each for each in found_in if len(each.rows) >= MIN_EXAMPLES]
+    candidates = _subgroups(cases, texts if kind in WITH_WORDS else None)
+    subgroups = [each for each in candidates if len(each.rows) >= MIN_EXAMPLES]
     if not subgroups:
         return tuple(arms)
     level = 1 - ALPHA / (len(subgroups) * len(compared))

@@ -8,7 +8,7 @@ from ampft.comparison.findings import Comparison
 from ampft.text.numbers import level, points
 from ampft.text.tables import Cell, Name, Table
 
-# What a correct prediction is, of examples whose units have labels.
+# What counts as a correct prediction of an example that consists of words or pixels.
 CORRECT = {"sentences": "sentences with all tags correct", "masks": "masks without a wrong pixel"}
 
 

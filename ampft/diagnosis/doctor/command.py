@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def wait_for_main_process() -> None:
-    """Return as soon as all processes have called this; the main one may call it hours later.
+    """Wait until all processes have called this; the main one may call it hours after the others.
 
     A barrier alone would fail after the timeout of the process group, which is 30 minutes or less.
     """

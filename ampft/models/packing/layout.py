@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 import torch
 
-# Each group costs the same number of kernel launches, and in 16 bits on a CPU kernels that are
-# compiled for its shape. This is as much as the arithmetic of so many pairs of tokens. Chosen by
-# measurement; see benchmarks/group_cost.py.
+# Time that each group costs, by kernel launches and in 16 bits on a CPU by kernels compiled for its
+# shape. The unit is the time of the arithmetic of one pair of tokens. Chosen by measurement; see
+# benchmarks/group_cost.py.
 GROUP_COST = 4000.0
 
 
