@@ -173,6 +173,15 @@ class ProductRecorder(TorchDispatchMode):
         super().__enter__()
         return self
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Return True: see the operators that compiled code runs, not those it was compiled from.
+
+        Otherwise `torch.compile` would run a model without compiling it, in this and in all later
+        steps, if a recorded step is the first one.
+        """
+        return True
+
     def __torch_dispatch__(
         self,
         func: Any,

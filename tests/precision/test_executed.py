@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
@@ -129,6 +130,26 @@ def test_nothing_is_recorded_outside():
     executed, _, _ = step("fp32", recorded=False)
     assert executed.rows == ()
     assert "no matrix products recorded" in executed.summary()
+
+
+@pytest.mark.filterwarnings("ignore")  # torch warns about itself while it traces
+def test_a_recorded_model_is_compiled_and_its_compiled_products_are_counted():
+    torch._dynamo.reset()
+    graphs = CompileCounterWithBackend("aot_eager")
+    layer = torch.compile(nn.Linear(4, 4), backend=graphs)
+    recorders = []
+    for dtype in (torch.bfloat16, torch.float32):
+        with (
+            ProductRecorder(resolve("bf16", CPU)) as recorder,
+            torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16),
+        ):
+            layer(torch.randn(2, 4, requires_grad=True)).float().sum().backward()
+        recorders.append(recorder.census())
+    assert graphs.frame_count > 0
+    assert counts(recorders[0], "projection") == {"forward": 1, "backward": 2}
+    assert contradiction(resolve("bf16", CPU), recorders[0]) is None
+    assert contradiction(resolve("bf16", CPU), recorders[1]) is not None
+    torch._dynamo.reset()
 
 
 def test_a_recomputed_forward_belongs_to_the_backward_pass():
