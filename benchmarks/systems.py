@@ -247,6 +247,7 @@ SYSTEMS: dict[str, Callable[[Workload, int], list[float]]] = {
     "ampft (token buckets of 64)": lambda workload, seed: train_with_ampft(
         workload, seed, token_buckets=64
     ),
+    "ampft (compiled)": lambda workload, seed: train_with_ampft(workload, seed, compiled=True),
     "ampft (4 micro-batches)": lambda workload, seed: train_with_ampft(
         workload, seed, micro_batches=4
     ),

@@ -18,6 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ampft.precision.compilation import uncompiled
+
 MMAP_THRESHOLD = 32 * 2**20  # bytes
 
 
@@ -88,6 +90,17 @@ class ReusedGradientEmbedding(nn.Embedding):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the rows of the table with the indices `input`, as `nn.Embedding` does."""
+        weight = self.weight
+        is_large = (
+            type(weight) is nn.Parameter
+            and weight.device.type == "cpu"
+            and weight.dtype == torch.float32
+            and weight.nbytes >= MMAP_THRESHOLD
+        )
+        return self._rows(input) if is_large else super().forward(input)
+
+    @uncompiled  # compiled code would allocate the gradient in every step
+    def _rows(self, input: Tensor) -> Tensor:
         if not (torch.is_grad_enabled() and self.weight.requires_grad):
             self.gradient_memory.release()
             return super().forward(input)
@@ -97,14 +110,8 @@ class ReusedGradientEmbedding(nn.Embedding):
         return rows
 
     def _is_supported(self) -> bool:
-        weight = self.weight
         return (
-            type(weight) is nn.Parameter
-            and weight.device.type == "cpu"
-            and weight.dtype == torch.float32
-            and weight.nbytes >= MMAP_THRESHOLD
-            and not (self.sparse or self.scale_grad_by_freq or self.max_norm is not None)
-            and not torch.compiler.is_compiling()
+            not (self.sparse or self.scale_grad_by_freq or self.max_norm is not None)
             and not torch.jit.is_tracing()  # type: ignore[attr-defined]
             # torch.func and forward-mode differentiation support only torch's own lookup.
             and not torch._C._are_functorch_transforms_active()

@@ -14,6 +14,7 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType, parse_flag_from_env, patch_environment
 
 from ampft.errors import InputError
+from ampft.precision.compilation import configure_compilation
 from ampft.precision.resolve import ENV_VARIABLE, FLAG, Precision
 from ampft.precision.sharding import configure_sharding, sharding_plugin
 from ampft.precision.tf32 import apply_float32_policy, float32_policy, verify_float32_policy
@@ -86,6 +87,7 @@ def make_accelerator(
     apply_float32_policy(precision)
     _refuse_deepspeed(accelerator)
     configure_sharding(accelerator, options["fsdp_plugin"])
+    configure_compilation(accelerator)
     _check_matches(accelerator, precision)
     if precision.emulates_binary16:
         _add_cpu_scaler(accelerator)
@@ -148,21 +150,6 @@ def _add_cpu_scaler(accelerator: Accelerator) -> None:
         )
     accelerator.native_amp = True
     accelerator.scaler = torch.amp.GradScaler("cpu")
-
-
-def refuse_compiled_packing(accelerator: Accelerator) -> None:
-    """Check that a model that runs without padding is not compiled: its dropout masks cannot be.
-
-    Raises:
-        InputError: Accelerate was configured to compile.
-    """
-    backend = accelerator.state.dynamo_plugin.backend.value
-    if backend != "NO":
-        raise InputError(
-            f"--dynamo_backend {backend.lower()}: a model that runs without padding cannot be "
-            f"compiled, and running without padding saves more time. Launch with "
-            f"--dynamo_backend no, or pass --padding to compile the padded model."
-        )
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ampft.errors import InputError
+from ampft.precision.compilation import uncompiled
 from ampft.text.numbers import counted
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class Float32Forward:
         self._module = module
         self._original: Callable[..., Any] | None = module.__dict__.get("forward")
 
+    @uncompiled  # for the recorder of products, which is told by `_entered`
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module's own forward pass on float32 inputs, without autocast."""
         self.calls += 1

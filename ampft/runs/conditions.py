@@ -10,6 +10,7 @@ import torch
 from ampft.data.steps import StepBatches
 from ampft.machine import hardware, versions
 from ampft.models.sharded import class_name
+from ampft.precision.compilation import compile_backend
 from ampft.precision.sharding import is_sharded
 from ampft.runs.compatibility import argument_settings
 from ampft.runs.prepared import Prepared
@@ -40,6 +41,7 @@ def topology_of(prepared: Prepared, step_batches: StepBatches) -> dict[str, Any]
         prepared: Components of the training.
         step_batches: Its step batches, with the current number of micro-batches.
     """
+    backend = compile_backend(prepared.accelerator)
     return {
         "processes": prepared.accelerator.num_processes,
         "weights sharded": is_sharded(prepared.accelerator),
@@ -47,6 +49,7 @@ def topology_of(prepared: Prepared, step_batches: StepBatches) -> dict[str, Any]
         "device": prepared.accelerator.device.type,
         "execution": prepared.precision.execution,
         "CPU threads per process": torch.get_num_threads(),
+        **({} if backend is None else {"compilation": backend}),
     }
 
 

@@ -9,6 +9,7 @@ from torch import nn
 
 from ampft.data.steps import StepBatches
 from ampft.models.batch_norm import batch_norm_note
+from ampft.precision.compilation import compile_backend
 from ampft.precision.executed import dtype_name
 from ampft.precision.sharding import is_sharded
 from ampft.runs.prepared import Prepared
@@ -72,10 +73,12 @@ def batch_norm_warnings(model: nn.Module, batches: StepBatches) -> dict[str, str
 
 def _describe_device(accelerator: Accelerator) -> str:
     device = accelerator.device
-    sharded = ", weights sharded (FSDP2)" * is_sharded(accelerator)
+    backend = compile_backend(accelerator)
+    more = ", weights sharded (FSDP2)" * is_sharded(accelerator)
+    more += "" if backend is None else f", compiled by {backend}"
     if device.type == "cuda":
-        return f"{torch.cuda.get_device_name(device)} x {accelerator.num_processes}{sharded}"
+        return f"{torch.cuda.get_device_name(device)} x {accelerator.num_processes}{more}"
     if device.type == "cpu":
         processes = f", {accelerator.num_processes} processes" * (accelerator.num_processes > 1)
-        return f"CPU, {counted(torch.get_num_threads(), 'thread')}{processes}{sharded}"
-    return f"{device.type} x {accelerator.num_processes}{sharded}"
+        return f"CPU, {counted(torch.get_num_threads(), 'thread')}{processes}{more}"
+    return f"{device.type} x {accelerator.num_processes}{more}"

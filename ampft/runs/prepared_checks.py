@@ -13,11 +13,7 @@ from ampft.files import check_disk_space
 from ampft.models.packing.install import check_packing, evaluation_mode
 from ampft.models.pretrained import is_loadable
 from ampft.models.weights import weights_size
-from ampft.precision.accelerator import (
-    numerics,
-    refuse_compiled_packing,
-    verify_prepared,
-)
+from ampft.precision.accelerator import numerics, verify_prepared
 from ampft.precision.executed import check_storage
 from ampft.precision.sharding import check_equal_weights, is_sharded
 from ampft.runs.manifest import earlier_results
@@ -40,8 +36,6 @@ def check_prepared(prepared: Prepared) -> None:
     verify_prepared(accelerator, prepared.precision)
     check_equal_weights(accelerator, prepared.loaded.float32_sha256)
     check_storage(prepared.loaded.model, prepared.precision.storage_dtype)
-    if prepared.loaded.padding_free:
-        refuse_compiled_packing(accelerator)
     _check_model_runs(prepared)
     if not {"validation", "test"} & set(data.splits):
         raise InputError(

@@ -94,13 +94,15 @@ class PrecisionPart:
 class TopologyPart:
     """Processes, CPU threads per process, and the device type, such as "cpu" or "cuda".
 
-    `sharded` says whether FSDP2 sharded weights, gradients and optimizer state over the processes.
+    `sharded` says whether FSDP2 sharded weights, gradients and optimizer state over the processes,
+    and `compiled` is the backend of `torch.compile`, such as "inductor"; None without it.
     """
 
     num_processes: int
     cpu_threads: int
     device: str
     sharded: bool = False
+    compiled: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,6 +246,7 @@ def initial_record(prepared: Prepared) -> RunRecord:
     import torch
 
     from ampft.models.sharded import class_name
+    from ampft.precision.compilation import compile_backend
     from ampft.precision.float32_modules import float32_forwards
     from ampft.precision.sharding import is_sharded
 
@@ -284,6 +287,7 @@ def initial_record(prepared: Prepared) -> RunRecord:
             cpu_threads=torch.get_num_threads(),
             device=device.type,
             sharded=is_sharded(accelerator),
+            compiled=compile_backend(accelerator),
         ),
         steps=StepsPart(
             total=prepared.total_steps,

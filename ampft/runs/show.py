@@ -96,7 +96,8 @@ def heading(record: RunRecord, language: str = ENGLISH) -> str:
         "device": f"{topology.device}, {counted(topology.num_processes, 'process')}, "
         f"{counted(topology.cpu_threads, 'CPU thread')}"
         + " each" * (topology.num_processes > 1)
-        + ", weights sharded (FSDP2)" * topology.sharded,
+        + ", weights sharded (FSDP2)" * topology.sharded
+        + (f", compiled by {inert(topology.compiled)}" if topology.compiled else ""),
         "precision": describe_precision(record),
         "executed": f"{record.precision.summary or 'not measured'}{describe_lost_updates(record)}",
         "model": f"{inert(record.model.name)}, {record.model.architecture}, "

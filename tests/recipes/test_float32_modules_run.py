@@ -60,23 +60,6 @@ def test_a_resume_is_equal_bit_for_bit_and_needs_the_flag(whole, start, tmp_path
     assert evidence(folder) == evidence(whole[0])
 
 
-def test_a_compiled_model_keeps_the_same_modules(start, tmp_path, monkeypatch):
-    flags = ("--mixed_precision", "bf16", "--padding", "--max_train_steps", "2")
-    losses = {}
-    for backend in ("no", "aot_eager"):
-        monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", backend.upper())
-        for name, kept in {"kept": KEPT[2:], "none": ()}.items():
-            folder = tmp_path / f"{backend}-{name}"
-            succeeded(start(folder, *flags, *kept))
-            history = (folder / "history.jsonl").read_text().splitlines()
-            losses[backend, name] = [
-                row["loss"] for row in map(json.loads, history) if "loss" in row
-            ]
-    for name in ("kept", "none"):
-        assert losses["aot_eager", name] == pytest.approx(losses["no", name], rel=1e-6)
-    assert losses["no", "kept"] != losses["no", "none"]
-
-
 def test_predictions_in_fp16_keep_the_same_modules(whole, tmp_path):
     folder, _ = whole
     text = ["rhine nile the old"]

@@ -209,7 +209,8 @@ def test_the_record_describes_the_run(fp16_run):
     assert record["arguments"]["learning_rate"] == 8e-3
     assert record["arguments"]["seed"] == 42
     assert record["topology"] == {
-        "num_processes": 1, "cpu_threads": 1, "device": "cpu", "sharded": False
+        "num_processes": 1, "cpu_threads": 1, "device": "cpu", "sharded": False,
+        "compiled": None,
     }  # fmt: skip
     assert record["data"]["examples"] == {"train": 140, "validation": 30, "test": 45}
     assert all(SHA256.fullmatch(value) for value in record["data"]["fingerprints"].values())

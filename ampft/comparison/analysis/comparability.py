@@ -127,6 +127,7 @@ _EXPECTED = (
     _Condition("CPU threads", lambda r: r.topology.cpu_threads),
     _Condition("processes", lambda r: r.topology.num_processes),
     _Condition("sharding of weights", lambda r: r.topology.sharded),
+    _Condition("compilation", lambda r: r.topology.compiled or "none"),
     _Condition("device", lambda r: r.topology.device),
     _Condition("CPU", lambda r: r.hardware.get("cpu")),
     _Condition("GPUs", lambda r: r.hardware.get("gpus")),

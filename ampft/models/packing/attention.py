@@ -15,6 +15,7 @@ from ampft.models.packing.dropout import keep_mask, realised_probability
 from ampft.models.packing.grouped import attention_plan, dropout_attention
 from ampft.models.packing.kernels import has_varlen_kernel, varlen_attention
 from ampft.models.packing.layout import AttentionOptions, PackedLayout
+from ampft.precision.compilation import uncompiled
 from ampft.precision.emulation.attention import attention as emulated_attention
 
 ATTENTION_NAME = "ampft_packed"
@@ -76,6 +77,24 @@ def packed_attention_forward(
             position_bias=position_bias,
             **kwargs,
         )
+    return _packed_attention(
+        module, query, key, value, packing, dropout, scaling, sliding_window, position_bias
+    ), None
+
+
+# Compiled code leaves attention alone, because the groups differ from step to step.
+@uncompiled
+def _packed_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    packing: PackedLayout,
+    dropout: float,
+    scaling: float | None,
+    sliding_window: int | None,
+    position_bias: torch.Tensor | None,
+) -> torch.Tensor:
     options = AttentionOptions(
         dropout=dropout,
         scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
@@ -92,7 +111,7 @@ def packed_attention_forward(
     )
     kernel = choose_kernel((queries, keys, values), options)
     attended = kernel(queries, keys, values, packing, options)
-    return attended.unsqueeze(0), None
+    return attended.unsqueeze(0)
 
 
 def compute_dtype(tensor: torch.Tensor) -> torch.dtype:

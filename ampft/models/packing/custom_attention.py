@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
+from types import MethodType
 from typing import Any, TypeAlias
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from ampft.models.packing.attention import packed_attention_forward
 from ampft.models.packing.layout import PackedLayout
+from ampft.precision.compilation import uncompiled
 
 CurrentLayout: TypeAlias = Callable[[], PackedLayout | None]
 """Returns the layout of the forward pass that is running; None if it is padded."""
@@ -41,11 +43,13 @@ def adapt_mpnet(base: nn.Module, current: CurrentLayout) -> list[Callable[[], No
     """Compute MPNet's position bias for the longest sequence, and its attention without padding."""
     encoder: Any = base.get_submodule("encoder")
 
+    @uncompiled
     def use_layout(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
         del module
         layout = current()
         return args, kwargs if layout is None else {**kwargs, "attention_mask": layout}
 
+    @uncompiled
     def bias_of_longest(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         bias: Tensor = compute_bias(_like_longest(hidden_states, current()), *args, **kwargs)
         return bias
@@ -55,7 +59,7 @@ def adapt_mpnet(base: nn.Module, current: CurrentLayout) -> list[Callable[[], No
     undo = [hook.remove, _replace(encoder, "compute_position_bias", bias_of_longest)]
     for layer in encoder.layer:
         attention = layer.attention.attn
-        undo.append(_replace(attention, "forward", partial(_mpnet, attention, attention.forward)))
+        undo.append(_replace(attention, "forward", MethodType(_mpnet, attention)))
     return undo
 
 
@@ -64,9 +68,9 @@ def _like_longest(hidden_states: Tensor, layout: PackedLayout | None) -> Tensor:
     return hidden_states if layout is None else hidden_states.new_empty(1, layout.longest, 1)
 
 
+@uncompiled
 def _mpnet(
     attention: Any,
-    forward: Callable[..., Any],
     hidden_states: Tensor,
     attention_mask: Tensor | PackedLayout | None = None,
     position_bias: Tensor | None = None,
@@ -74,7 +78,9 @@ def _mpnet(
     **kwargs: Any,
 ) -> Any:
     if not isinstance(attention_mask, PackedLayout):
-        return forward(hidden_states, attention_mask, position_bias, output_attentions, **kwargs)
+        return type(attention).forward(
+            attention, hidden_states, attention_mask, position_bias, output_attentions, **kwargs
+        )
     shape = (*hidden_states.shape[:-1], -1, attention.attention_head_size)
     rows = [
         project(hidden_states).view(shape).transpose(1, 2)
@@ -103,6 +109,7 @@ def adapt_t5(base: nn.Module, current: CurrentLayout) -> list[Callable[[], None]
     ]
 
 
+@uncompiled
 def _bias_of_longest(attention: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     layout = kwargs.get("packing")
     if layout is None or kwargs.get("position_bias") is not None:
@@ -119,11 +126,13 @@ def adapt_deberta(base: nn.Module, current: CurrentLayout) -> list[Callable[[], 
     """Run DeBERTa's disentangled attention, its own code, on groups of similar length."""
     encoder: Any = base.get_submodule("encoder")
 
+    @uncompiled
     def mask_or_layout(attention_mask: Tensor) -> Tensor | PackedLayout:
         layout = current()
         mask: Tensor | PackedLayout = make_mask(attention_mask) if layout is None else layout
         return mask
 
+    @uncompiled
     def distances_of_longest(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
         distances: Tensor | None = measure(_like_longest(hidden_states, current()), *args, **kwargs)
         return distances
@@ -135,13 +144,13 @@ def adapt_deberta(base: nn.Module, current: CurrentLayout) -> list[Callable[[], 
     ]
     for layer in encoder.layer:
         attention = layer.attention.self
-        undo.append(_replace(attention, "forward", partial(_deberta, attention, attention.forward)))
+        undo.append(_replace(attention, "forward", MethodType(_deberta, attention)))
     return undo
 
 
+@uncompiled
 def _deberta(
     attention: Any,
-    forward: Callable[..., Any],
     hidden_states: Tensor,
     attention_mask: Tensor | PackedLayout,
     output_attentions: bool = False,
@@ -155,7 +164,8 @@ def _deberta(
     distances take part.
     """
     if not isinstance(attention_mask, PackedLayout):
-        return forward(
+        return type(attention).forward(
+            attention,
             hidden_states,
             attention_mask,
             output_attentions,
@@ -190,7 +200,8 @@ def _deberta(
         with _projected(attention, dict(zip(projections, rows, strict=True)), outputs):
             attention.pos_ebd_size = nearest
             try:
-                result, _ = forward(
+                result, _ = type(attention).forward(
+                    attention,
                     empty,
                     all_visible if index is None else index.visible,
                     relative_pos=distances,

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
+from types import MethodType
 
 import torch
 from torch import nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.nn import functional
+
+from ampft.precision.compilation import uncompiled
 
 # 16 random bits per element: the probability is rounded to a multiple of 2**-16. The scale is
 # computed from the rounded probability, which preserves the expectation.
@@ -61,6 +63,13 @@ def dropout(inputs: torch.Tensor, p: float) -> torch.Tensor:
     is_fast = inputs.device.type == "cpu" and inputs.dtype in _FAST_DTYPES and 0 < p < 1
     if not is_fast or realised_probability(p) in (0, 1):
         return functional.dropout(inputs, p, training=True)
+    return _fast_dropout(inputs, p)
+
+
+# Compiled code calls this as it is. As an operator of a compiled graph it would be wrong: torch
+# (2.13) merges two equal calls of a random operator that it does not know, and so their masks.
+@uncompiled
+def _fast_dropout(inputs: torch.Tensor, p: float) -> torch.Tensor:
     result: torch.Tensor = _Dropout.apply(inputs, p)
     return result
 
@@ -95,7 +104,7 @@ def install_fast_dropout(module: nn.Module) -> Callable[[], None]:
     """
     changed = [layer for layer in module.modules() if type(layer) is nn.Dropout]
     for layer in changed:
-        layer.forward = partial(_forward, layer)  # type: ignore[method-assign]
+        layer.forward = MethodType(_forward, layer)  # type: ignore[method-assign]
 
     def undo() -> None:
         for layer in changed:

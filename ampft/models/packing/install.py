@@ -18,6 +18,7 @@ from ampft.models.packing.attention import PACKED_NAMES, register_packed_attenti
 from ampft.models.packing.dropout import install_fast_dropout
 from ampft.models.packing.families import Family, Trim, family_of, packing_support
 from ampft.models.packing.layout import GROUP_COST, PackedLayout, pack_layout
+from ampft.precision.compilation import check_hooks_of_compiled_modules, uncompiled
 
 Kwargs = dict[str, Any]
 Output: TypeAlias = tuple[torch.Tensor, ...] | BaseModelOutput
@@ -60,6 +61,7 @@ class PackedModel:
     def attach(self, *, fast_dropout: bool) -> None:
         """Register the hooks; called once, by `install_packing`."""
         register_packed_attention()
+        check_hooks_of_compiled_modules()
         base = self.model.base_model
         encoder = base.get_submodule(self._family.encoder)
         take = self.model.register_forward_pre_hook(self._take_layout, with_kwargs=True)
@@ -108,6 +110,7 @@ class PackedModel:
         self._given_layout = kwargs.pop("packing", None)
         return args, kwargs
 
+    @uncompiled
     def _pack(
         self, base: nn.Module, args: tuple[Any, ...], kwargs: Kwargs
     ) -> tuple[tuple[Any, ...], Kwargs] | None:
@@ -172,6 +175,7 @@ class PackedModel:
         packed["packing"] = layout
         return packed
 
+    @uncompiled
     def _unpack(
         self, encoder: nn.Module, args: tuple[Any, ...], kwargs: Kwargs, output: Output
     ) -> Output | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -176,6 +177,7 @@ def _differences(
         "device": (kind, record.topology.device),
         "processes": (world_size, record.topology.num_processes),
         "sharding": (bool(parse_flag_from_env("ACCELERATE_USE_FSDP")), record.topology.sharded),
+        "compilation": (_compile_backend(), record.topology.compiled),
         "execution": (precision.execution, record.precision.resolved.get("execution")),
         **{name: (installed.get(name), record.versions.get(name)) for name in COMPARED_VERSIONS},
     }
@@ -187,6 +189,12 @@ def _differences(
     changed = {name for part in record.resumes for name in (*part.topology, *part.environment)}
     resumed = [f"the run was resumed with another {inert(name)}" for name in sorted(changed)]
     return (*resumed, *_unequal(pairs))
+
+
+def _compile_backend() -> str | None:
+    # The Accelerator, which reads it too, does not exist yet.
+    backend = os.environ.get("ACCELERATE_DYNAMO_BACKEND", "no").lower()
+    return None if backend == "no" else backend
 
 
 def _shown(value: object) -> str:

@@ -1,0 +1,85 @@
+"""Models without padding under torch.compile."""
+
+import copy
+import shutil
+
+import pytest
+import torch
+import torch._dynamo
+from tiny_encoders import (
+    ENCODERS,
+    loss_and_gradient,
+    relative_error,
+    right_padded,
+    tiny,
+    without_dropout,
+)
+from torch import nn
+from torch._dynamo.utils import counters
+
+from ampft.models.packing.dropout import install_fast_dropout
+from ampft.models.packing.install import install_packing
+
+# Of torch about itself, while it traces.
+pytestmark = pytest.mark.filterwarnings("ignore")
+LENGTHS = ([3, 9, 4, 9], [12, 2, 5, 7], [20, 6, 6, 1], [4, 31, 8, 8])
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled():
+    torch._dynamo.reset()
+    counters.clear()
+    yield
+    torch._dynamo.reset()
+    counters.clear()
+
+
+@pytest.mark.parametrize("family", sorted(ENCODERS))
+def test_compiled_steps_draw_the_same_masks_and_have_the_same_gradients(family):
+    plain = tiny(family).train()
+    twin = copy.deepcopy(plain)
+    install_packing(plain)
+    install_packing(twin)
+    compiled = torch.compile(twin, backend="aot_eager")
+    for seed, lengths in enumerate(LENGTHS):
+        batch = right_padded(plain, lengths)
+        results = []
+        for model in (plain, compiled):
+            torch.manual_seed(seed)
+            results.append(loss_and_gradient(model, batch))
+        for one, other in zip(*results, strict=True):
+            assert relative_error(one, other) <= 1e-6
+    assert counters["stats"]["unique_graphs"] > 0
+    assert not any("recompile limit" in reason for reason in counters["unimplemented"])
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs a C++ compiler")
+def test_inductor_computes_the_same_gradient():
+    plain = without_dropout(tiny("bert"))
+    twin = copy.deepcopy(plain)
+    install_packing(plain)
+    install_packing(twin)
+    compiled = torch.compile(twin)
+    for lengths in LENGTHS:
+        batch = right_padded(plain, lengths)
+        pairs = zip(
+            loss_and_gradient(compiled, batch), loss_and_gradient(plain, batch), strict=True
+        )
+        for one, other in pairs:
+            assert relative_error(one, other) <= 1e-6
+    assert counters["stats"]["unique_graphs"] > 0
+
+
+def test_two_dropouts_of_one_compiled_graph_have_two_masks():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.dropout = nn.Dropout(0.5)
+
+        def forward(self, inputs):
+            return self.dropout(inputs), self.dropout(inputs + 0)
+
+    model = Twice()
+    install_fast_dropout(model)
+    one, other = torch.compile(model, backend="aot_eager")(torch.ones(64, 64))
+    assert not torch.equal(one, other)
