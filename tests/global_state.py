@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 from accelerate.state import AcceleratorState, GradientState
 
+from ampft.precision.compilation import compile_settings_restored
 from ampft.precision.tf32 import float32_settings_restored
 
 
@@ -23,7 +24,7 @@ def fresh_global_state() -> Iterator[None]:
     torch.set_num_threads(1)
     _forget_accelerators()
     try:
-        with float32_settings_restored():
+        with float32_settings_restored(), compile_settings_restored():
             yield
     finally:
         _forget_accelerators()

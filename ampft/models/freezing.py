@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ampft.errors import InputError
+from ampft.precision.compilation import uncompiled
 from ampft.precision.float32_modules import matches_path, split_patterns
 
 NAMED = 8  # modules that a message names
@@ -217,6 +218,7 @@ class FrozenLinear(nn.Linear):
         bias = None if self.bias is None else self._cast("bias", self.bias, dtype)
         return functional.linear(input, self._cast("weight", self.weight, dtype), bias)
 
+    @uncompiled
     def _cast(self, name: str, value: Tensor, dtype: torch.dtype) -> Tensor:
         casts: dict[str, Any] = self.__dict__.setdefault(CASTS, {})
         # Loading weights changes the version, and moving them the address.

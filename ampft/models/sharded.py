@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,9 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 
 def whole_weights(model: nn.Module) -> dict[str, Tensor] | None:
@@ -30,6 +33,23 @@ def whole_weights(model: nn.Module) -> dict[str, Tensor] | None:
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     # The values are tensors: modules with other state are not part of transformers.
     return cast("dict[str, Tensor]", get_model_state_dict(model, options=options))
+
+
+def whole_state(accelerator: Accelerator, model: nn.Module) -> Mapping[str, Tensor]:
+    """Return the state of a prepared model, with the names of the model as it was loaded.
+
+    All processes must call it. Of a sharded model, only the main process gets the weights.
+
+    Args:
+        accelerator: Accelerator that prepared the model.
+        model: Model, prepared by Accelerate: in several processes, compiled or sharded.
+    """
+    state = whole_weights(model)
+    if state is not None:
+        return state
+    # Accelerate's `get_state_dict` would take a compiled model out of its DistributedDataParallel.
+    plain: nn.Module = accelerator.unwrap_model(model, keep_torch_compile=False)
+    return plain.state_dict()
 
 
 def load_whole_weights(model: nn.Module, state: Mapping[str, Tensor]) -> None:

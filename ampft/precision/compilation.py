@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch._dynamo.config
+import torch._dynamo.utils
+from accelerate.utils import DynamoBackend
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
+RECOMPILE_LIMIT = 64
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -38,6 +42,9 @@ def compile_backend(accelerator: Accelerator) -> str | None:
 def configure_compilation(accelerator: Accelerator) -> None:
     """Prepare the compilation that Accelerate was configured to do, if any.
 
+    Layers with hooks, training and evaluation each need their own compiled code, so that torch may
+    compile a function more often than its default of eight times.
+
     Accelerate's launcher asks for static shapes unless it is called with `--dynamo_use_dynamic`.
     torch would then compile anew for every shape, and give up after eight of them. Here a dimension
     that has changed once becomes dynamic, as is torch's default.
@@ -47,3 +54,29 @@ def configure_compilation(accelerator: Accelerator) -> None:
     check_hooks_of_compiled_modules()
     plugin = accelerator.state.dynamo_plugin
     plugin.dynamic = plugin.dynamic or None
+    config = torch._dynamo.config
+    config.recompile_limit = max(RECOMPILE_LIMIT, config.recompile_limit)
+
+
+def turn_compilation_off(accelerator: Accelerator) -> None:
+    """Make `Accelerator.prepare` compile nothing, whatever the environment says."""
+    accelerator.state.dynamo_plugin.backend = DynamoBackend.NO
+
+
+def compilation_warnings(accelerator: Accelerator) -> dict[str, str]:
+    """Return the warning that torch has stopped compiling a part of the model, if it has."""
+    reasons = torch._dynamo.utils.counters["unimplemented"]
+    if compile_backend(accelerator) is None or not any("recompile limit" in r for r in reasons):
+        return {}
+    return {
+        "compilation": "torch compiled a part of the model for too many shapes or modules, and "
+        "then ran it without compiling. Times are those of a model that is compiled in part."
+    }
+
+
+@contextmanager
+def compile_settings_restored() -> Iterator[None]:
+    """Restore the settings that this module changes."""
+    names = ("skip_nnmodule_hook_guards", "recompile_limit")
+    with torch._dynamo.config.patch({name: getattr(torch._dynamo.config, name) for name in names}):
+        yield

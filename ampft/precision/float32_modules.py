@@ -89,6 +89,15 @@ class Float32Forward:
         tensors += list(self._module.parameters())[:1]
         return torch.autocast(tensors[0].device.type, enabled=False) if tensors else nullcontext()
 
+    def around(self, forward: Callable[..., Any]) -> Callable[[], None]:
+        """Call `forward` in float32 from now on; return a function that reverts it."""
+        former, self._original = self._original, forward
+
+        def undo() -> None:
+            self._original = former
+
+        return undo
+
     def restore(self) -> None:
         """Give the module its forward pass back."""
         if self._original is None:

@@ -16,6 +16,7 @@ import transformers
 from accelerate.state import GradientState, PartialState
 
 from ampft.precision.accelerator import forget_accelerator, separate_accelerators
+from ampft.precision.compilation import compile_settings_restored
 from ampft.precision.tf32 import float32_settings_restored
 
 
@@ -23,8 +24,9 @@ from ampft.precision.tf32 import float32_settings_restored
 def caller_state_kept(command: Sequence[str] | None = None) -> Iterator[None]:
     """Leave the process as it was.
 
-    Afterwards, random generators, CPU threads, TF32, warnings, verbosity, environment variables and
-    Accelerate's state are those of before. Inside, a new Accelerator can have any precision.
+    Afterwards, random generators, CPU threads, TF32, settings of `torch.compile`, warnings,
+    verbosity, environment variables and Accelerate's state are those of before. Inside, a new
+    Accelerator can have any precision.
 
     Args:
         command: Value of `sys.argv` inside, which a run records; None leaves it unchanged.
@@ -37,6 +39,7 @@ def caller_state_kept(command: Sequence[str] | None = None) -> Iterator[None]:
         contexts.enter_context(torch.random.fork_rng(devices))
         contexts.enter_context(warnings.catch_warnings())
         contexts.enter_context(float32_settings_restored())
+        contexts.enter_context(compile_settings_restored())
         contexts.enter_context(_verbosity_restored())
         contexts.enter_context(_new_accelerate_state())
         sys.argv = argv if command is None else list(command)

@@ -27,6 +27,7 @@ from ampft.models.sound_features import SoundFeatures, load_feature_extractor
 from ampft.models.tokenizer import load_tokenizer, max_input_length, pad_on_the_right
 from ampft.models.weights import cast_in_place
 from ampft.precision.accelerator import make_accelerator, numerics, training_device
+from ampft.precision.compilation import turn_compilation_off
 from ampft.precision.float32_modules import check_float32_modules
 from ampft.precision.modes import canonical_mode
 from ampft.precision.resolve import resolve
@@ -126,6 +127,7 @@ class Predictor:
         precision = resolve(canonical_mode(mode), training_device())
         self._mode = precision.mode
         accelerator = make_accelerator(precision)
+        turn_compilation_off(accelerator)
         self.numerics = numerics(precision)
         kind = TASKS[record.task]
         self._batch_size = batch_size

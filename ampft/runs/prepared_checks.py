@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch._dynamo.exc import TorchDynamoException
 
 from ampft.data.steps import varied_ids
 from ampft.errors import InputError
@@ -14,6 +15,7 @@ from ampft.models.packing.install import check_packing, evaluation_mode
 from ampft.models.pretrained import is_loadable
 from ampft.models.weights import weights_size
 from ampft.precision.accelerator import numerics, verify_prepared
+from ampft.precision.compilation import compile_backend
 from ampft.precision.executed import check_storage
 from ampft.precision.sharding import check_equal_weights, is_sharded
 from ampft.runs.manifest import earlier_results
@@ -132,20 +134,42 @@ def _check_checkpoints_possible(prepared: Prepared) -> None:
 
 
 def _check_model_runs(prepared: Prepared) -> None:
-    """Try the model where its kernels are not those of loading: float32 on a CPU."""
-    accelerator, precision, task = prepared.accelerator, prepared.precision, prepared.task
-    if accelerator.device.type == "cpu" and precision.compute_dtype == torch.float32:
+    """Try the model where its kernels are not those of loading: float32 on a CPU, not compiled."""
+    accelerator, precision, _task = prepared.accelerator, prepared.precision, prepared.task
+    backend = compile_backend(accelerator)
+    is_plain = accelerator.device.type == "cpu" and precision.compute_dtype == torch.float32
+    if is_plain and backend is None:
         return
+    if backend is not None and prepared.args.watch:
+        raise InputError(
+            f"--watch {prepared.args.watch}: watched steps would run without compiling and round "
+            f"differently. Remove the flag, or launch with --dynamo_backend no."
+        )
+    try:
+        _run_model(prepared)
+    except TorchDynamoException as error:
+        reason = next(filter(None, str(error).splitlines()), type(error).__name__)
+        raise InputError(
+            f"--dynamo_backend {backend}: torch cannot compile the model ({reason}). Launch with "
+            "--dynamo_backend no."
+        ) from error
+
+
+def _run_model(prepared: Prepared) -> None:
+    accelerator, precision, task = prepared.accelerator, prepared.precision, prepared.task
     examples = task.examples("train")
     batch = examples.collate(varied_ids(examples.lengths))
     with numerics(precision):
         if prepared.loaded.padding_free:
             inputs = {k: v.to(accelerator.device) for k, v in model_inputs(batch).items()}
-            check_packing(prepared.model, accelerator.unwrap_model(prepared.model), inputs)
+            plain = accelerator.unwrap_model(prepared.model, keep_torch_compile=False)
+            check_packing(prepared.model, plain, inputs)
             return
         try:
             with evaluation_mode(prepared.model):
                 task.logits(prepared.model, batch)
+        except TorchDynamoException:
+            raise
         except RuntimeError as error:
             raise InputError(
                 f"model: {type(prepared.loaded.model).__name__} cannot run in {precision.mode} "

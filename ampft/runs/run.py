@@ -35,6 +35,7 @@ from ampft.models.adapters import merge_adapters
 from ampft.models.sharded import whole_weights
 from ampft.models.trained_part import save_trained
 from ampft.models.weights import weights_size
+from ampft.precision.compilation import compilation_warnings
 from ampft.precision.executed import ExecutedDtypes, contradiction
 from ampft.precision.float32_modules import never_called
 from ampft.precision.modes import is_fp32
@@ -249,6 +250,7 @@ class Run:
             **validation_warnings([part.metrics for part in self.validations.parts]),
             **outcome_warnings(outcome, constant),
             **self.state.warnings(),
+            **compilation_warnings(prepared.accelerator),
             **batch_norm_warnings(prepared.loaded.model, self.retries.step_batches),
         }
         stop_if_destroyed(warnings)

@@ -12,7 +12,7 @@ from torch import nn
 
 from ampft.files import FilePart, atomic_path, check_disk_space
 from ampft.metrics.sums import Metric
-from ampft.models.sharded import load_whole_weights
+from ampft.models.sharded import load_whole_weights, whole_state
 from ampft.precision.sharding import is_sharded
 from ampft.training.averaged_weights import RAW_PREFIX, AveragedWeights
 from ampft.training.checkpoints.tensors import without_prefix, write_tensors
@@ -62,10 +62,9 @@ class BestModel:
             self.without_improvement += 1
             return False
         self.step, self.value, self.without_improvement = step, value, 0
-        weights = accelerator.get_state_dict(model)
+        weights = whole_state(accelerator, model)
         if accelerator.is_main_process:
-            # torch.compile wraps each module that it compiles in a module of this name.
-            named = {name.replace("_orig_mod.", ""): value for name, value in weights.items()}
+            named = dict(weights)
             if self.average is not None:
                 raw = self.average.raw.items()
                 named |= {f"{RAW_PREFIX}{name}": tensor for name, tensor in raw}

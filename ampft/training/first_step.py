@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ampft.errors import PrecisionContradicted
+from ampft.precision.compilation import uncompiled
 from ampft.precision.executed import (
     ExecutedDtypes,
     ProductRecorder,
@@ -195,6 +196,7 @@ class SavedBytes:
     ) -> None:
         self._hooks.__exit__(kind, error, traceback)
 
+    @uncompiled
     def _pack(self, tensor: Tensor) -> _Saved:
         if self._excludes_all_parameters and _is_parameter(tensor):
             return _Saved(self, tensor, ())
@@ -242,6 +244,7 @@ def _is_parameter(tensor: Tensor) -> bool:
     return isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter)
 
 
+@uncompiled
 def _unpack(saved: _Saved) -> Tensor:
     return saved.tensor
 

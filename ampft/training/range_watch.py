@@ -156,18 +156,14 @@ class _Ranges:
 
     @contextmanager
     def hooked(self) -> Iterator[None]:
-        """Return a context in which the activations are measured, and compiled code is not used.
-
-        torch would compile the hooks too, anew for every watched step.
-        """
+        """Return a context in which the activations are measured."""
         hooks = [
             module.register_forward_hook(partial(self._measure, block))
             for module, block in self._modules.items()
             if not list(module.children())
         ]
         try:
-            with torch.compiler.set_stance("force_eager"):
-                yield
+            yield
         finally:
             for hook in hooks:
                 hook.remove()

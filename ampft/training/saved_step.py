@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ampft.data.steps import MicroBatch, StepBatch
 from ampft.errors import InputError
 from ampft.files import write_text
+from ampft.models.sharded import whole_state
 from ampft.text.json_io import from_json, json_text, read_json_object
 from ampft.training.checkpoints.tensors import without_prefix, write_tensors
 from ampft.training.step import accumulate_gradient, shared_autocast_cache
@@ -119,13 +120,11 @@ def save_step(
     inputs = [dict(micro_batch.inputs) for micro_batch in step_batch]
     values = torch.stack([loss.detach().float().cpu() for loss in losses])
     gathered = gather_object([(parts, inputs, states, values)])
-    weights = accelerator.get_state_dict(model)
+    weights = whole_state(accelerator, model)
     if not accelerator.is_main_process:
         return
     folder.mkdir(parents=True, exist_ok=True)
-    # torch.compile wraps each module that it compiles in a module of this name.
-    named = {name.replace("_orig_mod.", ""): tensor for name, tensor in weights.items()}
-    write_tensors(folder / MODEL_NAME, named)
+    write_tensors(folder / MODEL_NAME, dict(weights))
     tensors: dict[str, Tensor] = {}
     for process, (_, micro_batches, states, values) in enumerate(gathered):
         tensors |= {f"{process}/random/{name}": state for name, state in states.items()}

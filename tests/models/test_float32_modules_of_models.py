@@ -100,6 +100,22 @@ def test_modules_inside_packed_layers_are_kept(name, mode):
     assert 0 < difference < PACKED_GRADIENT
 
 
+@pytest.mark.parametrize("family", ["deberta-v3", "mpnet"])
+def test_attention_kept_before_packing_stays_kept(family):
+    path = {"deberta-v3": "attention.self", "mpnet": "attention.attn"}[family]
+    model = without_dropout(tiny(family))
+    kept = ampft.keep_in_fp32(model, [path])
+    handle = install_packing(model)
+    batch = right_padded(model, LENGTHS)
+    _, _, executed = recorded_step(model, batch, "bf16")
+    assert [forward.calls for forward in kept.forwards] == [1, 1]
+    attention = [row for row in executed.rows if row.kind == "attention"]
+    assert {row.inputs for row in attention} == {("float32", "float32")}
+    assert contradiction(resolve("bf16", CPU), executed) is None
+    handle.remove()
+    assert float32_forwards(model) == dict(zip(kept.names, kept.forwards, strict=True))
+
+
 def test_the_saved_model_keeps_the_same_modules(tmp_path, tiny_bert):
     loaded = tiny_task(tiny_bert, train=6, fp32_modules=("output.dense",)).load_model()
     assert "4 modules in float32: output.dense" in loaded.notes

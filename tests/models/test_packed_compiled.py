@@ -18,7 +18,8 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 from ampft.models.packing.dropout import install_fast_dropout
-from ampft.models.packing.install import install_packing
+from ampft.models.packing.install import evaluation_mode, install_packing
+from ampft.precision.compilation import RECOMPILE_LIMIT
 
 # Of torch about itself, while it traces.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -29,7 +30,8 @@ LENGTHS = ([3, 9, 4, 9], [12, 2, 5, 7], [20, 6, 6, 1], [4, 31, 8, 8])
 def nothing_compiled():
     torch._dynamo.reset()
     counters.clear()
-    yield
+    with torch._dynamo.config.patch(recompile_limit=RECOMPILE_LIMIT):
+        yield
     torch._dynamo.reset()
     counters.clear()
 
@@ -49,6 +51,9 @@ def test_compiled_steps_draw_the_same_masks_and_have_the_same_gradients(family):
             results.append(loss_and_gradient(model, batch))
         for one, other in zip(*results, strict=True):
             assert relative_error(one, other) <= 1e-6
+        with evaluation_mode(plain), evaluation_mode(compiled):
+            one, other = (model(**batch).logits for model in (plain, compiled))
+        assert relative_error(one, other) <= 1e-6
     assert counters["stats"]["unique_graphs"] > 0
     assert not any("recompile limit" in reason for reason in counters["unimplemented"])
 

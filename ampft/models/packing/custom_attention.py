@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from ampft.models.packing.attention import packed_attention_forward
 from ampft.models.packing.layout import PackedLayout
 from ampft.precision.compilation import uncompiled
+from ampft.precision.float32_modules import Float32Forward
 
 CurrentLayout: TypeAlias = Callable[[], PackedLayout | None]
 """Returns the layout of the forward pass that is running; None if it is padded."""
@@ -37,6 +38,17 @@ def _replace(module: nn.Module, name: str, method: Callable[..., Any]) -> Callab
             module.__dict__[name] = former
 
     return undo
+
+
+def _replace_forward(module: nn.Module, forward: Callable[..., Any]) -> Callable[[], None]:
+    """Replace the forward pass of one module, inside `--fp32_modules`; return how to revert it."""
+    method = MethodType(forward, module)
+    kept = module.__dict__.get("forward")
+    return (
+        kept.around(method)
+        if isinstance(kept, Float32Forward)
+        else _replace(module, "forward", method)
+    )
 
 
 def adapt_mpnet(base: nn.Module, current: CurrentLayout) -> list[Callable[[], None]]:
@@ -59,7 +71,7 @@ def adapt_mpnet(base: nn.Module, current: CurrentLayout) -> list[Callable[[], No
     undo = [hook.remove, _replace(encoder, "compute_position_bias", bias_of_longest)]
     for layer in encoder.layer:
         attention = layer.attention.attn
-        undo.append(_replace(attention, "forward", MethodType(_mpnet, attention)))
+        undo.append(_replace_forward(attention, _mpnet))
     return undo
 
 
@@ -144,7 +156,7 @@ def adapt_deberta(base: nn.Module, current: CurrentLayout) -> list[Callable[[], 
     ]
     for layer in encoder.layer:
         attention = layer.attention.self
-        undo.append(_replace(attention, "forward", MethodType(_deberta, attention)))
+        undo.append(_replace_forward(attention, _deberta))
     return undo
 
 

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import nn
+from torch._dynamo.exc import TorchDynamoException
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
@@ -208,7 +209,8 @@ def install_packing(
     The model is still called as `model(input_ids=..., attention_mask=...)` with a right-padded
     batch, and returns the same results. A batch that cannot be packed takes the padded path; the
     handle's `paths` give the reason. Weights, their names and the saved configuration stay as they
-    are.
+    are. `torch.compile` can compile the model; torch then checks hooks, in this whole process
+    (`torch._dynamo.config.skip_nnmodule_hook_guards`).
 
     Args:
         model: A model of a supported family, with the attention implementation that transformers
@@ -317,6 +319,7 @@ def check_packing(
 
     Raises:
         InputError: The packed path fails, or its logits are too different.
+        TorchDynamoException: torch cannot compile the model.
     """
     try:
         with evaluation_mode(prepared):
@@ -325,13 +328,16 @@ def check_packing(
             # The hooks leave a model with another attention implementation padded.
             _set_attention(model, _replaced_by(packed_attention))
             try:
-                padded = prepared(**batch)[0]
+                with torch.compiler.set_stance("force_eager"):
+                    padded = prepared(**batch)[0]
             finally:
                 _set_attention(model, packed_attention)
         if not padded.isfinite().all():
             return  # the model overflows in this precision anyway, and training says so
         difference = _difference(padded, packed, batch)
         problem = f"logits without padding differ by {difference:.1e}"
+    except TorchDynamoException:
+        raise  # the model cannot be compiled, with or without padding
     except RuntimeError as error:
         difference, problem = float("inf"), f"running without padding fails ({error})"
     if not difference <= PACKED_TOLERANCE_IN_PRECISION:

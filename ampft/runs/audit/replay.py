@@ -14,6 +14,7 @@ from ampft.data.steps import StepBatch
 from ampft.errors import TrainingStopped
 from ampft.evaluation.evaluate import evaluate
 from ampft.models.adapters import merge_adapters
+from ampft.models.sharded import whole_state
 from ampft.models.weights import perturb_weights
 from ampft.precision.accelerator import numerics
 from ampft.precision.executed import ExecutedDtypes
@@ -137,7 +138,7 @@ def _validation(prepared: Prepared) -> Outcome:
 
 
 def _weights(prepared: Prepared) -> dict[str, Tensor]:
-    weights: Mapping[str, Tensor] = prepared.accelerator.get_state_dict(prepared.model)
+    weights = whole_state(prepared.accelerator, prepared.model)
     if prepared.args.merge_lora:
         plain = prepared.accelerator.unwrap_model(prepared.model, keep_torch_compile=False)
         merged = copy.deepcopy(plain)
