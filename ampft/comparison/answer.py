@@ -49,7 +49,7 @@ def answer_text(comparison: Comparison) -> str:
         ]
     undecided = [arm for arm in arms if _verdict(arm) == "undecided"]
     emulated = [arm for arm in arms if _is_not_worse(arm) and arm.execution == "emulated"]
-    if emulated and baseline.execution == "native":
+    if emulated and baseline.execution != "emulated":
         sentences.append(
             f"{listed(emulated)} {_be(emulated)} not worse in {metric} but emulated: measure "
             "speed on a GPU."
@@ -113,7 +113,8 @@ def _speed_up(arm: ArmResult) -> float:
 
 def _gain(comparison: Comparison, arm: ArmResult) -> str:
     """Return what an arm that is not worse saves, such as "is 1.5x faster", or an empty string."""
-    if not _is_not_worse(arm) or {arm.execution, comparison.baseline.execution} != {"native"}:
+    timed = {"native", "unproven"}
+    if not _is_not_worse(arm) or not {arm.execution, comparison.baseline.execution} <= timed:
         return ""
     gains = []
     speed = arm.speed if comparison.has_reliable_speeds else None

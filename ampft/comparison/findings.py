@@ -292,7 +292,7 @@ class ArmResult:
         name: Name such as "bf16"; "placebo" for the baseline with perturbed initial weights.
         mode: Mode such as "bf16"; for the placebo, the mode of the baseline.
         is_placebo: Whether its initial weights were perturbed.
-        execution: "native" or "emulated"; "unknown" without run records.
+        execution: "native", "emulated" or "unproven"; "unknown" without run records.
         executed: Measured dtypes of the products of the first step, in one clause.
         status: "complete", "unstable" (a run diverged) or "failed" (a run did not finish).
         status_words: Status with the number of runs, such as "unstable, 2 of 5".

@@ -27,8 +27,8 @@ def check_hooks_of_compiled_modules() -> None:
     """Make `torch.compile` check the hooks of a module before it runs code compiled for another.
 
     By default it assumes that all modules of a class have the same hooks (its setting
-    `skip_nnmodule_hook_guards`). The hooks of ampft differ from layer to layer: the last layer of
-    a model without padding is cut, and each layer has its own name when its values are watched.
+    `skip_nnmodule_hook_guards`). The hooks of ampft differ: without padding, those of the last
+    layer cut the row to the first tokens.
     """
     torch._dynamo.config.skip_nnmodule_hook_guards = False
 

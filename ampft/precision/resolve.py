@@ -20,6 +20,7 @@ ENV_VARIABLE = "ACCELERATE_MIXED_PRECISION"
 
 NATIVE = "native"
 EMULATED = "emulated"
+UNPROVEN = "unproven"  # autocast has the mode, but nobody has checked what the device computes
 UNAVAILABLE = "unavailable"
 
 # `accelerate launch` always sets the variable, so `no` does not mean that a user chose it.
@@ -42,7 +43,8 @@ class Precision:
         compute_dtype: Dtype of the operands of matrix products. `tf32` stores its operands as
             float32 but multiplies only ten bits of their fraction.
         uses_scaler: Whether the loss is scaled to prevent underflow of float16 gradients.
-        execution: `native` or `emulated`.
+        execution: `native`, `emulated`, or `unproven`: PyTorch's autocast has the mode, but what
+            the device computes has not been checked (MPS, XPU).
         reason: Reason for `execution`, as one clause.
     """
 
@@ -302,4 +304,4 @@ def _bf16_on_cuda(device: torch.device) -> ProbeResult:
 def _by_autocast(device: torch.device) -> ProbeResult:
     if not torch.amp.is_autocast_available(device.type):
         return UNAVAILABLE, f"PyTorch has no autocast for {device.type}"
-    return NATIVE, f"PyTorch's autocast for {device.type}"
+    return UNPROVEN, f"PyTorch's autocast for {device.type}, whose products nobody has checked"

@@ -135,9 +135,9 @@ def _check_checkpoints_possible(prepared: Prepared) -> None:
 
 def _check_model_runs(prepared: Prepared) -> None:
     """Try the model where its kernels are not those of loading: float32 on a CPU, not compiled."""
-    accelerator, precision, _task = prepared.accelerator, prepared.precision, prepared.task
-    backend = compile_backend(accelerator)
-    is_plain = accelerator.device.type == "cpu" and precision.compute_dtype == torch.float32
+    backend = compile_backend(prepared.accelerator)
+    compute_dtype = prepared.precision.compute_dtype
+    is_plain = prepared.accelerator.device.type == "cpu" and compute_dtype == torch.float32
     if is_plain and backend is None:
         return
     if backend is not None and prepared.args.watch:

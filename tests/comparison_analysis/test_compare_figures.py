@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from run_folders import MIB, NAMES, SEEDS, N, labels, predicted, record_of, write_run, write_runs
 
 from ampft.comparison.analysis.compare import compare_folders
+from ampft.comparison.analysis.cost import execution
 from ampft.comparison.analysis.curves import MAX_POINTS
 from ampft.comparison.statistics.interval import estimate_difference
 from ampft.comparison.statistics.jackknife import jackknife_differences
@@ -242,6 +244,21 @@ def test_curves_are_thinned_out_without_hiding_anything(tmp_path):
     assert (curve.validation_steps, curve.validation_metric) == ((20, 40), (0.5, 0.75))
     (without,) = comparison.baseline.curves
     assert (without.steps, without.loss, without.loss_scale) == ((), (), None)
+
+
+@pytest.mark.parametrize(
+    ("of_runs", "of_the_arm"),
+    [
+        (("native", "native"), "native"),
+        (("native", "unproven"), "unproven"),
+        (("unproven", "emulated"), "emulated"),
+    ],
+)
+def test_an_arm_is_as_its_least_certain_run(of_runs, of_the_arm):
+    plain = record_of("bf16", 1).precision
+    precisions = [replace(plain, resolved={"execution": word}) for word in of_runs]
+    runs = [SimpleNamespace(record=SimpleNamespace(precision=each)) for each in precisions]
+    assert execution(SimpleNamespace(runs=runs)) == of_the_arm
 
 
 def test_steps_setup_and_environment(tmp_path):

@@ -37,6 +37,10 @@ def test_an_equivalent_mode_that_is_faster_is_recommended():
     assert better.startswith("Use bf16: its accuracy is better than that of fp32")
 
 
+def test_an_unproven_mode_that_is_faster_is_recommended_too():
+    assert answer_text(with_bf16(execution="unproven")) == answer_text(with_bf16())
+
+
 @pytest.mark.parametrize("verdict", ["worse, size uncertain", "worse beyond the margin"])
 def test_a_worse_mode_is_not(verdict):
     assert answer_text(with_bf16(verdict)) == f"On this machine, stay with fp32. {EMULATED}"

@@ -247,5 +247,5 @@ def test_generations_of_nvidia_gpus(monkeypatch, capability, has_fp8_library, ex
 def test_other_accelerators_support_what_autocast_supports():
     modes = {entry.mode: entry.status for entry in survey_modes(torch.device("xpu"))}
     assert (modes["tf32"], modes["fp8"]) == ("unavailable", "unavailable")
-    assert modes["bf16"] == modes["fp16"] == "native"
+    assert modes["bf16"] == modes["fp16"] == "unproven"
     assert {e.status for e in survey_modes(torch.device("meta"))} == {"native", "unavailable"}

@@ -11,7 +11,7 @@ import numpy as np
 
 from ampft.comparison.analysis.class_differences import class_differences
 from ampft.comparison.analysis.conditions import command, dates, environment, setup, title
-from ampft.comparison.analysis.cost import is_emulated, memory, speed
+from ampft.comparison.analysis.cost import execution, memory, speed
 from ampft.comparison.analysis.curves import curve
 from ampft.comparison.analysis.differences import (
     estimate,
@@ -334,7 +334,7 @@ def _arm_result(group: RunGroup, evidence: _Evidence, *, are_modes: bool) -> Arm
         name=group.name,
         mode=group.mode,
         is_placebo=group.is_placebo,
-        execution="emulated" if is_emulated(group) else "native",
+        execution=execution(group),
         executed=next((summary for summary in summaries if summary), None),
         status=group.status,
         status_words=group.status_words(),

@@ -54,6 +54,12 @@ def is_emulated(group: RunGroup) -> bool:
     return any(_execution(run) == "emulated" for run in group.runs)
 
 
+def execution(group: RunGroup) -> str:
+    """Return how the runs of an arm computed: "emulated", "unproven" or "native"."""
+    found = {_execution(run) for run in group.runs}
+    return next((word for word in ("emulated", "unproven") if word in found), "native")
+
+
 def _execution(run: RecordedRun) -> object:
     return run.record.precision.resolved.get("execution")
 

@@ -44,7 +44,7 @@ class Estimate:
     Attributes:
         startup: Seconds from launching a process to its first step.
         modes: Cost by mode.
-        executions: "native" or "emulated", by mode.
+        executions: "native", "emulated" or "unproven", by mode.
         device: Description such as "CPU, 2 threads".
         size: Requested size of a run.
         effective_batch_size: Examples per optimizer step, over all processes.

@@ -41,14 +41,15 @@ def _replace(module: nn.Module, name: str, method: Callable[..., Any]) -> Callab
 
 
 def _replace_forward(module: nn.Module, forward: Callable[..., Any]) -> Callable[[], None]:
-    """Replace the forward pass of one module, inside `--fp32_modules`; return how to revert it."""
+    """Replace the forward pass of one module; return a function that restores it.
+
+    A module that `keep_in_fp32` has changed still computes in float32.
+    """
     method = MethodType(forward, module)
     kept = module.__dict__.get("forward")
-    return (
-        kept.around(method)
-        if isinstance(kept, Float32Forward)
-        else _replace(module, "forward", method)
-    )
+    if isinstance(kept, Float32Forward):
+        return kept.around(method)
+    return _replace(module, "forward", method)
 
 
 def adapt_mpnet(base: nn.Module, current: CurrentLayout) -> list[Callable[[], None]]:
