@@ -242,10 +242,6 @@ def model_folder(case: Case, size: Size, labels: tuple[str, ...], folder: Path) 
     }
     case.model(size, **options).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    # Otherwise transformers gives Qwen2 its own tokenizer, which splits these texts into letters.
-    path = Path(folder, "tokenizer_config.json")
-    settings = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps(settings | {"tokenizer_class": "TokenizersBackend"}), "utf-8")
     return str(folder)
 
 
