@@ -142,8 +142,8 @@ def _check_model_runs(prepared: Prepared) -> None:
         return
     if backend is not None and prepared.args.watch:
         raise InputError(
-            f"--watch {prepared.args.watch}: watched steps would run without compiling and round "
-            f"differently. Remove the flag, or launch with --dynamo_backend no."
+            f"--watch {prepared.args.watch}: a compiled model cannot be watched. Remove the flag, "
+            "or launch with --dynamo_backend no."
         )
     try:
         _run_model(prepared)

@@ -10,6 +10,7 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
 from accelerate.utils import DistributedType
 from torch import nn
+from torch._dynamo.utils import counters
 
 from ampft.errors import InputError
 from ampft.precision.accelerator import (
@@ -20,7 +21,11 @@ from ampft.precision.accelerator import (
     training_device,
     verify_prepared,
 )
-from ampft.precision.compilation import compile_backend
+from ampft.precision.compilation import (
+    compilation_warnings,
+    compile_backend,
+    turn_compilation_off,
+)
 from ampft.precision.emulation import inside_emulation
 from ampft.precision.executed import ProductRecorder, contradiction
 from ampft.precision.resolve import resolve
@@ -209,6 +214,18 @@ def test_shapes_of_compiled_models_may_vary(monkeypatch):
     accelerator = make_accelerator(resolve("bf16", CPU))
     assert compile_backend(accelerator) == "inductor"
     assert accelerator.state.dynamo_plugin.dynamic is None
+
+
+def test_a_model_that_is_compiled_in_part_is_warned_of(monkeypatch):
+    monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "AOT_EAGER")
+    accelerator = make_accelerator(resolve("fp32", CPU))
+    assert compilation_warnings(accelerator) == {}
+    monkeypatch.setitem(counters, "unimplemented", {"Dynamo recompile limit exceeded": 1})
+    assert list(compilation_warnings(accelerator)) == ["compilation"]
+    turn_compilation_off(accelerator)
+    assert compilation_warnings(accelerator) == {}
+    layer = nn.Linear(2, 2)
+    assert accelerator.prepare(layer) is layer
 
 
 def test_verify_prepared_detects_a_missing_scaler_and_a_changed_policy():

@@ -51,17 +51,13 @@ def speed(
 
 def is_emulated(group: RunGroup) -> bool:
     """Return whether any run emulated its precision, so that its speed is not that of hardware."""
-    return any(_execution(run) == "emulated" for run in group.runs)
+    return execution(group) == "emulated"
 
 
 def execution(group: RunGroup) -> str:
     """Return how the runs of an arm computed: "emulated", "unproven" or "native"."""
-    found = {_execution(run) for run in group.runs}
+    found = {run.record.precision.resolved.get("execution") for run in group.runs}
     return next((word for word in ("emulated", "unproven") if word in found), "native")
-
-
-def _execution(run: RecordedRun) -> object:
-    return run.record.precision.resolved.get("execution")
 
 
 def _ratios(group: RunGroup, other: RunGroup | None) -> list[float]:
