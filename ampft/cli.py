@@ -17,7 +17,6 @@ from ampft.arguments.predict import add_predict
 from ampft.errors import InputError
 from ampft.precision.modes import BASELINE
 from ampft.text.escaping import inert_lines
-from ampft.text.language import ENGLISH, LANGUAGES
 from ampft.text.terminal import discard_output, run_main
 
 if TYPE_CHECKING:
@@ -110,12 +109,6 @@ def _parser() -> ArgumentParser:
     )
     report = commands.add_parser("report", help="print the report of a run or a comparison")
     report.add_argument("run", metavar="RUN", help="output folder of a run or of a comparison")
-    report.add_argument(
-        "--language",
-        choices=LANGUAGES,
-        default=ENGLISH,
-        help="language of the report (default: en); names stay as they are",
-    )
     report.add_argument(
         "--output_file", metavar="FILE", help="also write the page of a comparison (HTML)"
     )
@@ -291,9 +284,9 @@ def _report(args: argparse.Namespace) -> None:
         from ampft.comparison.report.terminal import terminal_text
 
         comparison = read_comparison(folder)
-        print(inert_lines(terminal_text(comparison, args.language)), end="")
+        print(inert_lines(terminal_text(comparison)), end="")
         if args.output_file is not None:
-            write_page(comparison, Path(args.output_file), args.language)
+            write_page(comparison, Path(args.output_file))
         return
     from ampft.comparison.execution.plan import PLAN_NAME
     from ampft.runs.show import format_run
@@ -302,7 +295,7 @@ def _report(args: argparse.Namespace) -> None:
         _refuse_unfinished(folder)
     if args.output_file is not None and folder.is_dir():
         raise InputError(f"--output_file: {folder} is not a comparison. Remove the flag.")
-    print(inert_lines(format_run(args.run, language=args.language)))
+    print(inert_lines(format_run(args.run)))
 
 
 def _refuse_unfinished(folder: Path) -> None:

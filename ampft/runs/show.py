@@ -15,22 +15,19 @@ from ampft.runs.memory import PeakMemory
 from ampft.runs.record import ResumePart, RunRecord, read_record
 from ampft.tasks import TASKS
 from ampft.tasks.outcome import Problem, Report, headline
-from ampft.text.escaping import display_width, inert
+from ampft.text.escaping import inert
 from ampft.text.json_io import JSONValue, read_json_object
-from ampft.text.language import ENGLISH, translated, translated_table
 from ampft.text.numbers import byte_size, counted, duration
-from ampft.text.tables import terminal_section
 from ampft.training.launch_bound import launch_bound_note
 
 REPORT_NAME = "report.json"
 
 
-def format_run(folder: str | os.PathLike[str], *, language: str = ENGLISH) -> str:
+def format_run(folder: str | os.PathLike[str]) -> str:
     """Return the text that `ampft report` prints for a run: heading, report and last line.
 
     Args:
         folder: Output folder of the run, which may have diverged or still be running.
-        language: Language of the text; names stay as they are.
 
     Raises:
         InputError: The folder does not hold a run, or its report cannot be read.
@@ -46,18 +43,15 @@ def format_run(folder: str | os.PathLike[str], *, language: str = ENGLISH) -> st
     selected = bool(record.metrics.get("selected"))
     table = ""
     if report is not None:
-        table = f"{report_with_heading(report, selected=selected, language=language)}\n"
+        table = f"{report_with_heading(report, selected=selected)}\n"
     if record.status == "running" and (path / HISTORY_NAME).is_file():
         record = _with_steps_of_history(record, read_history(path / HISTORY_NAME))
     notes = [("warning:", inert(text)) for text in record.warnings.values()]
     if record.metrics_chance is not None:
         chance = headline(problem_of(record), record.metrics_chance)
         notes.insert(0, ("chance:", f"{chance}, from the class frequencies of train"))
-    lines = [f"{translated(name, language)} {translated(text, language)}\n" for name, text in notes]
-    closing = "\n".join(
-        translated(line, language) for line in closing_line(record, report).splitlines()
-    )
-    return f"{heading(record, language)}\n\n{table}{''.join(lines)}{closing}"
+    lines = [f"{name} {text}\n" for name, text in notes]
+    return f"{heading(record)}\n\n{table}{''.join(lines)}{closing_line(record, report)}"
 
 
 def _with_steps_of_history(record: RunRecord, rows: Sequence[Mapping[str, JSONValue]]) -> RunRecord:
@@ -87,7 +81,7 @@ def read_report(folder: Path, record: RunRecord) -> Report | None:
         ) from error
 
 
-def heading(record: RunRecord, language: str = ENGLISH) -> str:
+def heading(record: RunRecord) -> str:
     """Return one line per setting: start, device, precision, model, data, steps, ..."""
     sizes = ", ".join(f"{inert(name)} {size:,}" for name, size in record.data.examples.items())
     topology = record.topology
@@ -117,11 +111,7 @@ def heading(record: RunRecord, language: str = ENGLISH) -> str:
         lines["best"] = f"{best_moment(record)}, {best.metric} {best.value:.4f}"
     if record.resumes:
         lines["resumed"] = describe_resumes(record.resumes)
-    names = {name: translated(f"{name}:", language).removesuffix(":") for name in lines}
-    return "\n".join(
-        f"{names[name]}{' ' * (10 - display_width(names[name]))} {translated(text, language)}"
-        for name, text in lines.items()
-    )
+    return "\n".join(f"{name:<10} {text}" for name, text in lines.items())
 
 
 def describe_resumes(resumes: Sequence[ResumePart]) -> str:
@@ -142,13 +132,12 @@ def best_moment(record: RunRecord) -> str:
     return f"step {record.best.step}" if by_steps else f"epoch {record.best.epoch}"
 
 
-def report_with_heading(report: Report, *, selected: bool, language: str = ENGLISH) -> str:
+def report_with_heading(report: Report, *, selected: bool) -> str:
     """Return the report under a line that names its split.
 
     Args:
         report: Report of the final evaluation.
         selected: Whether the epoch was also chosen on that split.
-        language: Language; in English, the report is that of scikit-learn.
     """
     line = f"classification report, {inert(report.split)}, {counted(report.examples, 'example')}"
     top5 = report.metrics().get("top5_accuracy")
@@ -156,11 +145,7 @@ def report_with_heading(report: Report, *, selected: bool, language: str = ENGLI
         line += f"; top-5 accuracy {top5:.4f}"
     if selected:
         line += "; the epoch was also chosen on this split, so expect lower scores on new data"
-    if language == ENGLISH:
-        return f"{line}\n\n{report.text()}"
-    tables = (translated_table(table, language) for table in report.tables())
-    text = "\n\n".join(map(terminal_section, tables))
-    return f"{translated(line, language)}\n\n{text}\n"
+    return f"{line}\n\n{report.text()}"
 
 
 def problem_of(record: RunRecord) -> type[Problem]:

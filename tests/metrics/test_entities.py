@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 
 import numpy as np
 import pytest
@@ -13,12 +12,10 @@ from seqeval.scheme import IOB2
 from ampft.data.row_labels import UnitLabels
 from ampft.data.tags import bio_tags, entities
 from ampft.metrics.scores import label_scores
-from ampft.runs.show import report_with_heading
 from ampft.tasks.single_label import SingleLabel
 from ampft.tasks.token_labels import METRICS, TokenLabels, TokenPredictions
 from ampft.tasks.token_report import TokenReport
 from ampft.text.json_io import json_text
-from ampft.text.language import translated
 from ampft.training.trackers import confusion_table
 
 TYPES = ("LOC", "ORG", "PER")
@@ -159,13 +156,3 @@ def test_trackers_receive_the_confusion_matrix_of_the_types():
     table = confusion_table(outcome)
     assert [each.text for each in table.header[1:]] == list(TYPES)
     assert [[int(cell) for cell in row[1:]] for row in table.rows] == outcome.confusion().tolist()
-
-
-def test_a_translated_report_has_the_titles_of_its_tables():
-    report = random_outcome(1).report()
-    text = report_with_heading(report, selected=False, language="zh")
-    titles = [translated(table.title, "zh") for table in report.tables()]
-    assert len(titles) == 3
-    assert all(title in text for title in titles)
-    assert not re.search("[a-z]{4,} [a-z]{4,}", text)
-    assert "\n\n\n" not in text

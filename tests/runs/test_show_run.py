@@ -142,21 +142,3 @@ def test_shows_where_a_run_was_resumed_and_what_changed(tmp_path: Path, make_rec
         "resumed    2 times, after step 4, 9; from step 9 on, processes 2, before 1; from step 9 "
         "on, CPU b, before a\\u202e\n"
     ) in format_run(tmp_path)
-
-
-def test_prints_a_run_in_chinese(tmp_path: Path, make_record, make_report):
-    report = make_report()
-    with RunFolder(tmp_path) as folder:
-        write_record(folder, make_record())
-        folder.write_json("report.json", report.as_dict())
-    lines = format_run(tmp_path, language="zh").splitlines()
-    assert "精度：     fp16，仿真：CPU 不支持 AVX512-FP16" in lines
-    assert "步数：     计划 560 步，执行 558 步，跳过 2 步" in lines
-    assert "分类报告，test，40 个样本" in lines
-    header = next(line for line in lines if line.startswith("类别"))
-    assert header.split() == ["类别", "精确率", "召回率", "F1", "样本数"]
-    assert any(line.startswith("maybe ") for line in lines)  # the name of a class
-    assert lines[-1] == (
-        f"准确率 {report.accuracy:.4f}，宏平均 F1 {report.macro_f1:.4f}，用时 2 min 05 s，"
-        "峰值内存 2.00 GiB"
-    )

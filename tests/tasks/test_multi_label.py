@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
 import warnings
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +13,6 @@ from sklearn import metrics as sk
 
 from ampft.errors import InputError
 from ampft.runs.predictions import read_predictions, write_predictions
-from ampft.runs.show import report_with_heading
 from ampft.tasks.multi_label import (
     METRICS,
     MultiLabel,
@@ -111,14 +108,6 @@ def test_a_report_survives_json_and_says_what_an_absent_label_has():
     for line in (*NAMES, "micro average", "macro average", "samples average"):
         assert f"\n{line} " in text
     assert "A label is predicted if its probability is at least 0.4." in text
-
-
-@pytest.mark.parametrize("thresholds", [None, (0.25,) * len(NAMES)])
-def test_the_report_in_chinese_has_no_english_sentence(thresholds):
-    report = replace(multi_label_report(predictions(1)), label_thresholds=thresholds)
-    text = report_with_heading(report, selected=False, language="zh")
-    assert "阈值" in text or thresholds is None
-    assert not re.search("[a-z]{3,} [a-z]{3,}", text)
 
 
 def test_a_split_without_any_label_has_a_report():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import math
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -23,7 +22,6 @@ from ampft.evaluation.sanity import chance_loss, constant_outcome, informedness
 from ampft.metrics.calibration import expected_calibration_error
 from ampft.models.erfnet import ErfnetForSemanticSegmentation
 from ampft.runs.predictions import read_predictions, write_predictions
-from ampft.runs.show import report_with_heading
 from ampft.tasks.pixel_labels import PixelLabels
 from ampft.tasks.pixel_outcome import PixelPredictions
 from ampft.tasks.pixel_report import PixelReport
@@ -88,12 +86,6 @@ def test_the_report_equals_scikit_learn_over_all_pixels(outcome):
     assert "mean" in report.text()
     assert PixelReport.from_dict(json.loads(json_text(report.as_dict()))) == report
     assert report.as_dict().keys() >= {"mean_iou", "pixel_accuracy", "accuracy", "macro_f1"}
-
-
-def test_the_report_in_chinese_has_no_english_sentence(outcome):
-    text = report_with_heading(outcome.report(), selected=False, language="zh")
-    assert "像素准确率" in text
-    assert not re.search("[a-z]{3,} [a-z]{3,}", text)
 
 
 def test_masks_have_the_size_of_their_images(outcome):

@@ -48,8 +48,8 @@ def write_comparison(comparison: Comparison, output_dir: Path) -> None:
         ) from error
 
 
-def write_page(comparison: Comparison, path: Path, language: str) -> None:
-    """Write the page of a comparison in a language, atomically.
+def write_page(comparison: Comparison, path: Path) -> None:
+    """Write the page of a comparison, atomically.
 
     Raises:
         InputError: The file cannot be written.
@@ -57,7 +57,7 @@ def write_page(comparison: Comparison, path: Path, language: str) -> None:
     from ampft.comparison.report.html import html_text
 
     try:
-        write_text(path, html_text(comparison, language))
+        write_text(path, html_text(comparison))
     except OSError as error:
         raise InputError(
             f"--output_file {path}: it cannot be written ({error.strerror})."

@@ -24,7 +24,6 @@ from ampft.comparison.report.curve_charts import (
 from ampft.comparison.report.headline import cards, condition, headline
 from ampft.comparison.report.sections import sections
 from ampft.text.escaping import one_line
-from ampft.text.language import ENGLISH, translated_html
 from ampft.text.numbers import PLUS_MINUS, counted, percent, seed_list, signed
 from ampft.text.tables import Cell, Table, html_table, isolated
 
@@ -51,7 +50,7 @@ def rows(table: Table, start: int, stop: int | None = None) -> Table:
     return replace(table, rows=table.rows[start:stop])
 
 
-def html_text(comparison: Comparison, language: str = ENGLISH) -> str:
+def html_text(comparison: Comparison) -> str:
     """Return the report as one HTML document.
 
     Every string of the comparison is escaped and isolated, and its direction and control
@@ -60,10 +59,8 @@ def html_text(comparison: Comparison, language: str = ENGLISH) -> str:
 
     Args:
         comparison: Comparison to render.
-        language: Language of the document; names stay as they are.
     """
-    page = environment().get_template(TEMPLATE).render(_context(comparison))
-    return translated_html(page, language)
+    return environment().get_template(TEMPLATE).render(_context(comparison))
 
 
 def environment(*folders: Path) -> Environment:

@@ -8,14 +8,13 @@ from ampft.comparison.report.costs import cost_columns
 from ampft.comparison.report.tables import modes, scope, settings, without_incomplete_medians
 from ampft.comparison.verdict_text import verdict_texts
 from ampft.text.escaping import display_width, inert
-from ampft.text.language import ENGLISH, translated, translated_table
 from ampft.text.numbers import level
 from ampft.text.tables import Cell, Table, terminal_table
 
 WIDTH = 96  # columns; fits into a window of 100
 
 
-def terminal_text(comparison: Comparison, language: str = ENGLISH) -> str:
+def terminal_text(comparison: Comparison) -> str:
     """Return the table of modes, the stamps and the verdicts, at most `WIDTH` columns wide.
 
     Long text wraps. The table exceeds `WIDTH` only if the name of a mode does. Control and
@@ -23,7 +22,6 @@ def terminal_text(comparison: Comparison, language: str = ENGLISH) -> str:
 
     Args:
         comparison: Comparison; empty `verdicts` are computed.
-        language: Language of the text; names stay as they are.
 
     Returns:
         Lines, each with a trailing newline.
@@ -32,19 +30,19 @@ def terminal_text(comparison: Comparison, language: str = ENGLISH) -> str:
     comparison = without_incomplete_medians(comparison)
     differing = settings(comparison)
     paragraphs = (legend(comparison), answer_text(comparison), *verdicts)
-    explained, *concluded = (_wrapped(translated(text, language)) for text in paragraphs)
+    explained, *concluded = (_wrapped(text) for text in paragraphs)
     parts = [
-        _wrapped(f"{comparison.title}: {translated(scope(comparison), language)}"),
-        "" if differing is None else terminal_table(translated_table(differing, language)),
-        mode_table(comparison, language),
+        _wrapped(f"{comparison.title}: {scope(comparison)}"),
+        "" if differing is None else terminal_table(differing),
+        mode_table(comparison),
         explained,
-        "\n".join(_wrapped(translated(stamp, language), "! ") for stamp in comparison.stamps),
+        "\n".join(_wrapped(stamp, "! ") for stamp in comparison.stamps),
         *concluded,
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def mode_table(comparison: Comparison, language: str = ENGLISH) -> str:
+def mode_table(comparison: Comparison) -> str:
     """Return one row per arm below two header rows."""
     units = comparison.units
     levels = [arm.difference.level95 for arm in comparison.arms if arm.difference is not None]
@@ -61,7 +59,7 @@ def mode_table(comparison: Comparison, language: str = ENGLISH) -> str:
         name, execution, verdict, metric, difference, *others = cells
         shown = difference if arm.status == "complete" else verdict
         rows.append((name, execution, metric, shown, *others))
-    return terminal_table(translated_table(Table(header=upper, rows=rows, left=2), language))
+    return terminal_table(Table(header=upper, rows=rows, left=2))
 
 
 def legend(comparison: Comparison) -> str:
