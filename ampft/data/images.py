@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from PIL import ExifTags, Image, ImageOps
 
 from ampft.errors import InputError
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff")
 MAX_16_BIT = 65535
+IN_MEMORY = "an image in memory"
+NEARLY_BLACK = 16  # of 255; 12-bit values in 16-bit images reach it
+BITS_PER_SAMPLE, PHOTOMETRIC = 258, 262  # tags of TIFF
 # Raised by Pillow for broken files, and for pixels that would fill the memory.
 DECODING_ERRORS = (OSError, SyntaxError, ValueError, TypeError, Image.DecompressionBombError)
 
@@ -24,6 +28,9 @@ def open_image(value: Any) -> Image.Image:
     Args:
         value: A path, the bytes of a file, a dictionary with `bytes` or `path` as in a column of
             `datasets.Image`, or an image, which is returned as it is.
+
+    Returns:
+        The image; its `filename` is the path, if it has one.
 
     Raises:
         InputError: It cannot be read; the message names the file.
@@ -39,8 +46,9 @@ def open_image(value: Any) -> Image.Image:
         image = Image.open(io.BytesIO(content))
         image.load()
     except DECODING_ERRORS as error:
-        name = path if isinstance(path, str | Path) else "an image in memory"
+        name = path if isinstance(path, str | Path) else IN_MEMORY
         raise InputError(f"{name}: not a readable image ({described_error(error)}).") from None
+    image.filename = str(path) if isinstance(path, str | Path) else ""
     return image
 
 
@@ -54,27 +62,90 @@ def as_rgb(image: Image.Image) -> Image.Image:
     """Return an image in 8-bit RGB.
 
     - It is rotated according to its EXIF orientation.
-    - Grey values of more than 8 bits (modes `I;16`, `I` and `F`) are scaled linearly from 0..65535
-      to 0..255 and clipped. Pillow would turn everything above 255 into 255.
+    - Grey values of more than 8 bits are scaled linearly: integers (modes `I;16` and `I`) from
+      0..65535, or from the range of the depth that a TIFF declares, and floats (mode `F`) from
+      0..1. Pillow would clip them to 0..255.
     - Transparent parts are white.
 
     Args:
         image: An image in any mode of Pillow; it is not changed.
+
+    Raises:
+        InputError: Grey values are outside of their range, or NaN; the message names the file.
     """
-    image = ImageOps.exif_transpose(image)
-    if is_deep(image):
-        values = np.asarray(image, dtype=np.float64) * (255 / MAX_16_BIT)
-        image = Image.fromarray(np.rint(values.clip(0, 255)).astype(np.uint8))
-    if image.has_transparency_data:
-        image = image.convert("RGBA")
-        background = Image.new("RGBA", image.size, "white")
-        image = Image.alpha_composite(background, image)
-    return image.convert("RGB")
+    upright = ImageOps.exif_transpose(image)
+    full_scale = grey_scale(image)
+    if full_scale is not None:
+        values = np.asarray(upright, dtype=np.float64)
+        _refuse_outside(values, full_scale, image)
+        if _tiff_tags(image).get(PHOTOMETRIC) == 0:  # white is zero; Pillow inverts only 8 bits
+            values = full_scale - values
+        upright = Image.fromarray(np.rint(values * (255 / full_scale)).astype(np.uint8))
+    if upright.mode == "La":
+        upright = upright.convert("LA")
+    if upright.has_transparency_data:
+        upright = upright.convert("RGBA")
+        background = Image.new("RGBA", upright.size, "white")
+        upright = Image.alpha_composite(background, upright)
+    return upright.convert("RGB")
 
 
-def is_deep(image: Image.Image) -> bool:
-    """Return whether the grey values of an image have more than 8 bits."""
-    return image.mode in ("I", "F") or image.mode.startswith("I;16")
+def grey_scale(image: Image.Image) -> int | None:
+    """Return the grey value that is white in an image of more than 8 bits; None for others."""
+    if image.mode == "F":
+        return 1
+    if image.mode != "I" and not image.mode.startswith("I;16"):
+        return None
+    bits = _tiff_tags(image).get(BITS_PER_SAMPLE, (16,))[0]
+    return 2**bits - 1 if 8 < bits < 16 else MAX_16_BIT
+
+
+def _tiff_tags(image: Image.Image) -> Mapping[int, Any]:
+    return getattr(image, "tag_v2", {})
+
+
+def _refuse_outside(values: npt.NDArray[np.float64], full_scale: int, image: Image.Image) -> None:
+    """Raise InputError for grey values outside of 0..full_scale, whose scale is unknown."""
+    low, high = values.min(), values.max()
+    if low >= 0 and high <= full_scale:
+        return
+    missing = int((~np.isfinite(values)).sum())
+    name = getattr(image, "filename", "") or IN_MEMORY
+    kind = "floating point" if image.mode == "F" else "integers"
+    found = (
+        f"{missing} of {values.size} pixels are NaN or infinite"
+        if missing
+        else f"its grey values are {kind} from {low:g} to {high:g}"
+    )
+    raise InputError(
+        f"{name}: {found} (mode {image.mode}); {kind} must be from 0 to {full_scale}. Scale the "
+        "values to this range, or save the image with 8 bits."
+    )
+
+
+def brightest(image: Image.Image) -> int:
+    """Return the highest value of an image in 8-bit RGB, over its channels."""
+    return int(np.asarray(image).max())
+
+
+def refuse_nearly_black(peaks: Sequence[int], origin: str) -> None:
+    """Refuse a data set in which no image is brighter than nearly black.
+
+    A single image can be dark; in a whole data set, it is the range of the values that is wrong.
+
+    Args:
+        peaks: Highest value of each image in 8-bit RGB, at least one.
+        origin: The data set, for the message.
+
+    Raises:
+        InputError: All peaks are at most `NEARLY_BLACK`.
+    """
+    if max(peaks) <= NEARLY_BLACK:
+        raise InputError(
+            f"{origin}: all {len(peaks)} images would be nearly black: in 8-bit RGB, their highest "
+            f"value is {max(peaks)} of 255. Multiply 12-bit values in 16-bit images by 16, and "
+            "8-bit values from 0 to 1 by 255."
+        )
 
 
 def image_conversions(image: Image.Image) -> tuple[str, ...]:
@@ -82,9 +153,11 @@ def image_conversions(image: Image.Image) -> tuple[str, ...]:
 
     An image in grey or RGB with 8 bits, upright and without transparency, gives none.
     """
+    full_scale = grey_scale(image) or 0
     kinds = {
         "rotated as its EXIF data says": exif_orientation(image) not in (None, 1),
-        "with 16-bit grey values, scaled to 8 bits": is_deep(image),
+        "with grey values from 0 to 1, scaled to 8 bits": full_scale == 1,
+        f"with {full_scale.bit_length()}-bit grey values, scaled to 8 bits": full_scale > 1,
         "with transparency, drawn on white": image.has_transparency_data,
         "with a palette": image.mode in ("P", "PA"),
         "in black and white": image.mode == "1",

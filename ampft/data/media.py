@@ -15,7 +15,14 @@ import numpy as np
 from datasets import Audio, Dataset, Image
 
 from ampft.data.dataset import CONTENT_COLUMN, batches
-from ampft.data.images import IMAGE_SUFFIXES, as_rgb, image_conversions, open_image
+from ampft.data.images import (
+    IMAGE_SUFFIXES,
+    as_rgb,
+    brightest,
+    image_conversions,
+    open_image,
+    refuse_nearly_black,
+)
 from ampft.data.row_collector import LabelledRows, listed
 from ampft.data.sounds import SOUND_SUFFIXES, open_sound, sound_conversions
 from ampft.errors import InputError
@@ -34,12 +41,14 @@ class Content:
         conversions: Words for the user about how it is converted.
         frames: Number of frames of a sound; 0 for an image.
         rate: Frames per second of a sound; 0 for an image.
+        peak: Highest value of an image in 8-bit RGB; 255 for a sound.
     """
 
     sha256: bytes
     conversions: tuple[str, ...]
     frames: int = 0
     rate: int = 0
+    peak: int = 255
 
 
 @dataclass(frozen=True)
@@ -69,7 +78,8 @@ def _inspect_image(value: Any) -> Content:
     image = open_image(value)
     pixels = as_rgb(image)
     size = f"{pixels.size[0]} {pixels.size[1]} ".encode()
-    return Content(hashlib.sha256(size + pixels.tobytes()).digest(), image_conversions(image))
+    digest = hashlib.sha256(size + pixels.tobytes()).digest()
+    return Content(digest, image_conversions(image), peak=brightest(pixels))
 
 
 def _inspect_sound(value: Any) -> Content:
@@ -117,14 +127,17 @@ def check_media(
     media = MEDIA[kind]
     checked: dict[str, LabelledRows] = {}
     conversions: Counter[str] = Counter()
+    peaks: list[int] = []
     for split, part in rows.items():
         contents = _inspect_all(part, column, media)
         conversions.update(words for content in contents for words in content.conversions)
+        peaks += [content.peak for content in contents]
         inputs = part.inputs.add_column(CONTENT_COLUMN, [c.sha256 for c in contents])
         if kind == "sound":
             inputs = inputs.add_column(FRAMES_COLUMN, [c.frames for c in contents])
             inputs = inputs.add_column(RATE_COLUMN, [c.rate for c in contents])
         checked[split] = replace(part, inputs=inputs)
+    refuse_nearly_black(peaks, rows["train"].origin)
     total = sum(len(part.labels) for part in rows.values())
     listed = ", ".join(f"{count} {words}" for words, count in conversions.most_common())
     note = f"Of {total} {kind}s, these are converted to {media.converted}: {listed}."

@@ -17,7 +17,13 @@ from PIL import ImageOps
 
 from ampft.data.class_names_file import read_class_names
 from ampft.data.dataset import ClassificationData, value_bytes
-from ampft.data.images import image_conversions, open_image
+from ampft.data.images import (
+    as_rgb,
+    brightest,
+    image_conversions,
+    open_image,
+    refuse_nearly_black,
+)
 from ampft.data.masks import (
     IGNORED,
     MAX_CLASSES,
@@ -101,6 +107,7 @@ class _Scan:
         images: Digest of each image.
         rows: Digest of each image with its mask.
         conversions: Number of images by what is converted in them.
+        peaks: Highest value of each image in 8-bit RGB.
         problems: Place and reason of each row that cannot be used.
     """
 
@@ -108,6 +115,7 @@ class _Scan:
     images: list[bytes] = field(default_factory=list)
     rows: list[bytes] = field(default_factory=list)
     conversions: Counter[str] = field(default_factory=Counter)
+    peaks: list[int] = field(default_factory=list)
     problems: list[tuple[str, str]] = field(default_factory=list)
 
 
@@ -126,6 +134,7 @@ def _assemble(
     classes, class_note = _classes(splits["train"], request)
     scans = {split: _scan(part, classes) for split, part in splits.items()}
     _refuse(problem for scan in scans.values() for problem in scan.problems)
+    refuse_nearly_black([peak for scan in scans.values() for peak in scan.peaks], name)
     images = {split: np.array(scan.images) for split, scan in scans.items()}
     digests = np.array([int.from_bytes(d[:8], "little") for d in scans["train"].images], np.uint64)
     new_splits, split_note = missing_splits(
@@ -239,6 +248,7 @@ def _scan(part: Dataset, classes: MaskClasses) -> _Scan:
     for row in _undecoded(part):
         try:
             image = open_image(row[IMAGE])
+            peak = brightest(as_rgb(image))
             mask = classes.indices(open_image(row[MASK]))
         except (MaskError, InputError) as error:
             scan.problems.append((_place(row), str(error)))
@@ -250,6 +260,7 @@ def _scan(part: Dataset, classes: MaskClasses) -> _Scan:
             reason = f"the mask has {sizes}. Both must have the same size"
             scan.problems.append((_place(row), reason))
             continue
+        scan.peaks.append(peak)
         scan.conversions.update(image_conversions(image))
         scan.counts.append(class_pixels(mask, len(classes.names)))
         digest = hashlib.blake2b(value_bytes(upright), digest_size=16)

@@ -16,6 +16,10 @@ from ampft.errors import InputError
 
 SOUND_SUFFIXES = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff")
 
+# Float samples have a full scale of 1; recordings that are too loud, and lossy codecs, exceed it by
+# some decibels. Integers that were stored as floats exceed it by much more.
+MAX_SAMPLE = 8.0
+
 Samples = npt.NDArray[np.float32]
 
 
@@ -24,7 +28,7 @@ class Sound:
     """A decoded sound.
 
     Attributes:
-        samples: (frames, channels) float32 in [-1, 1].
+        samples: (frames, channels) float32; full scale is 1, which float encodings can exceed.
         rate: Frames per second.
         encoding: Encoding of a sample in the file, such as `PCM_16`.
     """
@@ -48,8 +52,8 @@ def open_sound(value: Any) -> Sound:
             `datasets.Audio`, or a sound, which is returned as it is.
 
     Raises:
-        InputError: It cannot be read, ends too early, has no samples or has samples that are not
-            finite; the message names the file.
+        InputError: It cannot be read, ends too early, has no samples, or has samples that are not
+            finite or beyond `MAX_SAMPLE`; the message names the file.
     """
     if isinstance(value, Sound):
         return value
@@ -74,6 +78,12 @@ def open_sound(value: Any) -> Sound:
         raise InputError(f"{name}: the file ends after {len(samples)} of {announced} frames.")
     if not np.isfinite(samples).all():
         raise InputError(f"{name}: the sound has samples that are NaN or infinite.")
+    low, high = samples.min(), samples.max()
+    if max(-low, high) > MAX_SAMPLE:
+        raise InputError(
+            f"{name}: its samples are floating point from {low:g} to {high:g}; their full scale is "
+            "-1 to 1. Divide samples that were 16-bit integers by 32768, or save them as such."
+        )
     return Sound(samples, rate, encoding)
 
 

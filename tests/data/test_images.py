@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import datasets
 import numpy as np
 import pytest
@@ -10,23 +12,96 @@ from PIL import Image
 from transformers import ViTImageProcessorPil
 
 from ampft.data.images import as_rgb, image_conversions, open_image
+from ampft.data.load import load_data
+from ampft.data.request import DataRequest
 from ampft.errors import InputError
 from ampft.tasks.image import ImageExamples
 
+SCALES = {"uint8": 255, "uint16": 65535, "int32": 65535, "float32": 1}  # what is white
+RANGES = [(0, 1), (0, 255), (0, 4095), (0, 65535), (-1, 1), (0, 100_000), (0, np.nan), (0, np.inf)]
 
-@pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.float32])
-def test_more_than_eight_bits_are_scaled(dtype):
-    image = Image.fromarray(np.array([[0, 1000, 40000, 65535]], dtype=dtype))
-    assert image.mode in ("I;16", "I", "F")
-    expected = [0, 4, 156, 255]  # value / 257
+
+def holds(dtype, low, high):
+    return dtype == "float32" or (np.iinfo(dtype).min <= low and high <= np.iinfo(dtype).max)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "low", "high"),
+    [(d, *extent) for d in SCALES for extent in RANGES if holds(d, *extent)],
+)
+def test_grey_values_are_scaled_by_their_type_or_refused(tmp_path, dtype, low, high):
+    values = np.array([[low, (low + high) / 2, high]]).astype(dtype)
+    Image.fromarray(values).save(tmp_path / "x.tiff")
+    scale, image = SCALES[dtype], open_image(tmp_path / "x.tiff")
+    if low < 0 or not high <= scale:
+        with pytest.raises(InputError, match=rf"x\.tiff: .*(from .* to|NaN).*from 0 to {scale}\."):
+            as_rgb(image)
+        return
+    expected = np.rint(values[0].astype(float) * 255 / scale).tolist()
     assert np.asarray(as_rgb(image))[0].tolist() == [[value] * 3 for value in expected]
-    plain = np.asarray(image.convert("RGB"))[0, :, 0].tolist()
-    assert plain != expected  # negative control: Pillow's conversion
+    if dtype != "uint8" and high > 1:
+        plain = np.asarray(image.convert("RGB"))[0, :, 0].tolist()
+        assert plain != expected  # negative control: Pillow's conversion
 
 
-def test_values_outside_of_sixteen_bits_are_clipped():
-    image = Image.fromarray(np.array([[-5, 70000]], dtype=np.int32))
-    assert np.asarray(as_rgb(image))[0, :, 0].tolist() == [0, 255]
+@pytest.mark.parametrize(
+    ("bits", "white_is_zero", "content", "expected"),
+    [
+        (12, 0, bytes.fromhex("000808fff000"), [0, 128, 255]),
+        (16, 0, struct.pack("<3H", 0, 128 * 257, 65535), [0, 128, 255]),
+        (16, 1, struct.pack("<3H", 0, 128 * 257, 65535), [255, 127, 0]),
+    ],
+)
+def test_a_tiff_declares_its_depth_and_its_white(tmp_path, bits, white_is_zero, content, expected):
+    photometric = 0 if white_is_zero else 1
+    tags = [(256, 3), (257, 1), (258, bits), (259, 1), (262, photometric), (273, 200), (277, 1)]
+    tags += [(278, 1), (279, len(content))]
+    directory = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags)
+    head = b"II*\0" + struct.pack("<IH", 8, len(tags)) + directory
+    (tmp_path / "x.tif").write_bytes(head.ljust(200, b"\0") + content)
+    image = open_image(tmp_path / "x.tif")
+    assert np.asarray(as_rgb(image))[0, :, 0].tolist() == expected
+    assert image_conversions(image) == (f"with {bits}-bit grey values, scaled to 8 bits",)
+
+
+DARK = [
+    ("12 bits in 16", np.uint16, 4095, 65535),
+    ("zeros and ones", np.uint8, 1, 255),
+    ("8 bits in float", np.float32, 1 / 255, 1),
+]
+
+
+@pytest.mark.parametrize("task", ["images", "pixels"])
+@pytest.mark.parametrize(("dtype", "high", "full"), [row[1:] for row in DARK], ids=lambda r: str(r))
+def test_data_that_would_be_black_are_refused(tmp_path, dtype, high, full, task):
+    def write(name, value):
+        path = tmp_path / "data" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.array([[0, value], [value, 0]]).astype(dtype)).save(path)
+        if task == "pixels":
+            path = tmp_path / "data" / "masks" / f"{path.stem}.png"
+            path.parent.mkdir(exist_ok=True)
+            Image.fromarray(np.array([[0, 1], [1, 0]], np.uint8)).save(path)
+
+    folders = ("a", "b") if task == "images" else ("images",)
+    for folder in folders:
+        for index in range(4):
+            write(f"{folder}/{index}.tiff", high)
+    request = DataRequest(
+        dataset_name=str(tmp_path / "data"),
+        validation_fraction=0.0,
+        test_fraction=0.0,
+        data_kind="pixels" if task == "pixels" else "image",
+    )
+    with pytest.raises(InputError, match=r"all [48] images would be nearly black"):
+        load_data(request)
+    write(f"{folders[0]}/0.tiff", full)  # negative control: one image shows the range
+    assert load_data(request).splits
+
+
+@pytest.mark.parametrize("mode", ["La", "PA", "RGBa", "RGBX", "YCbCr", "LAB", "HSV", "I;16B"])
+def test_every_mode_of_pillow_becomes_rgb(mode):
+    assert as_rgb(Image.new(mode, (2, 1))).mode == "RGB"
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])

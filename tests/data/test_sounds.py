@@ -79,6 +79,20 @@ def test_damaged_sounds_are_named(tmp_path, content, message):
         open_sound(str(tmp_path / "a.wav"))
 
 
+@pytest.mark.parametrize("subtype", ["PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE"])
+@pytest.mark.parametrize("peak", [0.5, 1.0, 2.0, 128.0, 32768.0, 1e300])
+def test_float_samples_have_a_full_scale_of_one(subtype, peak):
+    is_float = subtype in ("FLOAT", "DOUBLE")
+    content = wave_bytes(np.array([0, -peak, peak / 2]), subtype=subtype)
+    if is_float and peak > 2:
+        with pytest.raises(InputError, match=r"NaN or infinite|floating point from -\d+ to"):
+            open_sound(content)
+        return
+    read = open_sound(content).mono()
+    # Negative control: integers, and floats a little too loud, are read as they are.
+    np.testing.assert_allclose(read.min(), -peak if is_float else -min(peak, 1), atol=1 / 127)
+
+
 def test_a_table_of_paths_relative_to_it(tmp_path):
     table = sound_table(tmp_path / "data", per_class=4)
     data = load_data(DataRequest(train_file=table, **NO_SPLITS))
