@@ -6,10 +6,11 @@ import io
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from fnmatch import fnmatch
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
@@ -18,8 +19,9 @@ from ampft.data.dataset import TOKEN
 from ampft.data.input_columns import InputColumns
 from ampft.data.media import MEDIA
 from ampft.data.sources.files import as_file
-from ampft.data.sources.table import Row, Table
+from ampft.data.sources.table import Row, Table, refuse_surrogates
 from ampft.errors import InputError
+from ampft.files import describe_file
 from ampft.runs.caller_state import caller_state_kept
 from ampft.runs.manifest import check_files, model_files
 from ampft.runs.predict_rows import (
@@ -46,7 +48,7 @@ from ampft.runs.predictor import Predictions, Predictor
 from ampft.runs.record import RunRecord, read_record
 from ampft.text.escaping import inert_lines
 from ampft.text.numbers import counted
-from ampft.text.terminal import quiet_libraries
+from ampft.text.terminal import labelled, quiet_libraries
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,6 +83,7 @@ def predict_file(model: str, request: PredictRequest) -> None:
     folder = Path(model)
     record = _run_record(folder)
     _check_columns(request, record)
+    _note_training_files(request, record)
     if record.data.kind == TOKEN:
         predict_words_file(folder, record, request)
         return
@@ -99,9 +102,8 @@ def predict_file(model: str, request: PredictRequest) -> None:
         required = request.label_column_name is not None
         scores = Scores(labels, predictor.problem, required=required)
     count = _write(table, inputs, predictor, scores, request, masks, is_text=is_text)
-    stream = sys.stderr if request.output_file is None else sys.stdout
     if scores is not None:
-        print(inert_lines(scores.text()), file=stream)
+        print(inert_lines(scores.text()), file=_stream(request))
     if request.output_file is not None:
         print(inert_lines(f"wrote      {request.output_file}: {counted(count, 'row')}"))
     if masks is not None:
@@ -253,6 +255,8 @@ def predict_inputs(
                     f"row {number}: received {rows[number - 1]!r}. The model needs "
                     f"{counted(count, record.data.kind)} per row."
                 )
+            for text in row if is_text else ():
+                refuse_surrogates(text, f"row {number}")
         if not rows:
             raise InputError("the list is empty. Pass at least one row.")
         predictor = Predictor(folder, record, mixed_precision, batch_size)
@@ -280,6 +284,30 @@ def _check_files(request: PredictRequest) -> None:
         )
     if request.output_file is not None:
         _check_output(Path(request.output_file), [Path(file) for file in request.files])
+
+
+def _note_training_files(request: PredictRequest, record: RunRecord) -> None:
+    """Print which files the model was trained on: predictions of their rows look too good."""
+    held_out = [
+        name.strip()
+        for flag in ("validation_file", "test_file")
+        for name in str(record.arguments.get(flag) or "").split(",")
+    ]
+    trained = {
+        digest
+        for path, digest in record.data.files.items()
+        if not any(path == name or fnmatch(path, name) for name in held_out)
+    }
+    for file in map(Path, request.files if trained else ()):
+        if file.is_file() and describe_file(file).sha256 in trained:
+            note = f"{file} has rows that the model was trained on (same SHA-256 as the training "
+            note += "file), so its predictions there are better than on new rows."
+            print(inert_lines(labelled("note", note)), file=_stream(request))
+
+
+def _stream(request: PredictRequest) -> TextIO:
+    """Return where messages are printed: standard error if standard output has the rows."""
+    return sys.stderr if request.output_file is None else sys.stdout
 
 
 def _refuse_table_options(request: PredictRequest, source: str) -> None:

@@ -21,7 +21,13 @@ from ampft.data.media import MEDIA, kind_of_file
 from ampft.data.row_collector import location
 from ampft.data.sources.files import open_table
 from ampft.data.sources.folders import files_in
-from ampft.data.sources.table import Row, Table, described_columns
+from ampft.data.sources.table import (
+    Row,
+    Table,
+    described_columns,
+    quoted,
+    refuse_surrogates,
+)
 from ampft.errors import InputError
 from ampft.files import special_or_atomic_path
 from ampft.precision.modes import BASELINE
@@ -31,6 +37,13 @@ FILE_COLUMN = "file"
 LABEL_COLUMN = "label"
 
 Write = Callable[[Sequence[Sequence[Any]]], None]
+
+# What a cell of a JSON file can have, by the error that writing it raises.
+UNWRITABLE: dict[type[Exception], str] = {
+    UnicodeEncodeError: "half of a surrogate pair",
+    RecursionError: "lists or objects nested hundreds of times",
+    OverflowError: "a whole number of more than 64 bits",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,19 +252,58 @@ def opened_output(
             rows.
     """
     names = [*columns, *added]
+    for name in names:
+        refuse_surrogates(name, f"the name of the column {name!a}")
     suffix = "" if output_file is None else Path(output_file).suffix.lower()
     target = nullcontext() if output_file is None else special_or_atomic_path(Path(output_file))
     with target as path:
         if suffix == ".parquet" and path is not None:
             with _parquet(path, names, types or {}) as write:
-                yield write
+                yield _refusing(write, names)
             return
         out = sys.stdout if path is None else path.open("w", encoding="utf-8", newline="")
         try:
-            yield _json_lines(out, names) if suffix == ".jsonl" else _csv(out, names, len(columns))
+            is_json = suffix == ".jsonl"
+            write = _json_lines(out, names) if is_json else _csv(out, names, len(columns))
+            yield _refusing(write, names)
         finally:
             if path is not None:
                 out.close()
+
+
+def _refusing(write: Write, names: Sequence[str]) -> Write:
+    """Return a function that writes rows, or refuses the first cell that the output cannot hold."""
+    written = 0
+
+    def write_or_refuse(rows: Sequence[Sequence[Any]]) -> None:
+        nonlocal written
+        try:
+            write(rows)
+        except tuple(UNWRITABLE) as error:
+            cells = (
+                f"row {number}, column {quoted(name)}: "
+                for number, row in enumerate(rows, start=written + 1)
+                for name, value in zip(names, row, strict=True)
+                if _is_unwritable(value, type(error))
+            )
+            raise InputError(
+                f"{next(cells, '')}the cell has {UNWRITABLE[type(error)]}, which the output cannot "
+                "hold. Remove the cell or the row."
+            ) from None
+        written += len(rows)
+
+    return write_or_refuse
+
+
+def _is_unwritable(value: Any, error: type[Exception]) -> bool:
+    """Return whether writing a cell raises an error of `UNWRITABLE`."""
+    if error is OverflowError:
+        return isinstance(value, int) and value.bit_length() > 63
+    try:
+        _json(value).encode()
+    except error:
+        return True
+    return False
 
 
 def _csv(out: Any, columns: Sequence[str], of_input: int) -> Write:

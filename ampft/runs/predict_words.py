@@ -19,7 +19,7 @@ from ampft.data.row_collector import location
 from ampft.data.row_labels import UnitLabels
 from ampft.data.sources import conll
 from ampft.data.sources.files import open_table
-from ampft.data.sources.table import Row, Table, as_text, quoted
+from ampft.data.sources.table import Row, Table, as_text, quoted, refuse_surrogates
 from ampft.data.tags import TagError, as_bio, entities, find_scheme, is_bio
 from ampft.data.token_columns import (
     SPAN_COLUMNS,
@@ -116,7 +116,7 @@ class WordPredictions:
     Attributes:
         sentences: The sentences.
         tags: Predicted tag of each word of each sentence.
-        confidence: Joint probability of the tags of each sentence.
+        confidence: Probability of the least certain tag of each sentence.
         probabilities: (words,) probability of each predicted tag, by sentence.
         decoded: Results of `decode`.
         has_entities: Whether tags form entities.
@@ -204,6 +204,7 @@ def sentences_in_memory(inputs: Any, record: RunRecord) -> list[Sentence]:
             raise InputError(f"row {number}: {error}") from None
         if not each.words or not all(word.text.strip() for word in each.words):
             raise InputError(f"row {number}: received {row!r}, which has no words or an empty one.")
+        refuse_surrogates(each.text, f"row {number}")
         found.append(each)
     if not found:
         raise InputError("the list is empty. Pass at least one row.")

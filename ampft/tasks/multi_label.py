@@ -157,8 +157,12 @@ class MultiLabelPredictions:
 
     @property
     def confidence(self) -> FloatArray:
-        """Joint probability of the decisions of an example if they are independent, shape (n,)."""
-        return self.decision_confidence.prod(axis=1, dtype=np.float64).astype(np.float32)
+        """Probability of the least certain decision of an example, shape (n,), float32.
+
+        A joint probability would approach 0 with the number of labels, however certain the model.
+        """
+        least: FloatArray = self.decision_confidence.min(axis=1)
+        return least
 
     @property
     def only_prediction(self) -> str | None:
@@ -441,7 +445,7 @@ class MultiLabel:
         return constant_loss(self, train.mean(axis=0), log_odds, train)
 
     def predicted(self, decoded: Mapping[str, npt.NDArray[Any]]) -> list[tuple[str, float]]:
-        """Return the joined predicted labels of each example, and the joint probability."""
+        """Return the joined predicted labels of each example, and its confidence."""
         unknown = np.zeros(decoded["probabilities"].shape, dtype=bool)
         outcome = self.outcome("prediction", unknown, decoded)
         names = np.asarray(self.label_names, dtype=object)

@@ -126,7 +126,7 @@ class Outcome(Protocol):
 
     @property
     def confidence(self) -> FloatArray:
-        """Probability of the prediction of each case, (n,) in [0, 1]."""
+        """Probability of the prediction of each case, or of its least certain part, (n,)."""
         ...
 
     @property

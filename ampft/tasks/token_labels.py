@@ -140,9 +140,13 @@ class TokenPredictions:
 
     @property
     def confidence(self) -> FloatArray:
-        """Joint probability of the tags of a sentence if they are independent, shape (n,)."""
-        logs = np.log(self.probabilities.max(axis=1).astype(np.float64))
-        return np.exp(self.sentences.sums(logs)).astype(np.float32)
+        """Probability of the least certain tag of a sentence, shape (n,), float32.
+
+        A joint probability would approach 0 with the number of words, however certain the model.
+        """
+        starts = np.cumsum(self.counts) - self.counts
+        least: FloatArray = np.minimum.reduceat(self.probabilities.max(axis=1), starts)
+        return least
 
     @property
     def only_prediction(self) -> str | None:
@@ -375,7 +379,7 @@ class TokenLabels:
         return self.words.constant_loss(train.codes)
 
     def predicted(self, decoded: Mapping[str, npt.NDArray[Any]]) -> list[tuple[str, float]]:
-        """Return the tags of each sentence with a space between them, and their probability."""
+        """Return the tags of each sentence with a space between them, and its confidence."""
         outcome = self.outcome_of(decoded)
         tags = np.asarray(self.label_names, dtype=object)[outcome.predicted]
         ends = np.cumsum(outcome.counts)

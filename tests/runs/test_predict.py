@@ -192,7 +192,7 @@ def image_folder(tmp_path, monkeypatch):
     ViTImageProcessorPil(size={"height": 8, "width": 8}).save_pretrained(run)
     record = SimpleNamespace(
         status="finished", task="images", label_names=names, arguments={}, files={},
-        data=SimpleNamespace(kind="image", input_columns=("image",)),
+        data=SimpleNamespace(kind="image", input_columns=("image",), files={}),
     )  # fmt: skip
     monkeypatch.setattr(ampft.runs.predict, "read_record", lambda folder: record)
     return run

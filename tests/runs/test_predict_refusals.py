@@ -15,6 +15,7 @@ from transformers import BertForSequenceClassification
 
 import ampft.runs.predict
 from ampft.errors import InputError
+from ampft.files import describe_file
 from ampft.runs.predict import predict_file
 from ampft.runs.predict_rows import PredictRequest
 
@@ -36,7 +37,7 @@ def trained_on(columns, tiny_bert, tmp_path, monkeypatch, *, kind="text") -> Pat
     record = SimpleNamespace(
         status="finished",
         task="text",
-        data=SimpleNamespace(kind=kind, input_columns=columns),
+        data=SimpleNamespace(kind=kind, input_columns=columns, files={}),
         model=SimpleNamespace(padding_free=None),
         label_names=LABELS,
         arguments={"max_seq_length": 128},
@@ -208,3 +209,57 @@ def test_predictions_of_the_same_model_in_wider_formats(folder, file, mode, caps
     set_classifier_bias(folder, LARGE)
     predict(folder, file, mode=mode)
     assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+# What JSON can hold in a cell, and whether each output can: CSV and JSON Lines, and Parquet.
+CELLS = {
+    '"\\ud800"': (False, False),
+    '{"a": ["\\udc00"]}': (False, False),
+    "[" * 900 + "]" * 900: (False, True),
+    "9" * 4000: (True, False),
+    "9007199254740993": (True, True),
+    '"\\ud83d\\ude00"': (True, True),
+}
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_a_cell_that_the_output_cannot_hold_is_named(folder, tmp_path, suffix):
+    for cell, holds in CELLS.items():
+        rows, output = tmp_path / "rows.jsonl", tmp_path / f"out{suffix}"
+        rows.write_text(f'{{"text": "w1", "x": null}}\n{{"text": "w1", "x": {cell}}}\n')
+        output.write_text("earlier\n")
+        if holds[suffix == ".parquet"]:
+            predict(folder, rows, output=output)
+            assert output.read_bytes() != b"earlier\n"
+            continue
+        with pytest.raises(InputError, match=r"row 2, column 'x': the cell has .* Remove"):
+            predict(folder, rows, output=output)
+        assert output.read_text() == "earlier\n"
+
+
+def test_a_column_whose_name_is_no_text_is_refused(folder, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"text": "w1", "\\udc00": 1}\n')
+    with pytest.raises(InputError, match=r"name of the column.*half of a surrogate pair"):
+        predict(folder, rows, output=tmp_path / "out.csv")
+
+
+@pytest.mark.parametrize("text", ["w1 \ud800", ["w2", "\udc00"]])
+def test_half_of_a_surrogate_pair_in_memory_is_refused(folder, text):
+    with pytest.raises(InputError, match=r"row [12]: .* is half of a surrogate pair"):
+        ampft.runs.predict.predict_inputs(
+            folder, text, mixed_precision="fp32", batch_size=2, top_k=0, all_probabilities=False
+        )
+
+
+@pytest.mark.parametrize(
+    ("flag", "is_noted"), [("train_file", True), ("test_file", False), (None, False)]
+)
+def test_the_file_of_the_training_is_noted(folder, file, flag, is_noted, capsys):
+    record = ampft.runs.predict.read_record(folder)
+    if flag is not None:
+        record.data.files[str(file)] = describe_file(file).sha256
+        record.arguments[flag] = str(file)
+    predict(folder, file.rename(file.with_name("renamed.csv")))
+    noted = " ".join(capsys.readouterr().err.split())
+    assert ("has rows that the model was trained on" in noted) == is_noted

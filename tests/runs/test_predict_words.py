@@ -35,7 +35,7 @@ def folder(tiny_bert, tmp_path, monkeypatch):
     AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(run)
     record = SimpleNamespace(
         status="finished", task="tokens", label_names=TAGS, files={},
-        data=SimpleNamespace(kind=TOKEN, input_columns=("tokens",)),
+        data=SimpleNamespace(kind=TOKEN, input_columns=("tokens",), files={}),
         model=SimpleNamespace(padding_free=None),
         arguments={"max_seq_length": 20, "stride": 6},
     )  # fmt: skip
@@ -99,7 +99,7 @@ def test_a_forward_pass_has_at_most_a_batch_of_windows(
     rows = tiny_sentences(5, seed=1, longest=90)["tokens"]
     if kind == "texts":
         record.task, record.label_names, folder = "text", LABELS, tiny_bert
-        record.data = SimpleNamespace(kind="text", input_columns=("text",))
+        record.data = SimpleNamespace(kind="text", input_columns=("text",), files={})
         record.arguments["long_text"] = "windows"
         rows = [" ".join(words) for words in rows]
     several, few = (Predictor(folder, record, "fp32", size) for size in (1000, 3))

@@ -9,6 +9,7 @@ import pytest
 from sklearn.metrics import f1_score
 
 from ampft.tasks.multi_label import MultiLabelPredictions, MultiLabelReport, best_threshold
+from ampft.tasks.token_labels import TokenPredictions
 
 NAMES = ("joy", "fear", "anger")
 
@@ -75,3 +76,19 @@ def test_the_report_and_the_file_have_the_thresholds(tmp_path):
     plain = predictions().report()
     assert plain.label_thresholds is None
     assert "at least 0.5" in plain.text()
+
+
+@pytest.mark.parametrize("count", [3, 30, 300])
+def test_the_confidence_does_not_shrink_with_the_number_of_labels_or_words(count):
+    """It is that of the least certain decision; the product of 300 is 0.05, or 0.000000."""
+    names = tuple(f"label {i}" for i in range(count))
+    probabilities = np.full((2, count), 0.01, dtype=np.float32)
+    probabilities[1, 1] = 0.6
+    none = np.zeros((2, count), dtype=bool)
+    outcome = MultiLabelPredictions(none, probabilities, names, "test")
+    assert outcome.confidence == pytest.approx([0.99, 0.6])
+    shares = np.full((2 * count, 2), (0.1, 0.9), dtype=np.float32)
+    shares[count + 1] = 0.4, 0.6
+    counts = np.array([count, count])
+    sentences = TokenPredictions(np.zeros(2 * count, np.int64), counts, shares, ("O", "X"), "test")
+    assert sentences.confidence == pytest.approx([0.9, 0.6])
