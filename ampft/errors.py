@@ -41,7 +41,7 @@ class AlreadyFinished(Exception):
 
 
 class PrecisionContradicted(TrainingStopped):
-    """A step or an evaluation used other dtypes than the requested mode."""
+    """What ran is not what was requested: other dtypes, or an update that did not move weights."""
 
     status = "contradicted"
 

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from accelerate import Accelerator, PartialState
 from accelerate.state import AcceleratorState
-from accelerate.utils import DistributedType, parse_flag_from_env, patch_environment
+from accelerate.utils import (
+    AORecipeKwargs,
+    DistributedType,
+    parse_flag_from_env,
+    patch_environment,
+)
 
 from ampft.errors import InputError
 from ampft.precision.compilation import configure_compilation
@@ -21,6 +26,8 @@ from ampft.precision.tf32 import apply_float32_policy, float32_policy, verify_fl
 
 if TYPE_CHECKING:
     from accelerate.tracking import GeneralTracker
+
+FP8_VARIABLE = "ACCELERATE_FP8_BACKEND"
 
 
 def training_device(*, cpu: bool = False) -> torch.device:
@@ -62,7 +69,8 @@ def make_accelerator(
         gradients; the products are emulated only inside `numerics(precision)`.
 
     Raises:
-        InputError: Accelerate would compute in another precision or on another device.
+        InputError: Accelerate would compute in another precision, on another device, or in fp8
+            with a library other than torchao.
     """
     options: dict[str, Any] = {
         "gradient_accumulation_steps": gradient_accumulation_steps,
@@ -70,6 +78,7 @@ def make_accelerator(
         "project_dir": None if project_dir is None else str(project_dir),
         "cpu": precision.device_type == "cpu",
         "fsdp_plugin": sharding_plugin(precision),
+        "kwargs_handlers": _fp8_recipe() if precision.properties.replaces_layers else None,
     }
     # DeepSpeed's plugin reads the variable, not the argument.
     with patch_environment(**{ENV_VARIABLE: precision.accelerate_name}):
@@ -111,6 +120,26 @@ def separate_accelerators() -> Iterator[None]:
 def forget_accelerator() -> None:
     """Make the next Accelerator start with a new state; existing ones keep theirs."""
     AcceleratorState._shared_state = {}
+
+
+def _fp8_recipe() -> list[AORecipeKwargs]:
+    """Return the settings of torchao, whose layers keep the parameters of those they replace.
+
+    Accelerate's default, `enable_fsdp_float8_all_gather=True`, makes torchao create new parameters,
+    which the optimizer does not have.
+
+    Raises:
+        InputError: Another library was chosen.
+    """
+    backend = os.environ.get(FP8_VARIABLE, "").upper()
+    if backend not in ("", "NO", "AO"):
+        raise InputError(
+            f"{FP8_VARIABLE}={backend} (set by accelerate launch --fp8_backend, its config file or "
+            "your shell): fp8 is supported only with torchao. Transformer Engine fails for numbers "
+            "of tokens that 8 does not divide, and Accelerate no longer runs MS-AMP. Use "
+            "--fp8_backend ao, or unset the variable."
+        )
+    return [AORecipeKwargs(pad_inner_dim=True, enable_fsdp_float8_all_gather=False)]
 
 
 def _refuse_deepspeed(accelerator: Accelerator) -> None:

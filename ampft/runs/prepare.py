@@ -33,6 +33,7 @@ from ampft.runs.resume_point import find_resume_point
 from ampft.tasks.task import Task, make_task
 from ampft.text.terminal import quiet_libraries
 from ampft.training.auto_micro_batch import fit_micro_batches
+from ampft.training.held_parameters import check_parameters
 from ampft.training.optimizer import (
     default_learning_rate,
     make_optimizer,
@@ -122,6 +123,10 @@ def prepare_training(
         started: Time and memory at the start of the process.
         output_dir: Folder of the results; None writes nothing.
         loaded: Model, if it is already loaded; None loads it.
+
+    Raises:
+        InputError: A setting does not fit the model, or the optimizer does not hold a trainable
+            parameter of the prepared model.
     """
     set_seed(args.seed)
     loaded = loaded or task.load_model()
@@ -144,6 +149,7 @@ def prepare_training(
     schedule = make_schedule(optimizer, total_steps, args.schedule_settings())
     allow_unused_parameters(accelerator, loaded.model, task.loss, step_batches)
     model, optimizer = prepare_training_objects(accelerator, loaded.model, optimizer)
+    check_parameters(loaded.model, optimizer)
     return Prepared(
         started=started,
         args=args,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ampft.runs.prepared import Prepared
 
 SCHEMA = 3
-# Contradicted: the first step did not compute in the requested precision. Preempted: a signal
+# Contradicted: what ran was not what was requested, such as another precision. Preempted: a signal
 # stopped the run, which can continue from its checkpoint.
 STATUSES = ("running", "finished", "diverged", "contradicted", "preempted", "interrupted")
 

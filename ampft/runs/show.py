@@ -196,7 +196,7 @@ def closing_line(record: RunRecord, report: Report | None) -> str:
     ending = {
         "running": "running, or killed",
         "diverged": "diverged: its weights and figures are not results",
-        "contradicted": "stopped: its first step did not compute in the requested precision",
+        "contradicted": "stopped: what ran was not what was requested",
         "preempted": "stopped by a signal; continues with --resume_from_checkpoint latest",
         "interrupted": "interrupted",
     }[record.status]

@@ -29,4 +29,4 @@ def test_a_contradicted_precision_has_its_own_status(files, tiny_model, tmp_path
     assert "float32 x float32" in record["reason"]
     assert record["precision"]["executed"]["rows"]
     shown = call_here(BIN / "ampft", "report", folder).stdout.splitlines()[-1]
-    assert shown.startswith("stopped: its first step did not compute in the requested precision")
+    assert shown.startswith("stopped: what ran was not what was requested")

@@ -59,7 +59,7 @@ def test_a_placebo_is_named(tmp_path: Path, make_record):
     ("status", "words"),
     [
         ("diverged", "diverged: its weights and figures are not results (loss is NaN)"),
-        ("contradicted", "stopped: its first step did not compute in the requested precision"),
+        ("contradicted", "stopped: what ran was not what was requested"),
         ("interrupted", "interrupted"),
         ("running", "running, or killed"),
     ],
