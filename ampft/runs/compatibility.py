@@ -49,12 +49,18 @@ def argument_settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return the values that differ, before and now, by name."""
-    return {
-        name: (before.get(name, MISSING), now.get(name, MISSING))
-        for name in {**before, **now}
-        if before.get(name, MISSING) != now.get(name, MISSING)
-    }
+    """Return the values that differ, before and now, by name.
+
+    Values that are mappings are compared entry by entry: "configuration: hidden_act".
+    """
+    found: dict[str, tuple[Any, Any]] = {}
+    for name in {**before, **now}:
+        old, new = before.get(name, MISSING), now.get(name, MISSING)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            found |= {f"{name}: {part}": pair for part, pair in differences(old, new).items()}
+        elif old != new:
+            found[name] = (old, new)
+    return found
 
 
 def refuse_differences(where: str, found: Mapping[str, tuple[Any, Any]], remedy: str) -> None:

@@ -11,10 +11,12 @@ from ampft.data.steps import StepBatches
 from ampft.machine import hardware, versions
 from ampft.models.sharded import class_name
 from ampft.precision.compilation import compile_backend
+from ampft.precision.float32_modules import float32_forwards
 from ampft.precision.sharding import is_sharded
 from ampft.runs.compatibility import argument_settings
 from ampft.runs.prepared import Prepared
 
+CONFIGURATION = "configuration"
 MICRO_BATCHES = "micro-batches per step and process"
 
 
@@ -25,6 +27,9 @@ def settings_of(prepared: Prepared) -> dict[str, Any]:
         "precision": precision.mode,
         "model": class_name(loaded.model),
         "initial weights": loaded.float32_sha256,
+        CONFIGURATION: prepared.configuration,
+        "preprocessing": prepared.preprocessing,
+        "modules in float32": list(float32_forwards(loaded.model)),
         "classes": list(task.label_names),
         **{f"data of {name}": digest for name, digest in task.data.fingerprints.items()},
         "optimizer steps": prepared.total_steps,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from ampft.data.steps import StepBatches
 from ampft.metrics.sums import Metric
 from ampft.models.weights import LoadedModel
 from ampft.precision.resolve import Precision
+from ampft.runs.fingerprint import configuration_of, preprocessing_of
 from ampft.runs.resume_point import ResumePoint
 from ampft.tasks.task import Task
 
@@ -71,6 +73,16 @@ class Prepared:
     total_steps: int
     resume_point: ResumePoint | None = None
     check_notes: tuple[str, ...] = ()
+
+    @cached_property
+    def configuration(self) -> dict[str, Any]:
+        """The effective configuration of the model, see `fingerprint.configuration_of`."""
+        return configuration_of(self.loaded.model)
+
+    @cached_property
+    def preprocessing(self) -> dict[str, Any]:
+        """What its tokenizer or processor does, see `fingerprint.preprocessing_of`."""
+        return preprocessing_of(self.task)
 
     @property
     def resumes(self) -> bool:

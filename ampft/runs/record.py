@@ -60,7 +60,8 @@ class ModelPart:
     If `perturbed`, each weight was then changed by one unit in the last place. The hash is that of
     the weights before this change, so that a placebo has the same hash as the baseline.
 
-    `padding_free` says whether it ran without padding; None in records that do not say so.
+    `padding_free` says whether it ran without padding. `configuration` and `preprocessing` are what
+    model and tokenizer or processor do, see `fingerprint`. All three are None in earlier records.
     """
 
     name: str
@@ -71,6 +72,8 @@ class ModelPart:
     hub_id: str | None = None
     perturbed: bool = False
     padding_free: bool | None = None
+    configuration: Mapping[str, Any] | None = None
+    preprocessing: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,6 +283,8 @@ def initial_record(prepared: Prepared) -> RunRecord:
             hub_id=_hub_id(prepared.loaded.name),
             perturbed=args.perturb_initial_weights,
             padding_free=prepared.loaded.padding_free,
+            configuration=prepared.configuration,
+            preprocessing=prepared.preprocessing,
         ),
         precision=precision_part(prepared.precision, fp32_modules=tuple(float32_forwards(model))),
         topology=TopologyPart(

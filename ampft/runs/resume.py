@@ -10,7 +10,13 @@ from typing import Any
 from ampft.errors import InputError
 from ampft.files import atomic_path, write_file
 from ampft.runs.compatibility import differences, refuse_differences
-from ampft.runs.conditions import MICRO_BATCHES, environment_of, settings_of, topology_of
+from ampft.runs.conditions import (
+    CONFIGURATION,
+    MICRO_BATCHES,
+    environment_of,
+    settings_of,
+    topology_of,
+)
 from ampft.runs.folder import RunFolder
 from ampft.runs.manifest import HISTORY_NAME
 from ampft.runs.prepared import Prepared
@@ -42,6 +48,12 @@ def as_checkpointed(prepared: Prepared) -> Prepared:
             prepared, step_batches=replace(prepared.step_batches, micro_batches=number)
         )
     where = str(_point(prepared).checkpoint)
+    if CONFIGURATION not in manifest.settings:
+        raise InputError(
+            f"--resume_from_checkpoint: {where} was written by an earlier version of ampft, which "
+            "did not record what model and tokenizer do. Continue with that version (MANIFEST.json "
+            "has it), or train anew in another --output_dir."
+        )
     refuse_differences(where, differences(manifest.settings, settings_of(prepared)), _OWN_SETTINGS)
     if not prepared.args.allow_topology_change:
         refuse_differences(

@@ -76,6 +76,8 @@ def record_of(arm: str, seed: int, **changes: Any) -> RunRecord:
             trainable_parameters=1000,
             initial_weights_sha256=f"{seed:064x}",
             perturbed=placebo,
+            configuration={"hidden_act": "gelu"},
+            preprocessing={"tokenizer.json": {"model": "ab" * 32}},
         ),
         "precision": PrecisionPart(
             requested="no" if mode == "fp32" else mode,

@@ -51,6 +51,11 @@ def test_a_placebo_records_its_weights_before_the_perturbation():
     ("changes", "words"),
     [
         ({"model": replace(LIKE.model, initial_weights_sha256="9" * 64)}, "initial weights"),
+        (
+            {"model": replace(LIKE.model, configuration={"hidden_act": "relu"})},
+            "model configuration (hidden_act gelu in",
+        ),
+        ({"model": replace(LIKE.model, preprocessing={})}, "preprocessing (tokenizer.json "),
         ({"example_ids_sha256": "8" * 64}, "example ids per step"),
         ({"random_state_sha256": "7" * 64}, "dropout masks"),
         ({"steps": replace(LIKE.steps, effective_batch_size=32)}, "effective batch (16 in"),

@@ -129,8 +129,8 @@ def test_a_run_is_confirmed_bit_for_bit(made, tmp_path, mode):
     assert (result["verdict"], result["machine"]) == ("confirmed", [])
     assert (result["steps"], result["steps_of_run"]) == (8, 8)
     assert statuses(result) == dict.fromkeys(
-        ("files", "data", "weights", "examples", "history", "loss", "scale", "dtypes", "validated",
-         "model", "predicted", "metrics", "warnings", "card"), "equal"
+        ("files", "data", "weights", "config", "examples", "history", "loss", "scale", "dtypes",
+         "validated", "model", "predicted", "metrics", "warnings", "card"), "equal"
     )  # fmt: skip
     assert snapshot(made / mode) == before
 
@@ -247,6 +247,10 @@ def data_fingerprint(folder: Path) -> None:
     sign(folder, lambda record: record["data"]["fingerprints"].update(train="ab" * 32))
 
 
+def activation(folder: Path) -> None:
+    sign(folder, lambda record: record["model"]["configuration"].update(hidden_act="relu"))
+
+
 def best(folder: Path) -> None:
     def edit(record: dict[str, Any]) -> None:
         validations, part = record["validations"], record["best"]
@@ -272,6 +276,7 @@ FORGERIES = {
     "predictions": (predictions, {"predicted", "warnings"}),
     "labels": (labels, {"predicted", "warnings"}),
     "fingerprint": (data_fingerprint, {"data"}),
+    "activation": (activation, {"config"}),
     "loss": (lambda run: edit_row(run, 1, loss=1.09), {"loss"}),
     "rate": (lambda run: edit_row(run, 7, learning_rate=1e-3), {"history"}),
     "tokens": (lambda run: edit_row(run, 7, tokens=5), {"history"}),

@@ -206,6 +206,19 @@ def test_other_settings_are_refused_with_the_difference(train, copied, files):
     assert {path: path.read_bytes() for path in copied.rglob("*") if path.is_file()} == before
 
 
+def test_another_model_of_the_same_weights_is_refused(train, copied, model_with_dropout, tmp_path):
+    model = Path(shutil.copytree(model_with_dropout, tmp_path / "model"))
+    for name, old, new in (("config.json", "gelu", "relu"), ("tokenizer.json", "iron", "zink")):
+        text = (model / name).read_text()
+        assert old in text
+        (model / name).write_text(text.replace(old, new))
+    before = {path: path.read_bytes() for path in copied.rglob("*") if path.is_file()}
+    done = train(copied, *LATEST, "--model_name_or_path", model, code=2)
+    rows = [line.split("  ")[0] for line in done.stderr.splitlines()[2:]]
+    assert rows == ["configuration: hidden_act", "preprocessing: tokenizer.json: model"]
+    assert {path: path.read_bytes() for path in copied.rglob("*") if path.is_file()} == before
+
+
 def test_another_topology_is_refused_unless_allowed_and_then_recorded(train, copied, straight):
     cut = ("--per_device_train_batch_size", 4, "--gradient_accumulation_steps", 4)
     refused = train(copied, *LATEST, *cut, code=2)

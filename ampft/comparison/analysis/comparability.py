@@ -15,6 +15,7 @@ from ampft.arguments.batches import BATCH
 from ampft.arguments.classify import ClassifyArguments
 from ampft.arguments.data import DATA
 from ampft.arguments.model import MODEL
+from ampft.arguments.pixels import PIXELS
 from ampft.arguments.trained_part import TRAINED
 from ampft.comparison.analysis.loading import RecordedRun, RunGroup
 from ampft.comparison.analysis.settings import NOT_COMPARED, RECORDED_ELSEWHERE
@@ -76,6 +77,10 @@ def _compared_examples(record: RunRecord) -> str | None:
     return record.data.fingerprints.get(str(record.metrics.get("split")))
 
 
+def _both_known(one: RunRecord, other: RunRecord) -> bool:
+    return one.model.configuration is not None and other.model.configuration is not None
+
+
 LENGTH = "length of training"
 LENGTH_SETTINGS = frozenset({"num_train_epochs", "max_train_steps", "early_stopping_patience"})
 OF_MODEL = frozenset({MODEL, TRAINED})  # adapters are initial weights, and draw dropout masks
@@ -113,6 +118,19 @@ _EXPECTED = (
         by_seed=True,
         can_tell=_draw_alike,
         causes=OF_MODEL | OF_DATA | OF_BATCH,
+    ),
+    # The default models of images and sounds, and the size of their input, depend on the data.
+    _Condition(
+        "model configuration",
+        lambda r: r.model.configuration,
+        can_tell=_both_known,
+        causes=OF_MODEL | OF_DATA,
+    ),
+    _Condition(
+        "preprocessing",
+        lambda r: r.model.preprocessing,
+        can_tell=_both_known,
+        causes=OF_MODEL | OF_DATA | {PIXELS},
     ),
     # With the same seed, another name is an error unless the weights are the same.
     _Condition(
@@ -230,6 +248,13 @@ def _stamps(
         if differing:
             yield _stamp(condition, *differing[0], len(differing) - 1)
     yield from _notes_on_masks(pairs, groups[0].name)
+    records = [run.record for group in groups for run in group.runs]
+    unknown = sum(record.model.configuration is None for record in records)
+    if unknown:
+        yield (
+            f"not known: whether model configuration and preprocessing were the same, because "
+            f"{unknown} of {len(records)} records are of an earlier version and do not state them"
+        )
     for group in groups:
         executions = [run.record.precision.resolved.get("execution") for run in group.runs]
         if len(set(executions)) > 1:

@@ -9,7 +9,13 @@ from ampft.errors import InputError
 from ampft.machine import versions
 from ampft.precision.accelerator import separate_accelerators
 from ampft.runs.audit.findings import DIFFERS, NOT_COMPARED, Audit, Check
-from ampft.runs.audit.rebuild import Rebuilt, check_data, check_initial_weights, rebuild
+from ampft.runs.audit.rebuild import (
+    Rebuilt,
+    check_configuration,
+    check_data,
+    check_initial_weights,
+    rebuild,
+)
 from ampft.runs.audit.saved import check_predictions, iterate_outcomes, load_model, read_outcomes
 from ampft.runs.audit.steps import (
     Repeated,
@@ -89,6 +95,7 @@ def _checks_with_model(
     record, prepared = rebuilt.record, rebuilt.prepare()
     weights = check_initial_weights(rebuilt, prepared)
     yield weights
+    yield check_configuration(rebuilt, prepared)
     training = None
     if rows and weights.status != DIFFERS:  # before anything else draws random numbers
         training = repeat_steps(rebuilt, prepared, repeated, _kept_step(record, len(rows)))

@@ -17,7 +17,8 @@ from ampft.machine import hardware, versions
 from ampft.precision.accelerator import training_device
 from ampft.precision.modes import canonical_mode
 from ampft.precision.resolve import Precision, resolve
-from ampft.runs.audit.findings import WITHIN, Check, judged
+from ampft.runs.audit.findings import NOT_COMPARED, WITHIN, Check, judged
+from ampft.runs.compatibility import differences
 from ampft.runs.manifest import RECORD_NAME
 from ampft.runs.prepare import load_task, prepare_mode, start_clock
 from ampft.runs.prepared import Prepared, ProcessStart
@@ -259,6 +260,20 @@ def check_initial_weights(rebuilt: Rebuilt, prepared: Prepared) -> Check:
         )
         return Check("weights", WITHIN, text)
     return judged("weights", problems, f"{parameters:,} initial weights have the recorded hash")
+
+
+def check_configuration(rebuilt: Rebuilt, prepared: Prepared) -> Check:
+    """Compare what model and preprocessing do with the record."""
+    recorded = rebuilt.record.model
+    if recorded.configuration is None or recorded.preprocessing is None:
+        return Check("config", NOT_COMPARED, "the record is of an earlier version without it")
+    before = {**recorded.configuration, **recorded.preprocessing}
+    found = differences(before, {**prepared.configuration, **prepared.preprocessing})
+    problems = [
+        f"{inert(name)} is {inert(str(now))}, and the record states {inert(str(then))}"
+        for name, (then, now) in found.items()
+    ]
+    return judged("config", problems, "model configuration and preprocessing are the recorded ones")
 
 
 def _short(digest: str | None) -> str:
