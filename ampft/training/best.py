@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from accelerate.utils import broadcast_object_list
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
-from ampft.files import FilePart, atomic_path, check_disk_space
+from ampft.errors import InputError
+from ampft.files import FilePart, atomic_path, check_disk_space, describe_file
 from ampft.metrics.sums import Metric
 from ampft.models.sharded import load_whole_weights, whole_state
+from ampft.precision.executed import dtype_name
 from ampft.precision.sharding import is_sharded
 from ampft.training.averaged_weights import RAW_PREFIX, AveragedWeights
 from ampft.training.checkpoints.tensors import without_prefix, write_tensors
@@ -80,15 +84,59 @@ class BestModel:
         return self.patience is not None and self.without_improvement >= self.patience
 
     def restore(self, accelerator: Accelerator, model: nn.Module) -> None:
-        """Load the best weights into `model`. Their file remains until the run has ended."""
+        """Load the best weights into `model`. Their file remains until the run has ended.
+
+        Raises:
+            InputError: Their file is not the one that the run wrote, or does not fit the model.
+        """
         accelerator.wait_for_everyone()
+        errors = [self._problem() if accelerator.is_main_process else None]
+        if accelerator.num_processes > 1:
+            broadcast_object_list(errors)
+        if errors[0] is not None:
+            raise InputError(errors[0])
         unwrapped = accelerator.unwrap_model(model, keep_torch_compile=False)
         if is_sharded(accelerator):
             load_whole_weights(model, load_file(self.path) if accelerator.is_main_process else {})
         else:
             tensors = load_file(self.path)
+            model_tensors = {n: t for n, t in tensors.items() if not n.startswith(RAW_PREFIX)}
+            _check_fits(self.path, model_tensors, unwrapped.state_dict())
             if self.average is not None:
                 self.average.raw = without_prefix(tensors, RAW_PREFIX)
-            model_tensors = {n: t for n, t in tensors.items() if not n.startswith(RAW_PREFIX)}
             unwrapped.load_state_dict(model_tensors)
         accelerator.wait_for_everyone()
+
+    def _problem(self) -> str | None:
+        """Return how the file differs from the one that was written; None if it does not."""
+        found = describe_file(self.path) if self.path.is_file() else None
+        if found is not None and found == self.file:
+            return None
+        problem = "is missing" if found is None else "was changed by another program"
+        return _not_loaded(self.path, problem)
+
+
+def _not_loaded(path: Path, problem: str) -> str:
+    return (
+        f"{path}: the file of the best weights {problem}, so they were not loaded. If the run has "
+        "checkpoints, continue with --resume_from_checkpoint latest. Otherwise repeat it, in a "
+        "folder that no other program writes to."
+    )
+
+
+def _check_fits(path: Path, found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Check that tensors have the names, shapes and dtypes of a model.
+
+    Raises:
+        InputError: They do not; the message names the first difference.
+    """
+    for name in sorted({*found, *expected}):
+        kinds = [
+            f"{dtype_name(tensors[name].dtype)} {list(tensors[name].shape)}"
+            if name in tensors
+            else "missing"
+            for tensors in (found, expected)
+        ]
+        if kinds[0] != kinds[1]:
+            problem = f"has {name} as {kinds[0]}, and the model has it as {kinds[1]}"
+            raise InputError(_not_loaded(path, problem))

@@ -124,6 +124,12 @@ def test_the_saved_step_of_a_run_is_replayed(
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert main(["doctor", str(run), "--no_cure"]) == 2
     assert "Start ampft doctor without torchrun" in capsys.readouterr().err
+    monkeypatch.delenv("WORLD_SIZE")
+
+    (weights,) = run.glob("nonfinite/step-*/model.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
+    assert main(["doctor", str(run), "--no_cure"]) == 2
+    assert f"{weights}: the file was changed after the run" in capsys.readouterr().err
 
 
 def test_a_run_without_a_saved_step_is_examined_from_its_start(

@@ -13,6 +13,7 @@ from tiny_text import LABELS
 
 from ampft.comparison.analysis.loading import find_runs
 from ampft.errors import InputError
+from ampft.runs.finished import FinishedRun
 from ampft.runs.folder import RunFolder
 from ampft.runs.predict import predict_file
 from ampft.runs.predict_rows import PredictRequest
@@ -27,6 +28,8 @@ READ = {
     "predict": ("run.json", "config.json", "model.safetensors", "tokenizer.json",
                 "tokenizer_config.json"),
     "report": ("run.json", "report.json"),
+    "model": ("run.json", "config.json", "model.safetensors"),
+    "table": ("run.json", "predictions.parquet"),
     "compare": ("run.json", "history.jsonl", "predictions.parquet"),
 }  # fmt: skip
 
@@ -65,6 +68,10 @@ def read(command: str, folder: Path) -> str:
     if command == "compare":
         [run] = find_runs([folder])
         return f"accuracy {run.record.metrics['accuracy']}"
+    if command == "model":
+        return type(FinishedRun(folder).model).__name__
+    if command == "table":
+        return f"{len(FinishedRun(folder).predictions)} rows"
     texts = folder.parent / "texts.csv"
     texts.write_text("text\nw1 w2\n")
     labels = folder.parent / "labels.csv"
@@ -74,8 +81,9 @@ def read(command: str, folder: Path) -> str:
 
 @pytest.mark.parametrize(
     ("command", "expected"),
-    [("predict", "w1 w2,"), ("report", "accuracy"), ("compare", "accuracy 1.0")],
-)
+    [("predict", "w1 w2,"), ("report", "accuracy"), ("compare", "accuracy 1.0"),
+     ("model", "BertFor"), ("table", "20 rows")],
+)  # fmt: skip
 def test_an_undamaged_run_is_read(run, command, expected):
     assert expected in read(command, run)
     (run / "notes.txt").write_text("Files of the user are nobody's business.")

@@ -1,14 +1,18 @@
 """The best step by a metric is stored on disk and restored, and training stops early."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
 from accelerate import Accelerator
 from torch import nn
 
+from ampft.errors import InputError
+from ampft.files import describe_file
 from ampft.tasks.single_label import METRICS
 from ampft.training.best import BestModel
+from ampft.training.checkpoints.tensors import write_tensors
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
 
@@ -86,3 +90,46 @@ def test_the_weights_of_a_compiled_model_keep_their_names(tmp_path, accelerator)
     nn.init.constant_(model.weight, 2)
     best.restore(accelerator, model)
     assert torch.equal(model.weight, torch.ones(2, 2))
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def replace_by_another_run(path):
+    write_tensors(path, {"weight": torch.ones(2, 2), "bias": torch.ones(2)})
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [(flip, "was changed"), (replace_by_another_run, "was changed"), (Path.unlink, "is mi")],
+)
+def test_a_changed_file_is_not_loaded(tmp_path, accelerator, damage, problem):
+    best = BestModel(tmp_path / "best.safetensors", METRICS["accuracy"])
+    model, _ = train(best, accelerator, [0.5, 0.4])
+    damage(best.path)
+    with pytest.raises(InputError, match=rf"best\.safetensors: the file of the best .* {problem}"):
+        best.restore(accelerator, model)
+    assert torch.equal(model.weight, torch.ones(2, 2)), "the last weights remain"
+
+
+@pytest.mark.parametrize(
+    ("tensors", "difference"),
+    [
+        ({"weight": torch.ones(3, 2), "bias": torch.ones(2)}, r"weight as float32 \[3, 2\], and"),
+        ({"weight": torch.ones(2, 2)}, r"bias as missing, and .* float32 \[2\]"),
+        ({"weight": torch.ones(2, 2).half(), "bias": torch.ones(2)}, "weight as float16"),
+        ({"weight": torch.ones(2, 2), "bias": torch.ones(2), "more": torch.ones(1)}, "has more"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_not_loaded(tmp_path, accelerator, tensors, difference):
+    """A checkpoint whose hashes were made anew can hold them."""
+    best = BestModel(tmp_path / "best.safetensors", METRICS["accuracy"])
+    model, _ = train(best, accelerator, [0.5])
+    write_tensors(best.path, tensors)
+    best.file = describe_file(best.path)
+    with pytest.raises(InputError, match=difference):
+        best.restore(accelerator, model)
+    assert not model.weight.any()

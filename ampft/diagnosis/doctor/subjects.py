@@ -28,7 +28,7 @@ from ampft.precision.accelerator import (
 from ampft.precision.modes import BASELINE, canonical_mode
 from ampft.precision.resolve import Precision, resolve
 from ampft.runs.audit.rebuild import recorded_arguments
-from ampft.runs.manifest import NONFINITE_NAME
+from ampft.runs.manifest import NONFINITE_NAME, check_files
 from ampft.runs.prepare import load_task, start_clock
 from ampft.runs.record import read_record
 from ampft.tasks.task import Task
@@ -116,6 +116,8 @@ def run_subject(folder: Path, flags: Sequence[str], *, steps: int) -> Subject:
     args = replace(args, use_cpu=args.use_cpu or record.topology.device == "cpu")
     if step is None:
         return recipe_subject(args, record.precision.requested, steps=steps)
+    names = [name for name in record.files if (run / name).parent == step]
+    check_files(run, record.files, names)
     return _step_subject(args, run, step)
 
 
