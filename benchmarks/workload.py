@@ -19,8 +19,9 @@ from transformers import (
     TrainerCallback,
 )
 
+from ampft.kinds.settings import TaskSettings
 from ampft.models.packing.install import KERNEL_CACHE_CAPACITIES
-from ampft.tasks.task import TaskSettings, make_task
+from ampft.tasks.task import make_task
 
 TORCH_CAPACITY = "1024"  # kernels; the default of oneDNN and of ideep
 

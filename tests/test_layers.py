@@ -22,6 +22,7 @@ LAYERS = (
     ("data",),
     ("models",),
     ("metrics",),
+    ("kinds",),
     ("tasks",),
     ("training",),
     ("evaluation",),

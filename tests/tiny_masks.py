@@ -14,11 +14,12 @@ from torch import nn
 from ampft.data.load import load_data
 from ampft.data.masks import Masks
 from ampft.data.request import DataRequest
+from ampft.kinds.settings import TaskSettings
 from ampft.metrics.scores import confusion
 from ampft.models.erfnet import ErfnetConfig, ErfnetForSemanticSegmentation
 from ampft.tasks.pixel_labels import mask_digest, png
 from ampft.tasks.pixel_outcome import BINS, PixelPredictions
-from ampft.tasks.task import Task, TaskSettings, make_task
+from ampft.tasks.task import Task, make_task
 
 SIZE = (16, 24)  # height, width
 COLORS = ((40, 40, 40), (200, 60, 60), (60, 60, 200))

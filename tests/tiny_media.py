@@ -11,7 +11,8 @@ from media_files import image_folder, sound_table
 
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
-from ampft.tasks.task import Task, TaskSettings, make_task
+from ampft.kinds.settings import TaskSettings
+from ampft.tasks.task import Task, make_task
 
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 SMALL = {

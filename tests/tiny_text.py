@@ -10,7 +10,8 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
 
 from ampft.data.dataset import ClassificationData
-from ampft.tasks.task import Task, TaskSettings, make_task
+from ampft.kinds.settings import TaskSettings
+from ampft.tasks.task import Task, make_task
 
 LABELS = ("ant", "bee", "cow")
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

@@ -9,7 +9,8 @@ import numpy as np
 from tiny_text import WORDS
 
 from ampft.data.dataset import TOKEN, ClassificationData
-from ampft.tasks.task import Task, TaskSettings, make_task
+from ampft.kinds.settings import TaskSettings
+from ampft.tasks.task import Task, make_task
 
 TAGS = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
 

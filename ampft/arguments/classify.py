@@ -15,7 +15,7 @@ from ampft.arguments.pixels import PixelArguments
 from ampft.arguments.trained_part import TrainedPartArguments
 
 if TYPE_CHECKING:
-    from ampft.tasks.task import TaskSettings
+    from ampft.kinds.settings import TaskSettings
 
 # Defaults that the built-in data sets override.
 BUILT_IN_DEFAULTS: dict[str, dict[str, Any]] = {
@@ -58,7 +58,7 @@ class ClassifyArguments(
 
     def task_settings(self) -> TaskSettings:
         """Return the settings of the task."""
-        from ampft.tasks.task import TaskSettings
+        from ampft.kinds.settings import TaskSettings
 
         return TaskSettings(
             task=self.task,

@@ -163,7 +163,7 @@ class CaseViews:
         found = {title: mask for title, mask in masks.items() if mask is not None}
         if not found:
             return None
-        from ampft.tasks.pixel_pictures import errors
+        from ampft.kinds.pixel_pictures import errors
 
         image, truth = self._image_and_truth(case)
         palette = self._palette
@@ -191,7 +191,7 @@ class CaseViews:
 
     @property
     def _palette(self) -> Sequence[Color]:
-        from ampft.tasks.pixel_pictures import default_palette
+        from ampft.kinds.pixel_pictures import default_palette
 
         masks = None if self._data is None else self._data.masks
         colors = None if masks is None else masks[self.split].classes.colors
@@ -239,7 +239,7 @@ def _photo(title: str, image: Image) -> ShownPicture:
 
 
 def _mask(title: str, mask: MaskArray, palette: Sequence[Color]) -> ShownPicture:
-    from ampft.tasks.pixel_pictures import colored
+    from ampft.kinds.pixel_pictures import colored
 
     return _encoded(title, _in_width(colored(mask, palette)), "PNG")
 

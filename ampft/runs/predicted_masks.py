@@ -9,8 +9,8 @@ from typing import Any
 
 from ampft.errors import InputError
 from ampft.files import atomic_path
+from ampft.kinds.pixel_pictures import with_palette
 from ampft.runs.predict_rows import new_names
-from ampft.tasks.pixel_pictures import with_palette
 
 MASK_COLUMN = "mask"
 

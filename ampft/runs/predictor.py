@@ -19,6 +19,16 @@ from ampft.data.images import as_rgb, open_image
 from ampft.data.sounds import open_sound
 from ampft.errors import InputError
 from ampft.evaluation.evaluate import as_array
+from ampft.kinds.logits import forward_logits
+from ampft.kinds.windows import (
+    EXAMPLE,
+    POSITIONS,
+    check_stride,
+    encode_texts,
+    encode_words,
+    window_selection,
+    word_selection,
+)
 from ampft.models.image_processor import pixel_values
 from ampft.models.packing.families import packing_support
 from ampft.models.packing.install import install_packing
@@ -34,16 +44,6 @@ from ampft.precision.resolve import resolve
 from ampft.runs.record import RunRecord
 from ampft.tasks import TASKS
 from ampft.tasks.outcome import THRESHOLDS, Problem
-from ampft.tasks.task import forward_logits
-from ampft.tasks.windows import (
-    EXAMPLE,
-    POSITIONS,
-    check_stride,
-    encode_texts,
-    encode_words,
-    window_selection,
-    word_selection,
-)
 from ampft.training.out_of_memory import is_out_of_memory
 
 Decoded = dict[str, npt.NDArray[Any]]
@@ -131,7 +131,7 @@ class Predictor:
         self.numerics = numerics(precision)
         kind = TASKS[record.task]
         self._batch_size = batch_size
-        import_module(f"ampft.tasks.{kind.inputs}")  # registers the models of the task
+        import_module(f"ampft.kinds.{kind.inputs}")  # registers the models of the task
         model = load_saved(getattr(transformers, kind.model_class), str(folder))
         self.config = model.config
         self.problem = saved_problem(record, model.config)

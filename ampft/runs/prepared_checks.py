@@ -11,6 +11,7 @@ from ampft.evaluation.baseline import check_baseline
 from ampft.evaluation.float32 import check_float32_possible
 from ampft.evaluation.label_errors import check_inspection
 from ampft.files import check_disk_space
+from ampft.kinds.logits import model_inputs
 from ampft.models.packing.install import check_packing, evaluation_mode
 from ampft.models.pretrained import is_loadable
 from ampft.models.weights import weights_size
@@ -20,7 +21,7 @@ from ampft.precision.executed import check_storage
 from ampft.precision.sharding import check_equal_weights, is_sharded
 from ampft.runs.manifest import earlier_results
 from ampft.runs.prepared import Prepared
-from ampft.tasks.task import Task, model_inputs
+from ampft.tasks.task import Task
 from ampft.text.numbers import counted
 from ampft.training.checkpoints.interval import parse_interval
 from ampft.training.checkpoints.store import CheckpointStore

@@ -20,7 +20,7 @@ class TaskKind:
 
     Attributes:
         data_kind: Kind of its data, such as "text".
-        inputs: Module of `ampft.tasks` with the function `prepare_inputs`.
+        inputs: Module of `ampft.kinds` with the function `prepare_inputs`.
         problem: Module of `ampft.tasks` and, after a colon, its `Problem`.
         model_class: Class in transformers that loads the model.
         pipeline_tag: Name of the task on the hub, and for `transformers.pipeline`.
@@ -54,19 +54,19 @@ TASKS = {
         "text-classification", several_labels=True, pipeline_arguments="top_k=None",
     ),
     "tokens": TaskKind(
-        "token", "token_inputs", "token_labels:TokenLabels", "AutoModelForTokenClassification",
+        "token", "words", "token_labels:TokenLabels", "AutoModelForTokenClassification",
         "token-classification", pipeline_arguments='aggregation_strategy="first"',
     ),
     "images": TaskKind(
-        "image", "image", "single_label:SingleLabel", "AutoModelForImageClassification",
+        "image", "images", "single_label:SingleLabel", "AutoModelForImageClassification",
         "image-classification",
     ),
     "sounds": TaskKind(
-        "sound", "sound", "single_label:SingleLabel", "AutoModelForAudioClassification",
+        "sound", "sounds", "single_label:SingleLabel", "AutoModelForAudioClassification",
         "audio-classification",
     ),
     "pixels": TaskKind(
-        "pixels", "pixel_inputs", "pixel_labels:PixelLabels", "AutoModelForSemanticSegmentation",
+        "pixels", "pixels", "pixel_labels:PixelLabels", "AutoModelForSemanticSegmentation",
         "image-segmentation",
     ),
 }  # fmt: skip

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from torch import Tensor
 
-    from ampft.tasks.task import TaskSettings
+    from ampft.kinds.settings import TaskSettings
 
 BoolArray = npt.NDArray[np.bool_]
 

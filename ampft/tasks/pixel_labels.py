@@ -22,7 +22,7 @@ from ampft.tasks.single_label import SingleLabel
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ampft.tasks.task import TaskSettings
+    from ampft.kinds.settings import TaskSettings
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from torch import Tensor
 
-    from ampft.tasks.task import TaskSettings
+    from ampft.kinds.settings import TaskSettings
 
 # A float32 softmax over K classes sums to one within K * 2^-23. This tolerance allows thousands of
 # classes and still detects logits passed as probabilities.

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from torch import Tensor
 
-    from ampft.tasks.task import TaskSettings
+    from ampft.kinds.settings import TaskSettings
 
 TOKEN_ACCURACY = mean_metric(
     "token_accuracy", "token accuracy", higher_is_better=True, is_share=True
@@ -351,7 +351,7 @@ class TokenLabels:
             logits: (m, K) float32 of all words of the sentences.
             inputs: The collated batch, which has the number of words of each sentence.
         """
-        from ampft.tasks.windows import WORD_COUNTS
+        from ampft.kinds.windows import WORD_COUNTS
 
         assert inputs is not None, "a batch of sentences says how many words each has"
         probabilities = self.words.decode(logits)["probabilities"].cpu().numpy()

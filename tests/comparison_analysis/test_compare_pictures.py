@@ -21,8 +21,8 @@ from ampft.comparison.report.files import read_comparison, write_comparison
 from ampft.comparison.report.prediction_tables import changed
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
+from ampft.kinds.pixel_pictures import colored, default_palette
 from ampft.runs.record import DataPart
-from ampft.tasks.pixel_pictures import colored, default_palette
 from ampft.tasks.single_label import Predictions
 from ampft.text.shown_case import ShownPicture
 

@@ -15,7 +15,7 @@ from ampft.data.images import as_rgb, image_conversions, open_image
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
 from ampft.errors import InputError
-from ampft.tasks.image import ImageExamples
+from ampft.kinds.images import ImageExamples
 
 SCALES = {"uint8": 255, "uint16": 65535, "int32": 65535, "float32": 1}  # what is white
 RANGES = [(0, 1), (0, 255), (0, 4095), (0, 65535), (-1, 1), (0, 100_000), (0, np.nan), (0, np.inf)]

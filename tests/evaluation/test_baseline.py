@@ -9,7 +9,8 @@ from ampft.data.load import load_data
 from ampft.data.request import DataRequest
 from ampft.errors import InputError
 from ampft.evaluation.baseline import bag_of_words_baseline, baseline_summary, check_baseline
-from ampft.tasks.task import TaskSettings, make_task
+from ampft.kinds.settings import TaskSettings
+from ampft.tasks.task import make_task
 
 
 def task_of(rows, columns):

@@ -22,7 +22,8 @@ from ampft.evaluation.label_errors import (
     label_errors_csv,
     label_errors_table,
 )
-from ampft.tasks.task import TaskSettings, make_task
+from ampft.kinds.settings import TaskSettings
+from ampft.tasks.task import make_task
 
 NAMES = sorted(WORDS)
 PLANTED = {7: "river", 30: "metal", 52: "fruit"}

@@ -24,7 +24,8 @@ from ampft.evaluation.sanity import (
     outcome_warnings,
     validation_warnings,
 )
-from ampft.tasks.task import TaskSettings, make_task
+from ampft.kinds.settings import TaskSettings
+from ampft.tasks.task import make_task
 
 NAMES = ["common", "less", "rare"]
 

@@ -8,12 +8,12 @@ from transformers import BertTokenizer, GPT2Config, GPT2ForSequenceClassificatio
 
 from ampft.data.steps import varied_ids
 from ampft.errors import InputError
+from ampft.kinds import text
 from ampft.models.packing import attention
 from ampft.models.packing.install import check_packing
 from ampft.models.tokenizer import load_tokenizer
 from ampft.precision.accelerator import make_accelerator, numerics
 from ampft.precision.resolve import resolve
-from ampft.tasks import text
 
 
 def test_a_supported_model_is_verified_and_packed(tiny_bert):

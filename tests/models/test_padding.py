@@ -21,9 +21,9 @@ from transformers import (
 )
 
 from ampft.errors import InputError
+from ampft.kinds.logits import forward_logits
 from ampft.models import by_length
 from ampft.models.by_length import choose_text_batches, padding_difference, parts_by_length
-from ampft.tasks.task import forward_logits
 
 TOLERANCE = 1e-5
 LENGTHS = [4, 9, 13, 20]

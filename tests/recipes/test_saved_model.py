@@ -132,7 +132,7 @@ def test_report_prints_the_run_again(fp16_run):
 def test_predict_is_padded_where_logits_without_padding_differed(
     files, tiny_model, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("ampft.tasks.text.verify_packing", lambda model, batch: 0.1)
+    monkeypatch.setattr("ampft.kinds.text.verify_packing", lambda model, batch: 0.1)
     words = text_settings(files, tiny_model, tmp_path / "run")
     succeeded(call_here(CLASSIFY, *words, "--num_train_epochs", 1))
     run = FinishedRun(tmp_path / "run")

@@ -21,11 +21,11 @@ from ampft.data.request import DataRequest
 from ampft.data.tags import bio_tags
 from ampft.diagnosis.mistakes.find import find_mistakes
 from ampft.diagnosis.mistakes.page import page_text
+from ampft.kinds.pixel_pictures import colored, default_palette
 from ampft.runs.folder import RunFolder
 from ampft.runs.predictions import write_predictions
 from ampft.runs.record import DataPart, write_record
 from ampft.tasks.multi_label import MultiLabelPredictions
-from ampft.tasks.pixel_pictures import colored, default_palette
 from ampft.tasks.single_label import Predictions
 from ampft.tasks.token_labels import TokenPredictions
 from ampft.text.shown_case import ShownPicture

@@ -23,12 +23,12 @@ from transformers import AutoModelForImageClassification, ViTImageProcessorPil
 
 import ampft.runs.predict
 from ampft.errors import InputError
+from ampft.kinds.images import _small_vit
 from ampft.models.packing.attention import ATTENTION_NAME
 from ampft.runs.predict import predict_file, predict_inputs
 from ampft.runs.predict_rows import PredictRequest
 from ampft.runs.predict_words import predict_sentences, sentence
 from ampft.runs.predictor import Predictions, Predictor
-from ampft.tasks.image import _small_vit
 from ampft.tasks.token_labels import TokenLabels
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")

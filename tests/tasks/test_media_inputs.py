@@ -21,9 +21,10 @@ from ampft.data.cache import ExampleCache
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
 from ampft.errors import InputError
+from ampft.kinds.settings import TaskSettings
 from ampft.models.image_processor import pixel_values, split_processor
 from ampft.models.spec_augment import prepare_for_training
-from ampft.tasks.task import TaskSettings, make_task
+from ampft.tasks.task import make_task
 
 ALL = np.arange(12)
 

@@ -19,6 +19,7 @@ from ampft.data.request import DataRequest
 from ampft.data.steps import StepBatches
 from ampft.errors import InputError
 from ampft.evaluation.sanity import chance_loss, constant_outcome, informedness
+from ampft.kinds.settings import TaskSettings
 from ampft.metrics.calibration import expected_calibration_error
 from ampft.models.erfnet import ErfnetForSemanticSegmentation
 from ampft.runs.predictions import read_predictions, write_predictions
@@ -26,7 +27,7 @@ from ampft.tasks.pixel_labels import PixelLabels
 from ampft.tasks.pixel_outcome import PixelPredictions
 from ampft.tasks.pixel_report import PixelReport
 from ampft.tasks.single_label import SingleLabel
-from ampft.tasks.task import TaskSettings, make_task
+from ampft.tasks.task import make_task
 from ampft.text.json_io import json_text
 
 NAMES = ("ground", "car", "tree")

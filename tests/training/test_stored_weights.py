@@ -132,7 +132,7 @@ def test_packed_and_padded_logits_agree_in_bfloat16(folder):
 
 
 def test_pixels_are_cast_to_the_dtype_of_the_weights():
-    from ampft.tasks.task import forward_logits
+    from ampft.kinds.logits import forward_logits
 
     class Classifier(nn.Linear):
         def forward(self, pixel_values):

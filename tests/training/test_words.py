@@ -13,10 +13,10 @@ from transformers import AutoTokenizer
 
 from ampft.errors import InputError
 from ampft.evaluation.evaluate import evaluate
+from ampft.kinds.windows import encode_texts, encode_words, word_positions
 from ampft.models.tokenizer import load_tokenizer
 from ampft.precision.accelerator import make_accelerator, numerics
 from ampft.precision.resolve import resolve
-from ampft.tasks.windows import encode_texts, encode_words, word_positions
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
 

@@ -15,6 +15,7 @@ import transformers
 from torch import Tensor, nn
 
 from ampft.errors import InputError
+from ampft.kinds.logits import forward_logits
 from ampft.models.adapters import merge_adapters
 from ampft.models.pretrained import load_saved
 from ampft.models.weights import cast_in_place
@@ -27,7 +28,6 @@ from ampft.precision.resolve import Precision, resolve
 from ampft.runs.predictor import saved_problem, text_inputs
 from ampft.runs.record import RunRecord
 from ampft.tasks import TASKS
-from ampft.tasks.task import forward_logits
 
 FLAG = "--inference"
 MODES = (BASELINE, "tf32", "bf16", "fp16", "bf16-true", INT8)

@@ -23,13 +23,14 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from ampft.data.dataset import ClassificationData
 from ampft.data.steps import StepBatches
+from ampft.kinds.settings import TaskSettings
 from ampft.models import by_length
 from ampft.models.adapters import LoraSettings
 from ampft.models.packing import install
 from ampft.models.trained_part import TrainedPart
 from ampft.precision.accelerator import make_accelerator
 from ampft.precision.executed import ProductRecorder, contradiction
-from ampft.tasks.task import TaskSettings, make_task
+from ampft.tasks.task import make_task
 from ampft.training import step
 from ampft.training.averaged_weights import AveragedWeights
 from ampft.training.optimizer import (

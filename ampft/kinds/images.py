@@ -21,6 +21,7 @@ from ampft.data.images import as_rgb, open_image
 from ampft.data.media import undecoded
 from ampft.data.steps import IntArray
 from ampft.errors import InputError
+from ampft.kinds.settings import TaskSettings
 from ampft.models.image_processor import (
     Bytes,
     PixelTransform,
@@ -32,7 +33,6 @@ from ampft.models.image_processor import (
 from ampft.models.packing.install import evaluation_mode
 from ampft.models.pretrained import MODEL_NAME_FLAG, load_config, load_or_create
 from ampft.models.weights import LoadedModel
-from ampft.tasks.task import TaskSettings
 
 SMALL_VIT = "small ViT, random weights"
 MAX_DEFAULT_SIZE = 64  # pixels of the small ViT for larger images

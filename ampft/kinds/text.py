@@ -18,6 +18,18 @@ from ampft.data.dataset import ROWS_AT_A_TIME, TOKEN, ClassificationData
 from ampft.data.row_labels import unit_indices
 from ampft.data.steps import IntArray, varied_ids
 from ampft.errors import InputError
+from ampft.kinds.logits import model_inputs
+from ampft.kinds.settings import TaskSettings
+from ampft.kinds.windows import (
+    EXAMPLE,
+    LENGTH,
+    POSITIONS,
+    check_stride,
+    encode_texts,
+    window_selection,
+    with_examples,
+    word_selection,
+)
 from ampft.models.by_length import choose_text_batches
 from ampft.models.embedding_gradient import reuse_gradient_memory
 from ampft.models.minilm import default_model
@@ -31,17 +43,6 @@ from ampft.models.pretrained import (
 )
 from ampft.models.tokenizer import load_tokenizer, max_input_length, pad_on_the_right
 from ampft.models.weights import LoadedModel
-from ampft.tasks.task import TaskSettings, model_inputs
-from ampft.tasks.windows import (
-    EXAMPLE,
-    LENGTH,
-    POSITIONS,
-    check_stride,
-    encode_texts,
-    window_selection,
-    with_examples,
-    word_selection,
-)
 
 # Difference of float32 logits, relative to the largest: rounding is at most 1e-6, a wrong mask at
 # least 1e-2.

@@ -12,18 +12,18 @@ import datasets
 from transformers import DataCollatorWithPadding
 
 from ampft.data.dataset import ClassificationData, row_labels
-from ampft.models.minilm import default_model
-from ampft.models.pretrained import load_config
-from ampft.models.tokenizer import load_tokenizer, max_input_length, pad_on_the_right
-from ampft.tasks.task import TaskSettings
-from ampft.tasks.text import (
+from ampft.kinds.settings import TaskSettings
+from ampft.kinds.text import (
     TextExamples,
     TextInputs,
     window_notes,
     window_rows,
     windowed_examples,
 )
-from ampft.tasks.windows import check_stride, encode_words, with_examples
+from ampft.kinds.windows import check_stride, encode_words, with_examples
+from ampft.models.minilm import default_model
+from ampft.models.pretrained import load_config
+from ampft.models.tokenizer import load_tokenizer, max_input_length, pad_on_the_right
 from ampft.text.numbers import counted
 
 

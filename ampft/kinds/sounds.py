@@ -19,6 +19,7 @@ from ampft.data.media import FRAMES_COLUMN, RATE_COLUMN, undecoded
 from ampft.data.sounds import Samples, open_sound
 from ampft.data.steps import FloatArray, IntArray
 from ampft.errors import InputError
+from ampft.kinds.settings import TaskSettings
 from ampft.models.by_length import choose_sound_batches
 from ampft.models.packing.install import evaluation_mode
 from ampft.models.pretrained import load_or_create
@@ -31,7 +32,6 @@ from ampft.models.sound_features import (
 )
 from ampft.models.spec_augment import prepare_for_training
 from ampft.models.weights import LoadedModel
-from ampft.tasks.task import TaskSettings
 
 SMALL_AST = "small AST, random weights"
 MEL_BINS, PATCH = 64, 8

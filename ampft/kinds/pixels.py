@@ -23,14 +23,14 @@ from ampft.data.images import as_rgb
 from ampft.data.masks import IGNORED, Color, IntArray, Masks
 from ampft.data.sources.mask_folders import FILE
 from ampft.errors import InputError
+from ampft.kinds.inputs import PredictedMasks
+from ampft.kinds.pixel_pictures import Picture, default_palette, sheet, spread
+from ampft.kinds.settings import TaskSettings
 from ampft.models.erfnet import MODEL_TYPE, ErfnetConfig, ErfnetForSemanticSegmentation
 from ampft.models.image_processor import load_image_processor, pixel_values
 from ampft.models.packing.install import evaluation_mode
 from ampft.models.pretrained import MODEL_NAME_FLAG, enable_gradient_checkpointing, load_pretrained
 from ampft.models.weights import LoadedModel
-from ampft.tasks.pixel_outcome import PixelPredictions
-from ampft.tasks.pixel_pictures import Picture, default_palette, sheet, spread
-from ampft.tasks.task import TaskSettings
 
 Size = tuple[int, int]  # height, width
 SCALES = (0.5, 1.5)  # least and largest factor of `--multi_scale`, as in YOLOv5
@@ -195,7 +195,7 @@ class PixelInputs:
         """Return the file of each image in the folder of the data, or its split and row."""
         return {"image": self.data.splits[split].select_columns([FILE])[rows][FILE]}
 
-    def picture(self, outcome: PixelPredictions) -> Image.Image:
+    def picture(self, outcome: PredictedMasks) -> Image.Image:
         """Return images beside their masks, their predictions and the errors of these.
 
         They are spread evenly from the lowest to the highest pixel accuracy.

@@ -1,0 +1,133 @@
+"""What a kind of data gives to a task: examples as tensors, the model that reads them, pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+from torch import Tensor
+
+from ampft.data.row_labels import Targets
+from ampft.data.steps import IntArray
+from ampft.kinds.settings import TaskSettings
+from ampft.models.weights import LoadedModel
+
+
+class InputExamples(Protocol):
+    """The inputs of one split, as tensors on request."""
+
+    @property
+    def lengths(self) -> IntArray:
+        """(n,) cost of each example: its number of tokens, or 1 if all cost the same."""
+        ...
+
+    def collate(self, ids: IntArray) -> Mapping[str, Tensor]:
+        """Return the model's inputs of the examples `ids`, padded to one shape."""
+        ...
+
+
+@runtime_checkable
+class AugmentedInputs(Protocol):
+    """Inputs that are augmented in training."""
+
+    def for_epoch(self, epoch: int) -> InputExamples:
+        """Return the inputs as an epoch sees them; it depends only on the epoch and their ids."""
+        ...
+
+
+@runtime_checkable
+class SteppedInputs(Protocol):
+    """Inputs that are augmented in training, all of one optimizer step alike."""
+
+    def for_step(self, epoch: int, step: int) -> InputExamples:
+        """Return the inputs as a step sees them; it depends only on the step and their ids."""
+        ...
+
+
+@runtime_checkable
+class ScaledInputs(Protocol):
+    """Inputs that have another size in each optimizer step."""
+
+    def in_largest_size(self) -> InputExamples:
+        """Return the inputs in the largest size that a step can have."""
+        ...
+
+
+@runtime_checkable
+class LabellingInputs(Protocol):
+    """Inputs that change the labels, such as the size of masks."""
+
+    def labels(self, split: str) -> Targets:
+        """Return the labels of a split."""
+        ...
+
+
+@runtime_checkable
+class PredictedMasks(Protocol):
+    """Predictions of images that are masks."""
+
+    @property
+    def split(self) -> str:
+        """Name of the split."""
+        ...
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """Names of the classes."""
+        ...
+
+    @property
+    def masks(self) -> npt.NDArray[np.object_] | None:
+        """(n,) PNG files of class indices; None if they were not kept."""
+        ...
+
+    @property
+    def pixel_accuracies(self) -> npt.NDArray[np.float64]:
+        """(n,) share of the pixels of each image that are correct."""
+        ...
+
+
+@runtime_checkable
+class PicturedInputs(Protocol):
+    """Inputs whose predictions are shown in pictures."""
+
+    def picture(self, outcome: PredictedMasks) -> Image.Image:
+        """Return a picture of some predictions."""
+        ...
+
+
+class Inputs(Protocol):
+    """The conversion of raw examples to the inputs of a model, and the loading of that model."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences to print, such as how many texts were truncated."""
+        ...
+
+    def examples(self, split: str) -> InputExamples:
+        """Return the inputs of a split."""
+        ...
+
+    def load_model(
+        self, model_class: str, label_arguments: Mapping[str, Any], settings: TaskSettings
+    ) -> LoadedModel:
+        """Return the model in float32; new parameters are drawn with torch's current seed.
+
+        Args:
+            model_class: Name of the class in transformers that loads it.
+            label_arguments: Labels, as arguments of its configuration.
+            settings: The user's choices.
+        """
+        ...
+
+    def references(self, split: str, rows: slice) -> Mapping[str, Sequence[str]]:
+        """Return the columns of `predictions.parquet` that show the examples `rows`."""
+        ...
+
+    def save_processor(self, folder: Path) -> None:
+        """Save the tokenizer or image processor in the folder of the model."""
+        ...

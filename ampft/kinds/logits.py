@@ -1,0 +1,68 @@
+"""The logits of a collated batch: of examples, of words or of pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ampft.kinds.windows import select_logits
+
+
+def forward_logits(
+    model: nn.Module, inputs: Mapping[str, Tensor], *, max_rows: int | None = None
+) -> Tensor:
+    """Call a model of transformers on `inputs` without what is about labels; return its logits.
+
+    They are those of examples or words, see `select_logits`, and float32; those of a float64 model
+    stay float64, so that a reference is not rounded.
+
+    Args:
+        model: Any model, prepared by Accelerate or not.
+        inputs: Collated batch.
+        max_rows: Largest number of rows, such as windows, per forward pass; None for all.
+    """
+    arguments = model_inputs(inputs)
+    rows = len(next(iter(arguments.values())))
+    if max_rows is None or rows <= max_rows:
+        return select_logits(_row_logits(model, arguments), inputs)
+    parts = [
+        {name: value[start : start + max_rows] for name, value in arguments.items()}
+        for start in range(0, rows, max_rows)
+    ]
+    return select_logits(torch.cat([_row_logits(model, part) for part in parts]), inputs)
+
+
+def _row_logits(model: nn.Module, arguments: Mapping[str, Tensor]) -> Tensor:
+    """Return the logits of the rows of a batch."""
+    # Imported here because it imports transformers, which a model needs anyway.
+    from ampft.models.by_length import merged_logits, padded_inputs, parts_by_length
+
+    parts = parts_by_length(model, arguments)
+    if not parts:
+        return _logits(model, padded_inputs(model, arguments))
+    return merged_logits([(rows, _logits(model, part)) for rows, part in parts], arguments)
+
+
+def _logits(model: nn.Module, arguments: Mapping[str, Tensor]) -> Tensor:
+    from ampft.models.packing.install import layout_on_host
+
+    weight = next(model.parameters())
+    moved: dict[str, Any] = {
+        name: value.to(weight.device, _input_dtype(value, weight), non_blocking=True)
+        for name, value in arguments.items()
+    }
+    logits: Tensor = model(**moved, **layout_on_host(model, arguments)).logits
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def model_inputs(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return what the model reads of a collated batch: not what is about labels."""
+    return {name: value for name, value in inputs.items() if not name.startswith("label")}
+
+
+def _input_dtype(value: Tensor, weight: Tensor) -> torch.dtype:
+    """Return the dtype of the weights for floats: without autocast, pixels must have it."""
+    return weight.dtype if value.is_floating_point() else value.dtype
