@@ -20,8 +20,8 @@ IntArray = npt.NDArray[np.int64]
 GROUP_COLUMN = "ampft_group"  # of a split, where the user named a group column
 ID_COLUMN = "ampft_id"  # the same for the column of ids
 FILE_COLUMN = "ampft_file"  # the file of each example, if a split has several
-# Of a split: where each example is in its file or data set, from 1.
-NUMBER_COLUMNS = {"ampft_line": "file_line", "ampft_row": "file_row"}
+# Of a split: where each example is, by line or row of its file from 1, or by position from 0.
+NUMBER_COLUMNS = {"ampft_line": "file_line", "ampft_row": "file_row", "ampft_position": "position"}
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from ampft.data.sources.files import load_files
 from ampft.data.sources.folders import folder_kind, load_folder
 from ampft.data.sources.hub import fetch, read_splits
 from ampft.data.sources.mask_folders import find_mask_folders
+from ampft.data.sources.memory import INDEX_COLUMN
 from ampft.data.sources.stdlib import CONFIGURATIONS, load_stdlib
 from ampft.data.splits import missing_splits, subsample
 from ampft.data.token_rows import are_token_splits, load_token_files, load_token_splits
@@ -63,6 +64,8 @@ def load_data(request: DataRequest, data: DatasetDict | None = None) -> Classifi
         return pixels
     refuse_unused_options(request, MASK_OPTIONS, "data without masks (--task pixels)")
     if data is not None:
+        if request.id_column is None and INDEX_COLUMN in data["train"].column_names:
+            request = replace(request, id_column=INDEX_COLUMN)
         rows, columns, notes = read_any_splits(data, request)
         return assemble(rows, columns, request, name=IN_MEMORY, notes=notes)
     if request.files:

@@ -35,7 +35,7 @@ from ampft.data.masks import (
     mask_values,
 )
 from ampft.data.request import DataRequest, refuse_unused_options
-from ampft.data.row_collector import listed
+from ampft.data.row_collector import POSITION, listed
 from ampft.data.sources.hub import fetch, standard_splits
 from ampft.data.sources.mask_columns import find_mask_columns, masks_from_columns, read_parquet
 from ampft.data.sources.mask_folders import (
@@ -80,6 +80,7 @@ def load_pixels(request: DataRequest, data: DatasetDict | None) -> Classificatio
     if not is_requested:
         return None
     refuse_unused_options(request, UNUSED_OPTIONS, "images with masks")
+    unit = POSITION if data is not None or not request.files else "row"
     if data is None and request.files:
         name = ", ".join(map(str, request.files.values()))
         data = read_parquet(request.paths())
@@ -93,7 +94,7 @@ def load_pixels(request: DataRequest, data: DatasetDict | None) -> Classificatio
         )
     found, notes = standard_splits(data, name)
     columns = find_mask_columns(found["train"].features, request, name)
-    splits = masks_from_columns(found, columns, name)
+    splits = masks_from_columns(found, columns, name, unit=unit)
     notes.append(f"Images are read from {columns.image!r}, masks from {columns.mask!r}.")
     return _assemble(splits, request, name, notes=notes)
 

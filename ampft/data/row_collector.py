@@ -17,6 +17,7 @@ from ampft.errors import InputError
 
 MAX_NUMBERS_SHOWN = 10
 MAX_FILES_SHOWN = 3
+POSITION = "position"  # unit of data sets and data in memory, which Python counts from 0
 # What `datasets` and loss functions use for "no label"; as a class it would be meaningless.
 NO_LABEL = frozenset({"-1", "-100", "-1.0", "-100.0"})
 
@@ -29,13 +30,14 @@ class LabelledRows:
         inputs: The input columns.
         labels: The labels of the n rows; codes are indices into `names`.
         names: Labels in the order in which they first appear.
-        numbers: (n,) line or row number of each row in `origin`, from 1.
+        numbers: (n,) line or row number of each row in `origin`, from 1, or its position from 0.
         origin: The file, or the data set and its split.
-        unit: What the numbers count, `line` or `row`.
+        unit: What the numbers count, `line`, `row` or `POSITION`.
         declared: The classes in the order that the source declares; None if it declares none.
         ignored: Labels whose rows were left out.
         notes: Sentences about rows that were left out.
         files: Files and their numbers of rows in order, if there are several.
+        index: Labels of all rows of a data frame, by position; empty if it has none.
     """
 
     inputs: Dataset
@@ -48,6 +50,7 @@ class LabelledRows:
     ignored: frozenset[str]
     notes: tuple[str, ...]
     files: tuple[tuple[str, int], ...] = ()
+    index: Sequence[str] = ()
 
     def names_of(self, row: int) -> frozenset[str]:
         """Return the labels of the row with index `row`."""
@@ -56,7 +59,7 @@ class LabelledRows:
     def location(self, rows: IntArray) -> str:
         """Return the location of the rows with these indices: `file, lines 3, 7`."""
         if not self.files:
-            return location(self.origin, self.unit, self.numbers[rows].tolist())
+            return location(self.origin, self.unit, self.numbers[rows].tolist(), self.index)
         file_of = np.searchsorted(np.cumsum([count for _, count in self.files]), rows, "right")
         places = [
             location(self.files[file][0], self.unit, self.numbers[rows[file_of == file]].tolist())
@@ -113,12 +116,24 @@ def concatenated(parts: Sequence[LabelledRows], origin: str) -> LabelledRows:
     )
 
 
-def location(origin: str, unit: str, numbers: Sequence[int]) -> str:
-    """Return an origin with line or row numbers: the first ten, and how many more there are."""
-    listed = ", ".join(map(str, numbers[:MAX_NUMBERS_SHOWN]))
+def location(origin: str, unit: str, numbers: Sequence[int], index: Sequence[str] = ()) -> str:
+    """Return an origin with line or row numbers: the first ten, and how many more there are.
+
+    Args:
+        origin: The file, or the data set and its split.
+        unit: What the numbers count, `line`, `row` or `POSITION`.
+        numbers: The numbers.
+        index: Labels of all rows of a data frame, by position; empty if it has none.
+    """
+    shown = numbers[:MAX_NUMBERS_SHOWN]
     more = len(numbers) - MAX_NUMBERS_SHOWN
     plural = unit if len(numbers) == 1 else f"{unit}s"
-    return f"{origin}, {plural} {listed}" + (f" and {more} more" if more > 0 else "")
+    place = f"{origin}, {plural} {', '.join(map(str, shown))}"
+    place += f" and {more} more" if more > 0 else ""
+    if unit == POSITION:
+        labels = f"; index {', '.join(index[number] for number in shown)}" if len(index) else ""
+        place += f" (from 0{labels})"
+    return place
 
 
 def listed(names: Sequence[str], *, separator: str = ", ") -> str:
@@ -132,15 +147,22 @@ class RowCollector:
 
     Args:
         origin: The file, or the data set and its split.
-        unit: What row numbers count, `line` or `row`.
+        unit: What row numbers count, `line`, `row` or `POSITION`.
         columns: Columns that are read.
         request: Which labels to ignore, and whether rows without text are left out.
+        index: Labels of all rows of a data frame, by position; empty if it has none.
     """
 
     def __init__(
-        self, *, origin: str, unit: str, columns: DataColumns, request: DataRequest
+        self,
+        *,
+        origin: str,
+        unit: str,
+        columns: DataColumns,
+        request: DataRequest,
+        index: Sequence[str] = (),
     ) -> None:
-        self._origin, self._unit = origin, unit
+        self._origin, self._unit, self._labels_of_rows = origin, unit, index
         self._inputs = ", ".join(map(repr, columns.inputs))
         self._labels = ", ".join(columns.labels.columns)
         self._drop = request.drop_missing_text
@@ -198,6 +220,7 @@ class RowCollector:
             declared=declared,
             ignored=frozenset(self._ignored_found),
             notes=self._notes(),
+            index=self._labels_of_rows,
         )
 
     def _refuse(self) -> None:
@@ -233,7 +256,7 @@ class RowCollector:
         return tuple(notes)
 
     def _location(self, numbers: array[int]) -> str:
-        return location(self._origin, self._unit, numbers.tolist())
+        return location(self._origin, self._unit, numbers.tolist(), self._labels_of_rows)
 
     @property
     def _total(self) -> int:

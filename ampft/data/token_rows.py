@@ -23,11 +23,11 @@ from ampft.data.columns import LABEL_FLAG, DataColumns
 from ampft.data.dataset import TOKEN, batches
 from ampft.data.label_parser import LabelParser
 from ampft.data.request import DataRequest
-from ampft.data.row_collector import LabelledRows, concatenated, location
+from ampft.data.row_collector import POSITION, LabelledRows, concatenated, location
 from ampft.data.row_labels import RowLabels
 from ampft.data.sources import conll
 from ampft.data.sources.files import FLAGS, open_table, write_arrow
-from ampft.data.sources.hub import label_names, standard_splits
+from ampft.data.sources.hub import frame_index, label_names, standard_splits
 from ampft.data.sources.table import Row, as_text, quoted, refuse_surrogates
 from ampft.data.tags import (
     BIO,
@@ -64,10 +64,11 @@ class TokenSource:
 
     Attributes:
         origin: The file, or the data set and its split.
-        unit: What row numbers count, `line` or `row`.
+        unit: What row numbers count, `line`, `row` or `POSITION`.
         rows: Iterator over (number, values of `TokenColumns.names`).
         declared: Names of the tags if cells hold indices.
         has_line_per_word: Whether each word has its own line, as in CoNLL files.
+        index: Labels of all rows of a data frame, by position; empty if it has none.
     """
 
     origin: str
@@ -75,6 +76,11 @@ class TokenSource:
     rows: Iterator[Row]
     declared: tuple[str, ...] | None = None
     has_line_per_word: bool = False
+    index: Sequence[str] = ()
+
+    def place(self, *numbers: int) -> str:
+        """Return where the rows with these numbers are, for a message."""
+        return location(self.origin, self.unit, numbers, self.index)
 
 
 @dataclass(frozen=True)
@@ -110,10 +116,10 @@ class TaggedRows:
 
     def place(self, sentence: int, word: int) -> str:
         """Return the place of a word for a message; a word of a CoNLL file has its own line."""
-        number, origin = self.numbers[sentence], self.source.origin
+        number = self.numbers[sentence]
         if self.source.has_line_per_word:
-            return f"{origin}, line {number + word}"
-        return f"{origin}, {self.source.unit} {number}, word {word + 1}"
+            return self.source.place(number + word)
+        return f"{self.source.place(number)}, word {word + 1}"
 
 
 def load_token_files(request: DataRequest) -> Loaded | None:
@@ -193,16 +199,22 @@ def load_token_splits(data: DatasetDict, request: DataRequest) -> Loaded:
         origin = f"{name}, split {split}"
         columns.require_in(part.column_names, origin=origin)
         declared = label_names(part.features[columns.tags])
-        sources[split] = [TokenSource(origin, "row", _numbered(part, columns.names), declared)]
+        sources[split] = [
+            TokenSource(
+                origin,
+                POSITION,
+                _numbered(part, columns.names),
+                declared,
+                index=frame_index(part),
+            )
+        ]
     return _read_sources(sources, columns, request, [*notes, note])
 
 
 def _numbered(part: Dataset, names: Sequence[str]) -> Iterator[Row]:
-    number = 0
-    for batch in batches(part.select_columns(list(dict.fromkeys(names)))):
-        for values in zip(*(batch[name] for name in names), strict=True):
-            number += 1
-            yield number, values
+    columns = part.select_columns(list(dict.fromkeys(names)))
+    rows = (zip(*(batch[name] for name in names), strict=True) for batch in batches(columns))
+    yield from enumerate(chain.from_iterable(rows))
 
 
 def declared_in_file(path: Path, column: str) -> tuple[str, ...] | None:
@@ -257,7 +269,7 @@ def _read_source(source: TokenSource, columns: TokenColumns, request: DataReques
     def usable() -> Iterator[Sequence[Any]]:
         nonlocal extended
         for number, (words_cell, tags_cell, *others) in source.rows:
-            place = f"{source.origin}, {source.unit} {number}"
+            place = source.place(number)
             words, tags, more = read_cells(words_cell, tags_cell, columns, source, place)
             extended += more
             if ignored := set(tags).intersection(request.ignore_labels):
@@ -275,7 +287,7 @@ def _read_source(source: TokenSource, columns: TokenColumns, request: DataReques
     written = write_arrow(usable(), (columns.input, *columns.extra), lists=(columns.input,))
     if empty and not request.drop_missing_text:
         raise InputError(
-            f"{location(source.origin, source.unit, empty.tolist())}: no word in column"
+            f"{source.place(*empty)}: no word in column"
             f" {columns.words!r}. Remove such rows, or pass --drop_missing_text to leave them out."
         )
     notes = [
@@ -406,6 +418,7 @@ def _labelled(part: TaggedRows, scheme: str) -> LabelledRows:
         declared=names,
         ignored=part.ignored,
         notes=part.notes,
+        index=part.source.index,
     )
 
 

@@ -249,10 +249,10 @@ def predict_inputs(
         rows = [inputs] if isinstance(inputs, str | os.PathLike | Image.Image) else list(inputs)
         tuples = [tuple(row) if isinstance(row, list | tuple) else (row,) for row in rows]
         count, is_text = len(record.data.input_columns), record.data.kind == "text"
-        for number, row in enumerate(tuples, start=1):
+        for number, row in enumerate(tuples):
             if len(row) != count or (is_text and not all(isinstance(t, str) for t in row)):
                 raise InputError(
-                    f"row {number}: received {rows[number - 1]!r}. The model needs "
+                    f"position {number} (from 0): received {rows[number]!r}. The model needs "
                     f"{counted(count, record.data.kind)} per row."
                 )
             for text in row if is_text else ():

@@ -197,14 +197,15 @@ def sentences_in_memory(inputs: Any, record: RunRecord) -> list[Sentence]:
     """
     rows = [inputs] if isinstance(inputs, str) else list(inputs)
     found = []
-    for number, row in enumerate(rows, start=1):
+    for number, row in enumerate(rows):
+        place = f"position {number} (from 0)"
         try:
             each = sentence(row, record)
         except InputError as error:
-            raise InputError(f"row {number}: {error}") from None
+            raise InputError(f"{place}: {error}") from None
         if not each.words or not all(word.text.strip() for word in each.words):
-            raise InputError(f"row {number}: received {row!r}, which has no words or an empty one.")
-        refuse_surrogates(each.text, f"row {number}")
+            raise InputError(f"{place}: received {row!r}, which has no words or an empty one.")
+        refuse_surrogates(each.text, place)
         found.append(each)
     if not found:
         raise InputError("the list is empty. Pass at least one row.")

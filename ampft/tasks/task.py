@@ -178,7 +178,7 @@ class Task:
         return self.inputs.references(split, rows)
 
     def origins(self, split: str, rows: slice) -> dict[str, list[Any]]:
-        """Return where the examples `rows` come from: `file`, `file_line` or `file_row`, `id`."""
+        """Return where the examples `rows` come from: file, line or row, position, id."""
         part = self.data.splits[split]
         names = {name: shown for name, shown in ORIGINS.items() if name in part.column_names}
         columns = part.select_columns(list(names))[rows] if names else {}

@@ -77,14 +77,14 @@ def test_a_test_split_without_labels_is_left_out(tmp_path):
 
 def test_some_missing_labels_are_refused(tmp_path):
     name = saved(tmp_path, {"text": ["a", "b", "c"], "label": [0, -1, 1]}, CLASSES)
-    with pytest.raises(InputError, match=r"split train, row 2: .*--ignore_label"):
+    with pytest.raises(InputError, match=r"split train, position 1 \(from 0\): .*--ignore_label"):
         load(name)
     assert labels_of(load(name, ignore_labels=("-1",))) == ["pos", "neg"]
 
 
 def test_missing_texts_are_refused_or_dropped(tmp_path):
     name = saved(tmp_path, {"text": ["a", None, "c"], "label": [0, 1, 1]}, CLASSES)
-    with pytest.raises(InputError, match=r"split train, row 2: nothing in column 'text'"):
+    with pytest.raises(InputError, match=r"position 1 \(from 0\): nothing in column 'text'"):
         load(name)
     data = load(name, drop_missing_text=True)
     assert data.splits["train"]["text"][:] == ["a", "c"]
@@ -136,7 +136,7 @@ def test_a_corrupt_image_is_named_before_training(tmp_path):
     broken = {"bytes": b"\x89PNG\r\n\x1a\n and no more", "path": None}
     name = saved(tmp_path, {"img": [picture(0), broken], "label": [0, 1]}, features)
     with pytest.raises(
-        InputError, match=r"split train: 1 of 2 images .*: row 2, .*not an image file"
+        InputError, match=r"split train: 1 of 2 images .*: position 1 .*not an image file"
     ):
         load(name)
 
@@ -146,7 +146,7 @@ def test_an_image_that_would_fill_the_memory_is_named(tmp_path, monkeypatch):
     large = PILImage.new("L", (40, 40))
     name = saved(tmp_path, {"img": [picture(0), large], "label": [0, 1]}, features)
     monkeypatch.setattr(PILImage, "MAX_IMAGE_PIXELS", 100)
-    with pytest.raises(InputError, match=r": row 2, .*\(Image size .* exceeds limit"):
+    with pytest.raises(InputError, match=r": position 1 .*\(Image size .* exceeds limit"):
         load(name)
 
 

@@ -89,7 +89,7 @@ def test_columns_are_read_like_folders(tmp_path, folder):
 
 def test_a_row_without_a_mask_is_named():
     data = DatasetDict({"train": columns(4, without_mask=2)})
-    with pytest.raises(InputError, match=r"split train, row 3: no mask"):
+    with pytest.raises(InputError, match=r"split train, position 2 \(from 0\): no mask"):
         load_data(DataRequest(data_kind="pixels"), data)
 
 

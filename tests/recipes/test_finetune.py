@@ -164,10 +164,10 @@ def test_other_data_in_memory(kind, settings):
 
 def test_predictions_say_where_each_row_is(settings, tmp_path):
     table = frame(60).assign(key=[f"k{i}" for i in range(60)])
-    run = ampft.finetune(table, id_column="key", **settings)
-    rows = table.iloc[run.predictions.file_row - 1]
+    run = ampft.finetune(table.set_index("key"), **settings)
+    rows = table.iloc[run.predictions.position]
     assert run.predictions.text.tolist() == rows.text.tolist()
-    assert run.predictions.id.tolist() == rows.key.tolist()
+    assert run.predictions.id.tolist() == rows.key.tolist()  # the index of the frame
     table.to_csv("rows.csv", index=False)
     run = ampft.finetune("rows.csv", id_column="key", **settings)
     lines = Path("rows.csv").read_text().splitlines()
@@ -218,7 +218,7 @@ PAIRS = [("a", "x"), ("b", "y")] * 8
     [
         ({"train": 7}, r"^train: received int\. Allowed are a path, a pandas\.DataFrame"),
         ({"train": []}, r"^train: the list is empty"),
-        ({"train": ["a"]}, r"^train: row 1 is not a \(text, label\) pair: str"),
+        ({"train": ["a"]}, r"^train: position 0 \(from 0\) is not a \(text, label\) pair: str"),
         ({"train": PAIRS, "test": "t.csv"}, r"^test: a path beside data in memory"),
         ({"train": PAIRS, "dataset_name": "stdlib"}, r"^train and dataset_name both name data"),
         ({"test": PAIRS}, r"^train is missing"),
@@ -227,7 +227,10 @@ PAIRS = [("a", "x"), ("b", "y")] * 8
         ({"train": PAIRS, "learning_rate": "x"}, r"argument learning_rate: invalid number value"),
         ({"train": PAIRS, "precision": "fp15"}, r"mixed_precision: invalid choice: 'fp15'"),
         ({"train": PAIRS, "precision": "bf16", "mixed_precision": "bf16"}, r"same setting"),
-        ({"train": [("a", None), ("b", "y")]}, r"^data in memory, split train, row 1: no label"),
+        (
+            {"train": [("a", None), ("b", "y")]},
+            r"^data in memory, split train, position 0 .*: no label",
+        ),
         (
             {"train": PAIRS, "early_stopping_patience": 1, "load_best_model_at_end": False},
             r"^early_stopping_patience and load_best_model_at_end=False: early",

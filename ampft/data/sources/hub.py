@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -26,7 +27,8 @@ from ampft.data.input_columns import InputColumns
 from ampft.data.label_parser import LabelParser
 from ampft.data.media import MEDIA
 from ampft.data.request import DataRequest
-from ampft.data.row_collector import LabelledRows, RowCollector
+from ampft.data.row_collector import POSITION, LabelledRows, RowCollector, location
+from ampft.data.sources.memory import INDEX_COLUMN
 from ampft.data.sources.table import as_text
 from ampft.errors import InputError
 from ampft.hub import hub_problem
@@ -139,9 +141,10 @@ def with_joined(part: Dataset, names: Sequence[str], origin: str) -> Dataset:
         if len(columns.sources) < 2 or not {*columns.sources} <= {*part.column_names}:
             continue
         cells = zip(*(part[source] for source in columns.sources), strict=True)
+        index = frame_index(part)
         texts = [
-            columns.texts(row, f"{origin}, row {number}")[0]
-            for number, row in enumerate(cells, start=1)
+            columns.texts(row, location(origin, POSITION, [number], index))[0]
+            for number, row in enumerate(cells)
         ]
         part = part.add_column(name, texts, feature=Value("string"))
     return part
@@ -150,6 +153,7 @@ def with_joined(part: Dataset, names: Sequence[str], origin: str) -> Dataset:
 def choose_columns(features: Features, request: DataRequest) -> DataColumns:
     """Return the columns that the request names, or those of a usual type and name."""
     origin = str(request.dataset_name)
+    features = Features({n: feature for n, feature in features.items() if n != INDEX_COLUMN})
 
     def describe() -> str:
         return ", ".join(f"{name!r} ({kind_of(feature)})" for name, feature in features.items())
@@ -249,13 +253,17 @@ def read_rows(
 ) -> LabelledRows:
     """Check the rows of one split, and select the usable ones."""
     origin = f"{request.dataset_name}, split {split}"
-    collector = RowCollector(origin=origin, unit="row", columns=columns, request=request)
+    index = frame_index(part)
+    collector = RowCollector(
+        origin=origin, unit=POSITION, columns=columns, request=request, index=index
+    )
     # A split can declare its classes in another order than training does.
     labels = replace(columns.labels, declared=label_names(part.features[columns.labels.columns[0]]))
     usable = array("q")
     for number, inputs, cells in numbered_rows(part, columns, origin):
-        if collector.add(number, inputs, labels.parse(cells, f"{origin}, row {number}")):
-            usable.append(number - 1)
+        place = location(origin, POSITION, [number], index)
+        if collector.add(number, inputs, labels.parse(cells, place)):
+            usable.append(number)
     selected = part.select_columns(list(columns.inputs))
     for name, column in columns.extra.items():
         selected = selected.add_column(name, [as_text(v, origin, column) for v in part[column]])
@@ -267,7 +275,7 @@ def read_rows(
 def numbered_rows(
     part: Dataset, columns: DataColumns, origin: str
 ) -> Iterator[tuple[int, list[object], list[object]]]:
-    """Yield (row number from 1, inputs, label cells) without decoding images.
+    """Yield (position from 0, inputs, label cells) without decoding images.
 
     A missing input is None.
     """
@@ -276,15 +284,22 @@ def numbered_rows(
     selected = part.select_columns(names)
     if columns.kind != "text":
         selected = selected.cast_column(columns.inputs[0], MEDIA[columns.kind].undecoded)
-    number = 0
+    index = frame_index(part)
+    numbers = itertools.count()
     for batch in batches(selected):
         for values in zip(*(batch[name] for name in names), strict=True):
-            number += 1
+            number = next(numbers)
             inputs = list(values[:count])
             if columns.kind == "text":
-                row = f"{origin}, row {number}"
+                place = location(origin, POSITION, [number], index)
                 inputs = [
-                    as_text(value, row, name)
+                    as_text(value, place, name)
                     for name, value in zip(columns.inputs, inputs, strict=True)
                 ]
             yield number, inputs, list(values[count:])
+
+
+def frame_index(part: Dataset) -> Sequence[str]:
+    """Return the labels of the rows of a data frame; empty if it has none."""
+    labels: list[str] = part[INDEX_COLUMN][:] if INDEX_COLUMN in part.column_names else []
+    return labels

@@ -11,6 +11,7 @@ from datasets import load_dataset as read_dataset
 
 from ampft.data.columns import LABEL_FLAG, require
 from ampft.data.request import DataRequest
+from ampft.data.row_collector import POSITION, location
 from ampft.data.sources.mask_folders import FILE, IMAGE, MASK
 from ampft.errors import InputError
 
@@ -87,9 +88,15 @@ def find_mask_columns(features: Features, request: DataRequest, name: str) -> Ma
 
 
 def masks_from_columns(
-    splits: Mapping[str, Dataset], columns: MaskColumns, name: str
+    splits: Mapping[str, Dataset], columns: MaskColumns, name: str, *, unit: str
 ) -> DatasetDict:
     """Return only the images and masks, under the names that folders of masks have.
+
+    Args:
+        splits: The splits.
+        columns: Columns of the images and masks.
+        name: Name of the data, for messages.
+        unit: What numbers of rows count: `row` of Parquet files, or `POSITION`.
 
     Raises:
         InputError: A split lacks a column, or a row lacks its image or mask.
@@ -102,8 +109,9 @@ def masks_from_columns(
         chosen = part.select_columns([columns.image, columns.mask])
         chosen = chosen.rename_columns({columns.image: IMAGE, columns.mask: MASK})
         chosen = chosen.cast_column(IMAGE, Image()).cast_column(MASK, Image(decode=False))
-        _refuse_missing(chosen, origin)
-        places = [f"{origin}, row {row}" for row in range(1, len(part) + 1)]
+        first = 0 if unit == POSITION else 1
+        places = [location(origin, unit, [first + row]) for row in range(len(part))]
+        _refuse_missing(chosen, places)
         parts[split] = chosen.add_column(FILE, places)
     return DatasetDict(parts)
 
@@ -113,9 +121,9 @@ def _holds_images(feature: object) -> bool:
     return isinstance(feature, Image) or (isinstance(feature, dict) and "bytes" in feature)
 
 
-def _refuse_missing(part: Dataset, origin: str) -> None:
+def _refuse_missing(part: Dataset, places: Sequence[str]) -> None:
     arrow = part.with_format("arrow")
     for column, what in ((IMAGE, "image"), (MASK, "mask")):
-        for row, value in enumerate(arrow[:][column], start=1):
+        for place, value in zip(places, arrow[:][column], strict=True):
             if not value.is_valid:
-                raise InputError(f"{origin}, row {row}: no {what}. Add it, or remove the row.")
+                raise InputError(f"{place}: no {what}. Add it, or remove the row.")

@@ -12,6 +12,7 @@ from datasets import Dataset, DatasetDict
 
 from ampft.errors import InputError
 
+INDEX_COLUMN = "ampft_index"  # labels of the rows of a data frame
 ALLOWED = (
     "Allowed are a path, a pandas.DataFrame, a datasets.Dataset or DatasetDict, and a list of"
     " (text, label) pairs or of dictionaries."
@@ -37,19 +38,29 @@ def _is_file_name(value: object) -> bool:
 def splits_in_memory(splits: Mapping[str, Any]) -> DatasetDict:
     """Return data in memory as a data set.
 
+    The labels of data frames, if they are not the positions, become `INDEX_COLUMN`.
+
     Args:
         splits: Data by split. A `DatasetDict` as `train` holds all splits.
 
     Raises:
         InputError: Data have a type that is not supported, or cannot be converted.
     """
+    import pandas as pd
+
     train = splits.get("train")
     if isinstance(train, DatasetDict):
         if len(splits) > 1:
             others = ", ".join(split for split in splits if split != "train")
             raise InputError(f"train is a DatasetDict with all its splits, so remove {others}.")
         return train
-    return DatasetDict({split: as_dataset(split, data) for split, data in splits.items()})
+    parts = {split: as_dataset(split, data) for split, data in splits.items()}
+    if all(isinstance(data, pd.DataFrame) for data in splits.values()):
+        labels = {split: list(data.index) for split, data in splits.items()}
+        if any(each != list(range(len(each))) for each in labels.values()):
+            for split, each in labels.items():
+                parts[split] = parts[split].add_column(INDEX_COLUMN, list(map(str, each)))
+    return DatasetDict(parts)
 
 
 def as_dataset(name: str, data: Any) -> Dataset:
@@ -87,10 +98,11 @@ def from_rows(name: str, rows: Any) -> Dataset:
     if rows and all(isinstance(row, Mapping) for row in rows):
         columns = dict.fromkeys(key for row in rows for key in row)
         return Dataset.from_dict({key: [row.get(key) for row in rows] for key in columns})
-    for number, row in enumerate(rows, start=1):
+    for number, row in enumerate(rows):
         if not isinstance(row, list | tuple) or len(row) != 2:
             raise InputError(
-                f"{name}: row {number} is not a (text, label) pair: {type(row).__name__}. {ALLOWED}"
+                f"{name}: position {number} (from 0) is not a (text, label) pair:"
+                f" {type(row).__name__}. {ALLOWED}"
             )
     if not rows:
         raise InputError(f"{name}: the list is empty. {ALLOWED}")

@@ -27,7 +27,7 @@ from ampft.tasks.token_labels import TokenPredictions
 from ampft.tasks.token_report import NO_TYPE
 from ampft.text.shown_case import ShownCase
 
-ORIGINS = ("id", "file", "file_line", "file_row")
+ORIGINS = ("id", "file", "file_line", "file_row", "position")
 PAIR_EXAMPLES = 3
 BoolArray = npt.NDArray[np.bool_]
 PAIRS_WITH_FILES = 6  # pairs whose examples are shown if these are pictures or sounds
