@@ -250,13 +250,14 @@ def predict_inputs(
         tuples = [tuple(row) if isinstance(row, list | tuple) else (row,) for row in rows]
         count, is_text = len(record.data.input_columns), record.data.kind == "text"
         for number, row in enumerate(tuples):
+            place = f"position {number} (from 0)"
             if len(row) != count or (is_text and not all(isinstance(t, str) for t in row)):
                 raise InputError(
-                    f"position {number} (from 0): received {rows[number]!r}. The model needs "
+                    f"{place}: received {rows[number]!r}. The model needs "
                     f"{counted(count, record.data.kind)} per row."
                 )
             for text in row if is_text else ():
-                refuse_surrogates(text, f"row {number}")
+                refuse_surrogates(text, place)
         if not rows:
             raise InputError("the list is empty. Pass at least one row.")
         predictor = Predictor(folder, record, mixed_precision, batch_size)
