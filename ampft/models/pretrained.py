@@ -12,6 +12,7 @@ import torch
 import transformers
 from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
+from safetensors import safe_open
 from torch import nn
 from transformers import AutoConfig, PreTrainedConfig
 
@@ -19,9 +20,10 @@ from ampft.errors import InputError
 from ampft.files import is_inside
 from ampft.hub import hub_problem
 from ampft.models.adapters import ADAPTER_CONFIG, SavedAdapter, read_adapter
-from ampft.models.freezing import head_names, is_in
+from ampft.models.freezing import POOLER, base_of, has_weights, head_names, is_in
 from ampft.models.minilm import HUB_ID, default_model
 from ampft.models.size import check_memory, check_sizes
+from ampft.models.weights import weights_size
 from ampft.precision.float32_modules import apply_patterns
 from ampft.text.escaping import inert
 from ampft.text.json_io import read_json_object
@@ -31,6 +33,8 @@ SAVED_MODEL_FLAG = "--model"
 CHECKPOINTS_FLAG = "--checkpoints"
 INDEX_NAMES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
+FLOAT_DTYPES = ("F64", "F32", "F16", "BF16")  # as safetensors names them
+MISSING = "missing"
 NAMED = 4  # weights that a message names
 _FINISHED_RUN = "Pass the --output_dir of a finished run, with all its files."
 REMEDIES = {
@@ -45,7 +49,8 @@ def load_pretrained(
 ) -> tuple[Any, tuple[str, ...]]:
     """Return a model of transformers in float32, and notes on its head for the user.
 
-    The head is new if the checkpoint has none, or if its head was trained for other labels.
+    The head is new if the checkpoint has none, or if its head was trained for other labels. A
+    pooler is new if it is missing, as in checkpoints of other tasks; a note names it.
 
     Args:
         auto_class: Class of transformers that loads the model, such as
@@ -68,7 +73,7 @@ def load_pretrained(
         {"trust_remote_code": trust_remote_code, **label_arguments},
     )
     differences = _differences(loading)
-    encoder_differences = _below_head(model, differences)
+    encoder_differences = _in_encoder(model, differences)
     if encoder_differences:
         raise _weights_error(path, MODEL_NAME_FLAG, encoder_differences)
     old_labels = _mismatched_labels(config, tuple(label_arguments["id2label"].values()))
@@ -235,6 +240,7 @@ def _load(
     except Exception as error:  # damaged weights: SafetensorError, KeyError, ...
         _refuse_pickled_weights(path, flag, error)
         raise loading_error(path, error, flag=flag) from error
+    _check_dtypes(model, path, flag)
     return model, loading
 
 
@@ -314,31 +320,87 @@ def _differences(loading: Mapping[str, Any]) -> dict[str, str]:
         name: f"shape {list(found)} instead of {list(expected)}"
         for name, found, expected in loading["mismatched_keys"]
     }
-    return dict.fromkeys(loading["missing_keys"], "missing") | mismatched
+    return dict.fromkeys(loading["missing_keys"], MISSING) | mismatched
 
 
-def _below_head(model: nn.Module, differences: Mapping[str, str]) -> dict[str, str]:
-    """Return the differences in the encoder, except in its pooler, which belongs to the head."""
-    prefix = str(getattr(model, "base_model_prefix", ""))
+def _in_encoder(model: nn.Module, differences: Mapping[str, str]) -> dict[str, str]:
+    """Return the differences below the head, and those of a pooler that has another shape.
+
+    A model without one encoder, such as UperNet, has a backbone, or its largest child counts.
+    """
+    base = base_of(model)
+    if base is model:
+        children = {name: child for name, child in model.named_children() if has_weights(child)}
+        largest = max(children.values(), key=weights_size) if len(children) > 1 else model
+        base = children.get("backbone", largest)
+    prefix = next(name for name, module in model.named_modules() if module is base)
     return {
         name: problem
         for name, problem in differences.items()
-        if prefix and name.startswith(f"{prefix}.") and "pooler" not in name.split(".")
+        if prefix and is_in(name, [prefix]) and (problem != MISSING or not _is_pooler(name))
     }
 
 
+def _is_pooler(name: str) -> bool:
+    return POOLER in name.split(".")
+
+
 def _head_notes(
-    old_labels: str | None, differences: Mapping[str, str], unexpected: Iterable[str]
+    old_labels: str | None, missing: Iterable[str], unexpected: Iterable[str]
 ) -> tuple[str, ...]:
     notes = []
+    poolers = sorted(name for name in missing if _is_pooler(name))
+    head = sorted(set(missing) - set(poolers))
     if old_labels is not None:
         notes.append(f"new head: the old one was trained for {old_labels}")
-    elif differences:
-        notes.append(f"new head, initialized at random: {_listed(sorted(differences))}")
+    elif head:
+        notes.append(f"new head, initialized at random: {_listed(head)}")
+    if poolers:
+        notes.append(
+            f"new pooler, initialized at random, because it is missing: {_listed(poolers)}"
+        )
     unused = sorted(unexpected)
     if unused:
         notes.append(f"not used, though in the file: {_listed(unused)}")
     return tuple(notes)
+
+
+def _check_dtypes(model: Any, path: str, flag: str) -> None:
+    """Check that the parameters of a model were floating-point numbers of 16 bits or more.
+
+    Loading would convert others as if they were plain numbers, without their scales.
+
+    Raises:
+        InputError: One was not; the message names it.
+    """
+    names = [name for name, weight in model.named_parameters() if weight.is_floating_point()]
+    for file in _weight_files(model.config, path):
+        with safe_open(file, "pt") as tensors:
+            dtypes = {name: tensors.get_slice(name).get_dtype() for name in tensors.keys()}  # noqa: SIM118
+        others = {name: dtype for name, dtype in dtypes.items() if dtype not in FLOAT_DTYPES}
+        for stored, dtype in others.items():
+            if any(
+                n == stored or n.endswith(f".{stored}") or stored.endswith(f".{n}") for n in names
+            ):
+                raise InputError(
+                    f"{flag} {path}: its weight {inert(stored)} has the dtype {dtype}, as after "
+                    "quantization, and cannot be trained. Weights must be F64, F32, F16 or BF16. "
+                    "Use the model from before the quantization."
+                )
+
+
+def _weight_files(config: Any, path: str) -> list[Path]:
+    """Return the safetensors files of a model in a folder, or in the cache of the hub."""
+    names = [getattr(config, "transformers_weights", None) or "model.safetensors"]
+    names += [
+        name for index in _indexes(path) for name in read_json_object(index)["weight_map"].values()
+    ]
+    found: list[Path] = []
+    for name in dict.fromkeys(names):
+        cached = Path(path) / name if Path(path).is_dir() else try_to_load_from_cache(path, name)
+        if isinstance(cached, str | Path) and Path(cached).is_file():
+            found.append(Path(cached))
+    return found
 
 
 def _weights_error(path: str, flag: str, differences: Mapping[str, str]) -> InputError:

@@ -62,6 +62,7 @@ class ModelPart:
 
     `padding_free` says whether it ran without padding. `configuration` and `preprocessing` are what
     model and tokenizer or processor do, see `fingerprint`. All three are None in earlier records.
+    `notes` say what was drawn at random or not used, as printed.
     """
 
     name: str
@@ -74,6 +75,7 @@ class ModelPart:
     padding_free: bool | None = None
     configuration: Mapping[str, Any] | None = None
     preprocessing: Mapping[str, Any] | None = None
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,7 +241,8 @@ class RunRecord:
         notes = tuple(map(without_credentials, self.data.notes))
         data = replace(self.data, name=without_credentials(self.data.name), notes=notes)
         object.__setattr__(self, "data", data)
-        model = replace(self.model, name=without_credentials(self.model.name))
+        notes = tuple(map(without_credentials, self.model.notes))
+        model = replace(self.model, name=without_credentials(self.model.name), notes=notes)
         object.__setattr__(self, "model", model)
         object.__setattr__(self, "reason", self.reason and without_credentials(self.reason))
 
@@ -285,6 +288,7 @@ def initial_record(prepared: Prepared) -> RunRecord:
             padding_free=prepared.loaded.padding_free,
             configuration=prepared.configuration,
             preprocessing=prepared.preprocessing,
+            notes=prepared.loaded.notes,
         ),
         precision=precision_part(prepared.precision, fp32_modules=tuple(float32_forwards(model))),
         topology=TopologyPart(

@@ -14,6 +14,7 @@ from tiny_text import LABELS, tiny_task
 from transformers import (
     AutoConfig,
     AutoModelForImageClassification,
+    AutoModelForSemanticSegmentation,
     AutoModelForSequenceClassification,
     BertForMaskedLM,
     BertForSequenceClassification,
@@ -274,13 +275,84 @@ def test_a_new_head_is_named_in_one_line(folder):
 def test_a_model_trained_for_something_else_has_a_new_head_and_pooler(folder):
     config = AutoConfig.from_pretrained(folder)
     BertForMaskedLM(config).save_pretrained(folder)
-    new, unused = load(folder)[1]
-    assert new == (
-        "new head, initialized at random: bert.pooler.dense.bias, bert.pooler.dense.weight, "
-        "classifier.bias, classifier.weight"
+    new, pooler, unused = load(folder)[1]
+    assert new == "new head, initialized at random: classifier.bias, classifier.weight"
+    assert pooler == (
+        "new pooler, initialized at random, because it is missing: bert.pooler.dense.bias, "
+        "bert.pooler.dense.weight"
     )
     assert unused.startswith("not used, though in the file: cls.predictions.bias, ")
     assert unused.endswith(" and 1 more")
+
+
+def test_a_missing_pooler_is_named_beside_a_head_for_other_labels(folder):
+    change_weights(folder, lambda tensors: tensors.pop("bert.pooler.dense.bias"))
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"id2label": {"0": "x", "1": "y"}, "label2id": {"x": 0, "y": 1}}
+    (folder / "config.json").write_text(json.dumps(config))
+    head, pooler = load(folder)[1]
+    assert head == "new head: the old one was trained for x, y"
+    assert pooler.endswith("because it is missing: bert.pooler.dense.bias")
+    change_weights(
+        folder, lambda tensors: tensors.update({"bert.pooler.dense.bias": torch.ones(7)})
+    )
+    with pytest.raises(InputError, match=r"pooler\.dense\.bias: shape \[7\] instead of \[32\]"):
+        load(folder)
+
+
+def test_every_missing_or_misshapen_weight_of_the_encoder_is_refused_by_name(folder):
+    intact = load_file(folder / "model.safetensors")
+    encoder = [name for name in intact if name.startswith("bert.") and "pooler" not in name]
+    assert len(encoder) > 30
+    for name in encoder:
+        rest = {key: tensor for key, tensor in intact.items() if key != name}
+        for tensors in (rest, {**rest, name: torch.zeros(7)}):
+            save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+            with pytest.raises(InputError, match=re.escape(name)):
+                load(folder)
+
+
+def test_a_missing_weight_of_a_backbone_is_refused(tmp_path):
+    """Of a model without one encoder."""
+    backbone = {
+        "hidden_sizes": [8, 16],
+        "depths": [1, 1],
+        "embedding_size": 8,
+        "model_type": "resnet",
+    }
+    config = AutoConfig.for_model(
+        "upernet", backbone_config={**backbone, "out_features": ["stage1", "stage2"]},
+        hidden_size=8, pool_scales=[1], use_auxiliary_head=False, num_labels=3,
+    )  # fmt: skip
+    AutoModelForSemanticSegmentation.from_config(config).save_pretrained(tmp_path)
+    load(tmp_path, AutoModelForSemanticSegmentation)
+    names = load_file(tmp_path / "model.safetensors")
+    lost = next(name for name in names if name.startswith("backbone.") and name.endswith("weight"))
+    change_weights(tmp_path, lambda tensors: tensors.pop(lost))
+    with pytest.raises(InputError, match=re.escape(lost)):
+        load(tmp_path, AutoModelForSemanticSegmentation)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.bool,
+     torch.float8_e4m3fn, torch.float16, torch.bfloat16, torch.float64],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["bert.encoder.layer.1.output.dense.weight", "classifier.bias"])
+def test_quantized_weights_are_refused(folder, dtype, name):
+    change_weights(folder, lambda tensors: tensors.update({name: tensors[name].to(dtype)}))
+    if dtype.is_floating_point and dtype.itemsize > 1:  # the negative control
+        assert load(folder)[1] == ()
+        return
+    for function in (load, lambda path: load_saved(AutoModelForSequenceClassification, str(path))):
+        with pytest.raises(InputError, match=rf"its weight {re.escape(name)} has the dtype "):
+            function(folder)
+
+
+def test_integer_buffers_are_loaded(folder):
+    positions = {"bert.embeddings.position_ids": torch.arange(64)[None]}
+    change_weights(folder, lambda tensors: tensors.update(positions))
+    assert load(folder)[1] == ()
 
 
 @pytest.mark.parametrize("elsewhere", ["../other/model.safetensors", "{absolute}"])
