@@ -33,11 +33,12 @@ def as_words(settings: Mapping[str, Any]) -> list[str]:
 
 @contextlib.contextmanager
 def messages_for_python() -> Iterator[None]:
-    """Raise errors of a command as one exception, whose message names keyword arguments."""
+    """Raise errors of a command without its traceback; their messages name keyword arguments."""
     try:
         yield
     except (InputError, TrainingStopped, Preempted) as error:
-        raise type(error)(in_python(str(error))) from None
+        error.args = (in_python(str(error)), *error.args[1:])
+        raise error.with_traceback(None) from None
 
 
 def in_python(message: str) -> str:

@@ -54,8 +54,11 @@ class StepStopped(TrainingStopped):
     """Training cannot continue after an optimizer step, whose `outcome` belongs in the history."""
 
     def __init__(self, message: str, outcome: StepOutcome) -> None:
-        super().__init__(message)
+        super().__init__(message, outcome)  # both, so that it can be copied and pickled
         self.outcome = outcome
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 def synchronized_last(

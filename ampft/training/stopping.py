@@ -28,8 +28,11 @@ class StopRequested(Exception):
     """A process received a signal that asks it to stop; raised in all processes together."""
 
     def __init__(self, number: int) -> None:
+        super().__init__(number)
         self.signal = signal.Signals(number)
-        super().__init__(self.signal.name)
+
+    def __str__(self) -> str:
+        return self.signal.name
 
 
 @dataclass

@@ -41,6 +41,14 @@ def frame(count: int = 90, seed: int = 0) -> pd.DataFrame:
     return pd.DataFrame(rows(count, seed), columns=["text", "label"])
 
 
+def test_a_divergence_says_why(settings):
+    with pytest.raises(
+        ampft.TrainingStopped, match=r"not finite .* Lower learning_rate"
+    ) as stopped:
+        ampft.finetune(frame(), precision="bf16", learning_rate=1e35, max_grad_norm=0, **settings)
+    assert not isinstance(stopped.value.__context__, TypeError)
+
+
 def test_a_data_frame_gives_report_and_predictions(settings, tmp_path):
     longer = {"max_train_steps": 60, "learning_rate": 8e-3, "warmup_ratio": 0.2}
     run = ampft.finetune(frame(240), precision="bf16", **settings | longer)
