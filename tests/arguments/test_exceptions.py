@@ -37,7 +37,7 @@ def exceptions() -> list[type[Exception]]:
 def make(kind: type[Exception]) -> Exception:
     if not inspect.isfunction(kind.__init__):
         return kind(MESSAGE)
-    return kind(*(VALUES[name] for name in inspect.signature(kind).parameters))
+    return kind(*(VALUES.get(name, name) for name in inspect.signature(kind).parameters))
 
 
 def is_copied_by_pickle(error: Exception) -> bool:
