@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ampft.comparison.findings import INFERENCE, PREDICTIONS, ArmResult, Comparison
 from ampft.comparison.inference.text import inference_answer, inference_gains, inference_speed_up
-from ampft.comparison.verdict_text import SPEED_TOLERANCE
+from ampft.comparison.statistics.speed_up import FASTER, TOLERANCE
 from ampft.text.numbers import percent, ratio_text
 
 NOT_WORSE = ("equivalent", "better")  # first words of these verdicts
@@ -16,10 +16,10 @@ MIN_SAVING = 0.05  # of the baseline's peak memory; smaller savings do not justi
 def answer_text(comparison: Comparison) -> str:
     """Return which arm to use, or an empty string if no arm was compared with the baseline.
 
-    An arm is recommended if it is equivalent or better, and if it ran natively faster at every
-    seed or needs less memory. If several qualify, the fastest is recommended. Unless the arms are
-    modes, the better ones are recommended for that only. Which of several is the best is not said:
-    the examples that chose it would overstate its gain.
+    An arm is recommended if it is equivalent or better, and if it ran natively and is faster (95 %
+    CI) or needs less memory. If several qualify, the fastest is recommended. Unless the arms are
+    modes, being better is enough. No single best is named: the examples that chose it would
+    overstate its gain.
 
     Args:
         comparison: Comparison. Its stamps say what the answer depends on.
@@ -108,7 +108,7 @@ def _verdict(arm: ArmResult) -> str:
 
 
 def _speed_up(arm: ArmResult) -> float:
-    return arm.speed.ratio or 0.0 if arm.speed else 0.0
+    return arm.speed.speed_up.ratio if arm.speed and arm.speed.speed_up else 0.0
 
 
 def _gain(comparison: Comparison, arm: ArmResult) -> str:
@@ -117,10 +117,9 @@ def _gain(comparison: Comparison, arm: ArmResult) -> str:
     if not _is_not_worse(arm) or not {arm.execution, comparison.baseline.execution} <= timed:
         return ""
     gains = []
-    speed = arm.speed if comparison.has_reliable_speeds else None
-    is_faster = _speed_up(arm) >= SPEED_TOLERANCE
-    if speed and speed.ratio and speed.ratio_spread and speed.ratio_spread[0] > 1 and is_faster:
-        gains.append(f"is {ratio_text(speed.ratio)}x faster")
+    measured = arm.speed.speed_up if arm.speed and comparison.has_reliable_speeds else None
+    if measured and measured.verdict == FASTER and measured.ratio >= TOLERANCE:
+        gains.append(f"is {ratio_text(measured.ratio)}x faster")
     if arm.memory and arm.memory.ratio and 1 - arm.memory.ratio >= MIN_SAVING:
         gains.append(f"needs {percent(1 - arm.memory.ratio)} less memory")
     return " and ".join(gains)

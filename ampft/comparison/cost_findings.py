@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ampft.comparison.statistics.speed_up import SpeedUp
+
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
@@ -11,10 +13,9 @@ class Speed:
 
     Attributes:
         step_seconds: Median step time of each run, in the order of the runs.
-        ratio: Speed-up: median over the seeds of baseline step / this arm's step (2 is twice as
-            fast); None for the baseline and for emulated modes, which are not ranked.
-        ratio_spread: Minimum and maximum of the ratio over the seeds.
-        ratio_to_tf32: Speed-up over tf32, if tf32 is part of the comparison.
+        speed_up: Speed-up over the baseline; None for the baseline and for emulated modes, which
+            are not ranked.
+        speed_up_over_tf32: Speed-up over tf32, if tf32 is part of the comparison.
         tokens_per_second: Median over the runs.
         waiting_share: Share of the step time spent waiting for data, median over the runs.
         utilisation: Share of the matrix product rate measured in the same process, median over the
@@ -25,9 +26,8 @@ class Speed:
     """
 
     step_seconds: tuple[float, ...]
-    ratio: float | None
-    ratio_spread: tuple[float, float] | None
-    ratio_to_tf32: float | None
+    speed_up: SpeedUp | None
+    speed_up_over_tf32: SpeedUp | None
     tokens_per_second: float | None
     waiting_share: float | None
     utilisation: float | None

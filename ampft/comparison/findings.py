@@ -16,7 +16,7 @@ from ampft.text.json_io import JSONValue
 from ampft.text.numbers import Units
 from ampft.text.shown_case import ShownCase
 
-SCHEMA = 3
+SCHEMA = 4
 COMPARISON_NAME = "comparison.json"
 PRECISION = "mixed_precision"  # the setting in which modes differ
 PLACEBO_SPEED_TOLERANCE = 1.1  # ratio; two runs of the same mode differ by up to about 1.05
@@ -450,7 +450,8 @@ class Comparison:
     @property
     def placebo_speed(self) -> float | None:
         """The speed of the placebo relative to the baseline, which it should have."""
-        return next((arm.speed.ratio for arm in self.arms if arm.is_placebo and arm.speed), None)
+        speeds = [arm.speed for arm in self.arms if arm.is_placebo and arm.speed]
+        return next((each.speed_up.ratio for each in speeds if each.speed_up), None)
 
     @property
     def has_reliable_speeds(self) -> bool:

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from ampft.comparison.findings import INFERENCE, TRAINING, ArmResult, Comparison, Difference
 from ampft.comparison.inference.text import inference_cost_text
+from ampft.comparison.speed_text import speed_words
 from ampft.comparison.statistics.interval import MIN_SEEDS
 from ampft.comparison.statistics.power import MAX_SEEDS
+from ampft.comparison.statistics.speed_up import FASTER, SLOWER
 from ampft.text.numbers import (
     counted,
     level,
     mean_count,
     percent,
     points,
-    ratio_range,
     ratio_text,
     seed_list,
 )
 
-# Two runs of the same mode differ in speed and memory by up to about this much.
-SPEED_TOLERANCE = 1.05  # ratio
-MEMORY_TOLERANCE = 0.01  # relative
+MEMORY_TOLERANCE = 0.01  # relative; two runs of the same mode differ by up to about this much
 MAX_CLASS_LOSSES = 3  # in a verdict
 
 
@@ -114,37 +113,16 @@ def cost_text(arm: ArmResult, baseline: ArmResult, *, placebo_speed: float | Non
     if arm.execution == "emulated":
         return f"{arm.name} is emulated, so its speed says nothing about its speed on a GPU."
     memory = _memory_words(arm) if baseline.status == "complete" else None
-    is_ranked = arm.speed is not None and baseline.status == "complete" and placebo_speed is None
-    if not is_ranked or arm.speed is None or arm.speed.ratio is None:
+    speed_up = arm.speed.speed_up if arm.speed else None
+    is_ranked = baseline.status == "complete" and placebo_speed is None
+    if not is_ranked or speed_up is None or speed_up.verdict is None:
         return _unranked(arm, baseline, memory, placebo_speed)
-    direction, speed = _speed_words(arm, arm.speed.ratio, arm.speed.ratio_spread, baseline.name)
+    speed = speed_words(speed_up, base=baseline.name)
     if memory is None:
         return f"{arm.name} is {speed}."
-    link = "but" if direction * memory[0] < 0 else "and"
+    is_opposite = (speed_up.verdict, memory[0]) in ((FASTER, -1), (SLOWER, 1))
+    link = "but" if is_opposite else "and"
     return f"{arm.name} is {speed} {link} needs {memory[1]}."
-
-
-def _speed_words(
-    arm: ArmResult, ratio: float, spread: tuple[float, float] | None, baseline: str
-) -> tuple[int, str]:
-    """Return 1 for faster, -1 for slower or 0, and the text with the range over the seeds."""
-    low, high = spread or (ratio, ratio)
-    excludes_1 = low > 1 or high < 1
-    is_single = len(arm.runs) == 1
-    if not excludes_1 or 1 / SPEED_TOLERANCE < ratio < SPEED_TOLERANCE:
-        speedup = f"speed-up {ratio_text(ratio)}x"
-        details = f"{speedup} with one seed" if is_single else f"{speedup}, {_range(low, high)}"
-        return 0, f"about as fast as {baseline}" + (f" ({details})" if spread else "")
-    direction, word = (1, "faster") if ratio > 1 else (-1, "slower")
-    if direction < 0:
-        ratio, low, high = 1 / ratio, 1 / high, 1 / low
-    details = "one seed" if is_single else _range(low, high)
-    text = f"{ratio_text(ratio)}x {word} than {baseline}" + (f" ({details})" if spread else "")
-    return direction, text
-
-
-def _range(low: float, high: float) -> str:
-    return f"range {ratio_range(low, high)} over the seeds"
 
 
 def _unranked(
@@ -167,6 +145,12 @@ def _unranked(
         why = (
             f"is not ranked because the placebo, which computes the same as {baseline.name}, ran "
             f"at {ratio_text(placebo_speed)}x its speed"
+        )
+    elif arm.speed is not None and arm.speed.speed_up is not None:
+        why = (
+            f"is not ranked because its runs and those of {baseline.name} did not take turns "
+            f"(speed-up {ratio_text(arm.speed.speed_up.ratio)}x, which drift of the machine can "
+            "cause)"
         )
     if memory is not None:
         return f"{arm.name} needs {memory[1]} {memory[2]} {baseline.name}; its speed {why}."

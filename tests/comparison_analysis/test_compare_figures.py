@@ -17,6 +17,7 @@ from ampft.comparison.analysis.curves import MAX_POINTS
 from ampft.comparison.statistics.interval import estimate_difference
 from ampft.comparison.statistics.jackknife import jackknife_differences
 from ampft.comparison.statistics.mcnemar import mcnemar_mid_p
+from ampft.comparison.statistics.speed_up import speed_up
 from ampft.metrics.scores import scalar_scores
 from ampft.metrics.sums import ACCURACY, single_label_sums
 
@@ -159,16 +160,16 @@ def test_speed_is_compared_seed_by_seed(tmp_path):
     speed = comparison.arm("bf16").speed
     assert speed is not None
     ratios = [(0.1 + seed / 1e5) / (0.05 + seed / 1e5) for seed in FEW]
-    assert speed.ratio == pytest.approx(ratios[1])
-    assert speed.ratio_spread == pytest.approx((min(ratios), max(ratios)))
-    assert speed.ratio_to_tf32 == pytest.approx(ratios[1])
+    assert speed.speed_up == speed_up(ratios, in_turns=False)  # no plan interleaved the runs
+    assert speed.speed_up.verdict is None
+    assert speed.speed_up_over_tf32.ratio == pytest.approx(ratios[1], rel=1e-6)
     assert speed.reason is None
     emulated = comparison.arm("fp16").speed
     assert emulated is not None
-    assert (emulated.ratio, emulated.ratio_to_tf32, emulated.reason) == (None, None, None)
+    assert (emulated.speed_up, emulated.speed_up_over_tf32, emulated.reason) == (None, None, None)
     base = comparison.baseline.speed
     assert base is not None
-    assert (base.ratio, base.total_seconds) == (None, 10.0)
+    assert (base.speed_up, base.total_seconds) == (None, 10.0)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +196,7 @@ def test_a_mode_that_is_hardly_faster_has_a_reason(tmp_path, slow, base, words):
             runs.append(write_run(tmp_path, arm, seed, predicted(), timings=timings))
     speed = compare_folders(runs).arm("bf16").speed
     assert speed is not None
-    assert speed.ratio == 1
+    assert speed.speed_up.ratio == 1
     assert speed.reason is not None
     assert re.search(words, speed.reason), speed.reason
 

@@ -113,7 +113,7 @@ def test_other_examples_per_step_are_noted_where_the_batch_differs(tmp_path):
     assert f"because of their settings, {batch}=32 saw other examples than {batch}=16" in note
     assert not [stamp for stamp in comparison.stamps if "like for like" in stamp]
     # The same time per step, with twice the examples.
-    assert comparison.arms[1].speed.ratio == pytest.approx(2.0)
+    assert comparison.arms[1].speed.speed_up.ratio == pytest.approx(2.0)
 
 
 def test_other_examples_per_step_without_a_cause_are_not_like_for_like(tmp_path):

@@ -25,6 +25,7 @@ from example_texts import HOSTILE_LABELS, LABELS, TEXTS, YARDSTICK
 from ampft.comparison.analysis.compare import metric_infos
 from ampft.comparison.cost_findings import Memory, Speed
 from ampft.comparison.findings import ArmResult, Comparison, Curve, RunOutcome
+from ampft.comparison.statistics.speed_up import speed_up
 from ampft.comparison.verdict_text import verdict_texts
 from ampft.tasks.single_label import Predictions, SingleLabel
 
@@ -219,7 +220,7 @@ def _arm(
     is_base, is_placebo = arm.name == "fp32", arm.name == "placebo"
     seeds = range(1, len(in_mode) + 1)
     steps = tuple(arm.step * factor for factor in rng.uniform(0.97, 1.04, len(in_mode)))
-    ratios = sorted(0.241 / step for step in steps)
+    ratios = [0.241 / step for step in steps]
     has_ratio = arm.execution == "native" and not is_base
     peak = arm.peak * MIB
     rest = peak - 522 * MIB
@@ -241,9 +242,8 @@ def _arm(
         difference_fp32=None if arm.mode == "fp32" else difference(in_fp32, base),
         speed=Speed(
             step_seconds=steps,
-            ratio=float(np.median(ratios)) if has_ratio else None,
-            ratio_spread=(ratios[0], ratios[-1]) if has_ratio else None,
-            ratio_to_tf32=None,
+            speed_up=speed_up(ratios, in_turns=True) if has_ratio else None,
+            speed_up_over_tf32=None,
             tokens_per_second=1312 / float(np.median(steps)),
             waiting_share=0.004 / float(np.median(steps)),
             utilisation=0.62 * 0.1 / arm.step if arm.mode == "bf16" else 0.61,

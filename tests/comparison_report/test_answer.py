@@ -11,17 +11,18 @@ from ampft.comparison.answer import answer_text
 from ampft.comparison.report.html import html_text
 from ampft.comparison.report.markdown import markdown_text
 from ampft.comparison.report.terminal import terminal_text
+from ampft.comparison.statistics.speed_up import speed_up
 
 COMPARISON = realistic()
 FP32, PLACEBO, BF16, FP16 = COMPARISON.arms
 EMULATED = "fp16 is not worse in accuracy but emulated: measure speed on a GPU."
 
 
-def with_bf16(verdict="equivalent", *, ratio=1.5, spread=(1.4, 1.6), memory=0.9, **changes):
+def with_bf16(verdict="equivalent", *, ratios=(1.4, 1.5, 1.6), memory=0.9, **changes):
     arm = replace(
         BF16,
         difference=replace(BF16.difference, verdict=verdict),
-        speed=replace(BF16.speed, ratio=ratio, ratio_spread=spread),
+        speed=replace(BF16.speed, speed_up=speed_up(ratios, in_turns=True)),
         memory=replace(BF16.memory, ratio=memory),
         **changes,
     )
@@ -53,14 +54,16 @@ def test_an_undecided_mode_is_named():
 
 
 def test_a_mode_that_saves_nothing_is_not_recommended():
-    for speed in ({"ratio": 1.04, "spread": (1.01, 1.1)}, {"ratio": 1.5, "spread": (0.9, 2.0)}):
-        text = answer_text(with_bf16(memory=0.99, **speed))
+    for ratios in ((1.03, 1.04, 1.05), (0.9, 1.5, 2.0)):
+        text = answer_text(with_bf16(memory=0.99, ratios=ratios))
         assert text.startswith("On this machine, stay with fp32.")
 
 
 def test_an_unreliable_speed_does_not_count():
     comparison = with_bf16(memory=0.9)
-    placebo = replace(PLACEBO, speed=replace(PLACEBO.speed, ratio=0.74))
+    placebo = replace(
+        PLACEBO, speed=replace(PLACEBO.speed, speed_up=speed_up((0.74,), in_turns=True))
+    )
     comparison = replace(comparison, arms=(FP32, placebo, *comparison.arms[2:]))
     assert "and it needs 10 % less memory here." in answer_text(comparison)
 

@@ -52,13 +52,13 @@ def test_the_results_are_shown():
     bf16 = whole.arm("bf16")
     assert bf16.difference is not None
     assert bf16.speed is not None
-    assert bf16.speed.ratio is not None
+    assert bf16.speed.speed_up.ratio is not None
     assert bf16.memory is not None
     assert bf16.memory.peak is not None
     assert row.startswith("bf16")
     assert f"{100 * bf16.metrics['accuracy'].mean:.1f} " in row
     assert f"{100 * abs(bf16.difference.estimate):.1f} (" in row
-    assert f" {bf16.speed.ratio:.2f} " in row
+    assert f" {bf16.speed.speed_up.ratio:.2f} " in row
     assert f" {bf16.memory.peak / 2**20:.0f} " in row
     assert row.split()[1] == "native"
 

@@ -13,6 +13,7 @@ from ampft.comparison.findings import Comparison
 from ampft.comparison.report.html import html_text
 from ampft.comparison.report.markdown import markdown_text
 from ampft.comparison.report.terminal import terminal_text
+from ampft.comparison.statistics.speed_up import speed_up
 
 FORMS = (terminal_text, markdown_text, html_text)
 MIB = 2**20
@@ -30,7 +31,8 @@ def with_figures(status: str) -> Comparison:
         status=status,
         status_words=status,
         speed=replace(
-            arm.speed, step_seconds=(0.7654,), ratio=33.47, ratio_spread=(33.46, 33.48),
+            arm.speed, step_seconds=(0.7654,),
+            speed_up=speed_up((33.46, 33.47, 33.48), in_turns=True),
             tokens_per_second=98_765.0, reason="because of remaining runs",
         ),
         memory=replace(arm.memory, peak=7654 * MIB, ratio=3.21),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from example_comparison import broken, realistic
 
 from ampft.comparison.findings import ArmResult, Comparison
+from ampft.comparison.statistics.speed_up import speed_up
 from ampft.comparison.verdict_text import cost_text, verdict_text, verdict_texts
 from ampft.text import numbers
 
@@ -49,7 +51,7 @@ def verdict(**changes: Any) -> str:
 
 def test_the_verdict_of_the_issue():
     assert verdict() == (
-        "bf16 is 2.4x faster than fp32 (range 2.38 to 2.48 over the seeds) and needs 11 % less "
+        "bf16 is 2.4x faster than fp32 (95 % CI 2.36 to 2.48) and needs 11 % less "
         f"memory. Accuracy difference {MINUS}0.1 points (95 % CI {MINUS}1.1 to +0.9, 5 seeds): "
         "undecided at a margin of 1 point. bf16 changes 31 of 754 predictions; the placebo changes "
         "29. A margin of 1 point is 6 % of fp32's errors; a decision would probably need "
@@ -153,66 +155,54 @@ def test_macro_f1_has_no_share_of_errors():
 
 
 @pytest.mark.parametrize(
-    ("speed", "spread", "words"),
+    ("ratios", "words"),
     [
-        (2.4, (2.3, 2.51), "is 2.4x faster than fp32 (range 2.30 to 2.51 over the seeds)"),
-        (12.34, (11.9, 12.6), "is 12x faster than fp32 (range 11.9 to 12.6 over the seeds)"),
-        (1.3, (1.1, 1.37), "is 1.3x faster than fp32 (range 1.10 to 1.37 over the seeds)"),
-        (1.06, (1.04, 1.08), "is 1.06x faster than fp32 (range 1.04 to 1.08 over the seeds)"),
-        (0.5, (0.4, 0.8), "is 2.0x slower than fp32 (range 1.25 to 2.50 over the seeds)"),
+        ((2.3, 2.4, 2.51), "is 2.4x faster than fp32 (95 % CI 2.15 to 2.68)"),
+        ((0.4, 0.5, 0.55, 0.6, 0.5), "is 2.0x slower than fp32 (95 % CI 1.64 to 2.39)"),
         # faster at one seed and slower at another
         (
-            1.06,
-            (0.97, 1.1),
-            "is about as fast as fp32 (speed-up 1.06x, range 0.97 to 1.10 over the seeds)",
+            (0.98, 1.45, 1.6),
+            "is not shown to be faster or slower than fp32 (speed-up 1.3x, 95 % CI 0.69 to 2.50)",
         ),
         (
-            1.3,
-            (0.9, 1.4),
-            "is about as fast as fp32 (speed-up 1.3x, range 0.90 to 1.40 over the seeds)",
+            (1.01, 1.02, 1.03),
+            "is as fast as fp32 within 5 % (speed-up 1.02x, 90 % CI 1.00 to 1.04)",
         ),
+        # as fast on average, but too uncertain to say so
         (
-            0.9,
-            (0.85, 1.0),
-            "is about as fast as fp32 (speed-up 0.90x, range 0.85 to 1.00 over the seeds)",
+            (0.9, 1.0, 1.1),
+            "is not shown to be faster or slower than fp32 (speed-up 1.00x, 95 % CI 0.78 to 1.28)",
         ),
-        # within the tolerance of the clock
-        (
-            1.02,
-            (1.01, 1.03),
-            "is about as fast as fp32 (speed-up 1.02x, range 1.01 to 1.03 over the seeds)",
-        ),
+        ((1.5,), "is not shown to be faster or slower than fp32 (speed-up 1.5x, one seed)"),
     ],
 )
-def test_speed_and_its_spread(speed, spread, words):
-    assert costs(speed=speed, spread=spread, memory=None) == f"bf16 {words}."
-
-
-def test_one_seed_has_no_spread():
-    arm = realistic().arms[2]
-    changed = replace(arm, runs=arm.runs[:1])
-    text = costs(changed, speed=1.5, spread=(1.5, 1.5), memory=None)
-    assert text == "bf16 is 1.5x faster than fp32 (one seed)."
-    text = costs(changed, speed=1.01, spread=(1.01, 1.01), memory=None)
-    assert text == "bf16 is about as fast as fp32 (speed-up 1.01x with one seed)."
+def test_a_speed_comes_with_its_interval(ratios, words):
+    assert costs(ratios=ratios, memory=None) == f"bf16 {words}."
 
 
 @pytest.mark.parametrize(
-    ("speed", "memory", "words"),
+    ("ratios", "memory", "words"),
     [
-        (2.4, 0.89, "is 2.4x faster than fp32 and needs 11 % less memory."),
-        (12.34, None, "is 12x faster than fp32."),
-        (1.5, 1.08, "is 1.5x faster than fp32 but needs 8 % more memory."),
-        (1 / 1.1, 0.5, "is 1.10x slower than fp32 but needs 50 % less memory."),
-        (1 / 1.1, 1.5, "is 1.10x slower than fp32 and needs 50 % more memory."),
-        (1.02, 0.89, "is about as fast as fp32 and needs 11 % less memory."),
-        (0.97, 1.004, "is about as fast as fp32 and needs as much memory."),
+        ((1.5, 1.5, 1.5), 1.08, "is 1.5x faster than fp32 (95 % CI 1.50) but needs 8 % more"),
+        ((0.5, 0.5, 0.5), 0.5, "is 2.0x slower than fp32 (95 % CI 2.00) but needs 50 % less"),
+        ((0.5, 0.5, 0.5), 1.5, "is 2.0x slower than fp32 (95 % CI 2.00) and needs 50 % more"),
+        ((1.5, 1.5, 1.5), 0.5, "is 1.5x faster than fp32 (95 % CI 1.50) and needs 50 % less"),
+        ((0.9, 1.5), 1.004, "is not shown to be .* and needs as much"),
         (None, 0.89, "needs 11 % less memory than fp32; its speed was not measured."),
         (None, 1.0, "needs as much memory as fp32; its speed was not measured."),
     ],
 )
-def test_speed_and_memory(speed, memory, words):
-    assert costs(speed=speed, spread=None, memory=memory, steps=()) == f"bf16 {words}"
+def test_speed_and_memory(ratios, memory, words):
+    text = costs(ratios=ratios, memory=memory, steps=())
+    assert re.match(f"bf16 {words.replace('(', '[(]').replace(')', '[)]')}", text), text
+
+
+def test_runs_that_did_not_take_turns_are_not_ranked():
+    text = costs(ratios=(1.5, 1.5, 1.5), memory=None, in_turns=False)
+    assert text == (
+        "The speed of bf16 is not ranked because its runs and those of fp32 did not take turns "
+        "(speed-up 1.5x, which drift of the machine can cause)."
+    )
 
 
 @pytest.mark.parametrize(
@@ -225,26 +215,25 @@ def test_speed_and_memory(speed, memory, words):
 def test_an_unranked_speed_has_a_reason(memory, words):
     base = realistic().arms[0]
     emulated = replace(base, execution="emulated")
-    text = costs(base=emulated, speed=None, spread=None, memory=memory)
+    text = costs(base=emulated, ratios=None, memory=memory)
     assert text == f"{words} fp32 is emulated."
     unstable = replace(base, status="unstable")
-    text = costs(base=unstable, speed=2.4, spread=(2.3, 2.5), memory=memory)
+    text = costs(base=unstable, ratios=(2.3, 2.5), memory=memory)
     assert (
         text
         == "Speed and memory of bf16 are not ranked because fp32 has diverged or unfinished runs."
     )
     # without a measurement, the baseline does not matter
-    assert "not ranked" not in costs(
-        base=emulated, speed=None, spread=None, memory=memory, steps=()
-    )
+    assert "not ranked" not in costs(base=emulated, ratios=None, memory=memory, steps=())
 
 
-def costs(arm=None, *, base=None, speed, spread, memory, steps=(0.1,)) -> str:
+def costs(*, base=None, ratios, memory, steps=(0.1,), in_turns=True) -> str:
     """The sentence on the speed and memory of the example's bf16 with these ratios."""
-    arm = arm or realistic().arms[2]
+    arm = realistic().arms[2]
+    measured = speed_up(ratios or (), in_turns=in_turns)
     changed = replace(
         arm,
-        speed=replace(arm.speed, ratio=speed, ratio_spread=spread, step_seconds=steps),
+        speed=replace(arm.speed, speed_up=measured, step_seconds=steps),
         memory=replace(arm.memory, ratio=memory),
     )
     return cost_text(changed, base or realistic().arms[0])
@@ -258,7 +247,9 @@ def test_the_speed_of_an_emulated_mode_is_not_reported():
     )
     # even if a ratio is set
     assert arm.speed is not None
-    assert "faster" not in cost_text(replace(arm, speed=replace(arm.speed, ratio=3.0)), base)
+    assert "faster" not in cost_text(
+        replace(arm, speed=replace(arm.speed, speed_up=speed_up((3.0,) * 5, in_turns=True))), base
+    )
 
 
 def test_incomplete_arms():

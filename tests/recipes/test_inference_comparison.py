@@ -151,8 +151,10 @@ def test_latency_and_size_are_measured_for_native_modes(of_one, saved):
         timings = comparison.arm(name).inference.timings
         assert [timing.batch_size for timing in timings] == [1, 32]
         for timing in timings:
-            low, high = timing.ratio_quartiles
-            assert low <= timing.ratio <= high
+            low, high = timing.speed_up.interval95
+            assert low <= timing.speed_up.ratio <= high
+            assert timing.speed_up.pairs >= 7
+            assert timing.speed_up.verdict is not None
     sizes = {arm.name: arm.inference.size for arm in comparison.arms}
     assert sizes["placebo"] == sizes["fp32"] == size_on_disk(saved.model)
     assert sizes["bf16-true"] < 0.75 * sizes["fp32"]  # a tiny file has mostly overhead
@@ -221,7 +223,8 @@ def test_arms_are_timed_in_turns_and_relative_to_the_baseline():
                          ("fp32", "a"), ("int8", "a")]  # fmt: skip
     assert len(turns) == 2 * (MAX_ROUNDS + 1)
     (one,), (other,) = timings["int8"], timings["fp32"]
-    assert one.ratio == pytest.approx(other.seconds / one.seconds, rel=0.3)
-    assert 1.2 < one.ratio < 2.5
-    assert other.ratio is None
+    assert one.speed_up.ratio == pytest.approx(other.seconds / one.seconds, rel=0.3)
+    assert 1.2 < one.speed_up.ratio < 2.5
+    assert (one.speed_up.verdict, one.speed_up.pairs) == ("faster", MAX_ROUNDS)
+    assert other.speed_up is None
     assert np.isfinite(one.seconds)

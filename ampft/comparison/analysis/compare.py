@@ -136,7 +136,7 @@ def compare_folders(
     evidence = _evidence(groups, problem.metrics[metric], margin=margin, alpha=alpha)
     arms: tuple[ArmResult, ...] = tuple(
         replace(
-            _arm_result(group, evidence, are_modes=varied == (PRECISION,)),
+            _arm_result(group, evidence, are_modes=varied == (PRECISION,), in_turns=plan.planned),
             settings=arms_of_runs.settings.get(group.settings_name, {}),
         )
         for group in groups
@@ -321,7 +321,9 @@ def _read_arm(group: RunGroup, cases: Cases | None, metric: str) -> tuple[_ArmPr
     return _ArmPredictions(tuple(in_mode), tuple(in_fp32) if has_fp32 else None), cases
 
 
-def _arm_result(group: RunGroup, evidence: _Evidence, *, are_modes: bool) -> ArmResult:
+def _arm_result(
+    group: RunGroup, evidence: _Evidence, *, are_modes: bool, in_turns: bool
+) -> ArmResult:
     """Compute the results of an arm."""
     baseline = evidence.baseline
     arm = evidence.predictions.get(group.name)
@@ -352,7 +354,7 @@ def _arm_result(group: RunGroup, evidence: _Evidence, *, are_modes: bool) -> Arm
         metrics_fp32=metric_values(arm.in_fp32) if arm and arm.in_fp32 else {},
         difference=evidence.differences.get(group.name),
         difference_fp32=evidence.differences_fp32.get(group.name),
-        speed=speed(group, baseline, tf32, explain=are_modes),
+        speed=speed(group, baseline, tf32, in_turns=in_turns, explain=are_modes),
         memory=memory(group, baseline),
         skipped_steps=tuple(run.record.steps.skipped for run in group.runs),
         total_steps=tuple(

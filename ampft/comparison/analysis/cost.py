@@ -8,6 +8,7 @@ from typing import Any
 
 from ampft.comparison.analysis.loading import RecordedRun, RunGroup
 from ampft.comparison.cost_findings import Memory, Speed
+from ampft.comparison.statistics.speed_up import speed_up
 from ampft.text.numbers import percent
 from ampft.training.launch_bound import MAX_GROWTH
 from ampft.training.waiting import MAX_WAITING
@@ -19,7 +20,12 @@ NOT_MEASURED = "unknown, because these runs recorded no utilisation"
 
 
 def speed(
-    group: RunGroup, baseline: RunGroup, tf32: RunGroup | None, *, explain: bool = True
+    group: RunGroup,
+    baseline: RunGroup,
+    tf32: RunGroup | None,
+    *,
+    in_turns: bool,
+    explain: bool = True,
 ) -> Speed | None:
     """Return the speed of an arm; None if none of its runs finished.
 
@@ -27,17 +33,17 @@ def speed(
         group: Runs of the arm.
         baseline: Runs of the baseline, possibly the same.
         tf32: Runs of the tf32 arm; None if there is none.
+        in_turns: Whether the runs were trained one at a time with the arms interleaved.
         explain: Whether to give the reason why a mode is hardly faster.
     """
     if not group.finished:
         return None
-    ratios, to_tf32 = _ratios(group, baseline), _ratios(group, tf32)
-    ratio = statistics.median(ratios) if ratios else None
+    over_baseline = speed_up(_ratios(group, baseline), in_turns=in_turns)
+    ratio = over_baseline.ratio if over_baseline else None
     return Speed(
         step_seconds=tuple(_figures(group.finished, "step_seconds_median")),
-        ratio=ratio,
-        ratio_spread=(min(ratios), max(ratios)) if ratios else None,
-        ratio_to_tf32=statistics.median(to_tf32) if to_tf32 else None,
+        speed_up=over_baseline,
+        speed_up_over_tf32=speed_up(_ratios(group, tf32), in_turns=in_turns),
         tokens_per_second=_median(group, "tokens_per_second"),
         waiting_share=_median(group, "waiting_share"),
         utilisation=_median(group, "utilisation"),

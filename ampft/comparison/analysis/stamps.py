@@ -82,16 +82,16 @@ def _resume_stamps(groups: Sequence[RunGroup]) -> Iterator[str]:
 
 def _speed_stamps(groups: Sequence[RunGroup]) -> Iterator[str]:
     for group in groups:
-        placebo = speed(group, groups[0], None) if group.is_placebo else None
+        placebo = speed(group, groups[0], None, in_turns=False) if group.is_placebo else None
         if (
             placebo is not None
-            and placebo.ratio is not None
-            and not is_reliable_speed(placebo.ratio)
+            and placebo.speed_up is not None
+            and not is_reliable_speed(placebo.speed_up.ratio)
         ):
             yield (
                 f"speeds are unreliable: the placebo, which computes the same as "
-                f"{inert(groups[0].name)}, ran at {ratio_text(placebo.ratio)}x its speed; repeat "
-                "the comparison on an otherwise idle machine"
+                f"{inert(groups[0].name)}, ran at {ratio_text(placebo.speed_up.ratio)}x its "
+                "speed; repeat the comparison on an otherwise idle machine"
             )
 
 

@@ -290,15 +290,14 @@ def _stamps(
     else:
         yield from screening_stamp(len(runs))
     unreliable = [
-        timing
+        timing.speed_up.ratio
         for timing in timings.get(PLACEBO, ())
-        if timing.ratio is not None and not is_reliable_speed(timing.ratio)
+        if timing.speed_up is not None and not is_reliable_speed(timing.speed_up.ratio)
     ]
     if unreliable:
-        ratio = unreliable[0].ratio or 0.0
         yield (
-            f"times are unreliable: {BASELINE} ran at {ratio_text(ratio)}x its own speed when "
-            "measured twice in turns; repeat the comparison on an otherwise idle machine"
+            f"times are unreliable: {BASELINE} ran at {ratio_text(unreliable[0])}x its own speed "
+            "when measured twice in turns; repeat the comparison on an otherwise idle machine"
         )
     if any(run.record.warnings for run in runs):
         warning = next(

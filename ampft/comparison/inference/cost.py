@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ampft.comparison.statistics.speed_up import SpeedUp
+
 
 @dataclass(frozen=True, kw_only=True)
 class BatchTiming:
@@ -13,16 +15,14 @@ class BatchTiming:
         batch_size: Texts per batch.
         seconds: Median over the rounds.
         quartiles: First and third quartile over the rounds.
-        ratio: Median over the rounds of the baseline's time divided by this arm's time in the same
-            round; None for the baseline.
-        ratio_quartiles: Quartiles of that ratio; None for the baseline.
+        speed_up: Speed-up over the baseline, from the times of the same rounds; None for the
+            baseline.
     """
 
     batch_size: int
     seconds: float
     quartiles: tuple[float, float]
-    ratio: float | None
-    ratio_quartiles: tuple[float, float] | None
+    speed_up: SpeedUp | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,9 +6,10 @@ import math
 
 from ampft.comparison.findings import PLACEBO_SPEED_TOLERANCE, ArmResult, Comparison
 from ampft.comparison.inference.cost import BatchTiming
-from ampft.text.numbers import percent, ratio_range, ratio_text
+from ampft.comparison.speed_text import speed_words
+from ampft.comparison.statistics.speed_up import FASTER
+from ampft.text.numbers import percent, ratio_text
 
-SPEED_TOLERANCE = 1.05  # ratio by which the times of the same mode may differ
 MIN_SAVING = 0.05  # of the size on disk
 
 
@@ -20,7 +21,7 @@ def inference_cost_text(comparison: Comparison, arm: ArmResult) -> str:
         return f"{arm.name} is emulated, so its latency was not measured; it is {size}."
     if not are_times_reliable(comparison):
         return f"The speed of {arm.name} is not ranked, because times are unreliable; it is {size}."
-    speeds = ", ".join(_speed_words(timing) for timing in arm.inference.timings)
+    speeds = ", ".join(_timing_words(timing) for timing in arm.inference.timings)
     return f"{arm.name} is {speeds}, and {size}, compared with {comparison.baseline.name}."
 
 
@@ -47,11 +48,11 @@ def inference_answer(comparison: Comparison) -> str:
 def are_times_reliable(comparison: Comparison) -> bool:
     """Return whether the baseline, measured twice in turns, was as fast as itself."""
     ratios = [
-        timing.ratio
+        timing.speed_up.ratio
         for arm in comparison.arms
         if arm.is_placebo and arm.inference
         for timing in arm.inference.timings
-        if timing.ratio
+        if timing.speed_up
     ]
     return all(abs(math.log(ratio)) <= math.log(PLACEBO_SPEED_TOLERANCE) for ratio in ratios)
 
@@ -78,12 +79,16 @@ def _verdict(arm: ArmResult) -> str:
 
 
 def inference_gains(comparison: Comparison, arm: ArmResult) -> str:
-    """Return what a mode saves, or an empty string."""
+    """Return what a mode saves, without intervals, or an empty string."""
     if arm.inference is None or arm.execution != "native":
         return ""
     gains = []
     if are_times_reliable(comparison):
-        gains = [_speed_words(each) for each in arm.inference.timings if _direction(each) > 0]
+        gains = [
+            f"{ratio_text(each.speed_up.ratio)}x faster {_where(each)}"
+            for each in arm.inference.timings
+            if each.speed_up is not None and each.speed_up.verdict == FASTER
+        ]
     ratio = arm.inference.size_ratio
     if ratio is not None and 1 - ratio >= MIN_SAVING:
         gains.append(_size_words(arm))
@@ -93,30 +98,19 @@ def inference_gains(comparison: Comparison, arm: ArmResult) -> str:
 def inference_speed_up(arm: ArmResult) -> float:
     """Return the geometric mean of the speed-ups over the batch sizes."""
     assert arm.inference is not None
-    ratios = [math.log(timing.ratio) for timing in arm.inference.timings if timing.ratio]
+    ratios = [
+        math.log(timing.speed_up.ratio) for timing in arm.inference.timings if timing.speed_up
+    ]
     return math.exp(sum(ratios) / len(ratios)) if ratios else 0.0
 
 
-def _direction(timing: BatchTiming) -> int:
-    """Return 1 for faster, -1 for slower, or 0 if the quartiles of the ratio do not tell."""
-    if timing.ratio is None or timing.ratio_quartiles is None:
-        return 0
-    low, high = timing.ratio_quartiles
-    if low > 1 and timing.ratio >= SPEED_TOLERANCE:
-        return 1
-    return -1 if high < 1 and timing.ratio <= 1 / SPEED_TOLERANCE else 0
+def _timing_words(timing: BatchTiming) -> str:
+    assert timing.speed_up is not None
+    return speed_words(timing.speed_up, where=_where(timing))
 
 
-def _speed_words(timing: BatchTiming) -> str:
-    where = "for single texts" if timing.batch_size == 1 else f"in batches of {timing.batch_size}"
-    direction, ratio = _direction(timing), timing.ratio or 1.0
-    if not direction or timing.ratio_quartiles is None:
-        return f"as fast {where}"
-    low, high = timing.ratio_quartiles
-    if direction < 0:
-        ratio, low, high = 1 / ratio, 1 / high, 1 / low
-    word = "faster" if direction > 0 else "slower"
-    return f"{ratio_text(ratio)}x {word} {where} (quartiles {ratio_range(low, high)})"
+def _where(timing: BatchTiming) -> str:
+    return "for single texts" if timing.batch_size == 1 else f"in batches of {timing.batch_size}"
 
 
 def _size_words(arm: ArmResult) -> str:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ampft.comparison.inference.cost import BatchTiming
 from ampft.comparison.inference.predictors import Predictor
+from ampft.comparison.statistics.speed_up import speed_up
 
 MIN_ROUNDS, MAX_ROUNDS = 7, 40
 SECONDS = 20.0  # per batch size, after which no further round starts
@@ -77,16 +78,11 @@ def _wait(predictor: Predictor) -> None:
 
 def _timing(size: int, seconds: np.ndarray, baseline: Sequence[float] | None) -> BatchTiming:
     low, middle, high = (float(value) for value in np.quantile(seconds, (0.25, 0.5, 0.75)))
-    ratio, quartiles = None, None
-    if baseline is not None:
-        first, ratio, third = (
-            float(value) for value in np.quantile(np.array(baseline) / seconds, (0.25, 0.5, 0.75))
-        )
-        quartiles = (first, third)
     return BatchTiming(
         batch_size=size,
         seconds=middle,
         quartiles=(low, high),
-        ratio=ratio,
-        ratio_quartiles=quartiles,
+        speed_up=None
+        if baseline is None
+        else speed_up((np.array(baseline) / seconds).tolist(), in_turns=True),
     )

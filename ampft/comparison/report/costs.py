@@ -1,4 +1,4 @@
-"""What the arms cost, as columns of the table of modes: speed, memory or size."""
+"""Columns of the table of arms, and those on what the arms cost: speed, memory or size."""
 
 from __future__ import annotations
 
@@ -14,76 +14,89 @@ from ampft.comparison.findings import (
     Comparison,
 )
 from ampft.comparison.inference.cost import BatchTiming
-from ampft.text.numbers import NOT_MEASURED, count_range, counted, milliseconds, or_dash
+from ampft.comparison.statistics.speed_up import SpeedUp
+from ampft.text.numbers import (
+    NOT_MEASURED,
+    count_range,
+    counted,
+    milliseconds,
+    or_dash,
+    ratio_range,
+)
+from ampft.text.tables import Cell
 
 MIB = 2**20
 
 
 @dataclass(frozen=True)
-class CostColumn:
-    """A column of the table of modes about speed, memory or size.
+class ArmColumn:
+    """A column of the table of arms.
 
     Attributes:
         heading: Heading in reports.
-        short: Heading in a terminal, on two lines.
+        short: Heading in a terminal, on two lines; None if the column is not shown there.
         cell: Function that returns the cell of an arm.
+        short_cell: The same for a terminal; None for `cell`.
     """
 
     heading: str
-    short: tuple[str, str]
-    cell: Callable[[ArmResult], str]
+    short: tuple[str, str] | None
+    cell: Callable[[ArmResult], Cell]
+    short_cell: Callable[[ArmResult], Cell] | None = None
 
 
-def cost_columns(comparison: Comparison) -> tuple[CostColumn, ...]:
+def cost_columns(comparison: Comparison) -> tuple[ArmColumn, ...]:
     """Return the columns on what the arms cost, which depend on the kind of the comparison."""
     if comparison.kind == PREDICTIONS:
         return ()
     if comparison.kind == INFERENCE:
         return _inference_columns(comparison)
+
+    def measured(arm: ArmResult) -> SpeedUp | None:
+        return arm.speed.speed_up if arm.speed else None
+
     return (
-        CostColumn("speed-up", ("speed-", "up"), lambda arm: speed_up(comparison, arm)),
-        CostColumn("step, ms", ("step", "ms"), step_time),
-        CostColumn(
+        _speed_up_column(comparison, "speed-up", ("speed-", "up"), measured),
+        ArmColumn("step, ms", ("step", "ms"), step_time),
+        ArmColumn(
             "peak memory, MiB",
             ("peak", "MiB"),
             lambda arm: mebibytes(arm.memory.peak if arm.memory else None),
         ),
-        CostColumn(
+        ArmColumn(
             "skipped steps", ("skipped", "steps"), lambda arm: count_range(arm.skipped_steps)
         ),
     )
 
 
-def _inference_columns(comparison: Comparison) -> tuple[CostColumn, ...]:
+def _inference_columns(comparison: Comparison) -> tuple[ArmColumn, ...]:
     measured = (arm.inference for arm in comparison.arms if arm.inference)
     sizes = sorted({timing.batch_size for each in measured for timing in each.timings})
 
-    def timing(arm: ArmResult, size: int) -> BatchTiming | None:
+    def timing(size: int, arm: ArmResult) -> BatchTiming | None:
         timings = arm.inference.timings if arm.inference else ()
         return next((each for each in timings if each.batch_size == size), None)
 
-    def ratio(size: int, arm: ArmResult) -> str:
-        each = timing(arm, size)
-        if arm is comparison.baseline:
-            return ""
-        return or_dash(each.ratio if each else None, "{:.2f}".format)
+    def ratio(size: int, arm: ArmResult) -> SpeedUp | None:
+        each = timing(size, arm)
+        return each.speed_up if each else None
 
     def latency(size: int, arm: ArmResult) -> str:
-        each = timing(arm, size)
+        each = timing(size, arm)
         return or_dash(each.seconds if each else None, milliseconds)
 
     return (
         *(
-            CostColumn(f"speed-up, batch {size}", ("speed-up", f"batch {size}"),
-                       partial(ratio, size))
+            _speed_up_column(comparison, f"speed-up, batch {size}", ("speed-up", f"batch {size}"),
+                             partial(ratio, size))
             for size in sizes
         ),
         *(
-            CostColumn(f"latency, {counted(size, 'text')}, ms", ("ms for", counted(size, "text")),
-                       partial(latency, size))
+            ArmColumn(f"latency, {counted(size, 'text')}, ms", ("ms for", counted(size, "text")),
+                      partial(latency, size))
             for size in sizes
         ),
-        CostColumn(
+        ArmColumn(
             "size on disk, MiB",
             ("on disk", "MiB"),
             lambda arm: or_dash(arm.inference.size if arm.inference else None, mebibytes),
@@ -91,11 +104,28 @@ def _inference_columns(comparison: Comparison) -> tuple[CostColumn, ...]:
     )  # fmt: skip
 
 
-def speed_up(comparison: Comparison, arm: ArmResult) -> str:
-    """Return the speed-up over the baseline; "-" if not ranked, empty for the baseline."""
-    if arm is comparison.baseline:
-        return ""
-    return or_dash(arm.speed.ratio if arm.speed else None, "{:.2f}".format)
+def _speed_up_column(
+    comparison: Comparison,
+    heading: str,
+    short: tuple[str, str],
+    measured: Callable[[ArmResult], SpeedUp | None],
+) -> ArmColumn:
+    """Return the column of a speed-up, with its interval except on a terminal."""
+
+    def cell(arm: ArmResult, *, with_interval: bool) -> str:
+        if arm is comparison.baseline:
+            return ""
+        return or_dash(measured(arm), partial(speed_up_text, with_interval=with_interval))
+
+    return ArmColumn(
+        heading, short, partial(cell, with_interval=True), partial(cell, with_interval=False)
+    )
+
+
+def speed_up_text(speed_up: SpeedUp, *, with_interval: bool = True) -> str:
+    """Return "1.45 (1.30 to 1.62)" with the 95 % interval, or "1.45" without one."""
+    interval = speed_up.interval95 if with_interval else None
+    return f"{speed_up.ratio:.2f}" + (f" ({ratio_range(*interval)})" if interval else "")
 
 
 def step_time(arm: ArmResult) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,7 +18,6 @@ from ampft.text.numbers import NOT_MEASURED, counted, level, mean_count
 
 # First word of a verdict -> CSS class of its chip.
 CHIPS = {"equivalent": "good", "better": "good", "worse": "bad", "undecided": "open"}
-_QUARTILES = re.compile(r" \(quartiles [^)]*\)")
 
 
 @dataclass(frozen=True)
@@ -73,12 +71,12 @@ def headline(comparison: Comparison) -> str:
 
 
 def _largest_gain(comparison: Comparison, arms: Sequence[ArmResult]) -> list[str]:
-    """Return what the arm that saves most saves, without its uncertainty."""
+    """Return what the arm that saves most saves."""
     gaining = [arm for arm in arms if gain_text(comparison, arm)]
     if not gaining:
         return []
     best = max(gaining, key=speed_up_of)
-    return [f"{best.name} {_QUARTILES.sub('', gain_text(comparison, best))}"]
+    return [f"{best.name} {gain_text(comparison, best)}"]
 
 
 def _has(by_verdict: Mapping[str, Sequence[ArmResult]], key: str) -> bool:
@@ -154,7 +152,7 @@ def _card(comparison: Comparison, arm: ArmResult, style: ArmStyle, axis: Axis) -
         changed = f"{mean_count(arm.flips.mean)} of {comparison.examples:,}"
         facts.append(("changed predictions", changed))
     facts += [
-        (column.heading, cell)
+        (column.heading, str(cell))
         for column in cost_columns(comparison)
         if (cell := column.cell(arm)) not in ("", NOT_MEASURED)
     ]

@@ -33,13 +33,19 @@ INTERLEAVED = (
     "The runs were separate processes, trained one at a time with the {noun}s interleaved."
 )
 AT_DIFFERENT_TIMES = (
-    "No plan ordered the runs, so their speeds were measured at different times and possibly while "
-    "other work was running."
+    "No plan ordered the runs, so their speeds were measured at different times, possibly while "
+    "other work was running, and are not ranked."
 )
 SPEED = (
     "Speed-up is the baseline's median optimizer step time after warm-up divided by that of the "
     "{noun}, seed by seed. Memory is the peak of the process or of the device's allocator. "
     "Emulated {noun}s are not ranked by speed."
+)
+SPEED_INTERVAL = (
+    "The interval of a speed-up is Student's t interval of the mean logarithm over the pairs of "
+    "times, or with more than 11 pairs that of Wilcoxon's signed-rank test (Hodges and Lehmann "
+    "1963). The speed-up is faster or slower if the 95 % CI excludes 1, and as fast if the 90 % "
+    "CI lies within 5 % of 1. It is not corrected for the number of {noun}s."
 )
 FIXED_MODELS = (
     "Examples are the only source of uncertainty: the variance is that of the jackknife over "
@@ -50,8 +56,8 @@ FIXED_MODELS = (
 )
 LATENCY = (
     "Times are those of the forward pass, without tokenization, on the same texts in every mode. "
-    "The modes took turns in rounds; a speed-up is the median over the rounds of the baseline's "
-    "time divided by that of the mode in the same round. Emulated modes are not timed."
+    "The modes took turns in rounds; a speed-up comes from the baseline's time divided by that of "
+    "the mode in the same round. Emulated modes are not timed."
 )
 PER_EXAMPLE = "If effective batches differ, step times are divided by them."
 SOURCES = (
@@ -60,6 +66,8 @@ SOURCES = (
     "Hillis, A comparison of denominator degrees of freedom methods for multiple observer ROC "
     "analysis, Statistics in Medicine 26, 2007",
     "Cochran and Cox, Experimental Designs, 2nd edition, 1957, section 4.14",
+    "Hodges and Lehmann, Estimates of location based on rank tests, Annals of Mathematical "
+    "Statistics 34, 1963",
     "Holm, A simple sequentially rejective multiple test procedure, Scandinavian Journal of "
     "Statistics 6, 1979",
     "Summers and Dinneen, Nondeterminism and instability in neural network optimization, ICML 2021",
@@ -85,9 +93,10 @@ def method_paragraphs(comparison: Comparison) -> tuple[str, ...]:
     if comparison.kind == TRAINING:
         order = INTERLEAVED if comparison.planned else AT_DIFFERENT_TIMES
         per_example = f" {PER_EXAMPLE}" if comparison.noun == "arm" else ""
-        parts.append(f"{order} {SPEED}{per_example}".format(noun=comparison.noun))
+        interval = f" {SPEED_INTERVAL}" * comparison.planned
+        parts.append(f"{order} {SPEED}{per_example}{interval}".format(noun=comparison.noun))
     elif comparison.kind == INFERENCE:
-        parts.append(LATENCY)
+        parts.append(f"{LATENCY} {SPEED_INTERVAL}".format(noun=comparison.noun))
     parts.append(EXPLORATORY)
     if comparison.overhead_share is not None:
         parts.append(

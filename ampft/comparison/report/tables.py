@@ -6,7 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from ampft.comparison.findings import INFERENCE, UNKNOWN, ArmResult, Comparison
-from ampft.comparison.report.costs import cost_columns, mebibytes, speed_up, step_time
+from ampft.comparison.report.costs import (
+    ArmColumn,
+    cost_columns,
+    mebibytes,
+    speed_up_text,
+    step_time,
+)
+from ampft.comparison.statistics.speed_up import SpeedUp
 from ampft.text.numbers import (
     NOT_MEASURED,
     PLUS_MINUS,
@@ -39,7 +46,7 @@ def _displayed(arm: ArmResult, is_ranked: bool) -> ArmResult:
     # The reason explains the ratio.
     return replace(
         arm,
-        speed=arm.speed and replace(arm.speed, ratio=None, ratio_spread=None, reason=None),
+        speed=arm.speed and replace(arm.speed, speed_up=None, reason=None),
         memory=arm.memory and replace(arm.memory, ratio=None),
     )
 
@@ -68,33 +75,66 @@ def settings(comparison: Comparison) -> Table | None:
     )
 
 
+def arm_columns(comparison: Comparison) -> tuple[ArmColumn, ...]:
+    """Return the columns of the table of arms: what each is, its result and its cost."""
+    units = comparison.units
+    levels = [arm.difference.level95 for arm in comparison.arms if arm.difference is not None]
+    interval = f"({level(levels[0])} CI)" if levels else ""
+    difference = f"difference{units.difference_suffix}"
+
+    def verdict(arm: ArmResult) -> Cell:
+        found = arm.difference.verdict if arm.difference is not None else None
+        return found or "" if arm.status == "complete" else Quote(arm.status_words)
+
+    def shown_difference(arm: ArmResult) -> Cell:
+        return _difference(comparison, arm) if arm.status == "complete" else verdict(arm)
+
+    def changed(arm: ArmResult) -> str:
+        if arm.flips is None:
+            return "" if arm is comparison.baseline else NOT_MEASURED
+        return mean_count(arm.flips.mean)
+
+    return (
+        ArmColumn(comparison.noun, ("", comparison.noun), lambda arm: Name(arm.name)),
+        ArmColumn(
+            "execution",
+            ("", ""),
+            lambda arm: Quote(arm.execution) if arm.execution != UNKNOWN else "",
+        ),
+        ArmColumn("verdict", None, verdict),
+        ArmColumn(
+            units.heading,
+            (units.title, "%" if units.is_share else ""),
+            lambda arm: _metric(comparison, arm),
+        ),
+        ArmColumn(
+            f"{difference} {interval}".strip(),
+            (difference, interval),
+            lambda arm: _difference(comparison, arm),
+            shown_difference,
+        ),
+        ArmColumn(
+            f"changed predictions, of {comparison.examples:,}",
+            ("changed", f"of {comparison.examples:,}"),
+            changed,
+        ),
+        *cost_columns(comparison),
+    )
+
+
 def modes(comparison: Comparison) -> Table:
     """Return the results of each arm."""
-    levels = [arm.difference.level95 for arm in comparison.arms if arm.difference is not None]
-    interval = f" ({level(levels[0])} CI)" if levels else ""
     base = comparison.baseline.name
     placebo = ""
     if any(arm.is_placebo for arm in comparison.arms):
         placebo = f" {placebo_text(comparison)}"
-    costs = cost_columns(comparison)
-    ratios = " and speed-up are" if costs else " are"
+    columns = arm_columns(comparison)
+    ratios = " and speed-up (95 % CI) are" if cost_columns(comparison) else " are"
     deviation = f"{PLUS_MINUS} is the standard deviation over seeds. "
     return Table(
         title=scope(comparison),
-        header=(
-            *(comparison.noun, "execution", "verdict", comparison.units.heading),
-            f"difference{comparison.units.difference_suffix}{interval}",
-            f"changed predictions, of {comparison.examples:,}",
-            *(column.heading for column in costs),
-        ),
-        rows=[
-            (
-                Name(arm.name),
-                *_mode_cells(comparison, arm),
-                *(column.cell(arm) for column in costs),
-            )
-            for arm in comparison.arms
-        ],
+        header=tuple(column.heading for column in columns),
+        rows=[tuple(column.cell(arm) for column in columns) for arm in comparison.arms],
         note=deviation * (len(comparison.seeds) > 1)
         + f"Changed predictions{ratios} relative to {base}.{placebo}",
         left=3,
@@ -112,19 +152,6 @@ def placebo_text(comparison: Comparison) -> str:
     return (
         f"The placebo is {base} trained again from initial weights changed by one unit in the "
         "last place."
-    )
-
-
-def _mode_cells(comparison: Comparison, arm: ArmResult) -> tuple[Cell, ...]:
-    is_baseline = arm is comparison.baseline
-    verdict = arm.difference.verdict if arm.difference is not None else None
-    unchanged = "" if is_baseline else NOT_MEASURED
-    return (
-        Quote(arm.execution) if arm.execution != UNKNOWN else "",
-        (verdict or "") if arm.status == "complete" else Quote(arm.status_words),
-        _metric(comparison, arm),
-        _difference(comparison, arm),
-        unchanged if arm.flips is None else mean_count(arm.flips.mean),
     )
 
 
@@ -269,11 +296,11 @@ def speed(comparison: Comparison) -> Table | None:
     measured = [(arm, arm.speed) for arm in comparison.arms if arm.speed is not None]
     if not measured:
         return None
-    has_tf32 = any(each.ratio_to_tf32 is not None for _, each in measured)
+    has_tf32 = any(each.speed_up_over_tf32 is not None for _, each in measured)
     return Table(
         title="Time per optimizer step after warm-up",
         header=(
-            *(comparison.noun, "step, ms", "speed-up", "range over seeds"),
+            *(comparison.noun, "step, ms", "speed-up (95 % CI)", "verdict"),
             *(["speed-up over tf32"] * has_tf32),
             *("tokens/s", "waiting for data", "utilisation", "training time", "total time"),
         ),
@@ -281,9 +308,9 @@ def speed(comparison: Comparison) -> Table | None:
             (
                 Name(arm.name),
                 step_time(arm),
-                speed_up(comparison, arm),
-                "" if each.ratio_spread is None else "{:.2f} to {:.2f}".format(*each.ratio_spread),
-                *([or_dash(each.ratio_to_tf32, "{:.2f}".format)] * has_tf32),
+                or_dash(each.speed_up, speed_up_text) if arm is not comparison.baseline else "",
+                _speed_verdict(each.speed_up),
+                *([or_dash(each.speed_up_over_tf32, speed_up_text)] * has_tf32),
                 or_dash(each.tokens_per_second, "{:,.0f}".format),
                 or_dash(each.waiting_share, lambda share: percent(share, 1)),
                 or_dash(each.utilisation, percent),
@@ -295,6 +322,12 @@ def speed(comparison: Comparison) -> Table | None:
         note="Waiting for data is a share of the step time. Utilisation is a share of the matrix "
         "product rate measured in the same process.",
     )
+
+
+def _speed_verdict(measured: SpeedUp | None) -> str:
+    if measured is None:
+        return ""
+    return measured.verdict or "not ranked"
 
 
 def memory(comparison: Comparison) -> Table | None:

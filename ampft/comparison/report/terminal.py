@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from ampft.comparison.answer import answer_text
 from ampft.comparison.findings import Comparison
-from ampft.comparison.report.costs import cost_columns
-from ampft.comparison.report.tables import modes, scope, settings, without_incomplete_medians
+from ampft.comparison.report.tables import (
+    arm_columns,
+    modes,
+    scope,
+    settings,
+    without_incomplete_medians,
+)
 from ampft.comparison.verdict_text import verdict_texts
 from ampft.text.escaping import display_width, inert
-from ampft.text.numbers import level
-from ampft.text.tables import Cell, Table, terminal_table
+from ampft.text.tables import Table, terminal_table
 
 WIDTH = 96  # columns; fits into a window of 100
 
@@ -44,22 +48,13 @@ def terminal_text(comparison: Comparison) -> str:
 
 def mode_table(comparison: Comparison) -> str:
     """Return one row per arm below two header rows."""
-    units = comparison.units
-    levels = [arm.difference.level95 for arm in comparison.arms if arm.difference is not None]
-    interval = f"({level(levels[0])} CI)" if levels else ""
-    headings = [
-        *(("", comparison.noun), ("", ""), (units.title, "%" if units.is_share else "")),
-        (f"difference{units.difference_suffix}", interval),
-        ("changed", f"of {comparison.examples:,}"),
-        *(column.short for column in cost_columns(comparison)),
+    columns = [column for column in arm_columns(comparison) if column.short is not None]
+    upper, lower = zip(*(column.short for column in columns if column.short), strict=True)
+    rows = [
+        tuple((column.short_cell or column.cell)(arm) for column in columns)
+        for arm in comparison.arms
     ]
-    upper, lower = zip(*headings, strict=True)
-    rows: list[tuple[Cell, ...]] = [lower]
-    for arm, cells in zip(comparison.arms, modes(comparison).rows, strict=True):
-        name, execution, verdict, metric, difference, *others = cells
-        shown = difference if arm.status == "complete" else verdict
-        rows.append((name, execution, metric, shown, *others))
-    return terminal_table(Table(header=upper, rows=rows, left=2))
+    return terminal_table(Table(header=upper, rows=[lower, *rows], left=2))
 
 
 def legend(comparison: Comparison) -> str:
