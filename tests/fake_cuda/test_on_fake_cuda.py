@@ -24,23 +24,28 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def guard(tmp_path_factory):
-    library = tmp_path_factory.mktemp("guard") / "fake_cuda.so"
+def build_guard(folder):
+    """Return a library that, preloaded, gives a CPU build of torch a CUDA device."""
+    library = folder / "fake_cuda.so"
     command = ["g++", "-shared", "-fPIC", "-std=c++20", "-o", library, HERE / "guard.cpp"]
     command += [f"-I{path}" for path in include_paths()]
     subprocess.run([*command, f"-L{LIBRARIES}", "-lc10", "-ltorch_cpu"], check=True)
     return library
 
 
-def test_everything_passes_on_a_fake_cuda_device(guard):
+def fake_environment(guard):
+    """Return the environment of a process with the fake device."""
     paths = [str(HERE.parent / folder) for folder in (".", "models", "emulation")]
-    environment = os.environ | {
+    return os.environ | {
         "AMPFT_FAKE_CUDA": "1",
         "LD_LIBRARY_PATH": str(LIBRARIES),
         "LD_PRELOAD": f"{LIBRARIES / 'libtorch_cpu.so'} {guard}",
         "PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")]),
     }
+
+
+def test_everything_passes_on_a_fake_cuda_device(tmp_path):
+    environment = fake_environment(build_guard(tmp_path))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", HERE / "preloaded"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -7,6 +7,7 @@ from torch.nn import functional
 from ampft.models.packing.attention import binary16_attention, choose_kernel, grouped_attention
 from ampft.models.packing.dropout import keep_mask, realised_probability
 from ampft.models.packing.grouped import dropout_attention
+from ampft.models.packing.kernels import efficient_attention, flash_attention
 from ampft.models.packing.layout import AttentionOptions, pack_layout
 
 FP32_TOLERANCE = 1e-6
@@ -146,18 +147,39 @@ def test_kernels_by_dtype_and_dropout():
     assert choose_kernel(halves, options(0.1)) is binary16_attention
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("window", [None, 3])
-def test_variable_length_kernel_on_a_gpu(window):
-    from ampft.models.packing.kernels import varlen_attention
+gpu = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
 
+
+@pytest.mark.parametrize(
+    ("kernel", "dtype", "tolerance"),
+    [
+        pytest.param(flash_attention, torch.bfloat16, 2**-7, marks=gpu),
+        pytest.param(flash_attention, torch.float16, 2**-10, marks=gpu),
+        pytest.param(efficient_attention, torch.float32, FP32_TOLERANCE, marks=gpu),
+    ],
+)
+@pytest.mark.parametrize(("window", "causal"), [(None, False), (None, True), (3, True), (3, False)])
+def test_one_call_on_a_gpu(kernel, dtype, tolerance, window, causal):
+    if kernel is efficient_attention and window is not None and not causal:
+        pytest.skip("memory-efficient attention has no window on both sides")
     mask = (torch.arange(12) < torch.tensor(LENGTHS)[:, None]).cuda()
     layout = pack_layout(mask)
-    rows = [torch.randn(layout.total, HEADS, 64, device="cuda").bfloat16() for _ in range(3)]
-    actual = varlen_attention(*rows, layout, options(window=window))
-    expected = reference(*(row.cpu().double() for row in rows), layout, window=window)
-    assert is_close(actual.cpu(), expected, 2**-7)
+    rows = [
+        torch.randn(layout.total, HEADS, 64, device="cuda").to(dtype).requires_grad_()
+        for _ in range(4)
+    ]
+    *rows, weight = rows
+    actual = kernel(*rows, layout, options(window=window, causal=causal))
+    exact = [row.detach().cpu().double().requires_grad_() for row in rows]
+    expected = reference(*exact, layout, window=window, causal=causal)
+    assert is_close(actual.detach().cpu(), expected.detach(), tolerance)
+    gradients = torch.autograd.grad((actual * weight).sum(), rows)
+    references = torch.autograd.grad((expected * weight.detach().cpu()).sum(), exact)
+    for one, other in zip(gradients, references, strict=True):
+        assert is_close(one.cpu(), other, 2 * tolerance)
 
 
 def test_grouped_attention_drops_weights_through_torch():

@@ -54,9 +54,9 @@ def test_what_the_fillers_contain_does_not_matter(name, dtype, monkeypatch):
 
     def with_another_token(layout, bucket):
         layout = fill(layout, bucket)
-        tokens = layout.tokens.clone()
+        tokens = layout.host_tokens.clone()
         tokens[-layout.fillers :] = 31  # the second token of the second text
-        return dataclasses.replace(layout, tokens=tokens)
+        return dataclasses.replace(layout, host_tokens=tokens)
 
     monkeypatch.setattr(PackedLayout, "filled", with_another_token)
     for one, other in zip(run(), expected, strict=True):

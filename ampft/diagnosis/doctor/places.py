@@ -105,7 +105,7 @@ class BatchShape:
             row = bad[0] if shape[:2] == (1, total) else bad if shape[:1] == (total,) else None
             if row is not None and (row.dim() > 1 or total != size):
                 cells = torch.zeros(size * width, dtype=torch.bool)
-                cells[self.layout.tokens.cpu()] = row.reshape(total, -1).any(1).cpu()
+                cells[self.layout.host_tokens] = row.reshape(total, -1).any(1).cpu()
                 return cells.view(size, width)
         is_ambiguous = len(shape) == 2 and width in self.sizes  # features, perhaps, and not tokens
         if shape[:2] == (size, width) and not is_ambiguous:

@@ -13,7 +13,12 @@ from transformers.masking_utils import eager_mask, sdpa_mask
 
 from ampft.models.packing.dropout import keep_mask, realised_probability
 from ampft.models.packing.grouped import attention_plan, dropout_attention
-from ampft.models.packing.kernels import has_varlen_kernel, varlen_attention
+from ampft.models.packing.kernels import (
+    efficient_attention,
+    flash_attention,
+    has_efficient_kernel,
+    has_flash_kernel,
+)
 from ampft.models.packing.layout import AttentionOptions, PackedLayout
 from ampft.precision.compilation import uncompiled
 from ampft.precision.emulation.attention import attention as emulated_attention
@@ -58,7 +63,8 @@ def packed_attention_forward(
         packing: Layout of the sequences in the packed row.
         sliding_window: Tokens at most `sliding_window - 1` apart attend to each other; None for no
             limit.
-        position_bias: (1, heads, L, L), added to the scores; None for no bias.
+        position_bias: (1, heads, L, L), added to the scores, or (1, heads, 1, 1), which has no
+            effect; None for no bias.
         **kwargs: Arguments of `sdpa`, used only without `packing`.
 
     Returns:
@@ -100,18 +106,25 @@ def _packed_attention(
         scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
         sliding_window=sliding_window,
         causal=bool(getattr(module, "is_causal", False)),
-        position_bias=None if position_bias is None else position_bias.squeeze(0),
+        position_bias=_effective_bias(position_bias),
     )
-    if key.shape[1] < query.shape[1]:
-        repeats = query.shape[1] // key.shape[1]
-        key, value = (row.repeat_interleave(repeats, dim=1) for row in (key, value))
     dtype = compute_dtype(value)
     queries, keys, values = (
         row.squeeze(0).transpose(0, 1).to(dtype) for row in (query, key, value)
     )
     kernel = choose_kernel((queries, keys, values), options)
+    repeats = queries.shape[1] // keys.shape[1]
+    if repeats > 1 and kernel is not flash_attention:
+        keys, values = (row.repeat_interleave(repeats, dim=1) for row in (keys, values))
     attended = kernel(queries, keys, values, packing, options)
     return attended.unsqueeze(0)
+
+
+def _effective_bias(position_bias: torch.Tensor | None) -> torch.Tensor | None:
+    """Return the bias as (heads, L, L); None if it is one value per head, which softmax ignores."""
+    if position_bias is None or position_bias.shape[-2:] == (1, 1):
+        return None
+    return position_bias.squeeze(0)
 
 
 def compute_dtype(tensor: torch.Tensor) -> torch.dtype:
@@ -156,9 +169,10 @@ def choose_kernel(rows: Sequence[torch.Tensor], options: AttentionOptions) -> At
         trains = torch.is_grad_enabled() and any(row.requires_grad for row in rows)
         use_fast_dropout = dtype in (torch.float32, torch.bfloat16) and (trains or dropout > 0)
         return dropout_attention if use_fast_dropout else grouped_attention
-    is_plain = dropout == 0 and options.position_bias is None
-    if device == "cuda" and is_plain and has_varlen_kernel(rows[0]):
-        return varlen_attention
+    if device == "cuda" and has_flash_kernel(rows[0], options):
+        return flash_attention
+    if device == "cuda" and has_efficient_kernel(rows[0], options):
+        return efficient_attention
     return grouped_attention
 
 
@@ -239,7 +253,7 @@ def _attend_by_group(
     """Call `attend` with the number and the cells of each group; return (N, heads, d)."""
     attended = [
         attend(number, *(cells.transpose(1, 2) for cells in group)).transpose(1, 2)
-        for number, group in enumerate(zip(*(packing.cells(row) for row in rows), strict=True))
+        for number, group in enumerate(packing.cells(rows))
     ]
     return packing.row_of(attended)
 
@@ -263,7 +277,7 @@ def group_mask(
 
 def _visible(packing: PackedLayout, number: int, options: AttentionOptions) -> torch.Tensor | None:
     index = packing.group_indices[number]
-    near = options.visible_positions(packing.groups[number].longest, packing.tokens.device)
+    near = options.visible_positions(packing.groups[number].longest, packing.device)
     if index is None or near is None:
         return near if index is None else index.visible
     return index.visible & near

@@ -130,8 +130,8 @@ def _bias_of_longest(attention: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if attention.has_relative_attention_bias:
         bias = attention.compute_bias(layout.longest, layout.longest)
     else:
-        shape = (1, attention.n_heads, layout.longest, layout.longest)
-        bias = torch.zeros(shape, device=layout.tokens.device)
+        # One value for all pairs has no effect on softmax, and packed attention leaves it out.
+        bias = torch.zeros(1, attention.n_heads, 1, 1, device=layout.device)
     return args, {**kwargs, "position_bias": bias}
 
 
@@ -191,16 +191,15 @@ def _deberta(
         nearest = min(span, layout.longest)
         rel_embeddings = attention.pos_dropout(_middle(rel_embeddings, nearest))
     projections = [attention.query_proj, attention.key_proj, attention.value_proj]
-    cells = [layout.cells(project(hidden_states).squeeze(0)) for project in projections]
+    cells = layout.cells([project(hidden_states).squeeze(0) for project in projections])
     of_distances = [
         getattr(attention, name)
         for name in ("pos_key_proj", "pos_query_proj")
         if hasattr(attention, name)
     ] or projections[:2]
     project_distances = cache(lambda layer: layer(rel_embeddings))
-    all_visible = torch.ones(1, 1, 1, 1, device=hidden_states.device)
     attended = []
-    for group, index, *rows in zip(layout.groups, layout.group_indices, *cells, strict=True):
+    for group, index, rows in zip(layout.groups, layout.group_indices, cells, strict=True):
         length = group.longest
         nearest = min(span, length)
         distances = None if relative_pos is None else relative_pos[:, :length, :length]
@@ -216,7 +215,7 @@ def _deberta(
                 result, _ = type(attention).forward(
                     attention,
                     empty,
-                    all_visible if index is None else index.visible,
+                    hidden_states.new_ones(1, 1, 1, 1) if index is None else index.visible,
                     relative_pos=distances,
                     rel_embeddings=rel_embeddings,
                 )
@@ -228,7 +227,8 @@ def _deberta(
 
 def _middle(embeddings: Tensor, nearest: int) -> Tensor:
     """Return the embeddings of the distances from -nearest to nearest - 1."""
-    return embeddings.narrow(0, embeddings.shape[0] // 2 - nearest, 2 * nearest)
+    half = embeddings.shape[0] // 2
+    return embeddings if nearest == half else embeddings.narrow(0, half - nearest, 2 * nearest)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from ampft.errors import InputError
 from ampft.models.packing.attention import PACKED_NAMES, register_packed_attention
 from ampft.models.packing.dropout import install_fast_dropout
 from ampft.models.packing.families import Family, Trim, family_of, packing_support
-from ampft.models.packing.layout import GROUP_COST, PackedLayout, pack_layout
+from ampft.models.packing.layout import PackedLayout, pack_layout
 from ampft.precision.compilation import check_hooks_of_compiled_modules, uncompiled
 
 Kwargs = dict[str, Any]
@@ -291,7 +291,7 @@ def verify_packing(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) ->
         tokens), divided by the largest absolute padded value; infinity if the batch was not packed.
     """
     mask = batch["attention_mask"]
-    layouts = [pack_layout(mask, group_cost=cost) for cost in (GROUP_COST, 0.0)]
+    layouts = [pack_layout(mask, group_cost=cost) for cost in (None, 0.0)]
     with evaluation_mode(model):
         padded = model(**batch)[0]
         handle = install_packing(model)

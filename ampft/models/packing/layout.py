@@ -13,6 +13,9 @@ import torch
 # shape. The unit is the time of the arithmetic of one pair of tokens. Chosen by measurement; see
 # benchmarks/group_cost.py.
 GROUP_COST = 4000.0
+# On a GPU a group costs some ten launches per layer, forward and backward, which is the time of
+# about half a million pairs at 100 TFLOP/s. Estimated by that count, not measured.
+GROUP_COST_ON_GPU = 500_000.0
 
 
 @dataclass(frozen=True)
@@ -50,31 +53,60 @@ class PackedLayout:
     The sequences are in ascending order of length (stable), so that sequences of equal length are
     adjacent, and a group of them is a slice of the row. Fillers, if any, are sequences after those.
 
+    The indices are computed on the host and moved to the device on first use, in one copy.
+
     Attributes:
         batch_size: Number of sequences in the batch, B.
         width: Number of columns of the padded batch, T.
         lengths: Number of tokens of each sequence, in the order of the row, with fillers.
-        tokens: (N,) int64, index of each token of the row in the flattened (B * T) batch.
-        columns: (N,) int64, position of each token in its sequence.
-        first: (B,) int64, position of each sequence's first token in the row, in the order of the
-            batch.
+        host_tokens: `tokens` on the CPU.
+        host_columns: `columns` on the CPU.
+        host_first: `first` on the CPU.
         groups: Groups of adjacent sequences of similar length, which cover the row.
+        device: Device of the batch.
         fillers: Number of tokens at the end of the row that belong to no text of the batch.
     """
 
     batch_size: int
     width: int
     lengths: tuple[int, ...]
-    tokens: torch.Tensor
-    columns: torch.Tensor
-    first: torch.Tensor
+    host_tokens: torch.Tensor
+    host_columns: torch.Tensor
+    host_first: torch.Tensor
     groups: tuple[SequenceGroup, ...]
+    device: torch.device
     fillers: int = 0
 
     @property
     def total(self) -> int:
         """Number of tokens in the row, N."""
-        return self.tokens.shape[0]
+        return self.host_tokens.shape[0]
+
+    @property
+    def tokens(self) -> torch.Tensor:
+        """(N,) int64, index of each token of the row in the flattened (B * T) batch."""
+        return self._indices[0]
+
+    @property
+    def columns(self) -> torch.Tensor:
+        """(N,) int64, position of each token in its sequence."""
+        return self._indices[1]
+
+    @property
+    def first(self) -> torch.Tensor:
+        """(B,) int64, first token of each sequence in the row, in the order of the batch."""
+        return self._indices[2]
+
+    @cached_property
+    def offsets(self) -> torch.Tensor:
+        """(B + 1,) int32 boundaries of the sequences in the row, for variable-length kernels."""
+        return self._indices[3].to(torch.int32)
+
+    @cached_property
+    def _indices(self) -> tuple[torch.Tensor, ...]:
+        boundaries = torch.tensor((0, *self.lengths)).cumsum(0)
+        host = (self.host_tokens, self.host_columns, self.host_first, boundaries)
+        return in_one_copy(host, self.device)
 
     @property
     def longest(self) -> int:
@@ -92,16 +124,11 @@ class PackedLayout:
         return {}
 
     @cached_property
-    def offsets(self) -> torch.Tensor:
-        """(B + 1,) int32 boundaries of the sequences in the row, for variable-length kernels."""
-        ends = torch.tensor((0, *self.lengths), dtype=torch.int32).cumsum(0, dtype=torch.int32)
-        return ends.to(self.tokens.device, non_blocking=True)
-
-    @cached_property
     def group_indices(self) -> tuple[GroupIndex | None, ...]:
         """Indices that pad and mask each group; `None` for a group that needs no padding."""
-        device = self.tokens.device
-        return tuple(None if g.is_even else group_index(g, device) for g in self.groups)
+        padded = [group for group in self.groups if not group.is_even]
+        indices = iter(group_indices(padded, self.device))
+        return tuple(None if group.is_even else next(indices) for group in self.groups)
 
     def gather(self, padded: torch.Tensor) -> torch.Tensor:
         """Return the real tokens of a (B, T, ...) tensor, (1, N, ...)."""
@@ -129,38 +156,38 @@ class PackedLayout:
             replace(group, start=group.start + self.total) for group in similar_lengths(lengths, 0)
         ]
         # Any positions that a text can have.
-        columns = torch.arange(-count, 0, device=self.columns.device) % self.width
+        columns = torch.arange(-count, 0) % self.width
         return replace(
             self,
             lengths=(*self.lengths, *lengths),
-            tokens=torch.cat((self.tokens, self.tokens.new_zeros(count))),
-            columns=torch.cat((self.columns, columns)),
+            host_tokens=torch.cat((self.host_tokens, self.host_tokens.new_zeros(count))),
+            host_columns=torch.cat((self.host_columns, columns)),
             groups=(*self.groups, *groups),
             fillers=count,
         )
 
-    def cells(self, row: torch.Tensor) -> list[torch.Tensor]:
-        """Return the (c, L, ...) cells of each group of an (N, ...) row.
+    def cells(self, rows: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, ...]]:
+        """Return the (c, L, ...) cells of each group of several (N, ...) rows of one shape.
 
         A padding cell repeats the first token of its sequence.
         """
-        parts = row.split([group.tokens for group in self.groups])
+        # Together, because each operator costs a launch on a GPU.
+        parts = torch.stack(tuple(rows)).split([group.tokens for group in self.groups], 1)
         return [
-            (part if index is None else part.index_select(0, index.padded)).unflatten(
-                0, (len(group.lengths), group.longest)
-            )
+            (part if index is None else part.index_select(1, index.padded))
+            .unflatten(1, (len(group.lengths), group.longest))
+            .unbind()
             for part, group, index in zip(parts, self.groups, self.group_indices, strict=True)
         ]
 
     def row_of(self, cells: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the (N, ...) row of the (c, L, ...) cells of all groups, without padding."""
         flat = (group.flatten(0, 1) for group in cells)
-        return torch.cat(
-            [
-                part if index is None else part.index_select(0, index.real)
-                for part, index in zip(flat, self.group_indices, strict=True)
-            ]
-        )
+        parts = [
+            part if index is None else part.index_select(0, index.real)
+            for part, index in zip(flat, self.group_indices, strict=True)
+        ]
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def first_tokens(self, packed: torch.Tensor) -> torch.Tensor:
         """Return the first token of each sequence of a (1, N, ...) tensor, (1, B, ...)."""
@@ -183,25 +210,46 @@ class GroupIndex:
     visible: torch.Tensor
 
 
-def group_index(group: SequenceGroup, device: torch.device) -> GroupIndex:
-    """Return the indices for the padding of `group`, with all tensors on `device`."""
+def group_indices(groups: Sequence[SequenceGroup], device: torch.device) -> tuple[GroupIndex, ...]:
+    """Return the indices for the padding of each group, with all tensors on `device`."""
+    host = [_host_group_index(group) for group in groups]
+    integers = in_one_copy([index for padded, real, _ in host for index in (padded, real)], device)
+    masks = in_one_copy([visible.flatten() for *_, visible in host], device)
+    return tuple(
+        GroupIndex(integers[2 * number], integers[2 * number + 1], mask.view(visible.shape))
+        for number, (mask, (*_, visible)) in enumerate(zip(masks, host, strict=True))
+    )
+
+
+def _host_group_index(group: SequenceGroup) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     lengths = torch.tensor(group.lengths)
     starts = lengths.cumsum(0) - lengths
     columns = torch.arange(group.longest)
     visible = columns < lengths[:, None]
     padded = torch.where(visible, starts[:, None] + columns, starts[:, None])
-    return GroupIndex(
-        padded=padded.flatten().to(device, non_blocking=True),
-        real=visible.flatten().nonzero().squeeze(1).to(device, non_blocking=True),
-        visible=visible[:, None, None, :].to(device, non_blocking=True),
-    )
+    real = visible.flatten().nonzero().squeeze(1)
+    return padded.flatten(), real, visible[:, None, None, :]
+
+
+def in_one_copy(tensors: Sequence[torch.Tensor], device: torch.device) -> tuple[torch.Tensor, ...]:
+    """Move one-dimensional tensors of one dtype from the CPU to a device, in one copy.
+
+    The copy to a CUDA device is asynchronous and starts from pinned memory. Elsewhere the host
+    waits, because an asynchronous copy may read its source too late (pytorch#189690, MPS).
+    """
+    if device.type == "cpu" or not tensors:
+        return tuple(tensors)
+    joined = torch.cat(list(tensors))
+    is_cuda = device.type == "cuda"
+    moved = (joined.pin_memory() if is_cuda else joined).to(device, non_blocking=is_cuda)
+    return moved.split([len(tensor) for tensor in tensors])
 
 
 def pack_layout(
     attention_mask: torch.Tensor,
     *,
     device: torch.device | None = None,
-    group_cost: float = GROUP_COST,
+    group_cost: float | None = None,
 ) -> PackedLayout | None:
     """Return the layout of a right-padded batch, or `None` if it is not right-padded.
 
@@ -211,12 +259,15 @@ def pack_layout(
     Args:
         attention_mask: (B, T) integers or booleans, non-zero for real tokens.
         device: Device of the batch; None means the mask's device.
-        group_cost: Cost of a group of sequences, as in `similar_lengths`.
+        group_cost: Cost of a group of sequences, as in `similar_lengths`; None means the cost on
+            the device.
 
     Returns:
         The layout; `None` if a row has no tokens, or padding before or between its tokens.
     """
     device = attention_mask.device if device is None else device
+    if group_cost is None:
+        group_cost = GROUP_COST if device.type == "cpu" else GROUP_COST_ON_GPU
     real = attention_mask.detach().to("cpu") != 0
     width = real.shape[1]
     lengths = real.sum(1)
@@ -235,10 +286,11 @@ def pack_layout(
         batch_size=len(counts),
         width=width,
         lengths=counts,
-        tokens=((order * width).repeat_interleave(ordered) + columns).to(device, non_blocking=True),
-        columns=columns.to(device, non_blocking=True),
-        first=first.to(device, non_blocking=True),
+        host_tokens=(order * width).repeat_interleave(ordered) + columns,
+        host_columns=columns,
+        host_first=first,
         groups=similar_lengths(counts, group_cost),
+        device=device,
     )
 
 

@@ -2,13 +2,21 @@
 
 import dataclasses
 from contextlib import contextmanager
+from unittest.mock import patch
 
 import torch
+import torch.utils._pytree as pytree
+from tiny_encoders import right_padded
 from torch import nn
+from torch._subclasses.fake_impls import op_implementations_dict
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ampft.models.packing.layout import pack_layout
+from ampft.models.packing import layout as layout_module
+from ampft.models.packing.install import install_packing
+from ampft.models.packing.layout import GROUP_COST_ON_GPU, pack_layout
+from ampft.models.weights import cast_in_place
 from ampft.precision.modes import MODE_TABLE
 from ampft.precision.resolve import Precision
 
@@ -21,9 +29,11 @@ def precision_of(mode):
     return Precision(mode, "cuda", storage, compute, row.needs_scaler, "native", "fake")
 
 
+@contextmanager
 def fake_mode():
     # Constants, such as a scale, may stay real; tensors of the CPU are refused by the operators.
-    return FakeTensorMode(allow_non_fake_inputs=True)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode, host_operations():
+        yield mode
 
 
 def on_cuda(tensor):
@@ -79,6 +89,33 @@ class Copies(TorchDispatchMode):
         return [*self.to_host, *(copy for copy in self.to_device if not copy.get("non_blocking"))]
 
 
+class OperatorCounter(TorchDispatchMode):
+    """Counts the operators on the device that compute something, and sees all devices used."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+        self.devices = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        leaves = pytree.tree_leaves((args, kwargs, result))
+        devices = {leaf.device for leaf in leaves if isinstance(leaf, torch.Tensor)}
+        is_aten = func.namespace == "aten" and "empty" not in func.name()
+        self.count += CUDA in devices and is_aten and not func.is_view
+        self.devices |= devices
+        return result
+
+
+def outputs(model, batch, **layout):
+    """Return the logits; of T5 what its head would read, by values, which a fake device lacks."""
+    if not model.config.is_encoder_decoder:
+        return model(**batch, **layout).logits
+    shifted = batch["input_ids"].roll(1, 1)
+    states = model.base_model(**batch, decoder_input_ids=shifted, **layout)
+    return model.classification_head(states.last_hidden_state[:, 0])
+
+
 def on_host(function):
     """Return a function of real tensors on the CPU that also computes inside a fake mode."""
 
@@ -92,17 +129,63 @@ def on_host(function):
 
 def layout_of_host_mask(mask, *, device=None, **options):
     """`pack_layout`, whose indices depend on values, so that the host computes them."""
-
-    def on_device(part, *names):
-        moved = {name: getattr(part, name).to(device, non_blocking=True) for name in names}
-        return dataclasses.replace(part, **moved)
-
     device = mask.device if device is None else device
-    layout = on_host(pack_layout)(mask, **options)
-    indices = on_host(lambda: layout.group_indices)()
-    layout = on_device(layout, "tokens", "columns", "first")
-    layout.__dict__["group_indices"] = tuple(
-        None if index is None else on_device(index, "padded", "real", "visible")
-        for index in indices
-    )
-    return layout
+    layout = on_host(pack_layout)(mask, **{"group_cost": GROUP_COST_ON_GPU, **options})
+    return dataclasses.replace(layout, device=device)
+
+
+def efficient_attention_backward(mode, func, grad, query, key, value, *args, **kwargs):
+    """Return fake gradients; torch's (2.13) own fake operator lacks two of the arguments."""
+    return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value), None
+
+
+@contextmanager
+def host_operations():
+    """Compute the indices of groups, which depend on values, on the host, and pin nothing."""
+    compute = layout_module._host_group_index
+    backward = torch.ops.aten._efficient_attention_backward.default
+    with (
+        patch.dict(op_implementations_dict, {backward: efficient_attention_backward}),
+        patch.object(layout_module, "_host_group_index", on_host(compute)),
+        patch.object(torch.Tensor, "pin_memory", lambda tensor: tensor),
+    ):
+        yield
+
+
+def fused_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None,
+                    enable_gqa=False):  # fmt: skip
+    """torch's attention, as the kernel that a GPU chooses; a fake device has only the fallback."""
+    if enable_gqa:
+        repeats = query.shape[1] // key.shape[1]
+        key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(~attn_mask, -1e9)
+    if attn_mask is None and query.dtype != torch.float32:
+        return torch.ops.aten._scaled_dot_product_flash_attention(
+            query, key, value, dropout_p, is_causal, False, scale=scale
+        )[0]
+    if attn_mask is not None:
+        shape = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+        attn_mask = attn_mask.expand(shape)
+    return torch.ops.aten._scaled_dot_product_efficient_attention(
+        query, key, value, attn_mask, True, dropout_p, is_causal, scale=scale
+    )[0]
+
+
+def step_operators(model, lengths, mode, *, packed):
+    """Return the number of operators of a forward and a backward pass."""
+    precision = precision_of(mode)
+    batch = right_padded(model, lengths)
+    with fake_mode():
+        layout = layout_of_host_mask(batch["attention_mask"], device=CUDA)
+        cast_in_place(to_cuda(model), precision.storage_dtype)
+        if packed:
+            install_packing(model)
+        batch = {key: value.to(CUDA) for key, value in batch.items()}
+        dtype = precision.compute_dtype if precision.uses_autocast else torch.float32
+        attention = patch.object(functional, "scaled_dot_product_attention", fused_attention)
+        with attention, OperatorCounter() as operators, cuda_autocast(dtype):
+            outputs(
+                model, batch, **({"packing": layout} if packed else {})
+            ).float().sum().backward()
+    return operators.count

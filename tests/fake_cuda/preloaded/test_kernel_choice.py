@@ -1,54 +1,61 @@
-"""Which attention kernel runs for which compute capability, dtype and head size."""
+"""Which attention kernel runs for which compute capability, dtype, head size and options."""
 
 import pytest
 import torch
 from fake_cuda import CUDA, fake_mode
 
 from ampft.models.packing.attention import choose_kernel, grouped_attention
-from ampft.models.packing.kernels import varlen_attention
+from ampft.models.packing.kernels import efficient_attention, flash_attention
 from ampft.models.packing.layout import AttentionOptions
 
 
-def chosen(dtype, head_size, *, dropout=0.0, window=None, **options):
+def chosen(dtype, head_size, *, dropout=0.1, window=None, **options):
     with fake_mode():
         rows = [torch.empty(9, 2, head_size, dtype=dtype, device=CUDA) for _ in range(3)]
         return choose_kernel(rows, AttentionOptions(dropout, 1.0, window, **options))
 
 
 @pytest.mark.parametrize(
-    ("version", "expected"),
+    ("version", "dtype", "expected"),
     [
-        ((7, 0), grouped_attention),
-        ((7, 5), grouped_attention),
-        ((8, 0), varlen_attention),
-        ((9, 0), varlen_attention),
+        ((7, 5), torch.float16, efficient_attention),
+        ((7, 5), torch.bfloat16, grouped_attention),
+        ((8, 0), torch.float16, flash_attention),
+        ((8, 0), torch.bfloat16, flash_attention),
+        ((9, 0), torch.bfloat16, flash_attention),
+        ((7, 5), torch.float32, efficient_attention),
+        ((9, 0), torch.float32, efficient_attention),
     ],
 )
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_flash_attention_needs_compute_capability_8(capability, version, expected, dtype):
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_one_call_with_dropout_by_capability_and_dtype(
+    capability, version, dtype, expected, dropout
+):
     capability(*version)
-    assert chosen(dtype, 64) is expected
-    assert chosen(dtype, 64, window=4) is expected
+    assert chosen(dtype, 64, dropout=dropout) is expected
 
 
 @pytest.mark.usefixtures("capability")
 @pytest.mark.parametrize(
     ("head_size", "expected"),
     [
-        (8, varlen_attention),
+        (8, flash_attention),
         (26, grouped_attention),  # TinyBERT with 312 hidden units in 12 heads
-        (256, varlen_attention),
-        (264, grouped_attention),
+        (256, flash_attention),
+        (264, efficient_attention),
     ],
 )
-def test_flash_attention_needs_a_head_size_it_has_kernels_for(head_size, expected):
+def test_kernels_by_head_size(head_size, expected):
     assert chosen(torch.bfloat16, head_size) is expected
 
 
 @pytest.mark.usefixtures("capability")
-def test_float32_dropout_and_a_bias_run_in_groups():
-    assert chosen(torch.bfloat16, 64, causal=True) is varlen_attention
+def test_windows_and_biases():
+    assert chosen(torch.bfloat16, 64, causal=True) is flash_attention
+    assert chosen(torch.bfloat16, 64, window=4) is flash_attention
+    assert chosen(torch.float32, 64, causal=True, window=4) is efficient_attention
+    # Memory-efficient attention has no window on both sides, and no kernel takes a bias.
+    assert chosen(torch.float32, 64, window=4) is grouped_attention
     bias = torch.zeros(2, 9, 9)
     assert chosen(torch.bfloat16, 64, position_bias=bias) is grouped_attention
-    assert chosen(torch.float32, 64) is grouped_attention
-    assert chosen(torch.bfloat16, 64, dropout=0.1) is grouped_attention
+    assert chosen(torch.float32, 64, position_bias=bias) is grouped_attention

@@ -2,19 +2,19 @@
 
 import pytest
 import torch
-import torch.utils._pytree as pytree
 from fake_cuda import (
     CUDA,
     Copies,
+    OperatorCounter,
     cuda_autocast,
     fake_mode,
     layout_of_host_mask,
+    outputs,
     precision_of,
     to_cuda,
 )
 from tiny_encoders import ENCODERS, right_padded, tiny, without_dropout
 from torch._subclasses.fake_tensor import FakeTensorDeviceMismatchError as DeviceMismatch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ampft.models.packing.install import install_packing
 from ampft.models.weights import cast_in_place
@@ -27,15 +27,6 @@ from ampft.training.optimizer import OptimizerSettings, make_optimizer
 SAME_CODE = {"eurobert", "gemma", "gpt_neox", "mistral", "mt5", "phi", "qwen3"}
 # transformers copies buckets of distances or their limits to the device in every forward pass.
 WAITING = {"deberta-v3", "mpnet"}
-
-
-def outputs(model, batch, layout):
-    """Return the logits; of T5 what its head would read, by values, which a fake device lacks."""
-    if not model.config.is_encoder_decoder:
-        return model(**batch, packing=layout).logits
-    shifted = batch["input_ids"].roll(1, 1)
-    states = model.base_model(**batch, decoder_input_ids=shifted, packing=layout)
-    return model.classification_head(states.last_hidden_state[:, 0])
 
 
 def take_step(name, mode, *, dropout=True, token_buckets=None):
@@ -54,7 +45,7 @@ def take_step(name, mode, *, dropout=True, token_buckets=None):
         with recorder, copies:
             dtype = precision.compute_dtype if precision.uses_autocast else torch.float32
             with cuda_autocast(dtype):
-                logits = outputs(model, batch, layout)
+                logits = outputs(model, batch, packing=layout)
             logits.float().sum().backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
@@ -95,23 +86,6 @@ def test_flash_attention_is_recorded(name):
     assert attention == {"bfloat16"}
 
 
-class OperatorCounter(TorchDispatchMode):
-    """Counts operators, and refuses copies between the host and the device."""
-
-    def __init__(self):
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        is_aten = func.namespace == "aten" and "empty" not in func.name()
-        self.count += is_aten and not func.is_view
-        leaves = pytree.tree_leaves((args, kwargs, result))
-        devices = {leaf.device for leaf in leaves if isinstance(leaf, torch.Tensor)}
-        assert devices <= {CUDA}, func
-        return result
-
-
 @pytest.mark.parametrize("mode", ["bf16-true-kahan", "bf16-true-stochastic"])
 def test_the_optimizer_needs_few_operators_and_no_copies_from_the_host(mode):
     precision = precision_of(mode)
@@ -127,6 +101,7 @@ def test_the_optimizer_needs_few_operators_and_no_copies_from_the_host(mode):
     # Two groups, for weights with and without decay, whatever the number of tensors.
     assert len(list(model.parameters())) > 40
     assert operators.count < 80
+    assert operators.devices == {CUDA}
 
 
 def test_a_tensor_left_on_the_cpu_is_refused():
