@@ -37,17 +37,21 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtri, stdtr
+from scipy.special import ndtri, stdtr, stdtrit
 from simulated_grid import LIMITS, grid
 from simulated_seeds import BoolArray, Drawn, Latent, Setting
 
-from ampft.comparison.statistics.interval import DifferenceEstimate, estimate_difference
+from ampft.comparison.statistics.interval import (
+    TIE_TOLERANCE,
+    DifferenceEstimate,
+    estimate_difference,
+)
 from ampft.comparison.statistics.jackknife import JackknifeDifferences, jackknife_differences
 from ampft.comparison.statistics.mcnemar import mcnemar_mid_p
 from ampft.comparison.statistics.power import MAX_SEEDS, power, seeds_to_decide
@@ -58,6 +62,7 @@ ALPHA = 0.05
 PLANTED = -0.02
 MARGIN = 0.01
 STANDARD_ERRORS = 3.0
+TINY = float(np.finfo(np.float64).tiny)
 WIDTHS = 30  # comparisons whose intervals are computed for their width
 SEEDS_DRAWN = 200  # most seeds at which a forecast is checked
 
@@ -101,22 +106,53 @@ def accuracy_differences(arm: BoolArray, baseline: BoolArray) -> JackknifeDiffer
     )
 
 
-def before(estimate: DifferenceEstimate) -> DifferenceEstimate:
-    """Return the estimate as it was without rare losses and without a tolerance for ties."""
-    seeds, cases = len(estimate.per_seed), estimate.cases
-    assert cases is not None
-    own = estimate.seed_variance / seeds
-    total = own + estimate.jackknife_covariance
-    degrees = float(seeds - 1)
-    if total > estimate.min_variance:
-        degrees = 1 / (own / total / (seeds - 1) + (1 - own / total) / (cases - 1))
-    return replace(estimate, case_distribution=None, degrees_of_freedom=degrees)
+def _by_t(tail: float, variance: float, degrees: float, estimate: DifferenceEstimate) -> float:
+    """Return t(degrees) times the standard error; t(S - 1) at the least variance."""
+    if variance <= estimate.min_variance * (1 + TIE_TOLERANCE):
+        degrees = len(estimate.per_seed) - 1
+    return -float(stdtrit(degrees, tail)) * float(np.sqrt(max(variance, estimate.min_variance)))
+
+
+class Floored(DifferenceEstimate):
+    """The earlier rule: s^2 is at least J - C, and the inverse degrees of freedom are weighted."""
+
+    def half_width(self, tail: float) -> float:
+        """Return t(df) sqrt(V), with V and df of the floored s^2."""
+        seeds, covariance = len(self.per_seed), self.jackknife_covariance
+        own = max(float(self.per_seed.var(ddof=1)), self.jackknife_variance - covariance) / seeds
+        share = own / max(own + covariance, TINY)
+        degrees = 1 / (share / (seeds - 1) + (1 - share) / (self.cases - 1))
+        return _by_t(tail, own + covariance, degrees, self)
+
+
+class Published(DifferenceEstimate):
+    """Obuchowski and Rockette's analysis with the degrees of freedom of Hillis (2007)."""
+
+    def half_width(self, tail: float) -> float:
+        """Return t(df) sqrt(V), without any bound but that of one changed case."""
+        seeds, covariance = len(self.per_seed), self.jackknife_covariance
+        own = float(self.per_seed.var(ddof=1)) / seeds
+        share = max(own / max(own + covariance, TINY), 1e-9)
+        degrees = (seeds - 1) / share**2
+        return _by_t(tail, own + covariance, degrees, self)
+
+
+def by_method(estimate: DifferenceEstimate) -> dict[str, DifferenceEstimate]:
+    """Return the estimate with the intervals of each method: see `METHODS`."""
+    values = {each.name: getattr(estimate, each.name) for each in fields(estimate)}
+    return {
+        "now": estimate,
+        "floored": Floored(**values),
+        "published": Published(**values),
+        "without rare losses": replace(estimate, case_distribution=None),
+    }
 
 
 def covers(estimate: DifferenceEstimate, truth: float) -> bool:
     """Return whether the 95 % interval holds the truth, without looking for its ends."""
     case_distribution, noise = estimate.case_distribution, estimate.seed_noise
-    low, high = replace(estimate, case_distribution=None).interval(1 - ALPHA)
+    half = estimate.half_width(ALPHA / 2)
+    low, high = estimate.estimate - half, estimate.estimate + half
     if low <= truth <= high:
         return True
     if case_distribution is None:
@@ -126,10 +162,19 @@ def covers(estimate: DifferenceEstimate, truth: float) -> bool:
     return high >= 0 and case_distribution.p_below(truth, noise=noise) > ALPHA / 2
 
 
+def differs(estimate: DifferenceEstimate) -> bool:
+    """Return whether p of the difference is at most 5 %, without computing it."""
+    return abs(estimate.estimate) >= estimate.half_width(ALPHA / 2)
+
+
 def is_equivalent(estimate: DifferenceEstimate, margin: float) -> bool:
-    """Return whether equivalence is established; rare losses are looked at last."""
-    by_t = replace(estimate, case_distribution=None).p_equivalence(margin) <= ALPHA
-    return by_t and estimate.p_equivalence(margin) <= ALPHA
+    """Return whether p of equivalence is at most 5 %; rare losses are looked at last."""
+    cases, noise = estimate.case_distribution, estimate.seed_noise
+    if abs(estimate.estimate) + estimate.half_width(ALPHA) > margin:
+        return False
+    return cases is None or (
+        cases.p_above(-margin, noise=noise) <= ALPHA and cases.p_below(margin, noise=noise) <= ALPHA
+    )
 
 
 def controls(drawn: Drawn, jackknife: JackknifeDifferences) -> tuple[bool, ...]:
@@ -147,7 +192,7 @@ def controls(drawn: Drawn, jackknife: JackknifeDifferences) -> tuple[bool, ...]:
 
 
 CONTROLS = ("pooled_mcnemar", "examples_alone", "seeds_alone")
-METHODS = ("before", "after")
+METHODS = ("now", "floored", "published", "without rare losses")
 
 
 # One setting
@@ -164,29 +209,34 @@ class Found:
     equivalent_at_0: list[bool] = field(default_factory=list)
     found_planted: list[bool] = field(default_factory=list)
     widths: list[float] = field(default_factory=list)
+    by_t: list[tuple[float, float]] = field(default_factory=list)
 
     def add(self, estimate: DifferenceEstimate, truth: float) -> None:
         """Add one comparison."""
         name = f"{truth:.4g}"
         self.coverage.setdefault(name, []).append(covers(estimate, truth))
-        differs = estimate.p_difference() <= ALPHA
+        is_different = differs(estimate)
         if truth:
             equivalent = is_equivalent(estimate, -truth)
             self.false_equivalence.setdefault(name, []).append(equivalent)
-            is_beyond = estimate.estimate < 0 and estimate.p_beyond(MARGIN) <= ALPHA
+            is_beyond = estimate.estimate + estimate.half_width(ALPHA / 2) <= -MARGIN
             self.beyond.setdefault(name, []).append(is_beyond)
             if truth == PLANTED:
-                self.found_planted.append(differs and estimate.estimate < 0)
+                self.found_planted.append(is_different and estimate.estimate < 0)
             return
-        self.false_difference.setdefault("0", []).append(differs)
+        self.false_difference.setdefault("0", []).append(is_different)
         self.equivalent_at_0.append(is_equivalent(estimate, MARGIN))
+        self.by_t.append((estimate.estimate, estimate.half_width(ALPHA / 2)))
         if len(self.widths) < WIDTHS:
             low, high = estimate.interval(1 - ALPHA)
             self.widths.append(100 * (high - low))
 
     def rates(self) -> dict[str, object]:
         """Return the shares, and points for the width."""
+        estimates, halves = np.transpose(self.by_t)
+        ideal = float(-ndtri(ALPHA / 2) * estimates.std())
         rates: dict[str, object] = {
+            "width_over_ideal": float(halves.mean()) / ideal if ideal else None,
             "false_difference": shares(self.false_difference)["0"],
             "false_equivalence": shares(self.false_equivalence),
             "coverage": shares(self.coverage),
@@ -216,22 +266,19 @@ def run_setting(setting: Setting, *, comparisons: int, seed: int) -> dict[str, A
         compared = all_differences(setting, drawn)
         for truth, jackknife in zip(setting.differences(), compared, strict=True):
             estimate = estimate_difference(jackknife)
-            found["before"].add(before(estimate), truth)
-            found["after"].add(estimate, truth)
+            for method, each in by_method(estimate).items():
+                found[method].add(each, truth)
             if truth == PLANTED:
                 planted.append(estimate)
             if not truth:
-                null.append((estimate.estimate, estimate.standard_error**2))
+                null.append(estimate.estimate)
                 alarms.append(controls(drawn, jackknife))
-    estimates, variances = np.transpose(null)
-    true_variance = float(np.var(estimates))
     return {
         "family": setting.family,
         "setting": asdict(setting),  # type: ignore[call-overload]
         "comparisons": comparisons,
         **{method: each.rates() for method, each in found.items()},
-        "variance_over_true": float(np.mean(variances)) / true_variance if true_variance else None,
-        "bias_points": 100 * float(np.mean(estimates)),
+        "bias_points": 100 * float(np.mean(null)),
         "power_predicted": predicted_power(planted) if planted else None,
         **dict(zip(CONTROLS, map(float, np.mean(alarms, axis=0)), strict=True)),
     }
@@ -274,7 +321,7 @@ def outcome(cells: list[dict[str, Any]]) -> dict[str, object]:
     held = [cell for cell in cells if cell["family"] not in LIMITS]
     families = dict.fromkeys(cell["family"] for cell in cells)
     off = [
-        cell["after"]["power"] - cell["power_predicted"]
+        cell["now"]["power"] - cell["power_predicted"]
         for cell in held
         if cell["power_predicted"] is not None
     ]
@@ -398,7 +445,7 @@ def run_forecast(setting: Latent, *, comparisons: int, seed: int) -> dict[str, A
 
 def is_decided(estimate: DifferenceEstimate) -> bool:
     """Return whether there is a verdict at the margin."""
-    return estimate.p_difference() <= ALPHA or is_equivalent(estimate, MARGIN)
+    return differs(estimate) or is_equivalent(estimate, MARGIN)
 
 
 def main() -> None:

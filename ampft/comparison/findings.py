@@ -85,8 +85,12 @@ class Difference:
             equivalence.
         level95: 0.95, or more with several planned analyses.
         level90: 0.90, or more with several planned analyses.
-        degrees_of_freedom: Degrees of freedom of t; see `statistics.interval`.
-        seed_variance: Variance of the differences over seeds, after its floor.
+        cases: Number of independent test cases, n.
+        one_case: Effect of one changed case, the least standard error.
+        rare95: Limits of level `level95` that allow for rare losses and gains; see
+            `statistics.rare_losses`. None if no case can change the metric.
+        rare90: The same of level `level90`.
+        seed_variance: Variance of the differences over seeds; None if the models are fixed.
         jackknife_variance: Mean over seeds of the jackknife variance over examples.
         jackknife_covariance: Mean jackknife covariance over pairs of seeds, floored at 0.
         p_difference: Two-sided p-value, before Holm; None for a placebo.
@@ -117,8 +121,11 @@ class Difference:
     interval90: tuple[float, float]
     level95: float
     level90: float
-    degrees_of_freedom: float
-    seed_variance: float
+    cases: int
+    one_case: float
+    rare95: tuple[float, float] | None
+    rare90: tuple[float, float] | None
+    seed_variance: float | None
     jackknife_variance: float
     jackknife_covariance: float
     p_difference: float | None

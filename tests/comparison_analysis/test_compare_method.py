@@ -33,5 +33,5 @@ def test_a_comparison_without_a_plan_claims_none(tmp_path):
 
 def test_the_variance_floor_and_the_three_families_are_explained(tmp_path):
     text = paragraphs(tmp_path, None)
-    assert "The variance is at least the square of the effect of a single example" in text
+    assert "at least the square of the effect of a single example" in text
     assert "difference, for difference beyond the margin and for equivalence" in text

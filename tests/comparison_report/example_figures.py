@@ -1,18 +1,15 @@
-"""The figures of the example comparisons, from simulated predictions.
-
-This is a second implementation of the formulas of `ampft.comparison`, used only by the examples.
-"""
+"""The figures of the example comparisons, from simulated predictions."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import combinations
 
 import numpy as np
-from scipy.stats import binom, t
+from scipy.stats import binom
 
+from ampft.comparison.analysis.differences import estimate_of_sums, without_verdict
 from ampft.comparison.findings import (
     ArmResult,
     CalibrationBin,
@@ -23,6 +20,7 @@ from ampft.comparison.findings import (
     MetricValues,
 )
 from ampft.comparison.statistics.multiplicity import holm
+from ampft.metrics.sums import ACCURACY
 from ampft.tasks.single_label import Predictions, classification_report
 
 MARGIN = 0.01
@@ -51,37 +49,16 @@ def metric_values(seeds: Sequence[Predictions]) -> dict[str, MetricValues]:
 def difference(
     arm: Sequence[Predictions], base: Sequence[Predictions], *, is_placebo: bool = False
 ) -> Difference:
-    gains = np.stack([_is_correct(a) - _is_correct(b) for a, b in zip(arm, base, strict=True)])
-    s, n = gains.shape
-    theta = gains.mean(axis=1)
-    moments = np.cov(gains) / n
-    j = float(np.mean(np.diag(moments)))
-    c = max(0.0, float(np.mean([moments[pair] for pair in combinations(range(s), 2)])))
-    of_seeds = max(float(theta.var(ddof=1)), j - c)
-    v = of_seeds / s + c
-    df = (s - 1) * (v / (of_seeds / s)) ** 2
-    estimate, error = float(theta.mean()), v**0.5
-    low, high = (estimate - t.ppf(0.975, df) * error, estimate + t.ppf(0.975, df) * error)
-    near, far = (estimate - t.ppf(0.95, df) * error, estimate + t.ppf(0.95, df) * error)
-    p = float(2 * t.sf(abs(estimate) / error, df))
-    p_equivalence = float(t.sf((MARGIN - abs(estimate)) / error, df))
-    return Difference(
-        estimate=estimate,
-        per_seed=tuple(float(x) for x in theta),
-        interval95=(float(low), float(high)),
-        interval90=(float(near), float(far)),
-        level95=0.95,
-        level90=0.90,
-        degrees_of_freedom=float(df),
-        seed_variance=of_seeds,
-        jackknife_variance=j,
-        jackknife_covariance=c,
-        p_difference=None if is_placebo else p,
-        p_equivalence=None if is_placebo else p_equivalence,
-        p_difference_holm=None,
-        p_equivalence_holm=None,
-        verdict=None,
-        seeds_to_decide=None,
+    sums = ([each.sums("accuracy") for each in side] for side in (arm, base))
+    found = estimate_of_sums(*sums, ACCURACY)
+    return (
+        without_verdict(found, alpha=0.05)
+        if is_placebo
+        else replace(
+            without_verdict(found, alpha=0.05),
+            p_difference=found.p_difference(),
+            p_equivalence=found.p_equivalence(MARGIN),
+        )
     )
 
 

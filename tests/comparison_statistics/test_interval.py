@@ -6,13 +6,10 @@ import math
 
 import numpy as np
 import pytest
+from estimates import by_hand, estimate_from, published
 from scipy import stats
 
-from ampft.comparison.statistics.interval import (
-    DifferenceEstimate,
-    estimate_difference,
-    obuchowski_rockette,
-)
+from ampft.comparison.statistics.interval import DifferenceEstimate, estimate_difference
 from ampft.comparison.statistics.jackknife import jackknife_differences
 from ampft.errors import InputError
 from ampft.metrics.sums import ACCURACY, single_label_sums
@@ -40,54 +37,60 @@ def from_predictions(labels, arm, baseline, metric=ACCURACY, classes=2) -> Diffe
     return estimate_difference(jackknife_differences(*sides, metric))
 
 
-def published(study: dict) -> DifferenceEstimate:
-    return obuchowski_rockette(
+def of_study(study: dict, cases: int) -> DifferenceEstimate:
+    return estimate_from(
         np.subtract(study["first"], study["second"]),
         2 * (study["error"] - study["cov1"]),
         2 * (study["cov2"] - study["cov3"]),
+        cases=cases,
     )
 
 
 def test_van_dyke_is_reproduced():
     """Random readers and random cases: 15.26 df, F = 4.46, p = 0.0517, as Hillis has it."""
-    found = published(VAN_DYKE)
+    found = of_study(VAN_DYKE, 114)
+    error, degrees = published(found)
     assert found.estimate == pytest.approx(-0.04380032, abs=1e-8)
     assert found.seed_variance / 2 == pytest.approx(0.00055103, abs=1e-8)  # MS(T*R)
-    assert found.standard_error == pytest.approx(0.02075, abs=5e-6)
-    assert found.degrees_of_freedom == pytest.approx(15.26, abs=0.005)
-    assert (found.estimate / found.standard_error) ** 2 == pytest.approx(4.46, abs=0.005)
-    assert found.p_difference() == pytest.approx(0.0517, abs=5e-5)
-    assert found.interval(0.95) == pytest.approx((-0.08796, 0.00036), abs=5e-6)
+    assert error == pytest.approx(0.02075, abs=5e-6)
+    assert degrees == pytest.approx(15.26, abs=0.005)
+    assert (found.estimate / error) ** 2 == pytest.approx(4.46, abs=0.005)
+    p_value = 2 * stats.t.sf(abs(found.estimate) / error, degrees)
+    assert p_value == pytest.approx(0.0517, abs=5e-5)
+    half = stats.t.ppf(0.975, degrees) * error
+    assert found.estimate + half == pytest.approx(0.00036, abs=5e-6)
+    # A weighted critical value is larger: t(4) has the weight 0.51.
+    assert found.half_width(0.025) == pytest.approx(by_hand(found, 0.95))
+    assert 1.05 < found.half_width(0.025) / half < 1.15
 
 
 def test_a_wrong_formula_would_not_reproduce_it():
-    """Negative controls: the paired t test over readers, and cases alone, are published apart."""
+    """Negative controls: the paired t test over readers, and cases only, are published apart."""
     differences = np.subtract(VAN_DYKE["first"], VAN_DYKE["second"])
     paired = stats.ttest_1samp(differences, 0.0).pvalue
     assert abs(paired - 0.0517) > 0.005
-    assert obuchowski_rockette(differences, 9.1e-4, 0.0).p_difference() == pytest.approx(paired)
+    assert estimate_from(differences, 9.1e-4, 0.0).p_difference() == pytest.approx(paired)
 
 
 def test_where_readers_agree_by_luck_the_interval_is_that_of_fixed_readers():
     """Franken: MS(T*R) is a fifteenth of what cases alone give it, and Cov2 - Cov3 is negative.
 
     The published analysis of random readers then has a standard error of 0.00501, less than the
-    0.01916 of its own analysis of these very readers. Here the second is the floor.
+    0.01916 of its own analysis of these very readers, which bounds the half-width here.
     """
-    found = published(FRANKEN)
+    found = of_study(FRANKEN, 100)
     assert found.estimate == pytest.approx(0.01085482, abs=1e-8)
     assert found.jackknife_covariance == 0
-    assert found.standard_error == pytest.approx(0.01916, abs=5e-6)
-    assert found.degrees_of_freedom == pytest.approx(3)
-    unfloored = math.sqrt(np.var(np.subtract(FRANKEN["first"], FRANKEN["second"]), ddof=1) / 4)
-    assert unfloored == pytest.approx(0.00501, abs=5e-6)
+    assert published(found)[0] == pytest.approx(0.00501, abs=5e-6)
+    assert found.half_width(0.025) == pytest.approx(stats.t.ppf(0.975, 99) * 0.01916, rel=5e-4)
+    assert stats.t.ppf(0.975, 3) * 0.00501 < found.half_width(0.025)
 
 
 def test_p_values_and_intervals_agree():
     generator = np.random.default_rng(0)
     for _ in range(200):
         variance = generator.uniform(0.2, 4) * 1e-4
-        each = obuchowski_rockette(
+        each = estimate_from(
             generator.normal(0.005, 0.01, 5), variance, generator.uniform(-0.2, 0.9) * variance
         )
         (low95, high95), (low90, high90) = each.interval(0.95), each.interval(0.90)
@@ -100,21 +103,37 @@ def test_p_values_and_intervals_agree():
         assert nearest == pytest.approx(0, abs=1e-9)
 
 
-def test_the_interval_is_that_of_t():
-    each = obuchowski_rockette(np.array([0.0, 0.01, 0.03]), 1e-5, 2e-5)
-    own = np.var([0.0, 0.01, 0.03], ddof=1) / 3
-    variance = own + 2e-5
-    wanted = stats.t.interval(
-        0.95, 2 * (variance / own) ** 2, loc=0.04 / 3, scale=math.sqrt(variance)
-    )
-    assert each.interval(0.95) == pytest.approx(wanted)
+@pytest.mark.parametrize("seeds", [3, 5, 10])
+@pytest.mark.parametrize("covariance", [0.0, 2e-5, 4e-4])
+def test_the_half_width_is_the_larger_of_two(seeds, covariance):
+    generator = np.random.default_rng(seeds)
+    larger = set()
+    for scale in (0.1, 1.0, 3.0):
+        for _ in range(5):
+            each = estimate_from(
+                generator.normal(0.0, 0.01 * scale, seeds), 1e-4 + covariance, covariance, cases=648
+            )
+            for level in (0.9, 0.95, 0.975):
+                half = each.half_width((1 - level) / 2)
+                assert half == pytest.approx(by_hand(each, level))
+            larger.add(each.seed_variance > 1e-4)
+    assert larger == {True, False}
+
+
+def test_seed_noise_is_what_the_cases_do_not_explain():
+    """Without `- (J - C)`, the noise of the cases would count twice in the test of rare losses."""
+    per_seed = np.array([0.0, 0.01, 0.03])
+    variance = float(per_seed.var(ddof=1))
+    for explained in (0.0, 0.4 * variance, variance, 2 * variance):
+        each = estimate_from(per_seed, explained + 2e-5, 2e-5)
+        assert each.seed_noise == pytest.approx(max(variance - explained, 0.0) / 3, abs=1e-18)
 
 
 def test_without_any_variance_the_interval_is_the_point():
-    same = obuchowski_rockette(np.zeros(3), 0.0, 0.0)
+    same = estimate_from(np.zeros(3), 0.0, 0.0)
     assert same.interval(0.95) == (0, 0)
     assert (same.p_difference(), same.p_equivalence(0.01), same.p_beyond(0.01)) == (1, 0, 1)
-    shifted = obuchowski_rockette(np.full(3, 0.5), 0.0, 0.0)
+    shifted = estimate_from(np.full(3, 0.5), 0.0, 0.0)
     assert shifted.interval(0.95) == (0.5, 0.5)
     assert (shifted.p_difference(), shifted.p_equivalence(0.01)) == (0, 1)
     assert shifted.p_beyond(0.01) == 0
@@ -127,8 +146,7 @@ def test_predictions_that_agree_on_few_examples_do_not_show_equivalence(metric, 
     rows = np.tile(labels, (5, 1))
     rows[:, : n // 10] = 0
     each = from_predictions(labels, rows, rows, METRICS[metric])
-    assert each.standard_error == pytest.approx(1 / n)
-    assert each.degrees_of_freedom == 4
+    assert each.half_width(0.05) == pytest.approx(stats.t.ppf(0.95, 4) / n)
     assert (each.p_equivalence(0.01) <= 0.05) == equivalent
 
 
@@ -141,31 +159,22 @@ def test_one_side_always_right_and_the_other_never_is_finite():
     assert each.p_difference() < 0.05
 
 
-def test_degrees_of_freedom_never_exceed_the_examples():
+def test_t_has_never_more_degrees_of_freedom_than_the_examples():
     """The same flips at every seed: s^2 is rounding, and Hillis' df have no bound."""
     labels = np.zeros(40, dtype=int)
     mode = np.zeros((3, 40), int)
     mode[:, :6] = 1
     each = from_predictions(labels, mode, np.zeros((3, 40), int))
-    assert each.degrees_of_freedom == pytest.approx(39)
+    error = math.sqrt(each.jackknife_covariance)
+    assert each.half_width(0.025) == pytest.approx(stats.t.ppf(0.975, 39) * error)
     assert all(map(math.isfinite, each.interval(0.95)))
 
 
-@pytest.mark.parametrize("seeds", [0, 1, 2])
+@pytest.mark.parametrize("seeds", [1, 2])
 def test_two_seeds_are_refused(seeds):
+    rows = np.zeros((seeds, 10), int)
     with pytest.raises(InputError, match=f"{seeds} seeds per mode: an interval needs at least 3"):
-        obuchowski_rockette(np.zeros(seeds), 1e-5, 0.0)
-
-
-def test_with_examples_known_the_degrees_of_freedom_are_fewer_than_the_published():
-    """Cochran and Cox's weighted critical value, of which they are the first order."""
-    each = obuchowski_rockette(np.array([0.0, 0.01, 0.03, 0.01, 0.02]), 1e-5, 2e-5, cases=500)
-    free = obuchowski_rockette(each.per_seed, 1e-5, 2e-5)
-    assert each.standard_error == free.standard_error
-    assert 4 < each.degrees_of_freedom < free.degrees_of_freedom
-    share = each.seed_variance / 5 / each.standard_error**2
-    weighted = share * stats.t.ppf(0.975, 4) + (1 - share) * stats.t.ppf(0.975, 499)
-    assert stats.t.ppf(0.975, each.degrees_of_freedom) == pytest.approx(weighted, rel=0.04)
+        from_predictions(rows[0], rows, rows)
 
 
 @pytest.mark.parametrize("n", [300, 500, 648, 1000])
@@ -176,5 +185,4 @@ def test_one_example_flipped_at_every_seed_is_the_floor(n, seeds):
     mode = np.zeros((seeds, n), int)
     mode[:, 0] = 1
     each = from_predictions(labels, mode, np.zeros((seeds, n), int))
-    assert each.standard_error == pytest.approx(1 / n)
-    assert each.degrees_of_freedom == seeds - 1
+    assert each.half_width(0.025) == pytest.approx(stats.t.ppf(0.975, seeds - 1) / n)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from estimates import estimate_from
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
-from ampft.comparison.statistics.interval import DifferenceEstimate, obuchowski_rockette
+from ampft.comparison.statistics.interval import DifferenceEstimate
 from ampft.comparison.statistics.rare_losses import (
     CaseDistribution,
     tail_of_sum,
@@ -29,7 +30,7 @@ def estimate_of(losses: int, n: int, seeds: int) -> DifferenceEstimate:
     """The estimate of accuracy in that situation: J and C are the same."""
     case_distribution = systematic(losses, n, seeds)
     variance = losses * (n - losses) / n**2 / (n - 1)
-    return obuchowski_rockette(
+    return estimate_from(
         np.full(seeds, case_distribution.mean),
         variance,
         variance,
@@ -216,7 +217,7 @@ def test_verdicts_and_intervals_agree(seed, n, share, shift):
     rows[:, : int(abs(shift) * n)] = np.sign(shift)
     per_seed = rows.mean(axis=1)
     covariances = np.cov(rows) / n
-    each = obuchowski_rockette(
+    each = estimate_from(
         per_seed,
         float(np.trace(covariances)) / 5,
         float((covariances.sum() - np.trace(covariances)) / 20),

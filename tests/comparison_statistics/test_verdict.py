@@ -6,9 +6,10 @@ import math
 
 import numpy as np
 import pytest
+from estimates import estimate_from
 
 from ampft.comparison.statistics.interim import alpha_per_analysis
-from ampft.comparison.statistics.interval import DifferenceEstimate, obuchowski_rockette
+from ampft.comparison.statistics.interval import DifferenceEstimate
 from ampft.comparison.statistics.multiplicity import holm
 from ampft.comparison.statistics.verdict import Verdict, decide
 from ampft.errors import InputError
@@ -16,15 +17,14 @@ from ampft.errors import InputError
 MARGIN = 0.01
 
 
-def known(estimate: float, error: float, degrees: float = 8.0) -> DifferenceEstimate:
+def known(estimate: float, error: float) -> DifferenceEstimate:
     return DifferenceEstimate(
         estimate=estimate,
         per_seed=np.full(5, estimate),
         seed_variance=5 * error**2,
         jackknife_variance=5 * error**2,
         jackknife_covariance=0.0,
-        standard_error=error,
-        degrees_of_freedom=degrees,
+        cases=500,
     )
 
 
@@ -75,9 +75,9 @@ def test_each_verdict(estimate, error, verdict):
 
 
 def test_several_modes_pay_for_looking_at_several():
-    alone = known(-0.015, 0.0055)  # p = 0.026
+    alone = known(-0.015, 0.0045)  # p = 0.029
     assert decide({"a": alone}, margin=MARGIN)["a"].verdict is Verdict.WORSE
-    together = decide({"a": alone, "b": known(0.0, 0.0055)}, margin=MARGIN)
+    together = decide({"a": alone, "b": known(0.0, 0.0045)}, margin=MARGIN)
     assert together["a"].verdict is Verdict.UNDECIDED
     assert together["a"].p_difference_holm == pytest.approx(2 * together["a"].p_difference)
     assert list(together) == ["a", "b"]
@@ -126,6 +126,6 @@ def test_bad_settings_are_named(settings, message):
 
 
 def test_a_comparison_is_decided_the_same_twice():
-    each = obuchowski_rockette(np.array([0.0, 0.01, -0.02, 0.004]), 1e-4, 3e-5)
+    each = estimate_from(np.array([0.0, 0.01, -0.02, 0.004]), 1e-4, 3e-5)
     first, second = (decide({"m": each}, margin=MARGIN)["m"] for _ in range(2))
     assert first == second

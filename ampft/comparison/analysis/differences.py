@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -68,7 +69,10 @@ def without_verdict(estimated: DifferenceEstimate, *, alpha: float) -> Differenc
         interval90=estimated.interval(1 - 2 * alpha),
         level95=1 - alpha,
         level90=1 - 2 * alpha,
-        degrees_of_freedom=float(estimated.degrees_of_freedom),
+        cases=estimated.cases,
+        one_case=math.sqrt(estimated.min_variance),
+        rare95=estimated.rare_limits(1 - alpha),
+        rare90=estimated.rare_limits(1 - 2 * alpha),
         seed_variance=estimated.seed_variance,
         jackknife_variance=estimated.jackknife_variance,
         jackknife_covariance=estimated.jackknife_covariance,

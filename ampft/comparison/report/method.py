@@ -10,15 +10,21 @@ from ampft.text.numbers import level, percent, seed_list
 
 FORMULAS = (
     "Seeds are treated as readers and examples as cases (Obuchowski and Rockette 1995). The "
-    "difference is the mean over the S seeds. Its variance is s²/S + C, where s² is the variance "
-    "of the differences over seeds (at least J - C), J is the mean jackknife variance over "
-    "examples, and C is the mean jackknife covariance between seeds (at least 0). The confidence "
-    "interval (CI) is the difference plus or minus t times the square root of the variance. The "
-    "variance is at least the square of the effect of a single example, so that identical "
-    "predictions are not mistaken for certainty. The inverse of the degrees of freedom is w/(S - "
-    "1) + (1 - w)/(n - 1), where w is the share of s²/S in the variance and n is the number of "
-    "examples (after Cochran and Cox 1957). Hillis' degrees of freedom (2007) are larger and gave "
-    "too many false alarms in simulations with few seeds (benchmarks/interval_calibration.py)."
+    "difference is the mean over the S seeds, s² is the variance of the differences over seeds, J "
+    "is the mean jackknife variance over examples, and C is the mean jackknife covariance between "
+    "seeds (at least 0). A confidence interval (CI) by t is the difference plus or minus the "
+    "larger of two half-widths. Over seeds and examples, it is the square root of V = s²/S + C "
+    "times w t(S - 1) + (1 - w) t(n - 1), where w is the share of s²/S in V and n is the number of "
+    "examples (Cochran and Cox 1957). Over examples only, it is t(n - 1) times the square root of "
+    "(J - C)/S + C. Both variances are at least the square of the effect of a single example, so "
+    "that identical predictions are not mistaken for certainty; if V is not larger than that, w is "
+    "1. "
+)
+RARE_LOSSES = (
+    "A lower limit that is not above 0 is then lowered to the limit of rare losses, if that is "
+    "lower, and an upper limit that is not below 0 is raised to that of rare gains: the largest "
+    "ones that are plausible at this level although the test set may lack such examples (bootstrap "
+    "tilting, Efron 1981; for examples that are lost at every seed, Clopper and Pearson 1934)."
 )
 HOLM = (
     "With several {noun}s, the p-values are corrected by Holm's method (1979), separately for "
@@ -48,11 +54,12 @@ SPEED_INTERVAL = (
     "CI lies within 5 % of 1. It is not corrected for the number of {noun}s."
 )
 FIXED_MODELS = (
-    "Examples are the only source of uncertainty: the variance is that of the jackknife over "
-    "examples, with n - 1 degrees of freedom for n examples, and at least the square of the effect "
-    "of a single example (fixed readers in the terms of Obuchowski and Rockette 1995). The "
-    "confidence interval (CI) is the difference plus or minus t times the square root of the "
-    "variance, widened to what rare examples that the test set lacks could change."
+    "Examples are the only source of uncertainty (fixed readers in the terms of Obuchowski and "
+    "Rockette 1995). The variance is (J - C)/S + C for S models, where J is the mean jackknife "
+    "variance over examples and C is the mean jackknife covariance between models (at least 0; 0 "
+    "with one model), and at least the square of the effect of a single example. A confidence "
+    "interval (CI) by t is the difference plus or minus t(n - 1) times its square root, for n "
+    "examples. "
 )
 LATENCY = (
     "Times are those of the forward pass, without tokenization, on the same texts in every mode. "
@@ -63,11 +70,13 @@ PER_EXAMPLE = "If effective batches differ, step times are divided by them."
 SOURCES = (
     "Obuchowski and Rockette, Hypothesis testing of diagnostic accuracy for multiple readers and "
     "multiple tests, Communications in Statistics, Simulation and Computation 24, 1995",
-    "Hillis, A comparison of denominator degrees of freedom methods for multiple observer ROC "
-    "analysis, Statistics in Medicine 26, 2007",
     "Cochran and Cox, Experimental Designs, 2nd edition, 1957, section 4.14",
     "Hodges and Lehmann, Estimates of location based on rank tests, Annals of Mathematical "
     "Statistics 34, 1963",
+    "Efron, Nonparametric standard errors and confidence intervals, Canadian Journal of Statistics "
+    "9, 1981",
+    "Clopper and Pearson, The use of confidence or fiducial limits illustrated in the case of the "
+    "binomial, Biometrika 26, 1934",
     "Holm, A simple sequentially rejective multiple test procedure, Scandinavian Journal of "
     "Statistics 6, 1979",
     "Summers and Dinneen, Nondeterminism and instability in neural network optimization, ICML 2021",
@@ -87,7 +96,12 @@ def method_paragraphs(comparison: Comparison) -> tuple[str, ...]:
     )
     has_few_models = len(comparison.seeds) < MIN_SEEDS
     formulas = FIXED_MODELS if comparison.kind == INFERENCE and has_few_models else FORMULAS
-    parts = [estimand, formulas, _verdict_rules(comparison), HOLM.format(noun=comparison.noun)]
+    parts = [
+        estimand,
+        formulas + RARE_LOSSES,
+        _verdict_rules(comparison),
+        HOLM.format(noun=comparison.noun),
+    ]
     if any(arm.is_placebo for arm in comparison.arms):
         parts.append(_placebo(comparison))
     if comparison.kind == TRAINING:

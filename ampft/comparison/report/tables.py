@@ -229,19 +229,36 @@ def seeds(comparison: Comparison) -> Iterator[Table]:
     )
     yield Table(
         title="Components of the confidence intervals (square roots of the variances"
-        f"{units.difference_suffix}) and p-values",
+        f"{units.difference_suffix})",
         header=(
             *(comparison.noun, "s, over seeds", "√J, over examples", "√C, between seeds"),
-            *("degrees of freedom", "p (difference)", "after Holm"),
+            *("effect of one example", "examples, n"),
+            f"rare losses and gains, {level(first.level95)}",
+            f"rare losses and gains, {level(first.level90)}",
+        ),
+        rows=[
+            (
+                Name(arm.name),
+                or_dash(each.seed_variance, lambda variance: units.value(variance**0.5, 2)),
+                units.value(each.jackknife_variance**0.5, 2),
+                units.value(each.jackknife_covariance**0.5, 2),
+                units.value(each.one_case, 2),
+                f"{each.cases:,}",
+                or_dash(each.rare95, lambda limits: units.interval(limits, 1)),
+                or_dash(each.rare90, lambda limits: units.interval(limits, 1)),
+            )
+            for arm, each in tested
+        ],
+    )
+    yield Table(
+        title="p-values",
+        header=(
+            *(comparison.noun, "p (difference)", "after Holm"),
             *("p (equivalence)", "after Holm"),
         ),
         rows=[
             (
                 Name(arm.name),
-                units.value(each.seed_variance**0.5, 1),
-                units.value(each.jackknife_variance**0.5, 1),
-                units.value(each.jackknife_covariance**0.5, 1),
-                f"{each.degrees_of_freedom:.1f}",
                 *map(p_value, (each.p_difference, each.p_difference_holm)),
                 *map(p_value, (each.p_equivalence, each.p_equivalence_holm)),
             )

@@ -2,26 +2,34 @@
 
 Seeds are readers and examples are cases (Obuchowski and Rockette 1995). With two treatments, the
 published quantities are those of the paired differences: MS(T*R) = s^2 / 2, Cov2 - Cov3 = C / 2,
-Var(error) - Cov1 = J / 2, and the published standard error and degrees of freedom become
+Var(error) - Cov1 = J / 2. The published variance of the mean difference is
 
-    V  = (2/r) [MS(T*R) + r max(Cov2 - Cov3, 0)]                 = s^2/S + C
-    df = [MS(T*R) + r max(Cov2 - Cov3, 0)]^2 / [MS(T*R)^2/(r-1)] = (S-1) (V / (s^2/S))^2
+    over seeds and cases       V = s^2/S + C,
+    over cases, fixed seeds    F = (J - C)/S + C = (J + (S - 1) C) / S,
+
+and the half-width of an interval is the larger of
+
+    [w t(S - 1) + (1 - w) t(n - 1)] sqrt(V),    w = (s^2/S) / V,
+    t(n - 1) sqrt(F).
+
+The first critical value is that of Cochran and Cox ("Experimental Designs", 1957, section 4.14) for
+a variance with two estimated parts. The second makes sure that trainings which agree by luck claim
+no more than is known about these trainings only. For normal data, the error of a test is at most
+that of the first part, which integration over s^2 gives for every share of C: at most 5.0 % at the
+level 5 %, and 2.6 % at 2.5 %, which two modes or two planned analyses need
+(`benchmarks/interval_rules.py`).
+
+Rejected, by the same integration at S = 3 and the levels 5, 2.5 and 1 %: the degrees of freedom of
+Hillis (2007), (S - 1) / w^2, have errors of up to 7.8, 5.3 and 3.5 %, because an s^2 that is small
+by chance counts twice, in V and in the degrees; 1/df = w/(S - 1) + (1 - w)/(n - 1), the first order
+of the weighted value, 5.8, 3.5 and 2.1 %, with intervals that are 4 % shorter. Replacing s^2 by
+J - C where that is larger, and keeping t(S - 1), hardly ever finds anything with three seeds.
 
 Sources: Obuchowski and Rockette, "Hypothesis testing of diagnostic accuracy for multiple readers
 and multiple tests", Communications in Statistics - Simulation and Computation 24, 1995; Hillis,
 "A comparison of denominator degrees of freedom methods for multiple observer ROC analysis",
-Statistics in Medicine 26, 2007 (`ddf_H`); Hillis, "A marginal-mean ANOVA approach for analyzing
-multireader multicase radiological imaging data", Statistics in Medicine 33, 2014.
-
-These degrees of freedom are too many if s^2 is mostly real variation between seeds, as with large
-test sets: for normal data and no floor, a 5 % test raises a false alarm in up to 7.8 % of cases at
-S = 3 and 5.9 % at S = 5 (by integration over s^2), because an s^2 that is small by chance counts
-twice, in V and in df. If the number of cases is known, the default is therefore
-
-    1/df = w / (S - 1) + (1 - w) / (n - 1),    w = (s^2/S) / V,
-
-the weighted critical value of Cochran and Cox ("Experimental Designs", 1957, section 4.14) to first
-order in 1/df. Its false alarms are at most 5.8 % at S = 3 and 5 % at S >= 5. If C = 0, df = S - 1.
+Statistics in Medicine 26, 2007; Hillis, "A marginal-mean ANOVA approach for analyzing multireader
+multicase radiological imaging data", Statistics in Medicine 33, 2014.
 
 If few cases differ, the t distribution is wrong for any number of seeds: by t, the loss of a
 subgroup of 1 % at every seed is called equivalent at 1 point in up to 25 % of comparisons. The test
@@ -32,7 +40,7 @@ of equivalence and the interval therefore also allow for rare cases that the tes
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -43,68 +51,145 @@ from ampft.metrics.sums import CostliestCase
 
 MIN_SEEDS = 3
 TIE_TOLERANCE = 1e-9  # relative; one example flipped at every seed gives min_variance, rounded
+MIN_P = 1e-15  # smaller p-values are given as this
 
 
-@dataclass(frozen=True)
+def half_widths(
+    tail: float,
+    *,
+    seed_variances: FloatArray,
+    seeds: int,
+    jackknife_variance: float,
+    covariance: float,
+    cases: int,
+    min_variance: float = 0.0,
+) -> FloatArray:
+    """Return the half-widths of intervals by t, for several values of s^2.
+
+    Args:
+        tail: One-sided tail probability, above 0 and at most 0.5, such as 0.025.
+        seed_variances: (m,) values of s^2, without a lower bound.
+        seeds: S >= 2.
+        jackknife_variance: J.
+        covariance: C >= 0.
+        cases: n >= 2.
+        min_variance: Lower bound of V and F. If V is at the bound, its critical value is t(S - 1).
+    """
+    from scipy.special import stdtrit
+
+    over_seeds, over_cases = -stdtrit(seeds - 1, tail), -stdtrit(cases - 1, tail)
+    total = seed_variances / seeds + covariance
+    share = np.where(
+        total <= min_variance * (1 + TIE_TOLERANCE),
+        1.0,
+        seed_variances / seeds / np.maximum(total, np.finfo(np.float64).tiny),
+    )
+    critical = share * over_seeds + (1 - share) * over_cases
+    fixed = fixed_variance(jackknife_variance, covariance, seeds)
+    return np.maximum(
+        critical * np.sqrt(np.maximum(total, min_variance)),
+        over_cases * math.sqrt(max(fixed, min_variance)),
+    )
+
+
+def fixed_variance(jackknife_variance: float, covariance: float, seeds: int) -> float:
+    """Return F, the variance over the cases of the mean over S fixed models, J at least C."""
+    return max(jackknife_variance - covariance, 0.0) / seeds + covariance
+
+
+@dataclass(frozen=True, kw_only=True)
 class DifferenceEstimate:
     """A difference mode - baseline of a metric with the components of its uncertainty.
 
-    All values are in the metric's unit (1 = 100 points) or its square. If the standard error is 0,
-    the interval is a point and p-values are 0 or 1; `estimate_difference` never returns that.
+    All values are in the metric's unit (1 = 100 points) or its square. If every variance is 0, the
+    interval is a point and p-values are 0 or 1; `estimate_difference` never returns that.
 
     Attributes:
         estimate: Mean of the differences over seeds.
         per_seed: Difference at each seed, shape (S,), float64.
-        seed_variance: s^2, the variance of the differences over seeds, at least J - C.
+        seed_variance: s^2, the variance of the differences over seeds; None if the models are
+            fixed, so that only the cases vary.
         jackknife_variance: J, the jackknife variance over cases, mean over seeds.
         jackknife_covariance: C, the jackknife covariance between seeds, at least 0.
-        standard_error: sqrt(V).
-        degrees_of_freedom: Degrees of freedom of t; may be infinite if the number of cases is
-            unknown.
-        min_variance: Lower bound of V: the squared effect of one changed case.
-        cases: n; None if it is unknown.
+        cases: n.
+        min_variance: Lower bound of the variance: the squared effect of one changed case.
         case_distribution: Distribution of the differences of the cases; None if it is unknown, in
             which case rare losses are not allowed for.
-        seed_noise: Part of V that the cases do not explain, (s^2 - (J - C)) / S.
         costliest: The kind of case whose loss costs the metric most; None if it is unknown.
     """
 
     estimate: float
     per_seed: FloatArray
-    seed_variance: float
+    seed_variance: float | None
     jackknife_variance: float
     jackknife_covariance: float
-    standard_error: float
-    degrees_of_freedom: float
+    cases: int
     min_variance: float = 0.0
-    cases: int | None = None
     case_distribution: CaseDistribution | None = None
-    seed_noise: float = 0.0
     costliest: CostliestCase | None = None
+
+    @property
+    def seed_noise(self) -> float:
+        """Part of the variance of the mean that the cases do not explain, (s^2 - (J - C)) / S."""
+        if self.seed_variance is None:
+            return 0.0
+        explained = max(self.jackknife_variance - self.jackknife_covariance, 0.0)
+        return max(self.seed_variance - explained, 0.0) / len(self.per_seed)
+
+    def half_width(self, tail: float) -> float:
+        """Return the half-width of the interval by t, before it allows for rare losses.
+
+        Args:
+            tail: One-sided tail probability, above 0 and at most 0.5: 0.025 for a 95 % interval.
+        """
+        from scipy.special import stdtrit
+
+        seeds = len(self.per_seed)
+        if self.seed_variance is None:
+            fixed = fixed_variance(self.jackknife_variance, self.jackknife_covariance, seeds)
+            error = math.sqrt(max(fixed, self.min_variance))
+            return -float(stdtrit(self.cases - 1, tail)) * error
+        found = half_widths(
+            tail,
+            seed_variances=np.array([self.seed_variance]),
+            seeds=seeds,
+            jackknife_variance=self.jackknife_variance,
+            covariance=self.jackknife_covariance,
+            cases=self.cases,
+            min_variance=self.min_variance,
+        )
+        return float(found[0])
+
+    def rare_limits(self, level: float) -> tuple[float, float] | None:
+        """Return the limits of differences that rare losses or gains explain, two-sided.
+
+        None if the distribution of the cases is unknown.
+        """
+        if self.case_distribution is None:
+            return None
+        one_sided, noise = (1 + level) / 2, self.seed_noise
+        return (
+            self.case_distribution.lower_limit(one_sided, noise=noise),
+            self.case_distribution.upper_limit(one_sided, noise=noise),
+        )
 
     def interval(self, level: float) -> tuple[float, float]:
         """Return the two-sided confidence interval.
 
-        It is estimate -+ t((1 + level)/2; df) sqrt(V), widened to all differences that are
-        plausible if rare cases, which the test set may lack, are lost or gained (`rare_losses`). A
-        limit between 0 and the estimate stays, so that the interval excludes 0 exactly when
-        `p_difference` is at most 1 - level.
+        It is estimate -+ half_width, widened to all differences that are plausible if rare cases,
+        which the test set may lack, are lost or gained (`rare_limits`). A limit between 0 and the
+        estimate stays, so that the interval excludes 0 exactly when `p_difference` is at most
+        1 - level.
 
         Args:
             level: Confidence level, between 0 and 1, such as 0.95.
         """
-        from scipy.special import stdtrit
-
-        half = float(stdtrit(self.degrees_of_freedom, (1 + level) / 2)) * self.standard_error
+        half = self.half_width((1 - level) / 2)
         low, high = self.estimate - half, self.estimate + half
-        if self.case_distribution is None:
+        rare = self.rare_limits(level)
+        if rare is None:
             return low, high
-        one_sided = (1 + level) / 2
-        if low <= 0:
-            low = min(low, self.case_distribution.lower_limit(one_sided, noise=self.seed_noise))
-        if high >= 0:
-            high = max(high, self.case_distribution.upper_limit(one_sided, noise=self.seed_noise))
-        return low, high
+        return min(low, rare[0]) if low <= 0 else low, max(high, rare[1]) if high >= 0 else high
 
     def p_difference(self) -> float:
         """Return the two-sided p-value of the hypothesis "there is no difference"."""
@@ -138,21 +223,32 @@ class DifferenceEstimate:
         return min(1.0, 2 * self._above(abs(self.estimate), margin))
 
     def _above(self, value: float, limit: float) -> float:
-        """Return the one-sided p-value of "the true value behind `value` is at most `limit`"."""
-        from scipy.special import stdtr
+        """Return the one-sided p-value of "the true value behind `value` is at most `limit`".
 
-        distance = value - limit
-        if self.standard_error == 0:
-            return 0.0 if distance > 0 else 1.0
-        return float(stdtr(self.degrees_of_freedom, -distance / self.standard_error))
+        It is the tail probability whose half-width is the distance, at least `MIN_P`.
+        """
+        from scipy.optimize import brentq
+
+        distance = abs(value - limit)
+        if self.half_width(MIN_P) == 0:
+            return 0.0 if value > limit else 1.0
+        smallest, largest = math.log(MIN_P), math.log(0.5)
+
+        def excess(log_tail: float) -> float:
+            return self.half_width(min(math.exp(log_tail), 0.5)) - distance
+
+        tail = MIN_P
+        if excess(smallest) > 0:
+            tail = math.exp(brentq(excess, smallest, largest, xtol=1e-13))
+        return tail if value > limit else 1 - tail
 
 
 def estimate_difference(jackknife: JackknifeDifferences) -> DifferenceEstimate:
     """Return the estimate over seeds and cases.
 
-    V is at least the squared effect of one changed case, because predictions that agree on all of n
-    cases do not prove that they agree everywhere (compare the rule of three, Hanley and
-    Lippman-Hand, JAMA 249, 1983).
+    The variance is at least the squared effect of one changed case, because predictions that agree
+    on all of n cases do not prove that they agree everywhere (compare the rule of three, Hanley and
+    Lippman-Hand, JAMA 249, 1983). C is at least 0, as published.
 
     Args:
         jackknife: Differences at three or more seeds.
@@ -160,136 +256,41 @@ def estimate_difference(jackknife: JackknifeDifferences) -> DifferenceEstimate:
     Raises:
         InputError: There are fewer than three seeds.
     """
-    estimate = obuchowski_rockette(
-        jackknife.per_seed,
-        jackknife.variance,
-        jackknife.covariance,
-        min_variance=jackknife.case_effect**2,
-        cases=jackknife.cases,
-        case_distribution=_case_distribution(jackknife),
-    )
-    return replace(estimate, costliest=jackknife.costliest)
-
-
-def estimate_over_cases(jackknife: JackknifeDifferences) -> DifferenceEstimate:
-    """Return the estimate for these very models, over cases only.
-
-    The models are not a sample of trainings, so seeds are fixed readers: the variance of the mean
-    over S models is (J + (S - 1) C) / S, with n - 1 degrees of freedom (Obuchowski and Rockette
-    1995). With one model, it is J. Nothing follows for models that are trained with other seeds.
-
-    Args:
-        jackknife: Differences of one or more models.
-    """
-    seeds, covariance = len(jackknife.per_seed), max(jackknife.covariance, 0.0)
-    variance = (jackknife.variance + (seeds - 1) * covariance) / seeds
-    return DifferenceEstimate(
-        estimate=float(jackknife.per_seed.mean()),
-        per_seed=jackknife.per_seed,
-        seed_variance=max(jackknife.variance - covariance, 0.0),
-        jackknife_variance=jackknife.variance,
-        jackknife_covariance=covariance,
-        standard_error=math.sqrt(max(variance, jackknife.case_effect**2)),
-        degrees_of_freedom=float(jackknife.cases - 1),
-        min_variance=jackknife.case_effect**2,
-        cases=jackknife.cases,
-        case_distribution=_case_distribution(jackknife),
-        costliest=jackknife.costliest,
-    )
-
-
-def _case_distribution(jackknife: JackknifeDifferences) -> CaseDistribution | None:
-    lost = jackknife.costliest.effect * jackknife.cases
-    if not lost:
-        return None
     seeds = len(jackknife.per_seed)
-    return CaseDistribution.from_differences(jackknife.pseudovalues, lost, seeds)
-
-
-def obuchowski_rockette(
-    per_seed: FloatArray,
-    variance: float,
-    covariance: float,
-    *,
-    min_variance: float = 0.0,
-    cases: int | None = None,
-    case_distribution: CaseDistribution | None = None,
-) -> DifferenceEstimate:
-    """Return the estimate from the differences and their jackknife variance and covariance.
-
-    C is at least 0, as published. Beyond the publications, s^2 is at least J - C, the part of it
-    that is due to the cases. V is then at least (J + (S-1) C) / S, the variance of the published
-    analysis with fixed readers, so that an s^2 that is small by chance claims no more than what is
-    known about these particular seeds.
-
-    Args:
-        per_seed: Difference at each seed, shape (S,), S >= 3.
-        variance: J.
-        covariance: C, positive or negative.
-        min_variance: Lower bound of V.
-        cases: n; None for the degrees of freedom of Hillis (2007).
-        case_distribution: Distribution of the differences of the cases; None makes no allowance for
-            rare losses.
-
-    Raises:
-        InputError: There are fewer than three seeds.
-    """
-    differences = np.asarray(per_seed, dtype=np.float64)
-    seeds = len(differences)
     if seeds < MIN_SEEDS:
         raise InputError(
             f"{seeds} seeds per mode: an interval needs at least {MIN_SEEDS}. Add seeds; 5 is the "
             "default."
         )
-    covariance = max(covariance, 0.0)
-    seed_variance = max(float(np.var(differences, ddof=1)), variance - covariance, 0.0)
-    errors, degrees = standard_errors(
-        np.array([seed_variance]),
-        covariance,
-        seeds,
-        min_variance=min_variance,
-        cases=cases,
-    )
-    return DifferenceEstimate(
-        estimate=float(differences.mean()),
-        per_seed=differences,
-        seed_variance=seed_variance,
-        jackknife_variance=variance,
-        jackknife_covariance=covariance,
-        standard_error=float(errors[0]),
-        degrees_of_freedom=float(degrees[0]),
-        min_variance=min_variance,
-        cases=cases,
-        case_distribution=case_distribution,
-        seed_noise=(seed_variance - max(variance - covariance, 0.0)) / seeds,
-    )
+    return _estimate(jackknife, float(np.var(jackknife.per_seed, ddof=1)))
 
 
-def standard_errors(
-    seed_variances: FloatArray,
-    covariance: float,
-    seeds: int,
-    *,
-    min_variance: float = 0.0,
-    cases: int | None = None,
-) -> tuple[FloatArray, FloatArray]:
-    """Return the standard errors of means over seeds, and their degrees of freedom.
+def estimate_over_cases(jackknife: JackknifeDifferences) -> DifferenceEstimate:
+    """Return the estimate for these models only, over cases.
+
+    The models are not a sample of trainings, so seeds are fixed readers: the variance of the mean
+    over S models is F, with n - 1 degrees of freedom (Obuchowski and Rockette 1995). With one
+    model, it is J. Nothing follows for models that are trained with other seeds.
 
     Args:
-        seed_variances: (m,) values of s^2.
-        covariance: C >= 0.
-        seeds: S >= 2.
-        min_variance: Lower bound of V; when V is at the bound, df = S - 1.
-        cases: n; None for the degrees of freedom of Hillis (2007).
+        jackknife: Differences of one or more models.
     """
-    from_seeds = seed_variances / seeds
-    total = from_seeds + covariance
-    errors = np.sqrt(np.maximum(total, min_variance))
-    is_at_bound = total <= min_variance * (1 + TIE_TOLERANCE)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        if cases is not None:
-            share = from_seeds / total
-            degrees = 1 / (share / (seeds - 1) + (1 - share) / (cases - 1))
-        else:
-            degrees = (seeds - 1) * (total / from_seeds) ** 2
-    return errors, np.where(is_at_bound, float(seeds - 1), degrees)
+    return _estimate(jackknife, None)
+
+
+def _estimate(jackknife: JackknifeDifferences, seed_variance: float | None) -> DifferenceEstimate:
+    lost, seeds = jackknife.costliest.effect * jackknife.cases, len(jackknife.per_seed)
+    cases = None
+    if lost:
+        cases = CaseDistribution.from_differences(jackknife.pseudovalues, lost, seeds)
+    return DifferenceEstimate(
+        estimate=float(jackknife.per_seed.mean()),
+        per_seed=jackknife.per_seed,
+        seed_variance=seed_variance,
+        jackknife_variance=jackknife.variance,
+        jackknife_covariance=max(jackknife.covariance, 0.0),
+        cases=jackknife.cases,
+        min_variance=jackknife.case_effect**2,
+        case_distribution=cases,
+        costliest=jackknife.costliest,
+    )

@@ -10,7 +10,7 @@ from ampft.comparison.statistics.detection_limits import rate_upper_limit
 from ampft.comparison.statistics.interval import (
     MIN_SEEDS,
     DifferenceEstimate,
-    standard_errors,
+    half_widths,
 )
 from ampft.comparison.statistics.jackknife import FloatArray
 from ampft.errors import InputError
@@ -67,12 +67,14 @@ class _Forecast:
     tiny = float(np.finfo(np.float64).tiny)
 
     def __init__(self, estimate: DifferenceEstimate, *, margin: float, alpha: float) -> None:
+        assert estimate.seed_variance is not None, "fixed models have no further seeds"
+        self.seed_variance = estimate.seed_variance
         self.estimate, self.margin, self.alpha = estimate, margin, alpha
         self.generator = np.random.default_rng(0)
         self.seeds = len(estimate.per_seed)
         self.min_spread = max(estimate.jackknife_variance - estimate.jackknife_covariance, 0.0)
         degrees = self.seeds - 1
-        spread = estimate.seed_variance * degrees / self.generator.chisquare(degrees, DRAWS)
+        spread = self.seed_variance * degrees / self.generator.chisquare(degrees, DRAWS)
         self.spread = np.maximum(spread, self.min_spread)
         moved = self.generator.standard_normal(DRAWS)
         self.centre = estimate.estimate + np.sqrt(self.spread / self.seeds) * moved
@@ -87,20 +89,22 @@ class _Forecast:
 
     def probability(self, seeds: int) -> float:
         """Return the probability that a comparison with this total number of seeds is decided."""
-        from scipy.special import stdtr
-
         estimate = self.estimate
         mean, spread = self._drawn(seeds)
-        errors, degrees = standard_errors(
-            spread,
-            estimate.jackknife_covariance,
-            seeds,
-            min_variance=estimate.min_variance,
-            cases=estimate.cases,
+        wide, narrow = (
+            half_widths(
+                tail,
+                seed_variances=spread,
+                seeds=seeds,
+                jackknife_variance=estimate.jackknife_variance,
+                covariance=estimate.jackknife_covariance,
+                cases=estimate.cases,
+                min_variance=estimate.min_variance,
+            )
+            for tail in (self.alpha / 2, self.alpha)
         )
-        errors = np.maximum(errors, self.tiny)
-        differs = 2 * stdtr(degrees, -np.abs(mean) / errors) <= self.alpha
-        within = stdtr(degrees, (np.abs(mean) - self.margin) / errors) <= self.alpha
+        differs = np.abs(mean) >= wide
+        within = np.abs(mean) + narrow <= self.margin
         shrunk = math.sqrt(self._variance_over_cases(seeds) / self._variance_over_cases(self.seeds))
         below, above = (max(shrunk * at, self.min_reach) for at in (self.below, self.above))
         within &= (mean - below >= -self.margin) & (mean + above <= self.margin)
@@ -117,13 +121,11 @@ class _Forecast:
         more = seeds - self.seeds
         mean_of_more = self.generator.normal(self.centre, np.sqrt(self.spread / more))
         apart = self.estimate.estimate - mean_of_more
-        squares = self.estimate.seed_variance * (self.seeds - 1) + self.seeds * more / seeds * (
-            apart**2
-        )
+        squares = self.seed_variance * (self.seeds - 1) + self.seeds * more / seeds * apart**2
         if more > 1:
             squares = squares + self.spread * self.generator.chisquare(more - 1, DRAWS)
         mean = (self.seeds * self.estimate.estimate + more * mean_of_more) / seeds
-        return mean, np.maximum(squares / (seeds - 1), self.min_spread)
+        return mean, squares / (seeds - 1)
 
 
 def power(
@@ -132,34 +134,33 @@ def power(
     seeds: int,
     seed_variance: float,
     covariance: float,
+    cases: int,
     jackknife_variance: float = 0.0,
     min_variance: float = 0.0,
-    cases: int | None = None,
     alpha: float = 0.05,
 ) -> float:
     """Return the probability that the interval of level 1 - alpha excludes 0 on the correct side.
 
     The mean difference is normal with variance s^2/S + C. The observed s^2 is independent of it and
     has a chi-square distribution with S - 1 degrees of freedom, over which the probability is
-    integrated; s^2 and V have lower bounds as in `obuchowski_rockette`. Without covariance and
-    bounds, this is the noncentral t distribution that Hillis, Obuchowski and Berbaum ("Power
-    estimation for multireader ROC methods", Academic Radiology 18, 2011) use. At three seeds, the
-    bound of s^2 reduces the power considerably.
+    integrated; the half-width is that of `half_widths`. If C and J are 0, this is the noncentral t
+    distribution that Hillis, Obuchowski and Berbaum ("Power estimation for multireader ROC
+    methods", Academic Radiology 18, 2011) use.
 
     Args:
         loss: True difference, in the metric's unit.
         seeds: S >= 3.
-        seed_variance: Expected s^2, without its bound.
+        seed_variance: Expected s^2.
         covariance: Expected C, at least 0.
-        jackknife_variance: Expected J; J - C is the lower bound of s^2.
-        min_variance: Lower bound of V, such as the square of 1 / n for accuracy.
-        cases: Number of cases, as in `obuchowski_rockette`.
+        cases: n.
+        jackknife_variance: Expected J.
+        min_variance: Lower bound of the variance, such as the square of 1 / n for accuracy.
         alpha: Two-sided level.
 
     Raises:
         InputError: There are fewer than three seeds.
     """
-    from scipy.special import chdtri, ndtr, stdtrit
+    from scipy.special import chdtri, ndtr
 
     if seeds < MIN_SEEDS:
         raise InputError(
@@ -167,12 +168,16 @@ def power(
             "default."
         )
     above = (np.arange(QUANTILES) + 0.5) / QUANTILES
-    observed = seed_variance * chdtri(seeds - 1, above) / (seeds - 1)
-    observed = np.maximum(observed, jackknife_variance - covariance)
-    errors, degrees = standard_errors(
-        observed, covariance, seeds, min_variance=min_variance, cases=cases
+    half = half_widths(
+        alpha / 2,
+        seed_variances=seed_variance * chdtri(seeds - 1, above) / (seeds - 1),
+        seeds=seeds,
+        jackknife_variance=jackknife_variance,
+        covariance=covariance,
+        cases=cases,
+        min_variance=min_variance,
     )
-    beyond = abs(loss) - stdtrit(degrees, 1 - alpha / 2) * errors
+    beyond = abs(loss) - half
     deviation = math.sqrt(seed_variance / seeds + covariance)
     if deviation == 0:
         return float(np.mean(beyond > 0))

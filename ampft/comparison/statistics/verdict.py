@@ -31,7 +31,7 @@ class DetectionLimits:
 
     Attributes:
         unseen_share: Largest share of cases that may be lost at every seed although the test set
-            contains none of them (probability 5 %); None if the number of cases is unknown.
+            contains none of them (probability 5 %).
         failure_rate: Largest share of training runs that may fail although none of these seeds did
             (probability 5 %); None for fewer seeds than an interval over seeds needs.
         cases_needed: Minimum number of cases of the kind `costliest` for equivalence, if the t
@@ -40,7 +40,7 @@ class DetectionLimits:
         costliest: The kind of case whose loss costs the metric most; None if it is unknown.
     """
 
-    unseen_share: float | None
+    unseen_share: float
     failure_rate: float | None
     cases_needed: int | None
     costliest: CostliestCase | None
@@ -140,7 +140,7 @@ def decide(
         # Holm's procedure stops at this level for every mode that is not equivalent.
         last_level = None if p_equivalence <= alpha else alpha / not_equivalent
         seeds = None
-        if verdict is Verdict.UNDECIDED and len(each.per_seed) >= MIN_SEEDS:
+        if verdict is Verdict.UNDECIDED and each.seed_variance is not None:
             seeds = seeds_to_decide(each, margin=margin, alpha=alpha / len(estimates))
         decisions[name] = Decision(
             verdict=verdict,
@@ -174,10 +174,10 @@ def _detection_limits(
     """
     needed, seeds = None, len(each.per_seed)
     by_t = each.p_equivalence_by_t(margin)
-    if last_level and each.costliest and each.cases and by_t <= last_level:
+    if last_level and each.costliest and by_t <= last_level:
         needed = min_support(each.costliest, each.cases, margin=margin, alpha=last_level)
     return DetectionLimits(
-        unseen_share=rate_upper_limit(each.cases) if each.cases else None,
+        unseen_share=rate_upper_limit(each.cases),
         failure_rate=rate_upper_limit(seeds) if seeds >= MIN_SEEDS else None,
         cases_needed=needed,
         costliest=each.costliest,
