@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+
+MAX_LISTED = 12
+MAX_QUOTED = 40  # characters
 
 
 class InputError(Exception):
@@ -48,5 +51,27 @@ class PrecisionContradicted(TrainingStopped):
 
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:
     """Return ` Did you mean 'x'?` for the allowed name closest to `name`, or an empty string."""
-    matches = get_close_matches(name, list(allowed), n=1)
+    short = [other for other in allowed if len(other) <= MAX_QUOTED]
+    matches = get_close_matches(name, short, n=1) if len(name) <= MAX_QUOTED else []
     return f" Did you mean {matches[0]!r}?" if matches else ""
+
+
+def listed(names: Sequence[str], *, limit: int = MAX_LISTED, separator: str = ", ") -> str:
+    """Return the first names for a message, and how many more there are."""
+    more = len(names) - limit
+    return separator.join(names[:limit]) + (f" and {more} more" if more > 0 else "")
+
+
+def quoted_list(values: Iterable[object], *, separator: str = ", ") -> str:
+    """Return the first values in quotes, and how many more there are."""
+    every = list(values)
+    texts = [quoted(value) for value in every[:MAX_LISTED]]
+    return listed([*texts, *[""] * (len(every) - len(texts))], separator=separator)
+
+
+def quoted(value: object) -> str:
+    """Return a value as Python writes it, shortened: a text can be in the place of a name."""
+    if isinstance(value, str):
+        return repr(value if len(value) <= MAX_QUOTED else value[: MAX_QUOTED - 3] + "...")
+    text = repr(value)
+    return text if len(text) <= MAX_QUOTED else text[: MAX_QUOTED - 3] + "..."

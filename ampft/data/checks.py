@@ -15,11 +15,11 @@ import numpy.typing as npt
 from ampft.data.dataset import batches, content_columns, value_bytes
 from ampft.data.row_collector import LabelledRows
 from ampft.data.row_labels import RowLabels
-from ampft.errors import InputError, did_you_mean
+from ampft.errors import InputError, did_you_mean, listed, quoted, quoted_list
 
 DigestArray = npt.NDArray[np.uint64]
 
-MAX_LABELS_SHOWN = 12
+MAX_GROUPS_SHOWN = 5
 MAX_FRACTIONS = 20  # half stars from 0.5 to 5 can be classes
 LABEL_SEPARATORS = (",", ";", "|")
 MIN_ROWS_PER_CLASS = 2  # with fewer on average, the column may not hold classes
@@ -50,14 +50,15 @@ def class_names(rows: Mapping[str, LabelledRows], *, several: bool) -> tuple[str
         refuse_other_separator(train)
     if len(train.names) < 2 and several:
         raise InputError(
-            f"{train.origin}: the only label is {train.names[0]!r}, and several labels per row need"
-            " at least two. Whether a text has one label is a question for --task text, with two"
-            " classes such as yes and no."
+            f"{train.origin}: the only label is {quoted(train.names[0])}, and several labels per"
+            " row need at least two. Whether a text has one label is a question for --task text,"
+            " with two classes such as yes and no."
         )
     if len(train.names) < 2:
         raise InputError(
-            f"{train.origin}: all {len(train.labels)} rows have the label {train.names[0]!r}. A"
-            " classifier needs at least two classes. Check --label_column_name."
+            f"{train.origin}: all {len(train.labels)} rows have the label"
+            f" {quoted(train.names[0])}. A classifier needs at least two classes. Check"
+            " --label_column_name."
         )
     if train.declared is None and not several:
         refuse_scores(train)
@@ -76,11 +77,11 @@ def refuse_scores(train: LabelledRows) -> None:
     many = len(names) > MAX_FRACTIONS or len(train.labels) < MIN_ROWS_PER_CLASS * len(names)
     if many and 2 * len(fractions) >= len(names):
         raise InputError(
-            f"{train.origin}: the labels are {len(names)} different numbers such as {fractions[0]}."
-            " Predicting a number is regression, and only classification is supported. Replace the"
-            " numbers by classes (such as low and high), or name another column with"
-            " --label_column_name. If each number names a class, add a letter to it (such as"
-            f" v{fractions[0]})."
+            f"{train.origin}: the labels are {len(names)} different numbers such as"
+            f" {fractions[0][:40]}. Predicting a number is regression, and only"
+            " classification is supported. Replace the numbers by classes (such as low and high),"
+            " or name another column with --label_column_name. If each number is a class, add a letter"
+            f" to it (such as v{fractions[0][:40]})."
         )
 
 
@@ -115,43 +116,42 @@ def find_lists(names: Sequence[str]) -> tuple[str, str] | None:
         if 2 * len(lists) >= len(names) > len(parts):
             return separator, (
                 f"{len(lists)} of {len(names)} different labels contain {separator!r}, such as"
-                f" {lists[0]!r}, and all consist of only {len(parts)} parts."
+                f" {quoted(lists[0])}, and all consist of only {len(parts)} parts."
             )
     return None
 
 
 def refuse_unseen(split: str, part: LabelledRows, train: LabelledRows) -> None:
     """Raise InputError when a split has a label that training lacks."""
-    unseen = [name for name in part.names if name not in train.names]
-    if not unseen:
+    present = frozenset(train.names)
+    codes = [code for code, name in enumerate(part.names) if name not in present]
+    if not codes:
         return
-    rows = part.labels.rows_with([part.names.index(name) for name in unseen])
+    unseen = [part.names[code] for code in codes]
+    rows = part.labels.rows_with(codes)
     known = {canonical(name): name for name in train.names}
-    hints = [f"{n!r} may mean {known[canonical(n)]!r}" for n in unseen if canonical(n) in known]
-    hint = f" ({'; '.join(hints)})" if hints else ""
+    pairs = [(name, known[canonical(name)]) for name in unseen if canonical(name) in known]
+    hints = [f"{quoted(name)} may mean {quoted(other)}" for name, other in pairs]
+    hint = f" ({listed(hints, separator='; ')})" if hints else ""
+    known_names = sort_names(train.names)
     raise InputError(
         f"{part.location(rows)}: labels of the {split} split that training lacks:"
-        f" {quoted_list(unseen)}{hint}. Training has {quoted_list(sort_names(train.names))}. Fix"
+        f" {quoted_list(unseen)}{hint}. Training has {quoted_list(known_names)}. Fix"
         " the labels, add training rows, or leave such rows out with --ignore_label."
-    )
-
-
-def quoted_list(names: Sequence[str]) -> str:
-    """Return names in quotes: the first twelve, and how many more there are."""
-    more = len(names) - MAX_LABELS_SHOWN
-    return ", ".join(map(repr, names[:MAX_LABELS_SHOWN])) + (
-        f" and {more} more" if more > 0 else ""
     )
 
 
 def label_notes(names: Sequence[str], labels: RowLabels, *, several: bool) -> list[str]:
     """Return notes on labels that may be one class in two spellings, and on very many classes."""
     training_rows = len(labels)
+    groups = near_duplicates(names)
     notes = [
-        f"The labels {quoted_list(group)} count as different classes. Are they several spellings of"
-        " one?"
-        for group in near_duplicates(names)
+        f"The labels {quoted_list(group)} count as different classes. Are they several"
+        " spellings of one?"
+        for group in groups[:MAX_GROUPS_SHOWN]
     ]
+    if len(groups) > MAX_GROUPS_SHOWN:
+        notes.append(f"{len(groups) - MAX_GROUPS_SHOWN} more groups of labels are spelled alike.")
     if training_rows < MIN_ROWS_PER_CLASS * len(names):
         notes.append(
             f"{len(names)} classes in {training_rows} training rows. Is the label column right?"
@@ -169,7 +169,8 @@ def ignored_notes(rows: Mapping[str, LabelledRows], labels: Iterable[str]) -> li
     """Return notes on labels of `--ignore_label` that no split has."""
     present = frozenset().union(*(part.ignored for part in rows.values()))
     return [
-        f"--ignore_label: no row has the label {label!r}.{did_you_mean(label, rows['train'].names)}"
+        f"--ignore_label: no row has the label {quoted(label)}."
+        f"{did_you_mean(label, rows['train'].names)}"
         for label in labels
         if label not in present
     ]

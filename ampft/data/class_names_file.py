@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ampft.data.masks import MAX_CLASSES, Color
-from ampft.errors import InputError
+from ampft.errors import InputError, quoted
 
 FLAG = "--class_names_file"
 FORMATS = (
@@ -70,10 +70,10 @@ def _json_entries(path: Path, text: str) -> list[ClassEntry]:
 def _entry(path: Path, where: str, value: Any) -> ClassEntry:
     entry = {"name": value} if isinstance(value, str) else value
     if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
-        raise InputError(f"{FLAG} {path}, {where}: received {value!r}. {FORMATS}")
+        raise InputError(f"{FLAG} {path}, {where}: received {quoted(value)}. {FORMATS}")
     unknown = entry.keys() - {"name", "color", "ignore"}
     if unknown:
-        raise InputError(f"{FLAG} {path}, {where}: unknown key {min(unknown)!r}. {FORMATS}")
+        raise InputError(f"{FLAG} {path}, {where}: unknown key {quoted(min(unknown))}. {FORMATS}")
     color = entry.get("color")
     return ClassEntry(
         entry["name"],
@@ -90,7 +90,7 @@ def _color(path: Path, where: str, channels: Any) -> Color:
     if not all(0 <= channel <= 255 for channel in (red, green, blue)):
         raise InputError(
             f"{FLAG} {path}, {where}: the colour must be three whole numbers from 0 to 255, "
-            f"received {channels!r}."
+            f"received {quoted(channels)}."
         )
     return red, green, blue
 
@@ -107,10 +107,10 @@ def _check(path: Path, entries: list[ClassEntry]) -> None:
     ):
         twice = [value for value in values if values.count(value) > 1]  # type: ignore[arg-type]
         if twice:
-            raise InputError(f"{FLAG} {path}: the {what} {twice[0]!r} occurs twice.")
+            raise InputError(f"{FLAG} {path}: the {what} {quoted(twice[0])} occurs twice.")
     without = [entry.name for entry in entries if entry.color is None]
     if 0 < len(without) < len(entries):
         raise InputError(
-            f"{FLAG} {path}: {without[0]!r} has no colour, and other classes have one. Give every "
-            "class a colour, or none."
+            f"{FLAG} {path}: {quoted(without[0])} has no colour, and other classes have one. Give "
+            "every class a colour, or none."
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -9,8 +10,7 @@ from itertools import chain
 from ampft.data.groups import GROUP_COLUMN, ID_COLUMN
 from ampft.data.input_columns import JOIN, InputColumns
 from ampft.data.label_parser import LabelParser
-from ampft.data.sources.table import quoted
-from ampft.errors import InputError, did_you_mean
+from ampft.errors import InputError, did_you_mean, listed, quoted, quoted_list
 
 # Names in GLUE's tasks and in common classification data sets. transformers' run_glue knows the
 # pairs; its run_classification uses `sentence` and `label` by default.
@@ -95,14 +95,13 @@ def column_renames(columns: Sequence[str], expected: Sequence[str]) -> dict[str,
 
     A name is left out if a column has it exactly, or if several columns could be meant.
     """
-    missing = [name for name in expected if name not in columns]
-    others = [column for column in columns if column not in expected]
-    renames = {}
-    for name in missing:
-        alike = [column for column in others if folded(column) == folded(name)]
-        if len(alike) == 1:
-            renames[alike[0]] = name
-    return renames
+    exact = {*columns} & {*expected}
+    alike: dict[str, list[str]] = defaultdict(list)
+    for column in columns:
+        if column not in exact:
+            alike[folded(column)].append(column)
+    matches = {name: alike.get(folded(name), []) for name in expected if name not in exact}
+    return {columns[0]: name for name, columns in matches.items() if len(columns) == 1}
 
 
 def expected_names(
@@ -125,8 +124,8 @@ def expected_names(
 
 def renaming_notes(names: Mapping[str, str], origin: str) -> tuple[str, ...]:
     """Return the note that says which columns are read under which names."""
-    listed = ", ".join(f"{quoted(old)} as {quoted(new)}" for old, new in names.items())
-    return (f"{origin}: columns are read under other spellings: {listed}.",) if names else ()
+    changes = listed([f"{quoted(old)} as {quoted(new)}" for old, new in names.items()])
+    return (f"{origin}: columns are read under other spellings: {changes}.",) if names else ()
 
 
 def label_columns(
@@ -155,7 +154,7 @@ def label_columns(
     if candidates:
         raise InputError(
             f"{LABEL_FLAG}: {origin} has several possible label columns:"
-            f" {', '.join(map(quoted, candidates))}. Name the right one."
+            f" {quoted_list(candidates)}. Name the right one."
         )
     raise InputError(
         f"{LABEL_FLAG}: {origin} has no column called label. Its columns: {describe()}. Name the"
@@ -181,17 +180,17 @@ def text_columns(
             clear.
     """
     if named is not None:
-        received = f"--text_column_names: received {','.join(named)}."
+        received = f"--text_column_names: received {listed(named, separator=',')}."
         if len(named) > 2:
             raise InputError(
                 f"{received} Commas separate the two texts of a pair. To join columns into one"
-                f" text, write {JOIN} between them: {JOIN.join(named)}."
+                f" text, write {JOIN} between them: {listed(named, separator=JOIN)}."
             )
         sources = InputColumns.of(named, columns).sources
         if len(set(named)) < len(named) or not {*labels, "label"}.isdisjoint(sources):
             raise InputError(
                 f"{received} Name one text column, two different ones for pairs (a,b), or columns"
-                f" to join (a{JOIN}b). None may be a label column ({', '.join(labels)}) or be"
+                f" to join (a{JOIN}b). None may be a label column ({quoted_list(labels)}) or be"
                 " called 'label'."
             )
         require(sources, columns, "--text_column_names", origin=origin, describe=describe)
@@ -234,11 +233,12 @@ def require(
         origin: The file or data set, for the message.
         describe: Function that describes the columns; None lists their names.
     """
-    missing = [name for name in names if name not in columns]
+    present = frozenset(columns)
+    missing = [name for name in names if name not in present]
     if missing:
-        listing = ", ".join(map(repr, columns)) if describe is None else describe()
+        listing = quoted_list(columns) if describe is None else describe()
         raise InputError(
-            f"{flag}: {origin} has no column {', '.join(map(quoted, missing))}. Its columns:"
+            f"{flag}: {origin} has no column {quoted_list(missing)}. Its columns:"
             f" {listing}.{did_you_mean(missing[0], columns)}{header_hint(columns)}"
         )
 

@@ -32,10 +32,9 @@ class InputColumns:
             names: Names of the inputs.
             available: Columns of the table.
         """
-        return cls(
-            tuple(names),
-            tuple((n,) if n in available else joined_parts(n) for n in names),
-        )
+        present = frozenset(available)
+        parts = tuple((name,) if name in present else joined_parts(name) for name in names)
+        return cls(tuple(names), parts)
 
     @property
     def sources(self) -> tuple[str, ...]:

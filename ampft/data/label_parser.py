@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ampft.data.sources.table import as_text, quoted
-from ampft.errors import InputError
+from ampft.data.sources.table import as_text
+from ampft.errors import InputError, quoted
 
 YES = frozenset({"1", "1.0", "true"})
 NO = frozenset({"0", "0.0", "false"})
@@ -64,7 +64,7 @@ class LabelParser:
             return self.declared[cell]
         if isinstance(cell, list | tuple) and not self.several:
             raise InputError(
-                f"{location}: several labels, {quoted(str(cell))}. Add --task multi-label, or keep"
+                f"{location}: several labels, {quoted(cell)}. Add --task multi-label, or keep"
                 " one label per row."
             )
         return as_text(cell, location, self.columns[0])
@@ -74,7 +74,7 @@ class LabelParser:
         value = (as_text(cell, location, name) or "").strip().lower()
         if value not in YES | NO:
             raise InputError(
-                f"{location}: column {name!r} must be 0 or 1, received {quoted(value)}. With"
+                f"{location}: column {quoted(name)} must be 0 or 1, received {quoted(value)}. With"
                 " several label columns, each one says whether the row has that label. If one"
                 " column holds the labels, name only that one."
             )

@@ -64,7 +64,7 @@ def load_data(request: DataRequest, data: DatasetDict | None = None) -> Classifi
         return pixels
     refuse_unused_options(request, MASK_OPTIONS, "data without masks (--task pixels)")
     if data is not None:
-        if request.id_column is None and INDEX_COLUMN in data["train"].column_names:
+        if request.id_column is None and INDEX_COLUMN in next(iter(data.values())).column_names:
             request = replace(request, id_column=INDEX_COLUMN)
         rows, columns, notes = read_any_splits(data, request)
         return assemble(rows, columns, request, name=IN_MEMORY, notes=notes)

@@ -23,9 +23,9 @@ from ampft.data.images import (
     open_image,
     refuse_nearly_black,
 )
-from ampft.data.row_collector import LabelledRows, listed
+from ampft.data.row_collector import LabelledRows
 from ampft.data.sounds import SOUND_SUFFIXES, open_sound, sound_conversions
-from ampft.errors import InputError
+from ampft.errors import InputError, listed
 
 FRAMES_COLUMN = "ampft_frames"  # of a split of sounds: the number of frames of each
 RATE_COLUMN = "ampft_rate"  # the same for frames per second
@@ -139,9 +139,9 @@ def check_media(
         checked[split] = replace(part, inputs=inputs)
     refuse_nearly_black(peaks, rows["train"].origin)
     total = sum(len(part.labels) for part in rows.values())
-    listed = ", ".join(f"{count} {words}" for words, count in conversions.most_common())
-    note = f"Of {total} {kind}s, these are converted to {media.converted}: {listed}."
-    return checked, [note] if listed else []
+    converted = [f"{count} {words}" for words, count in conversions.most_common()]
+    note = f"Of {total} {kind}s, these are converted to {media.converted}: {listed(converted)}."
+    return checked, [note] if converted else []
 
 
 def undecoded(part: Dataset, column: str, kind: str) -> Dataset:
@@ -161,7 +161,7 @@ def _inspect_all(part: LabelledRows, column: str, media: MediaKind) -> list[Cont
             else:
                 problems.append(f"{_row(part, row, media)}{result}")
     if problems:
-        shown = listed([text.rstrip(".") for text in problems], separator="; ")
+        shown = listed([text.rstrip(".") for text in problems], limit=3, separator="; ")
         raise InputError(
             f"{part.origin}: {len(problems)} of {count} {media.name}s cannot be used: {shown}. Fix "
             "or remove them."

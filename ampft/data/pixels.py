@@ -35,7 +35,7 @@ from ampft.data.masks import (
     mask_values,
 )
 from ampft.data.request import DataRequest, refuse_unused_options
-from ampft.data.row_collector import POSITION, listed
+from ampft.data.row_collector import POSITION
 from ampft.data.sources.hub import fetch, standard_splits
 from ampft.data.sources.mask_columns import find_mask_columns, masks_from_columns, read_parquet
 from ampft.data.sources.mask_folders import (
@@ -47,7 +47,7 @@ from ampft.data.sources.mask_folders import (
     read_mask_folders,
 )
 from ampft.data.splits import missing_splits, subsample
-from ampft.errors import InputError
+from ampft.errors import InputError, listed, quoted
 from ampft.text.numbers import counted
 
 KIND = "pixels"
@@ -207,7 +207,7 @@ def _classes(train: Dataset, request: DataRequest) -> tuple[MaskClasses, str]:
         colors=colors or None,
         ignored_colors=tuple(entry.color for entry in ignored_entries if entry.color is not None),
     )
-    names = ", ".join(repr(entry.name) for entry in ignored_entries)
+    names = listed([quoted(entry.name) for entry in ignored_entries])
     note = f"{len(kept)} classes from {request.class_names_file.name}. "
     note += f"Pixels of {names} do not count." if names else f"The value {ignored} is ignored."
     if colors:
@@ -289,7 +289,8 @@ def _refuse(problems: Any) -> None:
     place, reason = found[0]
     reason = reason.removeprefix(f"{place}: ").rstrip(".")
     others = [other for other, _ in found[1:]]
-    more = f" Other masks or images that cannot be used: {listed(others)}." if others else ""
+    named = listed(others, limit=3)
+    more = f" Other masks or images that cannot be used: {named}." if others else ""
     raise InputError(f"{place}: {reason}. Fix or remove it.{more}")
 
 

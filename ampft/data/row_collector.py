@@ -13,7 +13,7 @@ from datasets import Dataset, concatenate_datasets
 from ampft.data.columns import DataColumns
 from ampft.data.request import DataRequest
 from ampft.data.row_labels import IntArray, RowLabels
-from ampft.errors import InputError
+from ampft.errors import InputError, listed, quoted, quoted_list
 
 MAX_NUMBERS_SHOWN = 10
 MAX_FILES_SHOWN = 3
@@ -65,10 +65,8 @@ class LabelledRows:
             location(self.files[file][0], self.unit, self.numbers[rows[file_of == file]].tolist())
             for file in np.unique(file_of)
         ]
-        more = len(places) - MAX_FILES_SHOWN
-        return "; ".join(places[:MAX_FILES_SHOWN]) + (
-            f"; and {more} more files" if more > 0 else ""
-        )
+        files = " files" if len(places) > MAX_FILES_SHOWN else ""
+        return listed(places, limit=MAX_FILES_SHOWN, separator="; ") + files
 
     def file_names(self) -> list[str]:
         """Return the file of each row; empty if all are in one."""
@@ -126,20 +124,12 @@ def location(origin: str, unit: str, numbers: Sequence[int], index: Sequence[str
         index: Labels of all rows of a data frame, by position; empty if it has none.
     """
     shown = numbers[:MAX_NUMBERS_SHOWN]
-    more = len(numbers) - MAX_NUMBERS_SHOWN
     plural = unit if len(numbers) == 1 else f"{unit}s"
-    place = f"{origin}, {plural} {', '.join(map(str, shown))}"
-    place += f" and {more} more" if more > 0 else ""
+    place = f"{origin}, {plural} {listed([*map(str, numbers)], limit=MAX_NUMBERS_SHOWN)}"
     if unit == POSITION:
         labels = f"; index {', '.join(index[number] for number in shown)}" if len(index) else ""
         place += f" (from 0{labels})"
     return place
-
-
-def listed(names: Sequence[str], *, separator: str = ", ") -> str:
-    """Return the first names, and how many more there are."""
-    more = len(names) - MAX_FILES_SHOWN
-    return separator.join(names[:MAX_FILES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 class RowCollector:
@@ -163,8 +153,8 @@ class RowCollector:
         index: Sequence[str] = (),
     ) -> None:
         self._origin, self._unit, self._labels_of_rows = origin, unit, index
-        self._inputs = ", ".join(map(repr, columns.inputs))
-        self._labels = ", ".join(columns.labels.columns)
+        self._inputs = quoted_list(columns.inputs)
+        self._labels = quoted_list(columns.labels.columns)
         self._drop = request.drop_missing_text
         self._ignored = frozenset(request.ignore_labels)
         self._index: dict[str, int] = {}
@@ -226,13 +216,13 @@ class RowCollector:
     def _refuse(self) -> None:
         if self._no_label:
             raise InputError(
-                f"{self._location(self._no_label)}: no label in column {self._labels!r}"
+                f"{self._location(self._no_label)}: no label in column {self._labels}"
                 f" ({len(self._no_label)} of {self._total} rows). Fill the cells or remove the"
                 " rows."
             )
         if self._negative:
             raise InputError(
-                f"{self._location(self._negative)}: the label in column {self._labels!r} is -1 or"
+                f"{self._location(self._negative)}: the label in column {self._labels} is -1 or"
                 " -100, which stands for no label. Pass --ignore_label -1 (or -100) to leave such"
                 " rows out, or rename the class."
             )
@@ -245,7 +235,8 @@ class RowCollector:
 
     def _notes(self) -> tuple[str, ...]:
         notes = [
-            f"{self._origin}: {count} rows with the label {label!r} are left out (--ignore_label)."
+            f"{self._origin}: {count} rows with the label {quoted(label)} are left out"
+            " (--ignore_label)."
             for label, count in sorted(self._ignored_rows.items())
         ]
         if self._no_text:

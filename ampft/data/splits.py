@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping
 from fractions import Fraction
 
@@ -39,27 +40,41 @@ def stratified_choice(
         (count,) row indices, ascending; fewer if `leave_one` requires it.
     """
     generator = np.random.default_rng(seed)
-    classes, sizes = np.unique(labels, return_counts=True)
+    _, sizes = np.unique(labels, return_counts=True)
     available = sizes - 1 if leave_one else sizes
     exact = [Fraction(int(size) * count, len(labels)) for size in sizes]
     shares = np.array([float(share) for share in exact])
     quota = np.array([int(share) for share in exact], dtype=np.int64)
     remainders = np.array([float(share - int(share)) for share in exact])
-    by_remainder = np.lexsort((generator.random(len(classes)), -remainders))
+    by_remainder = np.lexsort((generator.random(len(sizes)), -remainders))
     quota = np.minimum(quota, available)
-    for index in by_remainder:
-        if quota.sum() >= count:
-            break
-        quota[index] += quota[index] < available[index]
+    growing = by_remainder[quota[by_remainder] < available[by_remainder]]
+    quota[growing[: max(count - int(quota.sum()), 0)]] += 1
     if take_one:
-        quota = np.maximum(quota, 1)
-        while quota.sum() > count:
-            quota[np.argmax(np.where(quota > 1, quota - shares, -np.inf))] -= 1
+        quota = _without_excess(np.maximum(quota, 1), shares, count)
+    of_classes = np.split(np.argsort(labels, kind="stable"), np.cumsum(sizes)[:-1])
     chosen = [
-        generator.permutation(np.flatnonzero(labels == label))[:size]
-        for label, size in zip(classes, quota, strict=True)
+        generator.permutation(rows)[:size] for rows, size in zip(of_classes, quota, strict=True)
     ]
     return np.sort(np.concatenate(chosen)).astype(np.int64)
+
+
+def _without_excess(quota: IntArray, shares: npt.NDArray[np.float64], count: int) -> IntArray:
+    """Return quotas that sum to `count`: the one furthest above its share loses a row each time."""
+    heap = [
+        (share - size, index)
+        for index, (size, share) in enumerate(zip(quota, shares, strict=True))
+        if size > 1
+    ]
+    heapq.heapify(heap)
+    for _ in range(int(quota.sum()) - count):
+        _, index = heap[0]
+        quota[index] -= 1
+        if quota[index] > 1:
+            heapq.heapreplace(heap, (shares[index] - quota[index], index))
+        else:
+            heapq.heappop(heap)
+    return quota
 
 
 def split_off(

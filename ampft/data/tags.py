@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ampft.errors import quoted
+
 OUTSIDE = "O"
 BIO, IOB1, IOBES, PLAIN = "BIO", "IOB1", "IOBES or BILOU", "plain"
 BEGIN, INSIDE = "B", "I"
@@ -94,10 +96,10 @@ def as_bio(tags: Sequence[str], scheme: str) -> list[str]:
     for word, text in enumerate(tags):
         tag = Tag.parse(text)
         if tag is None or (tag.prefix in _MARKS_OF_ENDS and scheme != IOBES):
-            raise TagError(word, f"{text!r} is not a tag of the scheme")
+            raise TagError(word, f"{quoted(text)} is not a tag of the scheme")
         continues = is_open and tag.type == last.type and tag.prefix not in _BEGINS
         if tag.prefix and not continues and tag.prefix not in _BEGINS and scheme != IOB1:
-            raise TagError(word, f"{text!r} begins an entity")
+            raise TagError(word, f"{quoted(text)} begins an entity")
         result.append(f"{INSIDE if continues else BEGIN}-{tag.type}" if tag.prefix else OUTSIDE)
         is_open = bool(tag.prefix) and tag.prefix not in _ENDS
         last = tag

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ampft.data.columns import GROUP_FLAG, ID_FLAG, LABEL_FLAG, require
 from ampft.data.groups import GROUP_COLUMN, ID_COLUMN
 from ampft.data.request import DataRequest
-from ampft.errors import InputError
+from ampft.errors import InputError, listed, quoted_list
 
 WORD_COLUMNS = ("tokens", "words")
 TAG_COLUMNS = ("ner_tags", "tags", "labels", "label", "upos", "pos_tags")
@@ -91,8 +91,8 @@ def choose_token_columns(
     named_words, named_tags = request.text_column_names, request.label_column_names
     if named_words is not None and len(named_words) > 1:
         raise InputError(
-            f"{WORDS_FLAG}: received {','.join(named_words)}, but words with tags are in one"
-            " column. Name one."
+            f"{WORDS_FLAG}: received {listed(named_words, separator=',')}, but words with tags"
+            " are in one column. Pass one."
         )
     for named, flag in ((named_words, WORDS_FLAG), (named_tags, LABEL_FLAG)):
         require(named or (), available, flag, origin=origin)
@@ -104,7 +104,7 @@ def choose_token_columns(
         if words is not None:
             missing = f"{LABEL_FLAG}: {origin} has no column of tags"
         raise InputError(
-            f"{missing} with a usual name. Its columns: {', '.join(map(repr, available))}. Tokens"
+            f"{missing} with a usual name. Its columns: {quoted_list(available)}. Tokens"
             " need a column of words (such as tokens) and one of tags (such as ner_tags), or a text"
             f" and spans (a list of start, end and label). Name them with {WORDS_FLAG} and"
             f" {LABEL_FLAG}."

@@ -28,7 +28,7 @@ from ampft.data.row_labels import RowLabels
 from ampft.data.sources import conll
 from ampft.data.sources.files import FLAGS, open_table, write_arrow
 from ampft.data.sources.hub import frame_index, label_names, standard_splits
-from ampft.data.sources.table import Row, as_text, quoted, refuse_surrogates
+from ampft.data.sources.table import Row, as_text, refuse_surrogates
 from ampft.data.tags import (
     BIO,
     IOB1,
@@ -43,7 +43,7 @@ from ampft.data.tags import (
 )
 from ampft.data.token_columns import TokenColumns, choose_token_columns, hold_tokens
 from ampft.data.words import Span, split_words, tag_words
-from ampft.errors import InputError
+from ampft.errors import InputError, quoted
 from ampft.text.numbers import counted
 
 Loaded = tuple[dict[str, LabelledRows], DataColumns, list[str]]
@@ -288,10 +288,11 @@ def _read_source(source: TokenSource, columns: TokenColumns, request: DataReques
     if empty and not request.drop_missing_text:
         raise InputError(
             f"{source.place(*empty)}: no word in column"
-            f" {columns.words!r}. Remove such rows, or pass --drop_missing_text to leave them out."
+            f" {quoted(columns.words)}. Remove such rows, or pass --drop_missing_text to leave them"
+            " out."
         )
     notes = [
-        f"{source.origin}: {counted(n, 'row')} with the tag {t!r} left out (--ignore_label)."
+        f"{source.origin}: {counted(n, 'row')} with the tag {quoted(t)} left out (--ignore_label)."
         for t, n in sorted(left_out.items())
     ]
     if empty:
@@ -331,7 +332,7 @@ def _words_of_lists(
         if not isinstance(cell, list | tuple):
             raise InputError(
                 f"{place}: column {quoted(column)} must hold a list, one entry per word, but holds"
-                f" {quoted(repr(cell))}."
+                f" {quoted(cell)}."
             )
     if len(words) != len(tags):
         raise InputError(
@@ -353,7 +354,9 @@ def _tag_name(tag: Any, column: str, declared: tuple[str, ...] | None, place: st
         refuse_surrogates(tag, place)
         return tag.strip()
     hint = " Write the names of the tags." if is_index else ""
-    raise InputError(f"{place}: column {quoted(column)} holds {tag!r}, which names no tag.{hint}")
+    raise InputError(
+        f"{place}: column {quoted(column)} holds {quoted(tag)}, which names no tag.{hint}"
+    )
 
 
 def _words_of_text(
@@ -369,7 +372,7 @@ def _words_of_text(
     if not isinstance(spans, list | tuple):
         raise InputError(
             f"{place}: column {quoted(columns.tags)} must hold a list of spans (start, end and"
-            f" label), but holds {quoted(repr(spans))}."
+            f" label), but holds {quoted(spans)}."
         )
     words = split_words(text)
     try:
@@ -389,7 +392,7 @@ def _span(value: Any) -> Span:
     else:
         start = end = label = None
     if not (isinstance(start, int) and isinstance(end, int) and isinstance(label, str) and label):
-        raise ValueError(f"{value!r} is not a span, which needs start, end and label")
+        raise ValueError(f"{quoted(value)} is not a span, which needs start, end and label")
     return Span(start, end, label)
 
 

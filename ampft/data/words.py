@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ampft.data.tags import BEGIN, INSIDE, OUTSIDE
+from ampft.errors import quoted
 
 _FINE = re.compile(r"\w+|[^\w\s]")
 _BLANKS = re.compile(r"\S+")
@@ -117,8 +118,8 @@ def tag_words(words: Sequence[Word], spans: Sequence[Span], length: int) -> tupl
             raise ValueError(f"the span {_shown(span)} contains no word")
         if tags[first] != OUTSIDE:
             raise ValueError(
-                f"the span {_shown(span)} begins within the word {words[first].text!r}, which is in"
-                " another span"
+                f"the span {_shown(span)} begins within the word"
+                f" {quoted(words[first].text)}, which is in another span"
             )
         extended += words[first].start < span.start or words[last - 1].end > span.end
         tags[first] = f"{BEGIN}-{span.label}"
@@ -127,4 +128,4 @@ def tag_words(words: Sequence[Word], spans: Sequence[Span], length: int) -> tupl
 
 
 def _shown(span: Span) -> str:
-    return f"{span.start} to {span.end} ({span.label!r})"
+    return f"{span.start} to {span.end} ({quoted(span.label)})"

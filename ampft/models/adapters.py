@@ -19,7 +19,7 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import nn
 
-from ampft.errors import InputError
+from ampft.errors import InputError, listed
 from ampft.models.freezing import base_of, forget_casts, head_names, is_in
 from ampft.models.weights import tensors_hash
 from ampft.precision.float32_modules import float32_forwards, keep_modules
@@ -131,7 +131,7 @@ def target_layers(model: nn.Module, requested: str | None) -> list[str]:
         if name not in linear:
             raise InputError(
                 f"--lora_target_modules {requested}: the encoder of {type(model).__name__} has no "
-                f"linear layer {name!r}. Choose from {', '.join(sorted(linear))}, or use "
+                f"linear layer {name!r}. Choose from {listed(sorted(linear))}, or use "
                 f"{ALL_LINEAR}."
             )
     return sorted(set(names))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ampft.errors import InputError
+from ampft.errors import InputError, listed
 from ampft.precision.compilation import uncompiled
 from ampft.precision.float32_modules import matches_path, split_patterns
 
@@ -77,7 +77,8 @@ def freeze_matching(model: nn.Module, patterns: str) -> None:
         if not found:
             raise InputError(
                 f"--freeze {pattern}: no parameter or module of {type(model).__name__} has this "
-                f"name. Its modules are {_listed(_outline(model))}; * stands for any characters."
+                f"name. Its modules are {listed(_outline(model), limit=NAMED)}; * stands for "
+                "any characters."
             )
         frozen |= found
     for name, parameter in model.named_parameters():
@@ -90,10 +91,6 @@ def _outline(model: nn.Module) -> list[str]:
     base = base_of(model)
     inside = [name for name, child in base.named_children() if has_weights(child)]
     return [*inside, *(name for name in head_names(model) if not name.endswith(f".{POOLER}"))]
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:NAMED]) + (" and more" if len(names) > NAMED else "")
 
 
 def train_top_layers(model: nn.Module, count: int) -> None:

@@ -16,7 +16,7 @@ from safetensors import safe_open
 from torch import nn
 from transformers import AutoConfig, PreTrainedConfig
 
-from ampft.errors import InputError
+from ampft.errors import InputError, listed
 from ampft.files import is_inside
 from ampft.hub import hub_problem
 from ampft.models.adapters import ADAPTER_CONFIG, SavedAdapter, read_adapter
@@ -404,15 +404,14 @@ def _weight_files(config: Any, path: str) -> list[Path]:
 
 
 def _weights_error(path: str, flag: str, differences: Mapping[str, str]) -> InputError:
-    listed = _listed([f"{name}: {problem}" for name, problem in sorted(differences.items())])
+    differing = _listed([f"{name}: {problem}" for name, problem in sorted(differences.items())])
     return InputError(
-        f"{flag} {path}: its weights do not match its config.json ({listed}). {REMEDIES[flag]}"
+        f"{flag} {path}: its weights do not match its config.json ({differing}). {REMEDIES[flag]}"
     )
 
 
 def _listed(names: Sequence[str]) -> str:
-    suffix = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return inert(", ".join(names[:NAMED])) + suffix
+    return inert(listed(names, limit=NAMED))
 
 
 def check_weights_finite(model: nn.Module, path: str, *, flag: str = MODEL_NAME_FLAG) -> None:

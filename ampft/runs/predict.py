@@ -20,7 +20,7 @@ from ampft.data.input_columns import InputColumns
 from ampft.data.media import MEDIA
 from ampft.data.sources.files import as_file
 from ampft.data.sources.table import Row, Table, refuse_surrogates
-from ampft.errors import InputError
+from ampft.errors import InputError, quoted
 from ampft.files import describe_file
 from ampft.runs.caller_state import caller_state_kept
 from ampft.runs.manifest import check_files, model_files
@@ -253,7 +253,7 @@ def predict_inputs(
             place = f"position {number} (from 0)"
             if len(row) != count or (is_text and not all(isinstance(t, str) for t in row)):
                 raise InputError(
-                    f"{place}: received {rows[number]!r}. The model needs "
+                    f"{place}: received {quoted(rows[number])}. The model needs "
                     f"{counted(count, record.data.kind)} per row."
                 )
             for text in row if is_text else ():

@@ -25,10 +25,9 @@ from ampft.data.sources.table import (
     Row,
     Table,
     described_columns,
-    quoted,
     refuse_surrogates,
 )
-from ampft.errors import InputError
+from ampft.errors import InputError, quoted
 from ampft.files import special_or_atomic_path
 from ampft.precision.modes import BASELINE
 

@@ -19,7 +19,7 @@ from ampft.data.row_collector import location
 from ampft.data.row_labels import UnitLabels
 from ampft.data.sources import conll
 from ampft.data.sources.files import open_table
-from ampft.data.sources.table import Row, Table, as_text, quoted, refuse_surrogates
+from ampft.data.sources.table import Row, Table, as_text, refuse_surrogates
 from ampft.data.tags import TagError, as_bio, entities, find_scheme, is_bio
 from ampft.data.token_columns import (
     SPAN_COLUMNS,
@@ -32,7 +32,7 @@ from ampft.data.token_columns import (
 )
 from ampft.data.token_rows import TokenSource, declared_in_file, read_cells
 from ampft.data.words import Word, joined, split_at_spaces, split_words
-from ampft.errors import InputError
+from ampft.errors import InputError, quoted
 from ampft.files import special_or_atomic_path
 from ampft.runs.predict_rows import (
     STANDARD_INPUT,
@@ -184,7 +184,7 @@ def sentence(cell: Any, record: RunRecord) -> Sentence:
         return Sentence(" ".join(words), tuple(joined(words)))
     text = "" if cell is None else cell
     if not isinstance(text, str):
-        raise InputError(f"received {cell!r}; a row must be a text or a list of words.")
+        raise InputError(f"received {quoted(cell)}; a row must be a text or a list of words.")
     split = split_words if tuple(record.data.input_columns) == (TEXT,) else split_at_spaces
     return Sentence(text, tuple(split(text)))
 
@@ -204,7 +204,9 @@ def sentences_in_memory(inputs: Any, record: RunRecord) -> list[Sentence]:
         except InputError as error:
             raise InputError(f"{place}: {error}") from None
         if not each.words or not all(word.text.strip() for word in each.words):
-            raise InputError(f"{place}: received {row!r}, which has no words or an empty one.")
+            raise InputError(
+                f"{place}: received {quoted(row)}, which has no words or an empty one."
+            )
         refuse_surrogates(each.text, place)
         found.append(each)
     if not found:

@@ -134,7 +134,7 @@ REFUSED = {
     "nested text": (
         "train.jsonl",
         '{"text":"a","label":0}\n{"text":["b","c"],"label":0}\n',
-        r"train\.jsonl, line 2: column 'text' holds a nested value \(list \"\['b', 'c'\]\"\)",
+        r"train\.jsonl, line 2: column 'text' holds a nested value \(list \['b', 'c'\]\)",
     ),
     "scores": (
         "train.csv",

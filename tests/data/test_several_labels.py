@@ -99,7 +99,7 @@ REFUSED = {
     "the text is a label": (
         "text,a,b\nx,1,0\n",
         {"label_column_names": ("a", "b"), "text_column_names": ("a",)},
-        r"None may be a label column \(a, b\)",
+        r"None may be a label column \('a', 'b'\)",
     ),
 }  # fmt: skip
 

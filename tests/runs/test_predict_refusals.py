@@ -246,7 +246,7 @@ def test_a_column_whose_name_is_no_text_is_refused(folder, tmp_path):
 
 @pytest.mark.parametrize("text", ["w1 \ud800", ["w2", "\udc00"]])
 def test_half_of_a_surrogate_pair_in_memory_is_refused(folder, text):
-    with pytest.raises(InputError, match=r"row [12]: .* is half of a surrogate pair"):
+    with pytest.raises(InputError, match=r"position [01] .*: .* is half of a surrogate pair"):
         ampft.runs.predict.predict_inputs(
             folder, text, mixed_precision="fp32", batch_size=2, top_k=0, all_probabilities=False
         )

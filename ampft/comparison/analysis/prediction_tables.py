@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ampft.data.sources.files import open_table, rename_columns
 from ampft.data.sources.table import Table, as_text
-from ampft.errors import InputError
+from ampft.errors import InputError, quoted_list
 
 FLAG = "--predictions"
 ARM, SEED, ID, LABEL, PREDICTION = "arm", "seed", "id", "label", "prediction"
@@ -124,7 +124,7 @@ def _check_columns(table: Table, classes: Mapping[str, str]) -> None:
     if missing:
         raise InputError(
             f"{FLAG} {table.origin}: column {', '.join(missing)} is missing from "
-            f"{', '.join(map(repr, table.columns))}. A table needs the columns {ID}, {LABEL}, and "
+            f"{quoted_list(table.columns)}. A table needs the columns {ID}, {LABEL}, and "
             f"{PREDICTION}, {PROBABILITIES} or one {PROBABILITY_PREFIX}CLASS per class."
         )
 

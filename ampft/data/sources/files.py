@@ -37,7 +37,7 @@ from ampft.data.sources.json_rows import read_json
 from ampft.data.sources.parquet import read_parquet
 from ampft.data.sources.table import Table, as_text, described_columns
 from ampft.data.sources.workbook import SUFFIXES, read_workbook
-from ampft.errors import InputError, did_you_mean
+from ampft.errors import InputError, did_you_mean, quoted, quoted_list
 from ampft.files import temporary_folder
 
 
@@ -273,7 +273,7 @@ def choose_columns(
     parser = LabelParser(labels, request.several_labels, request.label_separator)
     if media is not None:
         column, kind = media
-        note = f"{kind.capitalize()}s are read from {column!r}, labels from {labels[0]!r}."
+        note = f"{kind.capitalize()}s are read from {column!r}, labels from {quoted(labels[0])}."
         return DataColumns((column,), parser, kind, request.group_column, request.id_column), [note]
     named_texts = request.text_column_names is not None
     inputs = text_columns(
@@ -287,7 +287,7 @@ def choose_columns(
     if request.label_column_names is None or request.text_column_names is None:
         notes.append(
             f"Texts are read from {' and '.join(map(repr, inputs))}, labels from "
-            f"{', '.join(map(repr, labels))}."
+            f"{quoted_list(labels)}."
         )
     columns = DataColumns(inputs, parser, group=request.group_column, id=request.id_column)
     return columns, notes

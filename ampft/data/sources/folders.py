@@ -15,9 +15,9 @@ from ampft.data.columns import DataColumns
 from ampft.data.label_parser import LabelParser
 from ampft.data.media import MEDIA, kind_of_file
 from ampft.data.request import DataRequest
-from ampft.data.row_collector import LabelledRows, RowCollector, listed
+from ampft.data.row_collector import LabelledRows, RowCollector
 from ampft.data.sources.hub import SPLIT_NAMES
-from ampft.errors import InputError
+from ampft.errors import InputError, listed
 
 TABLE_SUFFIXES = (".parquet", ".csv", ".tsv", ".json", ".jsonl", ".arrow", ".py")
 SYSTEM_FILES = frozenset({"thumbs.db", "desktop.ini"})
@@ -145,8 +145,8 @@ def _dataset(paths: list[str], kind: str) -> Dataset:
 def _refuse_files(folder: Path, kind: str, files: list[Path]) -> None:
     if files:
         raise InputError(
-            f"{folder}: {listed([*map(str, files)])} lies beside the folders of the classes, so "
-            f"its label is not known. Move each {kind} into the folder of its class."
+            f"{folder}: {listed([*map(str, files)], limit=3)} lies beside the folders of the "
+            f"classes, so its label is not known. Move each {kind} into the folder of its class."
         )
 
 
@@ -154,7 +154,7 @@ def _refuse_classes(folder: Path, kind: str, sizes: dict[str, int]) -> None:
     empty = [name for name, size in sizes.items() if not size]
     if empty:
         raise InputError(
-            f"{folder}: no {kind}s in {', '.join(f'{name}/' for name in empty)}. A class needs at "
+            f"{folder}: no {kind}s in {listed([f'{name}/' for name in empty])}. A class needs at "
             f"least one {kind} to train on: add some, or remove the folder."
         )
     if len(sizes) < 2:
@@ -166,7 +166,7 @@ def _refuse_classes(folder: Path, kind: str, sizes: dict[str, int]) -> None:
 
 def _left_out(paths: Iterable[Path], what: str) -> list[str]:
     names = [str(path) for path in paths]
-    return [f"{what}: {listed(names)}."] if names else []
+    return [f"{what}: {listed(names, limit=3)}."] if names else []
 
 
 def subfolders(folder: Path) -> list[Path]:

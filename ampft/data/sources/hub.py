@@ -30,7 +30,7 @@ from ampft.data.request import DataRequest
 from ampft.data.row_collector import POSITION, LabelledRows, RowCollector, location
 from ampft.data.sources.memory import INDEX_COLUMN
 from ampft.data.sources.table import as_text
-from ampft.errors import InputError
+from ampft.errors import InputError, listed, quoted, quoted_list
 from ampft.hub import hub_problem
 
 # Usual names of the splits; GLUE's MNLI has the matched ones.
@@ -74,7 +74,7 @@ def read_splits(
     columns = choose_columns(splits["train"].features, request)
     notes.append(
         f"{columns.kind.capitalize()}s are read from {' and '.join(map(repr, columns.inputs))},"
-        f" labels from {', '.join(map(repr, columns.labels.columns))}."
+        f" labels from {quoted_list(columns.labels.columns)}."
     )
     rows = {}
     for split, part in splits.items():
@@ -127,10 +127,10 @@ def standard_splits(data: DatasetDict, name: str) -> tuple[dict[str, Dataset], l
         used = {"train": next(iter(data))}
     if "train" not in used:
         raise InputError(
-            f"--dataset_name: {name} has no split called train; its splits: {', '.join(data)}."
+            f"--dataset_name: {name} has no split called train; its splits: {quoted_list(data)}."
         )
     unused = [split for split in data if split not in used.values()]
-    notes = [f"Splits of {name} that are not used: {', '.join(unused)}."] if unused else []
+    notes = [f"Splits of {name} that are not used: {listed(unused)}."] if unused else []
     return {split: data[source] for split, source in used.items()}, notes
 
 
@@ -156,7 +156,7 @@ def choose_columns(features: Features, request: DataRequest) -> DataColumns:
     features = Features({n: feature for n, feature in features.items() if n != INDEX_COLUMN})
 
     def describe() -> str:
-        return ", ".join(f"{name!r} ({kind_of(feature)})" for name, feature in features.items())
+        return listed([f"{quoted(n)} ({kind_of(feature)})" for n, feature in features.items()])
 
     found = {
         kind: [name for name, feature in features.items() if isinstance(feature, media_type)]
@@ -186,7 +186,7 @@ def choose_columns(features: Features, request: DataRequest) -> DataColumns:
         require((named,), found[kind], flag, origin=origin, describe=describe)
     elif len(found[kind]) > 1:
         raise InputError(
-            f"{flag}: {origin} has several {kind} columns: {', '.join(found[kind])}. Name one."
+            f"{flag}: {origin} has several {kind} columns: {quoted_list(found[kind])}. Name one."
         )
     return DataColumns((named or found[kind][0],), labels, kind=kind, **extra)
 

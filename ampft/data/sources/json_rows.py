@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
 from ampft.data.sources.delimited import decoding_errors, without_mark
-from ampft.data.sources.table import SAMPLE_ROWS, Row, Table, quoted
-from ampft.errors import InputError
+from ampft.data.sources.table import SAMPLE_ROWS, Row, Table
+from ampft.errors import InputError, quoted, quoted_list
 
 CHARACTERS_AT_A_TIME = 2**20
 BLANKS = " \t\r\n"
@@ -79,8 +80,8 @@ def wrapping_key(path: Path, encoding: str) -> str | None:
         return None
     if len(item) > 1:
         raise InputError(
-            f"{path}: the file is one object with the keys {', '.join(map(quoted, item))}."
-            f" {EXPECTED} Save the list in {' or '.join(map(quoted, lists))} as a file."
+            f"{path}: the file is one object with the keys {quoted_list(item)}."
+            f" {EXPECTED} Save the list in {quoted_list(lists, separator=' or ')} as a file."
         )
     return lists[0]
 
@@ -110,9 +111,9 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object; for duplicate keys, json would silently use the last value."""
     item = dict(pairs)
     if len(item) != len(pairs):
-        keys = [key for key, _ in pairs]
-        duplicates = sorted({key for key in keys if keys.count(key) > 1})
-        raise KeyError(", ".join(map(quoted, duplicates)))
+        counts = Counter(key for key, _ in pairs)
+        duplicates = sorted(key for key, count in counts.items() if count > 1)
+        raise KeyError(quoted_list(duplicates))
     return item
 
 

@@ -13,7 +13,7 @@ from ampft.data.columns import LABEL_FLAG, require
 from ampft.data.request import DataRequest
 from ampft.data.row_collector import POSITION, location
 from ampft.data.sources.mask_folders import FILE, IMAGE, MASK
-from ampft.errors import InputError
+from ampft.errors import InputError, quoted_list
 
 # Names of columns of masks in data sets of the hub, in lower case.
 MASKS = (
@@ -60,7 +60,7 @@ def find_mask_columns(features: Features, request: DataRequest, name: str) -> Ma
     images = [column for column, feature in features.items() if _holds_images(feature)]
 
     def describe() -> str:
-        return ", ".join(map(repr, features))
+        return quoted_list(features)
 
     named = request.label_column_names
     if named is not None:

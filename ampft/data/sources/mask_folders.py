@@ -8,10 +8,9 @@ from pathlib import Path
 from datasets import Dataset, DatasetDict, Features, Image, Value
 
 from ampft.data.images import IMAGE_SUFFIXES
-from ampft.data.row_collector import listed
 from ampft.data.sources.folders import files_in
 from ampft.data.sources.hub import SPLIT_NAMES
-from ampft.errors import InputError
+from ampft.errors import InputError, listed
 
 IMAGE, MASK, FILE = "image", "mask", "file"
 FEATURES = Features({IMAGE: Image(), MASK: Image(decode=False), FILE: Value("string")})
@@ -106,7 +105,8 @@ def _files(folder: Path) -> dict[str, Path]:
         files[name] = path
     if strays:
         raise InputError(
-            f"{listed(strays)}: not an image. The folder of a split must contain only images "
+            f"{listed(strays, limit=3)}: not an image. The folder of a split must contain only "
+            "images "
             f"({', '.join(IMAGE_SUFFIXES)}). Move the file elsewhere."
         )
     if not files:
@@ -124,7 +124,8 @@ def _same_names(
         single = sorted(files.keys() - others.keys())
         if single:
             raise InputError(
-                f"{listed([str(files[name]) for name in single])}: no {what} with this name in "
+                f"{listed([str(files[name]) for name in single], limit=3)}: no {what} with this "
+                "name in "
                 f"{folder}. Every image needs a mask with the same name and the other way round; "
                 "suffixes may differ."
             )

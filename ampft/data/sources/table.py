@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ampft.errors import InputError
+from ampft.errors import MAX_LISTED, InputError, quoted, quoted_list
 
-MAX_NAME_LENGTH = 40
 SAMPLE_ROWS = 1000  # in which the different values of a column are counted
 
 Row = tuple[int, Sequence[object]]
@@ -44,17 +44,12 @@ class Table:
         )
 
 
-def quoted(name: str) -> str:
-    """Return a name in quotes, shortened: without a header, long texts become column names."""
-    return repr(name if len(name) <= MAX_NAME_LENGTH else name[: MAX_NAME_LENGTH - 3] + "...")
-
-
 def refuse_duplicates(columns: Sequence[str], origin: str) -> None:
     """Raise InputError when two columns have the same name."""
-    duplicates = sorted({name for name in columns if columns.count(name) > 1})
+    duplicates = sorted(name for name, count in Counter(columns).items() if count > 1)
     if duplicates:
         raise InputError(
-            f"{origin}: more than one column is called {', '.join(map(quoted, duplicates))}."
+            f"{origin}: more than one column is called {quoted_list(duplicates)}."
             " Rename or remove all but one."
         )
 
@@ -81,7 +76,7 @@ def as_text(value: object, location: str, column: str) -> str | None:
         return str(value)
     raise InputError(
         f"{location}: column {quoted(column)} holds a nested value ({type(value).__name__}"
-        f" {quoted(str(value))}), but a cell must be a text or a single value. Write it as one"
+        f" {quoted(value)}), but a cell must be a text or a single value. Write it as one"
         " string, or name another column."
     )
 
@@ -99,15 +94,17 @@ def refuse_surrogates(value: str, location: str) -> None:
 
 def described_columns(table: Table) -> str:
     """Return the columns with the number of different values that each has in the first rows."""
-    values: list[set[str]] = [set() for _ in table.columns]
+    shown = table.columns[:MAX_LISTED]
+    values: list[set[str]] = [set() for _ in shown]
     count = 0
-    for count, (_, row) in enumerate(table.read(table.columns), start=1):
+    for count, (_, row) in enumerate(table.read(shown), start=1):
         for seen, value in zip(values, row, strict=True):
             seen.add(str(value))
         if count == SAMPLE_ROWS:
             break
-    listed = ", ".join(
-        f"{quoted(name)} ({len(seen)} different)"
-        for name, seen in zip(table.columns, values, strict=True)
-    )
-    return f"{listed}; counted in the first {count} rows"
+    described = [
+        f"{quoted(name)} ({len(seen)} different)" for name, seen in zip(shown, values, strict=True)
+    ]
+    more = len(table.columns) - len(shown)
+    others = f" and {more} more" if more else ""
+    return f"{', '.join(described)}{others}; counted in the first {count} rows"

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
-from ampft.data.sources.table import Row, Table, quoted, refuse_duplicates
-from ampft.errors import InputError
+from ampft.data.sources.table import Row, Table, refuse_duplicates
+from ampft.errors import InputError, quoted, quoted_list
 from ampft.text.numbers import counted
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def read_workbook(path: Path, *, flag: str, sheet: str | None) -> Table:
                 if len(values) > len(columns):
                     raise InputError(
                         f"{path}, row {row}: column {len(values)} has the value"
-                        f" {quoted(str(values[-1]))}, but the header has only"
+                        f" {quoted(values[-1])}, but the header has only"
                         f" {counted(len(columns), 'name')}. Name the column, or empty the cell."
                     )
                 cells = [*values, *[None] * (len(columns) - len(values))]
@@ -96,8 +96,7 @@ def opened_sheet(path: Path, sheet: str | None) -> Iterator[tuple[ReadOnlyWorksh
         names = [worksheet.title for worksheet in book.worksheets]
         if sheet is not None and sheet not in names:
             raise InputError(
-                f"--sheet_name: {path} has no sheet {sheet!r}; its sheets:"
-                f" {', '.join(map(repr, names))}."
+                f"--sheet_name: {path} has no sheet {sheet!r}; its sheets: {quoted_list(names)}."
             )
         yield book[names[0] if sheet is None else sheet], names
     finally:
