@@ -34,24 +34,28 @@ PACKAGES = (
     "tokenizers",
 )
 
-# GHSA and CVE entries on loading models: the first versions that have fixes for all of them.
-FIRST_SAFE_VERSIONS = {"torch": "2.10", "transformers": "5.5"}
+# The first versions that have what is needed, and why earlier ones are refused. For the flaws, see
+# the GHSA and CVE entries on loading models.
+_FLAWS = "have published flaws through which a model can run code while it is loaded"
+OLDEST_VERSIONS = {
+    "torch": ("2.11", f"{_FLAWS}, or no attention kernel for scaled or windowed texts"),
+    "transformers": ("5.5", _FLAWS),
+}
 
 
-def refuse_unsafe_versions() -> None:
-    """Check that the installed versions have no published flaw that runs code while loading.
+def refuse_old_versions() -> None:
+    """Check that the installed versions are safe and complete.
 
     Raises:
-        InputError: One has; the message names it and the first version without the flaw.
+        InputError: One is not; the message names it and the first version that is.
     """
-    for name, oldest in FIRST_SAFE_VERSIONS.items():
+    for name, (oldest, reason) in OLDEST_VERSIONS.items():
         with contextlib.suppress(metadata.PackageNotFoundError):
             installed = metadata.version(name)
             if Version(installed).release < Version(oldest).release:
                 raise InputError(
-                    f"{name} {installed} is installed, and versions before {oldest} have published "
-                    f"flaws through which a model can run code while it is loaded: upgrade with "
-                    f"pip install --upgrade '{name}>={oldest}'."
+                    f"{name} {installed} is installed, and versions before {oldest} {reason}: "
+                    f"upgrade with pip install --upgrade '{name}>={oldest}'."
                 )
 
 

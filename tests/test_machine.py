@@ -74,15 +74,14 @@ def test_this_machine_has_memory_available():
     ("name", "version", "refused"),
     [
         ("torch", "2.9.1+cu128", True),
-        ("torch", "2.10.0a0+b4e4ee81d3.nv25.12", False),
-        ("torch", "2.10", False),
+        ("torch", "2.10.1", True),
+        ("torch", "2.11.0a0+b4e4ee81d3.nv26.02", False),
+        ("torch", "2.11", False),
         ("transformers", "5.4.0", True),
         ("transformers", "5.5.0", False),
     ],
 )
-def test_versions_with_published_flaws_are_refused_at_the_start(
-    monkeypatch, capsys, name, version, refused
-):
+def test_old_versions_are_refused_at_the_start(monkeypatch, capsys, name, version, refused):
     installed = metadata.version
     monkeypatch.setattr(
         metadata, "version", lambda asked: version if asked == name else installed(asked)

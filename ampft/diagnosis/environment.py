@@ -107,8 +107,7 @@ def _describe(device: torch.device) -> dict[str, Any]:
 
 
 def _cpu_name() -> str:
-    query = getattr(torch.cpu, "get_capabilities", None)  # PyTorch 2.11 and later
-    cpu_name = query().get("cpu_name") if query is not None else None
+    cpu_name = torch.cpu.get_capabilities().get("cpu_name")
     return str(cpu_name or platform.processor() or platform.machine())
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ampft.kinds.windows import select_logits
+from ampft.precision.transfer import to_device
 
 
 def forward_logits(
@@ -51,7 +52,7 @@ def _logits(model: nn.Module, arguments: Mapping[str, Tensor]) -> Tensor:
 
     weight = next(model.parameters())
     moved: dict[str, Any] = {
-        name: value.to(weight.device, _input_dtype(value, weight), non_blocking=True)
+        name: to_device(value, weight.device, _input_dtype(value, weight))
         for name, value in arguments.items()
     }
     logits: Tensor = model(**moved, **layout_on_host(model, arguments)).logits

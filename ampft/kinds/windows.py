@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ampft.errors import InputError
+from ampft.precision.transfer import to_device
 
 IntArray = npt.NDArray[np.int64]
 
@@ -211,13 +212,13 @@ def select_logits(logits: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
             with the positions of words, the logits there are selected.
     """
     if WORD_POSITIONS in inputs:
-        positions = inputs[WORD_POSITIONS].to(logits.device, non_blocking=True)
+        positions = to_device(inputs[WORD_POSITIONS], logits.device)
         return logits.flatten(0, 1).index_select(0, positions)
     if WINDOW_COUNTS in inputs:
         counts = inputs[WINDOW_COUNTS]
         if len(counts) == len(logits):
             return logits
-        counts = counts.to(logits.device, non_blocking=True)
+        counts = to_device(counts, logits.device)
         # Without its check of the lengths, for which the host would wait for a GPU.
         return torch.segment_reduce(logits, "mean", lengths=counts, axis=0, unsafe=True)
     return logits

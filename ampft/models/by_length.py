@@ -13,6 +13,7 @@ from torch.nn import functional
 from ampft.errors import InputError
 from ampft.models.packing.install import evaluation_mode
 from ampft.models.sound_features import SoundFeatures, varied_noise
+from ampft.precision.transfer import to_device
 
 MASK = "attention_mask"
 # Difference of float32 logits, relative to the largest: rounding is at most 1e-6, and that of a
@@ -177,7 +178,7 @@ def merged_logits(parts: list[tuple[Tensor, Tensor]], inputs: Mapping[str, Tenso
         width = inputs["input_ids"].shape[1]
         logits = [functional.pad(each, (0, 0, 0, width - each.shape[1])) for each in logits]
     together = torch.cat(logits)
-    return together[order.to(together.device, non_blocking=True)]
+    return together[to_device(order, together.device)]
 
 
 def _real_positions(model: Any, inputs: Mapping[str, Tensor]) -> Tensor:

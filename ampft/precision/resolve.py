@@ -198,20 +198,8 @@ def cpu_capabilities() -> dict[str, bool]:
         and `fp16_arith`.
     """
     names = ("avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16", "bf16", "fp16_arith")
-    query = getattr(torch.cpu, "get_capabilities", None)
-    if query is not None:
-        known = query()
-        return {name: bool(known.get(name, False)) for name in names}
-    # Before PyTorch 2.11 each capability had its own query; those without one count as absent.
-    capabilities = dict.fromkeys(names, False)
-    for name, function in (
-        ("avx512_bf16", "_is_avx512_bf16_supported"),
-        ("amx_bf16", "_is_amx_tile_supported"),
-        ("amx_fp16", "_is_amx_fp16_supported"),
-    ):
-        is_supported = getattr(torch.cpu, function, None)
-        capabilities[name] = bool(is_supported()) if is_supported is not None else False
-    return capabilities
+    known = torch.cpu.get_capabilities()
+    return {name: bool(known.get(name, False)) for name in names}
 
 
 ProbeResult = tuple[str, str]

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ampft.precision.transfer import to_device
+
 
 def summed_cross_entropy(
     logits: Tensor,
@@ -39,9 +41,7 @@ def summed_cross_entropy(
         A float32 scalar; float64 for float64 logits.
     """
     dtype = torch.promote_types(logits.dtype, torch.float32)
-    weights = (
-        None if class_weights is None else class_weights.to(logits.device, dtype, non_blocking=True)
-    )
+    weights = None if class_weights is None else to_device(class_weights, logits.device, dtype)
     with torch.autocast(logits.device.type, enabled=False):
         if focal_gamma:
             counted = labels != ignore_index
@@ -94,7 +94,7 @@ def summed_binary_cross_entropy(
     """
     weights = None
     if positive_weights is not None:
-        weights = positive_weights.to(logits.device, logits.dtype, non_blocking=True)
+        weights = to_device(positive_weights, logits.device, logits.dtype)
     with torch.autocast(logits.device.type, enabled=False):
         if focal_gamma:
             toward = torch.where(targets, logits, -logits)

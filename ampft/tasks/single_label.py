@@ -38,6 +38,7 @@ from ampft.metrics.sums import (
     mean_sums,
     single_label_sums,
 )
+from ampft.precision.transfer import to_device
 from ampft.tasks.class_weights import parse_class_weights
 from ampft.tasks.classification_report import ClassificationReport
 from ampft.tasks.constant import constant_loss, constant_probabilities, only_choice
@@ -402,7 +403,7 @@ class SingleLabel:
 
         weights = None
         if self.class_weights is not None:
-            weights = torch.from_numpy(self.class_weights).to(logits.device, non_blocking=True)
+            weights = to_device(torch.from_numpy(self.class_weights), logits.device)
         return summed_cross_entropy(
             logits,
             targets,

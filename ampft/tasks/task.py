@@ -33,6 +33,7 @@ from ampft.models.adapters import check_whole_layers
 from ampft.models.trained_part import restrict_training
 from ampft.models.weights import LoadedModel
 from ampft.precision.float32_modules import apply_patterns, description
+from ampft.precision.transfer import to_device
 from ampft.tasks import TASKS, TaskKind, default_task
 from ampft.tasks.outcome import Outcome, Problem
 
@@ -152,7 +153,7 @@ class Task:
     def loss(self, model: nn.Module, micro_batch: MicroBatch) -> Tensor:
         """Return the loss summed over the micro-batch, a float32 scalar (0 for a dummy)."""
         logits = self.logits(model, micro_batch.inputs)
-        labels = micro_batch.inputs["labels"].to(logits.device, non_blocking=True)
+        labels = to_device(micro_batch.inputs["labels"], logits.device)
         loss: Tensor = self.problem.loss(logits, labels)
         return loss if micro_batch.counted else loss * 0.0
 

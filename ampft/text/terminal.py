@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from ampft.errors import AlreadyFinished, InputError, Preempted, TrainingStopped
 from ampft.files import is_disk_error, is_path_error
-from ampft.machine import refuse_unsafe_versions
+from ampft.machine import refuse_old_versions
 from ampft.text.escaping import inert_lines, without_credentials
 
 WIDTH, INDENT = 100, 11
@@ -37,7 +37,7 @@ def run_main(main: Callable[[], None]) -> int:
                 "python -OO or PYTHONOPTIMIZE=2 removes docstrings, without which transformers"
                 " loads no model. Use python, or python -O."
             )
-        refuse_unsafe_versions()
+        refuse_old_versions()
         main()
     except (AlreadyFinished, Preempted) as ending:
         if os.environ.get("RANK", "0") == "0":

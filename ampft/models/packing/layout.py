@@ -9,6 +9,8 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from ampft.precision.transfer import to_device
+
 # Time that each group costs, by kernel launches and in 16 bits on a CPU by kernels compiled for its
 # shape. The unit is the time of the arithmetic of one pair of tokens. Chosen by measurement; see
 # benchmarks/group_cost.py.
@@ -234,14 +236,12 @@ def _host_group_index(group: SequenceGroup) -> tuple[torch.Tensor, torch.Tensor,
 def in_one_copy(tensors: Sequence[torch.Tensor], device: torch.device) -> tuple[torch.Tensor, ...]:
     """Move one-dimensional tensors of one dtype from the CPU to a device, in one copy.
 
-    The copy to a CUDA device is asynchronous and starts from pinned memory. Elsewhere the host
-    waits, because an asynchronous copy may read its source too late (pytorch#189690, MPS).
+    The copy to a CUDA device is asynchronous and starts from pinned memory.
     """
     if device.type == "cpu" or not tensors:
         return tuple(tensors)
     joined = torch.cat(list(tensors))
-    is_cuda = device.type == "cuda"
-    moved = (joined.pin_memory() if is_cuda else joined).to(device, non_blocking=is_cuda)
+    moved = to_device(joined.pin_memory() if device.type == "cuda" else joined, device)
     return moved.split([len(tensor) for tensor in tensors])
 
 
