@@ -28,7 +28,7 @@ from ampft.precision.modes import MODE_TABLE, Mode
 from ampft.precision.resolve import _PROBES, resolve
 from ampft.runs.record import read_record
 from ampft.runs.show import read_report
-from ampft.tasks import TASKS, TaskKind
+from ampft.tasks import TASKS, TaskRow
 from ampft.tasks.single_label import METRICS, SingleLabel
 
 REPOSITORY = Path(__file__).parents[1]
@@ -82,8 +82,8 @@ def test_a_task(monkeypatch, arguments, train):
     module = types.ModuleType("ampft.tasks.squared_error")
     module.SquaredError = SquaredError
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    row = dataclasses.replace(TASKS["text"], problem="squared_error:SquaredError")
-    assert isinstance(row, TaskKind)
+    row = dataclasses.replace(TASKS["text"], problem="ampft.tasks.squared_error:SquaredError")
+    assert isinstance(row, TaskRow)
     monkeypatch.setitem(TASKS, "squared-error", row)
     folders = trained(train, dataclasses.replace(arguments, task="squared-error"))
     records = [read_record(folder) for folder in folders]

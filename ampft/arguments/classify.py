@@ -36,12 +36,6 @@ BUILT_IN_DEFAULTS: dict[str, dict[str, Any]] = {
 }
 
 
-# Defaults that a task overrides: its examples are large.
-TASK_DEFAULTS: dict[str, dict[str, Any]] = {
-    "pixels": {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 4},
-}
-
-
 # The fields of the last base come first, so this is the reverse of the order in the help.
 @dataclass(frozen=True)
 class ClassifyArguments(

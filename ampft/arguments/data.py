@@ -175,7 +175,7 @@ class DataArguments:
             ignore_labels=_split_names(self.ignore_label) or (),
             fail_on_leak=self.fail_on_leak,
             encoding=self.encoding,
-            data_kind=None if self.task is None else TASKS[self.task].data_kind,
+            data_kind=None if self.task is None else TASKS[self.task].kind.name,
             ignore_index=self.ignore_index,
             class_names_file=path(self.class_names_file),
         )

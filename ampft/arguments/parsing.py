@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ampft.arguments.classify import BUILT_IN_DEFAULTS, TASK_DEFAULTS, ClassifyArguments
+from ampft.arguments.classify import BUILT_IN_DEFAULTS, ClassifyArguments
 from ampft.arguments.flags import parse_duration, parse_flags
 from ampft.errors import InputError, did_you_mean
-from ampft.tasks import TASKS, problem_types
+from ampft.tasks import TASKS, problem_types, task_of_folder
 from ampft.training.checkpoints.interval import parse_interval
 
 
@@ -38,9 +38,10 @@ def parse_classify_arguments(
     if name is None and arguments.train_file is None and not in_memory:
         _check_default_data(task)
         name = "stdlib"
-    if task is None and name is not None and _is_folder_of_masks(name):
-        task = "pixels"
-    defaults = BUILT_IN_DEFAULTS.get(name or "", {}) | TASK_DEFAULTS.get(task or "", {})
+    if task is None and name is not None and Path(name).is_dir():
+        task = task_of_folder(Path(name))
+    of_kind = {} if task is None else TASKS[task].kind.defaults
+    defaults = {**BUILT_IN_DEFAULTS.get(name or "", {}), **of_kind}
     defaults = {k: v for k, v in defaults.items() if k not in set_by_user}
     if arguments.trains_head_or_adapters:  # which needs another rate than the whole model
         defaults.pop("learning_rate", None)
@@ -49,18 +50,9 @@ def parse_classify_arguments(
     return arguments
 
 
-def _is_folder_of_masks(name: str) -> bool:
-    """Return whether a data set is a folder whose default task is pixels."""
-    if not Path(name).is_dir():
-        return False
-    from ampft.data.sources.mask_folders import find_mask_folders  # imports datasets
-
-    return bool(find_mask_folders(Path(name)))
-
-
 def _check_default_data(task: str | None) -> None:
-    """Reject a task that the default data, which are texts, do not have."""
-    if task is not None and TASKS[task].data_kind != "text":
+    """Reject a task that the default data do not have."""
+    if task is not None and not TASKS[task].kind.has_default_data:
         raise InputError(
             f"--task {task}: the data are missing. Name them with --dataset_name or --train_file."
         )

@@ -23,15 +23,15 @@ from ampft.tasks.task import Task
 INVERSE_REGULARISATION = 10.0
 
 
-def check_baseline(data: ClassificationData) -> None:
+def check_baseline(task: Task) -> None:
     """Check that the data consist of texts.
 
     Raises:
         InputError: The inputs are not texts.
     """
-    if data.kind != "text":
+    if not task.row.kind.has_texts:
         raise InputError(
-            f"--baseline supports only texts, and {data.name} contains {data.kind} data. "
+            f"--baseline supports only texts, and {task.data.name} contains {task.data.kind} data. "
             "Remove the flag."
         )
 

@@ -62,7 +62,7 @@ def check_inspection(task: Task) -> None:
     Raises:
         InputError: The inputs are not texts.
     """
-    if task.data.kind != "text":
+    if not task.row.kind.has_texts:
         raise InputError(
             f"--inspect_data supports only texts, and {task.data.name} contains "
             f"{task.data.kind} data. Remove the flag."

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from PIL import Image
 from torch import Tensor
 
+from ampft.data.dataset import ClassificationData
 from ampft.data.row_labels import Targets
 from ampft.data.steps import IntArray
 from ampft.kinds.settings import TaskSettings
@@ -97,6 +98,18 @@ class PicturedInputs(Protocol):
 
     def picture(self, outcome: PredictedMasks) -> Image.Image:
         """Return a picture of some predictions."""
+        ...
+
+
+class KindModule(Protocol):
+    """The module of a kind of data that makes tensors, see `ampft.kinds.Kind.module`."""
+
+    def prepare_inputs(self, data: ClassificationData, settings: TaskSettings) -> Inputs:
+        """Return the examples of `data` as tensors for the model that `settings` names.
+
+        Raises:
+            InputError: The tokenizer or processor cannot be loaded, or a setting does not fit.
+        """
         ...
 
 

@@ -9,30 +9,14 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from ampft.data.input_columns import joined_parts
 from ampft.runs.record import RunRecord
-from ampft.runs.show import best_moment, describe_precision, describe_steps, problem_of
-from ampft.tasks import TASKS
+from ampft.runs.show import best_moment, describe_precision, describe_steps, problem_of, task_row
 from ampft.tasks.outcome import Report, headline
 from ampft.text.markdown import code, metadata_text, prose
 from ampft.text.numbers import counted, duration
 from ampft.text.tables import Name, Table, markdown_table
 
-ONE_INPUT = {
-    "text": '"a text"',
-    "token": '"a text"',
-    "image": '"a picture.png"',
-    "pixels": '"a picture.png"',
-    "sound": '"a sound.wav"',
-}
-PROCESSORS = {
-    "text": "tokenizer",
-    "token": "tokenizer",
-    "image": "image_processor",
-    "pixels": "image_processor",
-    "sound": "feature_extractor",
-}
 THIS_FOLDER = "path/to/this/folder"
 RECORDS = " `run.json` holds every setting, and `history.jsonl` every step."
-TWO_INPUTS = '{"text": "one text", "text_pair": "another"}'
 
 
 def model_card(
@@ -68,7 +52,7 @@ def _metadata(record: RunRecord, report: Report) -> ModelCardData:
     metrics = report.hub_metrics()
     results = [
         EvalResult(
-            task_type=_pipeline_tag(record),
+            task_type=task_row(record).pipeline_tag,
             dataset_type=record.data.hub_id or "local",
             dataset_name=metadata_text(_data_name(record)),
             dataset_split=metadata_text(report.split),
@@ -82,7 +66,7 @@ def _metadata(record: RunRecord, report: Report) -> ModelCardData:
     mode = record.precision.resolved.get("mode", record.precision.requested)
     return ModelCardData(
         library_name="peft" if _is_adapter(record) else "transformers",
-        pipeline_tag=_pipeline_tag(record),
+        pipeline_tag=task_row(record).pipeline_tag,
         base_model=record.model.hub_id,
         datasets=record.data.hub_id,
         metrics=list(dict.fromkeys(metric.kind for metric in metrics)),
@@ -121,10 +105,6 @@ def _joins(record: RunRecord) -> str:
     return f" Texts consist of {'; '.join(joins)}, joined by a space." if joins else ""
 
 
-def _pipeline_tag(record: RunRecord) -> str:
-    return TASKS[record.task].pipeline_tag
-
-
 def _introduction(record: RunRecord, report: Report) -> str:
     return (
         f"# {code(_model_name(record))} on {code(_data_name(record))}\n\n"
@@ -136,9 +116,9 @@ def _introduction(record: RunRecord, report: Report) -> str:
 
 
 def _use(record: RunRecord, model: str) -> str:
-    is_pair = len(record.data.input_columns) == 2
-    example = TWO_INPUTS if is_pair else ONE_INPUT.get(record.data.kind, "...")
-    arguments = ", ".join(filter(None, (example, TASKS[record.task].pipeline_arguments)))
+    row = task_row(record)
+    example = row.kind.example(len(record.data.input_columns))
+    arguments = ", ".join(filter(None, (example, row.pipeline_arguments)))
     if _is_adapter(record):
         return _use_of_adapter(record, arguments, model)
     imports = "import ampft.models.erfnet  # registers the model\n" * (
@@ -146,14 +126,14 @@ def _use(record: RunRecord, model: str) -> str:
     )
     return (
         f"## Use\n\n```python\n{imports}from transformers import pipeline\n\n"
-        f'classify = pipeline("{_pipeline_tag(record)}", model="{model}")\n'
+        f'classify = pipeline("{row.pipeline_tag}", model="{model}")\n'
         f"classify({arguments})\n```"
     )
 
 
 def _long_texts(record: RunRecord, *, has_record: bool) -> str:
     """Return that the pipeline does not split long texts, if the training did."""
-    if record.arguments.get("long_text") != "windows" and record.data.kind != "token":
+    if record.arguments.get("long_text") != "windows" and not task_row(record).kind.has_windows:
         return ""
     command = f" `ampft predict --model {THIS_FOLDER}` does, as the training did." * has_record
     return f"Long texts are not split into windows by a pipeline.{command}"
@@ -164,8 +144,8 @@ def _is_adapter(record: RunRecord) -> bool:
 
 
 def _use_of_adapter(record: RunRecord, arguments: str, model: str) -> str:
-    model_class = TASKS[record.task].model_class
-    processor = PROCESSORS[record.data.kind]
+    row = task_row(record)
+    model_class, processor = row.model_class, row.kind.processor
     # A list of JSON is one of Python; ASCII without backticks cannot end the block.
     names = json.dumps(list(record.label_names)).replace("`", "\\u0060")
     base = record.model.hub_id or "path/to/the/base/model"
@@ -176,7 +156,7 @@ def _use_of_adapter(record: RunRecord, arguments: str, model: str) -> str:
         f"names = {names}\n"
         f'base = {model_class}.from_pretrained("{base}", id2label=dict(enumerate(names)))\n'
         f'model = PeftModel.from_pretrained(base, "{model}").merge_and_unload()\n'
-        f'classify = pipeline("{_pipeline_tag(record)}", model=model, {processor}="{model}")\n'
+        f'classify = pipeline("{row.pipeline_tag}", model=model, {processor}="{model}")\n'
         f"classify({arguments})\n```"
     )
 

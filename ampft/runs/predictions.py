@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 from ampft.data.groups import Groups, numbered
 from ampft.errors import InputError
 from ampft.files import atomic_path
+from ampft.kinds.views import MASK_COLUMN
 from ampft.tasks import problem_types
 from ampft.tasks.outcome import Outcome
-from ampft.tasks.pixel_outcome import MASK_COLUMN
 
 # Maps a slice of example ids to columns that identify these examples: their texts, or `reference`.
 References = Callable[[slice], Mapping[str, Sequence[str]]]

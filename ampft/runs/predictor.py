@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +130,6 @@ class Predictor:
         self.numerics = numerics(precision)
         kind = TASKS[record.task]
         self._batch_size = batch_size
-        import_module(f"ampft.kinds.{kind.inputs}")  # registers the models of the task
         model = load_saved(getattr(transformers, kind.model_class), str(folder))
         self.config = model.config
         self.problem = saved_problem(record, model.config)

@@ -64,7 +64,7 @@ def check_prepared(prepared: Prepared) -> None:
     if args.inspect_data:
         check_inspection(prepared.task)
     if args.baseline:
-        check_baseline(data)
+        check_baseline(prepared.task)
     if args.evaluate_fp32:
         check_float32_possible(prepared.precision)
     if args.checkpointing_steps or args.resume_from_checkpoint:

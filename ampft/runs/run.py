@@ -309,8 +309,8 @@ class Run:
             print_line(labelled("stopped", record.reason))
         if note := launch_bound_note(record.timings):
             print_line(labelled("speed", note))
-        workers = self.prepared.args.dataloader_num_workers
-        if note := waiting_note(record.timings, record.data.kind, workers):
+        workers, kind = self.prepared.args.dataloader_num_workers, self.prepared.task.row.kind
+        if note := waiting_note(record.timings, workers, has_files=kind.has_files):
             print_line(labelled("waiting", note))
         print_line(labelled("wrote", f"{folder}: model, report, predictions, history, record"))
         print_line(result_line(record))
@@ -461,13 +461,13 @@ class Run:
     def _timings(self, model: nn.Module, flops: int) -> dict[str, Any]:
         """Return the speed of the training, and its share of the matrix product rate."""
         prepared, timings = self.prepared, self.history.timings()
-        # The length of an image is 1, however many patches it has.
-        has_tokens = prepared.task.data.kind in ("text", "token")
         utilisation = measure_utilisation(
             flops,
             prepared.precision,
             prepared.accelerator.device,
-            tokens_per_second=timings["tokens_per_second"] if has_tokens else None,
+            tokens_per_second=timings["tokens_per_second"]
+            if prepared.task.row.kind.has_words
+            else None,
             num_processes=prepared.accelerator.num_processes,
         )
         growth = measure_growth(

@@ -13,7 +13,7 @@ from ampft.runs.history import read_history
 from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, check_files
 from ampft.runs.memory import PeakMemory
 from ampft.runs.record import ResumePart, RunRecord, read_record
-from ampft.tasks import TASKS
+from ampft.tasks import TASKS, TaskRow
 from ampft.tasks.outcome import Problem, Report, headline
 from ampft.text.escaping import inert
 from ampft.text.json_io import JSONValue, read_json_object
@@ -148,8 +148,8 @@ def report_with_heading(report: Report, *, selected: bool) -> str:
     return f"{line}\n\n{report.text()}"
 
 
-def problem_of(record: RunRecord) -> type[Problem]:
-    """Return the type of problem of a run's task.
+def task_row(record: RunRecord) -> TaskRow:
+    """Return the row of `TASKS` of a run's task.
 
     Raises:
         InputError: This version does not have the task.
@@ -159,7 +159,12 @@ def problem_of(record: RunRecord) -> type[Problem]:
             f"{RECORD_NAME}: the task is {inert(record.task)!r}, which this version of ampft does "
             f"not have (it has {', '.join(TASKS)}). Use the version that made the run."
         )
-    return TASKS[record.task].problem_type()
+    return TASKS[record.task]
+
+
+def problem_of(record: RunRecord) -> type[Problem]:
+    """Return the type of problem of a run's task; see `task_row`."""
+    return task_row(record).problem_type()
 
 
 def result_line(record: RunRecord) -> str:

@@ -1,35 +1,35 @@
 """Tasks: what is classified, and how predictions are evaluated.
 
-A task combines inputs (texts, images) with a problem (one label per example, several labels). Each
-has its own file; the table `TASKS` combines them.
+A task combines a kind of data (texts, images) with a problem (one label per example, several
+labels). Each has its own file; the table `TASKS` combines them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from ampft.kinds import IMAGES, PIXELS, SOUNDS, TEXT, WORDS, Kind, imported
 
 if TYPE_CHECKING:
     from ampft.tasks.outcome import Problem
 
 
 @dataclass(frozen=True)
-class TaskKind:
+class TaskRow:
     """A row of the table of tasks.
 
     Attributes:
-        data_kind: Kind of its data, such as "text".
-        inputs: Module of `ampft.kinds` with the function `prepare_inputs`.
-        problem: Module of `ampft.tasks` and, after a colon, its `Problem`.
+        kind: Kind of its data.
+        problem: Module and, after a colon, its `Problem`.
         model_class: Class in transformers that loads the model.
         pipeline_tag: Name of the task on the hub, and for `transformers.pipeline`.
         several_labels: Whether an example can have any number of labels; otherwise it has one.
         pipeline_arguments: Other arguments of a call of that pipeline, as Python source.
     """
 
-    data_kind: str
-    inputs: str
+    kind: Kind
     problem: str
     model_class: str
     pipeline_tag: str
@@ -38,35 +38,34 @@ class TaskKind:
 
     def problem_type(self) -> type[Problem]:
         """Return the class of the problem, without importing torch."""
-        module, name = self.problem.split(":")
-        problem: type[Problem] = getattr(import_module(f"ampft.tasks.{module}"), name)
+        problem: type[Problem] = imported(self.problem)
         return problem
 
 
 # A new task adds a row. The first task for a kind of data is its default.
 TASKS = {
-    "text": TaskKind(
-        "text", "text", "single_label:SingleLabel", "AutoModelForSequenceClassification",
+    "text": TaskRow(
+        TEXT, "ampft.tasks.single_label:SingleLabel", "AutoModelForSequenceClassification",
         "text-classification",
     ),
-    "multi-label": TaskKind(
-        "text", "text", "multi_label:MultiLabel", "AutoModelForSequenceClassification",
+    "multi-label": TaskRow(
+        TEXT, "ampft.tasks.multi_label:MultiLabel", "AutoModelForSequenceClassification",
         "text-classification", several_labels=True, pipeline_arguments="top_k=None",
     ),
-    "tokens": TaskKind(
-        "token", "words", "token_labels:TokenLabels", "AutoModelForTokenClassification",
+    "tokens": TaskRow(
+        WORDS, "ampft.tasks.token_labels:TokenLabels", "AutoModelForTokenClassification",
         "token-classification", pipeline_arguments='aggregation_strategy="first"',
     ),
-    "images": TaskKind(
-        "image", "images", "single_label:SingleLabel", "AutoModelForImageClassification",
+    "images": TaskRow(
+        IMAGES, "ampft.tasks.single_label:SingleLabel", "AutoModelForImageClassification",
         "image-classification",
     ),
-    "sounds": TaskKind(
-        "sound", "sounds", "single_label:SingleLabel", "AutoModelForAudioClassification",
+    "sounds": TaskRow(
+        SOUNDS, "ampft.tasks.single_label:SingleLabel", "AutoModelForAudioClassification",
         "audio-classification",
     ),
-    "pixels": TaskKind(
-        "pixels", "pixels", "pixel_labels:PixelLabels", "AutoModelForSemanticSegmentation",
+    "pixels": TaskRow(
+        PIXELS, "ampft.tasks.pixel_labels:PixelLabels", "AutoModelForSemanticSegmentation",
         "image-segmentation",
     ),
 }  # fmt: skip
@@ -80,4 +79,9 @@ def problem_types() -> dict[str, type[Problem]]:
 
 def default_task(data_kind: str) -> str:
     """Return the name of the default task for a kind of data."""
-    return next(name for name, kind in TASKS.items() if kind.data_kind == data_kind)
+    return next(name for name, task in TASKS.items() if task.kind.name == data_kind)
+
+
+def task_of_folder(folder: Path) -> str | None:
+    """Return the task whose kind of data a folder shows by its layout; None if none does."""
+    return next((name for name, task in TASKS.items() if task.kind.holds(folder)), None)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from ampft.kinds.views import MASK_COLUMN
 from ampft.metrics.iou import MEAN_IOU, PIXEL_ACCURACY, iou_per_class, of_images
 from ampft.metrics.scores import Scores, scores_of_sums
 from ampft.metrics.sums import (
@@ -25,7 +26,6 @@ from ampft.tasks.pixel_report import PixelReport
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MASK_COLUMN = "predicted_mask"
 BINS = 30  # of the calibration, whose sums are those of 10 and of 15 bins too
 LOG_LOSS = mean_metric("log_loss", "log loss")
 COUNTED = (MEAN_IOU, PIXEL_ACCURACY, *map(of_images, (MACRO_F1, BALANCED_ACCURACY, ACCURACY)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -34,23 +33,9 @@ from ampft.models.trained_part import restrict_training
 from ampft.models.weights import LoadedModel
 from ampft.precision.float32_modules import apply_patterns, description
 from ampft.precision.transfer import to_device
-from ampft.tasks import TASKS, TaskKind, default_task
+from ampft.tasks import TASKS, TaskRow, default_task
 from ampft.tasks.outcome import Outcome, Problem
 
-# Flags that have no effect on other kinds of data.
-WORDS = ("text", "token")
-KINDS_OF_FLAGS = {
-    "max_seq_length": WORDS,
-    "long_text": WORDS,
-    "stride": WORDS,
-    "padding": WORDS,
-    "pad_to_multiple_of": WORDS,
-    "token_buckets": WORDS,
-    "image_size": ("pixels",),
-    "multi_scale": ("pixels",),
-    "augment": ("image", "sound", "pixels"),
-    "channels_last": ("image",),
-}
 ORIGINS = {FILE_COLUMN: "file", **NUMBER_COLUMNS, ID_COLUMN: "id"}
 
 
@@ -108,7 +93,7 @@ class Task:
 
     Attributes:
         name: Key in `TASKS`.
-        kind: Row of `TASKS`.
+        row: Row of `TASKS`.
         data: The examples, in splits.
         settings: The user's choices.
         problem: Loss, decoding and outcome of its labels.
@@ -117,7 +102,7 @@ class Task:
     """
 
     name: str
-    kind: TaskKind
+    row: TaskRow
     data: ClassificationData
     settings: TaskSettings
     problem: Problem
@@ -137,7 +122,7 @@ class Task:
     def load_model(self) -> LoadedModel:
         """Return the model in float32; new parameters are drawn with torch's current seed."""
         arguments = self.problem.model_arguments()
-        loaded = self.inputs.load_model(self.kind.model_class, arguments, self.settings)
+        loaded = self.inputs.load_model(self.row.model_class, arguments, self.settings)
         loaded = restrict_training(loaded, self.settings.trained_part)
         # Afterwards, so that a layer with adapters is kept as a whole.
         handle = apply_patterns(loaded.model, self.settings.fp32_modules)
@@ -207,18 +192,19 @@ def make_task(data: ClassificationData, settings: TaskSettings) -> Task:
             be loaded.
     """
     name = settings.task or default_task(data.kind)
-    kind = TASKS[name]
-    if kind.data_kind != data.kind:
+    row, kind = TASKS[name], TASKS[name].kind
+    if kind.name != data.kind:
         raise InputError(
-            f"--task {name} needs {kind.data_kind} data, but {data.name} contains {data.kind} "
+            f"--task {name} needs {kind.name} data, but {data.name} contains {data.kind} "
             "data. Remove the flag, or use other data."
         )
-    for flag, kinds in KINDS_OF_FLAGS.items():
-        if kind.data_kind not in kinds and settings.changes(flag):
-            raise InputError(f"--{flag} has no effect on {kind.data_kind} data. Remove the flag.")
-    inputs = import_module(f"ampft.kinds.{kind.inputs}").prepare_inputs(data, settings)
+    of_some_kinds = {flag for task in TASKS.values() for flag in task.kind.flags}
+    for flag in sorted(of_some_kinds - kind.flags):
+        if settings.changes(flag):
+            raise InputError(f"--{flag} has no effect on {kind.name} data. Remove the flag.")
+    inputs = kind.tensors.prepare_inputs(data, settings)
     source = inputs if isinstance(inputs, LabellingInputs) else data
     labels = {split: source.labels(split) for split in data.splits}
-    problem_type: Any = kind.problem_type()
+    problem_type: Any = row.problem_type()
     problem = problem_type.from_settings(data.label_names, labels["train"], settings)
-    return Task(name, kind, data, settings, problem, inputs, labels)
+    return Task(name, row, data, settings, problem, inputs, labels)

@@ -55,7 +55,7 @@ def test_images_have_no_words():
     with pytest.raises(
         InputError, match=r"--baseline supports only texts, and digits contains image data"
     ):
-        check_baseline(load_data(DataRequest(dataset_name="digits")))
+        check_baseline(make_task(load_data(DataRequest(dataset_name="digits")), TaskSettings()))
 
 
 def test_texts_without_words_are_refused():

@@ -23,7 +23,7 @@ HEAVY = {
     *("predict_words", "predicted_masks"),
     *("prepare", "prepared", "prepared_checks", "precision_check", "plan", "opening"),
     *("run", "train", "validation", "nonfinite"),
-    *("checkpointing", "conditions", "resume", "state", "caller_state", "finetune"),
+    *("checkpointing", "conditions", "fingerprint", "resume", "state", "caller_state", "finetune"),
 }
 
 

@@ -6,15 +6,15 @@ from ampft.training.waiting import waiting_note
 
 
 @pytest.mark.parametrize(
-    ("share", "kind", "expected"),
+    ("share", "has_files", "expected"),
     [
-        (0.1, "text", None),
-        (None, "image", None),
-        (0.1, "image", "10.0 % of the step time was spent waiting for data"),
-        (0.3, "text", "for data. Raise --dataloader_num_workers (now 2)."),
-        (0.7, "sound", "for data: loading it bounds the speed, not the model. Raise"),
+        (0.1, False, None),
+        (None, True, None),
+        (0.1, True, "10.0 % of the step time was spent waiting for data"),
+        (0.3, False, "for data. Raise --dataloader_num_workers (now 2)."),
+        (0.7, True, "for data: loading it bounds the speed, not the model. Raise"),
     ],
 )
-def test_waiting_is_said(share, kind, expected):
-    note = waiting_note({"waiting_share": share}, kind, workers=2)
+def test_waiting_is_said(share, has_files, expected):
+    note = waiting_note({"waiting_share": share}, workers=2, has_files=has_files)
     assert note is None if expected is None else expected in note

@@ -59,7 +59,7 @@ from ampft.errors import InputError
 from ampft.metrics.sums import Metric
 from ampft.precision.modes import BASELINE
 from ampft.runs.predictions import read_predictions
-from ampft.runs.show import problem_of
+from ampft.runs.show import problem_of, task_row
 from ampft.tasks.outcome import Problem
 
 ALPHA = 0.05
@@ -143,12 +143,14 @@ def compare_folders(
     )
     in_mode = {name: each.in_mode for name, each in evidence.predictions.items()}
     arms = with_shown_cases(arms, groups, in_mode, evidence.cases)
+    kind = task_row(groups[0].runs[0].record).kind
+    texts = partial(read_texts, groups[0].runs[0].folder / PREDICTIONS_NAME)
     arms = with_subgroup_losses(
         arms,
         in_mode,
         evidence.cases,
-        partial(read_texts, groups[0].runs[0].folder / PREDICTIONS_NAME),
-        kind=groups[0].runs[0].record.data.kind,
+        texts if kind.has_words else None,
+        noun=f"{kind.case}s",
     )
     records = [(group.finished or group.runs)[0].record for group in groups]
     if varied == (PRECISION,):

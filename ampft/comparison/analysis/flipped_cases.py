@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 from ampft.comparison.analysis.loading import RunGroup
 from ampft.comparison.analysis.run_predictions import PREDICTIONS_NAME, Cases, RunPredictions
 from ampft.comparison.findings import ArmResult, FlippedExample
-from ampft.runs.case_views import CasePrediction, CaseViews
+from ampft.kinds.views import CasePrediction
+from ampft.runs.case_views import CaseViews
 from ampft.runs.predictions import is_input, read_rows
+from ampft.runs.show import task_row
 
 MAX_SHOWN = 20  # examples of all arms together, which keeps the page small
 
@@ -45,7 +47,7 @@ def with_shown_cases(
     """
     record = groups[0].runs[0].record
     changed = [arm for arm in arms if arm.flips is not None and arm.flips.examples]
-    if record.data.kind == "text" or not changed:
+    if task_row(record).kind.view is None or not changed:
         return tuple(arms)
     views = CaseViews(record, cases.split, cases.label_names)
     limit = max(1, MAX_SHOWN // len(changed))

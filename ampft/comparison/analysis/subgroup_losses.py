@@ -26,16 +26,6 @@ MAX_WORDS = 150
 LENGTHS = 4  # parts of about equal size
 LISTED = 5  # subgroups per arm
 
-# What the examples of each kind of data are called. Only those of `WITH_WORDS` contain words.
-NOUNS = {
-    "text": "texts",
-    "token": "sentences",
-    "image": "images",
-    "sound": "sounds",
-    "pixels": "masks",
-}
-WITH_WORDS = ("text", "token")
-
 IndexArray = npt.NDArray[np.intp]
 
 
@@ -50,9 +40,9 @@ def with_subgroup_losses(
     arms: Sequence[ArmResult],
     predictions: Mapping[str, Sequence[RunPredictions]],
     cases: Cases,
-    texts: Texts,
+    texts: Texts | None,
     *,
-    kind: str = "text",
+    noun: str = "texts",
 ) -> tuple[ArmResult, ...]:
     """Return the arms with the subgroups in which they lose most.
 
@@ -64,15 +54,15 @@ def with_subgroup_losses(
         arms: Arms, the baseline first.
         predictions: Predictions of the complete arms, by name.
         cases: Cases that they predict.
-        texts: Function that returns the inputs of examples.
-        kind: Kind of the data.
+        texts: Function that returns the inputs of examples; None if they have no words.
+        noun: What the cases are called.
     """
     base = predictions.get(arms[0].name)
     compared = [arm for arm in arms if arm.difference is not None]
     every = [each for of_arm in predictions.values() for each in of_arm]
     if base is None or not compared or not any(each.correct.any() for each in every):
         return tuple(arms)
-    candidates = _subgroups(cases, texts if kind in WITH_WORDS else None)
+    candidates = _subgroups(cases, texts)
     subgroups = [each for each in candidates if len(each.rows) >= MIN_EXAMPLES]
     if not subgroups:
         return tuple(arms)
@@ -82,7 +72,7 @@ def with_subgroup_losses(
             examined=len(subgroups),
             level=level,
             losses=tuple(_losses(subgroups, predictions[arm.name], base, cases, level)),
-            noun=NOUNS.get(kind, "examples"),
+            noun=noun,
             has_words=any(each.kind != "class" for each in subgroups),
         )
         for arm in compared

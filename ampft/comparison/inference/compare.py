@@ -48,7 +48,7 @@ from ampft.precision.modes import BASELINE
 from ampft.runs.manifest import check_files, model_files
 from ampft.runs.predictions import RESERVED_COLUMNS
 from ampft.runs.record import RunRecord, TopologyPart
-from ampft.runs.show import problem_of
+from ampft.runs.show import problem_of, task_row
 from ampft.text.escaping import inert
 from ampft.text.numbers import counted, ratio_text
 from ampft.text.terminal import quiet_libraries
@@ -159,7 +159,7 @@ def _checked_runs(runs: Sequence[RecordedRun]) -> tuple[RecordedRun, ...]:
         )
     ordered = sorted(runs, key=lambda run: run.seed)
     for run, previous in zip(ordered, (None, *ordered), strict=False):
-        if run.record.status != "finished" or run.record.data.kind != "text":
+        if run.record.status != "finished" or not task_row(run.record).kind.has_texts:
             raise InputError(
                 f"RUN {run.folder}: the run is {run.record.status}, and its task is "
                 f"{run.record.task}. Name finished runs on texts."

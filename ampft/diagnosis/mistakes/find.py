@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ampft.errors import InputError
-from ampft.runs.case_views import CasePrediction, CaseViews
+from ampft.kinds.views import CasePrediction
+from ampft.runs.case_views import CaseViews
 from ampft.runs.finished import PREDICTIONS_NAME
 from ampft.runs.manifest import check_files
 from ampft.runs.predictions import is_input, read_predictions, read_rows

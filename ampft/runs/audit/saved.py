@@ -58,7 +58,7 @@ def load_model(folder: Path, rebuilt: Rebuilt, *, padding_free: bool) -> nn.Modu
     Raises:
         InputError: The model cannot be loaded.
     """
-    model: nn.Module = load_saved(getattr(transformers, rebuilt.task.kind.model_class), str(folder))
+    model: nn.Module = load_saved(getattr(transformers, rebuilt.task.row.model_class), str(folder))
     cast_in_place(model, rebuilt.precision.storage_dtype)
     if padding_free and packing_support(model).supported:
         install_packing(model)
