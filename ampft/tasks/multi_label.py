@@ -5,9 +5,11 @@ Nothing here imports torch until a loss is computed or logits are decoded.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -24,8 +26,10 @@ from ampft.metrics.sums import (
     class_count_sums,
     mean_sums,
 )
+from ampft.metrics.thresholds import best_threshold
 from ampft.tasks.class_weights import parse_class_weights
 from ampft.tasks.constant import constant_loss, constant_probabilities, log_odds, only_choice
+from ampft.tasks.mistakes import OutcomeMistakes
 from ampft.tasks.multi_label_report import (
     HAMMING_LOSS,
     LOG_LOSS,
@@ -216,6 +220,39 @@ class MultiLabelPredictions:
         correct = self.predicted == self.labels
         return calibration_sums(self.decision_confidence.ravel(), correct.ravel(), bins=bins)
 
+    def mistakes(self) -> OutcomeMistakes:
+        """Return the mistakes, ranked by the probability of the most confident wrong decision.
+
+        A label is taken for another if it is missed, and the other is wrongly predicted.
+        """
+        missed, wrong = self.labels & ~self.predicted, self.predicted & ~self.labels
+        pairs = Counter(
+            pair
+            for row in range(len(self))
+            for pair in product(np.flatnonzero(missed[row]), np.flatnonzero(wrong[row]))
+        )
+
+        def details(case: int) -> str:
+            listed = {
+                title: ", ".join(
+                    f"{self.label_names[k]} ({self.probabilities[case, k]:.2f})"
+                    for k in np.flatnonzero(decided[case])
+                )
+                for title, decided in (("missed", missed), ("wrong", wrong))
+            }
+            return "; ".join(f"{title}: {labels}" for title, labels in listed.items() if labels)
+
+        is_wrong = self.predicted != self.labels
+        return OutcomeMistakes(
+            scores=np.where(is_wrong, self.decision_confidence, 0).max(axis=1).astype(np.float64),
+            names=self.class_names,
+            support=[scores.support for scores in self.scores()],
+            counts={(int(label), int(other)): count for (label, other), count in pairs.items()},
+            confused=lambda label, other: missed[:, label] & wrong[:, other],
+            unit="examples in which the label is missed and the other is predicted",
+            details=details,
+        )
+
     def columns(self, rows: slice) -> Mapping[str, pa.Array]:
         """Return labels and predictions as lists of names and of indices, and probabilities."""
         import pyarrow as pa
@@ -255,28 +292,6 @@ class MultiLabelPredictions:
             threshold=float(metadata["threshold"]),
             thresholds=tuple(metadata[THRESHOLDS]) if THRESHOLDS in metadata else None,
         )
-
-
-def best_threshold(has: BoolArray, probabilities: FloatArray, default: float) -> float:
-    """Return the threshold of a label with the best F1; of equally good ones, the nearest to 0.5.
-
-    Args:
-        has: (n,) whether an example has the label.
-        probabilities: (n,) float32.
-        default: Threshold if no example has the label.
-    """
-    if not has.any():
-        return default
-    order = np.argsort(-probabilities, kind="stable")
-    scores = probabilities[order].astype(np.float64)
-    following = np.append(scores[1:], 0.0 if scores[-1] > 0 else -1.0)
-    f1 = 2 * np.cumsum(has[order]) / (np.arange(1, len(has) + 1) + has.sum())
-    # Between two probabilities, unless float32 has nothing between them.
-    middles = np.float32((scores + following) / 2).astype(np.float64)
-    thresholds = np.where(middles > following, middles, scores)
-    possible = scores > following
-    best = possible & (f1 >= f1[possible].max())
-    return float(min(thresholds[best], key=lambda threshold: abs(threshold - 0.5)))
 
 
 def multi_label_report(predictions: MultiLabelPredictions) -> MultiLabelReport:

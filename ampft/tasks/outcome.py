@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from ampft.metrics.scores import Scores
 from ampft.metrics.sums import CaseSums, Metric
+from ampft.tasks.mistakes import OutcomeMistakes
 from ampft.text.json_io import from_json
 from ampft.text.tables import Table
 
@@ -164,6 +165,10 @@ class Outcome(Protocol):
 
         None if it is undefined.
         """
+        ...
+
+    def mistakes(self) -> OutcomeMistakes:
+        """Return how the wrong cases are ranked, and which classes are confused."""
         ...
 
     def columns(self, rows: slice) -> Mapping[str, pa.Array]:

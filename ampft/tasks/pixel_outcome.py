@@ -20,6 +20,7 @@ from ampft.metrics.sums import (
     CaseSums,
     mean_metric,
 )
+from ampft.tasks.mistakes import OutcomeMistakes, off_diagonal
 from ampft.tasks.outcome import FloatArray, IntArray, check_names, check_shapes
 from ampft.tasks.pixel_report import PixelReport
 
@@ -179,6 +180,20 @@ class PixelPredictions:
             bins: Number of bins of equal width, a divisor of BINS.
         """
         return self.bins.sum(axis=0).reshape(3, bins, BINS // bins).sum(axis=2)
+
+    def mistakes(self) -> OutcomeMistakes:
+        """Return the mistakes, ranked by the share of wrong pixels: nearly every mask has some."""
+        return OutcomeMistakes(
+            scores=1 - self.pixel_accuracies,
+            names=self.class_names,
+            support=[scores.support for scores in self.scores()],
+            counts=off_diagonal(self.confusion()),
+            confused=lambda label, prediction: self.counts[:, label, prediction],
+            unit="pixels",
+            heading="Images with the most wrong pixels",
+            ranking="The number is the share of the pixels that are wrong.",
+            has_labels=False,
+        )
 
     def columns(self, rows: slice) -> Mapping[str, pa.Array]:
         """Return counts, losses, confidence and, as PNG files, the predicted masks of some rows.

@@ -42,6 +42,7 @@ from ampft.precision.transfer import to_device
 from ampft.tasks.class_weights import parse_class_weights
 from ampft.tasks.classification_report import ClassificationReport
 from ampft.tasks.constant import constant_loss, constant_probabilities, only_choice
+from ampft.tasks.mistakes import OutcomeMistakes, off_diagonal
 from ampft.tasks.outcome import (
     FloatArray,
     IntArray,
@@ -220,6 +221,16 @@ class Predictions:
     def calibration(self, bins: int) -> npt.NDArray[np.float64]:
         """Return (3, bins) sums per bin of equal width: count, confidence, number correct."""
         return calibration_sums(self.confidence, self.correct, bins=bins)
+
+    def mistakes(self) -> OutcomeMistakes:
+        """Return the mistakes, ranked by the probability of the wrong class."""
+        return OutcomeMistakes(
+            scores=self.confidence.astype(np.float64),
+            names=self.class_names,
+            support=[scores.support for scores in self.scores()],
+            counts=off_diagonal(self.confusion()),
+            confused=lambda label, wrong: (self.labels == label) & (self.predicted == wrong),
+        )
 
     def columns(self, rows: slice) -> Mapping[str, pa.Array]:
         """Return labels, predictions, their indices, confidences and probabilities of some rows."""

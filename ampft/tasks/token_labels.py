@@ -31,6 +31,7 @@ from ampft.metrics.scores import (
     scores_of_sums,
 )
 from ampft.metrics.sums import MACRO_F1, MICRO_F1, WEIGHTED_F1, CaseSums, mean_metric
+from ampft.tasks.mistakes import OutcomeMistakes, off_diagonal
 from ampft.tasks.outcome import (
     FloatArray,
     IntArray,
@@ -39,7 +40,7 @@ from ampft.tasks.outcome import (
     label_arguments,
 )
 from ampft.tasks.single_label import SUM_TOLERANCE, SingleLabel
-from ampft.tasks.token_report import TokenReport
+from ampft.tasks.token_report import NO_TYPE, TokenReport
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,6 +48,12 @@ if TYPE_CHECKING:
 
     from ampft.kinds.settings import TaskSettings
 
+LISTED_WORDS = 8  # wrong words of a sentence
+RANKING = (
+    "The number is the probability of the most confident wrong tag of the sentence. Label and "
+    "prediction agree on spans with a solid green line, and not on those with a dashed red one. "
+    "The list of wrong words begins with the one whose label was least probable."
+)
 TOKEN_ACCURACY = mean_metric(
     "token_accuracy", "token accuracy", higher_is_better=True, is_share=True
 )
@@ -236,6 +243,45 @@ class TokenPredictions:
     def calibration(self, bins: int) -> npt.NDArray[np.float64]:
         """Return (3, bins) sums over the words: count, confidence, number correct."""
         return calibration_sums(self.probabilities.max(axis=1), self.word_is_correct, bins=bins)
+
+    def mistakes(self) -> OutcomeMistakes:
+        """Return the mistakes, ranked by the probability of the most confident wrong tag.
+
+        Pairs of types are counted in words; where tags form entities, the last type is O.
+        """
+        matrix = np.array(self._type_confusion(), dtype=np.int64)
+        labels, predicted = self.word_types()
+        probabilities = np.where(self.word_is_correct, 0, self.probabilities.max(axis=1))
+        starts = np.cumsum(self.counts) - self.counts
+        return OutcomeMistakes(
+            scores=np.maximum.reduceat(probabilities, starts).astype(np.float64),
+            names=(*self.class_names, NO_TYPE)[: len(matrix)],
+            support=matrix.sum(axis=1).tolist(),
+            counts=off_diagonal(matrix),
+            confused=lambda label, other: self.sentences.sums(
+                (labels == label) & (predicted == other)
+            ),
+            unit="words",
+            details=self._wrong_words,
+            ranking=RANKING,
+        )
+
+    def _wrong_words(self, case: int) -> str:
+        """Return the wrong words of a sentence by number, the least probable label first."""
+        end = int(self.counts[: case + 1].sum())
+        words = np.arange(end - self.counts[case], end)
+        of_label = self.probabilities[words, self.labels[words]]
+        wrong = np.flatnonzero(~self.word_is_correct[words])
+        order = wrong[np.argsort(of_label[wrong], kind="stable")]
+        names, predicted = self.label_names, self.predicted[words]
+        listed = [
+            f"word {i + 1}: {names[predicted[i]]} "
+            f"({self.probabilities[words[i], predicted[i]]:.2f}) for "
+            f"{names[self.labels[words[i]]]} ({of_label[i]:.2f})"
+            for i in order[:LISTED_WORDS].tolist()
+        ]
+        more = len(order) - LISTED_WORDS
+        return "; ".join(listed) + (f"; and {more} more" if more > 0 else "")
 
     def columns(self, rows: slice) -> Mapping[str, pa.Array]:
         """Return lists of tags, of their indices, and of the probabilities of all tags."""

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import f1_score
 
-from ampft.tasks.multi_label import MultiLabelPredictions, MultiLabelReport, best_threshold
+from ampft.metrics.thresholds import best_threshold
+from ampft.tasks.multi_label import MultiLabelPredictions, MultiLabelReport
 from ampft.tasks.token_labels import TokenPredictions
 
 NAMES = ("joy", "fear", "anger")
