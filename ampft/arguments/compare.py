@@ -59,6 +59,11 @@ class ComparisonFlags:
         "skip the placebo: the baseline trained again from slightly perturbed weights",
         group=COMPARISON,
     )
+    anyway: bool = flag(
+        False,
+        "train even if the test data are too few for any verdict at the margin",
+        group=COMPARISON,
+    )
     budget: str | None = flag(
         None,
         "time limit for all runs, such as 90s, 15min or 1h30min; shortens training to stay within "
@@ -134,6 +139,7 @@ class CompareCommand:
         notes: Notes to print.
         arms: Settings of the arms, the baseline first; empty if the arms are precisions.
         select_seeds: Number of seeds that choose one of the arms on validation; 0 compares all.
+        anyway: Whether to train although the test data are too few for a verdict.
         started: Time at which the command began, in seconds since the epoch; None for the start
             of the process.
     """
@@ -152,6 +158,7 @@ class CompareCommand:
     notes: tuple[str, ...] = ()
     arms: tuple[ArmSettings, ...] = ()
     select_seeds: int = 0
+    anyway: bool = False
     started: float | None = None
 
 
@@ -242,6 +249,7 @@ def comparison_command(
         notes=notes,
         arms=arms,
         select_seeds=select_seeds,
+        anyway=settings.anyway,
     )
 
 

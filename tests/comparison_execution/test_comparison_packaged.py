@@ -14,7 +14,7 @@ from ampft.comparison.report.files import next_step_line
 
 
 @pytest.mark.slow
-def test_a_run_is_launched_with_the_packaged_training(tiny_bert, tmp_path, monkeypatch):
+def test_a_run_is_launched_with_the_packaged_training(tiny_bert, tmp_path, monkeypatch, capsys):
     """As `accelerate launch -m ampft train` does, in a folder without the clone."""
     monkeypatch.chdir(tmp_path)
     write_csv(tmp_path / "train.csv", rows(60, 0), ("text", "label"))
@@ -28,6 +28,9 @@ def test_a_run_is_launched_with_the_packaged_training(tiny_bert, tmp_path, monke
     assert f"next       ampft predict --model {tmp_path}/cmp/runs/fp32-seed42 FILE" in log
     record = json.loads((tmp_path / "cmp/runs/fp32-seed42/run.json").read_text())
     assert record["command"][1] == "train"
+    (warning,) = record["warnings"].values()
+    printed = " ".join(capsys.readouterr().out.split())
+    assert f"warning {warning} With this run, no arm can get a verdict. Ctrl-C stops" in printed
 
 
 def test_the_last_line_of_a_comparison(tmp_path):

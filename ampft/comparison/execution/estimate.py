@@ -54,6 +54,8 @@ class Estimate:
         model_bytes: Size of a saved model in bytes.
         eval_steps: Optimizer steps between validations; None validates after each epoch.
         evaluates_fp32: Whether runs also predict the final split in fp32.
+        cases: Number of independent examples of the final report: groups count once; None in plans
+            of earlier versions.
     """
 
     startup: float
@@ -68,6 +70,7 @@ class Estimate:
     model_bytes: int
     eval_steps: int | None = None
     evaluates_fp32: bool = True
+    cases: int | None = None
 
     def steps_per_epoch(self, size: Size) -> int:
         """Return the optimizer steps per epoch, including a short last one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 import shutil
 import sys
@@ -26,6 +27,8 @@ from ampft.comparison.execution.plan import (
     read_plan,
     with_more_seeds,
 )
+from ampft.comparison.statistics.interim import alpha_per_analysis
+from ampft.comparison.statistics.reach import Reach, reach
 from ampft.data.sources.file_names import data_stem
 from ampft.errors import InputError
 from ampft.files import nearest_existing, temporary_folder
@@ -47,7 +50,8 @@ def plan_comparison(command: CompareCommand) -> tuple[Path, Plan]:
 
     Raises:
         InputError: The folder holds something else, the input of the runs is invalid, a mode is not
-            available on this device, or the budget is too small.
+            available on this device, the budget is too small, or the test data are too few for any
+            verdict but "undecided" and `anyway` is not set.
     """
     requested = requested_fields(command)
     folder = command.output_dir or _default_folder(command, requested)
@@ -75,9 +79,77 @@ def plan_comparison(command: CompareCommand) -> tuple[Path, Plan]:
     budget = None if command.budget is None else command.budget - command_seconds(command)
     expected = [ExpectedRun(plan.estimate_of(r.arm), r.arm.mode) for r in plan.all_runs()]
     fitted = fit(expected, budget)
-    return folder, replace(
-        plan, size=fitted.size, overrides=fitted.overrides, reductions=fitted.reductions
+    plan = replace(plan, size=fitted.size, overrides=fitted.overrides, reductions=fitted.reductions)
+    if not command.anyway:
+        _check_reach(plan, trial.compared["reported split"])
+    return folder, plan
+
+
+def plan_reach(plan: Plan) -> Reach | None:
+    """Return what a comparison can show at best; None if its metric is not a share."""
+    metrics = [kind.metrics for kind in problem_types().values() if plan.metric in kind.metrics]
+    if plan.estimate.cases is None or not all(each[plan.metric].is_share for each in metrics):
+        return None
+    return reach(
+        plan.estimate.cases,
+        seeds=plan.seed_counts[-1],
+        arms=sum(not arm.is_perturbed for arm in plan.compared_arms) - 1,
+        margin=plan.margin,
+        alpha=alpha_per_analysis(plan.seed_counts),
+        metric=plan.metric,
     )
+
+
+def _check_reach(plan: Plan, split: str) -> None:
+    """Reject a comparison that cannot be decided.
+
+    Modes are compared to find one that is equivalent, and other settings to find a better one.
+    """
+    found = plan_reach(plan)
+    if found is None or (found.smallest_difference if plan.arm_settings else _is_enough(found)):
+        return
+    difference = found.smallest_difference
+    loss = "no loss" if difference is None else f"only a loss of {_points(difference)} or more"
+    raise InputError(
+        f"--margin {100 * plan.margin:g}: {split} has {counted(found.cases, 'independent example')}"
+        f", and no number of seeds can show equivalence within {_points(plan.margin)} with fewer "
+        f"than {found.cases_needed:,}; at best, {loss} can be found. Use more test data, a "
+        f"--margin of at least {_rounded_up(100 * found.margin_needed):g}, or --anyway."
+    )
+
+
+def _is_enough(found: Reach) -> bool:
+    return found.cases >= found.cases_needed
+
+
+def reach_text(plan: Plan) -> str | None:
+    """Return what a comparison can show at best, for readers; None if it is unknown."""
+    found = plan_reach(plan)
+    if found is None:
+        return None
+    seeds, margin = counted(plan.seed_counts[-1], "seed"), _points(plan.margin)
+    equivalence = f"equivalence within {margin}"
+    if not _is_enough(found):
+        equivalence = f"no {equivalence} (it takes {found.cases_needed:,} examples)"
+    elif not found.is_equivalence_possible:
+        equivalence = f"no {equivalence} with so few seeds"
+    difference = found.smallest_difference
+    loss = "no loss" if difference is None else f"a loss of {_points(difference)} or more"
+    return (
+        f"with {counted(found.cases, 'independent example')} and {seeds}, at best: {equivalence}, "
+        f"and {loss} in {plan.metric}"
+    )
+
+
+def _points(share: float) -> str:
+    value = _rounded_up(100 * share)
+    return f"{value:g} point{'s' * (value != 1)}"
+
+
+def _rounded_up(points: float) -> float:
+    """Return points rounded up to two significant digits."""
+    scale = 10 ** (1 - math.floor(math.log10(points)))
+    return math.ceil(round(points * scale, 6)) / scale
 
 
 def metric_of_task(name: str | None, trial: TrialResult) -> str:
@@ -209,6 +281,8 @@ def plan_lines(folder: Path, plan: Plan, todo: tuple[PlannedRun, ...]) -> str:
             ),
         ),
     ]
+    if shown := reach_text(plan):
+        lines.append(labelled("can show", shown))
     if todo:
         models = counted(len(todo), "model")
         lines.append(

@@ -39,6 +39,7 @@ from ampft.files import is_disk_error
 from ampft.precision.modes import MODE_TABLE
 from ampft.runs.folder import RunFolder, check_output_folder
 from ampft.runs.resume_point import damage
+from ampft.text.escaping import inert
 from ampft.text.numbers import counted
 from ampft.text.terminal import labelled, print_line
 from ampft.training.checkpoints.store import CheckpointStore
@@ -129,9 +130,17 @@ class ComparisonSession:
         self.remove_checkpoints()
         summary = ending.summary(self.plan.metric)
         print_line(self.progress.finish(duration, summary, finished=ending.status == "finished"))
+        for warning in ending.record.warnings.values() if ending.record else ():
+            print_line(labelled("warning", self._without_verdict(run.arm, inert(warning))))
         self.write_plan()
         if ending.input_error and not self._has_complete_run(run.arm):
             raise InputError(ending.input_error)
+
+    def _without_verdict(self, arm: Arm, warning: str) -> str:
+        """Return a warning about a run that did not train well, and what it costs."""
+        is_baseline = arm == self.plan.arms[0]
+        arms = "no arm" if is_baseline else f"{arm.name} no longer"
+        return f"{warning} With this run, {arms} can get a verdict. Ctrl-C stops the comparison."
 
     def argv(self, run: PlannedRun) -> list[str]:
         """Return the recipe, or `-m ampft train`, and all its arguments for a run."""

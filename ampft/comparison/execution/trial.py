@@ -32,6 +32,7 @@ from ampft.comparison.execution.estimate import (
     Size,
     TrialResult,
 )
+from ampft.data.groups import find_groups
 from ampft.data.steps import IntArray, StepBatches
 from ampft.errors import InputError, TrainingStopped
 from ampft.evaluation.evaluate import as_array
@@ -201,6 +202,7 @@ def _estimate(
     args, data = prepared.args, prepared.task.data
     sizes = {name: len(rows) for name, rows in data.splits.items()}
     weights = prepared.loaded.model.state_dict().values()
+    groups = find_groups(data, prepared.final_split)
     return Estimate(
         startup=startup,
         modes=costs,
@@ -217,6 +219,7 @@ def _estimate(
         classes=len(prepared.task.label_names),
         model_bytes=sum(tensor.numel() * tensor.element_size() for tensor in weights),
         eval_steps=args.eval_steps,
+        cases=sizes[prepared.final_split] if groups is None else len(groups),
     )
 
 
