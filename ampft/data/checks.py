@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ampft.data.dataset import batches, content_columns, value_bytes
+from ampft.data.groups import comparable, without_invisible
 from ampft.data.row_collector import LabelledRows
 from ampft.data.row_labels import RowLabels
 from ampft.errors import InputError, did_you_mean, listed, quoted, quoted_list
@@ -176,10 +177,13 @@ def ignored_notes(rows: Mapping[str, LabelledRows], labels: Iterable[str]) -> li
     ]
 
 
-def input_digests(part: LabelledRows, columns: tuple[str, ...]) -> DigestArray:
+def input_digests(
+    part: LabelledRows, columns: tuple[str, ...], *, normalize: bool = False
+) -> DigestArray:
     """Return 64 bits of BLAKE2 for each row's inputs: equal rows have equal digests.
 
-    With a million rows in each of two splits, the probability that two different rows have equal
+    With `normalize`, rows whose texts are equal after `normalized` have equal digests too. With a
+    million rows in each of two splits, the probability that two different rows have equal
     digests is 5e-8.
     """
     digests = bytearray()
@@ -188,19 +192,42 @@ def input_digests(part: LabelledRows, columns: tuple[str, ...]) -> DigestArray:
         for values in zip(*(batch[name] for name in names), strict=True):
             digest = hashlib.blake2b(digest_size=8)
             for value in values:
-                digest.update(value_bytes(value))
+                digest.update(value_bytes(comparable(value) if normalize else value))
             digests += digest.digest()
     return np.frombuffer(bytes(digests), dtype=np.uint64)
 
 
+def merged_digests(
+    exact: Mapping[str, DigestArray], normal: Mapping[str, DigestArray]
+) -> dict[str, DigestArray]:
+    """Return digests that are equal for rows with equal normalized inputs.
+
+    These are the exact digest of the first such row, so that data without such rows keep theirs.
+
+    Args:
+        exact: The digests of the inputs by split.
+        normal: The digests of the normalized inputs.
+    """
+    of_rows = np.concatenate([*normal.values()])
+    distinct, first = np.unique(of_rows, return_index=True)
+    merged = np.concatenate([*exact.values()])[first[np.searchsorted(distinct, of_rows)]]
+    ends = np.cumsum([len(part) for part in exact.values()])
+    return dict(zip(exact, np.split(merged, ends[:-1]), strict=True))
+
+
 def shared_rows(
-    rows: Mapping[str, LabelledRows], digests: Mapping[str, DigestArray], *, refuse: bool
+    rows: Mapping[str, LabelledRows],
+    digests: Mapping[str, DigestArray],
+    exact: Mapping[str, DigestArray],
+    *,
+    refuse: bool,
 ) -> list[str]:
     """Count the rows whose inputs are in two splits.
 
     Args:
         rows: The splits.
-        digests: The digests of their inputs.
+        digests: The digests of their inputs, equal for texts that differ only in spelling.
+        exact: The digests of their inputs, equal only for equal texts.
         refuse: Whether such rows are an error.
 
     Returns:
@@ -214,10 +241,12 @@ def shared_rows(
         shared = np.flatnonzero(np.isin(digests[second], digests[first]))
         if not len(shared):
             continue
+        alike = len(shared) - int(np.isin(exact[second][shared], exact[first]).sum())
+        spelling = f" ({alike} in another spelling: case, punctuation or spaces)" if alike else ""
         note = (
             f"{len(shared)} of {len(digests[second])} {second} rows have inputs that {first} has"
-            f" too, {count_relabelled(rows, digests, first, second, shared)} of them with a"
-            " different label"
+            f" too{spelling}, {count_relabelled(rows, digests, first, second, shared)} of them with"
+            " a different label"
         )
         if refuse:
             raise InputError(
@@ -260,10 +289,10 @@ def sort_names(names: Iterable[str]) -> tuple[str, ...]:
 def canonical(name: str) -> str:
     """Return a spelling that is equal for labels that may mean the same.
 
-    Examples are `1` and `1.0`, `007` and `7`, `Pos` and ` pos`, `True` and `yes`. This only warns;
-    labels are never merged.
+    Examples are `1` and `1.0`, `007` and `7`, `Pos` and ` pos`, `True` and `yes`, `pos` with and
+    without a zero-width space. This only warns; labels are never merged.
     """
-    folded = " ".join(unicodedata.normalize("NFKC", name).casefold().split())
+    folded = " ".join(without_invisible(unicodedata.normalize("NFKC", name)).casefold().split())
     if NUMBER.fullmatch(folded):
         return repr(float(folded))
     return BOOLEANS.get(folded, folded)

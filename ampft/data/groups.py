@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 IntArray = npt.NDArray[np.int64]
 
+INVISIBLE = "Cf"  # Unicode's category of characters of format
 GROUP_COLUMN = "ampft_group"  # of a split, where the user named a group column
 ID_COLUMN = "ampft_id"  # the same for the column of ids
 FILE_COLUMN = "ampft_file"  # the file of each example, if a split has several
@@ -66,10 +67,8 @@ def find_groups(data: ClassificationData, split: str) -> Groups | None:
     inputs = part.select_columns(list(content_columns(part, data.input_columns)))
     groups = numbered(
         tuple(
-            value_digest(value_bytes(value))
-            if not isinstance(value, str | list)
-            else normalized(value if isinstance(value, str) else " ".join(value))
-            for value in row
+            value_digest(value_bytes(value)) if not isinstance(key, str) else key
+            for value, key in ((value, comparable(value)) for value in row)
         )
         for batch in batches(inputs)
         for row in zip(*batch.values(), strict=True)
@@ -91,6 +90,13 @@ def value_digest(value: bytes) -> bytes:
     return hashlib.blake2b(value, digest_size=16).digest()
 
 
+def comparable(value: Any) -> Any:
+    """Return the normalized text of a text or of a list of words; other values as they are."""
+    if isinstance(value, list):
+        value = " ".join(value)
+    return normalized(value) if isinstance(value, str) else value
+
+
 def normalized(text: str) -> str:
     """Return a text without differences in case, punctuation, white space and Unicode form.
 
@@ -100,7 +106,16 @@ def normalized(text: str) -> str:
     return " ".join(words) or text
 
 
+def without_invisible(text: str) -> str:
+    """Return a text without its characters of format, such as zero-width spaces."""
+    return "".join(c for c in text if unicodedata.category(c) != INVISIBLE)
+
+
 @cache
 def _punctuation() -> dict[int, str]:
-    codes = range(sys.maxunicode + 1)
-    return {code: " " for code in codes if unicodedata.category(chr(code)).startswith("P")}
+    categories = ((code, unicodedata.category(chr(code))) for code in range(sys.maxunicode + 1))
+    return {
+        code: "" if category == INVISIBLE else " "
+        for code, category in categories
+        if category == INVISIBLE or category.startswith("P")
+    }

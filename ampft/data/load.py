@@ -10,7 +10,14 @@ import numpy as np
 import numpy.typing as npt
 from datasets import ClassLabel, Dataset, DatasetDict, List
 
-from ampft.data.checks import class_names, ignored_notes, input_digests, label_notes, shared_rows
+from ampft.data.checks import (
+    class_names,
+    ignored_notes,
+    input_digests,
+    label_notes,
+    merged_digests,
+    shared_rows,
+)
 from ampft.data.columns import DataColumns
 from ampft.data.dataset import TOKEN, ClassificationData, batches, fingerprint, row_labels
 from ampft.data.groups import FILE_COLUMN, GROUP_COLUMN, numbered
@@ -167,7 +174,11 @@ def assemble(
     conversion_notes: list[str] = []
     if columns.kind in MEDIA:
         rows, conversion_notes = check_media(rows, columns.inputs[0], columns.kind)
-    digests = {split: input_digests(part, columns.inputs) for split, part in rows.items()}
+    exact = {split: input_digests(part, columns.inputs) for split, part in rows.items()}
+    normal = {
+        split: input_digests(part, columns.inputs, normalize=True) for split, part in rows.items()
+    }
+    digests = exact if columns.kind in MEDIA else merged_digests(exact, normal)
     train = rows["train"]
     new_splits, split_note = missing_splits(
         train.labels.strata(),
@@ -183,7 +194,7 @@ def assemble(
         *(note for part in rows.values() for note in part.notes),
         *ignored_notes(rows, request.ignore_labels),
         *([] if per_token else label_notes(names, train.labels, several=several)),
-        *shared_rows(rows, digests, refuse=request.fail_on_leak),
+        *shared_rows(rows, digests, exact, refuse=request.fail_on_leak),
         *([split_note] if split_note else []),
     ]
     parts = {

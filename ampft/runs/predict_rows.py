@@ -306,7 +306,8 @@ def _is_unwritable(value: Any, error: type[Exception]) -> bool:
 
 
 def _csv(out: Any, columns: Sequence[str], of_input: int) -> Write:
-    writer = csv.writer(out, lineterminator="\n")
+    # With a line feed as the end of lines, csv leaves carriage returns in cells without quotes.
+    writer = csv.writer(_LineFeeds(out), lineterminator="\r\n")
     writer.writerow(columns)
 
     def write(rows: Sequence[Sequence[Any]]) -> None:
@@ -319,6 +320,16 @@ def _csv(out: Any, columns: Sequence[str], of_input: int) -> Write:
         )
 
     return write
+
+
+@dataclass(frozen=True)
+class _LineFeeds:
+    """Writes lines that end in CR LF to a file, with only LF."""
+
+    out: Any
+
+    def write(self, line: str) -> None:
+        self.out.write(line.removesuffix("\r\n") + "\n")
 
 
 def _csv_cell(value: Any) -> Any:

@@ -380,8 +380,15 @@ def test_labels_are_strings_that_sort_as_numbers(tmp_path):
     assert data.label_names == ("1.5", "007", "9", "10")
 
 
+INVISIBLE = "\u200b\u200c\u200d\u2060\u00ad\u200e\ufeff"
+
+
 @pytest.mark.parametrize(
-    "labels", [("007", "7"), ("1.0", "1"), ("True", "yes"), ("Pos", " pos"), ("false", "no")]
+    "labels",
+    [
+        *(("007", "7"), ("1.0", "1"), ("True", "yes"), ("Pos", " pos"), ("false", "no")),
+        *(("pos", f"po{character}s") for character in INVISIBLE),
+    ],
 )
 def test_near_duplicate_labels_are_reported_and_not_merged(tmp_path, labels):
     data = load(tmp_path, csv_of([("a", labels[0]), ("b", labels[1]), ("c", "other")]))

@@ -1,11 +1,14 @@
 """Files and columns that must fit together: splits, pairs, labels."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tiny_files import GOOD, ROWS, SHARED, csv_of, load, rows_of, write
 
+from ampft.data.checks import merged_digests
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
 from ampft.errors import InputError
@@ -92,6 +95,39 @@ def test_rows_in_two_splits_are_counted_and_refused_when_asked(tmp_path):
     assert any(note in other for other in data.notes)
     with pytest.raises(InputError, match=r"--fail_on_leak: 2 of 3 .*test\.csv, lines 2, 3"):
         with_test(tmp_path, GOOD, test, fail_on_leak=True)
+
+
+SPELLINGS = ["GOOD  film", "good film!", " good\u00a0film", "go\u200bod film", "good, film"]
+
+
+@pytest.mark.parametrize("text", SPELLINGS)
+def test_rows_shared_in_another_spelling_are_counted(tmp_path, text):
+    train = csv_of([("good film", "a"), ("bad film", "b"), ("other", "a")])
+    test = csv_of([(f'"{text}"', "b"), ("bad film", "b"), ("goods film", "a")])
+    notes = with_test(tmp_path, train, test).notes
+    assert any(
+        note.startswith(
+            "2 of 3 test rows have inputs that train has too (1 in another spelling: case, "
+            "punctuation or spaces), 1 of them with a different label"
+        )
+        for note in notes
+    )
+    with pytest.raises(InputError, match=r"--fail_on_leak: 2 of 3 .*test\.csv, lines 2, 3"):
+        with_test(tmp_path, train, test, fail_on_leak=True)
+
+
+def test_spellings_of_one_text_stay_in_one_split(tmp_path):
+    rows = [(f'"{text} {n}"', "ab"[n % 2]) for n in range(20) for text in SPELLINGS]
+    data = load(tmp_path, csv_of(rows), validation_fraction=0.3, test_fraction=0.3)
+    numbers = {
+        split: {re.search(r"\d+", text)[0] for text in part["text"]}
+        for split, part in data.splits.items()
+    }
+    assert sum(map(len, numbers.values())) == 20
+    exact = {"train": np.arange(5, dtype=np.uint64)}
+    alike = {"train": np.array([7, 8, 7, 9, 8], dtype=np.uint64)}
+    assert merged_digests(exact, alike)["train"].tolist() == [0, 1, 0, 3, 1]
+    assert merged_digests(exact, exact)["train"].tolist() == [0, 1, 2, 3, 4]  # control: unchanged
 
 
 def test_splits_without_shared_rows_pass(tmp_path):
