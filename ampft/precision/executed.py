@@ -17,7 +17,7 @@ from ampft.precision.emulation import inside_emulation
 from ampft.precision.float32_modules import FLAG as FLOAT32_MODULES_FLAG
 from ampft.precision.float32_modules import float32_module_start
 from ampft.precision.resolve import Precision
-from ampft.precision.tf32 import float32_product_loses_bits
+from ampft.precision.tf32 import float32_product_loses_bits, sums_may_be_rounded
 from ampft.text.numbers import counted
 
 KINDS = ("projection", "convolution", "recurrent", "bilinear", "attention", "custom operator")
@@ -80,6 +80,8 @@ class ExecutedDtypes:
             counters.
         is_emulated: Whether float16 products were emulated in float32.
         float32_products_lose_bits: Result of the TF32 probe; None where no CUDA device was used.
+        sums_may_be_rounded: Whether cuBLAS was allowed to add products in 16 bits; None where no
+            CUDA device was used, and in earlier records.
     """
 
     rows: tuple[ProductRow, ...]
@@ -88,6 +90,7 @@ class ExecutedDtypes:
     optimizer_state: Mapping[str, int]
     is_emulated: bool
     float32_products_lose_bits: bool | None
+    sums_may_be_rounded: bool | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as lists, dictionaries, strings and numbers, for JSON."""
@@ -289,6 +292,7 @@ class ProductRecorder(TorchDispatchMode):
             optimizer_state=stored.optimizer_state,
             is_emulated=self._is_emulated,
             float32_products_lose_bits=float32_product_loses_bits(device) if device else None,
+            sums_may_be_rounded=sums_may_be_rounded() if device else None,
         )
 
 
@@ -336,7 +340,7 @@ def _accumulator(operand: torch.Tensor, precision: Precision) -> str:
     """Return the dtype of a product's sums, or `unknown` if it is not documented.
 
     Sources: oneDNN's primitives for bfloat16 accumulate in float32; cuBLAS computes 16-bit
-    products with the compute type float32 unless `allow_fp16_accumulation` is set.
+    products with the compute type float32 unless PyTorch allows sums in 16 bits.
     """
     if operand.dtype in (torch.float32, torch.float64):
         return dtype_name(operand.dtype)
@@ -347,8 +351,7 @@ def _accumulator(operand: torch.Tensor, precision: Precision) -> str:
     if operand.device.type == "cpu":
         return "float32" if operand.dtype == torch.bfloat16 else "unknown"
     if operand.device.type == "cuda":
-        float16_sums = torch.backends.cuda.matmul.allow_fp16_accumulation
-        return "float16" if float16_sums and operand.dtype == torch.float16 else "float32"
+        return "unknown" if sums_may_be_rounded() else "float32"
     return "unknown"
 
 
@@ -372,6 +375,8 @@ def contradiction(
             f"mode {precision.mode} was requested, but float32 products "
             f"{'ran in TF32' if used_tf32 else 'did not run in TF32'}"
         )
+    if executed.sums_may_be_rounded and precision.compute_dtype.itemsize == 2:
+        return f"mode {precision.mode} was requested, but its sums were allowed to be in 16 bits"
     rounded = [row for row in executed.rows if row.by_request and set(row.inputs) != {"float32"}]
     if rounded:
         return (

@@ -1,10 +1,13 @@
-"""Switches TF32 on or off, and measures whether it is on.
+"""Switches TF32 on or off, measures whether it is on, and switches sums in 16 bits off.
 
 PyTorch has two interfaces for this setting, and reading the old one (`allow_tf32`,
 `torch.get_float32_matmul_precision`) raises where the new one (`fp32_precision` of each operator)
 says something else. Both are written, because `torch.backends.cudnn.flags` and compiled code read
 the old one. The new one is verified. Each operator is set by name, because an operator left at
 `none` inherits the setting of its backend or of the process.
+
+By default cuBLAS may add the parts of a 16-bit product in 16 bits, and torch.float16 sums can be
+allowed in all of it. Both are switched off in every mode, so that sums are float32.
 """
 
 from __future__ import annotations
@@ -22,6 +25,14 @@ from ampft.precision.resolve import Precision
 _CUDA_OPERATORS = (("cuda", "matmul"), ("cuda", "conv"), ("cuda", "rnn"))
 _CPU_OPERATORS = (("mkldnn", "matmul"), ("mkldnn", "conv"), ("mkldnn", "rnn"))
 
+# Switches of 16-bit sums, as torch._C names them after `_get_` and `_set_`.
+_ROUNDED_SUMS = (
+    "cublas_allow_fp16_reduced_precision_reduction",
+    "cublas_allow_bf16_reduced_precision_reduction",
+    "cublas_allow_fp16_accumulation",
+    "cpu_allow_fp16_reduced_precision_reduction",
+)
+
 # The fraction's only set bit is the 12th: beyond the 10 bits of TF32, within the 23 of float32.
 PROBE = 1.0 + 2.0**-12
 
@@ -36,11 +47,24 @@ def _settings(precision: Precision) -> dict[tuple[str, str], str]:
 
 
 def apply_float32_policy(precision: Precision) -> None:
-    """Make float32 products exact float32, except under `tf32`.
+    """Make float32 products exact float32, except under `tf32`, and all sums float32.
 
     This includes `bf16` and `fp16`: what autocast leaves in float32 is computed in float32.
     """
     _write(_settings(precision))
+    for switch in _ROUNDED_SUMS:
+        getattr(torch._C, f"_set_{switch}")(False)
+
+
+def sums_may_be_rounded() -> bool:
+    """Return whether PyTorch allows products in 16 bits to be added in 16 bits."""
+    return any(_values(switch)[0] for switch in _ROUNDED_SUMS)
+
+
+def _values(switch: str) -> tuple[bool, ...]:
+    """Return a switch, and for some also whether a product may be split into several sums."""
+    values = getattr(torch._C, f"_get_{switch}")()
+    return values if isinstance(values, tuple) else (values,)
 
 
 def _write(settings: Mapping[tuple[str, str], str]) -> None:
@@ -63,13 +87,16 @@ def float32_policy(precision: Precision) -> Iterator[None]:
 
 @contextmanager
 def float32_settings_restored() -> Iterator[None]:
-    """Restore the settings of both interfaces on exit."""
+    """Restore the settings of both interfaces, and of sums in 16 bits, on exit."""
     operators = (*_CUDA_OPERATORS, *_CPU_OPERATORS)
     previous = {operator: torch._C._get_fp32_precision_getter(*operator) for operator in operators}
+    switches = {switch: _values(switch) for switch in _ROUNDED_SUMS}
     try:
         yield
     finally:
         _write(previous)
+        for switch, values in switches.items():
+            getattr(torch._C, f"_set_{switch}")(*values)
 
 
 def verify_float32_policy(precision: Precision, device: torch.device) -> None:
@@ -92,6 +119,12 @@ def verify_float32_policy(precision: Precision, device: torch.device) -> None:
                 f"ampft did. Remove `allow_tf32`, `set_float32_matmul_precision` or the compile "
                 f"backend that sets it."
             )
+    if sums_may_be_rounded():
+        raise InputError(
+            f"mode {precision.mode}: sums of products in 16 bits were allowed after ampft did not "
+            "allow them. Remove what sets `allow_fp16_reduced_precision_reduction`, "
+            "`allow_bf16_reduced_precision_reduction` or `allow_fp16_accumulation`."
+        )
     if device.type == "cuda":
         ran_in_tf32 = float32_product_loses_bits(device)
         if ran_in_tf32 != precision.properties.allows_tf32:

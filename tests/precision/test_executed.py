@@ -354,6 +354,15 @@ def test_the_probe_decides_about_tf32(mode, lose_bits, expected):
     assert (message is None) if expected is None else (expected in message)
 
 
+def test_sums_in_16_bits_contradict_every_mode_with_16_bits():
+    bf16 = dataclasses.replace(on_gpu("bf16"), compute_dtype=torch.bfloat16)
+    executed = made(projections("bfloat16"))
+    allowed = dataclasses.replace(executed, sums_may_be_rounded=True)
+    assert contradiction(bf16, dataclasses.replace(executed, sums_may_be_rounded=False)) is None
+    assert contradiction(bf16, allowed).endswith("its sums were allowed to be in 16 bits")
+    assert contradiction(on_gpu("fp32"), dataclasses.replace(allowed, rows=())) is None
+
+
 def test_fp8_needs_one_fp8_product():
     some = projections("float8_e4m3fn") + projections("bfloat16")
     assert contradiction(on_gpu("fp8"), made(some)) is None

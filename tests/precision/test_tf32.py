@@ -16,6 +16,7 @@ from ampft.precision.tf32 import (
     float32_policy,
     float32_product_loses_bits,
     float32_settings_restored,
+    sums_may_be_rounded,
     verify_float32_policy,
 )
 
@@ -48,6 +49,38 @@ def test_a_setting_changed_afterwards_is_detected(operator):
     torch._C._set_fp32_precision_setter(*operator, "tf32")
     with pytest.raises(InputError, match=rf"float32 {operator[1]} of {operator[0]}.*'tf32'"):
         verify_float32_policy(precision, CPU)
+
+
+SWITCHES = (
+    "allow_fp16_reduced_precision_reduction",
+    "allow_bf16_reduced_precision_reduction",
+    "allow_fp16_accumulation",
+)
+
+
+@pytest.mark.parametrize("switch", SWITCHES)
+@pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16", "bf16-true"])
+def test_sums_in_16_bits_are_off_inside_and_restored_after(mode, switch):
+    matmul, precision = torch.backends.cuda.matmul, resolve(mode, CPU)
+    before = getattr(matmul, switch)
+    try:
+        setattr(matmul, switch, True)
+        assert sums_may_be_rounded()
+        with accelerator.numerics(precision):
+            assert not sums_may_be_rounded()
+            assert [getattr(matmul, name) for name in SWITCHES] == [False] * 3
+        assert getattr(matmul, switch) is True
+    finally:
+        setattr(matmul, switch, before)
+
+
+@pytest.mark.usefixtures("float32_settings")
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_a_switch_of_sums_changed_afterwards_is_detected(switch):
+    apply_float32_policy(resolve("bf16", CPU))
+    setattr(torch.backends.cuda.matmul, switch, True)
+    with pytest.raises(InputError, match="sums of products in 16 bits were allowed"):
+        verify_float32_policy(resolve("bf16", CPU), CPU)
 
 
 @pytest.mark.usefixtures("float32_settings")
