@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ IntArray = npt.NDArray[np.integer]
 BoolArray = npt.NDArray[np.bool_]
 
 UNSEEN_PROBABILITY = 0.05  # that no case of a class is lost although a share of the class is
+MAX_LOG_LOSS = 52 * math.log(2)  # nats: as scikit-learn, probabilities are clipped to 2^-52
 SAME_EFFECT_RATIO = 1.1  # ratio of effects below which classes are not distinguished
 ENTRIES_AT_A_TIME = 1 << 22  # entries of the leave-one-out sums that are in memory at a time
 
@@ -396,25 +398,22 @@ def _effect_per_label(
 
 
 def costliest_of_mean(
-    from_sums: Callable[[FloatArray], FloatArray], seeds: Sequence[CaseSums]
+    from_sums: Callable[[FloatArray], FloatArray], seeds: Sequence[CaseSums], *, most: float
 ) -> CostliestCase:
-    """Return the effect of a typical bad case on a mean.
+    """Return the effect on a mean of a case whose units all get the worst value instead of 0.
 
-    That is sum |v|^3 / sum v^2, the mean where a value v weighs by its square, as it does in the
-    variance. Values such as the log loss have no bound: a case may be lost by more than that.
+    With cases of one unit each, it is most / n: no case can be lost by more. Cases of several units
+    are averaged, weighted by their sizes.
 
     Args:
         from_sums: Metric as a function of sums.
         seeds: Sums of a mean at each seed, over the same cases.
+        most: Largest value of a unit, such as `MAX_LOG_LOSS`.
     """
-    squares = cubes = 0.0
-    for sums in seeds:
-        counts = np.bincount(sums.pattern_of, minlength=sums.patterns.shape[0])
-        values = np.abs(_column(sums.patterns, 0))
-        squares += float(counts @ values**2)
-        cubes += float(counts @ values**3)
-    typical = cubes / squares if squares else 0.0
-    return CostliestCase(typical / float(seeds[0].totals()[-1]), None, len(seeds[0]))
+    counts = np.bincount(seeds[0].pattern_of, minlength=seeds[0].patterns.shape[0])
+    sizes = _column(seeds[0].patterns, -1)
+    units = float(counts @ sizes)
+    return CostliestCase(most * float(counts @ sizes**2) / units**2, None, len(seeds[0]))
 
 
 def _column(patterns: Any, index: int) -> FloatArray:
@@ -460,7 +459,17 @@ MATTHEWS = Metric(
 
 
 def mean_metric(
-    name: str, title: str, *, higher_is_better: bool = False, is_share: bool = False
+    name: str,
+    title: str,
+    *,
+    most: float = 1.0,
+    higher_is_better: bool = False,
+    is_share: bool = False,
 ) -> Metric:
-    """Return the metric that is the mean of a value per case, such as the log loss."""
-    return Metric(name, title, mean, effect_on_mean, costliest_of_mean, higher_is_better, is_share)
+    """Return the metric that is the mean of a value per unit from 0 to `most`."""
+    costliest = partial(costliest_of_mean, most=most)
+    return Metric(name, title, mean, effect_on_mean, costliest, higher_is_better, is_share)
+
+
+LOG_LOSS = mean_metric("log_loss", "log loss", most=MAX_LOG_LOSS)
+BRIER = mean_metric("brier", "Brier score", most=2.0)

@@ -19,6 +19,7 @@ from ampft.errors import InputError
 from ampft.metrics.calibration import calibration_sums, expected_calibration_error
 from ampft.metrics.scores import Average, Scores, case_decision_losses, case_f1, label_scores
 from ampft.metrics.sums import (
+    LOG_LOSS,
     MACRO_F1,
     MICRO_F1,
     WEIGHTED_F1,
@@ -32,7 +33,6 @@ from ampft.tasks.constant import constant_loss, constant_probabilities, log_odds
 from ampft.tasks.mistakes import OutcomeMistakes
 from ampft.tasks.multi_label_report import (
     HAMMING_LOSS,
-    LOG_LOSS,
     MEANS,
     SUBSET_ACCURACY,
     MultiLabelReport,

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ampft.metrics.scores import Scores
-from ampft.metrics.sums import mean_metric
+from ampft.metrics.sums import LOG_LOSS, mean_metric
 from ampft.tasks.outcome import HubMetric, flat_averages, report_from_json, score_cells
 from ampft.text.tables import Cell, Name, Table, terminal_section
 
@@ -16,7 +16,6 @@ SUBSET_ACCURACY = mean_metric(
 )
 SAMPLES_F1 = mean_metric("samples_f1", "samples F1", higher_is_better=True, is_share=True)
 HAMMING_LOSS = mean_metric("hamming_loss", "Hamming loss", is_share=True)
-LOG_LOSS = mean_metric("log_loss", "log loss")
 MEANS = (SUBSET_ACCURACY, SAMPLES_F1, HAMMING_LOSS, LOG_LOSS)
 TITLES = {metric.name: metric.title for metric in MEANS}
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from ampft.data.masks import IGNORED, Masks
+from ampft.metrics.sums import MAX_LOG_LOSS
 from ampft.tasks.constant import SMALLEST_SHARE
 from ampft.tasks.outcome import label_arguments
 from ampft.tasks.pixel_outcome import BINS, METRICS, PixelPredictions, choice_text, shares_text
@@ -143,6 +144,7 @@ class PixelLabels:
         counted = truth != IGNORED
         truth, predicted, confidence = truth[counted], predicted[counted], confidence[counted]
         losses = -log_probabilities[:, counted].gather(0, truth[None])[0].double()
+        losses = losses.clamp(max=MAX_LOG_LOSS)  # as the log loss of every other task
         cells = torch.bincount(truth * classes + predicted, minlength=classes * classes)
         edges = torch.arange(1, BINS, device=logits.device, dtype=torch.float64) / BINS
         bin_of = torch.bucketize(confidence, edges)

@@ -16,9 +16,9 @@ from ampft.metrics.scores import Scores, scores_of_sums
 from ampft.metrics.sums import (
     ACCURACY,
     BALANCED_ACCURACY,
+    LOG_LOSS,
     MACRO_F1,
     CaseSums,
-    mean_metric,
 )
 from ampft.tasks.mistakes import OutcomeMistakes, off_diagonal
 from ampft.tasks.outcome import FloatArray, IntArray, check_names, check_shapes
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BINS = 30  # of the calibration, whose sums are those of 10 and of 15 bins too
-LOG_LOSS = mean_metric("log_loss", "log loss")
 COUNTED = (MEAN_IOU, PIXEL_ACCURACY, *map(of_images, (MACRO_F1, BALANCED_ACCURACY, ACCURACY)))
 METRICS = {metric.name: metric for metric in (*COUNTED, LOG_LOSS)}
 

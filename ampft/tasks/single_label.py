@@ -29,12 +29,13 @@ from ampft.metrics.scores import (
 from ampft.metrics.sums import (
     ACCURACY,
     BALANCED_ACCURACY,
+    BRIER,
     COHEN_KAPPA,
+    LOG_LOSS,
     MACRO_F1,
     MATTHEWS,
     WEIGHTED_F1,
     CaseSums,
-    mean_metric,
     mean_sums,
     single_label_sums,
 )
@@ -67,8 +68,6 @@ SUM_TOLERANCE = 1e-3
 MAX_TOP1_CLASSES = 10  # with more, the report has the top-5 accuracy too
 MAX_COMPARED_CLASSES = 1000  # with a confusion matrix, which then has 8 MB
 
-LOG_LOSS = mean_metric("log_loss", "log loss")
-BRIER = mean_metric("brier", "Brier score")
 METRICS = {
     metric.name: metric
     for metric in (

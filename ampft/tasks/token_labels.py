@@ -30,7 +30,14 @@ from ampft.metrics.scores import (
     micro_scores,
     scores_of_sums,
 )
-from ampft.metrics.sums import MACRO_F1, MICRO_F1, WEIGHTED_F1, CaseSums, mean_metric
+from ampft.metrics.sums import (
+    LOG_LOSS,
+    MACRO_F1,
+    MICRO_F1,
+    WEIGHTED_F1,
+    CaseSums,
+    mean_metric,
+)
 from ampft.tasks.mistakes import OutcomeMistakes, off_diagonal
 from ampft.tasks.outcome import (
     FloatArray,
@@ -57,7 +64,6 @@ RANKING = (
 TOKEN_ACCURACY = mean_metric(
     "token_accuracy", "token accuracy", higher_is_better=True, is_share=True
 )
-LOG_LOSS = mean_metric("log_loss", "log loss")
 METRICS = {
     metric.name: metric for metric in (MICRO_F1, MACRO_F1, WEIGHTED_F1, TOKEN_ACCURACY, LOG_LOSS)
 }

@@ -25,6 +25,7 @@ from ampft.metrics.sums import (
     BALANCED_ACCURACY,
     COHEN_KAPPA,
     MACRO_F1,
+    MAX_LOG_LOSS,
     MICRO_F1,
     CaseSums,
     mean_sums,
@@ -233,11 +234,12 @@ def test_a_lost_case_of_macro_f1_costs_what_the_largest_unseen_loss_costs_per_ca
     assert (found.label, found.support) == (3, 3)
 
 
-def test_a_mean_counts_a_typical_bad_case():
-    values = np.array([0.0, 0.1, 0.1, 4.0])
-    found = METRICS["log_loss"].costliest_case([mean_sums(values)])
-    assert found.effect == pytest.approx(64.002 / 16.02 / 4)
-    assert found.support == 4
+def test_a_mean_over_groups_weighs_a_case_by_its_size():
+    sums = mean_sums(np.array([0.0, 0.1, 0.1, 4.0]))
+    assert METRICS["log_loss"].costliest_case([sums]).effect == pytest.approx(MAX_LOG_LOSS / 4)
+    found = METRICS["log_loss"].costliest_case([sums.grouped(np.array([0, 1, 1, 1]))])
+    assert found.effect == pytest.approx(MAX_LOG_LOSS * (1 + 9) / 4**2)
+    assert found.support == 2
 
 
 def test_a_group_is_worth_its_examples():

@@ -54,6 +54,38 @@ def test_clopper_pearson_limits():
         assert -low == pytest.approx(stats.beta.ppf(0.975, losses + 1, n - losses), rel=1e-4)
 
 
+@pytest.mark.parametrize("level", [0.9, 0.95, 0.975])
+@pytest.mark.parametrize(("losses", "n"), [(0, 300), (2, 648)])
+def test_an_interval_has_half_of_its_error_on_each_side(losses, n, level):
+    """Clopper and Pearson's two-sided limit, which is 1.23 times the one-sided one for 0 losses."""
+    each = estimate_of(losses, n, 5)
+    tail = (1 - level) / 2
+    limit = stats.beta.ppf(1 - tail, losses + 1, n - losses)
+    assert -each.interval(level)[0] == pytest.approx(limit, rel=1e-4)
+    assert -each.rare_limits(level)[0] == pytest.approx(limit, rel=1e-4)
+    assert limit > 1.05 * stats.beta.ppf(level, losses + 1, n - losses)
+
+
+def test_the_noise_of_seeds_widens_the_limits_by_what_cases_do_not_explain():
+    """Flips of each seed explain s^2: the limits are those of the cases only, and not wider."""
+    rows = np.zeros((3, 600))
+    for seed, row in enumerate(rows):
+        row[10 * seed : 10 * seed + 5], row[100 + seed] = -1, 1
+    values = rows.mean(axis=0)
+    each = estimate_from(
+        rows.mean(axis=1) + np.array([-1, 0, 1]) * 1e-3,
+        float(rows.var(axis=1, ddof=1).mean()) / 600,
+        0.0,
+        cases=600,
+        case_distribution=CaseDistribution.from_differences(values, 1.0, 3),
+    )
+    assert each.seed_noise == 0
+    wanted = each.case_distribution.lower_limit(0.975), each.case_distribution.upper_limit(0.975)
+    assert each.rare_limits(0.95) == wanted
+    wider = each.case_distribution.lower_limit(0.975, noise=each.seed_variance / 3)
+    assert wider < wanted[0]
+
+
 def test_gains_are_losses_of_the_other_side():
     generator = np.random.default_rng(0)
     values = generator.integers(-5, 6, 200) / 5 * (generator.random(200) < 0.1)
@@ -165,6 +197,16 @@ def test_the_grid_is_fine_enough_for_small_differences_beside_a_costly_case():
     for distance in (0.01, 0.03, 0.1):
         p_value = found.p_above(found.mean - distance)
         assert p_value == pytest.approx(finer.p_above(finer.mean - distance), rel=0.02)
+
+
+def test_differences_below_the_grid_are_noise():
+    """A case can be lost by 36 nats, and differs by 0.005: a step of 0.03 shows none of that."""
+    values = np.random.default_rng(4).normal(0, 0.005, 5000)
+    found = CaseDistribution.from_differences(values, 36.0, 5)
+    error = values.std() / np.sqrt(5000)
+    none_lost = (1 - 2 * error / 36) ** 5000
+    p_value = found.p_above(found.mean - 2 * error)
+    assert p_value == pytest.approx(none_lost / 2, rel=0.05)
 
 
 # The verdicts that follow

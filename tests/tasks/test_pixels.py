@@ -21,6 +21,7 @@ from ampft.errors import InputError
 from ampft.evaluation.sanity import chance_loss, constant_outcome, informedness
 from ampft.kinds.settings import TaskSettings
 from ampft.metrics.calibration import expected_calibration_error
+from ampft.metrics.sums import MAX_LOG_LOSS
 from ampft.models.erfnet import ErfnetForSemanticSegmentation
 from ampft.runs.predictions import read_predictions, write_predictions
 from ampft.tasks.pixel_labels import PixelLabels
@@ -60,6 +61,16 @@ def outcome() -> PixelPredictions:
     logits, inputs, _ = batch()
     problem = PixelLabels(SingleLabel(NAMES))
     return problem.outcome("test", None, problem.decode(logits, inputs))
+
+
+def test_the_loss_of_a_pixel_has_a_bound():
+    """Otherwise no comparison could exclude that a rare image costs more than any margin."""
+    logits, inputs, _ = batch()
+    problem = PixelLabels(SingleLabel(NAMES))
+    decoded = problem.decode(1000 * logits, inputs)
+    pixels = decoded["counts"].sum(axis=(1, 2))
+    assert (decoded["losses"][:, 0] <= pixels * MAX_LOG_LOSS).all()
+    assert (decoded["losses"][:, 1] > 0.1 * pixels * MAX_LOG_LOSS**2).all()
 
 
 def flat() -> tuple[np.ndarray, np.ndarray]:

@@ -24,12 +24,10 @@ from ampft.data.groups import Groups, normalized, numbered
 from ampft.errors import InputError, did_you_mean
 from ampft.metrics.calibration import calibration_sums, expected_calibration_error
 from ampft.metrics.scores import case_brier_scores, case_log_losses, class_scores, confusion
-from ampft.metrics.sums import CaseSums, Metric, mean_sums, single_label_sums
+from ampft.metrics.sums import BRIER, LOG_LOSS, CaseSums, Metric, mean_sums, single_label_sums
 from ampft.tasks import problem_types
 from ampft.tasks.outcome import FloatArray, IntArray
 from ampft.tasks.single_label import (
-    BRIER,
-    LOG_LOSS,
     MAX_COMPARED_CLASSES,
     METRICS,
     SUM_TOLERANCE,

@@ -32,7 +32,7 @@ asymptotically optimal bandit algorithm for bounded support models", COLT 2010.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -60,6 +60,8 @@ class CaseDistribution:
         step: Width of a step.
         mean: Exact mean over the cases.
         lost_steps: Effect of a lost case, in steps, at least 1.
+        rounded: Variance of the mean that the grid does not show, because differences are
+            rounded to it; it is added to the noise.
     """
 
     steps: IntArray
@@ -67,6 +69,7 @@ class CaseDistribution:
     step: float
     mean: float
     lost_steps: int
+    rounded: float = 0.0
 
     @classmethod
     def from_differences(cls, values: FloatArray, lost: float, seeds: int) -> Self:
@@ -86,6 +89,7 @@ class CaseDistribution:
                 break
             step /= 2
         nearest = np.rint(values / step).astype(np.int64)
+        rest = values - nearest * step
         first = int(nearest.min())
         counts = np.bincount(nearest - first)
         occurring = np.flatnonzero(counts)
@@ -95,6 +99,7 @@ class CaseDistribution:
             step=step,
             mean=float(values.mean()),
             lost_steps=max(round(lost / step), 1),
+            rounded=float(rest.var()) / len(values),
         )
 
     def p_above(self, limit: float, *, noise: float = 0.0) -> float:
@@ -112,16 +117,15 @@ class CaseDistribution:
         tilted = self._likeliest(limit + total * self.step / cases - self.mean)
         if tilted is None:
             return 0.0
-        return tail_of_sum(
-            *tilted, cases=round(cases), total=total, noise=noise * (cases / self.step) ** 2
-        )
+        variance = (noise + self.rounded) * (cases / self.step) ** 2
+        return tail_of_sum(*tilted, cases=round(cases), total=total, noise=variance)
 
     def p_below(self, limit: float, *, noise: float = 0.0) -> float:
         """Return the p-value of the hypothesis "the mean difference is at least `limit`"."""
-        mirrored = CaseDistribution(
-            -self.steps[::-1], self.counts[::-1], self.step, -self.mean, self.lost_steps
-        )
-        return mirrored.p_above(-limit, noise=noise)
+        return self._mirrored().p_above(-limit, noise=noise)
+
+    def _mirrored(self) -> Self:
+        return replace(self, steps=-self.steps[::-1], counts=self.counts[::-1], mean=-self.mean)
 
     def _likeliest(self, limit: float) -> tuple[IntArray, FloatArray] | None:
         """Return steps and probabilities of the likeliest distribution with mean `limit`.
@@ -162,10 +166,7 @@ class CaseDistribution:
 
     def upper_limit(self, level: float, *, noise: float = 0.0) -> float:
         """Return the upper confidence limit of the mean difference."""
-        mirrored = CaseDistribution(
-            -self.steps[::-1], self.counts[::-1], self.step, -self.mean, self.lost_steps
-        )
-        return -mirrored.lower_limit(level, noise=noise)
+        return -self._mirrored().lower_limit(level, noise=noise)
 
 
 def _rounded_square(values: FloatArray, step: float) -> float:
