@@ -2,6 +2,7 @@
 
 import datetime
 import sys
+import zipfile
 
 import pytest
 from openpyxl import Workbook
@@ -53,6 +54,40 @@ def test_numbers_booleans_and_dates_are_labels_and_texts(tmp_path):
         [1, True],
         [0, "None"],
     ]
+
+
+BOMB = "<!DOCTYPE l [<!ENTITY a0 'lol'>{}]>".format(
+    "".join(f"<!ENTITY a{n} '{f'&a{n - 1};' * 10}'>" for n in range(1, 12))
+)
+DAMAGE = {
+    "entity bomb": lambda content: content.replace("?>", f"?>{BOMB}").replace("</", "&a11;</", 1),
+    "cut": lambda content: content[: len(content) // 2],
+    "other tags": lambda content: content.replace("<", "<x", 1),
+    "empty": lambda content: "",
+    "references": lambda content: content.replace('r="A2"', 'r="@@"').replace("Id", "Ix"),
+    "numbers": lambda content: content.replace('="1"', '="x"').replace('="0"', '=""'),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_parts_give_one_message(tmp_path, damage):
+    path = workbook(tmp_path / "t.xlsx", S=[("text", "label"), *ROWS])
+    refused = []
+    with zipfile.ZipFile(path) as book:
+        parts = {name: book.read(name).decode() for name in book.namelist()}
+    for damaged, original in parts.items():
+        content = original if original.startswith("<?xml") else f"<?xml version='1.0'?>{original}"
+        with zipfile.ZipFile(path, "w") as book:
+            for name, unchanged in parts.items():
+                book.writestr(name, DAMAGE[damage](content) if name == damaged else unchanged)
+        try:  # a part that is not needed can be damaged
+            assert rows_of(load_workbook(path)) == ROWS
+        except InputError as error:
+            refused.append(str(error))
+    assert len(refused) >= 2
+    assert all(message.startswith(str(path)) for message in refused)
+    workbook(path, S=[("text", "label"), *ROWS])
+    assert rows_of(load_workbook(path)) == ROWS  # negative control
 
 
 BAD = {

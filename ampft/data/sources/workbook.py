@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime, time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from zipfile import BadZipFile
 
 from ampft.data.sources.table import Row, Table, refuse_duplicates
 from ampft.errors import InputError, quoted, quoted_list
@@ -43,7 +43,7 @@ def read_workbook(path: Path, *, flag: str, sheet: str | None) -> Table:
             ' pip install openpyxl, or save the sheet as CSV (in Excel "CSV UTF-8").'
         ) from None
     with opened_sheet(path, sheet) as (worksheet, names):
-        header = next(filled_rows(worksheet), None)
+        header = next(filled_rows(worksheet, path), None)
         title = worksheet.title
     if header is None:
         raise InputError(f"{path}: sheet {title!r} is empty. Its first row must be a header.")
@@ -58,7 +58,7 @@ def read_workbook(path: Path, *, flag: str, sheet: str | None) -> Table:
     def read(wanted: Sequence[str]) -> Iterator[Row]:
         indices = [columns.index(name) for name in wanted]
         with opened_sheet(path, title) as (worksheet, _):
-            rows = filled_rows(worksheet)
+            rows = filled_rows(worksheet, path)
             next(rows)
             for row, values in rows:
                 if len(values) > len(columns):
@@ -86,12 +86,8 @@ def opened_sheet(path: Path, sheet: str | None) -> Iterator[tuple[ReadOnlyWorksh
 
     try:
         book = load_workbook(path, read_only=True, data_only=True)
-    except (BadZipFile, KeyError, OSError, ValueError) as error:
-        reason = " ".join(str(error).split()).rstrip(".")
-        raise InputError(
-            f"{path}: not a readable Excel workbook ({reason}). It may be damaged or protected by a"
-            " password: open it in Excel and save the sheet as CSV."
-        ) from None
+    except Exception as error:  # zipfile, expat and openpyxl raise many kinds
+        raise unreadable(path, error) from None
     try:
         names = [worksheet.title for worksheet in book.worksheets]
         if sheet is not None and sheet not in names:
@@ -103,9 +99,25 @@ def opened_sheet(path: Path, sheet: str | None) -> Iterator[tuple[ReadOnlyWorksh
         book.close()
 
 
-def filled_rows(worksheet: Any) -> Iterator[tuple[int, list[Any]]]:
+def unreadable(path: Path, error: Exception) -> InputError:
+    """Return the error for a workbook that openpyxl cannot read."""
+    reason = " ".join(str(error).split()).rstrip(".")
+    return InputError(
+        f"{path}: not a readable Excel workbook ({type(error).__name__}: {reason}). It may be"
+        " damaged or protected by a password: open it in Excel and save the sheet as CSV."
+    )
+
+
+def filled_rows(worksheet: Any, path: Path) -> Iterator[tuple[int, list[Any]]]:
     """Yield (row of the sheet, values up to the last one) for all rows with a value."""
-    for number, values in enumerate(worksheet.iter_rows(values_only=True), start=1):
+    rows = worksheet.iter_rows(values_only=True)
+    for number in itertools.count(1):
+        try:
+            values = next(rows, None)
+        except Exception as error:  # a sheet is parsed while it is read
+            raise unreadable(path, error) from None
+        if values is None:
+            return
         length = max((i for i, v in enumerate(values, start=1) if v not in (None, "")), default=0)
         if length:
             yield number, list(values[:length])
