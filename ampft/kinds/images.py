@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from transformers import PreTrainedConfig, ViTConfig, ViTImageProcessorPil
+from transformers import AutoImageProcessor, PreTrainedConfig, ViTConfig, ViTImageProcessorPil
 
 from ampft.data.augmentation import Augmentation, parse_augmentation
 from ampft.data.cache import ExampleCache, make_caches
@@ -38,6 +38,43 @@ SMALL_VIT = "small ViT, random weights"
 MAX_DEFAULT_SIZE = 64  # pixels of the small ViT for larger images
 COMPARED = 4  # images on which the two steps of a processor are compared with itself
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
+
+
+@dataclass(frozen=True)
+class ImageReader:
+    """An image processor.
+
+    Attributes:
+        processor: Image processor, which resizes, rescales and normalizes.
+        gives_sizes: Whether a batch also has the height and width of each image, for its mask.
+        max_rows: See `Reader`.
+    """
+
+    processor: Any
+    gives_sizes: bool = False
+    max_rows: int | None = None
+
+    def length(self, row: tuple[Any, ...]) -> int:
+        """Return 1: all images cost the same."""
+        return len(row)
+
+    def collate(self, columns: Sequence[Sequence[Any]]) -> Mapping[str, Tensor]:
+        """Return `pixel_values` (m, 3, H, W) float32, and `label_sizes` (m, 2) if asked for."""
+        (values,) = columns
+        images = [as_rgb(open_image(value)) for value in values]
+        pixels = {"pixel_values": torch.from_numpy(pixel_values(self.processor, images))}
+        if not self.gives_sizes:
+            return pixels
+        return {**pixels, "label_sizes": torch.tensor([image.size[::-1] for image in images])}
+
+    def refused(self, columns: Any, model: str, error: Exception) -> None:
+        """Return None: all images get the size of the training."""
+
+
+def saved_reader(folder: Path, arguments: Mapping[str, Any], config: Any) -> ImageReader:
+    """Return the conversion of images for a saved model, see `inputs.KindModule`."""
+    del arguments, config
+    return ImageReader(AutoImageProcessor.from_pretrained(str(folder)))
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from torch import Tensor
 from ampft.data.dataset import ClassificationData
 from ampft.data.row_labels import Targets
 from ampft.data.steps import IntArray
+from ampft.errors import InputError
 from ampft.kinds.settings import TaskSettings
 from ampft.models.weights import LoadedModel
 
@@ -101,6 +102,37 @@ class PicturedInputs(Protocol):
         ...
 
 
+class Reader(Protocol):
+    """Converts rows to the inputs of a saved model, as in its training.
+
+    Attributes:
+        max_rows: Largest number of rows of a forward pass; None for no limit.
+    """
+
+    @property
+    def max_rows(self) -> int | None:
+        """Largest number of rows of a forward pass; None for no limit."""
+        ...
+
+    def length(self, row: tuple[Any, ...]) -> int:
+        """Return what a row costs, so that rows of similar cost form a batch."""
+        ...
+
+    def collate(self, columns: Sequence[Sequence[Any]]) -> Mapping[str, Tensor]:
+        """Return the model's inputs of rows, padded to one shape.
+
+        Args:
+            columns: Inputs of the rows, one sequence per input column.
+        """
+        ...
+
+    def refused(
+        self, columns: Sequence[Sequence[Any]], model: str, error: Exception
+    ) -> InputError | None:
+        """Return the message if a model cannot run on rows such as these; otherwise None."""
+        ...
+
+
 class KindModule(Protocol):
     """The module of a kind of data that makes tensors, see `ampft.kinds.Kind.module`."""
 
@@ -109,6 +141,16 @@ class KindModule(Protocol):
 
         Raises:
             InputError: The tokenizer or processor cannot be loaded, or a setting does not fit.
+        """
+        ...
+
+    def saved_reader(self, folder: Path, arguments: Mapping[str, Any], config: Any) -> Reader:
+        """Return the conversion of rows for a saved model.
+
+        Args:
+            folder: Folder of the model with its tokenizer or processor.
+            arguments: Arguments of its training, as in run.json.
+            config: Its configuration.
         """
         ...
 

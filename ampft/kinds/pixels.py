@@ -23,6 +23,8 @@ from ampft.data.images import as_rgb
 from ampft.data.masks import IGNORED, Color, IntArray, Masks
 from ampft.data.sources.mask_folders import FILE
 from ampft.errors import InputError
+from ampft.kinds.images import ImageReader
+from ampft.kinds.images import saved_reader as image_reader
 from ampft.kinds.inputs import PredictedMasks
 from ampft.kinds.pixel_pictures import Picture, default_palette, sheet, spread
 from ampft.kinds.settings import TaskSettings
@@ -34,6 +36,7 @@ from ampft.models.weights import LoadedModel
 
 Size = tuple[int, int]  # height, width
 SCALES = (0.5, 1.5)  # least and largest factor of `--multi_scale`, as in YOLOv5
+MAX_MASKS = 4  # of a forward pass of prediction: logits are as large as the images
 SCALE_STREAM = 1  # keeps the factors apart from other draws with the seed of a run
 
 
@@ -267,6 +270,12 @@ def prepare_inputs(data: ClassificationData, settings: TaskSettings) -> PixelInp
     note = f"The model's input is {size[0]} x {size[1]} pixels (height x width), its masks in "
     note += "training too; predictions are compared with masks in their own size."
     return PixelInputs((note,), path, data, processor, splits)
+
+
+def saved_reader(folder: Path, arguments: Mapping[str, Any], config: Any) -> ImageReader:
+    """Return the conversion of images for a saved model, see `inputs.KindModule`."""
+    processor = image_reader(folder, arguments, config).processor
+    return ImageReader(processor, gives_sizes=True, max_rows=MAX_MASKS)
 
 
 def freeze_auxiliary_head(model: nn.Module) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from ampft.errors import InputError
 from ampft.kinds.settings import TaskSettings
 from ampft.models.by_length import choose_sound_batches
 from ampft.models.packing.install import evaluation_mode
-from ampft.models.pretrained import load_or_create
+from ampft.models.pretrained import SAVED_MODEL_FLAG, load_or_create
 from ampft.models.sound_features import (
     DEFAULT_RATE,
     SECONDS_PER_FRAME,
@@ -36,6 +36,53 @@ from ampft.models.weights import LoadedModel
 SMALL_AST = "small AST, random weights"
 MEL_BINS, PATCH = 64, 8
 MAX_DEFAULT_FRAMES = 1024
+
+
+@dataclass(frozen=True)
+class SoundReader:
+    """A feature extractor.
+
+    Attributes:
+        features: What it makes of sounds.
+        max_rows: See `Reader`.
+    """
+
+    features: SoundFeatures
+    max_rows: None = None
+
+    def length(self, row: tuple[Any, ...]) -> int:
+        """Return 1: the length of a sound is not known before it is decoded."""
+        return len(row)
+
+    def collate(self, columns: Sequence[Sequence[Any]]) -> Mapping[str, Tensor]:
+        """Return the features of sounds, see `SoundFeatures.batch`."""
+        (sounds,) = columns
+        waveforms = [self.features.waveform(open_sound(sound)) for sound in sounds]
+        return self.features.batch([self.features.features(samples) for samples in waveforms])
+
+    def refused(self, columns: Sequence[Sequence[Any]], model: str, error: Exception) -> InputError:
+        """Return the message for a batch of sounds that the model cannot run on."""
+        (sounds,) = columns
+        opened = [open_sound(sound) for sound in sounds]
+        seconds = [len(sound.samples) / sound.rate for sound in opened]
+        shortest = int(np.argmin(seconds))
+        sound = sounds[shortest]
+        name = sound.get("path") if isinstance(sound, dict) else sound
+        place = name if isinstance(name, str | Path) else "a sound in memory"
+        reason = " ".join(str(error).split()).rstrip(".")
+        return InputError(
+            f"{place}: {model} cannot run on this sound of {seconds[shortest]:.3f} s, the shortest "
+            f"of its batch ({reason}). Remove sounds that are too short."
+        )
+
+
+def saved_reader(folder: Path, arguments: Mapping[str, Any], config: Any) -> SoundReader:
+    """Return the conversion of sounds for a saved model, see `inputs.KindModule`."""
+    del arguments, config
+    extractor, _ = load_feature_extractor(
+        str(folder), trust_remote_code=False, flag=SAVED_MODEL_FLAG
+    )
+    return SoundReader(SoundFeatures.of(extractor))
 
 
 @dataclass(frozen=True)

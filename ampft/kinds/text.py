@@ -37,6 +37,7 @@ from ampft.models.packing.families import packing_support
 from ampft.models.packing.install import install_packing, limit_kernel_caches, verify_packing
 from ampft.models.pretrained import (
     MODEL_NAME_FLAG,
+    SAVED_MODEL_FLAG,
     enable_gradient_checkpointing,
     load_config,
     load_pretrained,
@@ -50,6 +51,74 @@ PACKED_LOGITS_TOLERANCE = 1e-4
 
 
 EncodeWindows = Callable[[dict[str, list[Any]], list[int]], dict[str, list[Any]]]
+
+
+@dataclass(frozen=True)
+class TextReader:
+    """A tokenizer, and what it does with long texts.
+
+    Attributes:
+        collator: Pads the tokens of texts to one length.
+        max_length: Number of tokens of a text or window, with special tokens.
+        stride: Number of tokens that neighbouring windows share; None truncates texts.
+        max_rows: See `Reader`.
+    """
+
+    collator: DataCollatorWithPadding
+    max_length: int
+    stride: int | None = None
+    max_rows: None = None
+
+    def encode(self, columns: Sequence[Sequence[str]]) -> dict[str, list[Any]]:
+        """Return the tokens of texts or pairs, or of windows with their text as `example`."""
+        tokenizer: Any = self.collator.tokenizer
+        if self.stride is None:
+            return dict(tokenizer(*columns, truncation=True, max_length=self.max_length))
+        (texts,) = columns
+        return encode_texts(tokenizer, texts, max_length=self.max_length, stride=self.stride)
+
+    def length(self, row: tuple[Any, ...]) -> int:
+        """Return the number of characters."""
+        return sum(map(len, row))
+
+    def collate(self, columns: Sequence[Sequence[Any]]) -> Mapping[str, Tensor]:
+        """Return `input_ids`, `attention_mask`, ... of texts, see `collated`."""
+        encoded = self.encode(columns)
+        if EXAMPLE not in encoded:
+            return collated(self.collator, encoded)
+        windows = np.bincount(encoded.pop(EXAMPLE), minlength=len(columns[0]))
+        return collated(self.collator, encoded, windows=windows)
+
+    def refused(self, columns: Any, model: str, error: Exception) -> None:
+        """Return None: every text can be tokenized."""
+
+
+def collated(
+    collator: DataCollatorWithPadding,
+    columns: dict[str, list[Any]],
+    *,
+    windows: IntArray | None = None,
+    words: IntArray | None = None,
+) -> dict[str, Tensor]:
+    """Return `input_ids`, `attention_mask`, ... (m, T), padded at the end.
+
+    With windows, they also say how logits of the model become those of examples or words, see
+    `windows.select_logits`.
+
+    Args:
+        collator: Pads a list of texts or windows to one length.
+        columns: Their tokens, and the positions of the words that windows predict.
+        windows: Number of windows of each example; None if each is one row.
+        words: Number of words of each example whose labels are predicted.
+    """
+    positions = columns.pop(POSITIONS, None)
+    features = [
+        dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
+    ]
+    batch = dict(collator(features))
+    if positions is not None and words is not None:
+        return {**batch, **word_selection(positions, words, batch)}
+    return batch if windows is None else {**batch, **window_selection(windows)}
 
 
 @dataclass(frozen=True)
@@ -72,24 +141,14 @@ class TextExamples:
     words: IntArray | None = None
 
     def collate(self, ids: IntArray) -> Mapping[str, Tensor]:
-        """Return `input_ids`, `attention_mask`, ... (m, T) of the examples or their windows.
-
-        With windows, they also say how logits of the model become those of examples or words, see
-        `windows.select_logits`.
-        """
+        """Return the tokens of the examples or their windows, see `collated`."""
         rows = ids if self.windows is None else unit_indices(self.windows, ids)
-        columns = self.rows[rows.tolist()]
-        positions = columns.pop(POSITIONS, None)
-        features = [
-            dict(zip(columns, values, strict=True))
-            for values in zip(*columns.values(), strict=True)
-        ]
-        batch = dict(self.collator(features))
-        if positions is not None and self.words is not None:
-            return {**batch, **word_selection(positions, self.words[ids], batch)}
-        if self.windows is not None:
-            return {**batch, **window_selection(self.windows[ids])}
-        return batch
+        return collated(
+            self.collator,
+            self.rows[rows.tolist()],
+            windows=None if self.windows is None else self.windows[ids],
+            words=None if self.words is None else self.words[ids],
+        )
 
 
 @dataclass(frozen=True)
@@ -193,65 +252,94 @@ def prepare_inputs(data: ClassificationData, settings: TaskSettings) -> TextInpu
     config = load_config(model_path, trust_remote_code=settings.trust_remote_code)
     tokenizer = load_tokenizer(model_path, trust_remote_code=settings.trust_remote_code)
     pad_on_the_right(tokenizer, config)
-    max_length = max_input_length(settings.max_seq_length, tokenizer, config)
     collator = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=settings.pad_to_multiple_of)
+    reader = text_reader(
+        collator,
+        config,
+        max_seq_length=settings.max_seq_length,
+        long_text=settings.long_text,
+        stride=settings.stride,
+        columns=data.input_columns,
+    )
     tokens: dict[str, TextExamples] = {}
     notes: list[str] = []
-    if settings.long_text == "windows":
-        stride = _checked_stride(data, settings, max_length, tokenizer)
-        for name, split in data.splits.items():
-            tokens[name] = _windows(
-                name, split, data.input_columns[0], collator, max_length, stride
-            )
-            notes += window_notes(name, tokens[name], max_length, stride)
-        note = "the logits of a text are the mean of those of its windows"
-        return TextInputs(
-            data, (*notes, note), model_path, model_name, tokenizer, tokens, max_length
-        )
-    if settings.stride is not None:
-        raise InputError(
-            f"--stride {settings.stride} has no effect on texts that are truncated. Add "
-            "--long_text windows, or remove the flag."
-        )
     for name, split in data.splits.items():
-        rows, lengths, truncated = _tokenize(name, split, data.input_columns, tokenizer, max_length)
+        if reader.stride is not None:
+            tokens[name] = _windows(name, split, data.input_columns[0], reader)
+            notes += window_notes(name, tokens[name], reader.max_length, reader.stride)
+            continue
+        rows, lengths, truncated = _tokenize(name, split, data.input_columns, reader)
         if truncated:
             share = f"{truncated} of {len(lengths)} texts ({truncated / len(lengths):.1%})"
-            notes.append(f"{name}: {share} truncated to {max_length} tokens")
+            notes.append(f"{name}: {share} truncated to {reader.max_length} tokens")
         tokens[name] = TextExamples(rows, lengths, collator)
-    return TextInputs(data, tuple(notes), model_path, model_name, tokenizer, tokens, max_length)
+    if reader.stride is not None:
+        notes.append("the logits of a text are the mean of those of its windows")
+    return TextInputs(
+        data, tuple(notes), model_path, model_name, tokenizer, tokens, reader.max_length
+    )
 
 
-def _checked_stride(
-    data: ClassificationData, settings: TaskSettings, max_length: int, tokenizer: Any
-) -> int:
-    """Return the number of tokens that neighbouring windows share."""
-    if len(data.input_columns) > 1:
-        raise InputError(
-            f"--long_text windows: the data have pairs of texts ({', '.join(data.input_columns)}),"
-            " and only single texts can be split. Remove the flag."
-        )
-    return check_stride(settings.stride, max_length, tokenizer)
+def saved_reader(folder: Path, arguments: Mapping[str, Any], config: Any) -> TextReader:
+    """Return the conversion of texts for a saved model, see `inputs.KindModule`."""
+    tokenizer = load_tokenizer(str(folder), flag=SAVED_MODEL_FLAG)
+    pad_on_the_right(tokenizer, config)
+    return text_reader(
+        DataCollatorWithPadding(tokenizer),
+        config,
+        max_seq_length=int(arguments["max_seq_length"]),
+        long_text=arguments.get("long_text", "truncate"),
+        stride=arguments.get("stride"),
+    )
 
 
-def _windows(
-    name: str,
-    split: datasets.Dataset,
-    column: str,
+def text_reader(
     collator: DataCollatorWithPadding,
-    max_length: int,
-    stride: int,
-) -> TextExamples:
+    config: Any,
+    *,
+    max_seq_length: int,
+    long_text: str,
+    stride: int | None,
+    columns: Sequence[str] = (),
+) -> TextReader:
+    """Return the conversion of texts.
+
+    Args:
+        collator: Pads texts; it has the tokenizer.
+        config: Configuration of the model.
+        max_seq_length: Maximum number of tokens, also of a window.
+        long_text: What happens to longer texts: `truncate` or `windows`.
+        stride: Number of tokens that neighbouring windows share; None for a quarter of a window.
+        columns: Columns of the texts, if they must be checked.
+
+    Raises:
+        InputError: Pairs of texts cannot be split, or the stride does not fit.
+    """
+    max_length = max_input_length(max_seq_length, collator.tokenizer, config)
+    if long_text == "windows":
+        if len(columns) > 1:
+            raise InputError(
+                f"--long_text windows: the data have pairs of texts ({', '.join(columns)}), and "
+                "only single texts can be split. Remove the flag."
+            )
+        shared = check_stride(stride, max_length, collator.tokenizer)
+        return TextReader(collator, max_length, shared)
+    if stride is not None:
+        raise InputError(
+            f"--stride {stride} has no effect on texts that are truncated. Add --long_text "
+            "windows, or remove the flag."
+        )
+    return TextReader(collator, max_length)
+
+
+def _windows(name: str, split: datasets.Dataset, column: str, reader: TextReader) -> TextExamples:
     """Return the windows of the texts of a split."""
 
     def encode(batch: dict[str, list[Any]], indices: list[int]) -> dict[str, list[Any]]:
-        columns = encode_texts(
-            collator.tokenizer, batch[column], max_length=max_length, stride=stride
-        )
-        return with_examples(columns, indices)
+        return with_examples(reader.encode([batch[column]]), indices)
 
     rows = window_rows(split, encode, name)
-    return windowed_examples(rows, len(split), collator)
+    return windowed_examples(rows, len(split), reader.collator)
 
 
 def window_rows(
@@ -325,19 +413,16 @@ def _tokenize(
     name: str,
     split: datasets.Dataset,
     columns: tuple[str, ...],
-    tokenizer: Any,
-    max_length: int,
+    reader: TextReader,
 ) -> tuple[datasets.Dataset, IntArray, int]:
     """Return the tokens, their number per example, and how many examples were truncated."""
 
     def encode(batch: dict[str, list[str]]) -> dict[str, list[Any]]:
-        encoded = dict(
-            tokenizer(
-                *(batch[column] for column in columns), truncation=True, max_length=max_length
-            )
-        )
+        encoded = reader.encode([batch[column] for column in columns])
         encoded["length"] = [len(ids) for ids in encoded["input_ids"]]
-        encoded["truncated"] = _were_truncated(encoded["length"], batch, columns, tokenizer)
+        encoded["truncated"] = _were_truncated(
+            encoded["length"], batch, columns, reader.collator.tokenizer
+        )
         return encoded
 
     rows = split.map(

@@ -1,8 +1,8 @@
-"""A saved model, ready to predict texts or images."""
+"""A saved model, ready to predict rows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,29 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import transformers
-from torch import Tensor
 
-from ampft.data.dataset import TOKEN
-from ampft.data.images import as_rgb, open_image
-from ampft.data.sounds import open_sound
 from ampft.errors import InputError
 from ampft.evaluation.evaluate import as_array
 from ampft.kinds.logits import forward_logits
-from ampft.kinds.windows import (
-    EXAMPLE,
-    POSITIONS,
-    check_stride,
-    encode_texts,
-    encode_words,
-    window_selection,
-    word_selection,
-)
-from ampft.models.image_processor import pixel_values
 from ampft.models.packing.families import packing_support
 from ampft.models.packing.install import install_packing
-from ampft.models.pretrained import SAVED_MODEL_FLAG, load_saved
-from ampft.models.sound_features import SoundFeatures, load_feature_extractor
-from ampft.models.tokenizer import load_tokenizer, max_input_length, pad_on_the_right
+from ampft.models.pretrained import load_saved
 from ampft.models.weights import cast_in_place
 from ampft.precision.accelerator import make_accelerator, numerics, training_device
 from ampft.precision.compilation import turn_compilation_off
@@ -41,14 +25,11 @@ from ampft.precision.float32_modules import check_float32_modules
 from ampft.precision.modes import canonical_mode
 from ampft.precision.resolve import resolve
 from ampft.runs.record import RunRecord
-from ampft.tasks import TASKS
+from ampft.runs.show import problem_of, task_row
 from ampft.tasks.outcome import THRESHOLDS, Problem
 from ampft.training.out_of_memory import is_out_of_memory
 
 Decoded = dict[str, npt.NDArray[Any]]
-
-# Images of a forward pass whose predictions are masks: their logits are as large as the images.
-MAX_MASKS = 4
 
 
 @dataclass(frozen=True)
@@ -101,7 +82,7 @@ def saved_problem(record: RunRecord, config: Any) -> Problem:
         config: Configuration of its model.
     """
     tuned = {THRESHOLDS: getattr(config, THRESHOLDS, None)}
-    problem_type = TASKS[record.task].problem_type()
+    problem_type = problem_of(record)
     return problem_type.from_arguments(tuple(record.label_names), {**record.arguments, **tuned})
 
 
@@ -128,25 +109,13 @@ class Predictor:
         accelerator = make_accelerator(precision)
         turn_compilation_off(accelerator)
         self.numerics = numerics(precision)
-        kind = TASKS[record.task]
-        self._batch_size = batch_size
-        model = load_saved(getattr(transformers, kind.model_class), str(folder))
+        row = task_row(record)
+        tensors = row.kind.tensors  # registers the models of the kind
+        model = load_saved(getattr(transformers, row.model_class), str(folder))
         self.config = model.config
         self.problem = saved_problem(record, model.config)
-        self._inputs: _Texts | _Words | _Images | _ImagesWithSizes | _Sounds
-        if record.data.kind in ("text", TOKEN):
-            self._inputs = text_inputs(folder, record, model.config)
-        elif record.data.kind == "sound":
-            extractor, _ = load_feature_extractor(
-                str(folder), trust_remote_code=False, flag=SAVED_MODEL_FLAG
-            )
-            self._inputs = _Sounds(SoundFeatures.of(extractor))
-        else:
-            images = _Images(transformers.AutoImageProcessor.from_pretrained(str(folder)))
-            has_masks = record.data.kind == "pixels"
-            self._inputs = _ImagesWithSizes(images) if has_masks else images
-            if has_masks:
-                self._batch_size = min(batch_size, MAX_MASKS)
+        self._reader = tensors.saved_reader(folder, record.arguments, model.config)
+        self._batch_size = min(batch_size, self._reader.max_rows or batch_size)
         check_float32_modules(model, precision)
         cast_in_place(model, precision.storage_dtype)
         # A training that found other logits without padding ran with it. Older records do not say.
@@ -160,7 +129,7 @@ class Predictor:
         Args:
             columns: Inputs of the rows, one sequence per input column.
         """
-        lengths = [self._inputs.length(row) for row in zip(*columns, strict=True)]
+        lengths = [self._reader.length(row) for row in zip(*columns, strict=True)]
         order = np.argsort(-np.array(lengths), kind="stable")
         parts = [
             self._decode([[column[row] for row in rows] for column in columns])
@@ -174,12 +143,15 @@ class Predictor:
     @torch.no_grad()
     def _decode(self, columns: list[list[Any]]) -> Decoded:
         try:
-            inputs = self._inputs.collate(columns)
+            inputs = self._reader.collate(columns)
             logits = forward_logits(self._model, inputs, max_rows=self._batch_size)
         except (RuntimeError, ValueError, IndexError, ZeroDivisionError) as error:
-            if not isinstance(self._inputs, _Sounds) or is_out_of_memory(error):
+            if is_out_of_memory(error):
                 raise
-            raise self._inputs.refused(columns, type(self._model).__name__, error) from error
+            refusal = self._reader.refused(columns, type(self._model).__name__, error)
+            if refusal is None:
+                raise
+            raise refusal from error
         if not torch.isfinite(logits).all():
             remedy = "Use another model." if self._mode == "fp32" else "Use --mixed_precision fp32."
             raise InputError(
@@ -187,123 +159,3 @@ class Predictor:
                 f"precision. {remedy}"
             )
         return {name: as_array(t) for name, t in self.problem.decode(logits, inputs).items()}
-
-
-def text_inputs(folder: Path, record: RunRecord, config: Any) -> _Texts | _Words:
-    """Return the conversion of texts or words, as in the training of a run."""
-    per_word = record.data.kind == TOKEN
-    tokenizer = load_tokenizer(str(folder), flag=SAVED_MODEL_FLAG, reads_words=per_word)
-    pad_on_the_right(tokenizer, config)
-    arguments = record.arguments
-    length = max_input_length(int(arguments["max_seq_length"]), tokenizer, config)
-    if not per_word and arguments.get("long_text", "truncate") == "truncate":
-        return _Texts(tokenizer, length, None)
-    stride = check_stride(arguments.get("stride"), length, tokenizer)
-    return _Words(tokenizer, length, stride) if per_word else _Texts(tokenizer, length, stride)
-
-
-@dataclass(frozen=True)
-class _Words:
-    tokenizer: Any
-    max_length: int
-    stride: int
-
-    def length(self, row: tuple[Sequence[str], ...]) -> int:
-        return sum(map(len, row[0]))
-
-    def collate(self, columns: list[list[Any]]) -> Mapping[str, Tensor]:
-        (sentences,) = columns
-        encoded, _ = encode_words(
-            self.tokenizer, sentences, max_length=self.max_length, stride=self.stride
-        )
-        del encoded[EXAMPLE]
-        positions = encoded.pop(POSITIONS)
-        batch = dict(self.tokenizer.pad(encoded, return_tensors="pt"))
-        counts = np.array([len(words) for words in sentences], dtype=np.int64)
-        return {**batch, **word_selection(positions, counts, batch)}
-
-
-@dataclass(frozen=True)
-class _Texts:
-    tokenizer: Any
-    max_length: int
-    stride: int | None
-
-    def length(self, row: tuple[str, ...]) -> int:
-        return sum(map(len, row))
-
-    def collate(self, columns: list[list[str]]) -> Mapping[str, Tensor]:
-        if self.stride is not None:
-            (texts,) = columns
-            encoded = encode_texts(
-                self.tokenizer, texts, max_length=self.max_length, stride=self.stride
-            )
-            windows = np.bincount(encoded.pop(EXAMPLE), minlength=len(texts))
-            batch = dict(self.tokenizer.pad(encoded, return_tensors="pt"))
-            return {**batch, **window_selection(windows)}
-        tokens: Mapping[str, Tensor] = self.tokenizer(
-            *columns,
-            truncation=True,
-            max_length=self.max_length,
-            padding=True,
-            return_tensors="pt",
-        )
-        return tokens
-
-
-@dataclass(frozen=True)
-class _Images:
-    processor: Any
-
-    def length(self, row: tuple[Any, ...]) -> int:
-        del row
-        return 1
-
-    def collate(self, columns: list[list[Any]]) -> Mapping[str, Tensor]:
-        (images,) = columns
-        values = pixel_values(self.processor, [as_rgb(open_image(image)) for image in images])
-        return {"pixel_values": torch.from_numpy(values)}
-
-
-@dataclass(frozen=True)
-class _Sounds:
-    features: SoundFeatures
-
-    def length(self, row: tuple[Any, ...]) -> int:
-        del row
-        return 1
-
-    def collate(self, columns: list[list[Any]]) -> Mapping[str, Tensor]:
-        (sounds,) = columns
-        waveforms = [self.features.waveform(open_sound(sound)) for sound in sounds]
-        return self.features.batch([self.features.features(samples) for samples in waveforms])
-
-    def refused(self, columns: list[list[Any]], model: str, error: Exception) -> InputError:
-        """Return the error for a batch of sounds that the model cannot run on."""
-        (sounds,) = columns
-        opened = [open_sound(sound) for sound in sounds]
-        seconds = [len(sound.samples) / sound.rate for sound in opened]
-        shortest = int(np.argmin(seconds))
-        sound = sounds[shortest]
-        name = sound.get("path") if isinstance(sound, dict) else sound
-        place = name if isinstance(name, str | Path) else "a sound in memory"
-        reason = " ".join(str(error).split()).rstrip(".")
-        return InputError(
-            f"{place}: {model} cannot run on this sound of {seconds[shortest]:.3f} s, the shortest "
-            f"of its batch ({reason}). Remove sounds that are too short."
-        )
-
-
-@dataclass(frozen=True)
-class _ImagesWithSizes:
-    images: _Images
-
-    def length(self, row: tuple[Any, ...]) -> int:
-        return self.images.length(row)
-
-    def collate(self, columns: list[list[Any]]) -> Mapping[str, Tensor]:
-        """Return pixels, and the height and width of each image for its mask."""
-        (images,) = columns
-        opened = [as_rgb(open_image(image)) for image in images]
-        sizes = torch.tensor([image.size[::-1] for image in opened])
-        return {**self.images.collate([opened]), "label_sizes": sizes}

@@ -264,8 +264,8 @@ class TokenPredictions:
             names=(*self.class_names, NO_TYPE)[: len(matrix)],
             support=matrix.sum(axis=1).tolist(),
             counts=off_diagonal(matrix),
-            confused=lambda label, other: self.sentences.sums(
-                (labels == label) & (predicted == other)
+            confused=lambda label, other: (
+                self.sentences.sums((labels == label) & (predicted == other)) > 0
             ),
             unit="words",
             details=self._wrong_words,

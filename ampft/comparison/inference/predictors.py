@@ -15,6 +15,7 @@ import transformers
 from torch import Tensor, nn
 
 from ampft.errors import InputError
+from ampft.kinds.inputs import Reader
 from ampft.kinds.logits import forward_logits
 from ampft.models.adapters import merge_adapters
 from ampft.models.pretrained import load_saved
@@ -25,9 +26,9 @@ from ampft.precision.float32_modules import check_float32_modules
 from ampft.precision.int8 import INT8, Int8Recorder, quantize
 from ampft.precision.modes import BASELINE
 from ampft.precision.resolve import Precision, resolve
-from ampft.runs.predictor import saved_problem, text_inputs
+from ampft.runs.predictor import saved_problem
 from ampft.runs.record import RunRecord
-from ampft.tasks import TASKS
+from ampft.runs.show import task_row
 
 FLAG = "--inference"
 MODES = (BASELINE, "tf32", "bf16", "fp16", "bf16-true", INT8)
@@ -126,21 +127,22 @@ class SavedModel:
         folder: Folder of the run.
         record: Its record.
         model: Float32 model on the CPU.
-        inputs: Conversion of texts to the inputs of the model.
+        reader: Conversion of texts to the inputs of the model.
     """
 
     folder: Path
     record: RunRecord
     model: nn.Module
-    inputs: Any
+    reader: Reader
 
     @classmethod
     def load(cls, folder: Path, record: RunRecord) -> SavedModel:
         """Load the model of a run on texts."""
-        kind = TASKS[record.task]
-        model = load_saved(getattr(transformers, kind.model_class), str(folder)).eval()
+        row = task_row(record)
+        model = load_saved(getattr(transformers, row.model_class), str(folder)).eval()
         merge_adapters(model)  # as for deployment; int8 could not quantize around them
-        return cls(folder, record, model, text_inputs(folder, record, model.config))
+        reader = row.kind.tensors.saved_reader(folder, record.arguments, model.config)
+        return cls(folder, record, model, reader)
 
     def predictor(self, mode: str, device: torch.device) -> Predictor:
         """Return a copy of the model in a precision."""
@@ -158,7 +160,7 @@ class SavedModel:
             columns: Texts of all examples, by input column.
             rows: Examples.
         """
-        return dict(self.inputs.collate([[column[row] for row in rows] for column in columns]))
+        return dict(self.reader.collate([[column[row] for row in rows] for column in columns]))
 
 
 def size_on_disk(model: nn.Module) -> int:
