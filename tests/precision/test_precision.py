@@ -244,6 +244,17 @@ def test_generations_of_nvidia_gpus(monkeypatch, capability, has_fp8_library, ex
     assert tuple(entry.status for entry in survey_modes(CUDA)) == (*expected, *stored)
 
 
+def test_gpus_of_amd_have_no_mode_of_nvidia(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 4))
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)
+    monkeypatch.setattr(torch.cuda, "device", nullcontext)
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    monkeypatch.setattr(precision_module, "find_spec", lambda name: name)
+    found = {entry.mode: (entry.status, entry.reason) for entry in survey_modes(CUDA)}
+    assert found["tf32"] == found["fp8"] == ("unavailable", "supported only on NVIDIA GPUs")
+    assert {found[mode][0] for mode in ("fp32", "bf16", "fp16")} == {"native"}
+
+
 def test_other_accelerators_support_what_autocast_supports():
     modes = {entry.mode: entry.status for entry in survey_modes(torch.device("xpu"))}
     assert (modes["tf32"], modes["fp8"]) == ("unavailable", "unavailable")

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -186,3 +187,22 @@ def test_a_gradient_that_is_not_finite_stops_before_the_update(mode, value, max_
     for before, after in zip(state, state_of(training.prepared), strict=True):
         assert all(torch.equal(before[name], after[name]) for name in before)
     assert training.schedule.get_last_lr() == [0.01 * falling(2)]
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("value", [math.nan, INFINITE])
+def test_a_loss_that_is_not_finite_is_not_applied_although_its_gradient_is(mode, kind, value):
+    plain = tensor_problem(n=12)
+    problem = replace(plain, loss=lambda model, batch: plain.loss(model, batch) + value)
+    training = Training(mode, problem, 12, optimizer=adamw(kind))
+    weights = flat_weights(problem.model)
+    if mode == "fp16":
+        step = next(training.steps())
+        assert step.outcome.skipped
+        assert step.gradient.isfinite().all()
+    else:
+        with pytest.raises(TrainingStopped, match="the loss is not finite") as stopped:
+            next(training.steps())
+        assert math.isfinite(stopped.value.outcome.grad_norm)
+    assert torch.equal(flat_weights(problem.model), weights)

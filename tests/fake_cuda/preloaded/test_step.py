@@ -20,6 +20,7 @@ from ampft.models.packing.install import install_packing
 from ampft.models.weights import cast_in_place
 from ampft.precision.executed import ProductRecorder, contradiction
 from ampft.precision.modes import MODES
+from ampft.precision.tf32 import float32_policy
 from ampft.training import bfloat16_adamw
 from ampft.training.optimizer import OptimizerSettings, make_optimizer
 
@@ -35,7 +36,7 @@ def take_step(name, mode, *, dropout=True, token_buckets=None):
     model = tiny(name) if dropout else without_dropout(tiny(name))
     # With fillers, the layout is made on the device, which has no values for unequal lengths.
     batch = right_padded(model, [5, 17, 1, 17] if token_buckets is None else [17, 17])
-    with fake_mode():
+    with fake_mode(), float32_policy(precision):
         layout = layout_of_host_mask(batch["attention_mask"], device=CUDA)
         cast_in_place(to_cuda(model), precision.storage_dtype)
         handle = install_packing(model, token_buckets=token_buckets)
