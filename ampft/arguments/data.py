@@ -113,6 +113,9 @@ class DataArguments:
         0, "seed for splitting and subsampling the data", group=DATA, at_least=0, at_most=MAX_SEED
     )
     drop_missing_text: bool = flag(False, "drop rows without text, and report how many", group=DATA)
+    drop_missing_labels: bool = flag(
+        False, "drop rows without a label, and report how many", group=DATA
+    )
     ignore_label: str | None = flag(None, "labels whose rows are dropped: a,b", group=DATA)
     inspect_data: bool = flag(
         False,
@@ -172,6 +175,7 @@ class DataArguments:
             test_fraction=self.test_fraction,
             split_seed=self.data_seed,
             drop_missing_text=self.drop_missing_text,
+            drop_missing_labels=self.drop_missing_labels,
             ignore_labels=_split_names(self.ignore_label) or (),
             fail_on_leak=self.fail_on_leak,
             encoding=self.encoding,

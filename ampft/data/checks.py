@@ -17,6 +17,7 @@ from ampft.data.groups import comparable, without_invisible
 from ampft.data.row_collector import LabelledRows
 from ampft.data.row_labels import RowLabels
 from ampft.errors import InputError, did_you_mean, listed, quoted, quoted_list
+from ampft.text.numbers import counted
 
 DigestArray = npt.NDArray[np.uint64]
 
@@ -164,6 +165,22 @@ def label_notes(names: Sequence[str], labels: RowLabels, *, several: bool) -> li
             "rows have none."
         )
     return notes
+
+
+def few_rows_notes(train: LabelledRows, splits: Sequence[str]) -> list[str]:
+    """Return the note on classes with fewer rows than the splits that are made from them."""
+    counts = np.bincount(train.labels.codes, minlength=len(train.names))
+    few = [
+        f"{quoted(train.names[code])} ({counts[code]})"
+        for code in np.argsort(counts, kind="stable")
+        if counts[code] < len(splits)
+    ]
+    if not few:
+        return []
+    return [
+        f"{counted(len(few), 'class')} with fewer rows than the {len(splits)} splits, so that one"
+        f" of them has no example: {listed(few)}."
+    ]
 
 
 def ignored_notes(rows: Mapping[str, LabelledRows], labels: Iterable[str]) -> list[str]:

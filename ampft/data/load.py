@@ -12,6 +12,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, List
 
 from ampft.data.checks import (
     class_names,
+    few_rows_notes,
     ignored_notes,
     input_digests,
     label_notes,
@@ -42,6 +43,7 @@ COLUMN_OPTIONS = (
     *("text_column_names", "label_column_names", "image_column_name", "audio_column_name"),
     *("group_column", "id_column"),
 )
+DROPS = ("drop_missing_text", "drop_missing_labels")
 MASK_OPTIONS = ("ignore_index", "class_names_file")
 FRACTIONS = ("validation_fraction", "test_fraction")
 # Options without an effect on the built-in data sets, which have splits of their own.
@@ -84,7 +86,7 @@ def load_data(request: DataRequest, data: DatasetDict | None = None) -> Classifi
     if kind := folder_kind(name, request.data_kind):
         refuse_unused_options(
             request,
-            (*COLUMN_OPTIONS, "dataset_config_name", "drop_missing_text", "encoding"),
+            (*COLUMN_OPTIONS, *DROPS, "dataset_config_name", "encoding"),
             "a folder of class folders",
         )
         rows, columns, notes = load_folder(request, kind)
@@ -196,6 +198,7 @@ def assemble(
         *([] if per_token else label_notes(names, train.labels, several=several)),
         *shared_rows(rows, digests, exact, refuse=request.fail_on_leak),
         *([split_note] if split_note else []),
+        *([] if per_token else few_rows_notes(train, tuple(new_splits))),
     ]
     parts = {
         split: add_labels(part, names, several=several, ordered=per_token)

@@ -55,7 +55,7 @@ KIND = "pixels"
 DEFAULT_IGNORE_INDEX = 255
 UNUSED_OPTIONS = (
     *("text_column_names", "several_labels", "label_separator", "group_column", "id_column"),
-    *("drop_missing_text", "ignore_labels", "sheet_name"),
+    *("drop_missing_text", "drop_missing_labels", "ignore_labels", "sheet_name"),
 )
 COLUMN_OPTIONS = ("image_column_name", "label_column_names", "dataset_config_name")
 

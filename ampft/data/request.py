@@ -46,6 +46,8 @@ class DataRequest:
         split_seed: Seed of new splits and of the choice of rows.
         drop_missing_text: Whether rows without text are left out and counted; otherwise they are an
             error.
+        drop_missing_labels: Whether rows without a label are left out and counted; otherwise they
+            are an error.
         ignore_labels: Labels whose rows are left out and counted. `-100` and `-1` are an error
             otherwise.
         fail_on_leak: Whether rows that are in two splits are an error; otherwise they are counted.
@@ -76,6 +78,7 @@ class DataRequest:
     test_fraction: float = 0.2
     split_seed: int = 0
     drop_missing_text: bool = False
+    drop_missing_labels: bool = False
     ignore_labels: tuple[str, ...] = ()
     fail_on_leak: bool = False
     encoding: str = "utf-8"

@@ -139,7 +139,7 @@ class RowCollector:
         origin: The file, or the data set and its split.
         unit: What row numbers count, `line`, `row` or `POSITION`.
         columns: Columns that are read.
-        request: Which labels to ignore, and whether rows without text are left out.
+        request: Which labels to ignore, and whether rows without text or label are left out.
         index: Labels of all rows of a data frame, by position; empty if it has none.
     """
 
@@ -155,7 +155,8 @@ class RowCollector:
         self._origin, self._unit, self._labels_of_rows = origin, unit, index
         self._inputs = quoted_list(columns.inputs)
         self._labels = quoted_list(columns.labels.columns)
-        self._drop = request.drop_missing_text
+        self._drop_texts = request.drop_missing_text
+        self._drop_labels = request.drop_missing_labels
         self._ignored = frozenset(request.ignore_labels)
         self._index: dict[str, int] = {}
         self._codes, self._counts, self._numbers = array("q"), array("q"), array("q")
@@ -214,11 +215,11 @@ class RowCollector:
         )
 
     def _refuse(self) -> None:
-        if self._no_label:
+        if self._no_label and not self._drop_labels:
             raise InputError(
                 f"{self._location(self._no_label)}: no label in column {self._labels}"
-                f" ({len(self._no_label)} of {self._total} rows). Fill the cells or remove the"
-                " rows."
+                f" ({len(self._no_label)} of {self._total} rows). Fill the cells, or pass"
+                " --drop_missing_labels to leave such rows out."
             )
         if self._negative:
             raise InputError(
@@ -226,7 +227,7 @@ class RowCollector:
                 " -100, which stands for no label. Pass --ignore_label -1 (or -100) to leave such"
                 " rows out, or rename the class."
             )
-        if self._no_text and not self._drop:
+        if self._no_text and not self._drop_texts:
             raise InputError(
                 f"{self._location(self._no_text)}: nothing in column {self._inputs}"
                 f" ({len(self._no_text)} of {self._total} rows). Fill the cells, or pass"
@@ -243,6 +244,11 @@ class RowCollector:
             notes.append(
                 f"{self._location(self._no_text)}: {len(self._no_text)} rows without text are left"
                 " out (--drop_missing_text)."
+            )
+        if self._no_label:
+            notes.append(
+                f"{self._location(self._no_label)}: {len(self._no_label)} rows without a label are"
+                " left out (--drop_missing_labels)."
             )
         return tuple(notes)
 

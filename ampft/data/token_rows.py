@@ -22,7 +22,7 @@ from ampft.data.checks import sort_names
 from ampft.data.columns import LABEL_FLAG, DataColumns
 from ampft.data.dataset import TOKEN, batches
 from ampft.data.label_parser import LabelParser
-from ampft.data.request import DataRequest
+from ampft.data.request import DataRequest, refuse_unused_options
 from ampft.data.row_collector import POSITION, LabelledRows, concatenated, location
 from ampft.data.row_labels import RowLabels
 from ampft.data.sources import conll
@@ -234,6 +234,7 @@ def _read_sources(
     notes: Sequence[str],
 ) -> Loaded:
     """Read all rows, and convert their tags to BIO by the scheme of the training rows."""
+    refuse_unused_options(request, ("drop_missing_labels",), "words with tags")
     read = {
         split: [_read_source(source, columns, request) for source in parts]
         for split, parts in sources.items()

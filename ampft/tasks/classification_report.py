@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ampft.errors import quoted_list
 from ampft.metrics.scores import MAX_MATRIX_CLASSES, Scores, report_table, score_table
 from ampft.tasks.outcome import HubMetric, flat_averages, report_from_json, score_cells
 from ampft.text.tables import Cell, Name, Table
@@ -81,15 +82,26 @@ class ClassificationReport:
     def text(self) -> str:
         """Return the table of `sklearn.metrics.classification_report` with digits=3.
 
-        With more than 200 classes it has only the 10 best and the 10 worst.
+        With more than 200 classes it has only the 10 best and the 10 worst. A sentence after it
+        lists the classes without an example.
         """
+        absent = f"\n{self.absence}\n" if self.absence else ""
         if self.confusion_matrix is not None:
-            return report_table(self.confusion_matrix, self.label_names)
+            return report_table(self.confusion_matrix, self.label_names) + absent
         labels, predicted, counts = np.array(self.confusion_counts or (), dtype=np.int64).T
         table = score_table(
             labels.repeat(counts), predicted.repeat(counts), self.label_names, rows=self.shown
         )
-        return f"{table}\n{self.omission} report.json has all.\n"
+        return f"{table}\n{self.omission} report.json has all.\n{absent}"
+
+    @property
+    def absence(self) -> str:
+        """The sentence that lists the classes without an example; empty if there are none."""
+        pairs = zip(self.label_names, self.per_class, strict=True)
+        absent = [name for name, scores in pairs if not scores.support]
+        if not absent:
+            return ""
+        return f"No {self.split} example has the label {quoted_list(absent)}; their F1 counts as 0."
 
     @property
     def shown(self) -> tuple[int, ...]:
@@ -120,6 +132,7 @@ class ClassificationReport:
             (Name(self.label_names[i]), *score_cells(self.per_class[i])) for i in self.shown
         ]
         omission = f"{self.omission} " if len(rows) < len(self.per_class) else ""
+        omission += f"{self.absence} " if self.absence else ""
         averages = {"macro average": self.macro_avg, "weighted average": self.weighted_avg}
         others = {
             "balanced accuracy": self.balanced_accuracy,

@@ -375,6 +375,24 @@ def test_an_ignored_label_that_no_row_has_is_said(tmp_path):
     assert any("no row has the label 'neutrl'" in n and "'neutral'?" in n for n in notes)
 
 
+def test_rows_without_a_label_are_dropped_when_asked(tmp_path):
+    data = load(tmp_path, "text,label\na,x\nb,\nc,y\n", drop_missing_labels=True)
+    assert data.splits["train"]["text"][:] == ["a", "c"]
+    assert any("line 3: 1 rows without a label are left out (--drop" in n for n in data.notes)
+
+
+@pytest.mark.parametrize(("rows", "is_few"), [(1, True), (2, True), (3, False)])
+def test_classes_with_fewer_rows_than_splits_are_in_the_plan(tmp_path, rows, is_few):
+    labels = ["a"] * 20 + ["b"] * 20 + ["rare"] * rows
+    content = csv_of((f"t{i}", y) for i, y in enumerate(labels))
+    fractions = {"validation_fraction": 0.1, "test_fraction": 0.2}
+    notes = load(tmp_path, content, **fractions).notes
+    note = "1 class with fewer rows than the 3 splits, so that one of them has no example: "
+    note += f"'rare' ({rows})."
+    assert (note in notes) == is_few
+    assert not any("fewer rows" in n for n in load(tmp_path, content).notes)  # no split is made
+
+
 def test_labels_are_strings_that_sort_as_numbers(tmp_path):
     data = load(tmp_path, csv_of((f"t{i}", y) for i, y in enumerate(["10", "9", "007", "1.5"])))
     assert data.label_names == ("1.5", "007", "9", "10")

@@ -7,6 +7,7 @@ import pytest
 from sklearn import metrics as sklearn_metrics
 
 from ampft.metrics.scores import report_table
+from ampft.tasks.single_label import Predictions
 from ampft.text.escaping import display_width, inert
 
 MATRIX = ((3, 1, 0), (2, 4, 0), (0, 1, 0))
@@ -20,6 +21,24 @@ def test_equals_scikit_learn_to_the_character(names: tuple[str, ...]):
         LABELS, PREDICTED, labels=range(3), target_names=names, digits=3, zero_division=0
     )
     assert report_table(MATRIX, names) == expected
+
+
+def test_classes_without_an_example_are_listed_after_the_table():
+    def report(absent):
+        truth = np.array([0, 1, 1] if absent else [0, 1, 2])
+        outcome = Predictions(
+            example_ids=np.arange(3),
+            labels=truth,
+            probabilities=np.eye(3, dtype=np.float32)[truth],
+            label_names=("a", "b", "rare"),
+            split="test",
+        )
+        return outcome.report()
+
+    line = "No test example has the label 'rare'; their F1 counts as 0."
+    assert report(absent=True).text().splitlines()[-1] == line
+    assert line in report(absent=True).tables()[0].note
+    assert "No test example" not in report(absent=False).text()
 
 
 HOSTILE = {
