@@ -1,0 +1,60 @@
+"""Tables that the documentation quotes are those of stored measurements and today's statistics."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from ampft.comparison.report.files import read_comparison
+
+REPOSITORY = Path(__file__).parents[2]
+RESULTS = REPOSITORY / "benchmarks" / "results"
+sys.path.insert(0, str(REPOSITORY / "benchmarks"))
+stored_comparisons = import_module("stored_comparisons")
+
+
+@pytest.mark.parametrize("page", stored_comparisons.TABLES)
+def test_a_table_is_the_one_of_the_stored_measurements(page):
+    text = (REPOSITORY / "docs" / page).read_text(encoding="utf-8")
+    name, title = stored_comparisons.TABLES[page]
+    assert stored_comparisons.table(name, title) in text
+
+
+def test_another_measurement_makes_another_table(tmp_path, monkeypatch):
+    name, title = stored_comparisons.TABLES["comparing.md"]
+    stored = json.loads((RESULTS / name).read_text())
+    before = stored_comparisons.table(name, title)
+    stored["arms"][2]["step_seconds"][0] *= 1.5
+    (tmp_path / name).write_text(json.dumps(stored))
+    monkeypatch.setattr(stored_comparisons, "RESULTS", tmp_path)
+    assert stored_comparisons.table(name, title) != before
+
+
+def test_a_shipped_comparison_can_be_read():
+    """A file with arms and a schema is a `comparison.json`, of which none may be stale."""
+    stored = [path for path in RESULTS.glob("*.json") if "schema" in json.loads(path.read_text())]
+    for path in stored:
+        read_comparison(path)
+
+
+def test_results_that_a_page_names_exist():
+    pages = [
+        *(REPOSITORY / "docs").glob("*.md"),
+        *REPOSITORY.glob("*.md"),
+        RESULTS.parent / "LOG.md",
+    ]
+    found = [
+        (page, name)
+        for page in pages
+        for name in re.findall(
+            r"results/([a-z0-9-]+\.(?:json|md))", page.read_text(encoding="utf-8")
+        )
+    ]
+    assert len(found) > 10
+    missing = [(page.name, name) for page, name in found if not (RESULTS / name).exists()]
+    assert not missing
