@@ -15,11 +15,14 @@ from simulated_losses import (
     RareClasses,
     Subgroup,
 )
+from simulated_metrics import Entities, Images, Probabilities, SeveralLabels, Words
 from simulated_seeds import Latent, Logit, Setting
 
+from ampft.tasks import multi_label
+
 NUMBERS = (3, 5, 10)  # of seeds
-LOGIT_SETTINGS = 160  # of 9,072
-SUBGROUP_SETTINGS = 160  # of some 5,000
+LOGIT_SETTINGS = 80  # of 9,072
+SUBGROUP_SETTINGS = 100  # of some 5,000
 
 # What no interval repairs, or what needs the groups: measured, and not held to a level.
 LIMITS = ("duplicates", "bad seeds", "offset subgroup", "rare classes, mostly lost")
@@ -27,7 +30,7 @@ LIMITS = ("duplicates", "bad seeds", "offset subgroup", "rare classes, mostly lo
 
 def grid() -> list[Setting]:
     """Return all settings: the first grid, then those that could fool a comparison."""
-    return [*latent(), *logit(), *subgroups(), *rare_classes(), *others()]
+    return [*latent(), *logit(), *subgroups(), *rare_classes(), *other_metrics(), *others()]
 
 
 def latent() -> list[Setting]:
@@ -77,6 +80,26 @@ def rare_classes() -> list[Setting]:
     )
     points = product(NUMBERS, ("macro_f1", "balanced_accuracy"), supports, (0.95,), (0.005,))
     return [RareClasses(*point) for point in points]
+
+
+def other_metrics() -> list[Setting]:
+    """Return every other metric that gets a verdict."""
+    sizes = (300, 1000, 5000)
+    counted = ("weighted_f1", "balanced_accuracy", "matthews", "cohen_kappa")
+    several = [name for name in multi_label.METRICS if name != "log_loss"]
+    few, flips = NUMBERS[:2], (0.005, 0.03)
+    log_loss = product(few, ("log_loss",), sizes, (0.0, 0.1), (0.0, 12.0, 30.0))
+    brier = product(few, ("brier",), sizes, (0.0, 0.1), (0.0, 8.0))
+    entities = product(few, ("micro_f1", "macro_f1", "weighted_f1"), (200, 1000), flips)
+    images = product(few, ("mean_iou", "pixel_accuracy", "macro_f1"), (34, 100, 300))
+    return [
+        *(Latent(s, 500, name, m, 0.0, 0.1) for s, name, m in product(few, counted, (0.0, 0.1))),
+        *(Probabilities(*point) for point in (*log_loss, *brier)),
+        *(Entities(*point) for point in entities),
+        *(Words(*point) for point in product(few, (200, 1000), flips)),
+        *(Images(*point) for point in images),
+        *(SeveralLabels(*point) for point in product(few, several, (300,), flips[:1])),
+    ]
 
 
 def others() -> list[Setting]:

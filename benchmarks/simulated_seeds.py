@@ -15,9 +15,13 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import expit, logit, ndtr, ndtri, roots_hermitenorm
 
+from ampft.metrics.sums import CaseSums
+from ampft.tasks.single_label import METRICS
+
 LOSSES = (0.0, 0.01, 0.02, 0.04)
 NUMBERS = (3, 5, 10)
-CLASS_SHARES = {"accuracy": (0.5, 0.5), "macro_f1": (0.4, 0.3, 0.15, 0.1, 0.05)}
+FIVE_CLASSES = (0.4, 0.3, 0.15, 0.1, 0.05)
+CLASS_SHARES = dict.fromkeys(METRICS, FIVE_CLASSES) | {"accuracy": (0.5, 0.5)}
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.integer]
@@ -43,6 +47,14 @@ class Drawn:
     groups: IntArray | None = None
 
 
+@dataclass(frozen=True)
+class DrawnSums:
+    """One comparison as sums over cases, at each seed: the baseline, and each true difference."""
+
+    baseline: list[CaseSums]
+    arms: tuple[list[CaseSums], ...]
+
+
 class Setting(Protocol):
     """A point of the grid."""
 
@@ -63,7 +75,7 @@ class Setting(Protocol):
     def differences(self) -> tuple[float, ...]:
         """Return the true differences arm - baseline."""
 
-    def draw(self, generator: np.random.Generator) -> Drawn:
+    def draw(self, generator: np.random.Generator) -> Drawn | DrawnSums:
         """Draw one comparison."""
 
 
@@ -152,9 +164,14 @@ def population_value(accuracy: FloatArray, metric: str) -> FloatArray:
     """Return the metric of the expected confusion matrix at each accuracy."""
     if metric == "accuracy":
         return accuracy
-    shares = np.array(CLASS_SHARES[metric])[:, None]
-    others = (1 - shares) * (1 - accuracy) / (len(shares) - 1)
-    return (2 * shares * accuracy / (shares + shares * accuracy + others)).mean(axis=0)
+    shares = np.array(CLASS_SHARES[metric])
+    right = accuracy[:, None] * shares
+    others = (1 - accuracy[:, None]) * shares
+    wrong = (others.sum(axis=1, keepdims=True) - others) / (len(shares) - 1)
+    labelled = np.broadcast_to(shares, right.shape)
+    ones = np.ones((len(right), 1))
+    sums = np.concatenate([right, labelled, right + wrong, ones], axis=1)
+    return METRICS[metric].from_sums(sums)
 
 
 # Logit
