@@ -25,6 +25,10 @@ NEVER_MOVED = "validation_never_moved"
 # A loss that rests at chance differs from it by a few percent over some hundred examples; a model
 # that has lost its weights is far above it (1.8 to 15,000 times in `benchmarks/LOG.md`).
 EXPLODED_ABOVE = 1.5
+# A training that is not over could still recover, so more is needed than at its end: random classes
+# lose three times as much as their frequencies only if each gets a probability of 98 % or more (two
+# classes: ln 2 * 3 = -ln(1 - 0.984) / 2; with more classes, the probability is higher).
+FAR_ABOVE = 3.0
 NEAR_CHANCE_ABOVE = 0.9
 STANDARD_ERRORS = 2.0  # by which a model must be better than the constant one
 LAST_STEPS = 5  # the end of a training is a tenth of its steps, and at least these
@@ -111,6 +115,45 @@ def stop_if_destroyed(warnings: Mapping[str, str]) -> None:
     """
     if EXPLODED in warnings and NOT_BETTER in warnings:
         raise TrainingStopped(warnings[EXPLODED])
+
+
+def stop_if_far_above_chance(
+    task: Task,
+    outcome: Outcome,
+    losses: Sequence[float],
+    earlier: Sequence[Mapping[str, float | None]],
+) -> None:
+    """Check after a validation that the training has not destroyed its model.
+
+    The loss is far above chance if it is more than `FAR_ABOVE` times the loss of the constant model
+    and of the first step, with predictions that are not better than chance. A run whose earlier
+    validations have a loss below chance goes on, because it has a useful model already.
+
+    Args:
+        task: Task of the training.
+        outcome: Outcome of the validation.
+        losses: Loss of each applied step, per unit of weight.
+        earlier: Metrics of the validations before it.
+
+    Raises:
+        TrainingStopped: The loss is far above chance.
+    """
+    loss = outcome.metrics()["log_loss"]
+    if loss is None or not losses or loss <= FAR_ABOVE * max(losses[0], chance_loss(task)):
+        return
+    constant = constant_outcome(task, outcome.split)
+    chance = constant.metrics()["log_loss"]
+    assert chance is not None, "the class frequencies have a log loss"
+    values = [metrics["log_loss"] for metrics in earlier]
+    if loss <= FAR_ABOVE * chance or any(value is not None and value < chance for value in values):
+        return
+    if NOT_BETTER not in outcome_warnings(outcome, constant):
+        return
+    raise TrainingStopped(
+        f"the validation loss is {loss:.4g}, the first training loss was {losses[0]:.4g}, and "
+        f"predicting only the class frequencies gives {chance:.4g}: training destroyed the model. "
+        "Lower --learning_rate."
+    )
 
 
 def informedness(outcome: Outcome) -> npt.NDArray[np.float64]:

@@ -28,6 +28,7 @@ from ampft.evaluation.sanity import (
     loss_warnings,
     outcome_warnings,
     stop_if_destroyed,
+    stop_if_far_above_chance,
     validation_warnings,
 )
 from ampft.files import check_disk_space, write_text
@@ -218,17 +219,23 @@ class Run:
             self.state.average.update()
 
     def validate(self, model: nn.Module) -> None:
-        """Evaluate on the validation split after an epoch, or every `--eval_steps` steps."""
+        """Evaluate on the validation split after an epoch, or every `--eval_steps` steps.
+
+        Raises:
+            TrainingStopped: The loss is far above chance.
+        """
         prepared = self.prepared
         if not prepared.selects_best or not self.validations.is_due(self.steps, self.is_over):
             return
         average = self.state.average
         with contextlib.nullcontext() if average is None else average.applied():
-            metrics = all_metrics(self._predict(model, "validation"))
+            outcome = self._predict(model, "validation")
             line = self.validations.add(
-                metrics, self.steps, prepared.task.problem, prepared.accelerator, model
+                all_metrics(outcome), self.steps, prepared.task.problem, prepared.accelerator, model
             )
         self.history.write(line)
+        earlier = [part.metrics for part in self.validations.parts[:-1]]
+        stop_if_far_above_chance(prepared.task, outcome, self.history.losses, earlier)
         self.history.resume_clock()
 
     def finish(self, model: nn.Module) -> None:

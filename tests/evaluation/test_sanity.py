@@ -10,6 +10,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
 from sklearn.metrics import recall_score
 
 from ampft.data.dataset import ClassificationData
+from ampft.errors import TrainingStopped
 from ampft.evaluation.sanity import (
     EXPLODED,
     NEAR_CHANCE,
@@ -22,6 +23,7 @@ from ampft.evaluation.sanity import (
     informedness,
     loss_warnings,
     outcome_warnings,
+    stop_if_far_above_chance,
     validation_warnings,
 )
 from ampft.kinds.settings import TaskSettings
@@ -100,6 +102,34 @@ def test_losses(losses, rule):
 def test_losses_that_exploded_in_the_first_steps():
     """The first window of steps is high already: the first loss and chance are what counts."""
     assert EXPLODED in loss_warnings([2.48, 9.1, 8.3, 5.9, 6.1, 4.7, 4.6, 4.5], chance=2.45)
+
+
+RANDOM = np.random.default_rng(0).permutation([0, 1, 2] * 40)[:100]
+
+
+@pytest.mark.parametrize(
+    ("choices", "sure", "losses", "earlier", "stops"),
+    [
+        (RANDOM, 0.9999, [1.1], [], True),
+        (RANDOM, 0.9999, [1.1], [{"log_loss": 1.2}, {"log_loss": None}], True),
+        (RANDOM, 0.9, [1.1], [], False),  # certain, and still below three times chance
+        (RANDOM, 0.9999, [1.1], [{"log_loss": 0.5}], False),  # there is a useful model
+        (RANDOM, 0.9999, [8.0], [], False),  # it began far above chance
+        (RANDOM, 0.9999, [], [], False),  # no step was applied
+        # Errors lose much, but the predictions are better than chance.
+        ("half", 1 - 1e-9, [1.1], [], False),
+    ],
+)
+def test_a_loss_far_above_chance_stops_the_training(choices, sure, losses, earlier, stops):
+    task = made(LABELS)
+    if isinstance(choices, str):
+        choices = np.where(np.arange(100) % 2, LABELS, RANDOM)
+    outcome = predicted(task, choices, sure)
+    if stops:
+        with pytest.raises(TrainingStopped, match=r"loss is [3-9]\.\d+, .* gives 0\.\d+: training"):
+            stop_if_far_above_chance(task, outcome, losses, earlier)
+    else:
+        stop_if_far_above_chance(task, outcome, losses, earlier)
 
 
 def test_one_prediction_for_every_example():

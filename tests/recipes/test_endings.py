@@ -186,6 +186,19 @@ def test_a_folder_never_mixes_two_runs(files, tiny_model, tmp_path):
     assert not (folder / "nonfinite").exists()
 
 
+def test_a_rate_of_1_stops_at_the_first_validation(files, tiny_model, tmp_path):
+    folder = tmp_path / "run"
+    words = [*text_settings(files, tiny_model, folder), "--warmup_ratio", "0"]
+    done = call_here(CLASSIFY, *words, "--learning_rate", 1)
+    assert done.returncode == 3, done.stderr
+    assert "training destroyed the model. Lower --learning_rate." in done.stderr
+    record = record_of(folder)
+    assert record["status"] == "diverged"
+    assert record["steps"]["applied"] == 9 < record["steps"]["total"]
+    assert [part["step"] for part in record["validations"]] == [9]
+    assert not (folder / "model.safetensors").exists()
+
+
 def test_overwriting_the_current_folder_twice_keeps_the_files_of_the_user(
     files, tiny_model, tmp_path
 ):
