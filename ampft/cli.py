@@ -240,8 +240,8 @@ def _env(args: argparse.Namespace) -> None:
 
 
 def _predict(args: argparse.Namespace) -> None:
+    from ampft.kinds.prediction import PredictRequest
     from ampft.runs.predict import predict_file
-    from ampft.runs.predict_rows import PredictRequest
 
     settings = {k: v for k, v in vars(args).items() if k not in ("command", "model", "text")}
     predict_file(args.model, PredictRequest(texts=args.text, **settings))

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from ampft.data.sources.table import as_text
 from ampft.errors import InputError, quoted
@@ -27,6 +31,11 @@ class LabelParser:
     several: bool = False
     separator: str = ","
     declared: tuple[str, ...] | None = None
+
+    @property
+    def title(self) -> str:
+        """Names of the columns."""
+        return ", ".join(self.columns)
 
     @property
     def classes(self) -> tuple[str, ...] | None:
@@ -57,6 +66,24 @@ class LabelParser:
             parts = [parts]
         names = [name for part in parts if (name := self._name(part, location)) is not None]
         return tuple(dict.fromkeys(name.strip() for name in names))
+
+    def as_trained(self, rows: Sequence[tuple[str, ...]]) -> Sequence[tuple[str, ...]]:
+        """Return the labels of rows, which are names already."""
+        return rows
+
+    def targets(self, rows: Sequence[tuple[int, ...]], classes: int) -> npt.NDArray[Any]:
+        """Return (n,) int64 class indices or, with several labels, (n, classes) booleans.
+
+        Args:
+            rows: Indices of the labels of each row.
+            classes: Number of classes.
+        """
+        if not self.several:
+            return np.array([label for (label,) in rows], dtype=np.int64)
+        matrix = np.zeros((len(rows), classes), dtype=bool)
+        for row, labels in enumerate(rows):
+            matrix[row, list(labels)] = True
+        return matrix
 
     def _name(self, cell: object, location: str) -> str | None:
         """Return a label as a string: the class name for an index, None if it is missing."""

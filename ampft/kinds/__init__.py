@@ -6,7 +6,7 @@ comparison and doctor ask it. It is light; its modules are imported when they ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ampft.data.dataset import ClassificationData
     from ampft.data.request import DataRequest
     from ampft.kinds.inputs import KindModule
+    from ampft.kinds.prediction import PredictRequest, RowOutput
     from ampft.kinds.views import Case
 
 LONGEST_TEXT = 1200  # characters of a text in a page
@@ -37,6 +38,8 @@ class Kind:
         folders: Module and function that return what a folder holds of this kind, which is nothing
             if the folder holds something else; None if a folder does not show its kind.
         view: Module and function that show a case; None if it is shown as its texts.
+        output: Module and the class of what `ampft predict` adds, see `prediction.RowOutput`.
+        units: What has a class of its own, if not a case as a whole; otherwise None.
         flags: Flags that have an effect on this kind, and not on all kinds.
         defaults: Settings with another default than for other kinds.
         has_default_data: Whether the data set that is used by default is of this kind.
@@ -54,6 +57,8 @@ class Kind:
     reader: str = "ampft.data.load:load_data"
     folders: str | None = None
     view: str | None = None
+    output: str = "ampft.kinds.prediction:LabelOutput"
+    units: str | None = None
     flags: frozenset[str] = frozenset()
     defaults: Mapping[str, Any] = field(default_factory=dict)
     has_default_data: bool = False
@@ -89,6 +94,19 @@ class Kind:
         """Return how a page shows a case; as texts if it cannot be read."""
         shown: ShownCase | None = None if self.view is None else imported(self.view)(case)
         return shown or ShownCase(texts={name: _cut(text) for name, text in case.inputs.items()})
+
+    def new_output(
+        self, request: PredictRequest, label_names: Sequence[str], config: Any
+    ) -> RowOutput:
+        """Return what a prediction adds to its rows.
+
+        Args:
+            request: The user's choices.
+            label_names: Names of the classes.
+            config: Configuration of the model.
+        """
+        output: RowOutput = imported(self.output)(request, tuple(label_names), config)
+        return output
 
     def holds(self, folder: Path) -> bool:
         """Return whether the layout of a folder shows that it holds data of this kind."""
@@ -128,6 +146,8 @@ WORDS = Kind(
     case="sentence",
     module="ampft.kinds.words",
     view="ampft.kinds.views:sentence",
+    output="ampft.kinds.sentences:SentenceOutput",
+    units="words, which have a class each",
     flags=_OF_WORDS,
     has_words=True,
     examples=('"a text"',),
@@ -158,6 +178,8 @@ PIXELS = Kind(
     case="image",
     module="ampft.kinds.pixels",
     view="ampft.kinds.views:masks",
+    output="ampft.kinds.predicted_masks:MaskOutput",
+    units="masks, which have a class per pixel",
     folders="ampft.data.sources.mask_folders:find_mask_folders",
     flags=frozenset({"augment", "image_size", "multi_scale"}),
     # Images with a logit per pixel are large.

@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import DataCollatorWithPadding
 
 from ampft.data.dataset import ClassificationData, row_labels
+from ampft.kinds.sentences import Sentence, open_rows, rows_in_memory
 from ampft.kinds.settings import TaskSettings
 from ampft.kinds.text import (
     TextExamples,
@@ -31,6 +32,8 @@ from ampft.models.minilm import default_model
 from ampft.models.pretrained import SAVED_MODEL_FLAG, load_config
 from ampft.models.tokenizer import load_tokenizer, max_input_length, pad_on_the_right
 from ampft.text.numbers import counted
+
+__all__ = ["open_rows", "prepare_inputs", "rows_in_memory", "saved_reader"]
 
 
 @dataclass(frozen=True)
@@ -72,14 +75,19 @@ class WordReader:
 
     def length(self, row: tuple[Any, ...]) -> int:
         """Return the number of characters."""
-        return sum(map(len, row[0]))
+        return sum(len(word.text) for word in row[0].words)
 
     def collate(self, columns: Sequence[Sequence[Any]]) -> Mapping[str, Tensor]:
-        """Return the tokens of windows, and where their words are, see `text.collated`."""
-        (sentences,) = columns
-        encoded, _ = self.encode(sentences)
+        """Return the tokens of windows, and where their words are, see `text.collated`.
+
+        Args:
+            columns: A column of `Sentence`.
+        """
+        sentences: Sequence[Sentence] = columns[0]
+        words = [[word.text for word in each.words] for each in sentences]
+        encoded, _ = self.encode(words)
         del encoded[EXAMPLE]
-        counts = np.array([len(words) for words in sentences], dtype=np.int64)
+        counts = np.array([len(each) for each in words], dtype=np.int64)
         return collated(self.collator, encoded, words=counts)
 
     def refused(self, columns: Any, model: str, error: Exception) -> None:

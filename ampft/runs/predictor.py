@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import transformers
 
 from ampft.errors import InputError
 from ampft.evaluation.evaluate import as_array
 from ampft.kinds.logits import forward_logits
+from ampft.kinds.prediction import Decoded, Predictions
 from ampft.models.packing.families import packing_support
 from ampft.models.packing.install import install_packing
 from ampft.models.pretrained import load_saved
@@ -28,50 +27,6 @@ from ampft.runs.record import RunRecord
 from ampft.runs.show import problem_of, task_row
 from ampft.tasks.outcome import THRESHOLDS, Problem
 from ampft.training.out_of_memory import is_out_of_memory
-
-Decoded = dict[str, npt.NDArray[Any]]
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """Predictions of n rows, in their order.
-
-    Attributes:
-        labels: The n predictions.
-        confidence: The probability of each.
-        decoded: Arrays of n rows, such as `probabilities`.
-        label_names: Names of the K classes.
-    """
-
-    labels: list[str]
-    confidence: list[float]
-    decoded: Decoded
-    label_names: tuple[str, ...]
-
-    def columns(self, *, top_k: int = 0, all_probabilities: bool = False) -> dict[str, list[Any]]:
-        """Return the columns of the output.
-
-        Args:
-            top_k: Number of most probable labels to add, with their probabilities.
-            all_probabilities: Whether to add the probability of every label.
-        """
-        columns: dict[str, list[Any]] = {
-            "prediction": self.labels,
-            "confidence": [round(value, 6) for value in self.confidence],
-        }
-        if not top_k and not all_probabilities:
-            return columns
-        probabilities = self.decoded["probabilities"].round(6)
-        order = np.argsort(-probabilities, axis=1, kind="stable")[:, :top_k]
-        for rank, indices in enumerate(order.T, start=1):
-            columns[f"label_{rank}"] = [self.label_names[index] for index in indices]
-            ranked = probabilities[np.arange(len(indices)), indices]
-            columns[f"probability_{rank}"] = ranked.astype(float).round(6).tolist()
-        if all_probabilities:
-            values = probabilities.astype(float).round(6).T.tolist()
-            for name, column in zip(self.label_names, values, strict=True):
-                columns[f"probability_{name}"] = column
-        return columns
 
 
 def saved_problem(record: RunRecord, config: Any) -> Problem:

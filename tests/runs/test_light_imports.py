@@ -19,8 +19,7 @@ def imported_by(statement: str) -> str:
 
 # Modules that train or predict. The others must work without torch.
 HEAVY = {
-    *("predict", "predictor", "predict_rows", "predict_scores"),
-    *("predict_words", "predicted_masks"),
+    *("predict", "predictor", "predict_output", "predict_scores"),
     *("prepare", "prepared", "prepared_checks", "precision_check", "plan", "opening"),
     *("run", "train", "validation", "nonfinite"),
     *("checkpointing", "conditions", "fingerprint", "resume", "state", "caller_state", "finetune"),

@@ -24,11 +24,11 @@ from transformers import AutoModelForImageClassification, ViTImageProcessorPil
 import ampft.runs.predict
 from ampft.errors import InputError
 from ampft.kinds.images import _small_vit
+from ampft.kinds.prediction import Predictions, PredictRequest, Trained
+from ampft.kinds.sentences import SentenceOutput, sentence_of
 from ampft.models.packing.attention import ATTENTION_NAME
 from ampft.runs.predict import predict_file, predict_inputs
-from ampft.runs.predict_rows import PredictRequest
-from ampft.runs.predict_words import predict_sentences, sentence
-from ampft.runs.predictor import Predictions, Predictor
+from ampft.runs.predictor import Predictor
 from ampft.tasks.token_labels import TokenLabels
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
@@ -280,14 +280,11 @@ def test_tags_and_types_of_entities_may_contain_blanks():
     probabilities[:] = [np.eye(3, dtype=np.float32), np.eye(3, dtype=np.float32)[:1]]
     decoded = {"probabilities": probabilities}
 
-    def predictor(columns):
-        labels, confidence = zip(*problem.predicted(decoded), strict=True)
-        return Predictions(list(labels), list(confidence), decoded, names)
-
-    predictor.problem = problem
-    record = SimpleNamespace(data=SimpleNamespace(input_columns=("tokens",)))
-    sentences = [sentence(words, record) for words in (["the", "Mona", "Lisa"], ["here"])]
-    columns = predict_sentences(predictor, sentences).columns()
+    labels, confidence = zip(*problem.predicted(decoded), strict=True)
+    predictions = Predictions(list(labels), list(confidence), decoded, names)
+    trained = Trained(("tokens",), names, {}, several_labels=False)
+    rows = [(sentence_of(words, trained),) for words in (["the", "Mona", "Lisa"], ["here"])]
+    columns = SentenceOutput(PredictRequest(), names, None).columns(rows, predictions)
     assert columns["prediction"] == [["O", "B-work of art", "I-work of art"], ["O"]]
     assert [e["text"] for e in columns["entities"][0]] == ["Mona Lisa"]
     assert columns["entities"][1] == []

@@ -16,8 +16,9 @@ from transformers import BertForSequenceClassification
 import ampft.runs.predict
 from ampft.errors import InputError
 from ampft.files import describe_file
+from ampft.kinds.prediction import PredictRequest
 from ampft.runs.predict import predict_file
-from ampft.runs.predict_rows import PredictRequest
+from ampft.tasks import default_task
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
 
@@ -36,7 +37,7 @@ def pair_folder(tiny_bert, tmp_path, monkeypatch) -> Path:
 def trained_on(columns, tiny_bert, tmp_path, monkeypatch, *, kind="text") -> Path:
     record = SimpleNamespace(
         status="finished",
-        task="text",
+        task=default_task(kind),
         data=SimpleNamespace(kind=kind, input_columns=columns, files={}),
         model=SimpleNamespace(padding_free=None),
         label_names=LABELS,

@@ -16,10 +16,10 @@ from transformers import AutoConfig, AutoTokenizer, BertForTokenClassification
 import ampft.runs.predict
 from ampft.data.dataset import TOKEN
 from ampft.errors import InputError
+from ampft.kinds import sentences as of_sentences
+from ampft.kinds.prediction import PredictRequest, Trained
 from ampft.models.by_length import CONFIG_FIELD
-from ampft.runs import predict_words
 from ampft.runs.predict import predict_file
-from ampft.runs.predict_rows import PredictRequest
 from ampft.runs.predictor import Predictor
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
@@ -77,14 +77,14 @@ def test_a_word_of_white_space_is_refused(folder, tmp_path, word):
 def test_entities_have_a_type_where_the_first_rows_have_none(
     folder, tmp_path, monkeypatch, longest
 ):
-    monkeypatch.setattr(predict_words, "SENTENCES_AT_ONCE", 2)
+    monkeypatch.setattr(ampft.runs.predict, "ROWS_SORTED_AT_ONCE", 2)
     monkeypatch.setattr(
-        predict_words, "entities", lambda tags: [("LOC", 0, 2)] if len(tags) > 1 else []
+        of_sentences, "entities", lambda tags: [("LOC", 0, 2)] if len(tags) > 1 else []
     )
     sentences = [["w1"], ["w2"], ["w1", "w2", "w3"][:longest], ["w4"]]
     predict(folder, write_rows(tmp_path / "rows.jsonl", sentences), tmp_path / "out.parquet")
     table = pq.read_table(tmp_path / "out.parquet")
-    assert table.schema.field("entities").type == predict_words.ENTITIES_TYPE
+    assert table.schema.field("entities").type == of_sentences.ENTITIES_TYPE
     found = [[entity["text"] for entity in row] for row in table["entities"].to_pylist()]
     assert found == [[], [], ["w1 w2"] if longest > 1 else [], []]
     assert table["id"].to_pylist() == [0, 1, 2, 3]
@@ -102,6 +102,9 @@ def test_a_forward_pass_has_at_most_a_batch_of_windows(
         record.data = SimpleNamespace(kind="text", input_columns=("text",), files={})
         record.arguments["long_text"] = "windows"
         rows = [" ".join(words) for words in rows]
+    else:
+        trained = Trained(("tokens",), TAGS, {}, several_labels=False)
+        rows = [of_sentences.sentence_of(words, trained) for words in rows]
     several, few = (Predictor(folder, record, "fp32", size) for size in (1000, 3))
     sizes = {}
     for predictor in (several, few):

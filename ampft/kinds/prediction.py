@@ -1,0 +1,259 @@
+"""What a prediction needs and gives: the request, the rows, their labels and the new columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ampft.data.row_collector import location
+from ampft.data.row_labels import Targets
+from ampft.data.sources.table import Table
+from ampft.errors import InputError
+from ampft.precision.modes import BASELINE
+
+TABLE_OPTIONS = ("text_column_names", "label_column_name", "sheet_name", "encoding")
+
+Decoded = Mapping[str, npt.NDArray[Any]]
+RowFormat = Callable[[Sequence[Any]], str]
+# Returns the inputs of a row from its cells and its place; None if it lacks them.
+Convert = Callable[[Sequence[Any], str], tuple[Any, ...] | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictRequest:
+    """What to predict, and how.
+
+    Attributes:
+        files: One file, `-` for standard input, or images and folders of images.
+        texts: Texts to predict instead of files.
+        output_file: File to write; None writes CSV to standard output.
+        text_column_names: Comma-separated input columns; None reads those used in training.
+        label_column_name: Label column to score; None looks for that of the training.
+        batch_size: Rows per forward pass.
+        mixed_precision: Precision of the computation.
+        top_k: Number of most probable labels to add.
+        all_probabilities: Whether to add the probability of every label.
+        encoding: Character encoding of CSV, TSV and JSON files.
+        sheet_name: Sheet of an Excel workbook; None takes the first one.
+    """
+
+    files: Sequence[str] = ()
+    texts: Sequence[str] = ()
+    output_file: str | None = None
+    text_column_names: str | None = None
+    label_column_name: str | None = None
+    batch_size: int = 64
+    mixed_precision: str = BASELINE
+    top_k: int = 0
+    all_probabilities: bool = False
+    encoding: str = "utf-8"
+    sheet_name: str | None = None
+
+    def refuse_table_options(self, source: str) -> None:
+        """Raise InputError for options that have no effect on rows that are not in a table."""
+        for name in TABLE_OPTIONS:
+            if getattr(self, name) != getattr(PredictRequest, name):
+                raise InputError(f"--{name} has no effect on {source}. Remove the flag.")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a prediction needs to know of the training.
+
+    Attributes:
+        input_columns: Columns of the inputs.
+        label_names: Names of the classes.
+        arguments: Its arguments, as in run.json.
+        several_labels: Whether an example could have any number of labels.
+    """
+
+    input_columns: tuple[str, ...]
+    label_names: tuple[str, ...]
+    arguments: Mapping[str, Any]
+    several_labels: bool
+
+
+class LabelReader(Protocol):
+    """The labels of rows that are predicted; `LabelParser` is one for labels of whole rows."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of the table that are read."""
+        ...
+
+    @property
+    def title(self) -> str:
+        """Name of the column or columns of the labels."""
+        ...
+
+    def parse(self, cells: Sequence[object], location: str) -> tuple[str, ...] | None:
+        """Return the labels of a row; None if they are missing.
+
+        Raises:
+            InputError: A cell does not hold labels.
+        """
+        ...
+
+    def as_trained(self, rows: Sequence[tuple[str, ...]]) -> Sequence[tuple[str, ...]]:
+        """Return the labels of all rows in the form of the training.
+
+        Raises:
+            InputError: They have no such form.
+        """
+        ...
+
+    def targets(self, rows: Sequence[tuple[int, ...]], classes: int) -> Targets:
+        """Return the labels of a problem from their indices.
+
+        Args:
+            rows: Indices of the labels of each row.
+            classes: Number of classes.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class InputRows:
+    """Rows to predict.
+
+    Attributes:
+        table: The rows with all their columns.
+        sources: Columns of the table that the inputs are made of.
+        convert: Function that returns the inputs of a row.
+        missing: What rows lack for which `convert` returns None; None if rows are not checked
+            before the model is loaded.
+        labels: Where the labels are; None if there are none.
+    """
+
+    table: Table
+    sources: tuple[str, ...]
+    convert: Convert
+    missing: str | None = None
+    labels: LabelReader | None = None
+
+    def check(self) -> None:
+        """Check that every row has its inputs.
+
+        Raises:
+            InputError: Some lack them; the message names the rows.
+        """
+        if self.missing is None:
+            return
+        table = self.table
+        without = [
+            number
+            for number, cells in table.read(self.sources)
+            if self.convert(cells, self.place(number)) is None
+        ]
+        if without:
+            raise InputError(f"{location(table.origin, table.unit, without)}: {self.missing}")
+
+    def place(self, number: int) -> str:
+        """Return the place of a row for messages."""
+        return f"{self.table.origin}, {self.table.unit} {number}"
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Predictions of n rows, in their order.
+
+    Attributes:
+        labels: The n predictions.
+        confidence: The probability of each.
+        decoded: Arrays of n rows, such as `probabilities`.
+        label_names: Names of the K classes.
+    """
+
+    labels: list[str]
+    confidence: list[float]
+    decoded: Decoded
+    label_names: tuple[str, ...]
+
+    def columns(self, *, top_k: int = 0, all_probabilities: bool = False) -> dict[str, list[Any]]:
+        """Return the columns of the output.
+
+        Args:
+            top_k: Number of most probable labels to add, with their probabilities.
+            all_probabilities: Whether to add the probability of every label.
+        """
+        columns: dict[str, list[Any]] = {
+            "prediction": self.labels,
+            "confidence": [round(value, 6) for value in self.confidence],
+        }
+        if not top_k and not all_probabilities:
+            return columns
+        probabilities = self.decoded["probabilities"].round(6)
+        order = np.argsort(-probabilities, axis=1, kind="stable")[:, :top_k]
+        for rank, indices in enumerate(order.T, start=1):
+            columns[f"label_{rank}"] = [self.label_names[index] for index in indices]
+            ranked = probabilities[np.arange(len(indices)), indices]
+            columns[f"probability_{rank}"] = ranked.astype(float).round(6).tolist()
+        if all_probabilities:
+            values = probabilities.astype(float).round(6).T.tolist()
+            for name, column in zip(self.label_names, values, strict=True):
+                columns[f"probability_{name}"] = column
+        return columns
+
+
+class RowOutput(Protocol):
+    """The columns that a prediction adds to rows.
+
+    Attributes:
+        types: Types of columns in Parquet, by name, where the first rows may not show them.
+        formats: Formats of files besides CSV, JSON Lines and Parquet, by ending.
+    """
+
+    @property
+    def types(self) -> Mapping[str, pa.DataType]:
+        """Types of columns in Parquet."""
+        ...
+
+    @property
+    def formats(self) -> Mapping[str, RowFormat]:
+        """Other formats of files."""
+        ...
+
+    def columns(
+        self, rows: Sequence[tuple[Any, ...]], predictions: Predictions
+    ) -> dict[str, list[Any]]:
+        """Return the new columns of rows; called once without rows for their names."""
+        ...
+
+    def summary(self) -> str | None:
+        """Return what was written besides the table; None for nothing."""
+        ...
+
+
+@dataclass(frozen=True)
+class LabelOutput:
+    """Prediction, confidence and, if they are asked for, probabilities of labels.
+
+    Attributes:
+        request: The user's choices.
+        label_names: Names of the classes.
+        config: Configuration of the model.
+        types: See `RowOutput`.
+        formats: See `RowOutput`.
+    """
+
+    request: PredictRequest
+    label_names: tuple[str, ...]
+    config: Any
+    types: Mapping[str, pa.DataType] = field(default_factory=dict)
+    formats: Mapping[str, RowFormat] = field(default_factory=dict)
+
+    def columns(
+        self, rows: Sequence[tuple[Any, ...]], predictions: Predictions
+    ) -> dict[str, list[Any]]:
+        """Return the columns of `Predictions.columns`."""
+        del rows
+        asked = self.request
+        return predictions.columns(top_k=asked.top_k, all_probabilities=asked.all_probabilities)
+
+    def summary(self) -> None:
+        """Return None: only the table is written."""

@@ -1,0 +1,305 @@
+"""Reads rows to predict: texts, files of images and sounds, tables of both, and their labels."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from ampft.data.columns import LABEL_FLAG, LABELS, column_renames, folded, require
+from ampft.data.input_columns import InputColumns
+from ampft.data.label_parser import LabelParser
+from ampft.data.media import MEDIA, kind_of_file
+from ampft.data.sources.files import as_file, open_table
+from ampft.data.sources.folders import files_in
+from ampft.data.sources.table import Row, Table, described_columns, refuse_surrogates
+from ampft.errors import InputError, quoted
+from ampft.kinds.prediction import InputRows, PredictRequest, Trained
+from ampft.text.numbers import counted
+
+STANDARD_INPUT = "-"
+FILE_COLUMN = "file"
+LABEL_COLUMN = "label"
+
+
+def table_of_lists(columns: Sequence[str], rows: Sequence[Row], unit: str, origin: str) -> Table:
+    """Return rows in memory as a table."""
+
+    def read(names: Sequence[str]) -> Iterator[Row]:
+        indices = [columns.index(name) for name in names]
+        for number, row in rows:
+            yield number, [row[index] for index in indices]
+
+    return Table(columns=tuple(columns), read=read, unit=unit, origin=origin)
+
+
+def texts_as_table(texts: Sequence[str], columns: Sequence[str]) -> Table:
+    """Return the texts of `--text` as a table; for pairs, two texts are a row.
+
+    Raises:
+        InputError: Their number is not a multiple of the number of columns.
+    """
+    count = len(columns)
+    if len(texts) % count:
+        raise InputError(
+            f"--text: received {len(texts)}; the model was trained on {count} text columns"
+            f" ({', '.join(columns)}), so pass --text {count} times per row."
+        )
+    rows = [texts[start : start + count] for start in range(0, len(texts), count)]
+    return table_of_lists(columns, list(enumerate(rows, start=1)), "text", "--text")
+
+
+def lines_as_table(columns: Sequence[str]) -> Table:
+    """Return the lines of standard input that are not blank as a table; tabs separate columns.
+
+    Raises:
+        InputError: A line does not have one text per column.
+    """
+    rows: list[Row] = []
+    for number, line in enumerate(sys.stdin, start=1):
+        text = line.rstrip("\r\n")
+        if not text.strip():
+            continue
+        row = text.split("\t") if len(columns) > 1 else [text]
+        if len(row) != len(columns):
+            raise InputError(
+                f"standard input, line {number}: {len(row)} texts, but the model was trained on"
+                f" {len(columns)} ({', '.join(columns)}). Separate them by a tab."
+            )
+        rows.append((number, row))
+    return table_of_lists(columns, rows, "line", "standard input")
+
+
+def media_as_table(paths: Sequence[str], kind: str, class_names: Collection[str] = ()) -> Table:
+    """Return the images or sounds in `paths`, which may be folders, as a table of their paths.
+
+    If every file lies in a folder of one of the classes, as in training, the table has the column
+    `label` with its name.
+
+    Args:
+        paths: Files and folders.
+        kind: `image` or `sound`.
+        class_names: Names of the classes that a folder can have.
+
+    Raises:
+        InputError: A path does not exist, or a folder has no such files.
+    """
+    suffixes = MEDIA[kind].suffixes
+    rows: list[list[str]] = []
+    for path in map(Path, paths):
+        if not path.exists():
+            raise InputError(f"FILE: {path} does not exist.")
+        found = files_in(path) if path.is_dir() else [path]
+        usable = [file for file in found if file.suffix.lower() in suffixes]
+        if not usable:
+            raise InputError(f"FILE: {path} has no {kind}s ({', '.join(suffixes)}).")
+        rows += [[str(file), _class_folder(file, path)] for file in usable]
+    has_labels = all(label in class_names for _, label in rows)
+    columns = (FILE_COLUMN, LABEL_COLUMN) if has_labels else (FILE_COLUMN,)
+    cells = [(number, row[: len(columns)]) for number, row in enumerate(rows, start=1)]
+    return table_of_lists(columns, cells, kind, ", ".join(paths))
+
+
+def _class_folder(file: Path, folder: Path) -> str:
+    """Return the name of the outermost folder inside `folder` that holds a file, or nothing."""
+    return file.relative_to(folder).parts[0] if file.parent != folder and file != folder else ""
+
+
+def are_media(paths: Sequence[str], kind: str | None = None) -> bool:
+    """Return whether paths name folders, or images or sounds, not a table.
+
+    Args:
+        paths: Files and folders.
+        kind: `image` or `sound`; None for either.
+    """
+    kinds = MEDIA if kind is None else (kind,)
+    return all(Path(path).is_dir() or kind_of_file(path) in kinds for path in paths)
+
+
+def open_inputs(
+    path: Path, inputs: tuple[str, ...], request: PredictRequest, *, flag: str
+) -> tuple[Table, InputColumns]:
+    """Open a file whose rows are to be predicted.
+
+    Args:
+        path: A file in one of the formats of `READERS`.
+        inputs: Columns that the model reads.
+        request: The user's choices.
+        flag: Flag that names the columns, for messages.
+
+    Returns:
+        The table, and its input columns under their names there, which differ at most in case and
+        blanks.
+
+    Raises:
+        InputError: The file cannot be read, or a column is missing.
+    """
+    table = open_table(path, flag="FILE", encoding=request.encoding, sheet=request.sheet_name)
+    columns = InputColumns.of(inputs, table.columns)
+    renamed = {new: old for old, new in column_renames(table.columns, columns.sources).items()}
+    require(
+        [name for name in columns.sources if name not in renamed],
+        table.columns,
+        flag,
+        origin=table.origin,
+        describe=lambda: described_columns(table),
+    )
+    return table, columns.renamed(renamed)
+
+
+def new_names(names: Sequence[str], taken: Sequence[str]) -> list[str]:
+    """Return names for new columns; one that a file has already gets a number."""
+    result: list[str] = []
+    for name in names:
+        free, number = name, 1
+        while free in taken or free in result:
+            number += 1
+            free = f"{name}_{number}"
+        result.append(free)
+    return result
+
+
+def text_rows(request: PredictRequest, trained: Trained) -> InputRows:
+    """Return rows of texts: those of `--text`, lines of standard input, or a table."""
+    names = trained.input_columns
+    if request.texts:
+        table, inputs = texts_as_table(request.texts, names), InputColumns.of(names, names)
+    else:
+        needed = "texts. Name a table of texts"
+        table, inputs = _table(request, trained, flag="--text_column_names", needed=needed)
+
+    def convert(cells: Sequence[Any], place: str) -> tuple[Any, ...] | None:
+        texts = inputs.texts(cells, place)
+        return None if None in texts else tuple(texts)
+
+    missing = f"nothing in column {', '.join(map(repr, inputs.names))}. Fill the cells or remove "
+    labels = find_labels(table, inputs.sources, request, trained)
+    return InputRows(table, inputs.sources, convert, f"{missing}the rows.", labels)
+
+
+def media_rows(
+    request: PredictRequest, trained: Trained, media: str, *, has_classes: bool = True
+) -> InputRows:
+    """Return rows of images or sounds: files, folders of them, or a table of paths.
+
+    Args:
+        request: The user's choices.
+        trained: What is known of the training.
+        media: `image` or `sound`.
+        has_classes: Whether a case has labels that can be read.
+    """
+    if request.texts:
+        raise InputError(f"--text: the model was trained on {media}s. Name {media}s or folders.")
+    if are_media(request.files, media):
+        request.refuse_table_options(f"files of {media}s")
+        class_names = trained.label_names if has_classes else ()
+        table = media_as_table(request.files, media, class_names)
+        sources: tuple[str, ...] = (FILE_COLUMN,)
+        folder = None
+    else:
+        needed = f"{media}s. Name {media}s, folders of them or a table"
+        table, inputs = _table(request, trained, flag="FILE", needed=needed)
+        sources, folder = inputs.sources, Path(table.origin).parent
+
+    def convert(cells: Sequence[Any], place: str) -> tuple[Any, ...]:
+        del place
+        return tuple(cells if folder is None else (as_file(cell, folder) for cell in cells))
+
+    labels = find_labels(table, sources, request, trained) if has_classes else None
+    return InputRows(table, sources, convert, labels=labels)
+
+
+def _table(
+    request: PredictRequest, trained: Trained, *, flag: str, needed: str
+) -> tuple[Table, InputColumns]:
+    """Return the rows of a file or of standard input, and their input columns."""
+    if len(request.files) > 1:
+        raise InputError(
+            f"FILE: received {len(request.files)} files; name one. Several are possible only for"
+            " images and sounds."
+        )
+    (file,) = request.files
+    if file == STANDARD_INPUT:
+        names = trained.input_columns
+        return lines_as_table(names), InputColumns.of(names, names)
+    if are_media([file]):
+        raise InputError(
+            f"FILE: {file} is an image, a sound or a folder, and the model was trained on {needed}."
+        )
+    inputs = _requested_columns(request.text_column_names, trained.input_columns)
+    return open_inputs(Path(file), inputs, request, flag=flag)
+
+
+def _requested_columns(requested: str | None, trained: Sequence[str]) -> tuple[str, ...]:
+    """Return the requested columns to read, or the model's training columns if None."""
+    if requested is None:
+        return tuple(trained)
+    columns = tuple(name.strip() for name in requested.split(","))
+    if len(columns) != len(trained):
+        raise InputError(
+            f"--text_column_names {requested}: the model was trained on "
+            f"{counted(len(trained), 'text column')} ({', '.join(trained)}), but received "
+            f"{len(columns)}. Name as many columns as in training."
+        )
+    return columns
+
+
+def find_labels(
+    table: Table, inputs: Sequence[str], request: PredictRequest, trained: Trained
+) -> LabelParser | None:
+    """Return where the labels of whole rows are; None if the table has none.
+
+    Args:
+        table: The rows.
+        inputs: Their input columns.
+        request: The user's choices.
+        trained: What is known of the training, whose label column is looked for.
+
+    Raises:
+        InputError: The requested column is missing.
+    """
+    several, requested = trained.several_labels, request.label_column_name
+    named = requested or trained.arguments.get("label_column_name")
+    columns = tuple(part.strip() for part in named.split(",")) if named and several else (named,)
+    if requested:
+        names = tuple(name for name in columns if name is not None)
+        describe = lambda: described_columns(table)  # noqa: E731
+        require(names, table.columns, LABEL_FLAG, origin=table.origin, describe=describe)
+    elif named is None or not set(columns) <= set(table.columns):
+        usual = [c for c in table.columns if folded(c) in LABELS and c not in inputs]
+        usual = [c for c in usual if c == "label"] or usual
+        if len(usual) != 1:
+            return None
+        columns = (usual[0],)
+    separator = str(trained.arguments.get("label_separator", ","))
+    return LabelParser(tuple(map(str, columns)), several, separator)
+
+
+def rows_in_memory(inputs: Any, trained: Trained, noun: str) -> list[tuple[Any, ...]]:
+    """Return the rows of one input, or of a list of inputs or of tuples of them.
+
+    Args:
+        inputs: A text, an image, a path, or a list.
+        trained: What is known of the training.
+        noun: What a row consists of; the cells of a `text` must be texts.
+
+    Raises:
+        InputError: A row has another number of inputs, or there is none.
+    """
+    rows = [inputs] if isinstance(inputs, str | os.PathLike | Image.Image) else list(inputs)
+    tuples = [tuple(row) if isinstance(row, list | tuple) else (row,) for row in rows]
+    count, is_text = len(trained.input_columns), noun == "text"
+    for number, row in enumerate(tuples):
+        place = f"position {number} (from 0)"
+        if len(row) != count or (is_text and not all(isinstance(t, str) for t in row)):
+            raise InputError(
+                f"{place}: received {quoted(rows[number])}. The model needs "
+                f"{counted(count, noun)} per row."
+            )
+        for text in row if is_text else ():
+            refuse_surrogates(text, place)
+    return tuples
