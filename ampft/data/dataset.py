@@ -107,9 +107,9 @@ def row_labels(split: Dataset) -> RowLabels:
 
 
 def value_bytes(value: Any) -> bytes:
-    """Return the bytes to hash for a text, words, a hash, or an image's mode, size and pixels.
+    """Return the bytes to hash for a text, a number, a list of these, a hash or an image.
 
-    Their number comes first, so that two different sequences of values never have the same bytes.
+    An image is its mode, size and pixels. The number of bytes comes first, so that two different sequences of values never have the same bytes.
     """
     if isinstance(value, list):
         content = b"".join(map(value_bytes, value))
@@ -117,6 +117,8 @@ def value_bytes(value: Any) -> bytes:
         content = value.encode("utf-8", "surrogatepass")
     elif isinstance(value, bytes):
         content = value
+    elif isinstance(value, int | float):
+        content = repr(value).encode()
     else:
         content = f"{value.mode} {value.size[0]} {value.size[1]} ".encode() + value.tobytes()
     return len(content).to_bytes(8, "little") + content

@@ -30,6 +30,7 @@ from ampft.runs.prepared import Prepared, ProcessStart
 from ampft.runs.prepared_checks import check_prepared, check_space_for_run
 from ampft.runs.push import check_account
 from ampft.runs.resume_point import find_resume_point
+from ampft.tasks import TASKS
 from ampft.tasks.task import Task, make_task
 from ampft.text.terminal import quiet_libraries
 from ampft.training.auto_micro_batch import fit_micro_batches
@@ -100,7 +101,8 @@ def load_task(args: ClassifyArguments, data: DatasetDict | None = None) -> Task:
     Raises:
         InputError: The data or the model is invalid.
     """
-    return make_task(load_data(args.data_request(), data), args.task_settings())
+    load = load_data if args.task is None else TASKS[args.task].kind.load
+    return make_task(load(args.data_request(), data), args.task_settings())
 
 
 def prepare_training(

@@ -23,6 +23,7 @@ from ampft.runs.folder import RunFolder
 from ampft.runs.manifest import RECORD_NAME
 from ampft.runs.memory import PeakMemory
 from ampft.runs.redaction import redact_command, redact_secrets
+from ampft.tasks import default_task
 from ampft.text.escaping import without_credentials
 from ampft.text.json_io import JSONValue, check_schema, from_json, json_values, read_json_object
 
@@ -375,7 +376,7 @@ def _upgraded(values: dict[str, Any]) -> dict[str, Any]:
             {"epoch": part.pop("epoch"), "step": part.pop("step"), "metrics": part}
             for part in values.get("validations", ())
         ]
-        task = {"text": "text", "image": "images"}[values["data"]["kind"]]
+        task = default_task(values["data"]["kind"])
         values = {**values, "validations": validations, "task": task}
     # Schema 2 listed the names of all files in the folder.
     return {**values, "files": {}, "schema": SCHEMA}

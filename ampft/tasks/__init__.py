@@ -78,8 +78,13 @@ def problem_types() -> dict[str, type[Problem]]:
 
 
 def default_task(data_kind: str) -> str:
-    """Return the name of the default task for a kind of data."""
-    return next(name for name, task in TASKS.items() if task.kind.name == data_kind)
+    """Return the name of the default task for a kind of data.
+
+    Raises:
+        KeyError: No task has this kind.
+    """
+    defaults = {task.kind.name: name for name, task in reversed(TASKS.items())}
+    return defaults[data_kind]
 
 
 def task_of_folder(folder: Path) -> str | None:

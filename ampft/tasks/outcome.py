@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from _typeshed import DataclassInstance
 
+    from ampft.kinds.settings import TaskSettings
+
 THRESHOLDS = "label_thresholds"  # entry of config.json, if they were tuned
 
 IntArray = npt.NDArray[np.int64]
@@ -226,6 +228,22 @@ class Problem(Protocol):
     @property
     def label_names(self) -> tuple[str, ...]:
         """Names of the K classes, in the order of the logits."""
+        ...
+
+    @classmethod
+    def from_settings(
+        cls, label_names: tuple[str, ...], targets: Any, settings: TaskSettings
+    ) -> Self:
+        """Return the problem of a training.
+
+        Args:
+            label_names: Names of the K classes.
+            targets: Labels of the training split.
+            settings: The user's choices.
+
+        Raises:
+            InputError: A setting does not fit the labels.
+        """
         ...
 
     @classmethod

@@ -205,6 +205,5 @@ def make_task(data: ClassificationData, settings: TaskSettings) -> Task:
     inputs = kind.tensors.prepare_inputs(data, settings)
     source = inputs if isinstance(inputs, LabellingInputs) else data
     labels = {split: source.labels(split) for split in data.splits}
-    problem_type: Any = row.problem_type()
-    problem = problem_type.from_settings(data.label_names, labels["train"], settings)
+    problem = row.problem_type().from_settings(data.label_names, labels["train"], settings)
     return Task(name, row, data, settings, problem, inputs, labels)
