@@ -32,7 +32,7 @@ from ampft.models.image_processor import (
     pixel_values,
     split_processor,
 )
-from ampft.models.packing.install import evaluation_mode
+from ampft.models.packing.verification import evaluation_mode
 from ampft.models.pretrained import MODEL_NAME_FLAG, load_config, load_or_create
 from ampft.models.weights import LoadedModel
 

@@ -32,7 +32,7 @@ from ampft.kinds.prediction import InputRows, PredictRequest, Trained
 from ampft.kinds.settings import TaskSettings
 from ampft.models.erfnet import MODEL_TYPE, ErfnetConfig, ErfnetForSemanticSegmentation
 from ampft.models.image_processor import load_image_processor, pixel_values
-from ampft.models.packing.install import evaluation_mode
+from ampft.models.packing.verification import evaluation_mode
 from ampft.models.pretrained import MODEL_NAME_FLAG, enable_gradient_checkpointing, load_pretrained
 from ampft.models.weights import LoadedModel
 

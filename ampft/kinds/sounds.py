@@ -23,7 +23,7 @@ from ampft.kinds import rows
 from ampft.kinds.prediction import InputRows, PredictRequest, Trained
 from ampft.kinds.settings import TaskSettings
 from ampft.models.by_length import choose_sound_batches
-from ampft.models.packing.install import evaluation_mode
+from ampft.models.packing.verification import evaluation_mode
 from ampft.models.pretrained import SAVED_MODEL_FLAG, load_or_create
 from ampft.models.sound_features import (
     DEFAULT_RATE,

@@ -36,7 +36,8 @@ from ampft.models.by_length import choose_text_batches
 from ampft.models.embedding_gradient import reuse_gradient_memory
 from ampft.models.minilm import default_model
 from ampft.models.packing.families import packing_support
-from ampft.models.packing.install import install_packing, limit_kernel_caches, verify_packing
+from ampft.models.packing.install import install_packing, limit_kernel_caches
+from ampft.models.packing.verification import verify_packing
 from ampft.models.pretrained import (
     MODEL_NAME_FLAG,
     SAVED_MODEL_FLAG,
@@ -49,7 +50,7 @@ from ampft.models.weights import LoadedModel
 
 # Difference of float32 logits, relative to the largest: rounding is at most 1e-6, a wrong mask at
 # least 1e-2.
-PACKED_LOGITS_TOLERANCE = 1e-4
+PACKED_TOLERANCE = 1e-4
 
 
 EncodeWindows = Callable[[dict[str, list[Any]], list[int]], dict[str, list[Any]]]
@@ -219,11 +220,12 @@ class TextInputs:
         limit_kernel_caches(has_token_buckets=settings.token_buckets is not None)
         examples = self.tokens["train"]
         batch = examples.collate(varied_ids(examples.lengths))
-        difference = verify_packing(model, model_inputs(batch))
-        if not difference <= PACKED_LOGITS_TOLERANCE:
-            return False, f"padded path: logits without padding differ by {difference:.1e}"
+        error = verify_packing(model, model_inputs(batch))
+        for part, difference in error._asdict().items():
+            if not difference <= PACKED_TOLERANCE:
+                return False, f"padded path: {part} without padding differ by {difference:.1e}"
         install_packing(model, token_buckets=settings.token_buckets)
-        return True, f"padding-free path: {support.reason} (logits equal within {difference:.0e})"
+        return True, f"padding-free path: {support.reason} (logits equal within {error.logits:.0e})"
 
     def references(self, split: str, rows: slice) -> Mapping[str, Sequence[str]]:
         """Return the texts of the examples `rows`, one column per input column.

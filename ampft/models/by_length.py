@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ampft.errors import InputError
-from ampft.models.packing.install import evaluation_mode
+from ampft.models.packing.verification import evaluation_mode
 from ampft.models.sound_features import SoundFeatures, varied_noise
 from ampft.precision.transfer import to_device
 

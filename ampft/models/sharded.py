@@ -74,6 +74,11 @@ def reshard(model: nn.Module) -> None:
             module.reshard()
 
 
+def has_shards(model: nn.Module) -> bool:
+    """Return whether parameters of `model` are sharded over the processes."""
+    return any(isinstance(parameter, DTensor) for parameter in model.parameters())
+
+
 def local_part(tensor: Tensor) -> Tensor:
     """Return the part of a sharded tensor on this process, or the tensor if it is not sharded."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor

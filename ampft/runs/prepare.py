@@ -83,10 +83,11 @@ def prepare(args: ClassifyArguments, data: DatasetDict | None = None) -> Prepare
     prepared = prepare_training(
         args, precision, accelerator, task, started=started, output_dir=output_dir
     )
-    check_prepared(prepared)
+    notes = check_prepared(prepared)
     check_space_for_run(prepared)
-    notes = check_precision(prepared).notes if args.check_precision else ()
-    return replace(prepared, resume_point=point, check_notes=tuple(notes))
+    if args.check_precision:
+        notes += tuple(check_precision(prepared).notes)
+    return replace(prepared, resume_point=point, check_notes=notes)
 
 
 def start_clock() -> ProcessStart:

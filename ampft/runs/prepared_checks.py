@@ -12,7 +12,7 @@ from ampft.evaluation.float32 import check_float32_possible
 from ampft.evaluation.label_errors import check_inspection
 from ampft.files import check_disk_space
 from ampft.kinds.logits import model_inputs
-from ampft.models.packing.install import check_packing, evaluation_mode
+from ampft.models.packing.verification import check_packing, evaluation_mode
 from ampft.models.pretrained import is_loadable
 from ampft.models.weights import weights_size
 from ampft.precision.accelerator import numerics, verify_prepared
@@ -28,8 +28,11 @@ from ampft.training.checkpoints.store import CheckpointStore
 from ampft.training.optimizer import ADAMW_MOMENTS
 
 
-def check_prepared(prepared: Prepared) -> None:
+def check_prepared(prepared: Prepared) -> tuple[str, ...]:
     """Reject settings that do not fit the data or the model, before anything is written.
+
+    Returns:
+        Notes about how the model runs, to be printed.
 
     Raises:
         InputError: A split that a setting needs is missing, the weights do not have the storage
@@ -39,7 +42,7 @@ def check_prepared(prepared: Prepared) -> None:
     verify_prepared(accelerator, prepared.precision)
     check_equal_weights(accelerator, prepared.loaded.float32_sha256)
     check_storage(prepared.loaded.model, prepared.precision.storage_dtype)
-    _check_model_runs(prepared)
+    note = _check_model_runs(prepared)
     if not {"validation", "test"} & set(data.splits):
         raise InputError(
             "--validation_fraction 0 and --test_fraction 0 leave no examples for the report. Use a "
@@ -69,6 +72,7 @@ def check_prepared(prepared: Prepared) -> None:
         check_float32_possible(prepared.precision)
     if args.checkpointing_steps or args.resume_from_checkpoint:
         _check_checkpoints_possible(prepared)
+    return () if note is None else (note,)
 
 
 def _check_warmup(prepared: Prepared) -> None:
@@ -134,20 +138,24 @@ def _check_checkpoints_possible(prepared: Prepared) -> None:
         )
 
 
-def _check_model_runs(prepared: Prepared) -> None:
-    """Try the model where its kernels are not those of loading: float32 on a CPU, not compiled."""
+def _check_model_runs(prepared: Prepared) -> str | None:
+    """Try the model where its kernels are not those of loading: float32 on a CPU, not compiled.
+
+    Returns:
+        A note about its kernels, if there is one.
+    """
     backend = compile_backend(prepared.accelerator)
     compute_dtype = prepared.precision.compute_dtype
     is_plain = prepared.accelerator.device.type == "cpu" and compute_dtype == torch.float32
     if is_plain and backend is None:
-        return
+        return None
     if backend is not None and prepared.args.watch:
         raise InputError(
             f"--watch {prepared.args.watch}: a compiled model cannot be watched. Remove the flag, "
             "or launch with --dynamo_backend no."
         )
     try:
-        _run_model(prepared)
+        return _run_model(prepared)
     except TorchDynamoException as error:
         reason = next(filter(None, str(error).splitlines()), type(error).__name__)
         raise InputError(
@@ -156,7 +164,7 @@ def _check_model_runs(prepared: Prepared) -> None:
         ) from error
 
 
-def _run_model(prepared: Prepared) -> None:
+def _run_model(prepared: Prepared) -> str | None:
     accelerator, precision, task = prepared.accelerator, prepared.precision, prepared.task
     examples = task.examples("train")
     batch = examples.collate(varied_ids(examples.lengths))
@@ -164,8 +172,7 @@ def _run_model(prepared: Prepared) -> None:
         if prepared.loaded.padding_free:
             inputs = {k: v.to(accelerator.device) for k, v in model_inputs(batch).items()}
             plain = accelerator.unwrap_model(prepared.model, keep_torch_compile=False)
-            check_packing(prepared.model, plain, inputs)
-            return
+            return check_packing(prepared.model, plain, inputs)
         try:
             with evaluation_mode(prepared.model):
                 task.logits(prepared.model, batch)
@@ -176,6 +183,7 @@ def _run_model(prepared: Prepared) -> None:
                 f"model: {type(prepared.loaded.model).__name__} cannot run in {precision.mode} "
                 f"({error}). Use --mixed_precision fp32, or another model."
             ) from error
+    return None
 
 
 def _check_metric(name: str | None, task: Task) -> None:

@@ -18,7 +18,8 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 from ampft.models.packing.dropout import install_fast_dropout
-from ampft.models.packing.install import evaluation_mode, install_packing
+from ampft.models.packing.install import install_packing
+from ampft.models.packing.verification import evaluation_mode
 from ampft.precision.compilation import RECOMPILE_LIMIT
 
 # Of torch about itself, while it traces.

@@ -2,7 +2,8 @@ import pytest
 import torch
 from tiny_encoders import ENCODERS, loss_and_gradient, relative_error, right_padded, tiny
 
-from ampft.models.packing.install import install_packing, verify_packing
+from ampft.models.packing.install import install_packing
+from ampft.models.packing.verification import verify_packing
 
 pytestmark = [
     pytest.mark.gpu,
@@ -24,7 +25,7 @@ def test_logits_and_gradients_on_a_gpu(name, dtype):
     batch = on_gpu(model)
     tolerance = FP32_TOLERANCE if dtype == torch.float32 else BF16_TOLERANCE
     with torch.autocast("cuda", dtype, enabled=dtype != torch.float32):
-        assert verify_packing(model, batch) <= tolerance
+        assert max(verify_packing(model, batch)) <= tolerance
     # `loss_and_gradient` creates its labels on the default device.
     with torch.device("cuda"), torch.autocast("cuda", dtype, enabled=dtype != torch.float32):
         expected = loss_and_gradient(model, batch)

@@ -10,7 +10,7 @@ from ampft.data.steps import varied_ids
 from ampft.errors import InputError
 from ampft.kinds import text
 from ampft.models.packing import attention
-from ampft.models.packing.install import check_packing
+from ampft.models.packing.verification import PackingError, check_packing
 from ampft.models.tokenizer import load_tokenizer
 from ampft.precision.accelerator import make_accelerator, numerics
 from ampft.precision.resolve import resolve
@@ -23,7 +23,7 @@ def test_a_supported_model_is_verified_and_packed(tiny_bert):
 
 
 def test_padding_is_kept_if_logits_differ(tiny_bert, monkeypatch):
-    monkeypatch.setattr(text, "verify_packing", lambda model, batch: 0.1)
+    monkeypatch.setattr(text, "verify_packing", lambda model, batch: PackingError(0.1, 0.0))
     loaded = tiny_task(tiny_bert, train=12).load_model()
     assert not loaded.padding_free
     assert loaded.notes[-1] == "padded path: logits without padding differ by 1.0e-01"
@@ -31,7 +31,9 @@ def test_padding_is_kept_if_logits_differ(tiny_bert, monkeypatch):
 
 
 def test_padding_is_kept_if_packing_did_not_run(tiny_bert, monkeypatch):
-    monkeypatch.setattr(text, "verify_packing", lambda model, batch: float("inf"))
+    monkeypatch.setattr(
+        text, "verify_packing", lambda model, batch: PackingError(float("inf"), float("inf"))
+    )
     assert not tiny_task(tiny_bert, train=12).load_model().padding_free
 
 
@@ -91,7 +93,7 @@ def test_a_packed_model_is_checked_in_its_precision(tiny_bert, monkeypatch, mode
     batch = examples.collate(varied_ids(examples.lengths))
     del batch["labels"]
     if kernel is not None:
-        monkeypatch.setattr(attention, "choose_kernel", lambda rows, options: kernel)
+        monkeypatch.setattr(attention, "choose_kernel", lambda rows, options, **_: kernel)
     with numerics(precision):
         if message is None:
             check_packing(model, model, batch)

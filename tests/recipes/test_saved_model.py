@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from running import BIN, CLASSIFY, call, call_here, succeeded, text_settings
 
+from ampft.models.packing.verification import PackingError
 from ampft.runs.finished import FinishedRun
 
 pytestmark = pytest.mark.slow
@@ -132,7 +133,9 @@ def test_report_prints_the_run_again(fp16_run):
 def test_predict_is_padded_where_logits_without_padding_differed(
     files, tiny_model, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("ampft.kinds.text.verify_packing", lambda model, batch: 0.1)
+    monkeypatch.setattr(
+        "ampft.kinds.text.verify_packing", lambda model, batch: PackingError(0.1, 0.0)
+    )
     words = text_settings(files, tiny_model, tmp_path / "run")
     succeeded(call_here(CLASSIFY, *words, "--num_train_epochs", 1))
     run = FinishedRun(tmp_path / "run")

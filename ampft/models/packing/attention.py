@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -14,6 +14,7 @@ from transformers.masking_utils import eager_mask, sdpa_mask
 from ampft.models.packing.dropout import keep_mask, realised_probability
 from ampft.models.packing.grouped import attention_plan, dropout_attention
 from ampft.models.packing.kernels import (
+    AttentionKernel,
     efficient_attention,
     flash_attention,
     has_efficient_kernel,
@@ -112,7 +113,11 @@ def _packed_attention(
     queries, keys, values = (
         row.squeeze(0).transpose(0, 1).to(dtype) for row in (query, key, value)
     )
-    kernel = choose_kernel((queries, keys, values), options)
+    kernel = choose_kernel(
+        (queries, keys, values), options, allows_one_call=packing.allows_one_call
+    )
+    if kernel in ONE_CALL:
+        packing.one_calls[kernel] = (queries.new_empty((0, *queries.shape[1:])), options)
     repeats = queries.shape[1] // keys.shape[1]
     if repeats > 1 and kernel is not flash_attention:
         keys, values = (row.repeat_interleave(repeats, dim=1) for row in (keys, values))
@@ -136,21 +141,13 @@ def compute_dtype(tensor: torch.Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else tensor.dtype
 
 
-class AttentionKernel(Protocol):
-    """Attention over (N, heads, d) rows of packed sequences."""
-
-    def __call__(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        packing: PackedLayout,
-        options: AttentionOptions,
-    ) -> torch.Tensor:
-        """Return (N, heads, d)."""
+ONE_CALL = (flash_attention, efficient_attention)
+"""Kernels that compute the whole row in one call."""
 
 
-def choose_kernel(rows: Sequence[torch.Tensor], options: AttentionOptions) -> AttentionKernel:
+def choose_kernel(
+    rows: Sequence[torch.Tensor], options: AttentionOptions, *, allows_one_call: bool = True
+) -> AttentionKernel:
     """Choose the attention kernel for the device, dtype, head size and options.
 
     On a CPU, float16 with dropout is emulated with the same dropout masks as other precisions.
@@ -160,6 +157,7 @@ def choose_kernel(rows: Sequence[torch.Tensor], options: AttentionOptions) -> At
     Args:
         rows: Query, key and value.
         options: Options of the attention.
+        allows_one_call: Whether to choose kernels that compute the whole row in one call.
     """
     dropout = options.dropout
     dtype, device = rows[0].dtype, rows[0].device.type
@@ -169,9 +167,9 @@ def choose_kernel(rows: Sequence[torch.Tensor], options: AttentionOptions) -> At
         trains = torch.is_grad_enabled() and any(row.requires_grad for row in rows)
         use_fast_dropout = dtype in (torch.float32, torch.bfloat16) and (trains or dropout > 0)
         return dropout_attention if use_fast_dropout else grouped_attention
-    if device == "cuda" and has_flash_kernel(rows[0], options):
+    if allows_one_call and has_flash_kernel(rows[0], options):
         return flash_attention
-    if device == "cuda" and has_efficient_kernel(rows[0], options):
+    if allows_one_call and has_efficient_kernel(rows[0], options):
         return efficient_attention
     return grouped_attention
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import replace
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
-from torch._dynamo.exc import TorchDynamoException
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
@@ -24,8 +24,6 @@ from ampft.precision.compilation import check_hooks_of_compiled_modules, uncompi
 Kwargs = dict[str, Any]
 Output: TypeAlias = tuple[torch.Tensor, ...] | BaseModelOutput
 _PACKED_TENSORS = ("input_ids", "attention_mask", "token_type_ids", "decoder_input_ids")
-# Rounding to bfloat16 in every layer reaches a few percent of the largest logit.
-PACKED_TOLERANCE_IN_PRECISION = 0.2
 _UNPACKED_OPTIONS = ("output_attentions", "output_hidden_states", "past_key_values", "use_cache")
 
 
@@ -35,6 +33,8 @@ class PackedModel:
     Attributes:
         model: The model.
         paths: Number of calls by path: "packed", or "padded: " and the reason.
+        allows_one_call: Whether attention may take a kernel that computes the whole row in one
+            call. Otherwise it runs in groups.
     """
 
     def __init__(
@@ -51,13 +51,15 @@ class PackedModel:
         self._original_attention = model.config._attn_implementation
         self._packed_attention = PACKED_NAMES[family.implementation]
         self._undo: list[Callable[[], None]] = []
+        self.allows_one_call = True
 
     def remove(self) -> None:
         """Remove the hooks and restore the model's attention implementation."""
+        _HANDLES.pop(self.model, None)
         while self._undo:
             self._undo.pop()()
         if self.model.config._attn_implementation == self._packed_attention:
-            _set_attention(self.model, self._original_attention)
+            set_attention(self.model, self._original_attention)
 
     def attach(self, *, fast_dropout: bool) -> None:
         """Register the hooks; called once, by `install_packing`."""
@@ -77,7 +79,7 @@ class PackedModel:
             self._attach_trim(base, self._trim)
         # Set for as long as the hooks are installed, not per call, because gradient checkpointing
         # runs the layers again in the backward pass. Without a layout it changes nothing.
-        _set_attention(self.model, self._packed_attention)
+        set_attention(self.model, self._packed_attention)
 
     def _attach_trim(self, base: nn.Module, trim: Trim) -> None:
         layers = base.get_submodule(trim.layers)
@@ -128,6 +130,8 @@ class PackedModel:
         self.paths["packed"] += 1
         if self._token_buckets is not None:
             layout = layout.filled(self._token_buckets)
+        if not self.allows_one_call:
+            layout = replace(layout, allows_one_call=False)
         self._layout = layout
         return (), self._packed_kwargs(base, args, kwargs, layout)
 
@@ -243,7 +247,16 @@ def install_packing(
         token_buckets=token_buckets,
     )
     handle.attach(fast_dropout=fast_dropout)
+    _HANDLES[model] = handle
     return handle
+
+
+_HANDLES: WeakKeyDictionary[nn.Module, PackedModel] = WeakKeyDictionary()
+
+
+def packing_of(model: nn.Module) -> PackedModel:
+    """Return the handle of a packed model."""
+    return _HANDLES[model]
 
 
 def _ids_of(args: tuple[Any, ...], kwargs: Kwargs) -> torch.Tensor | None:
@@ -276,108 +289,11 @@ def layout_on_host(model: nn.Module, inputs: Mapping[str, torch.Tensor]) -> dict
     return {} if layout is None else {"packing": layout}
 
 
-def verify_packing(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> float:
-    """Return the difference between packed and padded logits, without dropout.
-
-    Attention runs once in the groups of a training and once in one group per length, because a few
-    short texts may be a single group.
-
-    Args:
-        model: A supported model without packing installed; it is not changed.
-        batch: Arguments of the model: `input_ids` (B, T), `attention_mask` and so on.
-
-    Returns:
-        The largest absolute difference of the first output (logits, or hidden states at real
-        tokens), divided by the largest absolute padded value; infinity if the batch was not packed.
-    """
-    mask = batch["attention_mask"]
-    layouts = [pack_layout(mask, group_cost=cost) for cost in (None, 0.0)]
-    with evaluation_mode(model):
-        padded = model(**batch)[0]
-        handle = install_packing(model)
-        try:
-            packed = [model(**batch, packing=layout)[0] for layout in layouts]
-        finally:
-            handle.remove()
-    if handle.paths["packed"] != len(layouts):
-        return float("inf")
-    return max(_difference(padded, each, batch) for each in packed)
-
-
-def check_packing(
-    prepared: nn.Module, model: PreTrainedModel, batch: Mapping[str, torch.Tensor]
-) -> None:
-    """Check that a packed model runs on its device, in its precision, with the padded logits.
-
-    `verify_packing` compares in float32 on a CPU, where other attention kernels run. A model whose
-    padded logits are not finite passes.
-
-    Args:
-        prepared: Callable that computes in the precision of the run.
-        model: The packed model inside it.
-        batch: Arguments of the model, on its device.
-
-    Raises:
-        InputError: The packed path fails, or its logits are too different.
-        TorchDynamoException: torch cannot compile the model.
-    """
-    try:
-        with evaluation_mode(prepared):
-            packed = prepared(**batch)[0]
-            packed_attention = model.config._attn_implementation
-            # The hooks leave a model with another attention implementation padded.
-            _set_attention(model, _replaced_by(packed_attention))
-            try:
-                with torch.compiler.set_stance("force_eager"):
-                    padded = prepared(**batch)[0]
-            finally:
-                _set_attention(model, packed_attention)
-        if not padded.isfinite().all():
-            return  # the model overflows in this precision anyway, and training says so
-        difference = _difference(padded, packed, batch)
-        problem = f"logits without padding differ by {difference:.1e}"
-    except TorchDynamoException:
-        raise  # the model cannot be compiled, with or without padding
-    except RuntimeError as error:
-        difference, problem = float("inf"), f"running without padding fails ({error})"
-    if not difference <= PACKED_TOLERANCE_IN_PRECISION:
-        device = next(model.parameters()).device
-        raise InputError(
-            f"model: on this device ({device}) and in this precision {problem}. Pass --padding."
-        )
-
-
-def _set_attention(model: PreTrainedModel, implementation: str) -> None:
+def set_attention(model: PreTrainedModel, implementation: str) -> None:
     """Set the attention implementation, also for the stacks of T5, which copy the configuration."""
     for module in model.modules():
         if isinstance(module, PreTrainedModel):
             module.config._attn_implementation = implementation
-
-
-def _replaced_by(packed_attention: str) -> str:
-    """Return the attention implementation that a packed attention replaces."""
-    return next(name for name, packed in PACKED_NAMES.items() if packed == packed_attention)
-
-
-def _difference(
-    padded: torch.Tensor, packed: torch.Tensor, batch: Mapping[str, torch.Tensor]
-) -> float:
-    if padded.dim() == 3 and padded.shape[:2] == batch["input_ids"].shape:
-        real = batch["attention_mask"] != 0
-        padded, packed = padded[real], packed[real]
-    return float((padded - packed).abs().max() / padded.abs().max())
-
-
-@contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Switch dropout and gradients off."""
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        model.train(was_training)
 
 
 # Without padding nearly every step multiplies matrices of new shapes. In bfloat16 on a CPU oneDNN

@@ -7,12 +7,21 @@ the kernels of flash attention 3 and 4 ignore it.
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+from typing import Protocol
+
 import torch
 
-from ampft.models.packing.layout import AttentionOptions, PackedLayout
+from ampft.models.packing.layout import AttentionOptions, PackedLayout, pack_layout
 
 # Values of `CustomMaskType` in torch's mem_eff_attention: no mask, and keys up to the query.
 _NO_MASK, _CAUSAL = 0, 1
+
+
+def has_one_call_kernels(device: torch.device) -> bool:
+    """Return whether a device has any of the kernels: only NVIDIA's have."""
+    return device.type == "cuda" and torch.version.hip is None
 
 
 def has_flash_kernel(query: torch.Tensor, options: AttentionOptions) -> bool:
@@ -43,17 +52,18 @@ def has_efficient_kernel(query: torch.Tensor, options: AttentionOptions) -> bool
         query: (N, heads, d), on a CUDA device.
         options: Options of the attention.
     """
+    if not _is_supported(query, options):
+        return False
     dtypes = [torch.float32, torch.float16]
     if torch.cuda.get_device_capability(query.device) >= (8, 0):
         dtypes.append(torch.bfloat16)
-    has_mask = options.causal or options.sliding_window is None
-    return _is_supported(query, options) and query.dtype in dtypes and has_mask
+    return query.dtype in dtypes and (options.causal or options.sliding_window is None)
 
 
 def _is_supported(query: torch.Tensor, options: AttentionOptions) -> bool:
     # Neither kernel takes a bias together with boundaries of sequences.
     has_bias = options.position_bias is not None
-    return torch.version.hip is None and not has_bias and query.shape[-1] % 8 == 0
+    return has_one_call_kernels(query.device) and not has_bias and query.shape[-1] % 8 == 0
 
 
 def flash_attention(
@@ -133,3 +143,72 @@ def efficient_attention(
         window_size=options.sliding_window,
     )[0]
     return attended.squeeze(0)
+
+
+class AttentionKernel(Protocol):
+    """Attention over (N, heads, d) rows of packed sequences."""
+
+    def __call__(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        packing: PackedLayout,
+        options: AttentionOptions,
+    ) -> torch.Tensor:
+        """Return (N, heads, d)."""
+
+
+# Sequences and heads from which the share of dropped weights is estimated, and its probability.
+_SEQUENCES, _HEADS, _PROBABILITY = 2, 8, 0.25
+
+
+def problem_of_dropout(
+    kernel: AttentionKernel, row: torch.Tensor, options: AttentionOptions
+) -> str | None:
+    """Return what is wrong with the dropout of a kernel; None if it is right.
+
+    The values are the identity, so that the output of a sequence is the matrix of its weights, and
+    the gradient of the values is that matrix again, transposed, if the backward pass draws the
+    same mask.
+
+    Args:
+        kernel: Attention kernel.
+        row: (N, heads, d), whose device, dtype and head size are used; d is at least 8.
+        options: Options, whose dropout is not used.
+
+    Returns:
+        A clause: the share of dropped weights, their scale, or the backward pass is wrong.
+    """
+    size = row.shape[-1]
+    layout = pack_layout(torch.ones(_SEQUENCES, size), device=row.device)
+    assert layout is not None
+    unit = torch.eye(size, dtype=row.dtype, device=row.device)
+    values = unit.repeat(_SEQUENCES, 1)[:, None].expand(-1, _HEADS, -1).contiguous()
+    zeros = torch.zeros_like(values)
+
+    def weights(dropout: float) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = values.clone().requires_grad_()
+        with torch.enable_grad():
+            output = kernel(zeros, zeros, rows, layout, replace(options, dropout=dropout))
+            (gradient,) = torch.autograd.grad(output, rows, values)
+        by_sequence = [part.detach().float().unflatten(0, (_SEQUENCES, size)).transpose(1, 2)
+                       for part in (output, gradient)]  # fmt: skip
+        return by_sequence[0], by_sequence[1].mT
+
+    whole, _ = weights(0.0)
+    dropped, again = weights(_PROBABILITY)
+    visible = whole > 0
+    is_kept = dropped[visible] > 0
+    share = 1 - float(is_kept.float().mean())
+    deviation = math.sqrt(_PROBABILITY * (1 - _PROBABILITY) / is_kept.numel())
+    tolerance = 8 * torch.finfo(row.dtype).eps
+    if abs(share - _PROBABILITY) > 5 * deviation:
+        return f"its kernel drops {share:.1%} of the weights instead of {_PROBABILITY:.0%}"
+    scale, expected = dropped[visible][is_kept] / whole[visible][is_kept], 1 / (1 - _PROBABILITY)
+    median = float(scale.median())
+    if abs(median / expected - 1) > tolerance:
+        return f"its kernel multiplies kept weights by {median:.3f} instead of {expected:.3f}"
+    if float((again - dropped).abs().max()) > tolerance * float(dropped.max()):
+        return "its backward pass drops other weights than its forward pass"
+    return None

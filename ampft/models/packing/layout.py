@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -67,6 +67,7 @@ class PackedLayout:
         groups: Groups of adjacent sequences of similar length, which cover the row.
         device: Device of the batch.
         fillers: Number of tokens at the end of the row that belong to no text of the batch.
+        allows_one_call: Whether a kernel may compute the whole row in one call.
     """
 
     batch_size: int
@@ -78,6 +79,7 @@ class PackedLayout:
     groups: tuple[SequenceGroup, ...]
     device: torch.device
     fillers: int = 0
+    allows_one_call: bool = True
 
     @property
     def total(self) -> int:
@@ -118,6 +120,11 @@ class PackedLayout:
     @cached_property
     def plans(self) -> dict[tuple[int, int | None, bool], object]:
         """Plans of grouped attention, cached here because all layers share them."""
+        return {}
+
+    @cached_property
+    def one_calls(self) -> dict[Callable[..., torch.Tensor], tuple[torch.Tensor, AttentionOptions]]:
+        """An empty row of queries, and the options, of each kernel that computed the whole row."""
         return {}
 
     @cached_property

@@ -1,0 +1,213 @@
+"""Verification of a packed model: beside the padded one, with its kernels, in its precision."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch._dynamo.exc import TorchDynamoException
+from transformers import PreTrainedModel
+
+from ampft.errors import InputError
+from ampft.models.packing.attention import PACKED_NAMES
+from ampft.models.packing.install import (
+    install_packing,
+    layout_on_host,
+    packing_of,
+    set_attention,
+)
+from ampft.models.packing.kernels import has_one_call_kernels, problem_of_dropout
+from ampft.models.packing.layout import PackedLayout, pack_layout
+from ampft.models.sharded import has_shards
+
+# Rounding to bfloat16 in every layer reaches a few percent of the largest logit.
+PACKED_TOLERANCE_IN_PRECISION = 0.2
+
+
+class PackingError(NamedTuple):
+    """Difference between a packed and the padded model, without dropout.
+
+    Attributes:
+        logits: Largest absolute difference of the first output (logits, or hidden states at real
+            tokens), divided by the largest absolute padded value.
+        gradient: Norm of the difference of the whole gradient, divided by the norm of the padded
+            one; 0 if nothing is trained.
+    """
+
+    logits: float
+    gradient: float
+
+
+_NOT_PACKED = PackingError(float("inf"), float("inf"))
+
+
+def verify_packing(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> PackingError:
+    """Return the differences between packed and padded logits and gradients.
+
+    Attention runs once in the groups of a training, with gradient, and once in one group per
+    length, because a few short texts may be a single group.
+
+    Args:
+        model: A supported model without packing installed; it is not changed.
+        batch: Arguments of the model: `input_ids` (B, T), `attention_mask` and so on.
+
+    Returns:
+        The differences; infinity if the batch was not packed.
+    """
+    mask = batch["attention_mask"]
+    groups, lengths = (pack_layout(mask, group_cost=cost) for cost in (None, 0.0))
+    with evaluation_mode(model):
+        padded = _output_and_gradient(model, batch)
+        handle = install_packing(model)
+        try:
+            packed = _output_and_gradient(model, batch, packing=groups)
+            by_length = _real(model(**batch, packing=lengths)[0], batch)
+        finally:
+            handle.remove()
+    if handle.paths["packed"] != 2:
+        return _NOT_PACKED
+    error = _error(padded, packed)
+    return error._replace(logits=max(error.logits, _difference(padded[0], by_length)))
+
+
+def check_packing(
+    prepared: nn.Module, model: PreTrainedModel, batch: Mapping[str, torch.Tensor]
+) -> str | None:
+    """Check that a packed model runs on its device, in its precision, as the padded one does.
+
+    `verify_packing` compares in float32 on a CPU, where other attention kernels run. Where a kernel
+    computes the whole row in one call, gradients and dropout are checked too, and attention runs in
+    groups if they are wrong. A model whose padded logits are not finite passes.
+
+    Args:
+        prepared: Callable that computes in the precision of the run.
+        model: The packed model inside it.
+        batch: Arguments of the model, on its device.
+
+    Returns:
+        Why attention runs in groups; None if it does not have to.
+
+    Raises:
+        InputError: The packed path fails, or its logits are too different.
+        TorchDynamoException: torch cannot compile the model.
+    """
+    with evaluation_mode(prepared):
+        problem = _problem_of_one_call(model, batch)
+        note = None
+        if problem is not None:
+            packing_of(model).allows_one_call = False
+            note = f"attention runs in groups of similar length: {problem}"
+        try:
+            packed = _real(prepared(**batch)[0], batch)
+            with _padded_attention(model), torch.compiler.set_stance("force_eager"):
+                padded = _real(prepared(**batch)[0], batch)
+        except TorchDynamoException:
+            raise  # the model cannot be compiled, with or without padding
+        except RuntimeError as error:
+            difference, problem = float("inf"), f"running without padding fails ({error})"
+        else:
+            if not padded.isfinite().all():
+                return note  # the model overflows in this precision anyway, and training says so
+            difference = _difference(padded, packed)
+            problem = f"logits without padding differ by {difference:.1e}"
+    if not difference <= PACKED_TOLERANCE_IN_PRECISION:
+        device = next(model.parameters()).device
+        raise InputError(
+            f"model: on this device ({device}) and in this precision {problem}. Pass --padding."
+        )
+    return note
+
+
+def _problem_of_one_call(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> str | None:
+    """Return what is wrong with the kernels that compute the whole row in one call."""
+    layout = layout_on_host(model, {"attention_mask": batch["attention_mask"].cpu()}).get("packing")
+    if layout is None or not has_one_call_kernels(layout.device) or has_shards(model):
+        return None
+    try:
+        packed = _output_and_gradient(model, batch, packing=layout)
+        for kernel, (row, options) in layout.one_calls.items():
+            if problem := problem_of_dropout(kernel, row, options):
+                return problem
+        if not layout.one_calls:
+            return None
+        with _padded_attention(model):
+            padded = _output_and_gradient(model, batch)
+    except RuntimeError as error:
+        return f"its kernel fails ({error})"
+    if not all(part.isfinite().all() for part in (padded[0], *padded[1])):
+        return None  # the model overflows in this precision anyway, and training says so
+    logits, gradient = _error(padded, packed)
+    if max(logits, gradient) <= PACKED_TOLERANCE_IN_PRECISION:
+        return None
+    return (
+        f"its kernel gives other logits (by {logits:.1e}) or another gradient (by {gradient:.1e}) "
+        "than the padded model"
+    )
+
+
+@contextmanager
+def _padded_attention(model: PreTrainedModel) -> Iterator[None]:
+    """Run a packed model with padding: its hooks leave other attention implementations alone."""
+    packed_attention = model.config._attn_implementation
+    set_attention(model, _replaced_by(packed_attention))
+    try:
+        yield
+    finally:
+        set_attention(model, packed_attention)
+
+
+def _output_and_gradient(
+    model: nn.Module, batch: Mapping[str, torch.Tensor], **packing: PackedLayout | None
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Return the output at real tokens, and its gradient by the trained parameters."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    with torch.enable_grad():
+        output = _real(model(**batch, **packing)[0], batch)
+        if not trained:
+            return output, []
+        weights = torch.linspace(-1, 1, output.numel(), device=output.device).view_as(output)
+        gradient = torch.autograd.grad((output * weights).sum(), trained, allow_unused=True)
+    return output.detach(), [part for part in gradient if part is not None]
+
+
+def _real(output: torch.Tensor, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Return the first output of a model, without that of padding, as float32."""
+    if output.dim() == 3 and output.shape[:2] == batch["input_ids"].shape:
+        output = output[batch["attention_mask"] != 0]
+    return output.float()
+
+
+def _replaced_by(packed_attention: str) -> str:
+    """Return the attention implementation that a packed attention replaces."""
+    return next(name for name, packed in PACKED_NAMES.items() if packed == packed_attention)
+
+
+def _difference(padded: torch.Tensor, packed: torch.Tensor) -> float:
+    return float((padded - packed).abs().max() / padded.abs().max())
+
+
+def _error(
+    padded: tuple[torch.Tensor, Sequence[torch.Tensor]],
+    packed: tuple[torch.Tensor, Sequence[torch.Tensor]],
+) -> PackingError:
+    pairs = list(zip(padded[1], packed[1], strict=True))
+    wrong = sum(float((one - other).float().norm()) ** 2 for one, other in pairs)
+    whole = sum(float(one.float().norm()) ** 2 for one, _ in pairs)
+    gradient = math.sqrt(wrong / whole) if whole > 0 else math.sqrt(wrong)
+    return PackingError(_difference(padded[0], packed[0]), gradient)
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Switch dropout and gradients off."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(was_training)
