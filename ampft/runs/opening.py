@@ -23,6 +23,7 @@ from ampft.runs.resume import as_checkpointed, continue_folder, restore, start_l
 from ampft.runs.run import Run
 from ampft.runs.state import new_state
 from ampft.text.terminal import print_line
+from ampft.training.ending import first_failure
 from ampft.training.out_of_memory import explain_out_of_memory
 from ampft.training.stopping import StopRequest, StopRequested
 from ampft.training.trackers import tracked_settings
@@ -97,11 +98,14 @@ def _record_early_stop(run: Run, output_dir: Path) -> Iterator[None]:
                 yield
         except Preempted:
             raise
-        except TrainingStopped as error:
-            run.record_stop(error.status, str(error))
-            raise
         except BaseException as error:
-            run.record_stop("interrupted", f"{type(error).__name__}: {error}")
+            if isinstance(error, TrainingStopped):
+                status, reason = error.status, str(error)
+            else:
+                status, reason = "interrupted", f"{type(error).__name__}: {error}"
+            run.record_stop(*first_failure(run.prepared.accelerator, status, reason))
+            if isinstance(error, TrainingStopped):
+                raise
             is_removed = run.folder is not None and not run.folder.has_record()
             if is_disk_error(error) or is_removed:
                 raise InputError(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from pathlib import Path
 
 import pytest
 from running import CLASSIFY, Finished, call, printed, succeeded, text_settings
@@ -59,3 +61,15 @@ def test_the_same_loss_and_rate(two_processes, fp16_run):
 def test_every_example_is_evaluated_once(two_processes):
     assert sum(map(sum, two_processes.report["confusion_matrix"])) == 45
     assert two_processes.report["examples"] == 45
+
+
+def test_the_record_has_the_reason_of_the_process_that_failed(files, tiny_model, tmp_path):
+    words = [w for w in text_settings(files, tiny_model, tmp_path / "run") if w != "--use_cpu"]
+    done = call(
+        sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", 2, "--standalone",
+        Path(__file__).with_name("failing_process.py"), CLASSIFY, *words, CUDA_VISIBLE_DEVICES="",
+    )  # fmt: skip
+    assert done.returncode != 0
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["status"] == "interrupted"
+    assert record["reason"] == "process 1 failed first: ValueError: this process had enough"

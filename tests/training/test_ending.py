@@ -5,10 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from ended_groups import TIMES
 from running import clean_environment
+from torch.distributed import HashStore, distributed_c10d
+
+from ampft.training.ending import first_failure
 
 
 @pytest.mark.slow
@@ -21,3 +25,22 @@ def test_no_process_waits_forever_at_the_end(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-9000:]
     assert len(list(tmp_path.glob("ended*"))) == 2 * TIMES
+
+
+def process(index, *, of=2):
+    return SimpleNamespace(process_index=index, num_processes=of)
+
+
+def test_the_process_that_fails_first_gives_the_reason(monkeypatch):
+    store = HashStore()
+    monkeypatch.setattr(distributed_c10d, "_get_default_store", lambda: store)
+    own = ("diverged", "the loss is not finite")
+    assert first_failure(process(1), *own) == own
+    closed = ("interrupted", "RuntimeError: Connection closed by peer")
+    expected = ("diverged", "process 1 failed first: the loss is not finite")
+    assert first_failure(process(0), *closed) == expected
+    assert first_failure(process(0, of=1), *closed) == closed, "one process asks nobody"
+
+
+def test_without_a_group_the_own_reason_remains():
+    assert first_failure(process(0), "interrupted", "OSError: no") == ("interrupted", "OSError: no")
