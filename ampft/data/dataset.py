@@ -109,7 +109,8 @@ def row_labels(split: Dataset) -> RowLabels:
 def value_bytes(value: Any) -> bytes:
     """Return the bytes to hash for a text, a number, a list of these, a hash or an image.
 
-    An image is its mode, size and pixels. The number of bytes comes first, so that two different sequences of values never have the same bytes.
+    An image is its mode, size and pixels. The number of bytes comes first, so that two different
+    sequences of values never have the same bytes.
     """
     if isinstance(value, list):
         content = b"".join(map(value_bytes, value))
