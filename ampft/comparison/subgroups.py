@@ -36,6 +36,9 @@ class SubgroupLosses:
     Attributes:
         examined: Number of subgroups that were examined, in each arm.
         level: Level of the intervals: they hold together for all subgroups and arms (Bonferroni).
+        detectable: Share of correct predictions that a subgroup of `usual_size` examples must lose
+            at every seed to be found with a probability of 80 %.
+        usual_size: Median number of examples of the subgroups.
         losses: The largest losses.
         noun: What the examples are, in the plural.
         has_words: Whether words and lengths were examined too, not only classes.
@@ -43,6 +46,8 @@ class SubgroupLosses:
 
     examined: int
     level: float
+    detectable: float
+    usual_size: int
     losses: tuple[SubgroupLoss, ...]
     noun: str = "texts"
     has_words: bool = True

@@ -10,9 +10,12 @@ from run_folders import NAMES, predicted, write_outcomes
 from test_foreign_predictions import write_table
 
 from ampft.comparison.analysis.compare import compare_folders
+from ampft.comparison.analysis.differences import estimate_of_sums
 from ampft.comparison.analysis.foreign_predictions import compare_tables
 from ampft.comparison.analysis.predictions import read_texts
+from ampft.comparison.analysis.subgroup_losses import detectable_loss
 from ampft.comparison.report.subgroup_tables import subgroup_losses
+from ampft.metrics.sums import ACCURACY, single_label_sums
 from ampft.runs.record import DataPart
 from ampft.tasks.single_label import Predictions
 
@@ -51,6 +54,8 @@ def test_a_word_that_is_always_lost_is_found(tmp_path):
     (worst, *_) = subgroups.losses
     assert (worst.kind, worst.name, worst.examples) == ("word", "rare", 40)
     assert worst.is_loss
+    assert 0 < subgroups.detectable < abs(worst.estimate)
+    assert 20 <= subgroups.usual_size < N
     assert worst.interval[0] < worst.estimate < worst.interval[1]
 
 
@@ -89,6 +94,39 @@ def test_random_changes_are_no_loss_and_every_look_is_corrected_for(tmp_path):
 
 def test_equal_predictions_have_no_losses(tmp_path):
     assert compare(tmp_path, lambda rng, noise: set()).losses == ()
+
+
+@pytest.mark.parametrize(("seeds", "flips"), [(3, 0.01), (5, 0.04)])
+def test_the_detectable_loss_is_found_as_often_as_said(seeds, flips):
+    """80 % for that loss, and much less for half of it: the negative control."""
+    rng = np.random.default_rng(seeds)
+    alpha, examples, n = 0.05 / 30, 40, 600
+    base, arm = rng.random((2, seeds, n)) >= flips
+    gains = arm.astype(np.int8) - base
+    loss = detectable_loss(gains, examples, alpha=alpha)
+    assert 0.2 < loss < 1
+    shares = []
+    for planted in (loss, loss / 2):
+        found = 0
+        for _ in range(200):
+            sides = (rng.random((2, seeds, examples)) < flips).astype(np.int64)
+            sides[0][:, rng.random(examples) < planted] = 1
+            labels = np.zeros(examples, dtype=np.int64)
+            arm_sums, base_sums = (
+                [single_label_sums(labels, row, 2) for row in side] for side in sides
+            )
+            found += estimate_of_sums(arm_sums, base_sums, ACCURACY).interval(1 - alpha)[1] < 0
+        shares.append(found / 200)
+    assert 0.6 < shares[0] < 0.97
+    assert shares[1] < 0.4
+
+
+def test_seeds_that_could_find_nothing_leave_the_section_out(tmp_path):
+    rng = np.random.default_rng(0)
+    gains = rng.integers(-1, 2, (3, 600)).astype(np.int8)
+    assert detectable_loss(gains, 40, alpha=0.05 / 100) is None
+    assert detectable_loss(gains[:2], 400, alpha=0.05) is None
+    assert detectable_loss(np.repeat(gains, 4, axis=0), 400, alpha=0.05) < 0.2
 
 
 def test_texts_are_read_whole_in_any_order(tmp_path):

@@ -14,7 +14,8 @@ from ampft.comparison.analysis.differences import estimate_of_sums
 from ampft.comparison.analysis.predictions import Texts
 from ampft.comparison.analysis.run_predictions import Cases, RunPredictions
 from ampft.comparison.findings import ArmResult
-from ampft.comparison.statistics.interval import DifferenceEstimate
+from ampft.comparison.statistics.interval import MIN_SEEDS, DifferenceEstimate
+from ampft.comparison.statistics.power import power
 from ampft.comparison.subgroups import SubgroupLoss, SubgroupLosses
 from ampft.data.groups import normalized
 from ampft.metrics.sums import ACCURACY, CaseSums, single_label_sums
@@ -46,9 +47,10 @@ def with_subgroup_losses(
 ) -> tuple[ArmResult, ...]:
     """Return the arms with the subgroups in which they lose most.
 
-    Only arms with an overall interval get them, and only if some example is correct as a whole,
-    which a mask hardly ever is. Subgroups are chosen by the ratio of their difference to its
-    standard error. The intervals are corrected for all subgroups and arms that were examined.
+    Only arms with an overall interval get them, only if some example is correct as a whole, which a
+    mask hardly ever is, and only if there are enough seeds to find a loss at all. Subgroups are
+    chosen by the ratio of their difference to its standard error. The intervals are corrected for
+    all subgroups and arms that were examined.
 
     Args:
         arms: Arms, the baseline first.
@@ -67,17 +69,61 @@ def with_subgroup_losses(
     if not subgroups:
         return tuple(arms)
     level = 1 - ALPHA / (len(subgroups) * len(compared))
-    found = {
-        arm.name: SubgroupLosses(
+    usual_size = int(np.median([len(each.rows) for each in subgroups]))
+    found: dict[str, SubgroupLosses] = {}
+    for arm in compared:
+        gains = _gains(predictions[arm.name], base)
+        detectable = detectable_loss(gains, usual_size, alpha=1 - level)
+        if detectable is None:
+            continue
+        found[arm.name] = SubgroupLosses(
             examined=len(subgroups),
             level=level,
+            detectable=detectable,
+            usual_size=usual_size,
             losses=tuple(_losses(subgroups, predictions[arm.name], base, cases, level)),
             noun=noun,
             has_words=any(each.kind != "class" for each in subgroups),
         )
-        for arm in compared
-    }
     return tuple(replace(arm, subgroups=found.get(arm.name)) for arm in arms)
+
+
+def detectable_loss(
+    gains: npt.NDArray[np.int8], examples: int, *, alpha: float, probability: float = 0.8
+) -> float | None:
+    """Return the loss at every seed that would probably be found in a subgroup.
+
+    Beside the loss, the predictions of a seed change as often as in all examples.
+
+    Args:
+        gains: (S, n) 1 where only the arm is correct, -1 where only the baseline is.
+        examples: Number of examples of the subgroup.
+        alpha: Two-sided level of its interval.
+        probability: Probability of finding the loss.
+
+    Returns:
+        A share of the examples, in hundredths; None if not even the loss of all would be found, or
+        with fewer seeds than an interval needs.
+    """
+    seeds = len(gains)
+    if seeds < MIN_SEEDS:
+        return None
+    noise = float(gains.var(axis=0, ddof=1).mean()) / examples
+    for loss in np.arange(1, 101) / 100:
+        covariance = float(loss * (1 - loss)) / examples
+        found = power(
+            float(loss),
+            seeds=seeds,
+            seed_variance=noise,
+            covariance=covariance,
+            cases=examples,
+            jackknife_variance=covariance + noise,
+            min_variance=1 / examples**2,
+            alpha=alpha,
+        )
+        if found >= probability:
+            return float(loss)
+    return None
 
 
 def _subgroups(cases: Cases, texts: Texts | None) -> Iterator[_Subgroup]:
@@ -126,9 +172,7 @@ def _losses(
     cases: Cases,
     level: float,
 ) -> Iterator[SubgroupLoss]:
-    gains = np.stack(
-        [a.correct.astype(np.int8) - b.correct for a, b in zip(arm, base, strict=True)]
-    )
+    gains = _gains(arm, base)
     order = sorted(subgroups, key=lambda each: (_ratio(gains[:, each.rows]), each.kind, each.name))
     for each in order[:LISTED]:
         if gains[:, each.rows].mean() >= 0:
@@ -141,6 +185,11 @@ def _losses(
             estimate=difference.estimate,
             interval=_possible(difference.interval(level)),
         )
+
+
+def _gains(arm: Sequence[RunPredictions], base: Sequence[RunPredictions]) -> npt.NDArray[np.int8]:
+    """Return (S, n) 1 where only the arm is correct, -1 where only the baseline is."""
+    return np.stack([a.correct.astype(np.int8) - b.correct for a, b in zip(arm, base, strict=True)])
 
 
 def _ratio(gains: npt.NDArray[np.int8]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ampft.comparison.findings import Comparison
-from ampft.text.numbers import level, points
+from ampft.text.numbers import counted, level, points
 from ampft.text.tables import Cell, Name, Table
 
 # What counts as a correct prediction of an example that consists of words or pixels.
@@ -31,6 +31,7 @@ def subgroup_losses(comparison: Comparison) -> Iterator[Table]:
                     f"{points(low)} to {points(high)}{'; a loss' if each.is_loss else ''}",
                 )
             )
+    detectable = 100 * max(subgroups.detectable for _, subgroups in examined)
     what = CORRECT.get(first.noun, "correct predictions")
     kinds = f"classes, words and lengths of {first.noun}" if first.has_words else "classes"
     yield Table(
@@ -41,6 +42,8 @@ def subgroup_losses(comparison: Comparison) -> Iterator[Table]:
         f"{kinds} (with at least 20 {first.noun} each). The intervals have a "
         f"level of {level(first.level)}, so that all of them hold together with 95 %: only an "
         "interval entirely below 0 is a loss that the number of subgroups does not explain. "
-        "Compare with the placebo.",
+        f"With {counted(len(comparison.seeds), 'seed')}, a loss of {detectable:.0f} points at "
+        f"every seed in a subgroup of usual size ({first.usual_size:,} {first.noun}) would be "
+        "found with a probability of 80 %; smaller ones may be there. Compare with the placebo.",
         left=3,
     )
