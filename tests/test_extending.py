@@ -10,13 +10,16 @@ import types
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
+import time_series
 import torch
 from accelerate.state import AcceleratorState
 from tiny_text import LABELS
 
 from ampft.arguments import ClassifyArguments
 from ampft.arguments.flags import flag, parse_flags
+from ampft.cli import main
 from ampft.comparison.analysis.compare import compare_folders
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
@@ -26,6 +29,7 @@ from ampft.errors import InputError
 from ampft.metrics.sums import Metric, class_counts, costliest_of_classes, effect_on_share
 from ampft.precision.modes import MODE_TABLE, Mode
 from ampft.precision.resolve import _PROBES, resolve
+from ampft.runs.predict import predict_inputs
 from ampft.runs.record import read_record
 from ampft.runs.show import read_report
 from ampft.tasks import TASKS, TaskRow
@@ -121,6 +125,60 @@ def test_a_metric(monkeypatch, arguments, train):
     for arm in comparison.arms:
         assert arm.metrics["error_rate"].mean == pytest.approx(1 - arm.metrics["accuracy"].mean)
     assert read_record(folders[0]).best.metric == "error_rate"
+
+
+@pytest.mark.usefixtures("fresh_accelerate")
+def test_a_kind_of_data_and_a_label_of_another_nature(monkeypatch, tmp_path, train, capsys):
+    """The folder `time_series` and this line are all that is added."""
+    assert "series" not in TASKS, "without the line, --task series is refused"
+    monkeypatch.setitem(TASKS, "series", time_series.ROW)
+    random = np.random.default_rng(0)
+    levels = random.integers(0, 4, 80)
+    rows = (random.normal(size=(80, 6)) / 4 + levels[:, None]).round(3)
+    table = tmp_path / "series.csv"
+    header = [*(f"t{i}" for i in range(6)), "label"]
+    pd.DataFrame([*map(list, rows)], columns=header[:-1]).assign(label=levels).to_csv(
+        table, index=False
+    )
+    arguments = ClassifyArguments(
+        task="series", train_file=str(table), num_train_epochs=6, learning_rate=0.05,
+        per_device_train_batch_size=8, use_cpu=True, cpu_threads=1,
+        output_dir=str(tmp_path / "run"),
+    )  # fmt: skip
+    folders = trained(train, arguments)
+    record = read_record(folders[0])
+    assert record.data.kind == "series"
+    assert read_report(folders[0], record).metrics()["accuracy"] == record.metrics["accuracy"] > 0.5
+    assert "mean absolute error 0." in capsys.readouterr().out
+    assert "classify([0.5, 0.25, 1.0])" in (folders[0] / "README.md").read_text()
+
+    AcceleratorState._reset_state(reset_partial_state=True)
+    predicted = tmp_path / "predicted.csv"
+    run = ["--model", str(folders[0]), str(table), "--output_file", str(predicted)]
+    assert main(["predict", *run]) in (None, 0)
+    found = pd.read_csv(predicted)
+    assert list(found) == [*header, "prediction", "confidence"]
+    assert (found.prediction - levels).abs().mean() < 0.3
+    assert "labels from column 'label'" in capsys.readouterr().out
+    one = predict_inputs(
+        folders[0], rows[:3].tolist(), mixed_precision="fp32", batch_size=2, top_k=2,
+        all_probabilities=False,
+    )  # fmt: skip
+    assert one.prediction.astype(int).tolist() == found.prediction[:3].tolist()
+
+    assert main(["errors", str(folders[0])]) in (None, 0)
+    assert f"{record.metrics['mean_absolute_error']:.4f}" in capsys.readouterr().out
+    assert "0.0" in (folders[0] / "errors.html").read_text()
+
+    comparison = compare_folders(folders, metric="mean_absolute_error")
+    assert comparison.arms[0].metrics["mean_absolute_error"].mean == pytest.approx(
+        record.metrics["mean_absolute_error"]
+    )
+    assert "two layers" in read_record(folders[1]).model.name
+
+    AcceleratorState._reset_state(reset_partial_state=True)
+    assert main(["doctor", str(folders[1]), "--no_cure"]) in (None, 0)
+    assert "bf16" in capsys.readouterr().out
 
 
 def test_a_flag(capsys):

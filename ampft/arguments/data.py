@@ -22,7 +22,7 @@ class DataArguments:
         None,
         "what to classify; if none, the default task for the data",
         group=DATA,
-        choices=tuple(TASKS),
+        choices=TASKS.keys(),
     )
     dataset_name: str | None = flag(
         None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast, get_args, get_origin, get_type_hints
@@ -32,7 +32,7 @@ def flag(
     text: str,
     *,
     group: str,
-    choices: Sequence[str] | None = None,
+    choices: Collection[str] | None = None,
     at_least: float | None = None,
     at_most: float | None = None,
     below: float | None = None,

@@ -91,9 +91,9 @@ def value_digest(value: bytes) -> bytes:
 
 
 def comparable(value: Any) -> Any:
-    """Return the normalized text of a text or of a list of words; other values as they are."""
+    """Return the normalized text of a text or of a list of words or numbers; others unchanged."""
     if isinstance(value, list):
-        value = " ".join(value)
+        value = " ".join(map(str, value))
     return normalized(value) if isinstance(value, str) else value
 
 
