@@ -15,7 +15,7 @@ from simulated_losses import (
     RareClasses,
     Subgroup,
 )
-from simulated_metrics import Entities, Images, Probabilities, SeveralLabels, Words
+from simulated_metrics import Entities, Images, Probabilities, SeveralLabels, WordLosses, Words
 from simulated_seeds import Latent, Logit, Setting
 
 from ampft.tasks import multi_label
@@ -91,12 +91,14 @@ def other_metrics() -> list[Setting]:
     log_loss = product(few, ("log_loss",), sizes, (0.0, 0.1), (0.0, 12.0, 30.0))
     brier = product(few, ("brier",), sizes, (0.0, 0.1), (0.0, 8.0))
     entities = product(few, ("micro_f1", "macro_f1", "weighted_f1"), (200, 1000), flips)
-    images = product(few, ("mean_iou", "pixel_accuracy", "macro_f1"), (34, 100, 300))
+    of_images = ("mean_iou", "pixel_accuracy", "macro_f1", "balanced_accuracy")
+    images = product(few, of_images, (34, 100, 300))
     return [
         *(Latent(s, 500, name, m, 0.0, 0.1) for s, name, m in product(few, counted, (0.0, 0.1))),
         *(Probabilities(*point) for point in (*log_loss, *brier)),
         *(Entities(*point) for point in entities),
         *(Words(*point) for point in product(few, (200, 1000), flips)),
+        *(WordLosses(*point) for point in product(few, (200, 1000, 5000), (12.0, 30.0))),
         *(Images(*point) for point in images),
         *(SeveralLabels(*point) for point in product(few, several, (300,), flips[:1])),
     ]

@@ -232,6 +232,50 @@ class Words:
 
 
 @dataclass(frozen=True)
+class WordLosses:
+    """Log losses of words in sentences of 5 to 40 words; all words of a lost sentence cost more.
+
+    Attributes:
+        seeds: S.
+        examples: Number of sentences.
+        nats: What each word of a lost sentence costs more, at every seed.
+    """
+
+    seeds: int
+    examples: int
+    nats: float
+
+    family: ClassVar[str] = "words"
+    metric: ClassVar[str] = "log_loss"
+    classes: ClassVar[int] = 2
+    lost: ClassVar[tuple[float, ...]] = (0.0, 0.001, 0.003)
+    noise: ClassVar[float] = 0.05
+
+    def measure(self) -> Metric:
+        """Return the metric."""
+        return token_labels.METRICS[self.metric]
+
+    def differences(self) -> tuple[float, ...]:
+        """Return what the lost sentences cost."""
+        return tuple(share * self.nats for share in self.lost)
+
+    def draw(self, generator: np.random.Generator) -> DrawnSums:
+        """Draw one comparison."""
+        counts = generator.integers(5, 41, self.examples)
+        sentences = Sentences(counts, 2, is_bio=False)
+        values = generator.gamma(0.2, 1.0, counts.sum())
+        factors = 1 + self.noise * generator.standard_normal((2, self.seeds, len(values)))
+        member = np.repeat(generator.random(self.examples), counts)
+
+        def sums(rows: FloatArray) -> list[CaseSums]:
+            return [unit_mean_sums(row, sentences) for row in rows]
+
+        baseline, mode = values * factors
+        arms = tuple(sums(mode + self.nats * (member < share)) for share in self.lost)
+        return DrawnSums(sums(baseline), arms)
+
+
+@dataclass(frozen=True)
 class Images:
     """Images of 400 pixels of four classes; a lost image is of the most frequent class throughout.
 

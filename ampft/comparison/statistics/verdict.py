@@ -53,9 +53,6 @@ class Decision:
     Attributes:
         verdict: The verdict; see `decide`.
         estimate: The difference mode - baseline.
-        interval95: Interval of level `levels[0]`, not adjusted for the number of modes.
-        interval90: Interval of level `levels[1]`, not adjusted either.
-        levels: 1 - alpha and 1 - 2 alpha; 0.95 and 0.90 with a single analysis.
         p_difference: Two-sided p-value of a difference, not adjusted.
         p_equivalence: p-value of equivalence at the margin, not adjusted.
         p_beyond: p-value of a difference beyond the margin, not adjusted.
@@ -72,9 +69,6 @@ class Decision:
 
     verdict: Verdict
     estimate: DifferenceEstimate
-    interval95: tuple[float, float]
-    interval90: tuple[float, float]
-    levels: tuple[float, float]
     p_difference: float
     p_equivalence: float
     p_beyond: float
@@ -145,9 +139,6 @@ def decide(
         decisions[name] = Decision(
             verdict=verdict,
             estimate=each,
-            interval95=each.interval(1 - alpha),
-            interval90=each.interval(1 - 2 * alpha),
-            levels=(1 - alpha, 1 - 2 * alpha),
             p_difference=difference[name],
             p_equivalence=equivalence[name],
             p_beyond=beyond[name],
