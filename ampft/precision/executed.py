@@ -80,8 +80,7 @@ class ExecutedDtypes:
             counters.
         is_emulated: Whether float16 products were emulated in float32.
         float32_products_lose_bits: Result of the TF32 probe; None where no CUDA device was used.
-        sums_may_be_rounded: Whether cuBLAS was allowed to add products in 16 bits; None where no
-            CUDA device was used, and in earlier records.
+        sums_may_be_rounded: Whether cuBLAS might add in 16 bits; None as above, or if unknown.
     """
 
     rows: tuple[ProductRow, ...]
@@ -346,13 +345,11 @@ def _accumulator(operand: torch.Tensor, precision: Precision) -> str:
         return dtype_name(operand.dtype)
     if operand.dtype == torch.float16 and precision.is_emulated:
         return "float32"
-    if operand.dtype.itemsize == 1:  # cuBLAS may sum 8-bit products with fewer bits than float32
-        return "unknown"
     if operand.device.type == "cpu":
         return "float32" if operand.dtype == torch.bfloat16 else "unknown"
-    if operand.device.type == "cuda":
-        return "unknown" if sums_may_be_rounded() else "float32"
-    return "unknown"
+    # cuBLAS may sum 8-bit products with fewer bits than float32.
+    is_known = operand.device.type == "cuda" and operand.dtype.itemsize > 1
+    return "float32" if is_known and not sums_may_be_rounded() else "unknown"
 
 
 def contradiction(
