@@ -38,9 +38,9 @@ from .precision.resolve import resolve as resolve
 from .runs.finetune import finetune as finetune
 from .runs.finished import FinishedRun as FinishedRun
 from .runs.opening import open_run as open_run
-from .runs.prepare import prepare as prepare
 from .runs.prepared import Prepared as Prepared
 from .runs.run import Run as Run
+from .runs.start import prepare as prepare
 from .tasks.classification_report import ClassificationReport as ClassificationReport
 from .tasks.loss import summed_cross_entropy as summed_cross_entropy
 from .tasks.single_label import Predictions as Predictions

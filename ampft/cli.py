@@ -207,6 +207,9 @@ def _train(argv: Sequence[str]) -> None:
     from ampft.arguments import parse_classify_arguments
 
     arguments = parse_classify_arguments(argv, program="ampft train")
+    from ampft.runs.start import check_start
+
+    check_start(arguments)
     from ampft.runs.show import next_step_line
     from ampft.runs.train import train
 

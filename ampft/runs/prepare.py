@@ -32,7 +32,7 @@ from ampft.runs.push import check_account
 from ampft.runs.resume_point import find_resume_point
 from ampft.tasks import TASKS
 from ampft.tasks.task import Task, make_task
-from ampft.text.terminal import quiet_libraries
+from ampft.text.terminal import print_phase, quiet_libraries
 from ampft.training.auto_micro_batch import fit_micro_batches
 from ampft.training.held_parameters import check_parameters
 from ampft.training.optimizer import (
@@ -78,8 +78,10 @@ def prepare(args: ClassifyArguments, data: DatasetDict | None = None) -> Prepare
     )
     check_world_size(accelerator)
     restore_cpu_threads(args.cpu_threads, num_processes=accelerator.num_processes)
+    print_phase("reading the data")
     with accelerator.main_process_first():  # only one process downloads files
         task = load_task(args, data)
+    print_phase("loading the model")
     prepared = prepare_training(
         args, precision, accelerator, task, started=started, output_dir=output_dir
     )

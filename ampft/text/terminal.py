@@ -92,6 +92,12 @@ def print_line(text: str) -> None:
         discard_output()
 
 
+def print_phase(text: str) -> None:
+    """Print what the main process does next, so that a long start is not silent."""
+    if os.environ.get("RANK", "0") == "0":
+        print_line(labelled("start", f"{text} ..."))
+
+
 def discard_output() -> None:
     """Discard all further standard output, including the flush at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ampft.errors import InputError
+from ampft.errors import InputError, did_you_mean
 
 PATTERN = re.compile(r"[*?[]")
 
@@ -44,6 +44,27 @@ def named_files(names: str | Path, flag: str) -> tuple[Path, ...]:
             raise InputError(f"{flag} {text}: {file} is named twice. Remove one of them.")
         seen.add(file.resolve())
     return tuple(files)
+
+
+def check_file(path: Path, *, flag: str) -> None:
+    """Check that a file exists.
+
+    Args:
+        path: The file.
+        flag: The flag that names it, for the message.
+
+    Raises:
+        InputError: It does not exist, or it is a folder.
+    """
+    if path.is_file():
+        return
+    if path.is_dir():
+        raise InputError(
+            f"{flag}: {path} is a folder. Pass it with --dataset_name, or its files with a pattern,"
+            f" such as {flag} '{path}/*.csv'."
+        )
+    nearby = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+    raise InputError(f"{flag}: the file {path} does not exist.{did_you_mean(path.name, nearby)}")
 
 
 def data_stem(names: str) -> str:

@@ -33,11 +33,12 @@ from ampft.data.request import DataRequest
 from ampft.data.row_collector import LabelledRows, RowCollector, concatenated
 from ampft.data.sources import conll
 from ampft.data.sources.delimited import read_csv, read_tsv
+from ampft.data.sources.file_names import check_file
 from ampft.data.sources.json_rows import read_json
 from ampft.data.sources.parquet import read_parquet
 from ampft.data.sources.table import Table, as_text, described_columns
 from ampft.data.sources.workbook import SUFFIXES, read_workbook
-from ampft.errors import InputError, did_you_mean, quoted, quoted_list
+from ampft.errors import InputError, quoted, quoted_list
 from ampft.files import temporary_folder
 
 
@@ -87,17 +88,15 @@ def open_table(
     Raises:
         InputError: The file does not exist, its extension is unknown, or it cannot be read.
     """
+    if path.is_dir():
+        check_file(path, flag=flag)
     suffix = path.suffix.lower()
     if other_reader is None and suffix not in (*READERS, *SUFFIXES, *UNREAD_WORKBOOKS):
         raise InputError(
             f"{flag}: received {path}; the name must end in one of"
             f" {', '.join((*READERS, *SUFFIXES))}. Convert the file."
         )
-    if not path.is_file():
-        nearby = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise InputError(
-            f"{flag}: the file {path} does not exist.{did_you_mean(path.name, nearby)}"
-        )
+    check_file(path, flag=flag)
     if suffix in SUFFIXES:
         return read_workbook(path, flag=flag, sheet=sheet)
     if is_workbook(path):
