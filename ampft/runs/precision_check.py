@@ -1,12 +1,14 @@
 """The check of a precision before training: the user's model and batch, in the mode and in float32.
 
-It fails where training could not work: the mode overflows at every loss scale, or its gradient
-points elsewhere. It warns where the gradient is much less exact than the mode usually is.
+It fails where training could not work, as `ampft doctor` judges it (`ampft.precision.harm`): the
+mode overflows at every loss scale, or its gradient has another direction or size. It warns where
+the gradient is much less exact than the mode usually is.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +18,7 @@ from ampft.data.steps import MicroBatch
 from ampft.errors import InputError
 from ampft.evaluation.float32 import in_float32
 from ampft.precision.accelerator import numerics
+from ampft.precision.harm import GradientChange
 from ampft.precision.modes import is_fp32
 from ampft.precision.sharding import is_sharded
 from ampft.runs.prepared import Prepared
@@ -26,8 +29,6 @@ EXAMPLES = 8
 # Relative error of the whole gradient. The yardstick measures 1 to 3 % for bf16 and 0.1 to 0.3 %
 # for fp16 on encoders; a few examples of a batch can have several times as much.
 USUAL_ERROR = {torch.bfloat16: 0.15, torch.float16: 0.05, torch.float32: 0.02}
-# An error as large as half the gradient, in any direction.
-LARGEST_ERROR = 0.5
 
 
 @dataclass(frozen=True)
@@ -131,12 +132,14 @@ def check_precision(prepared: Prepared) -> PrecisionCheck:
             "both are in float32. Use --mixed_precision bf16 or fp32; ampft doctor finds the "
             "module and a cure."
         )
-    error, worst = _errors(gradient, exact)
-    if error > LARGEST_ERROR:
+    change = GradientChange.of((gradient[name] for name in exact), exact.values())
+    worst = _worst_module(change, list(exact))
+    if change.harm is not None:
         raise InputError(
-            f"--check_precision: {mode} does not hold: its gradient differs from that of float32 "
-            f"by {error:.0%} (most in {worst[0]}: {worst[1]:.0%}). Use --mixed_precision fp32; "
-            "ampft doctor finds the module and a cure."
+            f"--check_precision: {mode} does not hold: {change.harm}. Compared with float32, the "
+            f"gradient has a cosine of {change.cosine:.2f} and {change.size:.2f} times the norm "
+            f"(it differs most in {worst[0]}: {worst[1]:.0%}). Use --mixed_precision fp32; ampft "
+            "doctor finds the module and a cure."
         )
     lost = sum(int(((gradient[n] == 0) & (exact[n] != 0)).sum()) for n in exact)
     return PrecisionCheck(
@@ -144,7 +147,7 @@ def check_precision(prepared: Prepared) -> PrecisionCheck:
         examples=len(ids),
         loss=loss,
         loss_float32=exact_loss,
-        error=error,
+        error=change.error,
         worst=worst,
         lost=lost / max(1, sum(int((g != 0).sum()) for g in exact.values())),
         loss_scale=scale,
@@ -183,26 +186,21 @@ def _is_finite(loss: float, gradient: dict[str, Tensor]) -> bool:
     return math.isfinite(loss) and all(bool(g.isfinite().all()) for g in gradient.values())
 
 
-def _errors(
-    gradient: dict[str, Tensor], exact: dict[str, Tensor]
-) -> tuple[float, tuple[str, float]]:
-    """Return the relative error of the whole gradient, and the module with the largest one.
+def _worst_module(change: GradientChange, names: Sequence[str]) -> tuple[str, float]:
+    """Return the module with the largest relative error of its gradient, and that error.
 
     A module counts only if a hundredth of the gradient is in it.
     """
-    squares = {n: (float((gradient[n] - exact[n]).square().sum()), float(exact[n].square().sum()))
-               for n in exact}  # fmt: skip
     modules: dict[str, list[float]] = {}
-    for name, (difference, norm) in squares.items():
+    for name, (_, _, square, difference) in zip(names, change.sums.tolist(), strict=True):
         entry = modules.setdefault(name.rpartition(".")[0], [0.0, 0.0])
         entry[0] += difference
-        entry[1] += norm
-    total = sum(norm for _, norm in squares.values()) or 1.0
+        entry[1] += square
+    total = sum(square for _, square in modules.values()) or 1.0
     relative = {
-        name: (difference / norm) ** 0.5
-        for name, (difference, norm) in modules.items()
-        if norm > 1e-4 * total
+        name: (difference / square) ** 0.5
+        for name, (difference, square) in modules.items()
+        if square > 1e-4 * total
     }
     worst = max(relative, key=lambda name: relative[name], default="")
-    whole = (sum(difference for difference, _ in squares.values()) / total) ** 0.5
-    return whole, (worst, relative.get(worst, 0.0))
+    return worst, relative.get(worst, 0.0)

@@ -213,6 +213,128 @@ def of_tokens(model: nn.Module, batch: Batch) -> Tensor:
     return functional.cross_entropy(logits, torch.arange(3, device=logits.device))
 
 
+class Buffered(nn.Module):
+    """Writes its rows into one buffer, the large one first and the others after it."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        buffer = torch.empty_like(x)
+        buffer[:1] = x[:1] * self.factor
+        for row in range(1, len(x)):
+            buffer[row : row + 1] = x[row : row + 1]
+        return buffer
+
+
+def with_buffer(factor: float) -> nn.Sequential:
+    model = around(torch.relu)
+    model[1] = Buffered(factor)
+    return model
+
+
+class Dense(nn.Module):
+    """A residual block with the names of BERT; one bias of its output is far too large."""
+
+    def __init__(self, bias: float) -> None:
+        super().__init__()
+        self.output = nn.ModuleDict({"dense": nn.Linear(WIDTH, WIDTH)})
+        self.output["dense"].bias.data[5] = bias
+        self.norm = nn.LayerNorm(WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(x + self.output["dense"](x))
+
+
+def with_bias(bias: float) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), Dense(bias), nn.Linear(WIDTH, CLASSES))
+
+
+class Shift(nn.Module):
+    """Adds a constant that it holds in a buffer."""
+
+    def __init__(self, constant: float) -> None:
+        super().__init__()
+        self.register_buffer("constant", torch.full((WIDTH,), constant))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.constant.to(x.dtype) / 2 + self.constant.to(x.dtype) / 2
+
+
+def shifted(*functions: Callable[[Tensor], Tensor]) -> nn.Sequential:
+    """Return a linear layer, functions named `1`, `2` and so on, and a head."""
+    torch.manual_seed(0)
+    middle = map(Function, functions)
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), *middle, nn.Linear(WIDTH, CLASSES))
+
+
+def scores_of(sign: int) -> Callable[[Tensor], Tensor]:
+    """Attention whose scores are all beyond binary16."""
+
+    def attention(x: Tensor) -> Tensor:
+        scores = sign * 300 * (x.abs() + 1) @ (300 * (x.abs() + 1)).mT
+        return scores.softmax(-1) @ x
+
+    return attention
+
+
+def with_signs(sign: int) -> dict[str, Callable[[], Planted]]:
+    """Return overflows in one direction; those in the other have the same module and cause."""
+    product, total = "overflow of a product", "overflow of a sum"
+    conversion = "overflow of a conversion to 16 bits"
+    return {
+        "bias of a layer": lambda: Planted(
+            with_bias(sign * 70_000.0), "1.output.dense", "_to_copy", conversion
+        ),
+        "number added": lambda: Planted(around(lambda x: x + sign * 8e4), "1", "add", total),
+        "number subtracted": lambda: Planted(around(lambda x: x - sign * 8e4), "1", "sub", total),
+        "constant filled in": lambda: Planted(
+            around(lambda x: torch.where(x > 0, x, sign * 4e4) * 2), "1", "mul", product
+        ),
+        "constant added in places": lambda: Planted(
+            around(lambda x: x + ((x > 0) * (sign * 8e4)).to(x.dtype)), "1", "_to_copy", conversion
+        ),
+        "buffer added": lambda: Planted(
+            nn.Sequential(nn.Linear(WIDTH, WIDTH), Shift(sign * 7e4), nn.Linear(WIDTH, CLASSES)),
+            "1", "_to_copy", conversion,
+        ),
+        "residual": lambda: Planted(
+            around(lambda x: x + sign * (x.abs() + 6e4) + sign * 6e4), "1", "add", total
+        ),
+        "product": lambda: Planted(
+            around(lambda x: (x.abs() + 1) * 2e4 * (sign * 2e4)), "1", "mul", product
+        ),
+        "scores": lambda: Planted(around(scores_of(sign)), "1", "mm", product),
+        "logits": lambda: Planted(
+            nn.Sequential(*around(torch.relu), Function(lambda x: x + sign * 8e4 * x.sign())),
+            "3", "mul", product,
+        ),
+    }  # fmt: skip
+
+
+def rounding(sign: int) -> dict[str, Callable[[], Planted]]:
+    """Return gradients that rounding turns: a large number is added, and subtracted again."""
+    large, cause = sign * 4096.0, "gradient lost to rounding"
+    return {
+        "in one module": lambda: Planted(
+            shifted(torch.tanh, lambda x: x + large - large), "2", "rounding", cause
+        ),
+        "in two modules": lambda: Planted(
+            shifted(lambda x: x + large, lambda x: x - large), "1", "rounding", cause
+        ),
+    }  # fmt: skip
+
+
+def nan_beside(*, in_one_batch: bool) -> list[Batch]:
+    """Return an example that is NaN and one that overflows."""
+    batches = [inputs(1), inputs(2)]
+    batches[0]["x"][6, 2] = float("nan")
+    batches[0 if in_one_batch else 1]["x"][3] *= 400
+    return batches[: 1 if in_one_batch else 2]
+
+
 FAULTS: dict[str, Callable[[], Planted]] = {
     "deep linear": lambda: Planted(
         deep([8.0] * 8), "4", "mm", "overflow of a product", examples=None
@@ -294,7 +416,13 @@ FAULTS: dict[str, Callable[[], Planted]] = {
     "0/0": lambda: Planted(
         around(lambda x: x.relu() / x.relu()), "1", "div", "0/0", in_float32=True
     ),
+    "buffer written in parts": lambda: Planted(
+        with_buffer(1e7), "1", "mul", "overflow of a product", examples=[0]
+    ),
     "log behind where": lambda: Planted(
         around(selected_log), "1", "div", "log of 0", "backward", in_float32=True
     ),
 }  # fmt: skip
+for _sign, _word in ((1, "positive"), (-1, "negative")):
+    FAULTS |= {f"{_word}: {name}": make for name, make in with_signs(_sign).items()}
+    FAULTS |= {f"{_word}: rounding {name}": make for name, make in rounding(_sign).items()}

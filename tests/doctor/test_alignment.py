@@ -1,6 +1,7 @@
 """A mode beside float32: errors against a direct computation, roles, intervals, isolation."""
 
 import statistics
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,9 +10,10 @@ from scipy import stats
 from torch import nn
 
 import ampft
-from ampft.diagnosis.doctor.alignment import align, estimate, relative_error, role
+from ampft.diagnosis.doctor.alignment import align, estimate, role
 from ampft.diagnosis.doctor.alignment_chart import alignment_chart, alignment_table, summary
 from ampft.diagnosis.doctor.case import Case
+from ampft.precision.harm import GradientChange
 from ampft.precision.resolve import resolve
 
 CPU = torch.device("cpu")
@@ -44,12 +46,16 @@ def loss(model, batch):
 @pytest.fixture
 def case():
     torch.manual_seed(0)
-    return Case(Model(), [torch.randn(6, 8) for _ in range(4)], loss)
+    return Case(Model(), [torch.randn(6, 8) for _ in range(4)], loss, resolve("fp16", CPU))
+
+
+def aligned(case, mode, **options):
+    return align(replace(case, precision=resolve(mode, CPU)), **options)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_errors_are_those_of_a_direct_computation(case, mode):
-    found = align(case, resolve(mode, CPU))
+    found = aligned(case, mode)
     by_name = {each.module: each for each in found.modules}
     assert list(by_name) == ["first", "cancel", "dropout", "last"]
     case.model.eval()
@@ -57,7 +63,8 @@ def test_the_errors_are_those_of_a_direct_computation(case, mode):
     for batch in case.batches:
         exact = case.model.first(batch).detach()
         with ampft.numerics(precision), torch.autocast("cpu", precision.compute_dtype):
-            errors.append(relative_error([case.model.first(batch).detach()], [exact]))
+            rounded = case.model.first(batch).detach()
+            errors.append(GradientChange.of([rounded], [exact]).error)
     assert by_name["first"].outputs.mean == pytest.approx(statistics.fmean(errors), rel=1e-6)
     unit = {"fp16": 2**-11, "bf16": 2**-8}[mode]
     assert unit / 10 < by_name["first"].outputs.mean < unit
@@ -66,7 +73,7 @@ def test_the_errors_are_those_of_a_direct_computation(case, mode):
 
 
 def test_the_module_that_loses_bits_is_named(case):
-    found = align(case, resolve("fp16", CPU))
+    found = aligned(case, "fp16")
     by_name = {each.module: each for each in found.modules}
     assert by_name["cancel"].role == "born"
     assert by_name["cancel"].outputs.mean > 100 * by_name["first"].outputs.mean
@@ -75,7 +82,7 @@ def test_the_module_that_loses_bits_is_named(case):
 
 
 def test_gradients_and_loss_are_compared_too(case):
-    found = align(case, resolve("fp16", CPU))
+    found = aligned(case, "fp16")
     assert all(each.gradients is not None for each in found.modules)
     assert 0 < found.gradient_error.mean < 0.5
     cosine = found.gradient_cosine.mean
@@ -85,7 +92,7 @@ def test_gradients_and_loss_are_compared_too(case):
 
 
 def test_float32_beside_itself_has_no_error(case):
-    found = align(case, resolve("fp32", CPU))
+    found = aligned(case, "fp32")
     assert {each.outputs.mean for each in found.modules} == {0}
     assert {each.gradients.mean for each in found.modules} == {0}
     assert found.loss_change.mean == 0
@@ -102,7 +109,7 @@ def test_a_mode_leaves_nothing_behind(case):
         return [p.grad.clone() for p in case.model.parameters()]
 
     before, state = plain(), torch.get_rng_state()
-    align(case, resolve("fp16", CPU))
+    aligned(case, "fp16")
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(a, b) for a, b in zip(plain(), before, strict=True))
     assert case.model.training
@@ -110,8 +117,8 @@ def test_a_mode_leaves_nothing_behind(case):
 
 
 def test_kept_modules_have_smaller_errors(case):
-    plain = align(case, resolve("fp16", CPU))
-    kept = align(case, resolve("fp16", CPU), fp32_modules=("first",))
+    plain = aligned(case, "fp16")
+    kept = aligned(case, "fp16", fp32_modules=("first",))
     assert kept.modules[0].outputs.mean == 0 < plain.modules[0].outputs.mean
     assert kept.fp32_modules == ("first",)
     assert "forward" not in case.model.first.__dict__
@@ -123,14 +130,14 @@ def test_a_module_that_returns_infinities_is_left_out(case):
             return scores.masked_fill(torch.arange(16) == 0, -torch.inf)
 
     case.model.cancel = nn.Sequential(Masking(), nn.Softmax(-1))
-    found = align(case, resolve("bf16", CPU))
+    found = aligned(case, "bf16")
     names = [each.module for each in found.modules]
     assert names == ["first", "cancel.1", "cancel", "dropout", "last"]
 
 
 def test_a_mode_that_fails_has_no_alignment(case):
     nn.init.constant_(case.model.first.bias, 1e5)
-    assert align(case, resolve("fp16", CPU)) is None
+    assert aligned(case, "fp16") is None
 
 
 def test_intervals_are_students():
@@ -153,7 +160,7 @@ def test_roles(before, after, expected):
 
 
 def test_the_picture_has_every_module_and_its_interval(case):
-    found = align(case, resolve("bf16", CPU))
+    found = aligned(case, "bf16")
     chart = alignment_chart(found)
     assert chart.count('class="born"') == 2
     assert chart.count('class="gradient"') == 4

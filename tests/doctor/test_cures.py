@@ -9,9 +9,8 @@ import torch
 
 import ampft
 from ampft.diagnosis.doctor import scan
-from ampft.diagnosis.doctor.case import Case
-from ampft.diagnosis.doctor.patient import Trial
-from ampft.diagnosis.doctor.prescription import prescribe
+from ampft.diagnosis.doctor.case import Case, Trial
+from ampft.diagnosis.doctor.cure import prescribe
 from ampft.precision.resolve import resolve
 
 CPU = torch.device("cpu")
@@ -31,15 +30,15 @@ def cured(name):
     found = scan(planted.model, planted.batches, planted.loss, **planted.options)
     assert not found.holds
     assert found.faults[0].module == planted.module
-    case = Case(planted.model, planted.batches, planted.loss)
-    return prescribe(
-        case,
+    case = Case(
+        planted.model,
+        planted.batches,
+        planted.loss,
         resolve("fp16", CPU),
-        found.faults,
-        loss_scales=found.loss_scales,
         loss_scale=planted.options.get("loss_scale"),
         trial=Trial(steps=3),
     )
+    return prescribe(case, found.faults, loss_scales=found.loss_scales).cure
 
 
 def final_loss(name, mode, seed, patterns):
@@ -50,14 +49,14 @@ def final_loss(name, mode, seed, patterns):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     scaler = torch.amp.GradScaler("cpu", enabled=precision.uses_scaler)
     order = torch.Generator().manual_seed(seed)
-    case, losses = Case(model, planted.batches, planted.loss), []
+    case, losses = Case(model, planted.batches, planted.loss, precision), []
     with ampft.numerics(precision):
         scaler.scale(torch.ones(()))  # creates the scale
         for _ in range(STEPS):
             index = int(torch.randint(len(case.batches), (), generator=order))
             scale = scaler.get_scale()
             optimizer.zero_grad()
-            losses.append(float(case.differentiate(case.batches[index], precision, scale=scale)))
+            losses.append(float(case.differentiate(case.batches[index], scale=scale)))
             scaler.step(optimizer)
             scaler.update()
     assert scaler.get_scale() >= 1

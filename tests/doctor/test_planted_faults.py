@@ -10,7 +10,7 @@ from historical import HISTORICAL
 from planted_faults import FAULTS
 
 from ampft.diagnosis.doctor.case import Case
-from ampft.diagnosis.doctor.examine import Examiner, scan
+from ampft.diagnosis.doctor.examine import examine, scan
 from ampft.precision.resolve import resolve
 
 
@@ -40,9 +40,9 @@ def test_the_twin_of_tf32_is_float32():
         policies.append(torch._C._get_fp32_precision_getter("cuda", "matmul"))
         return model(batch["x"]).sum() / 0
 
-    case = Case(torch.nn.Linear(2, 2), [{"x": torch.ones(1, 2)}], loss)
-    tf32 = replace(resolve("fp32", case.device), mode="tf32")
-    (fault,) = Examiner(case, tf32).examine(with_ranges=False).faults
+    tf32 = replace(resolve("fp32", torch.device("cpu")), mode="tf32")
+    case = Case(torch.nn.Linear(2, 2), [{"x": torch.ones(1, 2)}], loss, tf32)
+    (fault,) = examine(case, with_ranges=False).faults
     assert fault.in_float32
     assert policies == ["tf32", "ieee"]
 

@@ -1,22 +1,28 @@
 """Cures: the smallest set of modules, the shortest pattern, and what is verified before."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 import ampft
-from ampft.diagnosis.doctor.case import Case
+from ampft.diagnosis.doctor.case import Case, Trial
+from ampft.diagnosis.doctor.cure import _holds, prescribe
 from ampft.diagnosis.doctor.findings import Cause, Fault
 from ampft.diagnosis.doctor.module_search import shortest_patterns, smallest_modules
-from ampft.diagnosis.doctor.patient import Patient, Trial
-from ampft.diagnosis.doctor.prescription import prescribe
 from ampft.precision.float32_modules import float32_forwards, matching_modules
+from ampft.precision.harm import Harm
 from ampft.precision.resolve import resolve
+from ampft.training.optimizer import OptimizerSettings, ScheduleSettings
 
 CPU = torch.device("cpu")
 FP16 = resolve("fp16", CPU)
-TRIAL = Trial(steps=3, learning_rate=1e-3)
+
+
+def trial(rate=1e-3, steps=3):
+    return Trial(steps=steps, optimizer=OptimizerSettings(learning_rate=rate))
 
 
 class Block(nn.Module):
@@ -57,13 +63,18 @@ def loss(model, batch):
     return F.cross_entropy(model(batch).float(), torch.arange(len(batch)) % 2)
 
 
-def case(model, *, batches=2, loss=loss):
+def case(model, *, batches=2, loss=loss, **options):
     generator = torch.Generator().manual_seed(0)
-    return Case(model, [torch.randn(4, 8, generator=generator) for _ in range(batches)], loss)
+    tensors = [torch.randn(4, 8, generator=generator) for _ in range(batches)]
+    return Case(model, tensors, loss, FP16, **{"trial": trial(), **options})
 
 
 def fault(module, cause=Cause.SUM, **more):
     return Fault(module=module, direction="forward", operation="addmm", cause=cause, **more)
+
+
+def cure_of(case, faults):
+    return prescribe(case, faults).cure
 
 
 # Search
@@ -135,14 +146,14 @@ def test_an_overflow_is_cured_by_the_module_that_overflows():
     made = case(model(1))
     before = {name: value.clone() for name, value in made.model.state_dict().items()}
     generator_state = torch.get_rng_state()
-    cure = prescribe(made, FP16, [fault("layers.1.wo", in_float32=False)], trial=TRIAL)
+    cure = cure_of(made, [fault("layers.1.wo", in_float32=False)])
     assert cure.fp32_modules == ("layers.1.wo",)
     assert cure.verified
     assert cure.flag == "--fp32_modules layers.1.wo"
     assert cure.sentence.startswith(
-        "Keep 1 module in float32: --fp32_modules layers.1.wo. Verified: "
+        "Keep 1 module in float32: --fp32_modules layers.1.wo. Verified on "
     )
-    assert "in 3 training steps, outputs within 0.0" in cure.sentence
+    assert "in 3 training steps with a learning rate of 0.001: gradient and " in cure.sentence
     assert "in this emulation. Or use bf16." in cure.sentence
     assert cure.cost > 0
     # Nothing is left behind.
@@ -155,13 +166,13 @@ def test_an_overflow_is_cured_by_the_module_that_overflows():
 
 def test_the_cured_model_holds_and_the_sick_one_does_not():
     made = case(model(0, 3))
-    cure = prescribe(made, FP16, [fault("layers.0.wo")], trial=TRIAL)
+    cure = cure_of(made, [fault("layers.0.wo")])
     assert cure.fp32_modules == ("layers.0.wo", "layers.3.wo")
     holds = {}
     for patterns in ((), cure.fp32_modules, ("layers.0.wo",)):
         handle = ampft.keep_in_fp32(made.model, patterns)
-        patient = Patient.of(made, FP16, 2.0**16)
-        holds[patterns] = [patient.holds(index, patient.reference(index)) for index in (0, 1)]
+        plain = made.in_float32()
+        holds[patterns] = [_holds(made, index, plain.run(index)) for index in (0, 1)]
         handle.remove()
     assert list(holds.values()) == [[False, False], [True, True], [False, False]]
 
@@ -169,7 +180,7 @@ def test_the_cured_model_holds_and_the_sick_one_does_not():
 def test_modules_that_are_in_float32_already_stay_there():
     made = case(model(0, 3))
     ampft.keep_in_fp32(made.model, ["layers.0.w*"])
-    cure = prescribe(made, FP16, [fault("layers.3.wo")], trial=TRIAL)
+    cure = cure_of(made, [fault("layers.3.wo")])
     assert cure.fp32_modules == ("layers.0.w*", "layers.3.wo")
     assert list(float32_forwards(made.model)) == ["layers.0.wi", "layers.0.wo"]
 
@@ -194,30 +205,30 @@ def test_a_batch_that_fails_elsewhere_is_found_by_the_verification():
     for layer in made.model.layers:
         layer.wo = Surging(16, 8)
     made.batches[3][0, 0] = 200.0
-    cure = prescribe(made, FP16, [fault("layers.1.wo")], trial=TRIAL)
+    cure = cure_of(made, [fault("layers.1.wo")])
     assert cure.fp32_modules == ("layers.1.wo", "layers.3.wo")
     assert cure.verified
 
 
 def test_a_fault_of_the_model_has_no_cure():
-    assert prescribe(case(model(1)), FP16, [fault("layers.1.wo", in_float32=True)]) is None
-    assert prescribe(case(model(1)), FP16, [fault("layers.1.wo", is_harmless=True)]) is None
+    assert cure_of(case(model(1)), [fault("layers.1.wo", in_float32=True)]) is None
+    assert cure_of(case(model(1)), [fault("layers.1.wo", is_harmless=True)]) is None
     broken = case(model(), loss=lambda model, batch: loss(model, batch).sub(9).log())
-    assert prescribe(broken, FP16, [fault("")], trial=TRIAL) is None
+    assert cure_of(broken, [fault("")]) is None
 
 
 def test_a_healthy_model_needs_no_cure():
-    assert prescribe(case(model()), FP16, [fault("head")], trial=TRIAL) is None
+    assert cure_of(case(model()), [fault("head")]) is None
 
 
 def test_vanishing_gradients_are_cured_by_a_larger_scale():
-    made = case(model(), loss=lambda model, batch: loss(model, batch) * 1e-9)
+    made = case(model(), loss=lambda model, batch: loss(model, batch) * 1e-9, loss_scale=1.0)
     faults = [fault("", Cause.VANISHING)]
-    cure = prescribe(made, FP16, faults, trial=TRIAL, loss_scale=1.0)
+    cure = cure_of(made, faults)
     assert cure.fp32_modules == ()
     assert cure.verified
     scaler = "torch.amp.GradScaler(init_scale=65536)"
-    assert cure.sentence.startswith(f"Scale the loss by 65,536: {scaler}. Verified: ")
+    assert cure.sentence.startswith(f"Scale the loss by 65,536: {scaler}. Verified on ")
 
 
 def test_an_overflow_outside_the_modules_is_cured_by_bf16():
@@ -226,15 +237,15 @@ def test_an_overflow_outside_the_modules_is_cured_by_bf16():
 
     made = case(model(), loss=large_loss)
     made.model.scale = 9.0
-    cure = prescribe(made, FP16, [fault("")], trial=TRIAL)
+    cure = cure_of(made, [fault("")])
     assert cure.flag == "--mixed_precision bf16"
     assert cure.fp32_modules == ()
     assert cure.verified
 
 
 def test_gradients_that_no_scale_can_save_are_cured_by_bf16():
-    made = case(model(), loss=lambda model, batch: loss(model, batch) * 1e-20)
-    cure = prescribe(made, FP16, [fault("", Cause.VANISHING)], trial=TRIAL, loss_scale=1.0)
+    made = case(model(), loss=lambda model, batch: loss(model, batch) * 1e-20, loss_scale=1.0)
+    cure = cure_of(made, [fault("", Cause.VANISHING)])
     assert cure.flag == "--mixed_precision bf16"
     assert cure.verified
 
@@ -248,14 +259,47 @@ def test_bf16_is_no_cure_if_another_batch_fails_in_it():
 
     made = case(model(), loss=fragile_loss)
     made.model.scale = 9.0
-    assert prescribe(made, FP16, [fault("")], trial=TRIAL) is None
+    assert cure_of(made, [fault("")]) is None
+
+
+class Exploding(nn.Linear):
+    """A layer whose output overflows in fp16 as soon as its weights have moved a little."""
+
+    def __init__(self):
+        super().__init__(16, 8)
+        self.register_buffer("first", self.weight.detach().clone())
+
+    def forward(self, hidden):
+        moved = (self.weight - self.first).abs().mean().detach()
+        return super().forward(hidden) + 1e8 * moved * torch.ones(8, dtype=hidden.dtype)
 
 
 def test_a_cure_that_does_not_survive_training_is_not_verified():
     made = case(model(1))
-    cure = prescribe(made, FP16, [fault("layers.1.wo")], trial=Trial(steps=3, learning_rate=1e30))
-    assert not cure.verified
-    assert "This is not verified" in cure.sentence
+    made.model.layers[2].wo = Exploding()
+    cure = cure_of(made, [fault("layers.1.wo")])
+    assert cure.verified  # in bf16
+    assert cure.fp32_modules == ()
+
+
+def test_a_rate_that_is_too_high_in_float32_has_no_cure_of_the_precision():
+    """The trial has the settings of the run, and float32 is tried with them first."""
+    for rate, harm in ((1e-3, None), (300.0, Harm.DIVERGES), (1e30, Harm.NOT_FINITE)):
+        made = case(model(1), trial=trial(rate, steps=20))
+        tried = prescribe(made, [fault("layers.1.wo")])
+        assert tried.float32_trial.learning_rate == rate
+        assert tried.float32_trial.harm() == harm
+        assert (tried.cure is None) == (harm is not None)
+
+
+def test_the_trial_uses_the_schedule_and_the_clipping_of_the_run():
+    """A long warm-up, or clipping to almost nothing, makes a high rate harmless."""
+    # An epsilon of 1 makes the size of the gradient matter.
+    high = replace(trial(300.0, 20), optimizer=OptimizerSettings(learning_rate=300.0, epsilon=1.0))
+    warmup = ScheduleSettings(name="constant_with_warmup", warmup_steps=10**9)
+    calm = [replace(high, schedule=warmup), replace(high, max_grad_norm=1e-9)]
+    harms = [case(model(), trial=each).in_float32().train().harm() for each in (high, *calm)]
+    assert harms == [Harm.DIVERGES, None, None]
 
 
 class Norm(nn.Module):
@@ -281,8 +325,8 @@ def with_norms(eps):
 def test_a_division_by_zero_in_float32_is_cured_by_a_larger_epsilon():
     made = with_norms(0.0)
     faults = [fault("layers.0.norm", Cause.ZERO_BY_ZERO, in_float32=True)]
-    cure = prescribe(made, FP16, faults, trial=TRIAL)
-    expected = "Set `eps` of 2 modules of class Norm to 0.0001 (it is 0). Verified: "
+    cure = cure_of(made, faults)
+    expected = "Set `eps` of 2 modules of class Norm to 0.0001 (it is 0). Verified on "
     assert cure.sentence.startswith(expected)
     assert cure.verified
     assert cure.fp32_modules == ()
@@ -293,6 +337,6 @@ def test_a_division_by_zero_in_float32_is_cured_by_a_larger_epsilon():
 def test_an_epsilon_that_does_not_help_is_not_named(cause):
     made = with_norms(0.0)
     made.batches[1].fill_(float("nan"))
-    assert prescribe(made, FP16, [fault("layers.0.norm", cause, in_float32=True)]) is None
+    assert cure_of(made, [fault("layers.0.norm", cause, in_float32=True)]) is None
     large = [fault("layers.0.norm", Cause.ZERO_BY_ZERO, in_float32=True)]
-    assert prescribe(with_norms(1e-3), FP16, large) is None
+    assert cure_of(with_norms(1e-3), large) is None

@@ -7,8 +7,9 @@ import torch
 from running import CLASSIFY, call_here, printed, succeeded, text_settings
 from tiny_text import save_tiny_bert
 
+from ampft.precision.harm import GradientChange
 from ampft.runs import precision_check
-from ampft.runs.precision_check import PrecisionCheck, _errors
+from ampft.runs.precision_check import PrecisionCheck, _worst_module
 
 CHECK = "--check_precision"
 
@@ -54,9 +55,9 @@ def test_fp32_has_nothing_to_compare(files, tiny_model, tmp_path):
 def test_the_error_is_relative_and_names_the_worst_module():
     exact = {"a.weight": torch.tensor([3.0, 4.0]), "b.weight": torch.tensor([0.0, 12.0])}
     gradient = {"a.weight": torch.tensor([3.0, 5.0]), "b.weight": torch.tensor([0.0, 12.0])}
-    error, worst = _errors(gradient, exact)
-    assert error == pytest.approx(1 / 13)
-    assert worst == ("a", pytest.approx(1 / 5))
+    change = GradientChange.of(gradient.values(), exact.values())
+    assert change.error == pytest.approx(1 / 13)
+    assert _worst_module(change, list(exact)) == ("a", pytest.approx(1 / 5))
 
 
 def test_a_large_error_a_skipped_start_and_lost_entries_are_said():

@@ -18,65 +18,63 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from ampft.diagnosis.doctor.case import Case, undisturbed
+from ampft.diagnosis.doctor.case import Case, holds, kept_patterns, undisturbed
 from ampft.diagnosis.doctor.findings import Alignment, Estimate, ModuleError
-from ampft.diagnosis.doctor.patient import INITIAL_SCALE, Patient
 from ampft.precision.accelerator import numerics
-from ampft.precision.float32_modules import float32_forwards, matching_modules
-from ampft.precision.resolve import Precision
+from ampft.precision.float32_modules import called_modules, matching_modules
+from ampft.precision.harm import GradientChange
 
 LEVEL = 0.95
 DOUBLED, GROWN, HALVED = 2.0, 1.1, 0.5
+LIKELY = 0.5  # of the largest growth
+TRIED = 8  # modules
 Key = tuple[str, int]
 """Path of a module, and the number of the call."""
 
 
-def align(
-    case: Case, precision: Precision, *, fp32_modules: Sequence[str] = ()
-) -> Alignment | None:
-    """Compare a mode with float32, module by module.
+def align(case: Case, *, fp32_modules: Sequence[str] = ()) -> Alignment | None:
+    """Compare the precision of a case with float32, module by module.
 
     Args:
-        case: Model, batches and loss. They are left as they were.
-        precision: The mode.
+        case: The case, which is left as it was.
         fp32_modules: Patterns of further modules that the mode keeps in float32.
 
     Returns:
         The errors; None if loss or gradient of a batch are not finite in the mode.
     """
-    patient = Patient.of(case, precision, INITIAL_SCALE if precision.uses_scaler else None)
     was_training = case.model.training
     kept = matching_modules(case.model, fp32_modules)
-    with undisturbed(case.model), numerics(precision), patient.keeping(kept):
+    with undisturbed(case.model), numerics(case.precision), case.keeping(kept):
         case.model.eval()
         try:
-            return _aligned(patient, fp32_modules)
+            return _aligned(case, fp32_modules)
         finally:
             case.model.train(was_training)
 
 
-def _aligned(patient: Patient, fp32_modules: Sequence[str]) -> Alignment | None:
+def _aligned(case: Case, fp32_modules: Sequence[str]) -> Alignment | None:
     errors: dict[Key, dict[str, list[float]]] = {}
     whole: dict[str, list[float]] = {"cosine": [], "error": [], "loss": []}
-    for index in range(len(patient.case.batches)):
-        finite = patient.finite_run(index)
+    for index in range(len(case.batches)):
+        finite = case.finite_run(index)
         if finite is None:
             return None
-        with Recorder(patient.case.model) as expected:
-            reference = patient.reference(index)
-        with Recorder(patient.case.model, expected, finite.scale) as compared:
-            result = patient.run(index, scale=finite.scale)
+        with Recorder(case.model) as expected:
+            reference = case.in_float32().run(index)
+        with Recorder(case.model, expected, finite.scale) as compared:
+            result = case.run(index, scale=finite.scale)
         for key, values in compared.errors.items():
             for kind, value in values.items():
                 errors.setdefault(key, {}).setdefault(kind, []).append(value)
-        whole["cosine"].append(result.cosine(reference))
-        whole["error"].append(relative_error(result.gradient, reference.gradient))
+        change = GradientChange.of(result.gradient, reference.gradient)
+        whole["cosine"].append(change.cosine)
+        whole["error"].append(change.error)
         whole["loss"].append(result.loss - reference.loss)
-    modules = dict(patient.case.model.named_modules())
+    modules = dict(case.model.named_modules())
     return Alignment(
-        mode=patient.precision.mode,
-        fp32_modules=tuple(fp32_modules) or tuple(float32_forwards(patient.case.model)),
-        batches=len(patient.case.batches),
+        mode=case.precision.mode,
+        fp32_modules=tuple(fp32_modules) or tuple(kept_patterns(case.model)),
+        batches=len(case.batches),
         modules=tuple(
             _module(modules, key, values) for key, values in errors.items() if "outputs" in values
         ),
@@ -84,6 +82,46 @@ def _aligned(patient: Patient, fp32_modules: Sequence[str]) -> Alignment | None:
         gradient_error=estimate(whole["error"]),
         loss_change=estimate(whole["loss"]),
     )
+
+
+def rounding_module(case: Case) -> str:
+    """Return the module whose rounding changes the direction of the gradient.
+
+    Rounding is measured by what the values of a module tell: the error of its output over the
+    deviation of the output from its mean over all examples and tokens. Where it grows most, the
+    module is kept in float32, and the first with which the gradient is right again is the answer.
+
+    Args:
+        case: A case in evaluation mode, whose gradient is finite and harmful.
+
+    Returns:
+        Path of the module; that with the largest growth if no single module suffices.
+    """
+    growth: dict[str, float] = {}
+    plain, worst = case.in_float32(), None
+    for index in range(len(case.batches)):
+        with Recorder(case.model) as expected:
+            reference = plain.run(index)
+        finite = case.finite_run(index)
+        if finite is None or not reference.is_finite:
+            continue
+        with Recorder(case.model, expected, finite.scale) as compared:
+            case.run(index, scale=finite.scale)
+        for (path, _), values in compared.errors.items():
+            gain = values.get("spread_outputs", 0.0) - values.get("spread_inputs", 0.0)
+            growth[path] = max(growth.get(path, 0.0), gain)
+        if not holds(case, index, reference):
+            worst = worst or (index, reference)
+    largest = max(growth.values(), default=0.0)
+    likely = [path for path, gain in growth.items() if gain >= largest * LIKELY]
+    # Of a module and one inside it that explains the same, the inner one.
+    likely.sort(key=lambda path: (-path.count("."), -growth[path]))
+    for path in likely[:TRIED]:
+        module = case.model.get_submodule(path)
+        with case.keeping({each: each for each in called_modules(path, module)}):
+            if worst is not None and holds(case, *worst):
+                return path
+    return max(growth, key=lambda path: growth[path], default="")
 
 
 def _module(modules: dict[str, nn.Module], key: Key, values: dict[str, list[float]]) -> ModuleError:
@@ -122,17 +160,6 @@ def estimate(values: Sequence[float]) -> Estimate:
     return Estimate(mean=mean, low=mean - half, high=mean + half)
 
 
-def relative_error(actual: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
-    """Return the norm of the difference over that of `expected`; 0 if both are zero.
-
-    The tensors of a gradient are not joined, which would need several times its memory.
-    """
-    norm = math.hypot(*(float(tensor.double().norm()) for tensor in expected))
-    pairs = zip(actual, expected, strict=True)
-    difference = math.hypot(*(float((a.double() - b.double()).norm()) for a, b in pairs))
-    return difference / norm if norm else math.inf * difference if difference else 0.0
-
-
 class Recorder:
     """Context that keeps what modules receive and return, or compares it with another recorder.
 
@@ -142,7 +169,8 @@ class Recorder:
         scale: Loss scale of this pass.
 
     Attributes:
-        errors: Relative errors by module and call: `inputs`, `outputs` and `gradients`.
+        errors: Relative errors by module and call: `inputs`, `outputs` and `gradients`, and of the
+            first two over the deviation from the mean: `spread_inputs`, `spread_outputs`.
     """
 
     def __init__(
@@ -187,9 +215,16 @@ class Recorder:
             return
         expected = self._expected._values.get((key, kind))
         if expected is not None and expected.shape == tensor.shape:
-            error = relative_error([tensor.detach()], [expected])
+            errors = self.errors.setdefault(key, {})
+            error = GradientChange.of([tensor.detach()], [expected]).error
             if math.isfinite(error):
-                self.errors.setdefault(key, {})[kind] = error
+                errors[kind] = error
+            if kind != "gradients":
+                spread = expected - expected.flatten(0, -2).mean(0) if expected.dim() > 1 else None
+                norm = 0.0 if spread is None else float(spread.double().norm())
+                if math.isfinite(error) and norm:
+                    ratio = float(expected.double().norm()) / norm
+                    errors[f"spread_{kind}"] = error * ratio
 
 
 def _first_floating(value: Any) -> Tensor | None:

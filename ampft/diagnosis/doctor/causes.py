@@ -1,4 +1,4 @@
-"""Why an operation with finite operands has a result that is not finite.
+"""Why an operation with finite operands has a result that is not finite, and a remedy.
 
 The operation is repeated in float64. If its result is finite there, the format was too small, and
 otherwise the operation has no result for these operands.
@@ -6,12 +6,13 @@ otherwise the operation has no result for these operands.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from ampft.diagnosis.doctor.findings import Cause, ValueRange
 
@@ -26,15 +27,25 @@ _QUOTIENTS = {"div", "reciprocal", "rsqrt", "addcdiv", "remainder", "fmod"}
 _LOGS = {"log": 0.0, "log2": 0.0, "log10": 0.0, "log1p": -1.0}
 _ROOTS = {"sqrt", "rsqrt"}
 _SOFTMAXES = {"_softmax", "_log_softmax", "softmax", "log_softmax", "_safe_softmax", "logsumexp"}
+OVERFLOWS = {Cause.PRODUCT, Cause.SUM, Cause.CONVERSION, Cause.QUOTIENT}
 _ROOT_NODES = ("Sqrt", "Rsqrt", "Pow", "Norm", "LinalgVectorNorm", "Cdist")
-# They write a constant, or choose between tensors.
+# Masks are written by the first, and carried to a softmax by both.
 _FILLING = {
     *("masked_fill", "fill", "full", "full_like", "new_full", "where", "scalar_tensor", "triu"),
     *("tril", "constant_pad_nd", "index_fill", "masked_scatter", "index_put"),
 }
-_COMBINING = {"_to_copy", "copy", "add", "sub", "mul", "expand", "cat", "minimum"}
-# A constant below this is a mask: it is far beyond what scores reach.
-_MASK_LIMIT = -1e4
+_COMBINING = {
+    *("_to_copy", "copy", "clone", "add", "sub", "rsub", "mul", "neg", "expand", "cat", "stack"),
+    *("minimum", "maximum", "index", "index_select", "gather", "repeat", "amax", "amin", "max"),
+}
+# Their results are copies or sums of entries, so that a large constant operand decides.
+_ADDING = {"_to_copy", "copy", "add", "sub", "rsub", "cat", "stack", "minimum", "where"}
+_HIDING = {"_softmax", "softmax", "_safe_softmax", "exp"}
+_OVERWRITING = {
+    *("copy", "fill", "zero", "normal", "uniform", "bernoulli", "random", "exponential"),
+}
+# Scores stay far below it.
+_MASK_LIMIT = 1e4
 _MAX_MASK_CONSTANTS = 2  # a model can add a causal mask to one of padding
 
 
@@ -59,9 +70,25 @@ class Operation:
     result: Tensor | None = None
 
     @property
+    def before(self) -> Tensor | None:
+        """The tensor that an operator in place reads and changes; None if there is none."""
+        is_read = self.name not in _OVERWRITING
+        return self.args[0] if is_read and self._changes_first else None
+
+    @property
+    def _changes_first(self) -> bool:
+        """Whether the first argument is a tensor that is changed in place."""
+        first = next(iter(self.func._schema.arguments), None)
+        alias = None if first is None or first.is_out else first.alias_info
+        return bool(alias and alias.is_write and self.args and isinstance(self.args[0], Tensor))
+
+    @property
     def tensors(self) -> list[Tensor]:
-        """The floating-point operands."""
-        return list(floating((*self.args, *self.kwargs.values())))
+        """The floating-point operands that are read: without those that are only written."""
+        is_overwritten = self._changes_first and self.name in _OVERWRITING
+        written = {each.name for each in self.func._schema.arguments if each.is_out}
+        named = (value for name, value in self.kwargs.items() if name not in written)
+        return list(floating((*self.args[is_overwritten:], *named)))
 
     def with_result(self, result: Any) -> Operation:
         """Return the call with its result; of several, the first that is not finite."""
@@ -69,6 +96,12 @@ class Operation:
         bad = (output for output in outputs if not bool(output.isfinite().all()))
         first = next(bad, outputs[0] if outputs else None)
         return replace(self, result=first)
+
+    def with_finite_operands(self) -> Operation:
+        """Return the call, repeated with 1 in place of operands that are not finite."""
+        args, kwargs = (tree_map(_healed, each) for each in (self.args, dict(self.kwargs)))
+        healed = replace(self, args=args, kwargs=kwargs)
+        return healed.with_result(self.func(*args, **kwargs))
 
     def operands_at(self, where: Tensor) -> list[Tensor]:
         """Return the operands and numbers, in float64, where a tensor of booleans is True.
@@ -131,17 +164,40 @@ def cause_of(operation: Operation) -> Cause:
     return _invalid(operation, bad)
 
 
-def is_mask(operation: Operation) -> bool:
-    """Return whether an operation only writes minus infinity where something is masked."""
+def writes_mask(operation: Operation, is_derived: Callable[[Tensor], bool]) -> bool:
+    """Return whether an operation makes entries infinite as a mask does: a few by a large constant.
+
+    It is a mask only if a softmax then hides these entries, which later operations show.
+
+    Args:
+        operation: An operation of the forward pass with finite operands.
+        is_derived: Function that tells whether a tensor depends on weights.
+    """
     result = operation.result
-    if result is None or not bool((result[~result.isfinite()] == -torch.inf).all()):
+    if result is None or operation.name not in _FILLING | _COMBINING:
         return False
-    if operation.name in _FILLING:
+    bad = ~result.isfinite()
+    if bool(result.isnan().any()) or result.dim() == 0:
+        return False
+    if operation.name in _FILLING - {"where"}:  # by a number, or by entries of another tensor
+        return not any(map(is_derived, operation.tensors[1:]))
+    if bool(bad.all()):
+        return False
+    constant = [each for each in operation.tensors if not is_derived(each)]
+    at = [_at(each, bad) for each in constant if each.dim()]
+    if operation.name in _ADDING and any(map(_is_large_constant, at)):
         return True
-    if operation.name not in _COMBINING:
-        return False
-    masked = result == -torch.inf
-    return any(_is_constant(values) for values in operation.operands_at(masked))
+    return len(constant) == len(operation.tensors) > 0 and all(map(_is_constant, at))
+
+
+def carries_mask(name: str) -> bool:
+    """Return whether an operator passes masked entries on as they are."""
+    return name in _FILLING | _COMBINING
+
+
+def hides_mask(name: str) -> bool:
+    """Return whether an operator turns masked entries into zeros."""
+    return name in _HIDING or "attention" in name or "attn" in name
 
 
 def underflow_of(cause: Cause) -> Cause | None:
@@ -154,9 +210,27 @@ def underflow_of(cause: Cause) -> Cause | None:
     }.get(cause)
 
 
-def _is_constant(values: Tensor) -> bool:
-    distinct = values.unique()
-    return len(distinct) <= _MAX_MASK_CONSTANTS and bool((distinct <= _MASK_LIMIT).all())
+def _healed(value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    value = value.clone()
+    return value.nan_to_num_(1.0, 1.0, 1.0) if value.is_floating_point() else value
+
+
+def _at(tensor: Tensor, where: Tensor) -> Tensor | None:
+    """Return the entries of an operand where `where` is True; None if its shape does not fit."""
+    try:
+        return tensor.expand(where.shape)[where].double()
+    except RuntimeError:
+        return None
+
+
+def _is_constant(values: Tensor | None) -> bool:
+    return values is not None and len(values.unique()) <= _MAX_MASK_CONSTANTS
+
+
+def _is_large_constant(values: Tensor | None) -> bool:
+    return values is not None and _is_constant(values) and bool((values.abs() >= _MASK_LIMIT).all())
 
 
 def _has_empty_row(operation: Operation) -> bool:
@@ -228,3 +302,73 @@ def floating(values: object) -> Iterator[Tensor]:
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and abs(value) < float("inf") else None
+
+
+def remedy_for(cause: Cause, *, in_float32: bool = False, is_harmless: bool = False) -> str:
+    """Return what to do, in one sentence.
+
+    Args:
+        cause: Why the operation failed.
+        in_float32: Whether float32 fails too.
+        is_harmless: Whether training works nevertheless.
+    """
+    if cause is Cause.HALF_WEIGHTS and is_harmless:
+        return _HALF_CHECKPOINT
+    is_too_large = in_float32 and cause in (*OVERFLOWS, Cause.EVERY_SCALE)
+    return _TOO_LARGE if is_too_large else REMEDIES[cause]
+
+
+_KEEP = "Keep the module in float32 with --fp32_modules, or train in bf16, whose range is float32's"
+_OVERFLOW = f"{_KEEP}."
+_TOO_LARGE = (
+    "Normalize or bound what this operation receives: its result is too large for float32 too, so "
+    "that no precision helps."
+)
+_HALF_CHECKPOINT = (
+    "Nothing: the checkpoint was saved in 16 bits, and its weights are float32 numbers now. If it "
+    "also exists in float32, that one has more digits."
+)
+REMEDIES: dict[Cause, str] = {
+    Cause.PRODUCT: _OVERFLOW,
+    Cause.SUM: _OVERFLOW,
+    Cause.CONVERSION: "Do not convert this tensor to 16 bits: keep the module in float32 with "
+    "--fp32_modules, or train in bf16.",
+    Cause.EXPONENTIAL: "Subtract the maximum before exp, or use log_softmax or a loss with logits, "
+    "which do that.",
+    Cause.QUOTIENT: "Bound the denominator away from 0, or divide in float32.",
+    Cause.LOG_OF_ZERO: "Use log_softmax or a loss with logits instead of the log of a probability, "
+    "or clamp the argument.",
+    Cause.LOG_OF_NEGATIVE: "Clamp the argument of the log to a positive number.",
+    Cause.ZERO_BY_ZERO: "Add an epsilon to the denominator, or mask the entries where it is 0.",
+    Cause.DIVISION_BY_ZERO: "Add an epsilon to the denominator.",
+    Cause.ROOT_OF_NEGATIVE: "Clamp the argument of the root at 0; rounding can make a variance "
+    "negative.",
+    Cause.ROOT_AT_ZERO: "Add an epsilon inside the root, because its derivative at 0 is infinite.",
+    Cause.INFINITIES: "Mask with the smallest finite number of the dtype instead of -inf, or do "
+    "not subtract or multiply masked scores.",
+    Cause.INVALID: "Check the operands of this operation.",
+    Cause.UNDERFLOW_LOG: "Compute the log in float32, from logits if they exist: the argument is "
+    "positive but too small for 16 bits.",
+    Cause.UNDERFLOW_DIVISION: "Compute the denominator in float32, or use an epsilon of at least "
+    "1e-4: smaller ones become 0 or subnormal in binary16.",
+    Cause.UNDERFLOW_ZERO_BY_ZERO: "Compute numerator and denominator in float32: both are too "
+    "small for 16 bits.",
+    Cause.UNDERFLOW_ROOT: "Compute the root in float32, with an epsilon of at least 1e-4 inside.",
+    Cause.MASK: "Mask with torch.finfo(scores.dtype).min, or mask in float32: the constant does "
+    "not exist in binary16.",
+    Cause.EMPTY_SOFTMAX: "Leave at least one key visible in every row, or set rows without a "
+    "visible key to 0 after the softmax.",
+    Cause.PARAMETER: "Load another checkpoint: a weight is NaN or infinite before training.",
+    Cause.INPUT: "Remove or fix these examples: the input is NaN or infinite.",
+    Cause.HALF_WEIGHTS: "Load the weights in float32 (dtype=torch.float32): autocast converts them "
+    "per operation, and the optimizer needs the full precision.",
+    Cause.LARGE_SCALE: "Lower the loss scale, or use a GradScaler, which skips such a step and "
+    "halves the scale.",
+    Cause.EVERY_SCALE: f"{_KEEP}: no loss scale helps.",
+    Cause.VANISHING: "Use a larger loss scale (a GradScaler), or train in bf16, which has "
+    "float32's exponents.",
+    Cause.ROUNDING: "Keep the module in float32 with --fp32_modules, or subtract what its values "
+    "have in common: they differ by less than 16 bits can tell apart.",
+    Cause.PADDING: "Nothing: no result depends on these positions. A pooling over all positions "
+    "would.",
+}

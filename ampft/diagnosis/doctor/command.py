@@ -16,8 +16,8 @@ from ampft.errors import InputError
 from ampft.files import is_writable_folder, nearest_existing
 
 if TYPE_CHECKING:
+    from ampft.diagnosis.doctor.case import Case
     from ampft.diagnosis.doctor.findings import Diagnosis
-    from ampft.diagnosis.doctor.subjects import Subject
 
 DEFAULT_MODE = "fp16"
 DEFAULT_STEPS = 4
@@ -45,9 +45,8 @@ def main(argv: Sequence[str]) -> None:
         raise InputError(
             f"--output_dir {folder}: this is not a folder in which you can write. Name another one."
         )
-    subject = _subject(args, flags)
-    trial_steps = 0 if args.no_cure else args.trial_steps
-    diagnosis = _diagnosis(subject, args.tolerated, trial_steps)
+    case = _case(args, flags)
+    diagnosis = _diagnosis(case, args.tolerated, search=not args.no_cure)
     from accelerate import PartialState
 
     if PartialState().is_main_process:
@@ -76,7 +75,7 @@ def wait_for_main_process() -> None:
     state.wait_for_everyone()
 
 
-def _subject(args: argparse.Namespace, flags: Sequence[str]) -> Subject:
+def _case(args: argparse.Namespace, flags: Sequence[str]) -> Case:
     if args.batches < 1:
         raise InputError(f"--batches {args.batches}: must be at least 1.")
     if not 0 <= args.tolerated < 1:
@@ -92,52 +91,45 @@ def _subject(args: argparse.Namespace, flags: Sequence[str]) -> Subject:
                 f"--mixed_precision {args.mixed_precision} and RUN {args.run}: a saved step is "
                 "replayed in the mode of its run. Remove the flag."
             )
-        from ampft.diagnosis.doctor.subjects import run_subject
+        from ampft.diagnosis.doctor.subjects import run_case
 
-        return run_subject(Path(args.run), flags, steps=args.batches)
+        return run_case(Path(args.run), flags, steps=args.batches, trial_steps=args.trial_steps)
     classify = parse_classify_arguments(flags)
     if classify.mixed_precision is not None:
         raise InputError(
             f"--mixed_precision {classify.mixed_precision} after ` -- `: pass it before ` -- `, as "
             "in ampft doctor --mixed_precision fp16 -- --train_file FILE."
         )
-    from ampft.diagnosis.doctor.subjects import recipe_subject
+    from ampft.diagnosis.doctor.subjects import recipe_case
 
     classify = dataclasses.replace(classify, output_dir=None)
-    return recipe_subject(classify, args.mixed_precision or DEFAULT_MODE, steps=args.batches)
+    mode = args.mixed_precision or DEFAULT_MODE
+    return recipe_case(classify, mode, steps=args.batches, trial_steps=args.trial_steps)
 
 
-def _diagnosis(subject: Subject, tolerated: float, trial_steps: int) -> Diagnosis:
-    """Return the diagnosis; with a cure, verified by a training, unless `trial_steps` is 0."""
+def _diagnosis(case: Case, tolerated: float, *, search: bool) -> Diagnosis:
+    """Return the diagnosis; with a cure, verified by a training, if it is searched."""
     from accelerate import PartialState
 
     from ampft.diagnosis.doctor.alignment import align
-    from ampft.diagnosis.doctor.examination import merged
-    from ampft.diagnosis.doctor.examine import Examiner, setting_of
-    from ampft.diagnosis.doctor.patient import Trial
-    from ampft.diagnosis.doctor.prescription import prescribe
+    from ampft.diagnosis.doctor.cure import prescribe
+    from ampft.diagnosis.doctor.examine import conclude, examine, merged
 
-    examiner = Examiner(subject.case, subject.precision, tolerated=tolerated)
-    found = merged(examiner.examine())
-    setting = setting_of(examiner, subject.model, subject.data, padding_free=subject.padding_free)
-    diagnosis = examiner.conclude(found, setting)
+    diagnosis = conclude(case, merged(examine(case, tolerated=tolerated)), tolerated=tolerated)
     if not PartialState().is_main_process:
         return diagnosis
     if diagnosis.holds:
-        alignment = align(subject.case, subject.precision)
-        return dataclasses.replace(diagnosis, alignment=alignment)
-    if not trial_steps:
+        return dataclasses.replace(diagnosis, alignment=align(case))
+    if not search:
         return diagnosis
-    cure = prescribe(
-        subject.case,
-        subject.precision,
-        diagnosis.faults,
-        loss_scales=diagnosis.loss_scales,
-        trial=Trial(steps=trial_steps),
+    tried = prescribe(case, diagnosis.faults, loss_scales=diagnosis.loss_scales)
+    patterns = () if tried.cure is None else tried.cure.fp32_modules
+    return dataclasses.replace(
+        diagnosis,
+        cure=tried.cure,
+        float32_trial=tried.float32_trial,
+        alignment=align(case, fp32_modules=patterns) if patterns else None,
     )
-    patterns = () if cure is None else cure.fp32_modules
-    alignment = align(subject.case, subject.precision, fp32_modules=patterns) if patterns else None
-    return dataclasses.replace(diagnosis, cure=cure, alignment=alignment)
 
 
 def _report(diagnosis: Diagnosis, folder: Path | None) -> None:

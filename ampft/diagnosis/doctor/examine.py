@@ -1,306 +1,315 @@
-"""Examines a case: ranges in float32, then the first fault of every batch in the mode."""
+"""Examines a case: ranges in float32, the first fault of every batch, and the whole gradient."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ampft.diagnosis.doctor.alignment import rounding_module
+from ampft.diagnosis.doctor.batch import MAX_TOKENS, BatchExamination
 from ampft.diagnosis.doctor.case import Case, Loss, undisturbed
-from ampft.diagnosis.doctor.causes import underflow_of
-from ampft.diagnosis.doctor.examination import MAX_TOKENS, Examination, merged
-from ampft.diagnosis.doctor.findings import DEFAULT_TOLERATED, Cause, Diagnosis, Fault, Setting
+from ampft.diagnosis.doctor.causes import remedy_for
+from ampft.diagnosis.doctor.findings import (
+    DEFAULT_TOLERATED,
+    Cause,
+    Diagnosis,
+    Examined,
+    Fault,
+    GradientFigures,
+)
 from ampft.diagnosis.doctor.places import BatchShape
 from ampft.diagnosis.doctor.ranges import (
     RangeRecorder,
+    Values,
     bf16_lost_updates,
-    largest_scale,
     loss_scales,
     lost_share,
     module_ranges,
 )
-from ampft.diagnosis.doctor.remedies import HALF_CHECKPOINT, REMEDIES
-from ampft.diagnosis.doctor.watch import Event, Key, OperationWatch
 from ampft.errors import InputError
 from ampft.precision.accelerator import numerics, world_size
-from ampft.precision.modes import BASELINE, canonical_mode
-from ampft.precision.resolve import Precision, resolve
-from ampft.precision.tf32 import float32_policy
-from ampft.training.step import MIN_LOSS_SCALE
+from ampft.precision.harm import GradientChange, harm_over
+from ampft.precision.modes import canonical_mode
+from ampft.precision.resolve import resolve
 
-INITIAL_SCALE = 65536.0  # of torch.amp.GradScaler
 MIN_DISTINCT = 10  # weights that were trained or drawn have many different values
 _SIXTEEN_BITS = (torch.float16, torch.bfloat16)
-_OVERFLOWS = {Cause.PRODUCT, Cause.SUM, Cause.CONVERSION, Cause.QUOTIENT}
 
 
-@dataclass(frozen=True)
-class _Attempt:
-    """One forward and backward pass of a batch in a mode.
+@dataclass
+class Examination:
+    """What one process found; several are merged before a diagnosis is made.
 
     Attributes:
-        events: Operations that made the loss, or otherwise the gradient, not finite.
-        reaches: `loss` or `gradient`; empty if both are finite.
-        watch: The watch, after the pass.
+        values: Values by module and direction, in float32.
+        gradients: Values of all gradients, in float32.
+        faults: Faults, the first one first.
+        scale: Largest loss scale at which all batches had finite gradients; None if there is none.
+        changes: What the mode does to the gradients of the batches that are finite.
+        batches: Number of batches.
+        ids: Example ids.
     """
 
-    events: Sequence[Event]
-    reaches: str
-    watch: OperationWatch
+    values: dict[tuple[str, str], Values] = field(default_factory=dict)
+    gradients: Values = field(default_factory=Values)
+    faults: list[Fault] = field(default_factory=list)
+    scale: float | None = None
+    changes: list[GradientChange] = field(default_factory=list)
+    batches: int = 0
+    ids: set[int] = field(default_factory=set)
 
     @property
-    def origin(self) -> Event | None:
-        """The first operation that failed; a mask only if nothing else did."""
-        failed = (event for event in self.events if not event.is_mask)
-        return next(failed, self.events[0] if self.events else None)
+    def holds(self) -> bool:
+        """Whether nothing harmful was found."""
+        return all(fault.is_harmless for fault in self.faults)
+
+    def add_fault(self, fault: Fault) -> None:
+        """Add a fault, or its examples to the same fault of another batch."""
+        for position, known in enumerate(self.faults):
+            if _kind(known) == _kind(fault):
+                self.faults[position] = _joined(known, fault)
+                return
+        self.faults.append(fault)
+
+    def merge(self, other: Examination) -> None:
+        """Add what another process found."""
+        for key, values in other.values.items():
+            self.values.setdefault(key, Values()).merge(values)
+        self.gradients.merge(other.gradients)
+        for fault in other.faults:
+            self.add_fault(fault)
+        self.scale = _least((self.scale, other.scale))
+        self.changes += other.changes
+        self.batches += other.batches
+        self.ids |= other.ids
 
 
-class Examiner:
-    """Examines the batches of a case in one mode.
+def merged(found: Examination) -> Examination:
+    """Return what all processes of the group found; all of them call it."""
+    count = world_size()
+    if count == 1:
+        return found
+    every: list[Any] = [None] * count
+    torch.distributed.all_gather_object(every, found)
+    first, *others = every
+    for other in others:
+        first.merge(other)
+    first.faults.sort(key=lambda fault: fault.is_harmless)
+    assert isinstance(first, Examination)
+    return first
+
+
+def _kind(fault: Fault) -> tuple[str, str, str, str]:
+    return fault.module, fault.direction, fault.operation, fault.cause
+
+
+def _joined(one: Fault, other: Fault) -> Fault:
+    sizes = [size for size in (one.largest, other.largest) if size is not None]
+    in_float32 = one.in_float32 or other.in_float32
+    return replace(
+        one,
+        largest=max(sizes, default=None),
+        in_float32=in_float32,
+        example_ids=tuple(sorted({*one.example_ids, *other.example_ids})),
+        tokens=tuple(sorted({*one.tokens, *other.tokens}))[:MAX_TOKENS],
+        remedy=other.remedy if in_float32 and not one.in_float32 else one.remedy,
+    )
+
+
+def _least(scales: Sequence[float | None]) -> float | None:
+    known = [scale for scale in scales if scale is not None]
+    return None if len(known) < len(scales) else min(known)
+
+
+def examine(
+    case: Case,
+    *,
+    tolerated: float = DEFAULT_TOLERATED,
+    with_ranges: bool = True,
+    stop_at_first: bool = False,
+) -> Examination:
+    """Return what the precision of a case does to its batches.
 
     Args:
-        case: Model, batches and loss.
-        precision: Mode, resolved for the device of the model.
-        loss_scale: Scale that is used instead of a scaler's; None starts as a scaler does.
-        tolerated: Share of gradient entries that may be lost.
+        case: The case, which is left as it was.
+        tolerated: Share of lost gradient entries above which a gradient that changed its direction
+            is explained by underflow.
+        with_ranges: Whether to record the ranges in float32, and to compare whole gradients.
+        stop_at_first: Whether to stop after the first batch that fails.
+
+    Raises:
+        InputError: The doctor does not examine this precision.
     """
-
-    def __init__(
-        self,
-        case: Case,
-        precision: Precision,
-        *,
-        loss_scale: float | None = None,
-        tolerated: float = DEFAULT_TOLERATED,
-    ) -> None:
-        if precision.properties.stores_16_bits or precision.properties.replaces_layers:
-            raise InputError(
-                f"--mixed_precision {precision.mode}: the doctor examines modes with float32 "
-                "weights and layers as they are: fp32, tf32, bf16 and fp16. What fp8 and 16-bit "
-                "sums lose is in the ranges of each of them."
-            )
-        self.case = case
-        self.precision = precision
-        self.tolerated = tolerated
-        self.is_fixed_scale = loss_scale is not None
-        scaler = INITIAL_SCALE if precision.uses_scaler else None
-        self.initial_scale = loss_scale or scaler
-        self._float32 = resolve(BASELINE, case.device)
-        self._shapes = _shapes(case)
-        self._twins: dict[Key, _Attempt] = {}  # of the batch that is examined
-
-    def examine(self, *, with_ranges: bool = True, stop_at_first: bool = False) -> Examination:
-        """Return what was found in all batches.
-
-        Args:
-            with_ranges: Whether to record the ranges in float32 first.
-            stop_at_first: Whether to stop after the first batch that fails.
-        """
-        found = Examination(scale=self.initial_scale)
-        found.ids = {number for shape in self._shapes for number in shape.ids}
-        found.batches = len(self._shapes)
-        halved = _half_weights(self.case.model)
-        if halved is not None:
-            found.faults.append(halved)
-            if not halved.is_harmless:
-                return found
-        with undisturbed(self.case.model):
-            if with_ranges:
-                self._record_ranges(found)
-            with numerics(self.precision):
-                scales: list[float | None] = []
-                for index in range(len(self._shapes)):
-                    # As in a training, the next batch starts at the scale that was found.
-                    known = [scale for scale in scales if scale is not None]
-                    start = min(known, default=self.initial_scale)
-                    scales.append(self._examine_batch(index, start, found))
-                    if stop_at_first and any(not fault.is_harmless for fault in found.faults):
-                        break
-            found.scale = None if None in scales else min(scale for scale in scales if scale)
-            self.case.model.zero_grad(set_to_none=True)
-        if with_ranges and self.precision.compute_dtype == torch.float16:
-            self._check_underflow(found)
-        found.faults.sort(key=lambda fault: fault.is_harmless)
-        return found
-
-    def _record_ranges(self, found: Examination) -> None:
-        recorder = RangeRecorder(self.case.model)
-        with numerics(self._float32), recorder:
-            for index, batch in enumerate(self.case.batches):
-                recorder.shape = self._shapes[index]
-                self.case.model.zero_grad(set_to_none=True)
-                self.case.begin(index)
-                self.case.differentiate(batch, self._float32)
-                recorder.add_parameters()
-        found.values, found.gradients = recorder.values, recorder.gradients
-
-    def _attempt(
-        self,
-        index: int,
-        precision: Precision,
-        scale: float | None = None,
-        probe: Key | None = None,
-    ) -> _Attempt:
-        model, batch = self.case.model, self.case.batches[index]
-        model.zero_grad(set_to_none=True)
-        self.case.begin(index)
-        watch = OperationWatch(model, self._shapes[index], batch, probe)
-        with float32_policy(precision), watch:
-            try:
-                loss = self.case.differentiate(batch, precision, scale=scale or 1.0)
-            except RuntimeError:
-                if not watch.has_failed:
-                    raise
-                return _Attempt(watch.events[-1:], "loss", watch)
-        if not bool(loss.isfinite().all()):
-            return _Attempt(watch.events_of([loss]) or watch.events, "loss", watch)
-        gradients = [p.grad for p in model.parameters() if p.grad is not None]
-        if all(bool(gradient.isfinite().all()) for gradient in gradients):
-            return _Attempt((), "", watch)
-        return _Attempt(watch.events_of(gradients) or watch.events, "gradient", watch)
-
-    def _examine_batch(self, index: int, scale: float | None, found: Examination) -> float | None:
-        """Add the faults of a batch; return the scale at which its gradient is finite, or None."""
-        self._twins.clear()
-        attempt = self._attempt(index, self.precision, scale)
-        if attempt.reaches == "gradient" and scale is not None:
-            scale, lower = self._at_lower_scale(index, scale, found)
-            if self.is_fixed_scale and scale is not None:
-                found.add_fault(self._fault(index, attempt, Cause.LARGE_SCALE))
-            attempt = lower
-        if attempt.reaches:
-            found.add_fault(self._fault(index, attempt))
-        else:
-            self._add_absorbed(index, attempt, found)
-        return scale
-
-    def _at_lower_scale(
-        self, index: int, scale: float, found: Examination
-    ) -> tuple[float | None, _Attempt]:
-        """Return the largest lower scale with a finite gradient, or None, with the attempt."""
-        lowest = self._attempt(index, self.precision, MIN_LOSS_SCALE)
-        if lowest.reaches:
-            return None, lowest
-        # The prediction sees the outputs of modules, and not what happens inside of them.
-        lower = min(largest_scale(found.values) or scale, scale / 2)
-        while lower > MIN_LOSS_SCALE:
-            attempt = self._attempt(index, self.precision, lower)
-            if not attempt.reaches:
-                return lower, attempt
-            lower /= 2
-        return MIN_LOSS_SCALE, lowest
-
-    def _fault(self, index: int, attempt: _Attempt, cause: Cause | None = None) -> Fault:
-        event, shape = attempt.origin, self._shapes[index]
-        assert event is not None, "a value that is not finite without an operation that made it"
-        cause = cause or self._cause(index, attempt, event)
-        rows = range(len(shape.ids)) if event.places is None else sorted(event.places.rows)
-        tokens = () if event.places is None else event.places.tokens
-        return Fault(
-            module=event.key[0],
-            direction=event.key[1],
-            operation=event.key[2],
-            cause=cause,
-            largest=event.largest,
-            example_ids=tuple(sorted(shape.ids[row] for row in rows)),
-            tokens=tuple((shape.ids[row], column) for row, column in tokens[:MAX_TOKENS]),
-            source=None if event.frame is None else event.frame.text,
-            inputs=event.inputs,
-            reaches=attempt.reaches or ("padding" if cause is Cause.PADDING else "activation"),
-            in_float32=self._twin(index, event).reaches != "",
-            is_harmless=cause in (Cause.LARGE_SCALE, Cause.PADDING),
-            remedy=REMEDIES[cause],
+    precision = case.precision
+    if precision.properties.stores_16_bits or precision.properties.replaces_layers:
+        raise InputError(
+            f"--mixed_precision {precision.mode}: the doctor examines modes with float32 "
+            "weights and layers as they are: fp32, tf32, bf16 and fp16. What fp8 and 16-bit "
+            "sums lose is in the ranges of each of them."
         )
+    shapes = _shapes(case)
+    initial = case.start_scale
+    ids = {number for shape in shapes for number in shape.ids}
+    found = Examination(scale=initial, batches=len(shapes), ids=ids)
+    halved = _half_weights(case.model)
+    if halved is not None:
+        found.faults.append(halved)
+        if not halved.is_harmless:
+            return found
+    with undisturbed(case.model):
+        if with_ranges:
+            _record_ranges(case, shapes, found)
+        absorbed: list[Fault] = []
+        with numerics(precision):
+            scales: list[float | None] = []
+            for index, shape in enumerate(shapes):
+                # As in a training, the next batch starts at the scale that was found.
+                start = min((each for each in scales if each is not None), default=initial)
+                batch = BatchExamination(case, index, shape)
+                scales.append(batch.examine(start, found.values))
+                for fault in batch.faults:
+                    found.add_fault(fault)
+                absorbed += batch.absorbed
+                if stop_at_first and not found.holds:
+                    break
+        found.scale = _least(scales)
+        case.model.zero_grad(set_to_none=True)
+        if with_ranges and found.holds:
+            _check_gradient(case, found, absorbed, tolerated)
+    found.faults.sort(key=lambda fault: fault.is_harmless)
+    return found
 
-    def _cause(self, index: int, attempt: _Attempt, event: Event) -> Cause:
-        """Return the cause, judged by what the same operation did in float32."""
-        twin = self._twin(index, event)
-        if event.cause in (Cause.PARAMETER, Cause.INPUT):
-            return event.cause
-        if not twin.reaches and (event.is_mask or event.cause in _OF_MASKS):
-            return Cause.MASK
-        underflow = underflow_of(event.cause)
-        if underflow is not None and self._fits(index, event):
-            return underflow
-        return self._scaled_cause(attempt, event)
 
-    def _scaled_cause(self, attempt: _Attempt, event: Event) -> Cause:
-        is_backward = attempt.reaches == "gradient" and event.key[1] == "backward"
-        scaled = self.initial_scale is not None and event.cause in _OVERFLOWS
-        return Cause.EVERY_SCALE if is_backward and scaled else event.cause
+def conclude(case: Case, found: Examination, *, tolerated: float = DEFAULT_TOLERATED) -> Diagnosis:
+    """Return the diagnosis of what one process, or several together, found."""
+    precision = case.precision
+    examined = Examined(
+        model=case.model_name or type(case.model).__name__,
+        data=case.data_name,
+        mode=precision.mode,
+        execution=precision.execution,
+        device=precision.device_type,
+        batches=found.batches,
+        examples=len(found.ids),
+        processes=world_size(),
+        padding_free=case.padding_free,
+    )
+    change = sum(found.changes, GradientChange.of((), ()))
+    return Diagnosis(
+        setting=examined,
+        holds=found.holds,
+        faults=tuple(found.faults),
+        gradient=GradientFigures(
+            cosine=change.cosine, size=change.size, error=change.error, lost_share=change.lost_share
+        )
+        if len(change.sums)
+        else None,
+        ranges=module_ranges(case.model, found.values),
+        loss_scales=loss_scales(
+            found.values,
+            found.gradients,
+            tolerated=tolerated,
+            initial=case.start_scale,
+            found=found.scale,
+        ),
+        bf16_lost_updates=bf16_lost_updates(case.model),
+        gradient_exponents={str(e): n for e, n in found.gradients.exponents.items()},
+    )
 
-    def _twin(self, index: int, event: Event) -> _Attempt:
-        """Return the same batch in float32, which has kept the operation of the event."""
-        if event.key not in self._twins:
-            twin = self._attempt(index, self._float32, probe=event.key)
-            self._twins[event.key] = twin
-        return self._twins[event.key]
 
-    def _add_absorbed(self, index: int, attempt: _Attempt, found: Examination) -> None:
-        """Add values that are not finite and that neither the loss nor the gradient shows."""
-        for event in attempt.watch.events:
-            if event.is_mask or event.key[1] == "backward":
-                continue
-            single = _Attempt((event,), "", attempt.watch)
-            if event.has_nan and event.places is not None and event.places.is_padding:
-                found.add_fault(self._fault(index, single, Cause.PADDING))
-            elif event.largest is not None and not event.has_nan and self._fits(index, event):
-                # Such as x / inf: the result is 0 in the mode, and is not in float32.
-                found.add_fault(self._fault(index, single))
+def _record_ranges(case: Case, shapes: Sequence[BatchShape], found: Examination) -> None:
+    plain, recorder = case.in_float32(), RangeRecorder(case.model)
+    with numerics(plain.precision), recorder:
+        for index, batch in enumerate(case.batches):
+            recorder.shape = shapes[index]
+            case.model.zero_grad(set_to_none=True)
+            case.begin(index)
+            plain.differentiate(batch)
+            recorder.add_parameters()
+    found.values, found.gradients = recorder.values, recorder.gradients
 
-    def _fits(self, index: int, event: Event) -> bool:
-        """Return whether the operation has a finite result in float32."""
-        same = self._twin(index, event).watch.probed
-        return same is not None and same.result is not None and bool(same.result.isfinite().all())
 
-    def _check_underflow(self, found: Examination) -> None:
-        scale = found.scale or self.initial_scale or 1.0
-        is_broken = any(not fault.is_harmless for fault in found.faults)
-        if is_broken or lost_share(found.gradients, scale) <= self.tolerated:
+def _check_gradient(
+    case: Case, found: Examination, absorbed: Sequence[Fault], tolerated: float
+) -> None:
+    """Add a fault if the gradient trains otherwise than float32's, although it is finite.
+
+    It is compared without dropout, whose masks may depend on the precision. Values that were not
+    finite on the way, underflow and rounding explain a harm, in this order; they are none.
+    """
+    scale, was_training = found.scale, case.model.training
+    if case.uses_scaler and scale is not None:
+        case = replace(case, initial_scale=scale)
+    case.model.eval()
+    try:
+        found.changes = _gradient_changes(case)
+        if harm_over(found.changes) is None:
             return
-        modules = {
-            key[0]: lost_share(values, scale) * (values.entries - values.zeros)
-            for key, values in found.values.items()
-            if key[1] == "backward" and key[0]
-        }
-        worst = max(modules, key=lambda name: modules[name], default="")
-        found.add_fault(
-            Fault(
-                module=worst,
-                direction="backward",
-                operation="gradient",
-                cause=Cause.VANISHING,
-                largest=found.values[worst, "backward"].largest * scale,
-                example_ids=tuple(sorted(found.ids)),
-                reaches="gradient",
-                in_float32=False,
-                remedy=REMEDIES[Cause.VANISHING],
-            )
-        )
-
-    def conclude(self, found: Examination, setting: Setting) -> Diagnosis:
-        """Return the diagnosis of what one process, or several together, found."""
-        return Diagnosis(
-            setting=replace(setting, batches=found.batches, examples=len(found.ids)),
-            holds=all(fault.is_harmless for fault in found.faults),
-            faults=tuple(found.faults),
-            ranges=module_ranges(self.case.model, found.values),
-            loss_scales=loss_scales(
-                found.values,
-                found.gradients,
-                tolerated=self.tolerated,
-                initial=self.initial_scale,
-                found=found.scale,
-            ),
-            bf16_lost_updates=bf16_lost_updates(self.case.model),
-            gradient_exponents={str(e): n for e, n in found.gradients.exponents.items()},
-        )
+        for fault in absorbed:
+            found.add_fault(fault)
+        if found.holds:
+            found.add_fault(_vanishing(case, found, tolerated) or _rounding(case, found))
+    finally:
+        case.model.train(was_training)
 
 
-_OF_MASKS = (Cause.EMPTY_SOFTMAX, Cause.INFINITIES)
+def _gradient_changes(case: Case) -> list[GradientChange]:
+    """Return what the precision does to the gradients of the batches that are finite."""
+    changes, plain = [], case.in_float32()
+    for index in range(len(case.batches)):
+        reference = plain.run(index)
+        result = case.finite_run(index) if reference.is_finite else None
+        if result is not None:
+            changes.append(GradientChange.of(result.gradient, reference.gradient))
+    return changes
+
+
+def _vanishing(case: Case, found: Examination, tolerated: float) -> Fault | None:
+    """Return the fault of entries that are too small for binary16; None if few are."""
+    scale = found.scale or 1.0
+    if (
+        case.precision.compute_dtype != torch.float16
+        or lost_share(found.gradients, scale) <= tolerated
+    ):
+        return None
+    modules = {
+        key[0]: lost_share(values, scale) * (values.entries - values.zeros)
+        for key, values in found.values.items()
+        if key[1] == "backward" and key[0]
+    }
+    worst = max(modules, key=lambda name: modules[name], default="")
+    return Fault(
+        module=worst,
+        direction="backward",
+        operation="gradient",
+        cause=Cause.VANISHING,
+        largest=found.values[worst, "backward"].largest * scale,
+        example_ids=tuple(sorted(found.ids)),
+        reaches="gradient",
+        in_float32=False,
+        remedy=remedy_for(Cause.VANISHING),
+    )
+
+
+def _rounding(case: Case, found: Examination) -> Fault:
+    """Return the fault of a gradient whose direction rounding has changed."""
+    module = rounding_module(case)
+    values = found.values.get((module, "forward"))
+    return Fault(
+        module=module,
+        direction="forward",
+        operation="rounding",
+        cause=Cause.ROUNDING,
+        largest=None if values is None else values.largest,
+        example_ids=tuple(sorted(found.ids)),
+        reaches="gradient",
+        in_float32=False,
+        remedy=remedy_for(Cause.ROUNDING),
+    )
 
 
 def scan(
@@ -332,9 +341,9 @@ def scan(
         InputError: The mode is unknown, not available on the device, or not supported, or
             `batches` is empty.
     """
-    examiner = _examiner(model, batches, loss, mixed_precision, loss_scale, tolerated)
-    found = merged(examiner.examine())
-    return examiner.conclude(found, setting_of(examiner, type(model).__name__, "the given batches"))
+    case = _given(model, batches, loss, mixed_precision, loss_scale)
+    found = merged(examine(case, tolerated=tolerated))
+    return conclude(case, found, tolerated=tolerated)
 
 
 def locate(
@@ -350,40 +359,18 @@ def locate(
     Unlike `scan`, it records no ranges and stops at the first batch that fails. Arguments and
     exceptions are those of `scan`.
     """
-    examiner = _examiner(model, batches, loss, mixed_precision, loss_scale, DEFAULT_TOLERATED)
-    faults = examiner.examine(with_ranges=False, stop_at_first=True).faults
+    case = _given(model, batches, loss, mixed_precision, loss_scale)
+    faults = examine(case, with_ranges=False, stop_at_first=True).faults
     return next((fault for fault in faults if not fault.is_harmless), None)
 
 
-def setting_of(examiner: Examiner, model: str, data: str, *, padding_free: bool = False) -> Setting:
-    """Return the setting of an examination; `Examiner.conclude` counts batches and examples."""
-    precision = examiner.precision
-    return Setting(
-        model=model,
-        data=data,
-        mode=precision.mode,
-        execution=precision.execution,
-        device=precision.device_type,
-        batches=0,
-        examples=0,
-        processes=world_size(),
-        padding_free=padding_free,
-    )
-
-
-def _examiner(
-    model: nn.Module,
-    batches: Sequence[Any],
-    loss: Loss,
-    mode: str,
-    loss_scale: float | None,
-    tolerated: float,
-) -> Examiner:
-    case = Case(model, list(batches), loss)
-    if not case.batches:
+def _given(
+    model: nn.Module, batches: Sequence[Any], loss: Loss, mode: str, loss_scale: float | None
+) -> Case:
+    if not batches:
         raise InputError("batches: received none. Pass at least one batch.")
-    precision = resolve(canonical_mode(mode), case.device)
-    return Examiner(case, precision, loss_scale=loss_scale, tolerated=tolerated)
+    precision = resolve(canonical_mode(mode), next(model.parameters()).device)
+    return Case(model, list(batches), loss, precision, loss_scale=loss_scale)
 
 
 def _shapes(case: Case) -> list[BatchShape]:
@@ -411,18 +398,14 @@ def _half_weights(model: nn.Module) -> Fault | None:
 
 def _of_parameter(name: str, parameter: Tensor, *, is_harmless: bool) -> Fault:
     module, _, own = name.rpartition(".")
+    largest = float(parameter.detach().abs().max())
     return Fault(
         module=module,
         direction="forward",
         operation=f"parameter {own}",
         cause=Cause.HALF_WEIGHTS,
-        largest=_largest(parameter),
+        largest=largest if largest < float("inf") else None,
         reaches="activation" if is_harmless else "gradient",
         is_harmless=is_harmless,
-        remedy=HALF_CHECKPOINT if is_harmless else REMEDIES[Cause.HALF_WEIGHTS],
+        remedy=remedy_for(Cause.HALF_WEIGHTS, is_harmless=is_harmless),
     )
-
-
-def _largest(tensor: Tensor) -> float | None:
-    largest = float(tensor.detach().abs().max())
-    return largest if largest < float("inf") else None

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 from ampft.machine import versions
+from ampft.precision.harm import TrialResult
 
 SCHEMA = 1
 # Micikevicius et al., "Mixed Precision Training" (2018): the share that their detector lost.
@@ -17,7 +18,7 @@ PAGE_NAME = "doctor.html"
 
 
 class Cause(StrEnum):
-    """Why an operation failed; `remedies.REMEDIES` has a remedy for each."""
+    """Why an operation failed; `causes.REMEDIES` has a remedy for each."""
 
     PRODUCT = "overflow of a product"
     SUM = "overflow of a sum"
@@ -44,6 +45,7 @@ class Cause(StrEnum):
     LARGE_SCALE = "loss scale too large"
     EVERY_SCALE = "gradient overflow at every scale"
     VANISHING = "gradients lost to underflow"
+    ROUNDING = "gradient lost to rounding"
     PADDING = "NaN confined to padding"
 
 
@@ -79,8 +81,8 @@ class Fault:
         inputs: Ranges of the operands.
         reaches: `loss`, `gradient`, `padding`, or `activation` if a later operation hides them: how
             far the values that are not finite spread.
-        in_float32: Whether the same happens in float32, for at least one batch; None if that was
-            not tried.
+        in_float32: Whether the same operation fails in float32, for at least one batch; None if
+            that was not tried.
         is_harmless: Whether training works nevertheless.
         remedy: What to do, in one sentence.
     """
@@ -244,7 +246,7 @@ class Alignment:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class Examined:
     """What was examined.
 
     Attributes:
@@ -271,13 +273,33 @@ class Setting:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GradientFigures:
+    """The gradients of all batches in the mode relative to float32, without dropout.
+
+    Attributes:
+        cosine: Cosine of the angle between them.
+        size: Norm, relative to float32.
+        error: Norm of the difference, relative to float32.
+        lost_share: Share of the weights whose parameters have lost the direction of their gradient.
+    """
+
+    cosine: float
+    size: float
+    error: float
+    lost_share: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Diagnosis:
     """Whether a precision holds on some batches, and if not, why.
 
     Attributes:
         setting: What was examined.
-        holds: Whether loss and gradient are finite and not lost.
+        holds: Whether loss and gradient are finite, and the gradient has direction and size of
+            float32's (`ampft.precision.harm`).
         faults: What failed, the first one first, then what is harmless.
+        gradient: How the gradient changes; None if a batch is not finite.
+        float32_trial: The first steps of the training in float32, if a cure was searched.
         cure: A change that helps; None if nothing failed or nothing was found.
         ranges: Values of every module in float32.
         loss_scales: Loss scales that the gradients allow.
@@ -290,9 +312,11 @@ class Diagnosis:
         schema: Version of this layout.
     """
 
-    setting: Setting
+    setting: Examined
     holds: bool
     faults: Sequence[Fault]
+    gradient: GradientFigures | None = None
+    float32_trial: TrialResult | None = None
     cure: Cure | None = None
     ranges: Sequence[ModuleRange] = ()
     loss_scales: LossScales | None = None

@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 import textwrap
 
+from ampft.diagnosis.doctor.causes import OVERFLOWS
 from ampft.diagnosis.doctor.findings import (
     Cause,
     Diagnosis,
+    Examined,
     Fault,
     ModuleRange,
-    Setting,
     ValueRange,
 )
+from ampft.diagnosis.doctor.ranges import BFLOAT16, BINARY16
+from ampft.precision.harm import Harm, TrialResult
 from ampft.text.escaping import inert
 from ampft.text.numbers import MINUS, counted, number, or_dash, percent
 from ampft.text.tables import Name, Table, terminal_table
@@ -20,7 +23,6 @@ from ampft.text.terminal import WIDTH, labelled
 
 TOP_MODULES = 10
 MAX_MODULE_WIDTH = 34  # columns; half as many for the class
-OVERFLOWS = (Cause.PRODUCT, Cause.SUM, Cause.CONVERSION, Cause.QUOTIENT)
 EXPLANATION = (
     "Values are those of float32. Headroom: bits between the largest value and 65504, negative if "
     "it overflows. Subnormal: share of the values in which binary16 has fewer significant bits. "
@@ -40,7 +42,7 @@ def diagnosis_text(diagnosis: Diagnosis) -> str:
     return "\n\n".join(parts)
 
 
-def _examined(setting: Setting) -> str:
+def _examined(setting: Examined) -> str:
     """Return what was examined, and how."""
     batches = f"{counted(setting.examples, 'example')} in {counted(setting.batches, 'batch')}"
     processes = f", {setting.processes} processes" if setting.processes > 1 else ""
@@ -62,11 +64,28 @@ def answer(diagnosis: Diagnosis) -> str:
     first = harmful[0]
     text = f"{_failure(first, diagnosis)}."
     if first.in_float32:
-        text += " float32 fails too, so no other precision helps."
+        is_all = all(fault.in_float32 for fault in harmful)
+        text += f" float32 fails too{', so no other precision helps' if is_all else ''}."
     others = len(harmful) - 1
     if others:
         text += f" See below for {counted(others, 'more fault')}."
+    trial = diagnosis.float32_trial
+    if trial is not None and trial.harm() is not None:
+        text += f" But this is not a fault of the precision: {_trial_text(trial)}."
     return text
+
+
+def _trial_text(trial: TrialResult) -> str:
+    """Return why a training in float32 fails, and what to do."""
+    ends = f"from {trial.before:.3g} to {trial.after:.3g}" if trial.before and trial.after else ""
+    happened = {
+        Harm.DIVERGES: f"the loss rises {ends}",
+        Harm.LEARNS_NOTHING: f"the loss does not fall ({ends})",
+    }.get(trial.harm() or Harm.NOT_FINITE, "loss or weights are not finite")
+    return (
+        f"float32 fails too with these settings: in {counted(trial.steps, 'step')} with a learning "
+        f"rate of {trial.learning_rate:g}, {happened}. Lower --learning_rate"
+    )
 
 
 def _failure(fault: Fault, diagnosis: Diagnosis) -> str:
@@ -86,7 +105,21 @@ def _failure(fault: Fault, diagnosis: Diagnosis) -> str:
             f"{mode} loses {lost} of the gradient, most of it in {module_name(fault.module)}: it "
             f"is below 2^-24 at a loss scale of {scale:g}"
         )
+    if fault.cause == Cause.ROUNDING and diagnosis.gradient is not None:
+        return (
+            f"{mode} loses the gradient to rounding: its cosine with float32's is "
+            f"{diagnosis.gradient.cosine:.2f}, because of {name}{_resolution(fault, mode)}"
+        )
     return f"{mode} fails: {fault.cause}, in {_operation(fault)}{where}"
+
+
+def _resolution(fault: Fault, mode: str) -> str:
+    """Return how far apart neighbouring numbers are at the largest value of a module."""
+    epsilon = {"fp16": BINARY16.epsilon, "bf16": BFLOAT16.epsilon}.get(mode)
+    if not fault.largest or epsilon is None:
+        return ""
+    step = epsilon * 2.0 ** math.floor(math.log2(fault.largest))
+    return f", whose values reach {fault.largest:,.4g}, where numbers of {mode} are {step:g} apart"
 
 
 def _operation(fault: Fault) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ampft.arguments import ClassifyArguments
 from ampft.data.steps import MicroBatch, StepBatch, StepBatches
-from ampft.diagnosis.doctor.case import Case
+from ampft.diagnosis.doctor.case import Case, Trial
 from ampft.errors import InputError
 from ampft.models.weights import LoadedModel
 from ampft.precision.accelerator import (
@@ -26,12 +26,13 @@ from ampft.precision.accelerator import (
     training_device,
 )
 from ampft.precision.modes import BASELINE, canonical_mode
-from ampft.precision.resolve import Precision, resolve
+from ampft.precision.resolve import resolve
 from ampft.runs.audit.rebuild import recorded_arguments
 from ampft.runs.manifest import NONFINITE_NAME, check_files
 from ampft.runs.prepare import load_task, start_clock
 from ampft.runs.record import read_record
 from ampft.tasks.task import Task
+from ampft.training.optimizer import default_learning_rate
 from ampft.training.saved_step import (
     BATCH_NAME,
     MODEL_NAME,
@@ -43,26 +44,7 @@ from ampft.training.saved_step import (
 from ampft.training.threads import restore_cpu_threads
 
 
-@dataclass(frozen=True)
-class Subject:
-    """A case with its precision and its names.
-
-    Attributes:
-        case: Model in float32, batches and loss.
-        precision: Precision to be examined.
-        model: Name of the model.
-        data: Name of the data.
-        padding_free: Whether the model runs without padding.
-    """
-
-    case: Case
-    precision: Precision
-    model: str
-    data: str
-    padding_free: bool
-
-
-def recipe_subject(args: ClassifyArguments, mode: str, *, steps: int) -> Subject:
+def recipe_case(args: ClassifyArguments, mode: str, *, steps: int, trial_steps: int) -> Case:
     """Return the model of a recipe with its first batches.
 
     In a group of several processes, each has its own batches.
@@ -71,6 +53,7 @@ def recipe_subject(args: ClassifyArguments, mode: str, *, steps: int) -> Subject
         args: Settings of the recipe, whose mode and output folder are not used.
         mode: Precision to be examined.
         steps: Number of step batches.
+        trial_steps: Number of optimizer steps of the trial, which trains as the recipe does.
 
     Raises:
         InputError: The precision is not available, or the data or the model are invalid.
@@ -95,17 +78,41 @@ def recipe_subject(args: ClassifyArguments, mode: str, *, steps: int) -> Subject
         seed=args.seed,
         padded=not loaded.padding_free,
     )
-    case = _case(task, loaded.model, list(step_batches.epoch(0, stop=steps)))
-    return Subject(case, precision, loaded.name, task.data.name, loaded.padding_free)
+    if args.learning_rate is None:
+        rate = default_learning_rate(
+            loaded.model.config, trains_head_or_adapters=args.trains_head_or_adapters
+        )
+        args = replace(args, learning_rate=rate)
+    first = list(step_batches.epoch(0, stop=steps))
+    total_steps = args.max_train_steps or args.num_train_epochs * len(step_batches)
+    trial = Trial(
+        steps=min(trial_steps, total_steps),
+        optimizer=args.optimizer_settings(),
+        schedule=args.schedule_settings(),
+        total_steps=total_steps,
+        max_grad_norm=args.max_grad_norm or None,
+        step_batches=[step_batch.micro_batches for step_batch in first],
+    )
+    return Case(
+        loaded.model,
+        [micro_batch for step_batch in first for micro_batch in step_batch],
+        _MeanLoss(task, first),
+        precision,
+        trial=trial,
+        model_name=loaded.name,
+        data_name=task.data.name,
+        padding_free=loaded.padding_free,
+    )
 
 
-def run_subject(folder: Path, flags: Sequence[str], *, steps: int) -> Subject:
+def run_case(folder: Path, flags: Sequence[str], *, steps: int, trial_steps: int) -> Case:
     """Return the first saved step of a run, to be replayed, or its first batches if it has none.
 
     Args:
         folder: Output folder of a run, or the folder of one of its saved steps.
         flags: Flags of the recipe that replace recorded settings, such as paths of moved files.
-        steps: Number of step batches, if the run saved no step.
+        steps: Number of step batches, if the run saved no step, and of the trial.
+        trial_steps: Number of optimizer steps of the trial, which repeats the run from its start.
 
     Raises:
         InputError: The folder is not that of a run, or its data or model are missing.
@@ -114,33 +121,35 @@ def run_subject(folder: Path, flags: Sequence[str], *, steps: int) -> Subject:
     record = read_record(run)
     args = recorded_arguments(record, flags)
     args = replace(args, use_cpu=args.use_cpu or record.topology.device == "cpu")
-    if step is None:
-        return recipe_subject(args, record.precision.requested, steps=steps)
-    names = [name for name in record.files if (run / name).parent == step]
-    check_files(run, record.files, names)
-    return _step_subject(args, run, step)
-
-
-def _step_subject(args: ClassifyArguments, run: Path, step: Path) -> Subject:
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if step is not None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise InputError(
             f"RUN {run}: the saved step is replayed in one process, with the examples of all "
             "processes that it had. Start ampft doctor without torchrun."
         )
-    start_clock()
-    device = training_device(cpu=args.use_cpu)
-    restore_cpu_threads(args.cpu_threads)
-    task = load_task(args)
-    loaded = _loaded(task, args.seed, device)
-    loaded.model.load_state_dict(load_file(step / MODEL_NAME))
-    saved = read_step(step)
-    precision = resolve(saved.mode, device)
-    tensors = load_file(step / BATCH_NAME)
+    start = recipe_case(args, record.precision.requested, steps=steps, trial_steps=trial_steps)
+    if step is None:
+        return start
+    names = [name for name in record.files if (run / name).parent == step]
+    check_files(run, record.files, names)
+    return _with_saved_step(start, step, run)
+
+
+def _with_saved_step(start: Case, step: Path, run: Path) -> Case:
+    """Return the case of a saved step, whose trial begins where the run began."""
+    initial = {name: tensor.clone() for name, tensor in start.model.state_dict().items()}
+    start.model.load_state_dict(load_file(step / MODEL_NAME))
+    saved, tensors = read_step(step), load_file(step / BATCH_NAME)
     parts = [saved_batches(saved, process, tensors) for process in range(len(saved.processes))]
-    case = _case(task, loaded.model, [step_batch for step_batch, _ in parts])
-    starts = _starts(case, precision, parts)
-    case = replace(case, begin=lambda index: starts[index].restore(device))
-    return Subject(case, precision, loaded.name, f"step {saved.step} of {run}", loaded.padding_free)
+    assert isinstance(start.loss, _MeanLoss)
+    start.loss.add([step_batch for step_batch, _ in parts])
+    case = replace(
+        start,
+        batches=[batch for step_batch, _ in parts for batch in step_batch],
+        data_name=f"step {saved.step} of {run}",
+        trial=replace(start.trial, weights=initial),
+    )
+    starts = _starts(case, parts)
+    return replace(case, begin=lambda index: starts[index].restore(case.device))
 
 
 def _loaded(task: Task, seed: int, device: torch.device) -> LoadedModel:
@@ -150,31 +159,38 @@ def _loaded(task: Task, seed: int, device: torch.device) -> LoadedModel:
     return loaded
 
 
-def _case(task: Task, model: nn.Module, step_batches: Sequence[StepBatch]) -> Case:
-    weights = {
-        id(micro_batch): step_batch.effective_weight
-        for step_batch in step_batches
-        for micro_batch in step_batch
-    }
-    micro_batches = [micro_batch for step_batch in step_batches for micro_batch in step_batch]
+class _MeanLoss:
+    """The mean loss of a micro-batch's share of its step.
 
-    def loss(model: nn.Module, micro_batch: MicroBatch) -> Tensor:
-        return task.loss(model, micro_batch) / weights[id(micro_batch)]
+    Args:
+        task: Task.
+        step_batches: Steps of the micro-batches.
+    """
 
-    return Case(model, micro_batches, loss)
+    def __init__(self, task: Task, step_batches: Sequence[StepBatch]) -> None:
+        self._task = task
+        self._weights: dict[int, float] = {}
+        self.add(step_batches)
+
+    def add(self, step_batches: Sequence[StepBatch]) -> None:
+        """Add steps."""
+        for step_batch in step_batches:
+            for micro_batch in step_batch:
+                self._weights[id(micro_batch)] = step_batch.effective_weight
+
+    def __call__(self, model: nn.Module, micro_batch: MicroBatch) -> Tensor:
+        return self._task.loss(model, micro_batch) / self._weights[id(micro_batch)]
 
 
-def _starts(
-    case: Case, precision: Precision, parts: Sequence[tuple[StepBatch, StepStart]]
-) -> list[StepStart]:
+def _starts(case: Case, parts: Sequence[tuple[StepBatch, StepStart]]) -> list[StepStart]:
     """Return the random state before each micro-batch, by repeating the step."""
     starts: list[StepStart] = []
-    with numerics(precision):
+    with numerics(case.precision):
         for step_batch, start in parts:
             start.restore(case.device)
             for micro_batch in step_batch:
                 starts.append(StepStart.now(case.device))
-                case.differentiate(micro_batch, precision)
+                case.differentiate(micro_batch)
     case.model.zero_grad(set_to_none=True)
     return starts
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
@@ -15,49 +15,23 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ampft.diagnosis.doctor.causes import (
     Operation,
+    carries_mask,
     cause_of,
     floating,
-    is_mask,
+    hides_mask,
     largest_result,
     ranges_of,
+    writes_mask,
 )
-from ampft.diagnosis.doctor.findings import Cause, ValueRange
-from ampft.diagnosis.doctor.module_stack import ModuleStack
+from ampft.diagnosis.doctor.findings import Cause
+from ampft.diagnosis.doctor.origins import Event, Key, Origins, address
 from ampft.diagnosis.doctor.places import BatchShape, Places, named_tensors
-from ampft.diagnosis.doctor.source import Frame, calling_frame
+from ampft.diagnosis.doctor.position import Frame, ModuleStack, calling_frame
 
 # Their results are memory that is not initialized.
 _UNINITIALIZED = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
 _NO_VALUES = ("detach", "lift_fresh", "is_same_size")
 _TOO_LARGE = "without overflow"  # torch: "value cannot be converted to type c10::Half without ..."
-
-Key = tuple[str, str, str, int]
-"""Module, direction, operator, and how many such calls preceded it in the pass."""
-
-
-@dataclass(eq=False)
-class Event:
-    """An operation whose result has a NaN or an infinity that its operands did not have.
-
-    Attributes:
-        key: Which operation it was, so that another pass finds it.
-        cause: Its cause, judged by this pass only.
-        is_mask: Whether it is a mask of minus infinity, which a softmax turns into zeros.
-        largest: Largest absolute value that float64 has for the result; None if not finite.
-        inputs: Ranges of the operands.
-        frame: Line of the model's source.
-        places: Examples and tokens, as soon as an operation shows them.
-        has_nan: Whether the result has a NaN, and not only infinities.
-    """
-
-    key: Key
-    cause: Cause
-    is_mask: bool = False
-    largest: float | None = None
-    inputs: tuple[ValueRange, ...] = ()
-    frame: Frame | None = None
-    places: Places | None = None
-    has_nan: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,8 +77,9 @@ class OperationWatch(TorchDispatchMode):
         self._calls: Counter[tuple[str, str, str]] = Counter()
         self._origins: dict[int, _Origin] = {}
         self._last = _Origin("", None)
-        # By address of the storage. Whoever allocates it again is seen, and replaces the entry.
-        self._taints: dict[int, frozenset[Event]] = {}
+        self._events = Origins()
+        # Addresses of the storages whose values depend on weights.
+        self._derived = {address(parameter) for parameter in model.parameters()}
         self._weights = {tuple(p.shape) for p in model.parameters() if p.dim() > 1}
         self._weights |= {shape[::-1] for shape in self._weights}
         self._contexts = ExitStack()
@@ -138,26 +113,37 @@ class OperationWatch(TorchDispatchMode):
         name = func._schema.name.rpartition(":")[2].rstrip("_")
         if name in _UNINITIALIZED or name in _NO_VALUES or func.is_view:
             self._trace()
-            return func(*args, **kwargs)
+            result = func(*args, **kwargs)
+            self._add_memory(name, result)
+            return result
         origin, direction, node = self._trace()
         key = (origin.module, direction, name, self._calls[origin.module, direction, name])
         self._calls[key[:3]] += 1
-        before = _before(func, args)
-        operation = Operation(func, name, before, kwargs, node)
+        operation = Operation(func, name, args, kwargs, node)
+        changed = self._keep(operation)
+        if changed is not None:
+            operation = replace(operation, args=(changed, *args[1:]))
+        if direction == "forward":
+            self._note_use(operation)
         try:
             result = func(*args, **kwargs)
         except RuntimeError as error:
             if _TOO_LARGE in str(error):
                 self.has_failed = True
-                self._add(key, operation, Cause.MASK, origin.frame)
+                cause = Cause.MASK if carries_mask(name) else Cause.CONVERSION
+                self._add(key, operation, cause, origin.frame)
             raise
+        self._note_dependence(operation, result)
         for output in floating(result):
             if bool(output.isfinite().all()):
-                self._taints.pop(_address(output), None)
+                self._events.write(output, frozenset())
             else:
                 self._judge(key, operation, output, origin.frame)
         if key == self._probe:
             self.probed = operation.with_result(result)
+        if changed is not None:
+            self._events.forget(changed)
+            self._derived.discard(address(changed))
         return result
 
     def events_of(self, tensors: Iterable[Tensor]) -> list[Event]:
@@ -165,7 +151,7 @@ class OperationWatch(TorchDispatchMode):
         found: set[Event] = set()
         for tensor in tensors:
             if not bool(tensor.isfinite().all()):
-                found |= self._taints.get(_address(tensor), frozenset())
+                found |= self._events.events(tensor)
         return [event for event in self.events if event in found]
 
     def _trace(self) -> tuple[_Origin, str, str]:
@@ -180,23 +166,91 @@ class OperationWatch(TorchDispatchMode):
         self._origins.setdefault(torch._C._autograd._get_sequence_nr() - 1, origin)
         return origin, "forward", ""
 
+    def _add_memory(self, name: str, result: Any) -> None:
+        """Record the memory that an operator without arithmetic returns."""
+        for tensor in floating(result):
+            if name in _UNINITIALIZED:
+                self._events.allocated(tensor)
+                self._derived.discard(address(tensor))
+            elif name == "lift_fresh":  # from Python
+                self._events.forget(tensor)
+                self._derived.discard(address(tensor))
+
+    def _keep(self, operation: Operation) -> Tensor | None:
+        """Return a copy of the tensor that an operator in place changes; None if there is none.
+
+        The copy has the same events.
+        """
+        first = operation.before
+        if first is None:
+            return None
+        changed = first.clone()
+        if changed.is_floating_point():
+            self._events.copy(first, changed)
+            if self._depends(first):
+                self._derived.add(address(changed))
+        return changed
+
+    def _note_use(self, operation: Operation) -> None:
+        """Record what an operation does with entries that are not finite."""
+        for tensor in operation.tensors:
+            for event in self._events.events(tensor):
+                if hides_mask(operation.name):
+                    event.is_hidden = True
+                elif not carries_mask(operation.name) and not event.is_hidden:
+                    event.is_used = True
+
+    def _note_dependence(self, operation: Operation, result: Any) -> None:
+        """Record whether a result depends on weights."""
+        is_derived = any(address(each) in self._derived for each in operation.tensors)
+        for output in floating(result):
+            if is_derived:
+                self._derived.add(address(output))
+            else:
+                self._derived.discard(address(output))
+
     def _judge(self, key: Key, operation: Operation, output: Tensor, frame: Frame | None) -> None:
-        inherited: frozenset[Event] = frozenset()
-        has_nan = has_infinity = False
-        for operand in operation.tensors:
-            if not bool(operand.isfinite().all()):
-                inherited |= self._taints.get(_address(operand), frozenset())
-                has_nan |= bool(operand.isnan().any())
-                has_infinity |= bool(operand.isinf().any())
-        is_new = not has_nan and (bool(output.isnan().any()) or not has_infinity)
+        operands = [(each, self._events.bad(each)) for each in operation.tensors]
+        sick = [(operand, bad) for operand, bad in operands if bool(bad.any())]
+        inherited = frozenset().union(*(self._events.events(operand) for operand, _ in sick))
+        has_nan = any(bool(operand[bad].isnan().any()) for operand, bad in sick)
+        is_new = not has_nan and (bool(output.isnan().any()) or not sick)
         places = None if self._shape is None else self._places(output, key[1])
-        if is_new:
-            event = self._add(key, operation.with_result(output), None, frame)
-            event.places, event.has_nan = places, bool(output.isnan().any())
+        failed: Operation | None = operation.with_result(output)
+        if not is_new:
+            failed = self._of_other_examples(key[1], operation, places, [bad for _, bad in sick])
+        if failed is not None and failed.result is not None:
+            event = self._add(key, failed, None, frame)
+            event.places = self._places(failed.result, key[1]) if self._shape else None
+            event.has_nan = bool(failed.result.isnan().any())
             inherited |= {event}
         for event in inherited:
             event.places = event.places or places
-        self._taints[_address(output)] = inherited
+        self._events.write(output, inherited, before=operation.before)
+
+    def _of_other_examples(
+        self, direction: str, operation: Operation, places: Places | None, sick: Sequence[Tensor]
+    ) -> Operation | None:
+        """Return an operation that fails for examples whose operands are finite; None otherwise.
+
+        Args:
+            direction: `forward` or `backward`.
+            operation: Operation with operands that are not finite.
+            places: Where its result is not finite.
+            sick: Where each of these operands is not finite.
+        """
+        if self._shape is None or places is None or direction == "backward":
+            return None
+        known = [self._shape.places(bad) for bad in sick]
+        if torch.Tag.nondeterministic_seeded in operation.func.tags or None in known:
+            return None
+        rows = frozenset().union(*(each.rows for each in known if each is not None))
+        if places.rows <= rows:
+            return None
+        with _plain_arithmetic():
+            healed = operation.with_finite_operands()
+        found = self._shape.places(~healed.result.isfinite()) if healed.result is not None else None
+        return healed if found is not None and not found.rows <= rows else None
 
     def _add(
         self, key: Key, operation: Operation, cause: Cause | None, frame: Frame | None
@@ -205,13 +259,19 @@ class OperationWatch(TorchDispatchMode):
             event = Event(
                 key,
                 cause or cause_of(operation),
-                is_mask=cause is None and is_mask(operation),
+                writes_mask=cause is None
+                and key[1] == "forward"
+                and writes_mask(operation, self._depends),
                 largest=None if cause else largest_result(operation),
                 inputs=ranges_of(operation),
                 frame=frame,
             )
         self.events.append(event)
         return event
+
+    def _depends(self, tensor: Tensor) -> bool:
+        """Return whether a tensor depends on weights."""
+        return address(tensor) in self._derived
 
     def _places(self, output: Tensor, direction: str) -> Places | None:
         assert self._shape is not None
@@ -238,21 +298,10 @@ class OperationWatch(TorchDispatchMode):
         bad = tensor[~tensor.isfinite()]
         # Models keep causal masks in buffers, and users pass masks.
         only_masks = bool((bad == -torch.inf).all()) and not isinstance(tensor, nn.Parameter)
-        event = Event(key, cause, is_mask=only_masks)
+        event = Event(key, cause, writes_mask=only_masks)
         self.events.append(event)
-        self._taints[_address(tensor)] = frozenset({event})
+        self._events.write(tensor, frozenset({event}))
         return event
-
-
-def _before(func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the arguments as they are now: an operator in place overwrites its first one."""
-    if func._schema.is_mutable and args and isinstance(args[0], Tensor):
-        return (args[0].clone(), *args[1:])
-    return args
-
-
-def _address(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
 
 
 @contextmanager

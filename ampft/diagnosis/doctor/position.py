@@ -1,4 +1,4 @@
-"""The line of a model's source that called an operation."""
+"""Where an operation runs: the module whose forward pass runs now, and the line of its source."""
 
 from __future__ import annotations
 
@@ -10,14 +10,59 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import accelerate
 import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 _PACKAGE = Path(__file__).parents[2]
 _LIBRARIES = tuple(Path(str(library.__file__)).parent for library in (torch, accelerate))
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 _SITE_PACKAGES = sysconfig.get_path("purelib")
+
+
+class ModuleStack:
+    """Context that follows which module of a model runs; its hooks are removed on exit.
+
+    Args:
+        model: Model; code outside of its forward pass has no path.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._running: list[str] = []
+        self._handles: list[RemovableHandle] = []
+
+    @property
+    def path(self) -> str | None:
+        """Path of the innermost module, empty for the model itself; None outside of it."""
+        return self._running[-1] if self._running else None
+
+    def __enter__(self) -> ModuleStack:
+        for name, module in self._model.named_modules():
+            self._handles += [
+                module.register_forward_pre_hook(self._entering(name), prepend=True),
+                module.register_forward_hook(self._leave, always_call=True),
+            ]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._handles:
+            self._handles.pop().remove()
+        self._running.clear()
+
+    def _entering(self, name: str) -> Any:
+        def enter(module: nn.Module, args: object) -> None:
+            del module, args
+            self._running.append(name)
+
+        return enter
+
+    def _leave(self, module: nn.Module, args: object, output: object) -> None:
+        del module, args, output
+        self._running.pop()
 
 
 @dataclass(frozen=True)

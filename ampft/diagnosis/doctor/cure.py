@@ -1,0 +1,434 @@
+"""The cure: which modules to keep in float32, or what else helps, each tried before it is named."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from ampft.diagnosis.doctor.case import (
+    INITIAL_SCALE,
+    Case,
+    Pass,
+    Trial,
+    holds,
+    kept_patterns,
+    undisturbed,
+)
+from ampft.diagnosis.doctor.findings import Cause, Cure, Fault, LossScales
+from ampft.diagnosis.doctor.module_search import Holds, shortest_patterns, smallest_modules
+from ampft.diagnosis.doctor.places import BatchShape
+from ampft.diagnosis.doctor.watch import OperationWatch
+from ampft.errors import InputError
+from ampft.precision.accelerator import numerics
+from ampft.precision.float32_modules import FLAG, called_modules, matching_modules
+from ampft.precision.harm import GradientChange, TrialResult, harm_over
+from ampft.precision.resolve import FLAG as MODE_FLAG
+from ampft.precision.resolve import resolve
+from ampft.text.numbers import counted
+
+LARGER_SCALES = (INITIAL_SCALE, 2.0**20, 2.0**24, 2.0**28)
+MAX_SEARCH_BATCHES = 3
+TIMED_STEPS = 7
+OTHER_MODE = "bf16"
+LARGE_SHARE = 0.5  # of the weights; with more of them in float32, another mode is the better cure
+MIN_PERCENT = 2  # smaller differences of the speed are noise
+EPSILON_NAMES = ("eps", "epsilon", "variance_epsilon")  # of torch's modules, and of transformers'
+EPSILON = 1e-4  # a normal number of binary16
+CURED_BY_EPSILON = {
+    Cause.DIVISION_BY_ZERO,
+    Cause.ZERO_BY_ZERO,
+    Cause.QUOTIENT,
+    Cause.ROOT_AT_ZERO,
+    Cause.UNDERFLOW_DIVISION,
+    Cause.UNDERFLOW_ZERO_BY_ZERO,
+    Cause.UNDERFLOW_ROOT,
+}
+
+Failing = tuple[int, Pass]
+"""Number of a batch that does not hold, and what float32 computes for it."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of the training.
+
+    Attributes:
+        what: What to do, without a capital letter and a full stop.
+        flag: Flag of the recipe.
+        patterns: Patterns of the modules to keep in float32.
+    """
+
+    what: str
+    flag: str = ""
+    patterns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Prescription:
+    """What was tried.
+
+    Attributes:
+        cure: A change with which the precision holds; None if nothing helps.
+        float32_trial: The training in float32; None if float32 fails before it.
+    """
+
+    cure: Cure | None
+    float32_trial: TrialResult | None = None
+
+
+def prescribe(
+    case: Case, faults: Sequence[Fault], *, loss_scales: LossScales | None = None
+) -> Prescription:
+    """Find a change with which a precision holds, and verify it.
+
+    The training is tried in float32 first. If it fails there as well, the fault is not one of the
+    precision, and there is no cure. Otherwise the smallest set of modules to keep in float32 is
+    searched. If the gradients vanish, a loss scale is tried before it, and if no modules help, or
+    nearly all are needed, bf16. If float32 fails on a batch, only a larger epsilon can help there.
+
+    Args:
+        case: A case whose precision does not hold. It is left as it was.
+        faults: What failed, the first one first.
+        loss_scales: Loss scales that the gradients allow, if they are known.
+    """
+    fatal = [fault for fault in faults if not fault.is_harmless]
+    if not fatal:
+        return Prescription(None)
+    own = [fault for fault in fatal if not fault.in_float32]
+    was_training = case.model.training
+    with undisturbed(case.model), numerics(case.precision):
+        try:
+            if not own:
+                return Prescription(_epsilon(case, fatal))
+            trial = _finite_trial(case)
+            case = replace(case, trial=trial or case.trial)
+            plain = None if trial is None else case.in_float32().train()
+            if plain is not None and plain.harm() is not None:
+                return Prescription(None, plain)
+            case.model.eval()  # without dropout, unless nothing fails without it
+            failing = _judge(case, MAX_SEARCH_BATCHES).failing
+            if not failing:
+                case.model.train(was_training)
+                failing = _judge(case, MAX_SEARCH_BATCHES).failing
+            return Prescription(_Search(case, plain).cure(failing, own, loss_scales), plain)
+        finally:
+            case.model.train(was_training)
+
+
+@dataclass(frozen=True)
+class _Judgement:
+    """What a precision does to all batches of a case.
+
+    Attributes:
+        failing: The first batches in which it does not hold; none if it holds over all together.
+        output_error: Largest difference of the outputs from float32.
+    """
+
+    failing: list[Failing]
+    output_error: float
+
+
+def _judge(case: Case, count: int = 1) -> _Judgement:
+    """Judge a precision; keep at most `count` batches that fail."""
+    plain = case.in_float32()
+    changes: list[GradientChange] = []
+    failing: list[Failing] = []
+    is_finite, error = True, 0.0
+    for index in range(len(case.batches)):
+        if not is_finite and len(failing) >= count:
+            break
+        reference = plain.run(index)
+        result = case.finite_run(index) if reference.is_finite else None
+        if result is not None:
+            own = GradientChange.of(result.gradient, reference.gradient)
+            changes.append(own)
+            fails = own.harm is not None
+            if result.output is not None and reference.output is not None:
+                error = max(error, float((result.output - reference.output).abs().max()))
+        else:
+            fails = reference.is_finite or not _fails_as_float32(case, index)
+            is_finite = is_finite and not fails
+        if fails and len(failing) < count:
+            failing.append((index, reference))
+    is_healthy = is_finite and harm_over(changes) is None
+    return _Judgement([] if is_healthy else failing, error)
+
+
+def _holds(case: Case, index: int, reference: Pass) -> bool:
+    """Return whether a precision holds for a batch."""
+    if reference.is_finite:
+        return holds(case, index, reference)
+    return _fails_as_float32(case, index)
+
+
+def _fails_as_float32(case: Case, index: int) -> bool:
+    """Return whether only those examples of a batch fail that float32 cannot compute either."""
+    return _failing_examples(case, index) <= _failing_examples(case.in_float32(), index)
+
+
+def _failing_examples(case: Case, index: int) -> frozenset[int]:
+    """Return the examples of a batch for which an operation of the forward pass fails."""
+    batch = case.batches[index]
+    shape = BatchShape.of(case.model, batch, 0)
+    case.begin(index)
+    watch = OperationWatch(case.model, shape, batch)
+    with contextlib.suppress(RuntimeError), numerics(case.precision), watch:
+        case.differentiate(batch)
+    case.model.zero_grad(set_to_none=True)
+    every = frozenset(range(len(shape.ids)))
+    failed = (e for e in watch.events if e.key[1] == "forward" and not e.is_mask)
+    rows = (every if each.places is None else each.places.rows for each in failed)
+    return frozenset().union(*rows)
+
+
+def _finite_trial(case: Case) -> Trial | None:
+    """Return the trial without the batches that float32 cannot compute; None if none is left."""
+    steps = case.trial.step_batches or [[batch] for batch in case.batches]
+    plain = case.in_float32()
+    batches = (replace(plain, batches=[batch]) for step in steps for batch in step)
+    finite = {id(each.batches[0]) for each in batches if each.run(0).is_finite}
+    kept = [[batch for batch in step if id(batch) in finite] for step in steps]
+    kept = [step for step in kept if step]
+    return replace(case.trial, step_batches=kept) if kept else None
+
+
+class _Search:
+    """The search for a cure of the faults that float32 does not have.
+
+    Args:
+        case: The case.
+        plain: Its training in float32; None if float32 computes no batch, so that none is tried.
+    """
+
+    def __init__(self, case: Case, plain: TrialResult | None) -> None:
+        self._case, self._plain = case, plain
+
+    def cure(
+        self, failing: Sequence[Failing], faults: Sequence[Fault], loss_scales: LossScales | None
+    ) -> Cure | None:
+        """Return the first cure that is verified, otherwise the first that was found."""
+        if faults[0].cause == Cause.VANISHING:
+            scaled = self._other_scale(loss_scales)
+            if _is_verified(scaled):
+                return scaled
+        if not failing:
+            return None
+        cure = self._modules(failing, faults)
+        if _is_verified(cure):
+            return cure
+        alternative = self._other_mode()
+        return alternative if cure is None or _is_verified(alternative) else cure
+
+    def _other_scale(self, loss_scales: LossScales | None) -> Cure | None:
+        """Return a loss scale at which the gradients do not vanish."""
+        if self._case.precision.compute_dtype != torch.float16:
+            return None
+        smallest, largest = 0.0, LARGER_SCALES[-1]
+        if loss_scales is not None:
+            smallest, largest = loss_scales.smallest or smallest, loss_scales.largest or largest
+        for scale in dict.fromkeys((*LARGER_SCALES, largest)):
+            scaled = replace(self._case, loss_scale=None, initial_scale=scale)
+            if smallest <= scale <= largest and not _judge(scaled).failing:
+                scaler = f"torch.amp.GradScaler(init_scale={scale:.0f})"
+                change = Change(f"scale the loss by {scale:,.0f}: {scaler}")
+                return verified(scaled, change, self._plain)
+        return None
+
+    def _modules(self, failing: Sequence[Failing], faults: Sequence[Fault]) -> Cure | None:
+        """Return the smallest set of modules to keep in float32."""
+        case, model = self._case, self._case.model
+        hints = _hints(model, faults)
+        failing = list(failing)
+        while True:
+            paths = smallest_modules(model, _test(case, failing), hints)
+            if paths is None:
+                return None
+            names = (
+                *dict.fromkeys(kept_patterns(model).values()),
+                *shortest_patterns(model, paths),
+            )
+            kept = matching_modules(model, names)
+            with case.keeping(kept):
+                others = _judge(case).failing
+            if not others or others[0][0] in [index for index, _ in failing]:
+                break
+            failing += others  # which needs other modules
+            hints = (paths, *hints)
+        if _share_of_weights(model, kept) > LARGE_SHARE:
+            alternative = self._other_mode()
+            if _is_verified(alternative):
+                return alternative
+        text = ",".join(names)
+        quoted = f"'{text}'" if set("*?[") & set(text) else text
+        change = Change(
+            f"keep {counted(len(kept), 'module')} in float32: {FLAG} {quoted}",
+            flag=f"{FLAG} {quoted}",
+            patterns=names,
+        )
+        cost = _cost(case, kept)
+        with case.keeping(kept):
+            cure = verified(case, change, self._plain, cost)
+        bf16 = self._in_other_mode()
+        if bf16 is not None and all(_holds(bf16, *pair) for pair in failing):
+            cure = replace(cure, sentence=f"{cure.sentence} Or use {OTHER_MODE}.")
+        return cure
+
+    def _in_other_mode(self) -> Case | None:
+        """Return the case in bf16; None if the device does not support it, or it is in bf16."""
+        if self._case.precision.mode == OTHER_MODE:
+            return None
+        try:
+            precision = resolve(OTHER_MODE, self._case.device)
+        except InputError:
+            return None
+        return replace(self._case, precision=precision, loss_scale=None)
+
+    def _other_mode(self) -> Cure | None:
+        """Return bf16, which has the exponents of float32; None if it does not hold."""
+        other = self._in_other_mode()
+        if other is None or _judge(other).failing:
+            return None
+        flag = f"{MODE_FLAG} {OTHER_MODE}"
+        return verified(other, Change(f"use {OTHER_MODE}: {flag}", flag=flag), self._plain)
+
+
+def verified(
+    case: Case, change: Change, plain: TrialResult | None, cost: float | None = None
+) -> Cure:
+    """Return a cure that a case has received, with what was verified.
+
+    Args:
+        case: The case with the cure.
+        change: What the cure is.
+        plain: The training in float32; None compares with the start only.
+        cost: Time of a step relative to the mode without the cure; None if not measured.
+    """
+    judgement = _judge(case)
+    result = None if judgement.failing else case.train()
+    harm = None if result is None else result.harm(plain)
+    is_verified = result is not None and harm is None
+    what = f"{change.what[0].upper()}{change.what[1:]}."
+    trial = (
+        f"{counted(case.trial.steps, 'training step')} with a learning rate of "
+        f"{case.trial.optimizer.learning_rate:g}"
+    )
+    if is_verified:
+        speed = "" if cost is None else f", {_speed(cost)}"
+        emulated = " in this emulation" if speed and case.precision.is_emulated else ""
+        sentence = (
+            f"{what} Verified on these batches and in {trial}: gradient and loss as in float32, "
+            f"outputs within {judgement.output_error:.2g} of fp32{speed}{emulated}."
+        )
+    else:
+        reason = "the gradient is not" if harm is None else f"in {trial}: {harm}"
+        sentence = f"{what} This is not verified: these batches hold, but {reason}."
+    return Cure(
+        fp32_modules=change.patterns,
+        verified=is_verified,
+        cost=cost,
+        flag=change.flag,
+        sentence=sentence,
+    )
+
+
+def _is_verified(cure: Cure | None) -> bool:
+    return cure is not None and cure.verified
+
+
+def _test(case: Case, failing: Sequence[Failing]) -> Holds:
+    """Return the test of a set of modules, which remembers its results."""
+    results: dict[frozenset[str], bool] = {}
+
+    def suffice(paths: Sequence[str]) -> bool:
+        key = frozenset(paths)
+        if key not in results:
+            with case.keeping({path: path for path in paths}):
+                results[key] = all(_holds(case, *pair) for pair in failing)
+        return results[key]
+
+    return suffice
+
+
+def _hints(model: nn.Module, faults: Sequence[Fault]) -> tuple[tuple[str, ...], ...]:
+    """Return the modules that transformers would not load in 16 bits, and those that failed."""
+    listed = tuple(getattr(model, "_keep_in_fp32_modules", None) or ())
+    known: tuple[str, ...] = ()
+    with contextlib.suppress(InputError):  # the model has no such modules
+        known = tuple(matching_modules(model, listed))
+    modules = dict(model.named_modules())
+    failed = dict.fromkeys(fault.module for fault in faults if modules.get(fault.module))
+    called = [path for name in failed if name for path in called_modules(name, modules[name])]
+    return known, tuple(called)
+
+
+def _share_of_weights(model: nn.Module, paths: Iterable[str]) -> float:
+    kept = {p for path in paths for p in model.get_submodule(path).parameters()}
+    total = sum(parameter.numel() for parameter in model.parameters())
+    return sum(parameter.numel() for parameter in kept) / total
+
+
+def _cost(case: Case, kept: Mapping[str, str]) -> float | None:
+    """Return the time of a step with modules in float32, relative to that without them.
+
+    It is None if a step without them raises an error.
+    """
+    times: dict[bool, list[float]] = {False: [], True: []}
+    for _ in range(TIMED_STEPS):
+        times[False].append(case.seconds())
+        with case.keeping(kept):
+            times[True].append(case.seconds())
+    cost = statistics.median(times[True]) / statistics.median(times[False])
+    return None if math.isnan(cost) else cost
+
+
+def _speed(cost: float) -> str:
+    percent = round(100 * (cost - 1))
+    if abs(percent) < MIN_PERCENT:
+        return "about as fast as before"
+    return f"about {abs(percent)} % {'slower' if percent > 0 else 'faster'}"
+
+
+def _epsilon(case: Case, faults: Sequence[Fault]) -> Cure | None:
+    """Return a larger epsilon of the module that failed first; None if that does not help.
+
+    It cures a division by zero that float32 meets too.
+    """
+    failed = dict(case.model.named_modules()).get(faults[0].module)
+    if failed is None or faults[0].cause not in CURED_BY_EPSILON:
+        return None
+    name = next((each for each in EPSILON_NAMES if _is_small(getattr(failed, each, None))), None)
+    if name is None:
+        return None
+    same = (module for module in case.model.modules() if type(module) is type(failed))
+    modules = [module for module in same if _is_small(getattr(module, name, None))]
+    smallest = min(getattr(module, name) for module in modules)
+    what = (
+        f"set `{name}` of {counted(len(modules), 'module')} of class {type(failed).__name__} to "
+        f"{EPSILON:g} (it is {smallest:g})"
+    )
+    with _larger_epsilon(modules, name):
+        cure = verified(case, Change(what), None)
+    return cure if cure.verified else None
+
+
+def _is_small(value: object) -> bool:
+    return isinstance(value, int | float) and 0 <= value < EPSILON
+
+
+@contextlib.contextmanager
+def _larger_epsilon(modules: Sequence[nn.Module], name: str) -> Iterator[None]:
+    """Return a context in which the modules have a larger epsilon."""
+    before = [getattr(module, name) for module in modules]
+    try:
+        for module in modules:
+            setattr(module, name, EPSILON)
+        yield
+    finally:
+        for module, value in zip(modules, before, strict=True):
+            setattr(module, name, value)
