@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from planted_faults import FAULTS, WIDTH, around, cross, inputs, plain
+from planted_faults import FAULTS, WIDTH, Function, around, cross, inputs, plain
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from transformers import BertConfig, BertForSequenceClassification
@@ -12,6 +12,7 @@ from transformers import BertConfig, BertForSequenceClassification
 import ampft
 from ampft.diagnosis.doctor.examine import Examination
 from ampft.diagnosis.doctor.findings import Fault
+from ampft.diagnosis.doctor.origins import Event, Origins
 from ampft.diagnosis.doctor.watch import OperationWatch
 from ampft.models.packing.install import install_packing
 
@@ -133,6 +134,73 @@ def test_the_watch_changes_no_digit():
         text_loss(model, batch).backward()
 
     assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), expected, strict=True))
+
+
+class PartsOf(torch.nn.Module):
+    """Computes something too large, and writes it into a buffer in one of several ways."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way = way
+        self.inner = Function(lambda x: x * 1e7)
+
+    @torch.no_grad()  # as an attention by hand, which writes with out=
+    def forward(self, x):
+        large, rows, half = self.inner(x), len(x), len(x) // 2
+        buffer = {"zeros": torch.zeros_like, "ones": torch.ones_like}.get(
+            self.way, torch.empty_like
+        )(large)
+        if self.way == "out":
+            torch.mul(large[:half], 1, out=buffer[:half])
+            torch.mul(x[half:], 1, out=buffer[half:])
+        elif self.way == "index":
+            buffer[torch.arange(half)] = large[:half]
+            buffer[torch.arange(half, rows)] = x[half:].to(large.dtype)
+        elif self.way == "added":
+            buffer = large.clone()
+            buffer[half:] = x[half:]
+            buffer.add_(1).mul_(2)
+        else:
+            buffer[:half] = large[:half]
+            buffer[half:] = x[half:]
+        return buffer
+
+
+@pytest.mark.parametrize("way", ["zeros", "ones", "empty", "out", "index", "added"])
+def test_a_write_into_a_part_of_a_buffer_keeps_the_origin_of_the_rest(way):
+    torch.manual_seed(0)
+    linear, head = torch.nn.Linear(WIDTH, WIDTH), torch.nn.Linear(WIDTH, 3)
+    model = torch.nn.Sequential(linear, PartsOf(way), head)
+
+    for _ in range(3):
+        fault = ampft.doctor.locate(model, [inputs()], cross)
+        assert (fault.module, fault.operation) == ("1.inner", "mul")
+        assert fault.cause == "overflow of a product"
+
+
+def test_memory_that_nothing_wrote_has_no_origin():
+    """What new memory contains is not a result; without the record it would hide one."""
+    origins, event = Origins(), Event(("", "forward", "mul", 0), "overflow of a product")
+    memory = torch.full((2, 3), float("nan"))
+    assert bool(origins.bad(memory).all())
+    origins.allocated(memory)
+    assert not bool(origins.bad(memory).any())
+    memory[0] = 1.0
+    origins.write(memory[0], frozenset())
+    memory[1, :2] = torch.inf
+    origins.write(memory[1, :2], frozenset({event}))
+    assert origins.bad(memory).tolist() == [[False] * 3, [True, True, False]]
+    assert origins.events(memory[0]) == frozenset()
+    assert origins.events(memory[1]) == {event}
+    memory[1, 0] = 0.0
+    origins.write(memory[1, :1], frozenset())
+    assert origins.events(memory[1, :1]) == frozenset()
+    assert origins.events(memory) == {event}
+    origins.write(torch.zeros_like(memory), frozenset())
+    assert origins.events(memory) == {event}
+    memory.zero_()
+    origins.write(memory, frozenset())
+    assert origins.events(memory) == frozenset()
 
 
 def test_several_causes_in_different_batches_are_all_reported():
