@@ -132,6 +132,29 @@ def test_the_saved_step_of_a_run_is_replayed(
     assert f"{weights}: the file was changed after the run" in capsys.readouterr().err
 
 
+def test_too_high_a_rate_is_not_called_a_fault_of_the_precision(files, tmp_path, fresh_accelerate):
+    """The trial has the rate of the run; with a usual one, the same weights would be cured."""
+    run = tmp_path / "run"
+    rate = ("--learning_rate", "30", "--max_grad_norm", "0")
+    assert main(["train", *recipe(files, "healthy"), "--mixed_precision", "fp16", *rate,
+                 "--per_device_train_batch_size", "4", "--output_dir", str(run)]) == 3  # fmt: skip
+    found = {}
+    for name, flags in {"own": (), "usual": ("--learning_rate", "5e-5")}.items():
+        with pytest.raises(SystemExit, match="4"):
+            main(["doctor", str(run), "--trial_steps", "20", "--output_dir", str(tmp_path / name),
+                  "--", *flags])  # fmt: skip
+        found[name] = json.loads((tmp_path / name / "doctor.json").read_text())
+    own, usual = found["own"], found["usual"]
+    assert own["float32_trial"]["learning_rate"] == 30
+    assert own["cure"] is None
+    page = (tmp_path / "own" / "doctor.html").read_text()
+    assert "this is not a fault of the precision: float32 fails too with these settings" in page
+    assert "Lower --learning_rate" in page
+    assert usual["float32_trial"]["learning_rate"] == 5e-5
+    assert usual["float32_trial"]["after"] < usual["float32_trial"]["before"]
+    assert "not a fault" not in (tmp_path / "usual" / "doctor.html").read_text()
+
+
 def test_a_run_without_a_saved_step_is_examined_from_its_start(
     files, tmp_path, fresh_accelerate, capsys
 ):

@@ -186,20 +186,20 @@ def test_memory_that_nothing_wrote_has_no_origin():
     origins.allocated(memory)
     assert not bool(origins.bad(memory).any())
     memory[0] = 1.0
-    origins.write(memory[0], frozenset())
+    origins.write_finite(memory[0])
     memory[1, :2] = torch.inf
     origins.write(memory[1, :2], frozenset({event}))
     assert origins.bad(memory).tolist() == [[False] * 3, [True, True, False]]
     assert origins.events(memory[0]) == frozenset()
     assert origins.events(memory[1]) == {event}
     memory[1, 0] = 0.0
-    origins.write(memory[1, :1], frozenset())
+    origins.write_finite(memory[1, :1])
     assert origins.events(memory[1, :1]) == frozenset()
     assert origins.events(memory) == {event}
-    origins.write(torch.zeros_like(memory), frozenset())
+    origins.write_finite(torch.zeros_like(memory))
     assert origins.events(memory) == {event}
     memory.zero_()
-    origins.write(memory, frozenset())
+    origins.write_finite(memory)
     assert origins.events(memory) == frozenset()
 
 

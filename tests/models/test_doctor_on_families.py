@@ -6,17 +6,21 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from tiny_encoders import ENCODERS, right_padded, tiny
+from tiny_encoders import CLASSES, ENCODERS, VOCABULARY, right_padded, tiny
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import (
     ConvNextConfig,
     ConvNextForImageClassification,
+    MobileBertConfig,
+    MobileBertForSequenceClassification,
     PreTrainedModel,
     ResNetConfig,
     ResNetForImageClassification,
     ViTConfig,
     ViTForImageClassification,
+    XLNetConfig,
+    XLNetForSequenceClassification,
 )
 
 from ampft.diagnosis.doctor.examine import scan
@@ -40,6 +44,21 @@ VISION: dict[str, Callable[[], PreTrainedModel]] = {
     ),
 }  # fmt: skip
 
+# Its mask is 1e30, which is infinite in binary16 and only a softmax reads; most entries of the
+# gradient of the other are too small for binary16 at the scale in use.
+TEXT = {
+    **ENCODERS,
+    "xlnet": lambda: XLNetForSequenceClassification(
+        XLNetConfig(vocab_size=VOCABULARY, d_model=32, n_layer=2, n_head=4, d_inner=64,
+                    num_labels=CLASSES, pad_token_id=0)
+    ),
+    "mobilebert": lambda: MobileBertForSequenceClassification(
+        MobileBertConfig(vocab_size=VOCABULARY, hidden_size=64, embedding_size=32,
+                         num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
+                         intra_bottleneck_size=32, num_labels=CLASSES)
+    ),
+}  # fmt: skip
+
 
 def text_loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     logits = model(**batch).logits.float()
@@ -56,9 +75,10 @@ def test_there_are_twenty_families():
     assert len(ENCODERS) + len(VISION) >= 20
 
 
-@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.parametrize("name", TEXT)
 @pytest.mark.parametrize("mode", ["fp16", "bf16"])
-def test_no_fault_is_reported_in_a_text_model(name, mode):
+def test_no_fault_is_reported_in_a_text_model(name, mode, monkeypatch):
+    monkeypatch.setattr("tiny_encoders.ENCODERS", TEXT)
     model = tiny(name)
     batches = [right_padded(model, LENGTHS, seed=seed) for seed in range(2)]
     if mode == "fp16" and packing_support(model).supported:
@@ -68,6 +88,8 @@ def test_no_fault_is_reported_in_a_text_model(name, mode):
 
     assert diagnosis.faults == ()
     assert diagnosis.holds
+    assert diagnosis.gradient.cosine > 0.99
+    assert diagnosis.gradient.lost_share < 0.01
 
 
 @pytest.mark.parametrize("name", VISION)

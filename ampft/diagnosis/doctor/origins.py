@@ -97,27 +97,33 @@ class Origins:
             return frozenset()
         owners = self._view(tensor)
         assert owners is not None, "a view of owners exists where the storage is known"
-        numbers = [number for number in owners.unique().tolist() if number > 0]
+        low, high = (int(end) for end in owners.aminmax()) if owners.numel() else (0, 0)
+        numbers = [high]
+        if low != high:  # `unique` would sort
+            numbers = (
+                (owners - low).flatten().long().bincount().nonzero().flatten().add(low).tolist()
+            )
+        numbers = [number for number in numbers if number > 0]
         return frozenset().union(*(self._sets[number] for number in numbers))
+
+    def write_finite(self, tensor: Tensor) -> None:
+        """Record that an operation wrote a tensor, all of it finite."""
+        if tensor.numel() == _elements(tensor):
+            self.forget(tensor)
+        elif address(tensor) in self._owners:
+            self._materialized(tensor).zero_()
 
     def write(self, tensor: Tensor, events: Events, *, before: Tensor | None = None) -> None:
         """Record the events of the entries that an operation wrote.
 
         Args:
-            tensor: Result of the operation, or the tensor that it changed.
+            tensor: Result of the operation, or the tensor that it changed, not all of it finite.
             events: Events of the entries that are not finite.
             before: Values before an operation in place, whose unchanged entries keep their events;
                 None if all entries were written.
         """
         finite = tensor.isfinite()
-        fills_storage = tensor.numel() == _elements(tensor)
-        if bool(finite.all()):
-            if fills_storage:
-                self.forget(tensor)
-            elif address(tensor) in self._owners:
-                self._materialized(tensor).zero_()
-            return
-        if fills_storage and before is None:
+        if before is None and tensor.numel() == _elements(tensor):
             self.forget(tensor)
         owners = self._materialized(tensor)
         number = self._numbers.setdefault(events, len(self._sets))

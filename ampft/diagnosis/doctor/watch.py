@@ -136,7 +136,7 @@ class OperationWatch(TorchDispatchMode):
         self._note_dependence(operation, result)
         for output in floating(result):
             if bool(output.isfinite().all()):
-                self._events.write(output, frozenset())
+                self._events.write_finite(output)
             else:
                 self._judge(key, operation, output, origin.frame)
         if key == self._probe:
