@@ -149,6 +149,19 @@ def undecoded(part: Dataset, column: str, kind: str) -> Dataset:
     return part.select_columns([column]).cast_column(column, MEDIA[kind].undecoded)
 
 
+def reference(files: Dataset, split: str, row: int) -> str:
+    """Return the path of an image or sound; if it was read from a table, its split and row.
+
+    Args:
+        files: The only column of a split, see `undecoded`.
+        split: Name of the split.
+        row: Row of the split.
+    """
+    (value,) = files[row].values()
+    is_file = isinstance(value, dict) and value["bytes"] is None
+    return value["path"] if is_file else f"{split}/{row}"
+
+
 def _inspect_all(part: LabelledRows, column: str, media: MediaKind) -> list[Content]:
     contents: list[Content] = []
     problems: list[str] = []

@@ -18,7 +18,7 @@ from ampft.data.augmentation import Augmentation, parse_augmentation
 from ampft.data.cache import ExampleCache, make_caches
 from ampft.data.dataset import ClassificationData
 from ampft.data.images import as_rgb, open_image
-from ampft.data.media import undecoded
+from ampft.data.media import reference, undecoded
 from ampft.data.steps import IntArray
 from ampft.errors import InputError
 from ampft.kinds import rows
@@ -101,8 +101,9 @@ class ImageExamples:
     augmentation: Augmentation | None = None
     epoch: int | None = None
 
-    def for_epoch(self, epoch: int) -> ImageExamples:
-        """Return the images as an epoch of the training sees them."""
+    def for_step(self, epoch: int, step: int) -> ImageExamples:
+        """Return the images as every step of an epoch sees them."""
+        del step
         return replace(self, epoch=epoch)
 
     def collate(self, ids: IntArray) -> Mapping[str, Tensor]:
@@ -118,12 +119,6 @@ class ImageExamples:
         """Return an image in 8-bit RGB."""
         (value,) = self.images[row].values()
         return as_rgb(open_image(value))
-
-    def reference(self, split: str, row: int) -> str:
-        """Return the path of an image; if it was read from a table of images, its split and row."""
-        (value,) = self.images[row].values()
-        is_file = isinstance(value, dict) and value["bytes"] is None
-        return value["path"] if is_file else f"{split}/{row}"
 
     def _pixels(self, row: int, transform: PixelTransform) -> Bytes:
         if self.cache is None:
@@ -188,10 +183,9 @@ class ImageInputs:
             ) from error
 
     def references(self, split: str, rows: slice) -> Mapping[str, Sequence[str]]:
-        """Return a reference to each image: its path, or its split and row."""
-        examples = self.images[split]
-        indices = range(*rows.indices(len(examples.lengths)))
-        return {"reference": [examples.reference(split, row) for row in indices]}
+        """Return a reference to each image, see `data.media.reference`."""
+        files = self.images[split].images
+        return {"reference": [reference(files, split, i) for i in range(*rows.indices(len(files)))]}
 
     def save_processor(self, folder: Path) -> None:
         """Save the image processor."""
@@ -250,10 +244,11 @@ def _refuse_sizes(
         for row in range(len(part.lengths)):
             found = pixel_values(processor, [part.picture(row)]).shape[1:]
             if found != shape:
+                place = reference(part.images, split, row)
                 raise InputError(
-                    f"{split} image {part.reference(split, row)}: the image processor makes it "
-                    f"{found[2]} x {found[1]} pixels, and the first one {shape[2]} x {shape[1]}, "
-                    "which cannot form a batch. Save the processor with a fixed height and width, "
+                    f"{split} image {place}: the image processor makes it {found[2]} x "
+                    f"{found[1]} pixels, and the first one {shape[2]} x {shape[1]}, which cannot "
+                    "form a batch. Save the processor with a fixed height and width, "
                     "or with do_center_crop."
                 )
 

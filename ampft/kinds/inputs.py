@@ -34,20 +34,11 @@ class InputExamples(Protocol):
 
 
 @runtime_checkable
-class AugmentedInputs(Protocol):
+class SteppedInputs(Protocol):
     """Inputs that are augmented in training."""
 
-    def for_epoch(self, epoch: int) -> InputExamples:
-        """Return the inputs as an epoch sees them; it depends only on the epoch and their ids."""
-        ...
-
-
-@runtime_checkable
-class SteppedInputs(Protocol):
-    """Inputs that are augmented in training, all of one optimizer step alike."""
-
     def for_step(self, epoch: int, step: int) -> InputExamples:
-        """Return the inputs as a step sees them; it depends only on the step and their ids."""
+        """Return the inputs as a step sees them: dependent only on epoch, step and their ids."""
         ...
 
 

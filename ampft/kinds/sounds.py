@@ -15,7 +15,7 @@ from transformers import ASTConfig, ASTFeatureExtractor, PreTrainedConfig
 from ampft.data.augmentation import Augmentation, parse_augmentation
 from ampft.data.cache import ExampleCache, make_caches
 from ampft.data.dataset import ClassificationData
-from ampft.data.media import FRAMES_COLUMN, RATE_COLUMN, undecoded
+from ampft.data.media import FRAMES_COLUMN, RATE_COLUMN, reference, undecoded
 from ampft.data.sounds import Samples, open_sound
 from ampft.data.steps import FloatArray, IntArray
 from ampft.errors import InputError
@@ -109,18 +109,14 @@ class SoundExamples:
     augmentation: Augmentation | None = None
     epoch: int | None = None
 
-    def for_epoch(self, epoch: int) -> SoundExamples:
-        """Return the sounds as an epoch of the training hears them."""
+    def for_step(self, epoch: int, step: int) -> SoundExamples:
+        """Return the sounds as every step of an epoch hears them."""
+        del step
         return replace(self, epoch=epoch)
 
     def collate(self, ids: IntArray) -> Mapping[str, Tensor]:
         """Return `input_values` or `input_features` (m, ...) of the examples, and a mask."""
         return self.features.batch([self._features(row) for row in ids.tolist()])
-
-    def reference(self, split: str, row: int) -> str:
-        """Return the path of a sound; if it was read from a table of sounds, its split and row."""
-        (value,) = self.sounds[row].values()
-        return value["path"] if value["bytes"] is None else f"{split}/{row}"
 
     def _features(self, row: int) -> Floats:
         if self.cache is None or self.caches_waveforms:
@@ -186,7 +182,7 @@ class SoundInputs:
         """Run the model on the shortest sound of each split: it can be too short."""
         for split, frames in self.frames.items():
             row = int(np.argmin(frames))
-            place = self.sounds[split].reference(split, row)
+            place = reference(self.sounds[split].sounds, split, row)
             try:
                 with evaluation_mode(model):
                     batch = self.sounds[split].collate(np.array([row]))
@@ -201,10 +197,9 @@ class SoundInputs:
                 ) from error
 
     def references(self, split: str, rows: slice) -> Mapping[str, Sequence[str]]:
-        """Return a reference to each sound: its path, or its split and row."""
-        examples = self.sounds[split]
-        indices = range(*rows.indices(len(examples.lengths)))
-        return {"reference": [examples.reference(split, row) for row in indices]}
+        """Return a reference to each sound, see `data.media.reference`."""
+        files = self.sounds[split].sounds
+        return {"reference": [reference(files, split, i) for i in range(*rows.indices(len(files)))]}
 
     def save_processor(self, folder: Path) -> None:
         """Save the feature extractor."""

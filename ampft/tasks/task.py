@@ -17,7 +17,6 @@ from ampft.data.row_labels import Targets
 from ampft.data.steps import FloatArray, IntArray, MicroBatch
 from ampft.errors import InputError
 from ampft.kinds.inputs import (
-    AugmentedInputs,
     InputExamples,
     Inputs,
     LabellingInputs,
@@ -58,17 +57,11 @@ class LabelledExamples:
         """(n,) cost of each example."""
         return self.inputs.lengths
 
-    def for_epoch(self, epoch: int) -> LabelledExamples:
-        """Return the examples as an epoch of the training sees them."""
-        if isinstance(self.inputs, AugmentedInputs):
-            return replace(self, inputs=self.inputs.for_epoch(epoch))
-        return self
-
     def for_step(self, epoch: int, step: int) -> LabelledExamples:
         """Return the examples as an optimizer step of the training sees them."""
         if isinstance(self.inputs, SteppedInputs):
             return replace(self, inputs=self.inputs.for_step(epoch, step))
-        return self.for_epoch(epoch)
+        return self
 
     def in_largest_size(self) -> LabelledExamples:
         """Return the examples in the largest size that an optimizer step can have."""

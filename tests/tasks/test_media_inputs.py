@@ -31,7 +31,7 @@ ALL = np.arange(12)
 
 def collated(task, ids=ALL, epoch=None):
     examples = task.examples("train")
-    batch = (examples if epoch is None else examples.for_epoch(epoch)).collate(np.asarray(ids))
+    batch = (examples if epoch is None else examples.for_step(epoch, 0)).collate(np.asarray(ids))
     return next(value for name, value in batch.items() if name.endswith(("values", "features")))
 
 
