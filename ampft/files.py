@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import errno
-import glob
 import hashlib
 import os
-import re
+import secrets
 import shutil
 import sys
-import tempfile
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-import psutil
-from filelock import FileLock, Timeout
-
 from ampft.errors import InputError
 from ampft.text.numbers import byte_size
-
-LOCK_NAME = ".lock"  # of a temporary folder
-SECONDS_TO_LOCK = 5  # a younger folder may not be locked yet
-SECONDS_OF_A_WRITE = 3600  # a younger file may be that of another machine, which is writing it
-_TEMPORARY_FILE = re.compile(r"\.(.+)\.tmp-(\d+)")
 
 # Checkpoints, records and results change the disk only through `write`, `sync`, `rename`, `link`
 # and `remove`, so that a test can count these calls and make any of them fail.
@@ -108,69 +96,19 @@ def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a temporary path next to `path` that replaces it if the block ends without an error.
 
     The data are written to the disk before the file is renamed: file and folder are both synced.
-    What killed processes left of earlier writes to `path` is removed.
+    The temporary file has a random name and is created by this call. If the process is killed, it
+    remains.
 
     Args:
         path: Final path, in an existing folder. A symbolic link is replaced, not followed.
     """
-    _remove_abandoned_writes(path)
-    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.tmp-{secrets.token_hex(8)}")
+    temporary.open("xb").close()
     try:
         yield temporary
         durably_rename(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def final_name(temporary: str) -> str | None:
-    """Return the name of the file that a temporary file of `atomic_path` was to become.
-
-    Args:
-        temporary: Name of a file; None is returned if it is not the name of such a file.
-    """
-    match = _TEMPORARY_FILE.fullmatch(temporary)
-    return match and match[1]
-
-
-def _remove_abandoned_writes(path: Path) -> None:
-    for temporary in path.parent.glob(f".{glob.escape(path.name)}.tmp-*"):
-        match = _TEMPORARY_FILE.fullmatch(temporary.name)
-        with contextlib.suppress(OSError):
-            is_old = time.time() - temporary.lstat().st_mtime > SECONDS_OF_A_WRITE
-            if match and is_old and not psutil.pid_exists(int(match[2])):
-                temporary.unlink()
-
-
-def temporary_folder(purpose: str) -> Path:
-    """Return a new folder `ampft-PURPOSE-*`, and remove those that killed processes left.
-
-    `TMPDIR` sets its place. It is removed when the process ends.
-    """
-    for folder in Path(tempfile.gettempdir()).glob(f"ampft-{purpose}-*"):
-        with contextlib.suppress(OSError):
-            _remove_if_abandoned(folder)
-    folder = Path(tempfile.mkdtemp(prefix=f"ampft-{purpose}-"))
-    # The system releases the lock when the process ends, for whatever reason.
-    lock = FileLock(folder / LOCK_NAME, blocking=False)
-    lock.acquire()
-    atexit.register(_remove, folder, lock)
-    return folder
-
-
-def _remove(folder: Path, lock: FileLock) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    lock.release()
-
-
-def _remove_if_abandoned(folder: Path) -> None:
-    lock_file = folder / LOCK_NAME
-    if folder.is_symlink() or not lock_file.exists():
-        return
-    if time.time() - lock_file.stat().st_mtime < SECONDS_TO_LOCK:
-        return
-    lock = FileLock(lock_file, blocking=False)
-    with contextlib.suppress(Timeout), lock:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -196,7 +134,13 @@ def durably_rename(source: Path, target: Path) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically, in UTF-8, with lone surrogates escaped."""
-    with atomic_path(path) as temporary, temporary.open("wb") as file:
+    with atomic_path(path) as temporary:
+        write_new_text(temporary, text)
+
+
+def write_new_text(path: Path, text: str) -> None:
+    """Write a text file that no reader looks at yet, as `write_text` does."""
+    with path.open("wb") as file:
         write(file, text.encode("utf-8", "backslashreplace"))
 
 

@@ -119,7 +119,6 @@ class FileFaults:
         return {
             path.relative_to(self.folder).as_posix(): None if path.is_dir() else self._content(path)
             for path in self.folder.rglob("*")
-            if path.name != ".lock"
         }
 
     def _content(self, path: Path) -> bytes:

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections import namedtuple
 from pathlib import Path
 
@@ -16,65 +15,59 @@ import pytest
 from running import CLASSIFY, call_here, rows, write_csv
 
 from ampft.errors import InputError
-from ampft.files import check_disk_space, final_name, temporary_folder, write_text
-
-
-@pytest.fixture(scope="module")
-def dead_process() -> int:
-    """The id of a process that has ended."""
-    with subprocess.Popen([sys.executable, "-c", ""]) as process:
-        return process.pid
+from ampft.files import atomic_path, check_disk_space
+from ampft.ownership import mark, new_token, temporary_folder
 
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_write_removes_what_dead_processes_left_of_the_same_file(tmp_path, dead_process):
-    old = {
-        "dead": f".re[p]ort.md.tmp-{dead_process}",
-        "live": f".re[p]ort.md.tmp-{os.getppid()}",
-        "other": f".notes.md.tmp-{dead_process}",
-        "user": ".re[p]ort.md.tmp-draft",
-    }
-    for name in old.values():
-        (tmp_path / name).write_text("half")
-        os.utime(tmp_path / name, (0, 0))
-    write_text(tmp_path / "re[p]ort.md", "whole")
-    assert names(tmp_path) == sorted(["re[p]ort.md", old["live"], old["other"], old["user"]])
-
-
-def test_a_recent_temporary_file_may_be_that_of_another_machine(tmp_path, dead_process):
-    left = tmp_path / f".report.md.tmp-{dead_process}"
-    left.write_text("half")
-    write_text(tmp_path / "report.md", "whole")
-    assert left.exists()
-    os.utime(left, (time.time() - 3700,) * 2)
-    write_text(tmp_path / "report.md", "whole")
-    assert names(tmp_path) == ["report.md"]
-
-
-def test_names_of_temporary_files():
-    assert final_name(".run.json.tmp-12") == "run.json"
-    for name in ("run.json", ".run.json", "run.json.tmp-12", ".run.json.tmp-x", ".tmp-12"):
-        assert final_name(name) is None
+def test_temporary_names_are_random_and_replace_nothing(tmp_path, monkeypatch):
+    """Two containers can have the same process id, so it does not make a name unique."""
+    monkeypatch.setattr(os, "getpid", lambda: 7)
+    (tmp_path / ".report.md.tmp-7").write_text("mine")
+    with atomic_path(tmp_path / "report.md") as one, atomic_path(tmp_path / "report.md") as other:
+        assert one != other
+        assert one.exists()
+        one.write_text("one")
+        other.write_text("other")
+    assert (tmp_path / "report.md").read_text() == "one", "the block that ended last"
+    assert names(tmp_path) == [".report.md.tmp-7", "report.md"]
+    monkeypatch.setattr("ampft.files.secrets.token_hex", lambda _: "7")
+    with pytest.raises(FileExistsError), atomic_path(tmp_path / "report.md"):
+        pass
+    assert (tmp_path / ".report.md.tmp-7").read_text() == "mine"
 
 
 def test_a_temporary_folder_that_is_not_ours_is_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left = temporary_folder("data")
+    (left / "rows.arrow").write_text("rows")
+    kept = temporary_folder("data")  # this process is alive
+    assert names(tmp_path) == sorted([left.name, kept.name])
     (tmp_path / "precious").mkdir()
     (tmp_path / "ampft-data-mine").mkdir()
+    (tmp_path / "ampft-data-mine" / ".lock").touch()
     (tmp_path / "ampft-data-mine" / "thesis.tex").write_text("mine")
     (tmp_path / "ampft-data-link").symlink_to(tmp_path / "precious")
-    (tmp_path / "ampft-trial-x").mkdir()
-    (tmp_path / "ampft-trial-x" / ".lock").touch()
-    os.utime(tmp_path / "ampft-trial-x" / ".lock", (0, 0))
+    mark(tmp_path / "precious", new_token(), "ampft-data-link")
+    shutil.copytree(left, tmp_path / "ampft-data-copy")
+    mine = {"precious", "ampft-data-mine", "ampft-data-link", "ampft-data-copy"}
+    subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False)
+    (killed,) = {*names(tmp_path)} - mine - {left.name, kept.name}
     created = temporary_folder("data")
-    assert created.parent == tmp_path
-    kept = {"precious", "ampft-data-mine", "ampft-data-link", "ampft-trial-x"}
-    assert set(names(tmp_path)) == kept | {created.name}
-    temporary_folder("trial")
-    assert "ampft-trial-x" not in names(tmp_path)
+    assert {*names(tmp_path)} == mine | {left.name, kept.name, created.name}
+    assert killed not in names(tmp_path)
+
+
+KILLED = """
+import os, signal, sys, tempfile
+tempfile.tempdir = sys.argv[1]
+from ampft.ownership import temporary_folder
+temporary_folder("data")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
 # Disk space

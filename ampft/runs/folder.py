@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
-
-from filelock import FileLock, Timeout
 
 from ampft.arguments import ClassifyArguments
 from ampft.data.sources.file_names import data_stem
@@ -22,15 +20,24 @@ from ampft.files import (
     is_writable_folder,
     nearest_existing,
     set_default_permissions,
-    write_text,
+    write_new_text,
+)
+from ampft.ownership import (
+    PrivateFolder,
+    check_unlocked,
+    holder,
+    identity,
+    is_leftover,
+    remove_tree,
+    remove_unfinished,
 )
 from ampft.runs.manifest import (
     HISTORY_NAME,
     NONFINITE_NAME,
     RECORD_NAME,
-    STAGING_NAME,
     describe_files,
-    leftovers,
+    is_link,
+    own_names,
     refuse_foreign_files,
     remove_earlier_run,
 )
@@ -42,13 +49,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LOCK_NAME = ".lock"
-
 
 class RunFolder:
     """An output folder that the main process of a run locks while the run lasts.
 
-    The lock is advisory. It is released when the process ends, for whatever reason.
+    The lock is advisory. It is released when the process ends, for whatever reason. Only files that
+    this run wrote, or that an earlier run provably wrote, are replaced.
     """
 
     def __init__(
@@ -81,20 +87,27 @@ class RunFolder:
         check_output_folder(path, overwrite=overwrite, keep_files=keep_files)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock: FileLock | None = _lock(self.path)
+            self._private = PrivateFolder(self.path)
+        except BlockingIOError:
+            raise _is_locked(self.path) from None
         except OSError as error:
             raise InputError(
                 f"--output_dir {self.path}: the folder cannot be written ({error.strerror}). "
                 "Name another folder."
             ) from error
+        self._own: dict[str, tuple[int, int] | None] = {}
+        self._stage: Path | None = None
         try:
             # Repeated under the lock, because another run may have written in the meantime.
             _refuse_contents(self.path, overwrite=overwrite, keep_files=keep_files)
-        except InputError:
+            remove_unfinished(self.path)
+            if not keep_files:
+                remove_earlier_run(self.path, continues=continues)
+            for name in own_names(self.path) if continues else ():
+                self.adopt(name)
+        except BaseException:
             self.close()
             raise
-        if not keep_files:
-            remove_earlier_run(self.path, continues=continues)
 
     def __enter__(self) -> RunFolder:
         return self
@@ -105,9 +118,36 @@ class RunFolder:
     def __truediv__(self, name: str) -> Path:
         return self.path / name
 
+    @contextlib.contextmanager
+    def replacing(self, name: str) -> Iterator[Path]:
+        """Yield a temporary path that becomes the file `name` if the block ends without an error.
+
+        Raises:
+            InputError: Another program wrote, replaced or linked the file in the meantime.
+        """
+        temporary = self._private.file(f"{name.replace('.', '-')}.tmp")
+        temporary.open("xb").close()
+        try:
+            yield temporary
+            found = identity(self.path / name)
+            if found is not None and found != self._own.get(name):
+                raise InputError(
+                    f"--output_dir {self.path}: {name} was created or replaced by another program "
+                    "during the run. Move it, and let nothing else write into this folder."
+                )
+            durably_rename(temporary, self.path / name)
+            self._own[name] = identity(self.path / name)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def adopt(self, name: str) -> None:
+        """Let this run replace a file that was recognised as one that an earlier run wrote."""
+        self._own[name] = identity(self.path / name)
+
     def write_text(self, name: str, text: str) -> Path:
         """Write a text file atomically, in UTF-8."""
-        write_text(self.path / name, text)
+        with self.replacing(name) as temporary:
+            write_new_text(temporary, text)
         return self.path / name
 
     def write_json(self, name: str, value: object) -> Path:
@@ -116,13 +156,20 @@ class RunFolder:
 
     def stage(self) -> Path:
         """Return a hidden subfolder for results, which become visible with `publish`."""
-        staging = self.path / STAGING_NAME
-        staging.mkdir(exist_ok=True)
+        staging = self._private.file("results")
+        if self._stage is None:
+            staging.mkdir()
+            self._stage = staging
         return staging
 
-    def has_record(self) -> bool:
-        """Return whether the folder still holds the record that the run wrote at its start."""
-        return (self.path / RECORD_NAME).is_file()
+    def discard(self) -> None:
+        """Remove everything that has not become a result."""
+        self._private.clear()
+        self._stage = None
+
+    def is_intact(self) -> bool:
+        """Return whether the folder still holds what the run wrote at its start."""
+        return (self.path / RECORD_NAME).is_file() and self._private.is_intact()
 
     def check_record(self) -> None:
         """Check that the folder has not been removed during the run.
@@ -130,7 +177,7 @@ class RunFolder:
         Raises:
             FileNotFoundError: It has.
         """
-        if not self.has_record():
+        if not self.is_intact():
             reason = "the folder was removed or emptied during the run"
             raise FileNotFoundError(errno.ENOENT, reason, str(self.path))
 
@@ -148,22 +195,21 @@ class RunFolder:
             InputError: The user has created a file of the same name in the meantime.
         """
         for name in self.staged:
-            source, target = self.path / STAGING_NAME / name, self.path / name
-            if os.path.lexists(target):
+            source, target = self.stage() / name, self.path / name
+            if os.path.lexists(target) or is_link(self.path, name):
                 raise InputError(
                     f"--output_dir {self.path}: {name} was created by another program during the "
-                    f"run, whose results are kept in {STAGING_NAME}. Move the results elsewhere."
+                    f"run, whose results are kept in {self.stage()}. Move the results elsewhere."
                 )
             target.parent.mkdir(parents=True, exist_ok=True)
             set_default_permissions(source)
             durably_rename(source, target)
-        shutil.rmtree(self.path / STAGING_NAME)
+        remove_tree(self.stage())
+        self._stage = None
 
     def close(self) -> None:
         """Release the lock. A second call has no effect."""
-        if self._lock is not None:
-            _unlock(self._lock)
-            self._lock = None
+        self._private.close(keep=bool(self.staged) and self._stage is not None)
 
 
 def check_output_folder(
@@ -189,8 +235,10 @@ def check_output_folder(
     folder = Path(path)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--output_dir {folder}: this is a file. Name a folder.")
-    if os.path.lexists(folder / LOCK_NAME):
-        _unlock(_lock(folder))
+    try:
+        check_unlocked(folder)
+    except BlockingIOError:
+        raise _is_locked(folder) from None
     _refuse_contents(folder, overwrite=overwrite, keep_files=keep_files)
 
 
@@ -200,8 +248,7 @@ def _refuse_contents(folder: Path, *, overwrite: bool, keep_files: bool) -> None
     if overwrite:
         refuse_foreign_files(folder)
         return
-    own = {LOCK_NAME, *(path.name for path in leftovers(folder))}
-    names = sorted(entry.name for entry in folder.iterdir() if entry.name not in own)
+    names = sorted(entry.name for entry in folder.iterdir() if not is_leftover(entry))
     if names:
         listed = ", ".join(names[:3]) + (" and more" if len(names) > 3 else "")
         raise InputError(
@@ -301,39 +348,8 @@ def check_creatable(folder: Path) -> None:
         )
 
 
-def _lock(folder: Path) -> FileLock:
-    """Lock the folder for this process.
-
-    Raises:
-        InputError: Another process has locked it, or it cannot be locked.
-    """
-    path = folder / LOCK_NAME
-    lock = FileLock(path, blocking=False)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise InputError(
-            f"--output_dir {folder}: another run is writing to this folder (process "
-            f"{_holder(path)}). "
-            "Wait until it ends, stop it, or name another folder."
-        ) from None
-    except OSError as error:  # for example, the lock file is a symbolic link
-        raise InputError(
-            f"--output_dir {folder}: the folder cannot be locked ({path.name}: {error.strerror}). "
-            "Remove that file, or name another folder."
-        ) from error
-    path.write_text(f"{os.getpid()}\n")
-    return lock
-
-
-def _holder(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").strip() or "unknown"
-    except OSError:  # it has just released the lock
-        return "unknown"
-
-
-def _unlock(lock: FileLock) -> None:
-    # Removed before the release: filelock detects that the file a process waits for is gone.
-    Path(lock.lock_file).unlink(missing_ok=True)
-    lock.release()
+def _is_locked(folder: Path) -> InputError:
+    return InputError(
+        f"--output_dir {folder}: another run is writing to this folder (process {holder(folder)}). "
+        "Wait until it ends, stop it, or name another folder."
+    )

@@ -6,6 +6,7 @@ import csv
 import hashlib
 import json
 import math
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,10 +18,11 @@ import numpy as np
 
 from ampft.errors import InputError
 from ampft.files import FilePart, write
+from ampft.ownership import identity
 from ampft.text.json_io import JSONValue
 from ampft.text.numbers import approximate_duration
 from ampft.text.progress import progress_bar
-from ampft.text.terminal import print_line
+from ampft.text.terminal import labelled, print_line
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -65,12 +67,14 @@ class History:
     lost_update_shares: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._digest, self._bytes = hashlib.sha256(), 0
+        self._written = bytearray()
 
     def __enter__(self) -> History:
-        self._file: IO[bytes] | None = (
-            self.path.open("ab" if self.steps else "wb") if (self.path) else None
-        )
+        self._file: IO[bytes] | None = None
+        if self.path is not None:
+            if not self.steps:
+                self.path.open("xb").close()  # it never continues a file of another program
+            self._file = self.path.open("ab")
         self._bar = progress_bar(
             shown=self.accelerator.is_main_process,
             total=self.total_steps,
@@ -138,10 +142,11 @@ class History:
             self.lost_update_shares.append(outcome.lost_updates)
         row = {**self._row(step_batch, outcome, duration, memory), "alarm": alarm, **(ranges or {})}
         if self._file:
+            self._restore_lost()
             line = (json.dumps(_nonfinite_as_text(row)) + "\n").encode()
             write(self._file, line)
             self._file.flush()
-            self._count(line)
+            self._written += line
         if self.accelerator.trackers:
             numbers = {k: v for k, v in row.items() if v is not None and math.isfinite(v)}
             self.accelerator.log(numbers, step=self.steps)
@@ -149,7 +154,44 @@ class History:
 
     def position(self) -> FilePart:
         """Return hash and size of what has been written so far, on the main process."""
-        return FilePart(sha256=self._digest.hexdigest(), bytes=self._bytes)
+        digest = hashlib.sha256(self._written).hexdigest()
+        return FilePart(sha256=digest, bytes=len(self._written))
+
+    def verify(self) -> None:
+        """Check that the file contains what was written, or restore its end if that is missing.
+
+        Raises:
+            InputError: Another program wrote into the file or replaced it.
+        """
+        if self.path is None:
+            return
+        self._restore_lost()
+        if self.path.read_bytes() != self._written:
+            raise self._changed()
+
+    def _restore_lost(self) -> None:
+        """Write steps again that another program cut off; cheap if it did not."""
+        assert self.path is not None
+        assert self._file is not None
+        found = os.fstat(self._file.fileno())
+        if identity(self.path) != (found.st_dev, found.st_ino):
+            raise self._changed()
+        if found.st_size == len(self._written):
+            return
+        present = self.path.read_bytes()
+        if len(present) > len(self._written) or not self._written.startswith(present):
+            raise self._changed()
+        write(self._file, bytes(self._written[len(present) :]))
+        self._file.flush()
+        text = f"another program cut {self.path}; the missing steps were written again"
+        self.write(labelled("history", text))
+
+    def _changed(self) -> InputError:
+        return InputError(
+            f"{self.path}: another program changed or replaced this file during the run, so the "
+            f"run stopped after step {self.steps}. Nothing was written into it since. Let nothing "
+            "else write into the output folder, and repeat the run."
+        )
 
     def restore(self, beginning: bytes) -> None:
         """Continue an earlier history, before entering the context.
@@ -157,7 +199,7 @@ class History:
         Args:
             beginning: What `history.jsonl` contains.
         """
-        self._count(beginning)
+        self._written += beginning
         for row in map(json.loads, beginning.splitlines()):
             self.step_seconds.append(row["seconds"])
             self.waiting_seconds.append(row["waiting_share"] * row["seconds"])
@@ -168,10 +210,6 @@ class History:
                 self.losses.append(float(row["loss"]))
             if row["lost_updates"] is not None:
                 self.lost_update_shares.append(row["lost_updates"])
-
-    def _count(self, written: bytes) -> None:
-        self._digest.update(written)
-        self._bytes += len(written)
 
     def _row(
         self, step_batch: StepBatch, outcome: StepOutcome, duration: float, memory: float | None

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from ampft.errors import InputError
-from ampft.files import FilePart, describe_file, final_name, is_inside
-from ampft.text.json_io import read_json_object
-from ampft.training.checkpoints.store import CheckpointStore
+from ampft.files import FilePart, describe_file, is_inside
+from ampft.ownership import is_plain_file, is_plain_folder
+from ampft.text.json_io import read_json_object, values_hash
+from ampft.training.checkpoints.manifest import HISTORY_NAME as HISTORY_NAME
+from ampft.training.checkpoints.store import STORE_NAME, CheckpointStore
 
 RECORD_NAME = "run.json"
-HISTORY_NAME = "history.jsonl"
-STAGING_NAME = ".results"
-BEST_NAME = ".best.safetensors"
 NONFINITE_NAME = "nonfinite"  # folder of saved steps
 PICTURES_NAME = "pictures.png"  # of images with masks
 
@@ -41,12 +40,6 @@ MODEL_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "spiece.model"),
     *("sentencepiece.bpe.model", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja"),
-)
-# Every run wrote these. Records before schema 3 also listed files of the user.
-_ALWAYS_WRITTEN = (
-    *RESULT_FILES,
-    *("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"),
-    "preprocessor_config.json",
 )
 
 
@@ -96,33 +89,26 @@ def is_result_name(name: str) -> bool:
 
 
 def earlier_results(folder: Path) -> Iterator[Path]:
-    """Yield the files in a folder that an earlier run wrote and that are unchanged since.
+    """Yield the files in a folder that an earlier run provably wrote and that are unchanged since.
 
-    Anything else, such as an edited model card or a symbolic link, belongs to the user.
+    Anything else, such as an edited model card or a symbolic link, belongs to the user. So does
+    what a record before schema 3 lists, because it has no hashes.
     """
     record = earlier_record(folder)
     if record is None:
         return
     yield folder / RECORD_NAME
     files = record.get("files")
-    if isinstance(files, Mapping):
-        names = [name for name, part in files.items() if _is_unchanged(folder, name, part)]
-        # A run that was killed had no time to record the hash of its history.
-        names += [HISTORY_NAME] * (HISTORY_NAME not in files)
-    else:
-        names = list(_ALWAYS_WRITTEN[1:]) if files else [HISTORY_NAME]
-    yield from (
-        folder / name for name in names if (folder / name).is_file() and not _is_link(folder, name)
-    )
+    listed = files if isinstance(files, Mapping) else {}
+    yield from (folder / name for name, part in listed.items() if _is_unchanged(folder, name, part))
+    # A run that was killed had no time to record the hash of its history.
+    if HISTORY_NAME not in listed and _is_history(folder / HISTORY_NAME):
+        yield folder / HISTORY_NAME
 
 
-def leftovers(folder: Path) -> Iterator[Path]:
-    """Yield what a run that was killed left behind in addition to its results."""
-    for path in folder.iterdir():
-        name = final_name(path.name)
-        is_unfinished = name is not None and (name == BEST_NAME or is_result_name(name))
-        if is_unfinished or path.name in (STAGING_NAME, BEST_NAME):
-            yield path
+def own_names(folder: Path) -> list[str]:
+    """Return the names of the files at the top of a folder that an earlier run provably wrote."""
+    return [path.name for path in earlier_results(folder) if path.parent == folder]
 
 
 def remove_earlier_run(folder: Path, *, continues: bool = False) -> None:
@@ -133,15 +119,12 @@ def remove_earlier_run(folder: Path, *, continues: bool = False) -> None:
         continues: Whether the run continues, so that its record, its history, its checkpoints and
             its saved steps are kept.
     """
-    if not continues and earlier_record(folder) is not None:
+    results = list(earlier_results(folder))
+    if not continues and results:
         CheckpointStore(folder).remove_all()
     kept = (RECORD_NAME, HISTORY_NAME, NONFINITE_NAME) if continues else ()
-    for path in (*earlier_results(folder), *leftovers(folder)):
-        if path.relative_to(folder).parts[0] in kept:
-            continue
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
+    for path in results:
+        if path.relative_to(folder).parts[0] not in kept:
             path.unlink(missing_ok=True)
             _remove_empty(path.parent, folder)
 
@@ -161,6 +144,13 @@ def refuse_foreign_files(folder: Path) -> None:
     """
     if not folder.is_dir():
         return
+    for name in (STORE_NAME, NONFINITE_NAME):
+        if os.path.lexists(folder / name) and not is_plain_folder(folder / name):
+            raise InputError(
+                f"--output_dir {folder}: {name} is a file or a link, but a run writes a folder of "
+                "this name. Move it, or name another folder."
+            )
+    CheckpointStore(folder).refuse_foreign()
     own = set(earlier_results(folder))
     foreign = sorted(
         path.name for path in folder.iterdir() if is_result_name(path.name) and path not in own
@@ -175,19 +165,36 @@ def refuse_foreign_files(folder: Path) -> None:
 
 
 def earlier_record(folder: Path) -> dict[str, Any] | None:
-    """Return run.json as JSON values; None if it is not the record of a run."""
+    """Return run.json as JSON values; None if it is not the unchanged record of a run."""
     try:
         record = read_json_object(folder / RECORD_NAME)
+        is_record = {"schema", "status", "precision"} <= record.keys()
+        values = {name: value for name, value in record.items() if name != "sha256"}
+        is_unchanged = record.get("sha256") == values_hash(values)
     except (OSError, ValueError):
         return None
-    is_record = {"schema", "status", "precision"} <= record.keys()
-    return record if is_record and not _is_link(folder, RECORD_NAME) else None
+    return record if is_record and is_unchanged and not is_link(folder, RECORD_NAME) else None
+
+
+def _is_history(path: Path) -> bool:
+    """Return whether a file contains nothing but the steps of a training from the first one on."""
+    if not is_plain_file(path):
+        return False
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                row = json.loads(line)
+            except ValueError:
+                return not line.endswith(b"\n") and line.startswith(b'{"step": '[: len(line)])
+            if not isinstance(row, dict) or row.get("step") != number or "loss_scale" not in row:
+                return False
+    return True
 
 
 def _is_unchanged(folder: Path, name: str, part: object) -> bool:
     """Return whether a file listed in a record still has the contents that the record states."""
     path = folder / name
-    if not is_inside(name) or _is_link(folder, name) or not path.is_file():
+    if not is_inside(name) or is_link(folder, name) or not path.is_file():
         return False
     return isinstance(part, Mapping) and describe_file(path).sha256 == part.get("sha256")
 
@@ -196,7 +203,8 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _is_link(folder: Path, name: str) -> bool:
+def is_link(folder: Path, name: str) -> bool:
+    """Return whether a path in a folder is, or leads through, a symbolic link."""
     path = folder / name
     inside = [part for part in (path, *path.parents) if part.is_relative_to(folder)]
     return any(part.is_symlink() for part in inside if part != folder)

@@ -106,7 +106,7 @@ def _record_early_stop(run: Run, output_dir: Path) -> Iterator[None]:
             run.record_stop(*first_failure(run.prepared.accelerator, status, reason))
             if isinstance(error, TrainingStopped):
                 raise
-            is_removed = run.folder is not None and not run.folder.has_record()
+            is_removed = run.folder is not None and not run.folder.is_intact()
             if is_disk_error(error) or is_removed:
                 raise InputError(
                     f"--output_dir {output_dir}: the folder cannot be written ({error}), so the "

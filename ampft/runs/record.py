@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -25,7 +24,14 @@ from ampft.runs.memory import PeakMemory
 from ampft.runs.redaction import redact_command, redact_secrets
 from ampft.tasks import default_task
 from ampft.text.escaping import without_credentials
-from ampft.text.json_io import JSONValue, check_schema, from_json, json_values, read_json_object
+from ampft.text.json_io import (
+    JSONValue,
+    check_schema,
+    from_json,
+    json_values,
+    read_json_object,
+    values_hash,
+)
 
 if TYPE_CHECKING:
     from ampft.precision.resolve import Precision
@@ -318,18 +324,13 @@ def _hub_id(name: str | None) -> str | None:
 def write_record(folder: RunFolder, record: RunRecord) -> Path:
     """Write run.json atomically, with the hash of its values, replacing an earlier one."""
     values = cast("dict[str, JSONValue]", json_values(record))
-    return folder.write_json(RECORD_NAME, {**values, "sha256": _values_hash(values)})
-
-
-def _values_hash(values: Mapping[str, JSONValue]) -> str:
-    text = json.dumps(values, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
+    return folder.write_json(RECORD_NAME, {**values, "sha256": values_hash(values)})
 
 
 def _check_values(values: dict[str, Any], *, verify: bool) -> dict[str, Any]:
     """Return a record without the hash that it must have from schema 3 on."""
     stored = values.pop("sha256", None)
-    if verify and stored != _values_hash(values):
+    if verify and stored != values_hash(values):
         raise ValueError("its values do not have the hash that it states")
     return values
 
@@ -337,7 +338,7 @@ def _check_values(values: dict[str, Any], *, verify: bool) -> dict[str, Any]:
 def hash_is_correct(folder: Path) -> bool:
     """Return whether run.json has the hash that it states; true before schema 3."""
     values = read_json_object(folder / RECORD_NAME)
-    return values.get("schema") in (1, 2) or values.pop("sha256", None) == _values_hash(values)
+    return values.get("schema") in (1, 2) or values.pop("sha256", None) == values_hash(values)
 
 
 def read_record(folder: Path, *, verify: bool = True) -> RunRecord:

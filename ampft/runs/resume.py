@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ampft.errors import InputError
-from ampft.files import atomic_path, write_file
+from ampft.files import write_file
 from ampft.runs.compatibility import differences, refuse_differences
 from ampft.runs.conditions import (
     CONFIGURATION,
@@ -105,7 +105,7 @@ def continue_folder(folder: RunFolder, state: RunState) -> None:
     beginning = verified_history(
         run_folder(point.checkpoint) / HISTORY_NAME, point.manifest.history
     )
-    with atomic_path(folder / HISTORY_NAME) as temporary:
+    with folder.replacing(HISTORY_NAME) as temporary:
         write_file(temporary, [beginning])
 
 

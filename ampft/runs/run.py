@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 
 from ampft.data.groups import find_groups
 from ampft.data.steps import StepBatch
-from ampft.errors import PrecisionContradicted, Preempted
+from ampft.errors import InputError, PrecisionContradicted, Preempted
 from ampft.evaluation.baseline import baseline_summary
 from ampft.evaluation.evaluate import evaluate
 from ampft.evaluation.float32 import in_float32
@@ -44,7 +43,7 @@ from ampft.precision.sharding import is_sharded
 from ampft.runs.checkpointing import Checkpointing
 from ampft.runs.folder import RunFolder
 from ampft.runs.history import History, write_csv
-from ampft.runs.manifest import HISTORY_NAME, PICTURES_NAME, STAGING_NAME
+from ampft.runs.manifest import HISTORY_NAME, PICTURES_NAME
 from ampft.runs.nonfinite import NonfiniteSteps
 from ampft.runs.plan import batch_norm_warnings
 from ampft.runs.prepared import Prepared
@@ -266,6 +265,7 @@ class Run:
         end_training(prepared.accelerator)
         if self.folder is None:
             return
+        self.history.verify()
         self._save(model, weights)
         prepared.task.save_pictures(self.folder.stage() / PICTURES_NAME, outcome)
         self.validations.best.path.unlink(missing_ok=True)
@@ -377,7 +377,7 @@ class Run:
         self.record_stop("preempted", reason)
         accelerator.wait_for_everyone()  # launchers end the others when one process has ended
         end_training(accelerator)
-        output_dir = self.validations.best.path.parent
+        output_dir = self.validations.best.output_dir
         return Preempted(
             f"{labelled('stopped', f'{reason}; a checkpoint is in {output_dir}')}\n"
             f"continue   repeat the command with --output_dir {output_dir} "
@@ -388,15 +388,15 @@ class Run:
         """Record why the run stopped early; the other files in its folder remain."""
         if self.folder is None or self.finished:
             return
-        self.validations.best.path.unlink(missing_ok=True)
         if not self.folder.staged:
-            shutil.rmtree(self.folder.path / STAGING_NAME, ignore_errors=True)
-        with contextlib.suppress(OSError):  # the full disk itself is reported
+            self.folder.discard()
+        with contextlib.suppress(OSError, InputError):  # the first error is reported
             self.folder.check_record()
+            files = self.folder.files()
+            if files.get(HISTORY_NAME) != self.history.position():  # it is not this run's own
+                files.pop(HISTORY_NAME, None)
             record = replace(
-                self.state.record(self.initial_record, status),
-                reason=reason,
-                files=self.folder.files(),
+                self.state.record(self.initial_record, status), reason=reason, files=files
             )
             write_record(self.folder, record)
 

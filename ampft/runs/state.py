@@ -16,7 +16,6 @@ from ampft.files import link
 from ampft.models.sharded import load_whole_weights, reshard, whole_weights
 from ampft.precision.sharding import is_sharded
 from ampft.runs.history import History
-from ampft.runs.manifest import BEST_NAME as BEST_OF_RUN
 from ampft.runs.manifest import HISTORY_NAME
 from ampft.runs.memory import PeakMemory, device_memory, process_memory
 from ampft.runs.nonfinite import NonfiniteSteps
@@ -254,7 +253,6 @@ class RunState:
         best.without_improvement = values["without_improvement"]
         if not self.prepared.accelerator.is_main_process:
             return
-        best.path.unlink(missing_ok=True)
         best.file = manifest.files.get(BEST_NAME)
         if best.file is not None:
             link(folder / BEST_NAME, best.path)
@@ -279,7 +277,7 @@ def new_state(prepared: Prepared, output_dir: Path) -> RunState:
     args = prepared.args
     history_path = output_dir / HISTORY_NAME if prepared.accelerator.is_main_process else None
     history = History(history_path, prepared.accelerator, prepared.total_steps)
-    best = BestModel(output_dir / BEST_OF_RUN, prepared.best_metric, args.early_stopping_patience)
+    best = BestModel(output_dir, prepared.best_metric, args.early_stopping_patience)
     average = averaged_weights(prepared)
     best.average = average
     return RunState(

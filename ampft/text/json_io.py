@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import types
@@ -52,6 +53,12 @@ def json_text(value: object, *, indent: int | None = 2) -> str:
     """
     text = json.dumps(json_values(value), indent=indent, ensure_ascii=False, allow_nan=False)
     return "".join(_escaped(c) if c != "\n" and is_hostile(c) else c for c in text) + "\n"
+
+
+def values_hash(values: Mapping[str, JSONValue]) -> str:
+    """Return the SHA-256 of JSON values, which a record states and so proves that it is whole."""
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def read_json_object(path: Path) -> dict[str, Any]:

@@ -16,9 +16,11 @@ from ampft.errors import InputError
 from ampft.files import FilePart, atomic_path, check_disk_space, describe_file
 from ampft.metrics.sums import Metric
 from ampft.models.sharded import load_whole_weights, whole_state
+from ampft.ownership import private_file
 from ampft.precision.executed import dtype_name
 from ampft.precision.sharding import is_sharded
 from ampft.training.averaged_weights import RAW_PREFIX, AveragedWeights
+from ampft.training.checkpoints.manifest import BEST_NAME
 from ampft.training.checkpoints.tensors import without_prefix, write_tensors
 
 if TYPE_CHECKING:
@@ -30,8 +32,7 @@ class BestModel:
     """Keeps the weights of the best validation on disk.
 
     Attributes:
-        path: Safetensors file, written by the main process. It is replaced, never changed, so that
-            checkpoints may link to it.
+        output_dir: Output folder of the run.
         metric: Metric of the validation split that selects the best weights.
         patience: Number of evaluations without improvement after which to stop; None never stops.
         step: Optimizer steps before the best evaluation so far.
@@ -41,7 +42,7 @@ class BestModel:
         average: Average of the weights; the file then also has the weights of training.
     """
 
-    path: Path
+    output_dir: Path
     metric: Metric
     patience: int | None = None
     step: int | None = None
@@ -49,6 +50,17 @@ class BestModel:
     without_improvement: int = 0
     file: FilePart | None = None
     average: AveragedWeights | None = None
+
+    @property
+    def path(self) -> Path:
+        """Safetensors file, written by the main process.
+
+        It is replaced, never changed, so that checkpoints may link to it.
+
+        Raises:
+            InputError: Another program replaced its folder during the run.
+        """
+        return private_file(self.output_dir, BEST_NAME)
 
     def update(
         self, value: float | None, step: int, accelerator: Accelerator, model: nn.Module
@@ -73,7 +85,7 @@ class BestModel:
                 raw = self.average.raw.items()
                 named |= {f"{RAW_PREFIX}{name}": tensor for name, tensor in raw}
             size = sum(tensor.nbytes for tensor in named.values())
-            check_disk_space(self.path.parent, size, "saving the best weights so far")
+            check_disk_space(self.output_dir, size, "saving the best weights so far")
             with atomic_path(self.path) as temporary:
                 self.file = write_tensors(temporary, named)
         return True

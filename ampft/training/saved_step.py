@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from ampft.data.steps import MicroBatch, StepBatch
 from ampft.errors import InputError
 from ampft.files import write_text
 from ampft.models.sharded import whole_state
+from ampft.ownership import is_plain_folder
 from ampft.text.json_io import from_json, json_text, read_json_object
 from ampft.training.checkpoints.tensors import without_prefix, write_tensors
 from ampft.training.step import accumulate_gradient, shared_autocast_cache
@@ -102,7 +104,7 @@ def save_step(
     """Save a step whose update was not applied. All processes call it; the main one writes.
 
     Args:
-        folder: New or existing folder for the three files; `step.json` is written last.
+        folder: New or empty folder for the three files; `step.json` is written last.
         accelerator: Accelerator that prepared the model.
         model: Model with the weights before the update.
         step_batch: Step batch of this process, as cut into micro-batches.
@@ -124,6 +126,8 @@ def save_step(
     if not accelerator.is_main_process:
         return
     folder.mkdir(parents=True, exist_ok=True)
+    if not is_plain_folder(folder) or any(folder.iterdir()):
+        raise FileExistsError(errno.EEXIST, "it is not empty or a link", str(folder))
     write_tensors(folder / MODEL_NAME, dict(weights))
     tensors: dict[str, Tensor] = {}
     for process, (_, micro_batches, states, values) in enumerate(gathered):

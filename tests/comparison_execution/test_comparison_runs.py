@@ -12,6 +12,8 @@ from planned import ESTIMATE, SIZE, plan
 from ampft.comparison.execution.folder import run_ending
 from ampft.comparison.execution.launch import launch_command, run_command
 from ampft.comparison.execution.progress import HistoryTail, Pace, Progress
+from ampft.errors import InputError
+from ampft.files import remove
 
 # A launcher that exits at once, and its child, which takes a moment to write its record.
 LAUNCHER = """
@@ -39,7 +41,21 @@ def test_a_command_runs_to_its_end_with_its_output_in_the_log(tmp_path):
     assert code == 3
     assert seconds > 1
     assert watched
-    assert sorted((tmp_path / "log").read_text().split()) == ["err", "out"]
+    assert sorted((tmp_path / "log").read_text().splitlines()[1:]) == ["err", "out"]
+
+
+def test_a_log_that_another_program_wrote_is_not_replaced(tmp_path):
+    log, mine = tmp_path / "log", tmp_path / "mine"
+    command = [sys.executable, "-c", "print('out')"]
+    for _ in range(2):
+        run_command(command, log)
+    mine.write_text("mine")
+    for plant in (lambda: log.write_text("mine"), lambda: log.symlink_to(mine), log.mkdir):
+        plant()
+        with pytest.raises(InputError, match="log: this is not a log that a comparison"):
+            run_command(command, log)
+        remove(log)
+    assert mine.read_text() == "mine"
 
 
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, SystemExit, ValueError])

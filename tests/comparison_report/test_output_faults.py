@@ -16,6 +16,7 @@ from ampft.comparison.execution.plan import PLAN_NAME
 from ampft.comparison.report import html
 from ampft.comparison.report.files import read_comparison, write_comparison
 from ampft.files import special_or_atomic_path
+from ampft.ownership import PRIVATE_NAME
 from ampft.runs.folder import RunFolder
 from ampft.text.terminal import run_main
 
@@ -31,6 +32,7 @@ def write_report(folder: Path) -> None:
 def write_plan(folder: Path) -> None:
     """Write the plan of a comparison that continues."""
     with RunFolder(folder, keep_files=True) as comparison:
+        comparison.adopt(PLAN_NAME)
         comparison.write_json(PLAN_NAME, {"text": TEXT})
 
 
@@ -99,6 +101,7 @@ def test_files_written_in_place_are_cut(writer, tmp_path, monkeypatch):
         return Here()
 
     monkeypatch.setattr(ampft.files, "atomic_path", in_place)
+    monkeypatch.setattr(RunFolder, "replacing", lambda folder, name: in_place(folder / name))
     assert half_written(writer, tmp_path)[2]
 
 
@@ -114,9 +117,14 @@ def test_an_operation_that_fails_is_an_error_that_names_a_path(writer, tmp_path,
         with FileFaults(folder, fail_at=index, code=code):
             exit_code = run_main(lambda: write(folder))  # noqa: B023
         error = capsys.readouterr().err
+        if exit_code == 0:  # everything is written, and only what is private was not removed
+            assert faults.operations[index].kind in ("unlink", "rename", "rmdir")
+            assert faults.operations[index].path.startswith(PRIVATE_NAME)
+            continue
         assert exit_code == 2, faults.operations[index]
         assert str(folder) in error
-        assert {path.name for path in folder.iterdir()} - {".lock"} <= {*names}
+        left = {path.name for path in folder.iterdir() if not path.name.startswith(PRIVATE_NAME)}
+        assert left <= {*names}
         failures += 1
     assert failures >= 4
 

@@ -441,7 +441,6 @@ def test_the_texts_of_a_killed_process_are_removed(tmp_path, monkeypatch):
     with holder:
         assert holder.stdout.readline() == "held\n"
         (held,) = tmp_path.glob("ampft-data-*")
-        os.utime(held / ".lock", (0, 0))
         sources_files.write_arrow(iter([("another",)]), ("text",))
         assert held.exists()
         holder.kill()

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from ampft.errors import InputError
 from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME
+from ampft.text.json_io import values_hash
 from ampft.training.checkpoints.manifest import verified_history, verify
 from ampft.training.checkpoints.store import STORE_NAME, CheckpointStore
 
@@ -93,8 +94,9 @@ def test_a_kill_while_a_run_continues_leaves_the_checkpoint_it_continued_from(
         if name != HISTORY_NAME:
             (folder / name).unlink()
     with FileFaults(tmp_path / "unused"):  # a run that was killed after its last checkpoint
-        values = {k: v for k, v in record.items() if k != "sha256"} | {"status": "running"}
-        (folder / RECORD_NAME).write_text(json.dumps({**values, "files": {}}))
+        values = {k: v for k, v in record.items() if k != "sha256"}
+        values |= {"status": "running", "files": {}}
+        (folder / RECORD_NAME).write_text(json.dumps({**values, "sha256": values_hash(values)}))
     faults, found = kill(train, folder, **LATEST)
     assert lost(found, first=2) == []
     assert len(found) > 30

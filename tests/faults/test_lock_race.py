@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
+import shutil
 import threading
 import time
 from pathlib import Path
 
-import ampft.runs.folder
+from filelock import unlock_descriptor
+
 from ampft.errors import InputError
+from ampft.ownership import PrivateFolder
 from ampft.runs.folder import RunFolder
 
 WRITERS, ROUNDS = 6, 40
@@ -51,10 +55,11 @@ def test_one_writer_at_a_time(tmp_path):
 def test_a_lock_that_is_removed_after_its_release_admits_two_writers(tmp_path, monkeypatch):
     """Negative control: another writer may have locked the file that is then removed."""
 
-    def unlock(lock):
-        lock.release()
-        time.sleep(0.0005)
-        Path(lock.lock_file).unlink(missing_ok=True)
+    def close(self, *, keep=False):
+        unlock_descriptor(self._descriptor)
+        os.close(self._descriptor)
+        time.sleep(0.005)
+        shutil.rmtree(self.path, ignore_errors=True)
 
-    monkeypatch.setattr(ampft.runs.folder, "_unlock", unlock)
+    monkeypatch.setattr(PrivateFolder, "close", close)
     assert most_writers_at_once(tmp_path)[0] > 1

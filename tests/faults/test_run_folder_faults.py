@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 from pathlib import Path
@@ -9,8 +10,8 @@ from pathlib import Path
 import pytest
 from file_faults import FileFaults, Tree, restore, worth_failing
 
-import ampft.files
 from ampft.errors import InputError
+from ampft.ownership import PRIVATE_NAME
 from ampft.runs.folder import RunFolder
 from ampft.runs.manifest import RECORD_NAME, check_files
 from ampft.runs.predict import _run_record
@@ -38,7 +39,7 @@ def problems(folder: Path) -> list[str]:
             found.append(f"unreadable, or finished without all files: {error}")
     try:
         with RunFolder(folder, overwrite=True):
-            left = {path.name for path in folder.iterdir()} - {".lock", USER_FILE}
+            left = {path.name for path in folder.iterdir()} - {PRIVATE_NAME, USER_FILE}
         found += [f"not recognised as a leftover: {name}" for name in sorted(left)]
     except InputError as error:
         found.append(f"not recognised as a leftover: {error}")
@@ -117,9 +118,10 @@ def kill_problems(train, tmp_path) -> set[str]:
 def test_without_temporary_names_a_killed_run_leaves_unreadable_files(train, tmp_path, monkeypatch):
     """Negative control."""
     monkeypatch.setattr(
-        ampft.files, "write_text", lambda path, text: path.write_text(text, encoding="utf-8")
+        RunFolder,
+        "replacing",
+        contextlib.contextmanager(lambda self, name: iter([self.path / name])),
     )
-    monkeypatch.setattr("ampft.runs.folder.write_text", ampft.files.write_text)
     assert any("unreadable" in problem for problem in kill_problems(train, tmp_path))
 
 

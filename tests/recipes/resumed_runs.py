@@ -99,8 +99,8 @@ def evidence(folder: Path) -> dict[str, Any]:
 
 
 def checkpoints(folder: Path) -> list[str]:
-    """Return the names of everything in the folder of the checkpoints."""
-    return sorted(path.name for path in (folder / "checkpoints").iterdir())
+    """Return the names of everything visible in the folder of the checkpoints."""
+    return sorted(path.name for path in (folder / "checkpoints").glob("[!.]*"))
 
 
 def _sha256(path: Path) -> str:

@@ -45,7 +45,7 @@ def test_a_killed_run_continues_from_its_checkpoint(session, tmp_path):
     with interrupted(12, saving=True):
         session.launch(RUN)
     assert RUN in session.missing()
-    assert [path.name for path in (folder / "checkpoints").iterdir()] == ["step-12"]
+    assert [path.name for path in (folder / "checkpoints").glob("[!.]*")] == ["step-12"]
     session.launch(RUN)
     assert RUN not in session.missing()
     record = json.loads((folder / "run.json").read_text())

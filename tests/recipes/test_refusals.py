@@ -95,7 +95,9 @@ CASES = {
     "config that is a list": Case(flags(config="list.yaml"), ("list.yaml", "map flag names")),
     "config absent": Case(flags(config="absent.yaml"), ("absent.yaml", "cannot be read")),
     "lock that is a link": Case(
-        ("--overwrite_output_dir",), ("--output_dir", "cannot be locked (.lock: "), output="linked"
+        ("--overwrite_output_dir",),
+        ("--output_dir", ".ampft-run was not created by this program"),
+        output="linked",
     ),
     "launcher without a number of processes": Case(
         (), ("WORLD_SIZE=x in the environment: must be a number",), {"WORLD_SIZE": "x"}
@@ -180,7 +182,7 @@ def folder(tmp_path_factory) -> Path:
     (folder / "nul.json").write_text('{"output_dir": "a\\u0000b"}')
     (folder / "deep.yaml").write_text("[" * 100_000)
     (folder / "linked").mkdir()
-    (folder / "linked" / ".lock").symlink_to(folder / "notes.txt")
+    (folder / "linked" / ".ampft-run").symlink_to(folder / "empty")
     (folder / "list.yaml").write_text("- learning_rate\n")
     (folder / "used").mkdir()
     (folder / "used" / "notes").touch()

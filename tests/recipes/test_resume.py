@@ -36,6 +36,7 @@ from running import (
 from word_tokenizer import save_tokenizer, tiny_config
 
 import ampft.runs.state as run_state
+from ampft.ownership import mark, token_of
 
 pytestmark = pytest.mark.slow
 
@@ -279,7 +280,9 @@ def test_sigkill(train, files, model_with_dropout, straight, tmp_path, more):
         time.sleep(0.002)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
-    (folder / "checkpoints/step-99.tmp-0123abcd").mkdir()  # of another killed process
+    incomplete = folder / "checkpoints/step-99.tmp-0123456789abcdef"  # of another killed process
+    incomplete.mkdir()
+    mark(incomplete, token_of(folder / "checkpoints"), "step-99")
     train(folder, *flags, *LATEST)
     assert evidence(folder) == straight
     assert len(resumes(folder)) == 1

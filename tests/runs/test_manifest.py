@@ -153,5 +153,6 @@ def test_a_changed_number_in_the_record_is_noticed(run):
 
 def test_a_run_without_hashes_is_read(run, make_record):
     with RunFolder(run, keep_files=True) as folder:
+        folder.adopt("run.json")
         write_record(folder, make_record(arguments={"seed": 1}, metrics={"accuracy": 0.25}))
     assert read("compare", run) == "accuracy 0.25"

@@ -15,9 +15,11 @@ import pytest
 
 from ampft.errors import InputError
 from ampft.files import atomic_path, describe_file
-from ampft.runs.folder import LOCK_NAME, RunFolder, check_output_folder
+from ampft.ownership import PRIVATE_NAME, holder, mark, new_token, private_file
+from ampft.runs.folder import RunFolder, check_output_folder
 from ampft.runs.manifest import describe_files
 from ampft.runs.record import read_record, write_record
+from ampft.text.json_io import values_hash
 
 HOLD = """
 import sys, time
@@ -32,7 +34,7 @@ def test_writes_and_leaves_nothing_else(tmp_path: Path):
     with RunFolder(tmp_path / "new" / "run") as folder:
         folder.write_text("report.txt", "é\n")
         folder.write_json("report.json", {"nan": float("nan"), "array": np.arange(2)})
-        assert (folder / LOCK_NAME).read_text() == f"{os.getpid()}\n"
+        assert holder(folder.path) == str(os.getpid())
     folder.close()
     assert sorted(p.name for p in folder.path.iterdir()) == ["report.json", "report.txt"]
     assert (folder / "report.txt").read_text(encoding="utf-8") == "é\n"
@@ -73,7 +75,7 @@ def test_overwriting_removes_only_results(tmp_path: Path, make_record):
     (tmp_path / "data.csv").write_text("mine")
     finish_run(tmp_path, make_record)
     with RunFolder(tmp_path, overwrite=True):
-        assert names(tmp_path) == [".lock", "data.csv", "thesis.tex"]
+        assert names(tmp_path) == [PRIVATE_NAME, "data.csv", "thesis.tex"]
 
 
 def test_the_record_lists_only_what_the_run_wrote(tmp_path: Path, make_record):
@@ -127,15 +129,15 @@ def test_a_changed_result_belongs_to_the_user(tmp_path: Path, make_record):
     assert names(tmp_path) == RESULTS
 
 
-def test_a_record_of_an_earlier_version_that_lists_everything(tmp_path: Path, make_record):
+@pytest.mark.parametrize("change", [{"schema": 2, "files": RESULTS}, {"reason": "edited"}])
+def test_a_record_without_its_own_hash_proves_nothing(tmp_path: Path, make_record, change):
+    """Schema 2 listed names without hashes, including files of the user."""
     finish_run(tmp_path, make_record)
-    (tmp_path / "my_code.py").write_text("mine")
     record = json.loads((tmp_path / "run.json").read_text())
-    (tmp_path / "run.json").write_text(
-        json.dumps({**record, "schema": 2, "files": [*RESULTS, "my_code.py"]})
-    )
-    with RunFolder(tmp_path, overwrite=True):
-        assert names(tmp_path) == [".lock", "my_code.py"]
+    (tmp_path / "run.json").write_text(json.dumps({**record, **change}))
+    with pytest.raises(InputError, match=r"changed by someone else: README\.md, history\.jsonl"):
+        RunFolder(tmp_path, overwrite=True)
+    assert names(tmp_path) == RESULTS
 
 
 def test_a_record_cannot_name_files_outside_its_folder(tmp_path: Path, make_record):
@@ -145,33 +147,55 @@ def test_a_record_cannot_name_files_outside_its_folder(tmp_path: Path, make_reco
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     part = asdict(describe_file(outside))
     record["files"] |= {"../thesis.tex": part, str(outside): part}
-    (tmp_path / "run" / "run.json").write_text(json.dumps(record))
+    del record["sha256"]
+    (tmp_path / "run" / "run.json").write_text(
+        json.dumps({**record, "sha256": values_hash(record)})
+    )
     with RunFolder(tmp_path / "run", overwrite=True):
         assert outside.read_text() == "mine"
 
 
+def kill_run(path: Path, make_record, history: str = '{"st') -> None:
+    """Leave what a run leaves that is killed while it writes."""
+    folder = RunFolder(path)
+    write_record(folder, make_record(status="running"))
+    (folder / "history.jsonl").write_text(history)
+    (folder.stage() / "config.json").write_text("{")
+    private_file(path, "report-txt.tmp").write_text("half")
+    private_file(path, "best.safetensors").write_text("weights")
+    folder._private.close(keep=True)
+
+
 def test_what_a_killed_run_left_is_removed(tmp_path: Path, make_record):
-    with RunFolder(tmp_path) as folder:
-        write_record(folder, make_record(status="running"))
-        (folder / "history.jsonl").write_text('{"st')
-        (folder.stage() / "config.json").write_text("{")
-        (folder / ".report.txt.tmp-123").write_text("half")
-        (folder / ".best.safetensors").write_text("weights")
+    kill_run(tmp_path, make_record)
+    assert names(tmp_path) == [PRIVATE_NAME, "history.jsonl", "run.json"]
     with RunFolder(tmp_path, overwrite=True):
-        assert names(tmp_path) == [".lock"]
+        assert names(tmp_path) == [PRIVATE_NAME]
+    assert names(tmp_path) == []
 
 
-def test_a_folder_with_only_an_unfinished_record_counts_as_empty(tmp_path: Path):
-    """A run that was killed in its first write can be started again with the same command."""
-    (tmp_path / ".run.json.tmp-123").write_text("{")
+def test_a_history_of_another_program_beside_a_killed_run_is_kept(tmp_path: Path, make_record):
+    kill_run(tmp_path, make_record, "1066 Hastings\n")
+    with pytest.raises(InputError, match=r"changed by someone else: history\.jsonl"):
+        RunFolder(tmp_path, overwrite=True)
+    assert (tmp_path / "history.jsonl").read_text() == "1066 Hastings\n"
+
+
+def test_a_folder_in_which_a_run_was_killed_at_its_start_counts_as_empty(tmp_path: Path):
+    """It can be started again with the same command."""
+    RunFolder(tmp_path)._private.close(keep=True)
+    token = new_token()
+    unfinished = tmp_path / f"{PRIVATE_NAME}.tmp-{token}"
+    unfinished.mkdir()
     with RunFolder(tmp_path):
-        assert names(tmp_path) == [".lock"]
-    (tmp_path / ".thesis.tex.tmp-123").write_text("mine")
-    with pytest.raises(InputError, match=r"is not empty \(\.thesis\.tex\.tmp-123\)"):
-        RunFolder(tmp_path)
+        assert names(tmp_path) == [PRIVATE_NAME]
+    unfinished.mkdir()
+    mark(unfinished, token, PRIVATE_NAME)
+    with RunFolder(tmp_path):
+        assert names(tmp_path) == [PRIVATE_NAME]
 
 
-def test_a_file_created_during_the_run_is_not_replaced(tmp_path: Path):
+def test_a_file_created_during_the_run_is_not_replaced(tmp_path: Path, make_record):
     with RunFolder(tmp_path) as folder:
         (folder.stage() / "config.json").write_text("{}")
         folder.staged = describe_files(folder.stage())
@@ -179,6 +203,18 @@ def test_a_file_created_during_the_run_is_not_replaced(tmp_path: Path):
         with pytest.raises(InputError, match=r"config\.json was created by another program"):
             folder.publish()
     assert (tmp_path / "config.json").read_text() == "mine"
+    assert names(tmp_path) == [PRIVATE_NAME, "config.json"], "the results are kept"
+
+
+def test_a_record_that_another_program_replaced_during_the_run_is_kept(tmp_path, make_record):
+    with RunFolder(tmp_path) as folder:
+        write_record(folder, make_record(status="running"))
+        write_record(folder, make_record(status="running"))
+        (tmp_path / "mine").write_text("mine")
+        (tmp_path / "mine").rename(tmp_path / "run.json")
+        with pytest.raises(InputError, match=r"run\.json was created or replaced by another"):
+            write_record(folder, make_record(status="running"))
+    assert (tmp_path / "run.json").read_text() == "mine"
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
@@ -198,17 +234,6 @@ def test_results_have_the_permissions_of_the_umask(tmp_path: Path, make_record, 
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(files) == 4
     assert {path.stat().st_mode & 0o777 for path in files} == {0o666 & ~mask}
-
-
-@pytest.mark.parametrize("target", ["precious", "absent", ".", ".lock"])
-def test_a_lock_that_is_a_link_is_refused(tmp_path: Path, target: str):
-    (tmp_path / "precious").write_text("mine")
-    (tmp_path / ".lock").symlink_to(tmp_path / target)
-    for claim in (check_output_folder, RunFolder):
-        with pytest.raises(InputError, match=r"cannot be locked \(\.lock: .*Remove that file"):
-            claim(tmp_path, overwrite=True)
-    assert (tmp_path / "precious").read_text() == "mine"
-    assert names(tmp_path) == [".lock", "precious"]
 
 
 def test_a_file_is_not_a_folder(tmp_path: Path):
@@ -239,7 +264,7 @@ def test_a_second_writer_is_refused_until_the_first_ends(tmp_path: Path, overwri
     finally:
         holder.send_signal(signal.SIGKILL)
         holder.communicate()
-    assert (tmp_path / LOCK_NAME).exists(), "a killed run leaves its lock file, but no lock"
+    assert names(tmp_path) == [PRIVATE_NAME], "a killed run leaves its lock file, but no lock"
     with RunFolder(tmp_path):
         pass
     assert list(tmp_path.iterdir()) == []

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from safetensors.torch import load_file
 from ampft import files
 from ampft.errors import InputError
 from ampft.files import FilePart, describe_file
+from ampft.ownership import OWNER_NAME
 from ampft.training.checkpoints.content import Content, write_content
 from ampft.training.checkpoints.interval import Interval, parse_interval
 from ampft.training.checkpoints.manifest import (
@@ -21,8 +24,10 @@ from ampft.training.checkpoints.manifest import (
     MANIFEST_NAME,
     CursorPart,
     DamagedCheckpoint,
+    read_manifest,
     verified_history,
     verify,
+    write_manifest,
 )
 from ampft.training.checkpoints.optimizer_state import (
     load_optimizer,
@@ -171,7 +176,9 @@ def test_a_convolution_with_channels_last_continues_exactly(tmp_path: Path):
 def test_an_intact_checkpoint_verifies(tmp_path: Path):
     folder = write(CheckpointStore(tmp_path), 4)
     manifest = verify(folder)
-    assert names(folder) == sorted({MANIFEST_NAME, *CONTENT_NAMES} - {"best.safetensors"})
+    assert names(folder) == sorted(
+        {MANIFEST_NAME, OWNER_NAME, *CONTENT_NAMES} - {"best.safetensors"}
+    )
     assert manifest.cursor == CursorPart(epoch=0, step_in_epoch=4, step=4)
     assert manifest.settings == {"--seed": 1, "classes": ["\u202eb", "a"]}
     assert "\u202e" not in (folder / MANIFEST_NAME).read_text(encoding="utf-8")
@@ -258,7 +265,7 @@ def test_old_checkpoints_are_removed_only_after_the_new_one_is_safe(tmp_path: Pa
     for name in ("rename", "remove", "sync"):
         monkeypatch.setattr(f"ampft.training.checkpoints.store.{name}", recorded(name))
     write(store, 6)
-    assert names(store.path) == ["step-4", "step-6"]
+    assert names(store.path) == [OWNER_NAME, "step-4", "step-6"]
     published = next(i for i, event in enumerate(events) if event == ("sync", "checkpoints"))
     removed = [i for i, (name, _) in enumerate(events) if name == "remove"]
     assert events[published - 1][0] == "rename"
@@ -280,23 +287,127 @@ def test_a_full_disk_costs_nothing_that_exists(tmp_path: Path, monkeypatch):
     assert store.complete() == [folder]
     verify(folder)
     store.remove_incomplete()
-    assert names(store.path) == ["step-2"]
+    assert names(store.path) == [OWNER_NAME, "step-2"]
 
 
-def test_only_files_of_checkpoints_are_removed(tmp_path: Path):
-    store = CheckpointStore(tmp_path)
-    folder = write(store, 2)
-    (folder / "notes.txt").write_text("mine")
-    for mine in ("step-3", "step-4.tmp-0123abcd", "other"):
-        (store.path / mine).mkdir()
-        (store.path / mine / "my.txt").write_text("mine")
-    (tmp_path / "outside").mkdir()
-    (tmp_path / "outside" / "model.safetensors").write_text("mine")
-    (store.path / "step-7").symlink_to(tmp_path / "outside")
+def tree(folder: Path) -> dict[str, bytes | str]:
+    """Contents of all files below a folder, and targets of links, by path."""
+    return {
+        path.relative_to(folder).as_posix(): str(path.readlink())
+        if path.is_symlink()
+        else path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_symlink() or path.is_file()
+    }
+
+
+def without_token(folder: Path) -> None:
+    """Make checkpoints look as versions without tokens wrote them."""
+    for checkpoint in [*folder.glob("step-*"), folder]:
+        (checkpoint / OWNER_NAME).unlink()
+    for checkpoint in folder.glob("step-*"):
+        manifest = read_manifest(checkpoint)
+        files = {name: part for name, part in manifest.files.items() if name != OWNER_NAME}
+        write_manifest(checkpoint, replace(manifest, files=files))
+
+
+def plant(store: CheckpointStore) -> None:
+    """Put checkpoints and other files of somebody else beside those of a run."""
+    (store.path / "step-100").mkdir()  # higher than the run's
+    (store.path / "step-1").mkdir()
+    for name in ("model.safetensors", "state.json"):
+        (store.path / "step-100" / name).write_text("mine")
+        (store.path / "step-1" / name).write_text("mine")
+    shutil.copytree(store.path / "step-2", store.path / "step-90")
+    shutil.copytree(store.path / "step-2", store.path / "step-2-backup")
+    other = CheckpointStore(store.path.parents[1] / "other")
+    other.path.parent.mkdir()
+    shutil.copytree(write(other, 80), store.path / "step-80")
+    (store.path / "step-70").symlink_to(other.path / "step-80")
+    (store.path / "step-4.tmp-0123456789abcdef").mkdir()
+    (store.path / "step-4.tmp-0123456789abcdef" / "model.safetensors").write_text("mine")
+    (store.path / "step-60").write_text("mine")
+
+
+@pytest.mark.parametrize("has_token", [True, False])
+def test_only_what_the_run_provably_wrote_is_removed(tmp_path: Path, has_token: bool):
+    (tmp_path / "run").mkdir()
+    store = CheckpointStore(tmp_path / "run", limit=2)
+    for step in (2, 3):
+        write(store, step)
+    if not has_token:
+        without_token(store.path)
+    plant(store)
+    places = tuple(f"run/checkpoints/step-{step}/" for step in (2, 3))
+    own = {path for path in tree(tmp_path) if path.startswith(places)}
+    mine = {path: text for path, text in tree(tmp_path).items() if path not in own}
+    assert [path.name for path in store.own()] == ["step-2", "step-3"]
+    with pytest.raises(InputError, match=r"step-1: the run that has this --output_dir did not"):
+        store.refuse_foreign()
+    (tmp_path / "run" / "history.jsonl").write_bytes(mine["run/history.jsonl"])
+    write(store, 4)
+    assert [path.name for path in store.own()] == ["step-3", "step-4"], "two are kept"
+    store.remove_incomplete()
     store.remove_all()
-    kept = {path.name for path in tmp_path.rglob("*") if path.is_file()}
-    assert kept == {"notes.txt", "my.txt", "model.safetensors", "history.jsonl"}
-    assert len(list(store.path.rglob("my.txt"))) == 3
+    left = tree(tmp_path)
+    left.pop(f"run/checkpoints/{OWNER_NAME}", None)
+    mine.pop(f"run/checkpoints/{OWNER_NAME}", None)
+    assert {**left, "run/history.jsonl": b""} == {**mine, "run/history.jsonl": b""}
+
+
+@pytest.mark.parametrize("step", [100, 70, 60])
+def test_no_checkpoint_takes_the_place_of_a_foreign_one(tmp_path: Path, step: int):
+    (tmp_path / "run").mkdir()
+    store = CheckpointStore(tmp_path / "run")
+    write(store, 2)
+    plant(store)
+    before = tree(tmp_path)
+    with pytest.raises(InputError, match="Move it, or name another --output_dir"):
+        store.begin(step)
+    assert tree(tmp_path) == before
+
+
+def test_a_run_that_trusts_names_removes_what_is_not_its_own(tmp_path: Path, monkeypatch):
+    """Negative control."""
+    monkeypatch.setattr(CheckpointStore, "_is_own", lambda *_: True)
+    (tmp_path / "run").mkdir()
+    store = CheckpointStore(tmp_path / "run", limit=1)
+    write(store, 2)
+    plant(store)
+    store.remove(store.path / "step-100")
+    assert not (store.path / "step-100").exists()
+
+
+def test_files_of_the_user_in_a_checkpoint_of_the_run_stay_where_they_are(tmp_path: Path):
+    store = CheckpointStore(tmp_path)
+    added, changed, damaged = (write(store, step) for step in (2, 3, 4))
+    (added / "notes.txt").write_text("mine")
+    (changed / "state.json").write_text("this is mine")
+    (damaged / MANIFEST_NAME).write_text("{")
+    for _ in range(2):
+        store.remove_all()
+    left = tree(store.path)
+    assert "step-2/notes.txt" in left
+    assert b"this is mine" in left.values(), "it is moved into a hidden folder"
+    assert {path.partition("/")[0].partition(".")[0] for path in left} == {"", "step-2", "step-3"}
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "folder"])
+def test_a_folder_of_checkpoints_that_is_not_the_runs_own_is_refused(tmp_path: Path, kind: str):
+    (tmp_path / "elsewhere").mkdir()
+    store = CheckpointStore(tmp_path)
+    if kind == "file":
+        store.path.write_text("mine")
+    elif kind == "link":
+        store.path.symlink_to(tmp_path / "elsewhere")
+    else:
+        (store.path / OWNER_NAME).mkdir(parents=True)
+    before = tree(tmp_path)
+    with pytest.raises(InputError, match="so no checkpoint can be written"):
+        store.begin(2)
+    store.remove_all()
+    assert tree(tmp_path) == before
+    assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 def test_a_background_error_surfaces_later():

@@ -16,10 +16,12 @@ import psutil
 from filelock import lock_descriptor, unlock_descriptor
 
 from ampft.errors import InputError
+from ampft.ownership import is_plain_file
 
 POLL_SECONDS = 0.5
 # A run that receives SIGTERM finishes its step and writes its record before it exits.
 TERMINATION_SECONDS = 60.0
+_FIRST_LINE = b"log of ampft, replaced when the command is repeated\n"
 
 
 def launch_command(config_file: str | None, *argv: str) -> list[str]:
@@ -83,7 +85,7 @@ def wait_for_runs_left(logs: Path, tell: Callable[[str], None]) -> float:
         tell: Function that prints a line.
     """
     started = time.perf_counter()
-    for log in sorted(logs.glob("*.log")):
+    for log in _logs(logs):
         told = False
         with log.open("ab") as file:
             while not lock_descriptor(file.fileno(), blocking=False):
@@ -108,10 +110,14 @@ def check_no_process_left(logs: Path) -> None:
     Raises:
         InputError: A process still writes to one of the logs. Nothing was changed.
     """
-    for log in sorted(logs.glob("*.log")):
+    for log in _logs(logs):
         with log.open("ab") as file:
             _lock(file, log)
             unlock_descriptor(file.fileno())
+
+
+def _logs(folder: Path) -> list[Path]:
+    return [log for log in sorted(folder.glob("*.log")) if is_plain_file(log)]
 
 
 @contextlib.contextmanager
@@ -119,14 +125,34 @@ def _locked(log: Path) -> Iterator[BinaryIO]:
     """Yield the emptied log, locked by this process and by its children, whose output it is.
 
     If this process is killed, the lock lasts until the last of its children has ended.
+
+    Raises:
+        InputError: The file is not a log of this program.
     """
+    _refuse_foreign(log)
     with log.open("ab") as output:
         _lock(output, log)
         output.truncate(0)
+        output.write(_FIRST_LINE)
+        output.flush()
         try:
             yield output
         finally:
             unlock_descriptor(output.fileno())  # a daemon left behind by a run would keep the lock
+
+
+def _refuse_foreign(log: Path) -> None:
+    if not os.path.lexists(log):
+        log.open("xb").close()
+    elif is_plain_file(log):
+        with log.open("rb") as file:
+            if file.read(len(_FIRST_LINE)) in (_FIRST_LINE, b""):
+                return
+    if not is_plain_file(log) or log.stat().st_size:
+        raise InputError(
+            f"{log}: this is not a log that a comparison of this version wrote, so it is not "
+            "replaced. Move it, then repeat the command."
+        )
 
 
 def _lock(file: BinaryIO, log: Path) -> None:

@@ -31,9 +31,10 @@ from ampft.comparison.statistics.interim import alpha_per_analysis
 from ampft.comparison.statistics.reach import Reach, reach
 from ampft.data.sources.file_names import data_stem
 from ampft.errors import InputError
-from ampft.files import nearest_existing, temporary_folder
+from ampft.files import nearest_existing
+from ampft.ownership import is_leftover, temporary_folder
 from ampft.precision.modes import BASELINE
-from ampft.runs.folder import LOCK_NAME, check_creatable
+from ampft.runs.folder import check_creatable
 from ampft.runs.redaction import redact_secrets
 from ampft.tasks import problem_types
 from ampft.text.escaping import inert
@@ -345,7 +346,7 @@ def _check_new_folder(folder: Path) -> None:
     """Reject a path that is not a folder, cannot be created, or is not empty."""
     check_creatable(folder)
     names = (
-        sorted(p.name for p in folder.iterdir() if p.name != LOCK_NAME) if folder.exists() else []
+        sorted(p.name for p in folder.iterdir() if not is_leftover(p)) if folder.exists() else []
     )
     if names:
         listed = ", ".join(names[:3]) + (" and more" if len(names) > 3 else "")

@@ -30,12 +30,13 @@ from ampft.comparison.execution.launch import (
     run_command,
     wait_for_runs_left,
 )
-from ampft.comparison.execution.plan import PLAN_NAME, Plan, PlannedRun
+from ampft.comparison.execution.plan import PLAN_NAME, Plan, PlannedRun, read_plan
 from ampft.comparison.execution.planning import command_seconds, plan_lines
 from ampft.comparison.execution.progress import Progress
 from ampft.comparison.execution.selection import selection_text, with_selection
 from ampft.errors import InputError
 from ampft.files import is_disk_error
+from ampft.ownership import is_plain_folder
 from ampft.precision.modes import MODE_TABLE
 from ampft.runs.folder import RunFolder, check_output_folder
 from ampft.runs.resume_point import damage
@@ -164,8 +165,8 @@ class ComparisonSession:
             error = damage(checkpoint)
             if error is None:
                 return
-            print_line(labelled("damaged", f"{error} It is removed."))
-            store.remove(checkpoint)
+            is_removed = store.remove(checkpoint)
+            print_line(labelled("damaged", f"{error}{' It is removed.' * is_removed}"))
 
     def remove_checkpoints(self) -> None:
         """Remove the checkpoints of the runs that are complete, unless the user asked for them."""
@@ -294,8 +295,15 @@ def open_comparison(
         recipe: Path of classify.py, which trains one run; None uses `ampft train`.
     """
     with RunFolder(folder, keep_files=True) as locked:
+        if read_plan(folder) is not None:
+            locked.adopt(PLAN_NAME)
         for name in (LOGS_NAME, RUNS_NAME):
             (folder / name).mkdir(exist_ok=True)
+            if not is_plain_folder(folder / name):
+                raise InputError(
+                    f"--output_dir {folder}: {name} is a link, but a comparison writes a folder of "
+                    "this name. Move it, or name another folder."
+                )
         seconds = wait_for_runs_left(folder / LOGS_NAME, lambda t: print_line(labelled("left", t)))
         todo = incomplete_runs(plan, folder)
         with Progress(plan, todo) as progress:

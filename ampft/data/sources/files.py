@@ -39,7 +39,7 @@ from ampft.data.sources.parquet import read_parquet
 from ampft.data.sources.table import Table, as_text, described_columns
 from ampft.data.sources.workbook import SUFFIXES, read_workbook
 from ampft.errors import InputError, quoted, quoted_list
-from ampft.files import temporary_folder
+from ampft.ownership import temporary_folder
 
 
 class Reader(Protocol):

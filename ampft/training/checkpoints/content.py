@@ -10,7 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ampft.files import FilePart, sync, write_file
+from ampft.files import FilePart, describe_file, sync, write_file
+from ampft.ownership import OWNER_NAME
 from ampft.training.checkpoints.manifest import (
     BEST_NAME,
     MODEL_NAME,
@@ -72,6 +73,8 @@ def write_content(folder: Path, content: Content) -> None:
     }
     if content.best is not None:
         files[BEST_NAME] = content.best
+    if (folder / OWNER_NAME).exists():
+        files[OWNER_NAME] = describe_file(folder / OWNER_NAME)
     history, history_part = content.history
     sync(history)
     manifest = Manifest(

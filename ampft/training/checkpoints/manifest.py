@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -12,9 +11,17 @@ from typing import Any, cast
 
 from ampft.errors import InputError
 from ampft.files import FilePart, describe_file, write_file
-from ampft.text.json_io import JSONValue, from_json, json_text, json_values, read_json_object
+from ampft.text.json_io import (
+    JSONValue,
+    from_json,
+    json_text,
+    json_values,
+    read_json_object,
+    values_hash,
+)
 
 SCHEMA = 1
+HISTORY_NAME = "history.jsonl"  # in the folder of the run
 MANIFEST_NAME = "MANIFEST.json"
 MODEL_NAME = "model.safetensors"
 OPTIMIZER_NAME = "optimizer.safetensors"
@@ -78,7 +85,7 @@ class Manifest:
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write MANIFEST.json with the hash of its own values, and wait until it is on the disk."""
     values = cast("dict[str, JSONValue]", json_values(manifest))
-    text = json_text({**values, "sha256": _values_hash(values)})
+    text = json_text({**values, "sha256": values_hash(values)})
     write_file(folder / MANIFEST_NAME, [text.encode()])
 
 
@@ -93,7 +100,7 @@ def read_manifest(folder: Path) -> Manifest:
         _check_is_plain(path)
         values = read_json_object(path)
         is_as_written = path.read_bytes() == json_text(values).encode()
-        if values.pop("sha256", None) != _values_hash(values) or not is_as_written:
+        if values.pop("sha256", None) != values_hash(values) or not is_as_written:
             raise ValueError("it does not have the hash that it states")
         if values.get("schema") != SCHEMA:
             raise ValueError(f"its schema is {values.get('schema')!r}, not {SCHEMA}")
@@ -163,8 +170,3 @@ def verified_history(path: Path, part: FilePart) -> bytes:
 def _check_is_plain(path: Path) -> None:
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise ValueError("it is not a regular file")
-
-
-def _values_hash(values: Mapping[str, JSONValue]) -> str:
-    text = json.dumps(values, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,19 +1,41 @@
-"""The folder `checkpoints` of a run: finding, publishing and removing checkpoints."""
+"""The folder `checkpoints` of a run: finding, publishing and removing checkpoints.
+
+The folder and each checkpoint contain the same token. Only a checkpoint with the token is removed,
+and in it only files of the size that its manifest states.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
+from ampft.errors import InputError
 from ampft.files import remove, rename, sync
-from ampft.training.checkpoints.manifest import CONTENT_NAMES, MANIFEST_NAME
+from ampft.ownership import (
+    OWNER_NAME,
+    is_plain_file,
+    is_plain_folder,
+    mark,
+    new_token,
+    token_of,
+)
+from ampft.training.checkpoints.manifest import (
+    CONTENT_NAMES,
+    HISTORY_NAME,
+    MANIFEST_NAME,
+    DamagedCheckpoint,
+    Manifest,
+    read_manifest,
+    verified_history,
+)
 
 STORE_NAME = "checkpoints"
 _COMPLETE = re.compile(r"step-(\d+)")
-_INCOMPLETE = re.compile(r"step-\d+\.tmp-[0-9a-f]{8}")
+_INCOMPLETE = re.compile(r"(step-\d+)\.tmp-[0-9a-f]{16}")
 
 
 class CheckpointStore:
@@ -34,30 +56,69 @@ class CheckpointStore:
         self._limit = limit
 
     def complete(self) -> list[Path]:
-        """Return the folders of all checkpoints, by ascending step."""
-        if not self.path.is_dir():
+        """Return the folders of all checkpoints, by ascending step, including foreign ones."""
+        if not is_plain_folder(self.path):
             return []
         steps = {
             int(match[1]): entry
             for entry in self.path.iterdir()
-            if (match := _COMPLETE.fullmatch(entry.name)) and _is_folder(entry)
+            if (match := _COMPLETE.fullmatch(entry.name)) and is_plain_folder(entry)
         }
         return [steps[step] for step in sorted(steps)]
+
+    def own(self) -> list[Path]:
+        """Return the folders of the checkpoints that this run provably wrote, by ascending step."""
+        token = token_of(self.path)
+        return [folder for folder in self.complete() if self._is_own(folder, token)]
+
+    def refuse_foreign(self) -> None:
+        """Check that no other program uses a name that a checkpoint of this run may get.
+
+        Raises:
+            InputError: A file, a link or a foreign folder has such a name.
+        """
+        if not is_plain_folder(self.path):
+            return
+        own = self.own()
+        foreign = [
+            entry.name
+            for entry in sorted(self.path.iterdir())
+            if (_COMPLETE.fullmatch(entry.name) and entry not in own)
+            or (entry.name == OWNER_NAME and token_of(self.path) is None)
+        ]
+        if foreign:
+            raise _foreign(self.path / foreign[0])
 
     def begin(self, step: int) -> Path | None:
         """Create and return the temporary folder of a checkpoint.
 
         Return None if a checkpoint of this step exists already: it is the one that the training
         continued from, or that was written before the validation at this step.
+
+        Raises:
+            InputError: Another program uses the name of the checkpoint or of the folder.
         """
         name = f"step-{step}"
-        if (self.path / name).exists():
-            return None
-        if not self.path.is_dir():
+        if not os.path.lexists(self.path):
             self.path.mkdir()
             sync(self.path.parent)
-        temporary = self.path / f"{name}.tmp-{secrets.token_hex(4)}"
+        token = token_of(self.path)
+        if token is None and is_plain_folder(self.path):
+            with contextlib.suppress(FileExistsError):
+                mark(self.path, new_token())
+            token = token_of(self.path)
+        if token is None:
+            raise InputError(
+                f"{self.path}: another program replaced this folder or its {OWNER_NAME}, so no "
+                "checkpoint can be written. Move it, and let nothing else write into it."
+            )
+        if os.path.lexists(self.path / name):
+            if self._is_own(self.path / name, token):
+                return None
+            raise _foreign(self.path / name)
+        temporary = _hidden(self.path / name)
         temporary.mkdir()
+        mark(temporary, token, name)
         return temporary
 
     def publish(self, temporary: Path) -> None:
@@ -65,78 +126,131 @@ class CheckpointStore:
 
         Args:
             temporary: Folder from `begin`.
+
+        Raises:
+            InputError: Another program took the name of the checkpoint in the meantime.
         """
-        rename(temporary, self.path / temporary.name.partition(".")[0])
+        folder = self.path / temporary.name.partition(".")[0]
+        if os.path.lexists(folder):
+            raise _foreign(folder)
+        rename(temporary, folder)
         sync(self.path)
         self.prune()
 
     def discard(self, temporary: Path) -> None:
         """Remove a checkpoint that could not be written, as far as possible."""
         with contextlib.suppress(OSError):
-            _remove_checkpoint(temporary)
+            self._remove(temporary)
 
     def prune(self) -> None:
-        """Remove the oldest checkpoints beyond the limit."""
+        """Remove the oldest checkpoints of this run beyond the limit."""
         if self._limit is not None:
-            for folder in self.complete()[: -self._limit]:
-                _remove_checkpoint(folder)
+            for folder in self.own()[: -self._limit]:
+                self._remove(folder)
 
     def remove_incomplete(self) -> None:
         """Remove what processes that were killed while they wrote a checkpoint left behind."""
-        if self.path.is_dir():
-            for entry in list(self.path.iterdir()):
-                if _INCOMPLETE.fullmatch(entry.name) and _is_folder(entry):
-                    _remove_checkpoint(entry)
+        token = token_of(self.path)
+        for entry in list(self.path.iterdir()) if token else []:
+            match = _INCOMPLETE.fullmatch(entry.name)
+            if match and token_of(entry, match[1]) == token:
+                self._remove(entry)
 
-    def remove(self, folder: Path) -> None:
-        """Remove a checkpoint, also a damaged one."""
-        _remove_checkpoint(folder)
+    def remove(self, folder: Path) -> bool:
+        """Remove a checkpoint, even if damaged; return whether this run provably wrote it."""
+        is_own = self._is_own(folder, token_of(self.path))
+        if is_own:
+            self._remove(folder)
+        return is_own
 
     def remove_after(self, step: int) -> list[Path]:
-        """Remove and return the checkpoints of later steps than `step`."""
-        later = [folder for folder in self.complete() if _step_of(folder) > step]
+        """Remove and return this run's checkpoints of later steps than `step`."""
+        later = [folder for folder in self.own() if _step_of(folder) > step]
         for folder in reversed(later):
-            _remove_checkpoint(folder)
+            self._remove(folder)
         return later
 
     def remove_all(self) -> None:
-        """Remove all checkpoints, and the folder if nothing else is in it."""
+        """Remove all checkpoints of this run, and the folder if nothing else is in it."""
         self.remove_incomplete()
         self.remove_after(-1)
-        if _is_folder(self.path) and not any(self.path.iterdir()):
+        if token_of(self.path) and [entry.name for entry in self.path.iterdir()] == [OWNER_NAME]:
+            remove(self.path / OWNER_NAME)
+        if is_plain_folder(self.path) and not any(self.path.iterdir()):
             remove(self.path)
 
+    def _is_own(self, folder: Path, token: str | None) -> bool:
+        """Return whether this run wrote a checkpoint, even if it was damaged since.
 
-def _remove_checkpoint(folder: Path) -> None:
-    """Remove the files of a checkpoint, and the folder if nothing else is in it.
+        Before there were tokens, it had a manifest with the hash of the run's own history.
+        """
+        if not is_plain_folder(folder):
+            return False
+        if os.path.lexists(folder / OWNER_NAME):
+            return token is not None and token_of(folder) == token
+        manifest = _manifest(folder)
+        if manifest is None or manifest.cursor.step != _step_of(folder):
+            return False
+        try:
+            verified_history(self.path.parent / HISTORY_NAME, manifest.history)
+        except DamagedCheckpoint:
+            return False
+        return True
 
-    A complete one is hidden first: it is never visible without some of its files.
-    """
-    if not _is_own(folder):
-        return
-    hidden = folder
-    if _COMPLETE.fullmatch(folder.name):
-        hidden = folder.with_name(f"{folder.name}.tmp-{secrets.token_hex(4)}")
-        rename(folder, hidden)
-    for path in _own_files(hidden):
-        remove(path)
-    if not any(hidden.iterdir()):
-        remove(hidden)
+    def _remove(self, folder: Path) -> None:
+        """Remove the files of an own checkpoint, and the folder if nothing else is in it.
+
+        A complete one is hidden first: it is never visible without some of its files. One to which
+        the user added files stays where it is, without its manifest. A file of a checkpoint that
+        was changed is kept in the hidden folder.
+        """
+        names = {path.name for path in folder.iterdir()}
+        if not names <= {*CONTENT_NAMES, MANIFEST_NAME, OWNER_NAME}:
+            own = sorted(_own_files(folder), key=lambda path: path.name != MANIFEST_NAME)
+        else:
+            if _COMPLETE.fullmatch(folder.name):
+                if OWNER_NAME not in names:
+                    mark(folder, token_of(self.path) or new_token())
+                hidden = _hidden(folder)
+                rename(folder, hidden)
+                folder = hidden
+            own = list(_own_files(folder))
+            if names - {path.name for path in own} - {OWNER_NAME}:  # the manifest says which
+                own = [path for path in own if path.name not in (MANIFEST_NAME, OWNER_NAME)]
+        for path in own:
+            remove(path)
+        if not any(folder.iterdir()):
+            remove(folder)
 
 
-def _is_own(folder: Path) -> bool:
-    """Return whether a folder is a checkpoint of this program, damaged ones included."""
-    names = {path.name for path in folder.iterdir()}
-    return MANIFEST_NAME in names or names <= {*CONTENT_NAMES}
+def _foreign(path: Path) -> InputError:
+    return InputError(
+        f"{path}: the run that has this --output_dir did not write it, or it was changed since. "
+        "Move it, or name another --output_dir."
+    )
 
 
 def _own_files(folder: Path) -> Iterator[Path]:
-    yield from (folder / name for name in (MANIFEST_NAME, *CONTENT_NAMES))
+    """Yield the files of a checkpoint that are not the user's, the token last."""
+    manifest = _manifest(folder)
+    for name in (*CONTENT_NAMES, MANIFEST_NAME, OWNER_NAME):
+        path = folder / name
+        if is_plain_file(path):
+            part = None if manifest is None else manifest.files.get(name)
+            if part is None or path.stat().st_size == part.bytes:
+                yield path
+
+
+def _manifest(folder: Path) -> Manifest | None:
+    try:
+        return read_manifest(folder)
+    except DamagedCheckpoint:
+        return None
+
+
+def _hidden(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.tmp-{secrets.token_hex(8)}")
 
 
 def _step_of(folder: Path) -> int:
     return int(folder.name.removeprefix("step-"))
-
-
-def _is_folder(path: Path) -> bool:
-    return path.is_dir() and not path.is_symlink()

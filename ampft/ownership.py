@@ -1,0 +1,321 @@
+"""What this program may remove or replace: what carries its token, never what has a familiar name.
+
+A folder belongs to this program if it contains a file with a random token and with the folder's
+name, which only its creator writes, and only into a new folder. A copy under another name, a link
+to such a folder and a folder with the usual files in it do not.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import re
+import secrets
+import shutil
+import tempfile
+from pathlib import Path
+
+from filelock import lock_descriptor, unlock_descriptor
+
+from ampft.errors import InputError
+from ampft.files import remove, rename, sync, write
+
+OWNER_NAME = ".ampft-owner"
+PRIVATE_NAME = ".ampft-run"
+_TEXT = "ampft created this folder\nname {}\ntoken {}\n"
+_OWNER = re.compile(_TEXT.format("(.+)", "([0-9a-f]{32})"))
+_MAX_BYTES = 1024  # of the file with the token, which is shorter
+
+
+def new_token() -> str:
+    """Return a random token."""
+    return secrets.token_hex(16)
+
+
+def mark(folder: Path, token: str, name: str | None = None) -> None:
+    """Write the token into a folder; an existing file is never replaced.
+
+    Args:
+        folder: Folder that this process has just created.
+        token: Token.
+        name: Name that the folder will get, if it is not its name yet.
+
+    Raises:
+        FileExistsError: The folder already contains a file of that name.
+    """
+    with (folder / OWNER_NAME).open("xb") as file:
+        write(file, _TEXT.format(name or folder.name, token).encode())
+    sync(folder / OWNER_NAME)
+
+
+def token_of(folder: Path, name: str | None = None) -> str | None:
+    """Return the token in a folder; None for a link, or if this program did not create the folder.
+
+    Args:
+        folder: Folder, which need not exist.
+        name: Name that the token must state, if it is not the name of the folder.
+    """
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        if is_plain_folder(folder) and is_plain_file(folder / OWNER_NAME):
+            with (folder / OWNER_NAME).open("rb") as file:
+                match = _OWNER.fullmatch(file.read(_MAX_BYTES).decode())
+            if match and match[1] == (name or folder.name):
+                return match[2]
+    return None
+
+
+def is_plain_folder(path: Path) -> bool:
+    """Return whether a path is a folder and not a symbolic link to one."""
+    return path.is_dir() and not path.is_symlink()
+
+
+def is_plain_file(path: Path) -> bool:
+    """Return whether a path is a regular file and not a symbolic link to one."""
+    return path.is_file() and not path.is_symlink()
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """Return what distinguishes a file from another one at the same path; None if it is missing."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+class PrivateFolder:
+    """The hidden folder of a running program in its output folder, which it locks.
+
+    It holds what is not a result yet, under names with the token. The lock is advisory; the system
+    releases it when the process ends, for whatever reason.
+    """
+
+    def __init__(self, output_dir: Path) -> None:
+        """Create the folder, or take over that of a killed run, and lock it.
+
+        Raises:
+            BlockingIOError: Another process has locked it.
+            InputError: A file, link or folder of the user has its name.
+            OSError: It cannot be created.
+        """
+        self.path = output_dir / PRIVATE_NAME
+        self._descriptor: int | None = None
+        while self._descriptor is None:
+            if not os.path.lexists(self.path):
+                _create(self.path)
+            self._descriptor = _locked_owner(self.path)
+        try:
+            token = token_of(self.path)
+            assert token is not None, "it is locked"
+            self.token = token
+            self.clear()
+            self.file("process").write_text(f"{os.getpid()}\n")
+        except BaseException:
+            self.close()
+            raise
+
+    def file(self, name: str) -> Path:
+        """Return the path of a file in the folder.
+
+        Raises:
+            InputError: The folder was replaced during the run.
+        """
+        return private_file(self.path.parent, name, token=self.token)
+
+    def is_intact(self) -> bool:
+        """Return whether the folder is still the one that this object created."""
+        return token_of(self.path) == self.token
+
+    def clear(self) -> None:
+        """Remove all files with the token in their names, except the token itself."""
+        if self.is_intact():
+            for entry in list(self.path.iterdir()):
+                if self.token in entry.name:
+                    remove_tree(entry)
+
+    def close(self, *, keep: bool = False) -> None:
+        """Release the lock and, unless its files are to be kept, remove the folder."""
+        if self._descriptor is None:
+            return
+        descriptor, self._descriptor = self._descriptor, None
+        # Removed before the release: another process detects that what it waits for is gone.
+        with contextlib.suppress(OSError):
+            if not keep and self.is_intact():
+                self.clear()
+                if [entry.name for entry in self.path.iterdir()] == [OWNER_NAME]:
+                    hidden = _unfinished(self.path, self.token)
+                    rename(self.path, hidden)  # it is never visible without its token
+                    _remove_marked(hidden)
+        unlock_descriptor(descriptor)
+        os.close(descriptor)
+
+
+def private_file(output_dir: Path, name: str, *, token: str | None = None) -> Path:
+    """Return the path of a file with the token in its name, in the private folder of a run.
+
+    All processes of the run may call it.
+
+    Raises:
+        InputError: The folder was replaced or removed during the run.
+    """
+    found = token_of(output_dir / PRIVATE_NAME)
+    if found is None or token not in (None, found):
+        raise InputError(
+            f"--output_dir {output_dir}: another program removed or replaced {PRIVATE_NAME} during "
+            "the run. Let nothing else write into this folder."
+        )
+    stem, dot, suffix = name.partition(".")
+    return output_dir / PRIVATE_NAME / f"{stem}-{found}{dot}{suffix}"
+
+
+def check_unlocked(output_dir: Path) -> None:
+    """Check that no run has locked an output folder, without changing anything.
+
+    Raises:
+        BlockingIOError: Another process has locked it.
+        InputError: A file, link or folder of the user has the name of the private folder.
+    """
+    path = output_dir / PRIVATE_NAME
+    if os.path.lexists(path) and (descriptor := _locked_owner(path)) is not None:
+        unlock_descriptor(descriptor)
+        os.close(descriptor)
+
+
+def holder(output_dir: Path) -> str:
+    """Return the process id of the run that has locked an output folder, or "unknown"."""
+    try:
+        return private_file(output_dir, "process").read_text().strip() or "unknown"
+    except (OSError, InputError):  # it has just ended
+        return "unknown"
+
+
+def is_leftover(path: Path) -> bool:
+    """Return whether an entry of an output folder is a private folder, or an unfinished one."""
+    return (path.name == PRIVATE_NAME and token_of(path) is not None) or _is_unfinished(path)
+
+
+def remove_unfinished(output_dir: Path) -> None:
+    """Remove private folders that killed processes had not finished creating."""
+    for path in list(output_dir.iterdir()):
+        if _is_unfinished(path):
+            _remove_marked(path)
+
+
+def _is_unfinished(path: Path) -> bool:
+    """Return whether a folder has the name of an unfinished private folder and nothing foreign."""
+    match = re.fullmatch(rf"{re.escape(PRIVATE_NAME)}\.tmp-([0-9a-f]{{32}})", path.name)
+    if not match or not is_plain_folder(path):
+        return False
+    try:
+        if {entry.name for entry in path.iterdir()} - {OWNER_NAME}:
+            return False
+        text = (path / OWNER_NAME).read_bytes() if is_plain_file(path / OWNER_NAME) else b""
+    except FileNotFoundError:  # its process is alive
+        return False
+    return _TEXT.format(PRIVATE_NAME, match[1]).encode().startswith(text)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a file, a link, or a folder with its contents; no link is followed."""
+    if is_plain_folder(path):
+        shutil.rmtree(path)
+    else:
+        remove(path)
+
+
+def _create(path: Path) -> None:
+    """Create a private folder that is never visible under its name without its token."""
+    token = new_token()
+    temporary = _unfinished(path, token)
+    temporary.mkdir()
+    try:
+        mark(temporary, token, path.name)
+        if not os.path.lexists(path):
+            rename(temporary, path)
+    except FileNotFoundError:  # the process with the lock took it for abandoned
+        pass
+    except OSError:
+        if not os.path.lexists(path):  # otherwise, another process was faster
+            raise
+    finally:
+        _remove_marked(temporary)
+
+
+def _unfinished(path: Path, token: str) -> Path:
+    return path.with_name(f"{path.name}.tmp-{token}")
+
+
+def _remove_marked(folder: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):  # another process removes it
+        remove(folder / OWNER_NAME)
+        remove(folder)
+
+
+def _locked_owner(path: Path) -> int | None:
+    """Return the locked descriptor of the token in a private folder; None if it has just gone.
+
+    Raises:
+        BlockingIOError: Another process has locked it.
+        InputError: The folder is not one that this program created.
+    """
+    owner = path / OWNER_NAME
+    if token_of(path) is None:
+        if not os.path.lexists(path):
+            return None
+        raise InputError(
+            f"--output_dir {path.parent}: {path.name} was not created by this program, which "
+            "needs this name. Move it, or name another folder."
+        )
+    try:
+        descriptor = os.open(owner, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
+    except FileNotFoundError:
+        return None
+    is_locked = False
+    try:
+        is_locked = lock_descriptor(descriptor, blocking=False)
+        if not is_locked:
+            raise BlockingIOError(str(path))
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), owner.lstat()):
+                return descriptor
+        is_locked = False  # its holder removed it in the meantime
+        return None
+    finally:
+        if not is_locked:
+            os.close(descriptor)
+
+
+def temporary_folder(purpose: str) -> Path:
+    """Return a new folder `ampft-PURPOSE-*`, and remove those that killed processes left.
+
+    `TMPDIR` sets its place. It is removed when the process ends.
+    """
+    place, prefix = Path(tempfile.gettempdir()), f"ampft-{purpose}-"
+    for folder in place.glob(f"{prefix}*"):
+        with contextlib.suppress(OSError):
+            if token_of(folder) is not None:
+                _remove_abandoned(folder)
+    token = new_token()
+    folder = place / f"{prefix}{token}"
+    new = folder.with_name(f"{folder.name}.tmp")
+    new.mkdir(mode=0o700)
+    mark(new, token, folder.name)
+    descriptor = os.open(new / OWNER_NAME, os.O_RDWR)
+    lock_descriptor(descriptor, blocking=False)  # before another process can find the folder
+    rename(new, folder)
+    atexit.register(_remove_temporary, folder, token, descriptor)
+    return folder
+
+
+def _remove_abandoned(folder: Path) -> None:
+    descriptor = _locked_owner(folder)  # which fails if its process is alive
+    if descriptor is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _remove_temporary(folder: Path, token: str, descriptor: int) -> None:
+    if token_of(folder) == token:
+        shutil.rmtree(folder, ignore_errors=True)
+    os.close(descriptor)
