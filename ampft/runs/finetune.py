@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import Any
-
-from datasets import DatasetDict
+from typing import TYPE_CHECKING, Any
 
 from ampft.arguments import parse_classify_arguments
 from ampft.arguments.classify import BUILT_IN_DEFAULTS
 from ampft.arguments.keywords import as_words, messages_for_python
-from ampft.data.sources.memory import is_path, is_paths, splits_in_memory
 from ampft.errors import AlreadyFinished, InputError
-from ampft.runs.caller_state import caller_state_kept
 from ampft.runs.finished import FinishedRun
-from ampft.runs.train import train as train_run
+
+if TYPE_CHECKING:
+    from datasets import DatasetDict
 
 
 def finetune(
@@ -57,6 +55,9 @@ def finetune(
             )
         data, named = data_settings(settings, train=train, validation=validation, test=test)
         words = as_words({**named, **settings, **precision_setting(precision, settings)})
+        from ampft.runs.caller_state import caller_state_kept
+        from ampft.runs.train import train as train_run
+
         with caller_state_kept(["ampft.finetune", *words]):
             args = parse_classify_arguments(
                 words, program="ampft.finetune", in_memory=data is not None
@@ -91,6 +92,8 @@ def data_settings(
     Raises:
         InputError: Paths are mixed with data in memory, or a source is named twice.
     """
+    from ampft.data.sources.memory import is_path, is_paths, splits_in_memory
+
     given = {
         split: ",".join(map(os.fspath, data)) if is_paths(data) else data
         for split, data in splits.items()

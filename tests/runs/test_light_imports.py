@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from importlib.resources import files
+from pathlib import Path
 
+PACKAGE = Path(__file__).parents[2] / "ampft"
 PRINT_HEAVY = "import sys; print(sorted({'torch', 'transformers', 'datasets'} & set(sys.modules)))"
 
 
@@ -22,7 +25,7 @@ HEAVY = {
     *("predict", "predictor", "predict_output", "predict_scores"),
     *("prepare", "prepared", "prepared_checks", "precision_check", "plan", "opening"),
     *("run", "train", "validation", "nonfinite"),
-    *("checkpointing", "conditions", "fingerprint", "resume", "state", "caller_state", "finetune"),
+    *("checkpointing", "conditions", "fingerprint", "resume", "state", "caller_state"),
 }
 
 
@@ -35,6 +38,57 @@ def test_metrics_and_records_import_no_torch():
     ]
     assert len(modules) >= 10
     assert imported_by(f"import {', '.join(modules)}") == "[]"
+
+
+def modules_after(statement: str) -> set[str]:
+    """Return the names of all modules that a statement imports."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"{statement}; import sys; print(*sys.modules)"],
+        capture_output=True, text=True, check=True, timeout=120,
+    )  # fmt: skip
+    return set(done.stdout.split())
+
+
+def test_the_main_function_imports_libraries_only_when_it_runs():
+    found = modules_after("import ampft; ampft.finetune")
+    assert "ampft.runs.finetune" in found
+    assert {
+        "torch",
+        "transformers",
+        "datasets",
+        "jinja2",
+        "pandas",
+        "scipy",
+        "sklearn",
+    } & found == set()
+
+
+OTHER_PRODUCTS = ("ampft.comparison", "ampft.diagnosis")
+
+
+def of_other_products(statement: str) -> list[str]:
+    return [name for name in modules_after(statement) if name.startswith(OTHER_PRODUCTS)]
+
+
+def test_runs_and_their_audit_import_neither_comparison_nor_diagnosis():
+    """Every module below them, also what its functions import: the text is searched as well."""
+    paths = [
+        path
+        for path in PACKAGE.rglob("*.py")
+        if path.relative_to(PACKAGE).parts[0] not in {"comparison", "diagnosis", "cli.py"}
+    ]
+    assert len(paths) > 150
+    named = [p for p in paths if re.search(r"import.*ampft\.(comparison|diagnosis)|"
+             r"from ampft\.(comparison|diagnosis)", p.read_text(encoding="utf-8"))]  # fmt: skip
+    assert named == []
+    modules = [
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+        for path in (PACKAGE / "runs").rglob("*.py")
+        if path.name not in {"__init__.py"}
+    ]
+    assert len(modules) > 40
+    assert of_other_products(f"import {', '.join(modules)}") == []
+    assert of_other_products("import ampft.comparison.analysis.compare") != []
 
 
 def test_the_check_finds_torch():
