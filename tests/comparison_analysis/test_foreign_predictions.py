@@ -19,6 +19,7 @@ from ampft.comparison.analysis.compare import compare_folders
 from ampft.comparison.analysis.foreign_predictions import compare_tables
 from ampft.comparison.report.files import read_comparison
 from ampft.comparison.report.html import html_text
+from ampft.errors import InputError
 
 N = 60
 ARMS = {"fp32": lambda seed: range(5), "bf16": lambda seed: range(seed % 5, 9)}
@@ -248,3 +249,72 @@ def assert_refused(words, message, tmp_path, capsys):
     assert printed.err.count("\n") == 1
     assert message in printed.err or pytest.fail(printed.err)
     assert not folder.exists()
+
+
+def table_of(path: Path, seed: int, change=lambda row: row, classes=("a", "b", "c")) -> str:
+    """Write a table with a prediction and a probability per class, right in 4 of 5 examples."""
+    random = np.random.default_rng(seed)
+    rows = []
+    for index in range(40):
+        label = classes[index % len(classes)]
+        guess = label if random.random() < 0.8 else classes[(index + 1) % len(classes)]
+        share = random.uniform(0.6, 0.9)
+        rest = (1 - share) / (len(classes) - 1)
+        shares = {f"probability_{name}": share if name == guess else rest for name in classes}
+        rows.append(change({"id": index, "label": label, "prediction": guess, **shares}))
+    return str(write_table(path, rows))
+
+
+def stamps_of(tables: list[str]) -> list[str]:
+    stamps = compare_tables(tables).stamps
+    return [stamp for stamp in stamps if stamp.startswith("identical predictions: ")]
+
+
+def test_copied_tables_are_stamped(tmp_path):
+    own = {(arm, seed): table_of(tmp_path / f"{arm}-seed{seed}.csv", 10 * seed + (arm == "y"))
+           for arm in "xy" for seed in (1, 2, 3)}  # fmt: skip
+    assert stamps_of([*own.values()]) == []  # the negative control
+    for arm in "xy":
+        for seed in (2, 3):
+            Path(own[arm, seed]).write_text(Path(own[arm, 1]).read_text())
+    (stamp,) = stamps_of([*own.values()])
+    assert "x 1, x 2, x 3; y 1, y 2, y 3 (arm and seed) predict exactly the same" in stamp
+    lines = Path(own["y", 1]).read_text().splitlines()  # the same rows in another order
+    Path(own["y", 3]).write_text("\n".join([lines[0], *lines[:0:-1]]))
+    assert stamps_of([*own.values()]) == [stamp]
+
+
+def exchanged(one: str, other: str, share: float = 1.0):
+    """Return a change that exchanges two columns of probabilities in a share of the rows."""
+
+    def change(row):
+        one_column, other_column = f"probability_{one}", f"probability_{other}"
+        if row["id"] < 40 * share:
+            row |= {one_column: row[other_column], other_column: row[one_column]}
+        return row
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "classes", "refused"),
+    [
+        (exchanged("a", "b"), ("a", "b"), True),
+        (exchanged("a", "b"), ("a", "b", "c"), True),
+        (exchanged("c", "b"), ("a", "b", "c", "d", "e", "f", "g"), True),
+        (exchanged("a", "b", 0.2), ("a", "b", "c"), False),  # a few rows disagree
+        (lambda row: row | {"prediction": "a"}, ("a", "b"), False),  # a high threshold for b
+        (lambda row: row, ("a", "b", "c"), False),
+    ],
+)
+def test_exchanged_columns_of_probabilities_are_refused(tmp_path, change, classes, refused):
+    tables = [
+        table_of(tmp_path / f"{arm}-seed{seed}.csv", 10 * seed + (arm == "y"),
+                 change if arm == "y" else lambda row: row, classes)
+        for arm in "xy" for seed in (1, 2, 3)
+    ]  # fmt: skip
+    if refused:
+        with pytest.raises(InputError, match=r"y-seed1\.csv: the column prediction and the prob"):
+            compare_tables(tables)
+    else:
+        compare_tables(tables)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +25,13 @@ from ampft.comparison.statistics.interval import MIN_SEEDS
 from ampft.data.groups import Groups, normalized, numbered
 from ampft.errors import InputError, did_you_mean
 from ampft.metrics.calibration import calibration_sums, expected_calibration_error
-from ampft.metrics.scores import case_brier_scores, case_log_losses, class_scores, confusion
+from ampft.metrics.scores import (
+    case_brier_scores,
+    case_log_losses,
+    class_scores,
+    confusion,
+    confusion_counts,
+)
 from ampft.metrics.sums import BRIER, LOG_LOSS, CaseSums, Metric, mean_sums, single_label_sums
 from ampft.tasks import problem_types
 from ampft.tasks.outcome import FloatArray, IntArray
@@ -105,7 +113,7 @@ def compare_tables(
         seeds=seeds,
         metric=METRICS[name],
         margin=margin,
-        stamps=(UNKNOWN_TRAINING, *screening_stamp(len(seeds))),
+        stamps=(UNKNOWN_TRAINING, *_copies(runs, seeds), *screening_stamp(len(seeds))),
         setup={
             "files": ", ".join(dict.fromkeys(Path(run.origin).name for _, _, run in everything)),
             "examples": f"{len(ids):,}; {counted(len(names), 'class')}",
@@ -165,6 +173,49 @@ def _check_same_examples(run: ForeignRun, first: ForeignRun, ids: Sequence[str])
             f"{first.origin}, the first of id {id_!r}: {run.labels[id_]!r} and "
             f"{first.labels[id_]!r}. The label is the truth, which must be the same everywhere."
         )
+
+
+def _copies(runs: Runs, seeds: Sequence[int]) -> tuple[str, ...]:
+    """Return a stamp for arms and seeds with the same predictions, as of one copied table."""
+    same: dict[str, list[str]] = {}
+    for arm, by_seed in runs.items():
+        for seed in seeds:
+            run = by_seed[seed]
+            values = [(i, run.predictions.get(i), run.probabilities.get(i)) for i in run.labels]
+            content = hashlib.sha256(str(sorted(values, key=itemgetter(0))).encode()).hexdigest()
+            same.setdefault(content, []).append(f"{arm} {seed}")
+    copies = [inert(", ".join(names[:LISTED])) for names in same.values() if len(names) > 1]
+    if not copies:
+        return ()
+    return (
+        f"identical predictions: {'; '.join(copies[:LISTED])} (arm and seed) predict exactly the "
+        "same, as if one table had been copied, so the error bars do not contain the noise of "
+        "training; give each seed the predictions of its own training",
+    )
+
+
+def _check_columns_fit(
+    run: ForeignRun, predicted: IntArray, probabilities: FloatArray, names: Sequence[str]
+) -> None:
+    """Check that the probabilities are not those of other classes than their names say.
+
+    A prediction need not be the most probable class: a threshold may have been chosen. But then
+    the classes are not exchanged in both directions.
+    """
+    likely = probabilities.argmax(axis=1).astype(np.int64)
+    totals = np.bincount(predicted, minlength=len(names))
+    pairs = confusion_counts(predicted, likely).tolist()
+    usual = {one: other for one, other, count in pairs if 2 * count > totals[one]}
+    exchanged = [one for one, other in usual.items() if one != other and usual.get(other) == one]
+    count = int((predicted != likely).sum())
+    if not exchanged and count < len(predicted):
+        return
+    one, other = (exchanged[0], usual[exchanged[0]]) if exchanged else pairs[0][:2]
+    raise InputError(
+        f"{FLAG} {run.origin}: the column prediction and the probabilities contradict each other "
+        f"in {counted(count, 'example')}: where {names[one]!r} is predicted, {names[other]!r} "
+        "usually has the largest probability. Check the names or the order of the probabilities."
+    )
 
 
 def _check_probabilities_given(
@@ -234,6 +285,8 @@ def _run_predictions(
     if run.predictions:
         values = [run.predictions[id_] for id_ in ids]
         predicted = _codes(values, names, run.origin, "prediction")
+        if probabilities is not None:
+            _check_columns_fit(run, predicted, probabilities, names)
     else:
         assert probabilities is not None
         predicted = probabilities.argmax(axis=1).astype(np.int64)
