@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from ampft.comparison.cost_findings import Memory, Speed
 from ampft.comparison.inference.cost import Inference
@@ -259,6 +260,16 @@ class Curve:
     skipped: tuple[int, ...]
     validation_steps: tuple[int, ...]
     validation_metric: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        """Check that points and values belong together."""
+        for steps, values in (
+            (self.steps, self.loss),
+            (self.steps, self.loss if self.loss_scale is None else self.loss_scale),
+            (self.validation_steps, self.validation_metric),
+        ):
+            if len(steps) != len(values) or any(a >= b for a, b in pairwise(steps)):
+                raise ValueError("steps must be ascending, with a value for each")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -19,6 +18,7 @@ from typing import Any
 from ampft.arguments.flags import ArgumentParser, split_at_dashes
 from ampft.errors import InputError
 from ampft.files import describe_file
+from ampft.text.json_io import read_json_lines, read_json_object
 from ampft.text.numbers import counted
 
 POLL_SECONDS = 0.02
@@ -155,7 +155,7 @@ class _Training:
 
     def has_finished(self) -> bool:
         try:
-            record = json.loads((self.folder / "run.json").read_text(encoding="utf-8"))
+            record = read_json_object(self.folder / "run.json")
         except FileNotFoundError:
             return False
         return bool(record["status"] == "finished")
@@ -213,13 +213,11 @@ def _history_differences(
 
 
 def _rows(folder: Path) -> list[dict[str, Any]]:
-    lines = (folder / "history.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]
+    return list(read_json_lines((folder / "history.jsonl").read_bytes(), "history.jsonl"))
 
 
 def _record(folder: Path) -> dict[str, Any]:
-    record: dict[str, Any] = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    return record
+    return read_json_object(folder / "run.json")
 
 
 def _command(words: Sequence[str]) -> list[str]:

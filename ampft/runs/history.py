@@ -19,7 +19,15 @@ import numpy as np
 from ampft.errors import InputError
 from ampft.files import FilePart, write
 from ampft.ownership import identity
-from ampft.text.json_io import JSONValue
+from ampft.runs.manifest import HISTORY_NAME
+from ampft.text.json_io import (
+    Count,
+    JSONValue,
+    NotNegative,
+    Positive,
+    from_json,
+    read_json_lines,
+)
 from ampft.text.numbers import approximate_duration
 from ampft.text.progress import progress_bar
 from ampft.text.terminal import labelled, print_line
@@ -200,16 +208,16 @@ class History:
             beginning: What `history.jsonl` contains.
         """
         self._written += beginning
-        for row in map(json.loads, beginning.splitlines()):
-            self.step_seconds.append(row["seconds"])
-            self.waiting_seconds.append(row["waiting_share"] * row["seconds"])
-            self.lengths.append(row["tokens"])
-            self.examples += row["examples"]
-            self.skipped += row["skipped"]
-            if not row["skipped"]:
-                self.losses.append(float(row["loss"]))
-            if row["lost_updates"] is not None:
-                self.lost_update_shares.append(row["lost_updates"])
+        for row in parse_rows(beginning, "history.jsonl"):
+            self.step_seconds.append(row.seconds)
+            self.waiting_seconds.append(row.waiting_share * row.seconds)
+            self.lengths.append(row.tokens)
+            self.examples += row.examples
+            self.skipped += row.skipped
+            if not row.skipped:
+                self.losses.append(row.loss)
+            if row.lost_updates is not None:
+                self.lost_update_shares.append(row.lost_updates)
 
     def _row(
         self, step_batch: StepBatch, outcome: StepOutcome, duration: float, memory: float | None
@@ -283,6 +291,52 @@ class History:
         }
 
 
+@dataclass(frozen=True)
+class HistoryRow:
+    """A row of `history.jsonl`, without rates and ranges; losses and norms can be NaN."""
+
+    step: Positive
+    epoch: Count
+    loss: float
+    learning_rate: float
+    grad_norm: float
+    loss_scale: float | None
+    skipped: bool
+    lost_updates: float | None
+    examples: Count
+    tokens: Count
+    micro_batches: Positive
+    seconds: NotNegative
+    waiting_share: NotNegative
+
+
+def parse_rows(content: bytes, name: str) -> tuple[HistoryRow, ...]:
+    """Return the rows of a complete history.
+
+    Args:
+        content: Contents of `history.jsonl`.
+        name: Name of the file, for the error message.
+
+    Raises:
+        ValueError: A line is not a row; the message names it.
+    """
+    names = HistoryRow.__dataclass_fields__
+    rows = []
+    for number, row in enumerate(read_json_lines(content, name), 1):
+        values = {key: _as_number(value) for key, value in row.items()}
+        known = {key: value for key, value in values.items() if key in names}
+        rows.append(from_json(HistoryRow, known, f"{name}, line {number}"))
+        for key in values.keys() - known.keys() - {"alarm"}:
+            if not isinstance(values[key], float | int | None):
+                raise ValueError(f"{name}, line {number}.{key} is not a number")
+    return tuple(rows)
+
+
+def _as_number(value: object) -> object:
+    """Return a number that is not finite, which the history holds as text."""
+    return float(value) if value in ("nan", "inf", "-inf") else value
+
+
 def read_history(path: Path) -> tuple[dict[str, JSONValue], ...]:
     """Return the rows of `history.jsonl`, in the order of the steps.
 
@@ -292,25 +346,10 @@ def read_history(path: Path) -> tuple[dict[str, JSONValue], ...]:
         InputError: The file cannot be read, or a line is not a JSON object.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        complete_lines, _, _ = path.read_bytes().rpartition(b"\n")
+        return tuple(read_json_lines(complete_lines, HISTORY_NAME))
+    except (OSError, ValueError) as error:
         raise InputError(f"{path}: the history cannot be read ({error}).") from error
-    complete_lines, _, _ = text.rpartition("\n")
-    return tuple(
-        _parse_row(path, number, line)
-        for number, line in enumerate(complete_lines.split("\n"), 1)
-        if line
-    )
-
-
-def _parse_row(path: Path, number: int, line: str) -> dict[str, JSONValue]:
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}, line {number}: not valid JSON ({error}).") from error
-    if not isinstance(row, dict):
-        raise InputError(f"{path}, line {number}: not a JSON object: {line[:60]!r}.")
-    return row
 
 
 def write_csv(history: Path, target: Path) -> None:

@@ -158,9 +158,9 @@ def refuse_foreign_files(folder: Path) -> None:
     if foreign:
         listed = ", ".join(foreign[:3]) + (" and more" if len(foreign) > 3 else "")
         raise InputError(
-            f"--output_dir {folder}: --overwrite_output_dir replaces only what an earlier run "
-            f"wrote, and these files have been written or changed by someone else: {listed}. Move "
-            "them, or name another folder."
+            f"--output_dir {folder}: a run replaces only what an earlier run wrote, and these "
+            f"files have been written or changed by someone else: {listed}. Move them, or name "
+            "another folder."
         )
 
 

@@ -54,7 +54,7 @@ def open_run(prepared: Prepared) -> Iterator[Run]:
     if main:
         folder = RunFolder(
             output_dir,
-            overwrite=args.overwrite_output_dir or (point is not None and point.replaces_run),
+            overwrite=args.overwrite_output_dir or (point is not None and point.is_first),
             continues=point is not None and point.is_inside,
         )
     with folder or contextlib.nullcontext():

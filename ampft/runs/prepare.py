@@ -68,7 +68,7 @@ def prepare(args: ClassifyArguments, data: DatasetDict | None = None) -> Prepare
     if args.push_to_hub:
         check_account("--push_to_hub", args.hub_model_id)
     point = find_resume_point(args, precision.mode)
-    replaces = point is not None and (point.is_inside or point.replaces_run)
+    replaces = point is not None and (point.is_inside or point.is_first)
     output_dir = choose_folder(args, precision.mode, replaces=replaces)
     accelerator = make_accelerator(
         precision,

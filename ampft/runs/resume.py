@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -21,11 +20,12 @@ from ampft.runs.folder import RunFolder
 from ampft.runs.manifest import HISTORY_NAME
 from ampft.runs.prepared import Prepared
 from ampft.runs.record import ResumePart, RunRecord, read_record
-from ampft.runs.resume_point import ResumePoint, run_folder
+from ampft.runs.resume_point import ResumePoint, advice, run_folder
+from ampft.runs.saved_state import NewRun, read_saved_state
 from ampft.runs.state import RunState
 from ampft.text.numbers import counted
 from ampft.text.terminal import labelled
-from ampft.training.checkpoints.manifest import STATE_NAME, verified_history
+from ampft.training.checkpoints.manifest import DamagedCheckpoint, verified_history
 from ampft.training.checkpoints.store import CheckpointStore
 
 _OWN_SETTINGS = (
@@ -77,7 +77,11 @@ def restore(state: RunState, record: RunRecord) -> RunRecord:
     assert checkpoint is not None
     assert manifest is not None
     history = verified_history(run_folder(checkpoint) / HISTORY_NAME, manifest.history)
-    values: dict[str, Any] = json.loads((checkpoint / STATE_NAME).read_text(encoding="utf-8"))
+    run = NewRun(state.prepared, state.plain_model(), state.average)
+    try:
+        values = read_saved_state(checkpoint, run, history)
+    except DamagedCheckpoint as error:
+        raise InputError(f"--resume_from_checkpoint: {error} {advice(checkpoint)}") from error
     state.restore(checkpoint, manifest, values, history)
     part = ResumePart(
         checkpoint=checkpoint.name,

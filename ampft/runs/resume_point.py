@@ -33,14 +33,15 @@ class ResumePoint:
         checkpoint: Folder of the verified checkpoint; None begins at the first step.
         manifest: Its manifest.
         is_finished: Whether the run in the output folder has finished.
-        replaces_run: Whether the output folder holds a run that ended before its first checkpoint.
+        is_first: Whether there is no checkpoint yet. The folder may hold files of others, such as a
+            log of the scheduler, and a run that ended before its first checkpoint.
     """
 
     output_dir: Path
     checkpoint: Path | None = None
     manifest: Manifest | None = None
     is_finished: bool = False
-    replaces_run: bool = False
+    is_first: bool = False
 
     @property
     def is_inside(self) -> bool:
@@ -89,7 +90,7 @@ def _find(args: ClassifyArguments, mode: str) -> ResumePoint:
     if args.resume_from_checkpoint == LATEST:
         found = CheckpointStore(output_dir).complete()
         if not found:
-            return ResumePoint(output_dir=output_dir, replaces_run=record is not None)
+            return ResumePoint(output_dir=output_dir, is_first=True)
         checkpoint = found[-1]
     else:
         checkpoint = Path(args.resume_from_checkpoint)
@@ -111,9 +112,15 @@ def _check_same_run(
     folder: Path, record: Mapping[str, Any], args: ClassifyArguments, mode: str
 ) -> None:
     """Check that the finished run in a folder is the one that the settings describe."""
+    precision, arguments = record["precision"], record.get("arguments")
+    if not isinstance(precision, Mapping) or not isinstance(arguments, Mapping):
+        raise InputError(
+            f"{folder / RECORD_NAME}: the file is damaged (precision or arguments is not an "
+            "object). Name another --output_dir."
+        )
     before = {
-        "precision": str(record["precision"]["requested"]),
-        **argument_settings(record["arguments"]),
+        "precision": str(precision.get("requested")),
+        **argument_settings(arguments),
     }
     now = {"precision": mode, **argument_settings(asdict(args))}
     if args.learning_rate is None:  # the model, which is not loaded, determines it
@@ -131,11 +138,11 @@ def _verified(checkpoint: Path) -> Manifest:
         manifest = verify(checkpoint)
         verified_history(run_folder(checkpoint) / HISTORY_NAME, manifest.history)
     except DamagedCheckpoint as error:
-        raise InputError(f"--resume_from_checkpoint: {error} {_advice(checkpoint)}") from error
+        raise InputError(f"--resume_from_checkpoint: {error} {advice(checkpoint)}") from error
     return manifest
 
 
-def _advice(damaged: Path) -> str:
+def advice(damaged: Path) -> str:
     """Return what to do about a damaged checkpoint: the older ones that can be used."""
     usable = [
         folder

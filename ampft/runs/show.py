@@ -74,8 +74,10 @@ def read_report(folder: Path, record: RunRecord) -> Report | None:
     if not path.exists():
         return None
     try:
-        return problem_of(record).report_type.from_dict(read_json_object(path))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        report = problem_of(record).report_type.from_dict(read_json_object(path))
+        report.text()  # values can contradict each other
+        return report
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         raise InputError(
             f"{path}: this is not the report of a run ({type(error).__name__}: {error})."
         ) from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,10 @@ from ampft.runs.record import (
     ResumePart,
     RunRecord,
     StepIdsHash,
-    ValidationPart,
     precision_part,
 )
+from ampft.runs.saved_state import BestValues, SavedState
 from ampft.runs.validation import Validations
-from ampft.text.json_io import from_json
 from ampft.training.averaged_weights import PREFIX as AVERAGE_PREFIX
 from ampft.training.averaged_weights import AveragedWeights
 from ampft.training.best import BestModel
@@ -46,7 +45,6 @@ from ampft.training.checkpoints.optimizer_state import (
 )
 from ampft.training.checkpoints.random_state import random_state, restore_random_state
 from ampft.training.first_step import FirstStep
-from ampft.training.nonfinite import NonfiniteWatch
 from ampft.training.out_of_memory import OutOfMemoryRetries
 from ampft.training.range_watch import RangeWatch
 from ampft.training.stopping import TimeLimit
@@ -124,11 +122,11 @@ class RunState:
     def model_tensors(self) -> dict[str, Tensor]:
         """Return weights and buffers by name. All processes must call it together."""
         whole = whole_weights(self.prepared.model)
-        return dict(self._plain_model().state_dict()) if whole is None else whole
+        return dict(self.plain_model().state_dict()) if whole is None else whole
 
     def optimizer_tensors(self) -> dict[str, Tensor]:
         """Return the tensors of the optimizer and of the average by name, on all processes."""
-        tensors = optimizer_tensors(self._plain_model(), self.prepared.optimizer.optimizer)
+        tensors = optimizer_tensors(self.plain_model(), self.prepared.optimizer.optimizer)
         return tensors | ({} if self.average is None else self.average.tensors())
 
     def values(self) -> dict[str, Any]:
@@ -137,7 +135,7 @@ class RunState:
         accelerator = prepared.accelerator
         scaler = accelerator.scaler
         return {
-            "optimizer": optimizer_values(self._plain_model(), prepared.optimizer.optimizer),
+            "optimizer": optimizer_values(self.plain_model(), prepared.optimizer.optimizer),
             "averaged_steps": None if self.average is None else self.average.updates,
             "schedule": prepared.schedule.state_dict(),
             "scaler": None if scaler is None else scaler.state_dict(),
@@ -160,46 +158,45 @@ class RunState:
             "trackers": tracker_run_ids(accelerator),
         }
 
-    def restore(
-        self, folder: Path, manifest: Manifest, values: Mapping[str, Any], history: bytes
-    ) -> None:
+    def restore(self, folder: Path, manifest: Manifest, values: SavedState, history: bytes) -> None:
         """Restore a verified checkpoint. The run has not made a step.
 
         Args:
             folder: Folder of the checkpoint.
             manifest: Its manifest.
-            values: Contents of its state.json.
+            values: Contents of its state.json, which fit this run.
             history: The part of history.jsonl that belongs to it.
         """
-        prepared, model = self.prepared, self._plain_model()
+        prepared, model = self.prepared, self.plain_model()
         if is_sharded(prepared.accelerator):
             load_whole_weights(model, load_file(folder / MODEL_NAME))
         else:
             model.load_state_dict(load_file(folder / MODEL_NAME))
         tensors = load_file(folder / OPTIMIZER_NAME)
         if self.average is not None:
-            self.average.restore(tensors, values["averaged_steps"])
+            self.average.restore(tensors, values.averaged_steps or 0)
         tensors = {n: t for n, t in tensors.items() if not n.startswith(AVERAGE_PREFIX)}
-        load_optimizer(model, prepared.optimizer.optimizer, tensors, values["optimizer"])
-        prepared.schedule.load_state_dict(dict(values["schedule"]))
+        load_optimizer(model, prepared.optimizer.optimizer, tensors, asdict(values.optimizer))
+        prepared.schedule.load_state_dict(dict(values.schedule))
         if prepared.accelerator.scaler is not None:
-            prepared.accelerator.scaler.load_state_dict(dict(values["scaler"]))
+            prepared.accelerator.scaler.load_state_dict(dict(values.scaler or {}))
         self.history.restore(history)
         if self.range_watch is not None:
             self.range_watch.restore(history)
-        self.step_ids.restore(values["step_ids"])
-        parts = [from_json(ValidationPart, part) for part in values["validations"]]
-        self.validations.parts.extend(parts)
-        self.nonfinite.watch = NonfiniteWatch(**values["nonfinite"])
-        self.first_step.restore(values["first_step"])
-        self._restore_best(folder, manifest, values["best"])
-        self.resumes += [from_json(ResumePart, part) for part in values["resumes"]]
-        self.started = values["started"]
-        self.time_limit.earlier = values["total_seconds"]
-        self.checkpoint_seconds = values["checkpoint_seconds"]
-        self.tracker_arguments = continuing_trackers(values["trackers"], manifest.cursor.step)
-        self.earlier_memory = from_json(PeakMemory, values["memory"])
-        states = values["random"]
+        self.step_ids.restore(values.step_ids)
+        self.validations.parts.extend(values.validations)
+        self.nonfinite.watch = values.nonfinite
+        first = values.first_step
+        memory = None if first.memory is None else asdict(first.memory)
+        self.first_step.restore(first.executed, memory, first.random_state, first.draws)
+        self._restore_best(folder, manifest, values.best)
+        self.resumes += values.resumes
+        self.started = values.started
+        self.time_limit.earlier = values.total_seconds
+        self.checkpoint_seconds = values.checkpoint_seconds
+        self.tracker_arguments = continuing_trackers(values.trackers, manifest.cursor.step)
+        self.earlier_memory = values.memory
+        states = values.random
         # A process that did not exist before draws as the one whose number it has modulo theirs.
         own = states[prepared.accelerator.process_index % len(states)]
         restore_random_state(own, prepared.accelerator.device)  # last: nothing draws after it
@@ -247,17 +244,18 @@ class RunState:
         watch = self.range_watch
         return self.nonfinite.watch.warnings() | ({} if watch is None else watch.warnings())
 
-    def _restore_best(self, folder: Path, manifest: Manifest, values: Mapping[str, Any]) -> None:
+    def _restore_best(self, folder: Path, manifest: Manifest, values: BestValues) -> None:
         best = self.validations.best
-        best.step, best.value = values["step"], values["value"]
-        best.without_improvement = values["without_improvement"]
+        best.step, best.value = values.step, values.value
+        best.without_improvement = values.without_improvement
         if not self.prepared.accelerator.is_main_process:
             return
         best.file = manifest.files.get(BEST_NAME)
         if best.file is not None:
             link(folder / BEST_NAME, best.path)
 
-    def _plain_model(self) -> nn.Module:
+    def plain_model(self) -> nn.Module:
+        """Return the model without what Accelerate added, with the optimizer's parameters."""
         accelerator = self.prepared.accelerator
         plain: nn.Module = accelerator.unwrap_model(self.prepared.model, keep_torch_compile=False)
         reshard(plain)  # the optimizer has the sharded parameters

@@ -5,19 +5,51 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import types
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, fields, is_dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
 from ampft.errors import InputError
 from ampft.text.escaping import is_hostile
 
+MAX_DEPTH = 50  # levels; what this program writes has at most a dozen
+_BRACKETS_OR_STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 JSONValue: TypeAlias = "bool | int | float | str | list[JSONValue] | dict[str, JSONValue] | None"
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A condition on a value, in `Annotated[type, Rule(...)]`.
+
+    Attributes:
+        holds: Function that returns whether a value, converted to its type, is allowed.
+        allowed: What is allowed, as it follows "must be".
+    """
+
+    holds: Callable[[Any], bool]
+    allowed: str
+
+
+def one_of(values: Sequence[str]) -> Rule:
+    """Return the rule that a value is one of `values`."""
+    return Rule(lambda value: value in values, f"one of {', '.join(values)}")
+
+
+def is_ascending(values: Sequence[int]) -> bool:
+    """Return whether there are values, each larger than the one before."""
+    return len(values) > 0 and all(a < b for a, b in pairwise(values))
+
+
+Count: TypeAlias = Annotated[int, Rule(lambda value: 0 <= value < 2**63, "at least 0")]
+Positive: TypeAlias = Annotated[int, Rule(lambda value: 0 < value < 2**63, "at least 1")]
+NotNegative: TypeAlias = Annotated[float, Rule(lambda value: not value < 0, "at least 0")]
 
 
 def json_values(value: object) -> JSONValue:
@@ -66,15 +98,86 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: It does not contain a JSON object.
+        ValueError: It does not contain a JSON object that this program could have written.
     """
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except RecursionError:
-        raise ValueError("its values are nested too deeply") from None
+    return parse_json_object(path.read_bytes())
+
+
+def read_json_lines(content: bytes, name: str) -> Iterator[dict[str, Any]]:
+    """Yield the JSON object in each line.
+
+    Raises:
+        ValueError: A line does not contain one; the message names the line.
+    """
+    for number, line in enumerate(content.splitlines(), 1):
+        try:
+            yield parse_json_object(line)
+        except ValueError as error:
+            raise ValueError(f"{name}, line {number}: {error}") from None
+
+
+def parse_json_object(content: bytes, *, finite: bool = True) -> dict[str, Any]:
+    """Return the JSON object in a text in UTF-8.
+
+    Args:
+        content: The text.
+        finite: Whether all numbers must be finite; otherwise NaN and Infinity are read too.
+
+    Raises:
+        ValueError: It is not a JSON object, repeats a key, is nested more than `MAX_DEPTH` levels
+            deep, or has a number that is not finite or an integer of more than 128 bits.
+    """
+    text = content.decode("utf-8")
+    if _depth(text) > MAX_DEPTH:
+        raise ValueError(f"its values are nested more than {MAX_DEPTH} levels deep")
+    value = json.loads(
+        text,
+        parse_constant=_refused_number if finite else float,
+        parse_float=_finite if finite else float,
+        parse_int=_bounded,
+        object_pairs_hook=_without_repeated_keys,
+    )
     if not isinstance(value, dict):
         raise ValueError(f"it contains {_json_type(value)}, not an object")
+    if "\\u" in text:  # half of a surrogate pair cannot be printed
+        json.dumps(value, ensure_ascii=False).encode()
     return value
+
+
+def _depth(text: str) -> int:
+    """Return the largest number of open brackets outside strings."""
+    depth = largest = 0
+    for token in _BRACKETS_OR_STRINGS.findall(text):
+        if token in "[{":
+            depth += 1
+            largest = max(largest, depth)
+        elif token in "]}":
+            depth -= 1
+    return largest
+
+
+def _refused_number(text: str) -> float:
+    raise ValueError(f"it contains the number {text}, which is not JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    return value if math.isfinite(value) else _refused_number(text)
+
+
+def _bounded(text: str) -> int:
+    if len(text) > len(str(-(2**128))):
+        raise ValueError(f"it contains an integer of {len(text)} digits")
+    return int(text)
+
+
+def _without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [name for name, _ in pairs]
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"it contains {repeated!r} twice in one object")
+    return values
 
 
 def check_schema(path: Path, values: Mapping[str, Any], schema: int, remedy: str) -> None:
@@ -105,12 +208,14 @@ def from_json(kind: type[T], values: object, where: str = "value") -> T:
 
     Args:
         kind: A dataclass whose fields are annotated with plain types, `tuple`, `Sequence`,
-            `Mapping`, optional types and other dataclasses. `Any` accepts every value unchanged.
+            `Mapping`, optional types, other dataclasses and `Annotated[type, Rule(...)]`. `Any`
+            accepts every value unchanged.
         values: JSON values, as `json.loads` returns them.
         where: Name of `values` in error messages.
 
     Raises:
-        ValueError: A field is missing, unknown or of another type; the message names it.
+        ValueError: A field is missing, unknown, of another type or breaks its rule; the message
+            names it.
     """
     assert is_dataclass(kind)
     if not isinstance(values, dict):
@@ -125,10 +230,12 @@ def from_json(kind: type[T], values: object, where: str = "value") -> T:
     if invalid:
         state = "is missing" if invalid[0] in names else "is unknown"
         raise ValueError(f"{where}.{invalid[0]} {state}")
-    hints = get_type_hints(kind)
-    return kind(
-        **{name: _value(hints[name], item, f"{where}.{name}") for name, item in values.items()}
-    )
+    hints = get_type_hints(kind, include_extras=True)
+    parts = {name: _value(hints[name], item, f"{where}.{name}") for name, item in values.items()}
+    try:
+        return kind(**parts)
+    except (ValueError, TypeError) as error:  # values that contradict each other
+        raise ValueError(f"{where}: {error}") from None
 
 
 def _json_container(value: object) -> JSONValue:
@@ -149,11 +256,10 @@ def _escaped(character: str) -> str:
 
 def _value(hint: Any, value: object, where: str) -> Any:
     origin, parts = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _checked(parts, value, where)
     if origin in (types.UnionType, Union):
-        member_types = [part for part in parts if part is not type(None)]
-        if len(member_types) > 1:  # unions of several types are not converted
-            return value
-        return None if value is None else _value(member_types[0], value, where)
+        return _union(parts, value, where)
     if origin is tuple:
         return _tuple(parts, value, where)
     if origin is not None and issubclass(origin, Mapping):
@@ -165,6 +271,31 @@ def _value(hint: Any, value: object, where: str) -> Any:
     if is_dataclass(hint) and isinstance(hint, type):
         return from_json(hint, value, where)
     return _plain(hint, value, where)
+
+
+_SCALARS = (bool, int, float, str)
+
+
+def _checked(parts: tuple[Any, ...], value: object, where: str) -> Any:
+    kind, *rules = parts
+    converted = _value(kind, value, where)
+    for rule in rules:
+        if not rule.holds(converted):
+            raise ValueError(f"{where} is {str(value)[:60]!r}, but must be {rule.allowed}")
+    return converted
+
+
+def _union(parts: tuple[Any, ...], value: object, where: str) -> Any:
+    member_types = [part for part in parts if part is not type(None)]
+    if value is None and len(member_types) < len(parts):
+        return None
+    if len(member_types) == 1:
+        return _value(member_types[0], value, where)
+    # Unions of several types are not converted.
+    if all(part in _SCALARS for part in member_types) and type(value) not in member_types:
+        names = " or ".join(part.__name__ for part in member_types)
+        raise ValueError(f"{where} is {_json_type(value)}, not {names}")
+    return value
 
 
 def _tuple(parts: tuple[Any, ...], value: object, where: str) -> tuple[Any, ...]:

@@ -62,7 +62,7 @@ class BFloat16AdamW(Optimizer):
         super().__init__(params, defaults)
         if rounding not in (KAHAN, STOCHASTIC):
             raise ValueError(f"rounding: received {rounding!r}; use {KAHAN!r} or {STOCHASTIC!r}")
-        self._rounding = rounding
+        self.rounding = rounding
         self._seed = seed
 
     @torch.no_grad()
@@ -74,11 +74,11 @@ class BFloat16AdamW(Optimizer):
             trained = [parameter for parameter in group["params"] if parameter.grad is not None]
             for batch in _batches(trained, [self._state_of(parameter) for parameter in trained]):
                 step, device = batch[0][1]["step"], batch[0][0].device
-                if self._rounding == STOCHASTIC and device not in generators:
+                if self.rounding == STOCHASTIC and device not in generators:
                     generators[device] = _generator(self._seed, step, device)
                 for chunk in _chunks([_tensors_of(*entry) for entry in batch]):
                     update = _update(chunk, step, group)
-                    if self._rounding == KAHAN:
+                    if self.rounding == KAHAN:
                         add_with_compensation(chunk["weight"], chunk[COMPENSATION], update)
                     else:
                         add_stochastically(chunk["weight"], update, generators[device])
@@ -89,7 +89,7 @@ class BFloat16AdamW(Optimizer):
         state = self.state[parameter]
         if not state:
             state["step"] = 0
-            extra = (COMPENSATION,) if self._rounding == KAHAN else ()
+            extra = (COMPENSATION,) if self.rounding == KAHAN else ()
             for name in ("exp_avg", "exp_avg_sq", *extra):
                 state[name] = torch.zeros_like(parameter)
         return state

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
@@ -24,7 +24,6 @@ from ampft.precision.executed import (
     contradiction,
 )
 from ampft.precision.resolve import Precision
-from ampft.text.json_io import from_json
 from ampft.training.checkpoints.random_state import as_python_state, python_state
 
 # Share of the later steps whose products are recorded, so that recording costs next to nothing.
@@ -100,12 +99,16 @@ class FirstStep:
             "draws": python_state(self._draws.getstate()),
         }
 
-    def restore(self, values: Mapping[str, Any]) -> None:
+    def restore(
+        self,
+        executed: ExecutedDtypes | None,
+        memory: dict[str, int] | None,
+        random_state: str | None,
+        draws: Sequence[Any],
+    ) -> None:
         """Restore what `state` returned; the next step is checked."""
-        executed = values["executed"]
-        self.executed = None if executed is None else from_json(ExecutedDtypes, executed)
-        self.memory, self.random_state = values["memory"], values["random_state"]
-        self._draws.setstate(as_python_state(values["draws"]))
+        self.executed, self.memory, self.random_state = executed, memory, random_state
+        self._draws.setstate(as_python_state(list(draws)))
         self._is_resumed = True
 
     @contextmanager

@@ -12,7 +12,8 @@ from torch.optim.lr_scheduler import LRScheduler
 from transformers import get_scheduler
 
 from ampft.precision.resolve import Precision
-from ampft.training.bfloat16_adamw import KAHAN, STOCHASTIC, BFloat16AdamW
+from ampft.training.bfloat16_adamw import COMPENSATION, KAHAN, STOCHASTIC, BFloat16AdamW
+from ampft.training.checkpoints.tensors import DTYPES
 
 SMALL_HIDDEN_SIZE = 512
 HEAD_OR_ADAPTERS_FACTOR = 10
@@ -117,6 +118,35 @@ def make_optimizer(
         eps=settings.epsilon,
         fused=all(p.device.type in {"cpu", "cuda"} for p in trainable),
     )
+
+
+def expected_state(
+    model: nn.Module, optimizer: Optimizer
+) -> dict[str, dict[str, tuple[list[int], str] | None]]:
+    """Return what an optimizer of `make_optimizer` holds for each parameter after a step.
+
+    Args:
+        model: Model with the optimizer's parameters.
+        optimizer: The optimizer, not prepared.
+
+    Returns:
+        Shape and dtype, as safetensors names it, of each tensor of the state, by name of the
+        parameter and key; None for a whole number.
+    """
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    counter: tuple[list[int], str] | None
+    counter = None if isinstance(optimizer, BFloat16AdamW) else ([], "F32")
+    keys = ["exp_avg", "exp_avg_sq"]
+    if isinstance(optimizer, BFloat16AdamW) and optimizer.rounding == KAHAN:
+        keys.append(COMPENSATION)
+    return {
+        names[id(parameter)].replace("_orig_mod.", ""): {
+            "step": counter,
+            **dict.fromkeys(keys, (list(parameter.shape), DTYPES[parameter.dtype])),
+        }
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    }
 
 
 def make_schedule(optimizer: Optimizer, steps: int, settings: ScheduleSettings) -> LRScheduler:

@@ -6,7 +6,6 @@ the watch.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from ampft.models.blocks import module_blocks
 from ampft.models.sharded import local_part
 from ampft.precision.resolve import Precision
 from ampft.precision.sharding import is_sharded
+from ampft.text.json_io import read_json_lines
 from ampft.text.terminal import labelled
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class RangeWatch:
 
     def restore(self, history: bytes) -> None:
         """Continue after the steps in `history`, the beginning of a history.jsonl."""
-        for row in map(json.loads, history.splitlines()):
+        for row in read_json_lines(history, "history.jsonl"):
             figures = {name: value for name, value in row.items() if name.startswith("headroom/")}
             self._figures = {name: float(value) for name, value in figures.items()}
             self._warn(row["step"], quiet=True)

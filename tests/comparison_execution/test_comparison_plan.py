@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import asdict, replace
 
 import pytest
+from fuzzed_json import harm
 from hypothesis import given
 from hypothesis import strategies as st
 from planned import SIZE, plan
@@ -14,6 +15,7 @@ from planned import SIZE, plan
 from ampft import cli
 from ampft.arguments import parse_compare_arguments
 from ampft.comparison.arms import Arm, mode_arm, with_placebo
+from ampft.comparison.execution.folder import plan_facts
 from ampft.comparison.execution.plan import (
     MATCHED_FIELDS,
     PlannedRun,
@@ -210,3 +212,17 @@ def test_a_command_without_metric_continues_that_of_the_plan():
     assert plan_difference(existing, requested(existing, metric=None)) is None
     changed = plan_difference(existing, requested(existing, metric="accuracy"))
     assert changed == "--metric was macro_f1 and is now accuracy"
+
+
+def test_a_changed_plan_is_refused_by_name_or_does_no_harm(tmp_path):
+    path = tmp_path / "plan.json"
+
+    def read() -> None:
+        found = read_plan(tmp_path)
+        assert found is not None
+        plan_lines(tmp_path, found, found.runs())
+        plan_facts(found, tmp_path, found.seed_counts[-1])
+
+    refused, wrong = harm(json_text(plan()), ["plan.json"], path.write_text, read)
+    assert wrong == []
+    assert refused > 40

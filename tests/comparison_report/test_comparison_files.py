@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from example_comparison import broken, hostile, realistic
+from fuzzed_json import harm
 
 from ampft.comparison.findings import Comparison
 from ampft.comparison.report.files import read_comparison, write_comparison
@@ -170,3 +171,17 @@ def test_a_terminal_without_unicode_shows_escapes(encoding, tmp_path):
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"\\u4e2d" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_changed_comparison_is_refused_by_name_or_does_no_harm(tmp_path):
+    write_comparison(realistic(), tmp_path)
+    path = tmp_path / "comparison.json"
+
+    def read() -> None:
+        write_comparison(read_comparison(path), tmp_path / "again")
+        terminal_text(read_comparison(path))
+
+    refused, wrong = harm(path.read_text(), ["comparison.json"], path.write_text, read, cases=40)
+    assert wrong == []
+    assert refused > 15

@@ -248,6 +248,12 @@ def test_a_damaged_checkpoint_is_refused_and_named(train, copied):
 
 def test_the_first_start_says_that_there_is_no_checkpoint(train, tmp_path):
     folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "slurm-17.out").write_text("the log of this job")
+    (folder / "README.md").write_text("mine")
+    refused = train(folder, *LATEST, *EVERY_2, code=2)
+    assert "written or changed by someone else: README.md. Move them" in refused.stderr
+    (folder / "README.md").unlink()
     done = train(folder, *LATEST, *EVERY_2, stop=2)
     assert printed(done.stdout, "resume") == (
         f"{folder} has no checkpoint yet, so the training starts at step 1"
@@ -262,7 +268,7 @@ def test_the_first_start_says_that_there_is_no_checkpoint(train, tmp_path):
     (folder / "checkpoints/step-2/notes.txt").unlink()
     train(folder, "--overwrite_output_dir", stop=2)
     assert sorted(path.name for path in folder.iterdir()) == [
-        "history.jsonl", "run.json", "thesis.tex",
+        "history.jsonl", "run.json", "slurm-17.out", "thesis.tex",
     ]  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ampft.errors import InputError
 from ampft.precision.modes import BASELINE
+from ampft.text.json_io import Count, NotNegative, Positive
 from ampft.text.numbers import approximate_duration, counted
 
 # A model cannot learn a class from fewer examples.
@@ -18,8 +19,8 @@ MIN_EXAMPLES_PER_CLASS = 8
 class ModeCost:
     """Cost of a mode: seconds per optimizer step, and per example in evaluation."""
 
-    step: float
-    evaluated_example: float
+    step: NotNegative
+    evaluated_example: NotNegative
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +33,9 @@ class Size:
         max_steps: Number of optimizer steps; None trains for `epochs`.
     """
 
-    epochs: int
-    train_examples: int
-    max_steps: int | None = None
+    epochs: Positive
+    train_examples: Positive
+    max_steps: Positive | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,17 +59,17 @@ class Estimate:
             of earlier versions.
     """
 
-    startup: float
+    startup: NotNegative
     modes: Mapping[str, ModeCost]
     executions: Mapping[str, str]
     device: str
     size: Size
-    effective_batch_size: int
-    validation_examples: int
-    final_examples: int
-    classes: int
-    model_bytes: int
-    eval_steps: int | None = None
+    effective_batch_size: Positive
+    validation_examples: Count
+    final_examples: Count
+    classes: Count
+    model_bytes: Count
+    eval_steps: Positive | None = None
     evaluates_fp32: bool = True
     cases: int | None = None
 

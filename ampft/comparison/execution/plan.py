@@ -6,16 +6,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from ampft.arguments.compare import PLACEBO, ArmSettings
 from ampft.comparison.arms import Arm, mode_arm, settings_arm, with_placebo
 from ampft.comparison.execution.estimate import Estimate, Size
 from ampft.errors import InputError
+from ampft.precision.modes import BASELINE, MODES
 from ampft.text.escaping import inert
-from ampft.text.json_io import check_schema, from_json, read_json_object
+from ampft.text.json_io import (
+    Count,
+    NotNegative,
+    Rule,
+    check_schema,
+    from_json,
+    is_ascending,
+    one_of,
+    read_json_object,
+)
 
 SCHEMA = 2
+MOST_SEEDS = 10_000
+LONGEST_RUN = 1e9  # seconds
+Seeds = Annotated[int, Rule(lambda count: 0 <= count <= MOST_SEEDS, f"0 to {MOST_SEEDS}")]
 
 
 @dataclass(frozen=True)
@@ -71,15 +84,15 @@ class Plan:
         schema: Version of this layout.
     """
 
-    modes: tuple[str, ...]
-    first_seed: int
-    seed_counts: tuple[int, ...]
+    modes: tuple[Annotated[str, one_of(MODES)], ...]
+    first_seed: Count
+    seed_counts: Annotated[tuple[Seeds, ...], Rule(is_ascending, "ascending, and not empty")]
     metric: str
     margin: float
     placebo: bool
     arguments: Mapping[str, Any]
     config_file: str | None
-    budget: float | None
+    budget: NotNegative | None
     estimate: Estimate
     size: Size
     overrides: Mapping[str, int] = field(default_factory=dict)
@@ -87,13 +100,13 @@ class Plan:
     notes: tuple[str, ...] = ()
     seeds_analysed: tuple[int, ...] = ()
     added_after_analysis: bool = False
-    runs_seconds: float = 0.0
-    own_seconds: float = 0.0
-    yardstick_seconds: float = 0.0
+    runs_seconds: NotNegative = 0.0
+    own_seconds: NotNegative = 0.0
+    yardstick_seconds: NotNegative = 0.0
     written: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     arm_settings: tuple[ArmSettings, ...] = ()
     arm_estimates: Mapping[str, Estimate] = field(default_factory=dict)
-    select_seeds: int = 0
+    select_seeds: Seeds = 0
     selected: str | None = None
     selection_scores: Mapping[str, float] = field(default_factory=dict)
     schema: int = SCHEMA
@@ -220,14 +233,28 @@ def read_plan(folder: Path) -> Plan | None:
     try:
         values = read_json_object(path)
         check_schema(path, values, SCHEMA, "Name another --output_dir.")
-        return from_json(Plan, values, "plan")
+        plan = from_json(Plan, values, "plan")
+        for arm in plan.arms:
+            _check_estimate(plan, arm)
+        return plan
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, OverflowError) as error:
         raise InputError(
             f"{path}: the file is not a valid plan ({type(error).__name__}: {error}). Name another "
             "--output_dir, or delete the file together with its runs."
         ) from error
+
+
+def _check_estimate(plan: Plan, arm: Arm) -> None:
+    """Check that the cost of a run of an arm was estimated."""
+    estimate = plan.estimate_of(arm)
+    for name, modes in (("modes", estimate.modes), ("executions", estimate.executions)):
+        for mode in (arm.mode, BASELINE) if name == "modes" else (arm.mode,):
+            if mode not in modes:
+                raise ValueError(f"plan.estimate.{name}.{mode} is missing")
+    if not plan.expected_seconds(PlannedRun(arm, 0)) < LONGEST_RUN:
+        raise ValueError(f"plan.estimate says that a run of {arm.name} takes years")
 
 
 def plan_difference(plan: Plan, requested: Mapping[str, Any]) -> str | None:

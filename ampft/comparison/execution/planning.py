@@ -38,7 +38,7 @@ from ampft.runs.folder import check_creatable
 from ampft.runs.redaction import redact_secrets
 from ampft.tasks import problem_types
 from ampft.text.escaping import inert
-from ampft.text.json_io import from_json, json_values
+from ampft.text.json_io import from_json, json_values, read_json_object
 from ampft.text.numbers import approximate_duration, counted, in_epochs
 from ampft.text.terminal import labelled, print_line
 
@@ -392,7 +392,7 @@ def run_trial(
     paths = str(folder / "request.json"), str(folder / "result.json")
     run_command(launch_command(config_file, "-m", TRIAL_MODULE, *paths), folder / "log")
     try:
-        result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+        result = read_json_object(folder / "result.json")
     except (OSError, ValueError):
         raise InputError(_trial_error(folder / "log")) from None
     if "error" in result:

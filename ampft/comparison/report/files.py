@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ampft.comparison.findings import COMPARISON_NAME, SCHEMA, Comparison
 from ampft.comparison.report.markdown import markdown_text
+from ampft.comparison.report.terminal import terminal_text
 from ampft.errors import InputError
 from ampft.files import write_text
 from ampft.text.json_io import check_schema, from_json, json_text, read_json_object
@@ -79,6 +80,8 @@ def read_comparison(path: Path) -> Comparison:
     Raises:
         InputError: The file is missing, is not a comparison, or has the layout of another version.
     """
+    from ampft.comparison.report.html import html_text
+
     file = path / COMPARISON_NAME if path.is_dir() else path
     try:
         values = read_json_object(file)
@@ -106,4 +109,12 @@ def read_comparison(path: Path) -> Comparison:
             f"COMPARISON {file}: the margin is {comparison.margin:g}, but must be between 0 and 1. "
             "Repeat the comparison."
         )
+    try:
+        for shown in (terminal_text, markdown_text, html_text):
+            shown(comparison)
+    except (ValueError, ArithmeticError, LookupError, TypeError, StopIteration) as error:
+        raise InputError(
+            f"COMPARISON {file}: its values contradict each other ({type(error).__name__}: "
+            f"{error}). Repeat the comparison."
+        ) from error
     return comparison

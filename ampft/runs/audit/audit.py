@@ -27,7 +27,6 @@ from ampft.runs.audit.steps import (
     repeat_steps,
 )
 from ampft.runs.audit.written import (
-    HistoryRow,
     check_files,
     check_history,
     check_ids,
@@ -36,6 +35,7 @@ from ampft.runs.audit.written import (
     check_warnings,
     read_rows,
 )
+from ampft.runs.history import HistoryRow
 from ampft.runs.manifest import RECORD_NAME
 from ampft.runs.prepared import Prepared
 from ampft.runs.record import RunRecord, read_record

@@ -25,7 +25,7 @@ from ampft.runs.audit.tolerances import (
     NEIGHBOURS,
     tolerance_of,
 )
-from ampft.runs.audit.written import HistoryRow
+from ampft.runs.history import HistoryRow
 from ampft.runs.prepared import Prepared
 from ampft.runs.record import RunRecord
 from ampft.runs.run import all_metrics

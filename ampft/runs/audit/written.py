@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from ampft.machine import versions
 from ampft.runs.audit.findings import DIFFERS, EQUAL, NOT_COMPARED, WITHIN, Check, judged
 from ampft.runs.audit.tolerances import SUM_TOLERANCE
 from ampft.runs.card import model_card
-from ampft.runs.history import read_history
+from ampft.runs.history import HistoryRow, parse_rows
 from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, is_result_name
 from ampft.runs.plan import BATCH_NORM
 from ampft.runs.prepared import Prepared
@@ -35,25 +34,9 @@ from ampft.runs.show import REPORT_NAME, problem_of, report_with_heading
 from ampft.tasks.outcome import Outcome
 from ampft.tasks.task import Task
 from ampft.text.escaping import inert
-from ampft.text.json_io import from_json, read_json_object
+from ampft.text.json_io import read_json_object
 from ampft.text.numbers import counted
 from ampft.training.optimizer import make_schedule
-
-
-@dataclass(frozen=True, kw_only=True)
-class HistoryRow:
-    """The values of a row of `history.jsonl` that do not depend on the speed of the machine."""
-
-    step: int
-    epoch: int
-    loss: float
-    learning_rate: float
-    grad_norm: float
-    loss_scale: float | None
-    skipped: bool
-    examples: int
-    tokens: int
-    micro_batches: int
 
 
 def read_rows(folder: Path) -> tuple[HistoryRow, ...]:
@@ -62,19 +45,11 @@ def read_rows(folder: Path) -> tuple[HistoryRow, ...]:
     Raises:
         InputError: The history cannot be read, or a value is missing or has another type.
     """
-    path, names = folder / HISTORY_NAME, HistoryRow.__dataclass_fields__
+    path = folder / HISTORY_NAME
     try:
-        return tuple(
-            from_json(HistoryRow, {k: _number(v) for k, v in row.items() if k in names}, "row")
-            for row in read_history(path)
-        )
-    except ValueError as error:
+        return parse_rows(path.read_bytes(), HISTORY_NAME)
+    except (OSError, ValueError) as error:
         raise InputError(f"{path}: this is not the history of a run ({error}).") from error
-
-
-def _number(value: object) -> object:
-    """Return a number that is not finite, which the history holds as text."""
-    return float(value) if value in ("nan", "inf", "-inf") else value
 
 
 def check_files(folder: Path, record: RunRecord) -> Check:

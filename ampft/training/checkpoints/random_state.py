@@ -7,6 +7,7 @@ and the seeds of loader workers depend only on the seed and the epoch.
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ def random_state(device: torch.device) -> dict[str, Any]:
     }
 
 
-def restore_random_state(values: dict[str, Any], device: torch.device) -> None:
+def restore_random_state(values: Mapping[str, Any], device: torch.device) -> None:
     """Restore what `random_state` returned.
 
     Args:
@@ -43,12 +44,28 @@ def restore_random_state(values: dict[str, Any], device: torch.device) -> None:
             another type of device.
     """
     random.setstate(as_python_state(values["python"]))
-    key = np.array(values["numpy"]["state"]["key"], dtype=np.uint32)
-    numpy_state = {**values["numpy"], "state": {**values["numpy"]["state"], "key": key}}
-    np.random.set_state(numpy_state)  # noqa: NPY002
+    np.random.set_state(_numpy_state(values["numpy"]))  # noqa: NPY002
     torch.set_rng_state(_tensor(values["torch"]))
     if device.type == "cuda" and values["cuda"] is not None:
         torch.cuda.set_rng_state(_tensor(values["cuda"]), device)
+
+
+def check_random_state(values: Mapping[str, Any]) -> None:
+    """Restore what `random_state` returned into generators that nobody uses.
+
+    Raises:
+        Exception: Anything that Python, numpy and torch raise about states that are not theirs.
+    """
+    random.Random().setstate(as_python_state(values["python"]))
+    np.random.RandomState().set_state(_numpy_state(values["numpy"]))
+    torch.Generator().set_state(_tensor(values["torch"]))
+    if values["cuda"] is not None and torch.cuda.is_available():
+        torch.Generator("cuda").set_state(_tensor(values["cuda"]))
+
+
+def _numpy_state(values: Mapping[str, Any]) -> dict[str, Any]:
+    key = np.array(values["state"]["key"], dtype=np.uint32)
+    return {**values, "state": {**values["state"], "key": key}}
 
 
 def python_state(state: tuple[Any, ...]) -> list[Any]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ampft.files import FilePart, write_file
 
-_DTYPES = {
+DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
     torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
     torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
@@ -53,7 +53,7 @@ def _chunks(ordered: list[tuple[str, Tensor]]) -> Iterator[bytes | memoryview]:
     header, end = {}, 0
     for name, tensor in ordered:
         start, end = end, end + tensor.numel() * tensor.element_size()
-        dtype, shape = _DTYPES[tensor.dtype], list(tensor.shape)
+        dtype, shape = DTYPES[tensor.dtype], list(tensor.shape)
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)  # so that the data begin at a multiple of 8 bytes
