@@ -22,11 +22,10 @@ from ampft.files import describe_file
 from ampft.runs.audit.written import read_rows
 from ampft.runs.checkpoint_command import list_checkpoints
 from ampft.runs.prepare import prepare
-from ampft.runs.record import _values_hash
 from ampft.runs.saved_state import NewRun, read_saved_state
 from ampft.runs.show import format_run
-from ampft.runs.state import new_state
-from ampft.text.json_io import json_text
+from ampft.runs.state import RunState, new_state
+from ampft.text.json_io import json_text, values_hash
 from ampft.training.checkpoints.manifest import (
     CONTENT_NAMES,
     DamagedCheckpoint,
@@ -42,7 +41,7 @@ ENOUGH = 30  # refused changes of each file
 def signed(values: dict[str, Any]) -> str:
     """Return a record or manifest with the hash of its values made anew, where that is possible."""
     values.pop("sha256", None)
-    return json_text({**values, "sha256": _values_hash(values)})
+    return json_text({**values, "sha256": values_hash(values)})
 
 
 def sign(text: str) -> str:
@@ -70,6 +69,7 @@ def copied(run, tmp_path) -> Path:
 def resumed(words, tmp_path, monkeypatch) -> Callable[[Path], None]:
     """Return a function that restores a checkpoint, and then makes an update."""
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    monkeypatch.setattr(RunState, "_restore_best", lambda *_: None)  # needs the folder of a run
     with fresh_global_state():
         prepared = prepare(parse_classify_arguments([*words, str(tmp_path / "resumed")]))
 

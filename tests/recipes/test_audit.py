@@ -25,9 +25,9 @@ from ampft.cli import main
 from ampft.runs.card import model_card
 from ampft.runs.manifest import RECORD_NAME, describe_files
 from ampft.runs.predictions import read_predictions, write_predictions
-from ampft.runs.record import _values_hash, read_record
+from ampft.runs.record import read_record
 from ampft.runs.show import read_report, report_with_heading
-from ampft.text.json_io import json_text
+from ampft.text.json_io import json_text, values_hash
 
 STEPS = 3  # of 8: 2 epochs of 4 steps
 
@@ -112,7 +112,7 @@ def write(path: Path, edit: Callable[[dict[str, Any]], None]) -> None:
     values = json.loads(path.read_text())
     values.pop("sha256", None)
     edit(values)
-    path.write_text(json_text({**values, "sha256": _values_hash(values)}))
+    path.write_text(json_text({**values, "sha256": values_hash(values)}))
 
 
 def snapshot(folder: Path) -> dict[str, tuple[int, bytes]]:
