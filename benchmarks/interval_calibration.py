@@ -481,6 +481,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
     parser.add_argument("--comparisons", type=int, default=1000, help="per setting and difference")
+    parser.add_argument("--minutes", type=float, default=1e6, help="after which no setting starts")
     parser.add_argument("--forecasts", type=int, default=100, help="per setting and difference")
     parser.add_argument("--again", type=int, default=3000, help="comparisons of the worst settings")
     parser.add_argument("--progress", type=Path, help="JSON Lines of settings done, to resume from")
@@ -489,8 +490,13 @@ def main() -> None:
     done = Progress(options.progress)
     work = partial(run_setting, comparisons=options.comparisons, seed=options.seed)
     check = partial(run_forecast, comparisons=options.forecasts, seed=options.seed)
-    settings = grid()
-    cells = [done.result("setting", work, each) for each in settings]
+    settings = in_turns(grid(), done, work)
+    deadline = time.monotonic() + 60 * options.minutes
+    cells = [
+        done.result("setting", work, each)
+        for each in settings
+        if done.has("setting", work, each) or time.monotonic() < deadline
+    ]
     again = partial(run_setting, comparisons=options.again, seed=options.seed + 1)
     repeated = [done.result("again", again, settings[index]) for index in worst_settings(cells)]
     forecasts = [done.result("forecast", check, each) for each in forecast_settings()]
@@ -502,6 +508,7 @@ def main() -> None:
             for name in ("decided_sooner", "undecided_later")
         },
         "comparisons": options.comparisons,
+        "settings_left_out": len(settings) - len(cells),
         "comparisons_again": options.again,
         "seconds": round(done.seconds),
         "settings": cells,
@@ -529,6 +536,10 @@ class Progress:
                 self.known[row["key"]] = row["result"]
                 self.seconds += row["seconds"]
 
+    def has(self, part: str, work: partial[dict[str, Any]], setting: Any) -> bool:
+        """Return whether the result of a setting is known."""
+        return f"{part} {setting!r} {work.keywords}" in self.known
+
     def result(self, part: str, work: partial[dict[str, Any]], setting: Any) -> dict[str, Any]:
         """Return the result of a setting, computed now or before with the same arguments."""
         key = f"{part} {setting!r} {work.keywords}"
@@ -542,6 +553,21 @@ class Progress:
                 with self.file.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(row) + "\n")
         return self.known[key]
+
+
+def in_turns(
+    settings: list[Setting], done: Progress, work: partial[dict[str, Any]]
+) -> list[Setting]:
+    """Return the settings that are done, and then one of each family and metric in turns."""
+    known = [each for each in settings if done.has("setting", work, each)]
+    rank: dict[tuple[str, str], int] = {}
+    others: list[tuple[int, Setting]] = []
+    for each in settings:
+        if each not in known:
+            kind = each.family, each.metric
+            rank[kind] = rank.get(kind, -1) + 1
+            others.append((rank[kind], each))
+    return known + [each for _, each in sorted(others, key=lambda pair: pair[0])]
 
 
 def worst_settings(cells: list[dict[str, Any]], number: int = 3) -> list[int]:
