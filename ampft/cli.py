@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ampft.arguments.compare import is_comparison_to_run
 from ampft.arguments.completion import complete
 from ampft.arguments.flags import ArgumentParser
-from ampft.arguments.predict import add_predict
+from ampft.arguments.predict import add_predict, check_inputs
 from ampft.errors import InputError
 from ampft.precision.modes import BASELINE
 from ampft.text.escaping import inert_lines
@@ -243,6 +243,7 @@ def _env(args: argparse.Namespace) -> None:
 
 
 def _predict(args: argparse.Namespace) -> None:
+    check_inputs(args)
     from ampft.kinds.prediction import PredictRequest
     from ampft.runs.predict import predict_file
 

@@ -330,3 +330,24 @@ def test_python_without_docstrings_is_refused():
     )  # fmt: skip
     assert done.returncode == 2
     assert done.stderr.startswith("error: python -OO or PYTHONOPTIMIZE=2 removes docstrings")
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        (
+            ["predict", "--model", "x", "Great value."],
+            "To predict a text, pass --text",
+        ),
+        (["predict", "--model", "x", "absent.csv"], "FILE: the file absent.csv does not exist."),
+        (["predict", "--model", "x", "--device", "cpu"], "a GPU is used if there is one"),
+        (["compare", "--train_file", "x.csv"], "ampft compare --modes fp32,bf16 -- --train_file"),
+        (["compare", "--modes", "fp32", "--train_file", "x"], "ampft compare ... -- --train_file"),
+    ],
+)
+def test_mistakes_get_advice(words, advice, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x").mkdir()
+    assert cli.main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert advice in line

@@ -256,7 +256,8 @@ def comparison_command(
 def is_comparison_to_run(argv: Sequence[str]) -> bool:
     """Return whether arguments of `ampft compare` ask for trainings, not for existing runs."""
     shared = {"metric", "margin", "output_dir"}  # with the comparison of existing runs
-    names = {f"--{f.name}" for f in fields(CompareArguments) if f.name not in shared} | {"--arm"}
+    every = {f.name for kind in (CompareArguments, ClassifyArguments) for f in fields(kind)}
+    names = {f"--{name}" for name in every - shared - {"baseline"}} | {"--arm"}
     return any(argument == "--" or argument.split("=")[0] in names for argument in argv)
 
 
@@ -292,11 +293,13 @@ def refuse_misplaced(
     """Reject settings of the runs before ` -- `."""
     compare_names = {f.name for f in known}
     classify_names = {f.name for f in fields(ClassifyArguments)} - compare_names
+    has_arms = any(argument.split("=")[0] in ("--modes", "--arm") for argument in compare_argv)
+    arms = "..." if has_arms else "--modes fp32,bf16"
     for argument in compare_argv:
         name = argument.removeprefix("--").removeprefix("no-").split("=")[0]
         if argument.startswith("--") and name in classify_names:
             remedy = SET_BY_COMPARISON.get(
-                name, f"write it after ` -- `: {program} ... -- {argument} ..."
+                name, f"write it after ` -- `: {program} {arms} -- {argument} ..."
             )
             raise InputError(f"--{name} is a setting of {trainer}: {remedy}.")
 

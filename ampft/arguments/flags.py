@@ -266,8 +266,10 @@ def _unknown_flag_message(unknown: Sequence[str], known: Mapping[str, Any], prog
         return (
             f"{argument!r} is not expected: every setting is a flag.{several} See {program} --help."
         )
-    name = argument.removeprefix("--").split("=")[0].replace("-", "_")
-    return f"unknown flag --{name}.{suggestion(name, known)} See {program} --help."
+    typed = argument.removeprefix("--").split("=")[0]
+    name = typed.replace("-", "_")
+    hint = f" Did you mean '--{name}'?" if name in known else suggestion(name, known)
+    return f"unknown flag --{typed}.{hint} See {program} --help."
 
 
 def _read_config(

@@ -10,6 +10,11 @@ from ampft.errors import InputError, did_you_mean
 from ampft.precision.modes import OTHER_NAMES
 
 ALWAYS_RUN = "Remove the flag: training, validation and test always run if there is data for them."
+DEVICE = (
+    "Remove the flag: a GPU is used if there is one. CUDA_VISIBLE_DEVICES chooses which, and"
+    " accelerate launch --num_processes N uses several."
+)
+DEVICE_FLAGS = ("device", "devices", "gpu", "gpus", "n_gpu", "num_gpus", "cuda", "gpu_id")
 EVAL_STRATEGY = "Use --eval_steps N to validate by steps, or no flag to validate after each epoch."
 REPLACEMENTS = {
     "fp16": "Use --mixed_precision fp16.",
@@ -24,9 +29,11 @@ REPLACEMENTS = {
     "eval_strategy": EVAL_STRATEGY,
     "evaluation_strategy": EVAL_STRATEGY,
     "do_predict": ALWAYS_RUN,
+    "logging_steps": "Remove the flag: history.jsonl has every step.",
+    "load_in_8bit": "Train without it; ampft compare RUN --inference fp32,int8 measures int8.",
     "text_column_delimiter": "Join columns with +, as in --text_column_names title+body; a space "
     "stands between them.",
-} | {
+} | dict.fromkeys(DEVICE_FLAGS, DEVICE) | {
     other: f"Use --{name}."
     for other, name in {
         "model": "model_name_or_path",
@@ -43,6 +50,14 @@ REPLACEMENTS = {
         "cpu": "use_cpu",
         "max_length": "max_seq_length",
         "pad_to_max_length": "padding",
+        "save_steps": "checkpointing_steps",
+        "target": "label_column_name",
+        "label": "label_column_name",
+        "label_column": "label_column_name",
+        "text": "text_column_names",
+        "text_column": "text_column_names",
+        "file": "train_file",
+        "epoch": "num_train_epochs",
         "task_name": "dataset_name",
         "text_column_name": "text_column_names",
         "label_column_names": "label_column_name",
@@ -69,6 +84,22 @@ COMMANDS = {
     **dict.fromkeys(("finetune", "fine-tune", "fintune", "fit", "run"), "train"),
     **dict.fromkeys(("classify", "infer", "inference", "test"), "predict"),
     **dict.fromkeys(("show", "evaluate", "eval"), "report"),
+}
+# What users type for a task of `ampft`.
+TASK_NAMES = {
+    **dict.fromkeys(("classification", "text-classification", "sentiment", "binary"), "text"),
+    **dict.fromkeys(("multilabel", "multi_label"), "multi-label"),
+    **dict.fromkeys(("ner", "token-classification", "pos", "tagging"), "tokens"),
+    **dict.fromkeys(("image-classification", "vision"), "images"),
+    **dict.fromkeys(("audio-classification", "audio"), "sounds"),
+    **dict.fromkeys(("segmentation", "semantic-segmentation", "image-segmentation"), "pixels"),
+}
+# Advice on values that no program here has.
+OTHER_CHOICES = {
+    "int8": " Nothing trains in int8; ampft compare RUN --inference fp32,int8 lets a trained model"
+    " predict in it.",
+    "regression": " Only classification is supported: replace the numbers by classes, such as low"
+    " and high.",
 }
 # Hints for values of the wrong type, by the beginning of argparse's message.
 INVALID_VALUES = {
@@ -102,13 +133,18 @@ def hint_for(message: str, options: Iterable[str]) -> str:
     if choice is not None:
         choices = [name.strip("'") for name in choice[2].split(", ")]
         name = choice[1].lower()
-        other = COMMANDS.get(name) or OTHER_NAMES.get(name)
+        if name in OTHER_CHOICES:
+            return OTHER_CHOICES[name]
+        other = COMMANDS.get(name) or OTHER_NAMES.get(name) or TASK_NAMES.get(name)
         return f" Did you mean {other!r}?" if other in choices else did_you_mean(name, choices)
     for start, hint in INVALID_VALUES.items():
         if message.startswith(start):
             return hint
     _, unknown, arguments = message.partition("unrecognized arguments: ")
-    return did_you_mean(arguments.split()[0].split("=")[0], options) if unknown else ""
+    name = arguments.split()[0].split("=")[0] if unknown else ""
+    if name.removeprefix("--") in DEVICE_FLAGS:
+        return f" {DEVICE}"
+    return did_you_mean(name, options) if unknown else ""
 
 
 def refuse_valued_switches(argv: Sequence[str], switches: Iterable[str]) -> None:

@@ -3,9 +3,33 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from ampft.arguments.flags import ArgumentParser
+from ampft.data.sources.file_names import check_file
+from ampft.errors import InputError, quoted
 from ampft.precision.modes import BASELINE
+
+STANDARD_INPUT = "-"
+
+
+def check_inputs(args: argparse.Namespace) -> None:
+    """Check that the model's folder and the files to predict exist, before anything is loaded.
+
+    Raises:
+        InputError: One does not exist; the message says how to pass a text.
+    """
+    if not Path(args.model).is_dir():
+        raise InputError(f"--model {args.model}: not a folder. Name the --output_dir of a run.")
+    for name in args.files:
+        path = Path(name)
+        if name == STANDARD_INPUT or path.exists():
+            continue
+        if " " in name or not path.suffix:
+            raise InputError(
+                f"FILE: there is no file {quoted(name)}. To predict a text, pass --text TEXT."
+            )
+        check_file(path, flag="FILE")
 
 
 def add_predict(commands: argparse._SubParsersAction[ArgumentParser]) -> None:

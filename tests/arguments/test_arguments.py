@@ -10,7 +10,7 @@ import pytest
 
 from ampft.arguments import ClassifyArguments, parse_classify_arguments
 from ampft.arguments.classify import BUILT_IN_DEFAULTS
-from ampft.arguments.other_scripts import REPLACEMENTS
+from ampft.arguments.other_scripts import REPLACEMENTS, TASK_NAMES
 from ampft.errors import InputError
 from ampft.precision.modes import MODES
 
@@ -259,13 +259,34 @@ def test_empty_texts(name):
         parse(f"--{name}=")
 
 
+@pytest.mark.parametrize("other", sorted(TASK_NAMES))
+def test_other_names_of_tasks(other):
+    with pytest.raises(InputError, match=f"Did you mean '{TASK_NAMES[other]}'"):
+        parse("--task", other)
+    assert parse("--task", TASK_NAMES[other], "--dataset_name", "x").task == TASK_NAMES[other]
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        (("--mixed_precision", "int8"), "ampft compare RUN --inference fp32,int8"),
+        (("--task", "regression"), "Only classification is supported"),
+        (("--weight-decay", "1"), "unknown flag --weight-decay. Did you mean '--weight_decay'"),
+        (("--weight_decoy", "1"), "unknown flag --weight_decoy. Did you mean '--weight_decay'"),
+    ],
+)
+def test_advice(words, advice):
+    with pytest.raises(InputError, match=re.escape(advice)):
+        parse(*words)
+
+
 @pytest.mark.parametrize("other", sorted(REPLACEMENTS))
 def test_flags_of_other_scripts(other):
     names = {f.name for f in fields(ClassifyArguments)}
     assert other not in names
     named = re.findall(r"--(\w+)", REPLACEMENTS[other])
-    assert set(named) <= names
-    assert named or "always run" in REPLACEMENTS[other]
+    assert set(named) <= names | {"num_processes", "inference"}  # of the launcher and of compare
+    assert named or REPLACEMENTS[other].startswith("Remove the flag: ")
     message = f"unknown flag --{other}. {REPLACEMENTS[other]} See"
     with pytest.raises(InputError, match=re.escape(message)):
         parse(f"--{other}", "1")
