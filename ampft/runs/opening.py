@@ -19,6 +19,7 @@ from ampft.runs.record import (
     initial_record,
     write_record,
 )
+from ampft.runs.redaction import redact_secrets
 from ampft.runs.resume import as_checkpointed, continue_folder, restore, start_line
 from ampft.runs.run import Run
 from ampft.runs.state import new_state
@@ -68,7 +69,7 @@ def open_run(prepared: Prepared) -> Iterator[Run]:
                 continue_folder(folder, state)
         with state.history as history, checkpointing(state, folder) as checkpoints:
             if args.with_tracking:
-                settings = tracked_settings(asdict(args))
+                settings = tracked_settings(redact_secrets(asdict(args)))
                 accelerator.init_trackers("ampft", settings, state.tracker_arguments)
             run = Run(
                 prepared,

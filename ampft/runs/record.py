@@ -6,7 +6,7 @@ import hashlib
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -21,7 +21,7 @@ from ampft.machine import hardware, versions
 from ampft.runs.folder import RunFolder
 from ampft.runs.manifest import RECORD_NAME
 from ampft.runs.memory import PeakMemory
-from ampft.runs.redaction import redact_command, redact_secrets
+from ampft.runs.redaction import redact_command, redact_secrets, without_secrets
 from ampft.tasks import default_task
 from ampft.text.escaping import without_credentials
 from ampft.text.json_io import (
@@ -245,12 +245,8 @@ class RunRecord:
             raise ValueError(f"status must be one of {STATUSES}, received {self.status!r}")
         object.__setattr__(self, "arguments", redact_secrets(self.arguments))
         object.__setattr__(self, "command", redact_command(self.command))
-        notes = tuple(map(without_credentials, self.data.notes))
-        data = replace(self.data, name=without_credentials(self.data.name), notes=notes)
-        object.__setattr__(self, "data", data)
-        notes = tuple(map(without_credentials, self.model.notes))
-        model = replace(self.model, name=without_credentials(self.model.name), notes=notes)
-        object.__setattr__(self, "model", model)
+        object.__setattr__(self, "data", without_secrets(self.data))
+        object.__setattr__(self, "model", without_secrets(self.model))
         object.__setattr__(self, "reason", self.reason and without_credentials(self.reason))
 
 

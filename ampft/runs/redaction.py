@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import PurePath
-from typing import Any
+from typing import Any, TypeVar
 
 from ampft.text.escaping import without_credentials
 
+Part = TypeVar("Part", bound=Any)
 REDACTED = "(not recorded)"
 
 _SECRET_NAME = re.compile(
@@ -44,4 +46,16 @@ def redact_command(words: Sequence[str]) -> list[str]:
 
 
 def _without_credentials(value: Any) -> Any:
-    return without_credentials(value) if isinstance(value, str) else value
+    """Return a value without credentials in its texts, also in lists and mappings."""
+    if isinstance(value, str):
+        return without_credentials(value)
+    if isinstance(value, Mapping):
+        return {_without_credentials(key): _without_credentials(v) for key, v in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_without_credentials, value))
+    return value
+
+
+def without_secrets(part: Part) -> Part:
+    """Return a frozen dataclass without credentials in its texts."""
+    return replace(part, **{name: _without_credentials(v) for name, v in vars(part).items()})

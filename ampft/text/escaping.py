@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from urllib.parse import unquote
 
 # Control, format (including right-to-left marks), surrogate, line and paragraph separator.
 HOSTILE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
@@ -11,11 +12,21 @@ HOSTILE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 SPELLING_JOINERS = frozenset("\u200c\u200d")
 _SPACES = re.compile(r"[ \t\r\n\f\v]+")
 
+# A password can contain "@", so that everything up to the last one before the path is removed.
 # pathlib joins the two slashes.
-_URL_CREDENTIALS = re.compile(r"(\w\w:/{1,2})[^/\s@]+@")
-_URL_SECRET = re.compile(
-    r"(?<=[?&])([\w.-]*(?:token|secret|password|passwd|key|signature|sig|credential|auth))=[^&\s#]+",
+_URL_CREDENTIALS = re.compile(r"(\w\w:/{1,2})[^/\s]*@")
+_URL_PARAMETER = re.compile(r"(?<=[?&#;])([^?=&#;\s]+)=([^&#\s]+)")
+_SECRET_KEY = re.compile(
+    r"(token|secret|password|passwd|passphrase|pwd|key|jwt|bearer|signature|credentials?|auth"
+    r"|authorization|session(_?id)?|(^|[_.-])(pass|pw|sas|sid|sig|code))$",
     re.IGNORECASE,
+)
+# Tokens of Hugging Face, GitHub, GitLab, Slack, AWS, Google, OpenAI and Anthropic, npm, PyPI; JWTs.
+_TOKEN = re.compile(
+    r"(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{20,}|api_org_[A-Za-z0-9]{20,}|gh[a-z]_[A-Za-z0-9]{20,}"
+    r"|github_pat_\w{20,}|glpat-[\w-]{20,}|xox[a-z]-[\w-]{10,}|(?:AKIA|ASIA)[0-9A-Z]{16}"
+    r"|AIza[\w-]{30,}|sk-(?:proj-|ant-|svcacct-)?[A-Za-z0-9_]{20,}[\w-]*|npm_[A-Za-z0-9]{30,}"
+    r"|pypi-[\w-]{30,}|eyJ[\w-]{5,}\.[\w-]+\.[\w-]*)"
 )
 
 
@@ -37,8 +48,17 @@ def inert_lines(text: str) -> str:
 
 
 def without_credentials(text: str) -> str:
-    """Return `text` without the passwords and tokens of the URLs in it."""
-    return _URL_SECRET.sub(r"\1=REDACTED", _URL_CREDENTIALS.sub(r"\1", text))
+    """Return `text` without the passwords and tokens of its URLs, and without known tokens.
+
+    A query or fragment of a URL loses the values of keys such as `token`, `pwd` or `jwt`.
+    """
+    text = _URL_PARAMETER.sub(_parameter, _URL_CREDENTIALS.sub(r"\1", text))
+    return _TOKEN.sub("REDACTED", text)
+
+
+def _parameter(match: re.Match[str]) -> str:
+    is_secret = _SECRET_KEY.search(unquote(match[1]))
+    return f"{match[1]}={'REDACTED' if is_secret else _URL_PARAMETER.sub(_parameter, match[2])}"
 
 
 def one_line(text: str) -> str:
