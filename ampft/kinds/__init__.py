@@ -6,7 +6,7 @@ comparison and doctor ask it. It is light; its modules are imported when they ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -38,7 +38,8 @@ class Kind:
         folders: Module and function that return what a folder holds of this kind, which is nothing
             if the folder holds something else; None if a folder does not show its kind.
         view: Module and function that show a case; None if it is shown as its texts.
-        output: Module and the class of what `ampft predict` adds, see `prediction.RowOutput`.
+        output: Module and the function of what `ampft predict` adds, see `prediction.RowOutput`.
+        max_rows: Largest number of rows of a forward pass of prediction; None for no limit.
         units: What has a class of its own, if not a case as a whole; otherwise None.
         flags: Flags that have an effect on this kind, and not on all kinds.
         defaults: Settings with another default than for other kinds.
@@ -57,7 +58,8 @@ class Kind:
     reader: str = "ampft.data.load:load_data"
     folders: str | None = None
     view: str | None = None
-    output: str = "ampft.kinds.prediction:LabelOutput"
+    output: str = "ampft.kinds.prediction:label_output"
+    max_rows: int | None = None
     units: str | None = None
     flags: frozenset[str] = frozenset()
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -95,17 +97,14 @@ class Kind:
         shown: ShownCase | None = None if self.view is None else imported(self.view)(case)
         return shown or ShownCase(texts={name: _cut(text) for name, text in case.inputs.items()})
 
-    def new_output(
-        self, request: PredictRequest, label_names: Sequence[str], config: Any
-    ) -> RowOutput:
+    def new_output(self, request: PredictRequest, config: Any) -> RowOutput:
         """Return what a prediction adds to its rows.
 
         Args:
             request: The user's choices.
-            label_names: Names of the classes.
             config: Configuration of the model.
         """
-        output: RowOutput = imported(self.output)(request, tuple(label_names), config)
+        output: RowOutput = imported(self.output)(request, config)
         return output
 
     def holds(self, folder: Path) -> bool:
@@ -146,7 +145,7 @@ WORDS = Kind(
     case="sentence",
     module="ampft.kinds.words",
     view="ampft.kinds.views:sentence",
-    output="ampft.kinds.sentences:SentenceOutput",
+    output="ampft.kinds.sentences:sentence_output",
     units="words, which have a class each",
     flags=_OF_WORDS,
     has_words=True,
@@ -178,7 +177,8 @@ PIXELS = Kind(
     case="image",
     module="ampft.kinds.pixels",
     view="ampft.kinds.views:masks",
-    output="ampft.kinds.predicted_masks:MaskOutput",
+    output="ampft.kinds.predicted_masks:mask_output",
+    max_rows=4,  # logits are as large as the images
     units="masks, which have a class per pixel",
     folders="ampft.data.sources.mask_folders:find_mask_folders",
     flags=frozenset({"augment", "image_size", "multi_scale"}),

@@ -49,12 +49,10 @@ class ImageReader:
     Attributes:
         processor: Image processor, which resizes, rescales and normalizes.
         gives_sizes: Whether a batch also has the height and width of each image, for its mask.
-        max_rows: See `Reader`.
     """
 
     processor: Any
     gives_sizes: bool = False
-    max_rows: int | None = None
 
     def length(self, row: tuple[Any, ...]) -> int:
         """Return 1: all images cost the same."""

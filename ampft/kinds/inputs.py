@@ -95,16 +95,7 @@ class PicturedInputs(Protocol):
 
 
 class Reader(Protocol):
-    """Converts rows to the inputs of a saved model, as in its training.
-
-    Attributes:
-        max_rows: Largest number of rows of a forward pass; None for no limit.
-    """
-
-    @property
-    def max_rows(self) -> int | None:
-        """Largest number of rows of a forward pass; None for no limit."""
-        ...
+    """Converts rows to the inputs of a saved model, as in its training."""
 
     def length(self, row: tuple[Any, ...]) -> int:
         """Return what a row costs, so that rows of similar cost form a batch."""

@@ -38,7 +38,6 @@ from ampft.models.weights import LoadedModel
 
 Size = tuple[int, int]  # height, width
 SCALES = (0.5, 1.5)  # least and largest factor of `--multi_scale`, as in YOLOv5
-MAX_MASKS = 4  # of a forward pass of prediction: logits are as large as the images
 SCALE_STREAM = 1  # keeps the factors apart from other draws with the seed of a run
 
 
@@ -277,7 +276,7 @@ def prepare_inputs(data: ClassificationData, settings: TaskSettings) -> PixelInp
 def saved_reader(folder: Path, arguments: Mapping[str, Any], config: Any) -> ImageReader:
     """Return the conversion of images for a saved model, see `inputs.KindModule`."""
     processor = image_reader(folder, arguments, config).processor
-    return ImageReader(processor, gives_sizes=True, max_rows=MAX_MASKS)
+    return ImageReader(processor, gives_sizes=True)
 
 
 def freeze_auxiliary_head(model: nn.Module) -> tuple[str, ...]:

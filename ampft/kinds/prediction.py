@@ -200,60 +200,29 @@ class Predictions:
         return columns
 
 
-class RowOutput(Protocol):
-    """The columns that a prediction adds to rows.
-
-    Attributes:
-        types: Types of columns in Parquet, by name, where the first rows may not show them.
-        formats: Formats of files besides CSV, JSON Lines and Parquet, by ending.
-    """
-
-    @property
-    def types(self) -> Mapping[str, pa.DataType]:
-        """Types of columns in Parquet."""
-        ...
-
-    @property
-    def formats(self) -> Mapping[str, RowFormat]:
-        """Other formats of files."""
-        ...
-
-    def columns(
-        self, rows: Sequence[tuple[Any, ...]], predictions: Predictions
-    ) -> dict[str, list[Any]]:
-        """Return the new columns of rows; called once without rows for their names."""
-        ...
-
-    def summary(self) -> str | None:
-        """Return what was written besides the table; None for nothing."""
-        ...
-
-
 @dataclass(frozen=True)
-class LabelOutput:
-    """Prediction, confidence and, if they are asked for, probabilities of labels.
+class RowOutput:
+    """What a prediction adds to rows.
 
     Attributes:
-        request: The user's choices.
-        label_names: Names of the classes.
-        config: Configuration of the model.
-        types: See `RowOutput`.
-        formats: See `RowOutput`.
+        columns: Function that returns the new columns of rows, from their inputs and predictions;
+            called once without rows for the names.
+        types: Types of columns in Parquet, by name, where the first rows may not show them.
+        formats: Formats of files besides CSV, JSON Lines and Parquet, by ending: the text of a row
+            from its new columns.
+        summary: Function that returns what was written besides the table; None for nothing.
     """
 
-    request: PredictRequest
-    label_names: tuple[str, ...]
-    config: Any
+    columns: Callable[[Sequence[tuple[Any, ...]], Predictions], dict[str, list[Any]]]
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
     formats: Mapping[str, RowFormat] = field(default_factory=dict)
+    summary: Callable[[], str | None] = lambda: None
 
-    def columns(
-        self, rows: Sequence[tuple[Any, ...]], predictions: Predictions
-    ) -> dict[str, list[Any]]:
-        """Return the columns of `Predictions.columns`."""
-        del rows
-        asked = self.request
-        return predictions.columns(top_k=asked.top_k, all_probabilities=asked.all_probabilities)
 
-    def summary(self) -> None:
-        """Return None: only the table is written."""
+def label_output(request: PredictRequest, config: Any) -> RowOutput:
+    """Return prediction, confidence and, if they are asked for, probabilities of labels."""
+    del config
+    top_k, every = request.top_k, request.all_probabilities
+    return RowOutput(
+        lambda rows, predictions: predictions.columns(top_k=top_k, all_probabilities=every)
+    )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from ampft.data.token_columns import (
 from ampft.data.token_rows import TokenSource, declared_in_file, read_cells
 from ampft.data.words import Word, joined, split_at_spaces, split_words
 from ampft.errors import InputError, quoted
-from ampft.kinds.prediction import InputRows, Predictions, PredictRequest, RowFormat, Trained
+from ampft.kinds.prediction import InputRows, Predictions, PredictRequest, RowOutput, Trained
 from ampft.kinds.rows import STANDARD_INPUT, lines_as_table, texts_as_table
 
 ENTITIES = "entities"
@@ -54,51 +54,34 @@ class Sentence:
     words: tuple[Word, ...]
 
 
-@dataclass(frozen=True)
-class SentenceOutput:
-    """Words, their tags, the confidence of a sentence, and entities with their offsets.
+def sentence_output(request: PredictRequest, config: Any) -> RowOutput:
+    """Return words, their tags, the confidence of a sentence, and entities with their offsets."""
+    del request, config
+    formats = dict.fromkeys(conll.SUFFIXES, _conll_text)
+    return RowOutput(_columns, {ENTITIES: ENTITIES_TYPE}, formats)
 
-    Attributes:
-        request: The user's choices.
-        label_names: The tags.
-        config: Configuration of the model.
-        types: See `prediction.RowOutput`.
-        formats: See `prediction.RowOutput`.
+
+def _columns(rows: Sequence[tuple[Any, ...]], predictions: Predictions) -> dict[str, list[Any]]:
+    """Return the columns of sentences; entities only if tags form them.
+
+    Args:
+        rows: A `Sentence` each.
+        predictions: Their predictions, with probabilities (words, K) of each.
     """
-
-    request: PredictRequest
-    label_names: tuple[str, ...]
-    config: Any
-    types: Mapping[str, pa.DataType] = field(default_factory=lambda: {ENTITIES: ENTITIES_TYPE})
-    formats: Mapping[str, RowFormat] = field(
-        default_factory=lambda: dict.fromkeys(conll.SUFFIXES, _conll_text)
-    )
-
-    def columns(
-        self, rows: Sequence[tuple[Any, ...]], predictions: Predictions
-    ) -> dict[str, list[Any]]:
-        """Return the columns of sentences; entities only if tags form them.
-
-        Args:
-            rows: A `Sentence` each.
-            predictions: Their predictions, with probabilities (words, K) of each.
-        """
-        sentences: list[Sentence] = [sentence for (sentence,) in rows]
-        probabilities = list(predictions.decoded["probabilities"])
-        tags = [[self.label_names[code] for code in each.argmax(axis=1)] for each in probabilities]
-        columns: dict[str, list[Any]] = {
-            "words": [[word.text for word in sentence.words] for sentence in sentences],
-            "prediction": tags,
-            "confidence": [round(value, 6) for value in predictions.confidence],
-        }
-        if is_bio(self.label_names):
-            columns[ENTITIES] = [
-                _entities(*each) for each in zip(sentences, tags, probabilities, strict=True)
-            ]
-        return columns
-
-    def summary(self) -> None:
-        """Return None: only the table is written."""
+    sentences: list[Sentence] = [sentence for (sentence,) in rows]
+    probabilities = list(predictions.decoded["probabilities"])
+    names = predictions.label_names
+    tags = [[names[code] for code in each.argmax(axis=1)] for each in probabilities]
+    columns: dict[str, list[Any]] = {
+        "words": [[word.text for word in sentence.words] for sentence in sentences],
+        "prediction": tags,
+        "confidence": [round(value, 6) for value in predictions.confidence],
+    }
+    if is_bio(names):
+        columns[ENTITIES] = [
+            _entities(*each) for each in zip(sentences, tags, probabilities, strict=True)
+        ]
+    return columns
 
 
 def _entities(

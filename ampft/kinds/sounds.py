@@ -46,11 +46,9 @@ class SoundReader:
 
     Attributes:
         features: What it makes of sounds.
-        max_rows: See `Reader`.
     """
 
     features: SoundFeatures
-    max_rows: None = None
 
     def length(self, row: tuple[Any, ...]) -> int:
         """Return 1: the length of a sound is not known before it is decoded."""

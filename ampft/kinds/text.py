@@ -64,13 +64,11 @@ class TextReader:
         collator: Pads the tokens of texts to one length.
         max_length: Number of tokens of a text or window, with special tokens.
         stride: Number of tokens that neighbouring windows share; None truncates texts.
-        max_rows: See `Reader`.
     """
 
     collator: DataCollatorWithPadding
     max_length: int
     stride: int | None = None
-    max_rows: None = None
 
     def encode(self, columns: Sequence[Sequence[str]]) -> dict[str, list[Any]]:
         """Return the tokens of texts or pairs, or of windows with their text as `example`."""

@@ -44,13 +44,11 @@ class WordReader:
         collator: Pads the tokens of windows to one length.
         max_length: Number of tokens of a window, with special tokens.
         stride: Number of tokens that neighbouring windows share.
-        max_rows: See `Reader`.
     """
 
     collator: DataCollatorWithPadding
     max_length: int
     stride: int
-    max_rows: None = None
 
     @classmethod
     def of(

@@ -61,8 +61,7 @@ def predict_file(model: str, request: PredictRequest) -> None:
     rows = kind.tensors.open_rows(request, trained_as(record))
     rows.check()
     predictor = Predictor(folder, record, request.mixed_precision, request.batch_size)
-    names = predictor.problem.label_names
-    output = kind.new_output(request, names, predictor.config)
+    output = kind.new_output(request, predictor.config)
     scores = None
     if rows.labels is not None:
         required = request.label_column_name is not None
@@ -178,7 +177,7 @@ def predict_inputs(
         if not rows:
             raise InputError("the list is empty. Pass at least one row.")
         predictor = Predictor(folder, record, mixed_precision, batch_size)
-        output = kind.new_output(request, predictor.problem.label_names, predictor.config)
+        output = kind.new_output(request, predictor.config)
         with predictor.numerics:
             predictions = predictor(list(zip(*rows, strict=True)))
         return pd.DataFrame(output.columns(rows, predictions))

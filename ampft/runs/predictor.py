@@ -70,7 +70,7 @@ class Predictor:
         self.config = model.config
         self.problem = saved_problem(record, model.config)
         self._reader = tensors.saved_reader(folder, record.arguments, model.config)
-        self._batch_size = min(batch_size, self._reader.max_rows or batch_size)
+        self._batch_size = min(batch_size, row.kind.max_rows or batch_size)
         check_float32_modules(model, precision)
         cast_in_place(model, precision.storage_dtype)
         # A training that found other logits without padding ran with it. Older records do not say.

@@ -25,7 +25,7 @@ import ampft.runs.predict
 from ampft.errors import InputError
 from ampft.kinds.images import _small_vit
 from ampft.kinds.prediction import Predictions, PredictRequest, Trained
-from ampft.kinds.sentences import SentenceOutput, sentence_of
+from ampft.kinds.sentences import sentence_of, sentence_output
 from ampft.models.packing.attention import ATTENTION_NAME
 from ampft.runs.predict import predict_file, predict_inputs
 from ampft.runs.predictor import Predictor
@@ -284,7 +284,7 @@ def test_tags_and_types_of_entities_may_contain_blanks():
     predictions = Predictions(list(labels), list(confidence), decoded, names)
     trained = Trained(("tokens",), names, {}, several_labels=False)
     rows = [(sentence_of(words, trained),) for words in (["the", "Mona", "Lisa"], ["here"])]
-    columns = SentenceOutput(PredictRequest(), names, None).columns(rows, predictions)
+    columns = sentence_output(PredictRequest(), None).columns(rows, predictions)
     assert columns["prediction"] == [["O", "B-work of art", "I-work of art"], ["O"]]
     assert [e["text"] for e in columns["entities"][0]] == ["Mona Lisa"]
     assert columns["entities"][1] == []

@@ -118,8 +118,6 @@ class SeriesExamples:
 class SeriesReader:
     """Converts series for a saved model."""
 
-    max_rows: None = None
-
     def length(self, row: tuple[Any, ...]) -> int:
         return len(row)
 
