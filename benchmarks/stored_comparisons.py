@@ -20,7 +20,7 @@ from ampft.comparison.report.costs import speed_up_text
 from ampft.comparison.statistics.interval import DifferenceEstimate
 from ampft.comparison.statistics.speed_up import speed_up
 from ampft.text.numbers import PLUS_MINUS, Units, mean_count
-from ampft.text.tables import Table, markdown_table
+from ampft.text.tables import Cell, Table, markdown_table
 
 RESULTS = Path(__file__).parent / "results"
 # Page -> measurements, title of the metric.
@@ -47,7 +47,7 @@ def table(name: str, title: str) -> str:
 
 def _cells(
     arm: dict[str, Any], base: dict[str, Any], stored: dict[str, Any], units: Units
-) -> tuple[str, ...]:
+) -> tuple[Cell, ...]:
     is_emulated, is_base = arm["execution"] == "emulated", arm is base
     values = arm["values"]
     ratios = [

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ampft.comparison.findings import INFERENCE, PREDICTIONS, ArmResult, Comparison
+from ampft.comparison.findings import (
+    INFERENCE,
+    PREDICTIONS,
+    ArmResult,
+    Comparison,
+)
 from ampft.comparison.inference.text import inference_answer, inference_gains, inference_speed_up
 from ampft.comparison.statistics.speed_up import FASTER, TOLERANCE
+from ampft.comparison.statistics.verdict import BETTER, EQUIVALENT, UNDECIDED, WORSE
+from ampft.comparison.verdict_text import needed_text
 from ampft.text.numbers import percent, ratio_text
 
-NOT_WORSE = ("equivalent", "better")  # first words of these verdicts
+NOT_WORSE = (EQUIVALENT, BETTER)
 MIN_SAVING = 0.05  # of the baseline's peak memory; smaller savings do not justify a change
 
 
@@ -30,24 +37,24 @@ def answer_text(comparison: Comparison) -> str:
         return ""
     if baseline.status != "complete" or baseline.suspect_runs:
         return f"No answer: {baseline.name} did not train well with every seed."
-    better = [arm for arm in arms if _is_not_worse(arm) and _verdict(arm) == "better"]
+    better = [arm for arm in arms if _is_not_worse(arm) and arm.outcome == BETTER]
     gains = {arm.name: gain for arm in arms if (gain := _gain(comparison, arm))}
     best = max((arm for arm in arms if arm.name in gains), key=_speed_up, default=None)
     metric = comparison.units.title
     if comparison.kind == INFERENCE:
         return inference_answer(comparison)
     if comparison.kind == PREDICTIONS:
-        return _answer_of_predictions(arms, baseline.name, metric)
+        return _answer_of_predictions(comparison, arms)
     sentences = [f"On this machine, stay with {baseline.name}."]
     if comparison.noun == "arm" and better:
         sentences = [_better_text(better, baseline, metric)]
     elif best is not None:
-        relation = "equivalent to" if _verdict(best) == "equivalent" else "better than"
+        relation = "equivalent to" if best.outcome == EQUIVALENT else "better than"
         sentences = [
             f"Use {best.name}: its {metric} is {relation} that of {baseline.name}, and it "
             f"{gains[best.name]} here."
         ]
-    undecided = [arm for arm in arms if _verdict(arm) == "undecided"]
+    undecided = [arm for arm in arms if arm.outcome == UNDECIDED]
     emulated = [arm for arm in arms if _is_not_worse(arm) and arm.execution == "emulated"]
     if emulated and baseline.execution != "emulated":
         sentences.append(
@@ -55,8 +62,17 @@ def answer_text(comparison: Comparison) -> str:
             "speed on a GPU."
         )
     if undecided:
-        sentences.append(f"{listed(undecided)} {_be(undecided)} undecided.")
+        sentences.append(_undecided_text(comparison, undecided))
     return " ".join(sentences)
+
+
+def _undecided_text(comparison: Comparison, undecided: Sequence[ArmResult]) -> str:
+    """Return that a difference is not decided, and what would decide it."""
+    base, (first, *others) = comparison.baseline.name, undecided
+    difference = "difference" if not others else "differences"
+    text = f"The {difference} of {listed(undecided)} to {base} {_be(undecided)} not decided"
+    needed = needed_text(comparison, first.difference) if first.difference else ""
+    return f"{text}: {needed}." if needed and not others else f"{text}."
 
 
 def _better_text(better: list[ArmResult], baseline: ArmResult, metric: str) -> str:
@@ -68,20 +84,23 @@ def _better_text(better: list[ArmResult], baseline: ArmResult, metric: str) -> s
     )
 
 
-def _answer_of_predictions(arms: list[ArmResult], baseline: str, metric: str) -> str:
+def _answer_of_predictions(comparison: Comparison, arms: Sequence[ArmResult]) -> str:
     """Return what the verdicts say about arms whose costs are unknown."""
+    baseline, metric = comparison.baseline.name, comparison.units.title
     words = {
-        "equivalent": f"equivalent to {baseline} in {metric}",
-        "better": f"better than {baseline} in {metric}",
-        "worse": f"worse than {baseline} in {metric}",
-        "undecided": "undecided",
+        EQUIVALENT: f"equivalent to {baseline} in {metric}",
+        BETTER: f"better than {baseline} in {metric}",
+        WORSE: f"worse than {baseline} in {metric}",
     }
-    by_verdict = {verdict: [arm for arm in arms if _verdict(arm) == verdict] for verdict in words}
-    return " ".join(
+    by_verdict = {verdict: [arm for arm in arms if arm.outcome == verdict] for verdict in words}
+    sentences = [
         f"{listed(some)} {_be(some)} {words[verdict]}."
         for verdict, some in by_verdict.items()
         if some
-    )
+    ]
+    if undecided := [arm for arm in arms if arm.outcome == UNDECIDED]:
+        sentences.append(_undecided_text(comparison, undecided))
+    return " ".join(sentences)
 
 
 def gain_text(comparison: Comparison, arm: ArmResult) -> str:
@@ -98,13 +117,7 @@ def speed_up_of(arm: ArmResult) -> float:
 
 
 def _is_not_worse(arm: ArmResult) -> bool:
-    return arm.status == "complete" and not arm.suspect_runs and _verdict(arm) in NOT_WORSE
-
-
-def _verdict(arm: ArmResult) -> str:
-    """Return the first word of the verdict."""
-    verdict = arm.difference.verdict if arm.difference else None
-    return verdict.split()[0].rstrip(",") if verdict else ""
+    return arm.outcome in NOT_WORSE
 
 
 def _speed_up(arm: ArmResult) -> float:
@@ -125,7 +138,7 @@ def _gain(comparison: Comparison, arm: ArmResult) -> str:
     return " and ".join(gains)
 
 
-def _be(arms: list[ArmResult]) -> str:
+def _be(arms: Sequence[ArmResult]) -> str:
     return "is" if len(arms) == 1 else "are"
 
 

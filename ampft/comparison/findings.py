@@ -12,6 +12,7 @@ from itertools import pairwise
 
 from ampft.comparison.cost_findings import Memory, Speed
 from ampft.comparison.inference.cost import Inference
+from ampft.comparison.statistics.verdict import OUTCOMES
 from ampft.comparison.subgroups import SubgroupLosses
 from ampft.text.json_io import JSONValue
 from ampft.text.numbers import Units
@@ -21,6 +22,7 @@ SCHEMA = 4
 COMPARISON_NAME = "comparison.json"
 PRECISION = "mixed_precision"  # the setting in which modes differ
 PLACEBO_SPEED_TOLERANCE = 1.1  # ratio; two runs of the same mode differ by up to about 1.05
+BROKEN = "broken"  # an arm with a diverged or unfinished run
 CALIBRATION_ERROR = "expected_calibration_error"
 TRAINING, PREDICTIONS, INFERENCE = "training", "predictions", "inference"  # kinds of comparisons
 UNKNOWN = "unknown"  # execution of an arm without run records
@@ -363,6 +365,14 @@ class ArmResult:
     settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def outcome(self) -> str:
+        """The kind of its verdict: one of `OUTCOMES`; empty without a verdict."""
+        if self.status != "complete":
+            return BROKEN
+        verdict = self.difference.verdict if self.difference and not self.suspect_runs else None
+        return OUTCOMES.get(verdict, "") if verdict else ""
+
+    @property
     def suspect_runs(self) -> tuple[RunOutcome, ...]:
         """The runs with warnings: models that learned nothing, or were destroyed."""
         return tuple(run for run in self.runs if run.warnings)
@@ -463,7 +473,12 @@ class Comparison:
     @property
     def units(self) -> Units:
         """Format of the primary metric and its differences."""
-        return Units(self.primary.title, self.margin, is_share=self.primary.is_share)
+        return Units(
+            self.primary.title,
+            self.margin,
+            is_share=self.primary.is_share,
+            largest=1.0 if self.primary.is_share else None,
+        )
 
     @property
     def placebo_speed(self) -> float | None:

@@ -8,6 +8,7 @@ from ampft.comparison.speed_text import speed_words
 from ampft.comparison.statistics.interval import MIN_SEEDS
 from ampft.comparison.statistics.power import MAX_SEEDS
 from ampft.comparison.statistics.speed_up import FASTER, SLOWER
+from ampft.comparison.statistics.verdict import Verdict
 from ampft.text.numbers import (
     counted,
     level,
@@ -175,7 +176,8 @@ def difference_text(comparison: Comparison, difference: Difference) -> str:
     """Return a text such as "Accuracy difference +0.1 points (95 % CI ..., 5 seeds)"."""
     units = comparison.units
     seeds = len(difference.per_seed)
-    analysis = ""
+    is_cut = units.cut(difference.interval95) != difference.interval95
+    analysis, cut = "", " (cut off at the ends of the scale)" * is_cut
     if len(comparison.seed_counts) > 1 and seeds in comparison.seed_counts:
         number, total = (
             comparison.seed_counts.index(seeds) + 1,
@@ -184,7 +186,7 @@ def difference_text(comparison: Comparison, difference: Difference) -> str:
         analysis = f", planned analysis {number} of {total}"
     return (
         f"{units.capitalized()} difference {units.difference_with_unit(difference.estimate)} "
-        f"({level(difference.level95)} CI {units.interval(difference.interval95)}, "
+        f"({level(difference.level95)} CI {units.interval(difference.interval95)}{cut}, "
         f"{_samples(comparison, seeds)}{analysis})"
     )
 
@@ -197,14 +199,14 @@ def _samples(comparison: Comparison, seeds: int) -> str:
 def decision_text(comparison: Comparison, difference: Difference) -> str:
     """Return the verdict with the margin it refers to."""
     margin = comparison.units.margin_with_unit
-    verdict = difference.verdict or "undecided"
-    if verdict == "equivalent":
+    verdict = difference.verdict or Verdict.UNDECIDED
+    if verdict == Verdict.EQUIVALENT:
         within = comparison.units.interval(difference.interval90)
         return f"equivalent at a margin of {margin} ({level(difference.level90)} CI {within})"
-    if verdict.endswith("beyond the margin"):
+    if verdict in (Verdict.WORSE_BEYOND, Verdict.BETTER_BEYOND):
         return f"{verdict} of {margin}"
     lost_to_holm = _lost_to_holm(comparison, difference)
-    if verdict == "undecided":
+    if verdict == Verdict.UNDECIDED:
         return f"undecided at a margin of {margin}{f' ({lost_to_holm})' if lost_to_holm else ''}"
     return f"{verdict} (margin {margin}{f'; {lost_to_holm}' if lost_to_holm else ''})"
 
@@ -296,15 +298,19 @@ def margin_text(comparison: Comparison, difference: Difference | None) -> str:
             title = comparison.units.title
             reference = f"the gap between {comparison.baseline.name} and a perfect {title}"
         parts.append(f"a margin of {comparison.units.margin_with_unit} is {share} of {reference}")
-    if difference is not None and difference.verdict == "equivalent":
+    if difference is not None and difference.verdict == Verdict.EQUIVALENT:
         parts += _not_excluded(comparison, difference)
-    if difference is not None and difference.verdict == "undecided":
-        has_too_few_cases = difference.cases_needed is not None
-        parts.append(
-            (_cases_needed if has_too_few_cases else _seeds_needed)(comparison, difference)
-        )
+    if difference is not None and difference.verdict == Verdict.UNDECIDED:
+        parts.append(needed_text(comparison, difference))
     text = "; ".join(parts)
     return f"{text[0].upper()}{text[1:]}." if text else ""
+
+
+def needed_text(comparison: Comparison, difference: Difference) -> str:
+    """Return what would decide an undecided difference, in a clause."""
+    if difference.cases_needed is not None:
+        return _cases_needed(comparison, difference)
+    return _seeds_needed(comparison, difference)
 
 
 def _not_excluded(comparison: Comparison, difference: Difference) -> list[str]:

@@ -11,10 +11,11 @@ MINUS = "\N{MINUS SIGN}"
 PLUS_MINUS = "\N{PLUS-MINUS SIGN}"
 NOT_MEASURED = "-"
 T = TypeVar("T")
+R = TypeVar("R")
 
 
-def or_dash(value: T | None, text: Callable[[T], str]) -> str:
-    """Return a value as text; "-" for None."""
+def or_dash(value: T | None, text: Callable[[T], R]) -> R | str:
+    """Return a value as text or cell; "-" for None."""
     return NOT_MEASURED if value is None else text(value)
 
 
@@ -54,11 +55,13 @@ class Units:
         margin: Largest difference that does not matter, in the metric's unit. It determines the
             number of decimals.
         is_share: Whether the metric is a share, printed in percent, with differences in points.
+        largest: Largest possible difference, at which intervals are cut off; None for no limit.
     """
 
     title: str
     margin: float
     is_share: bool = True
+    largest: float | None = None
 
     @property
     def factor(self) -> int:
@@ -95,8 +98,15 @@ class Units:
         return signed(self.factor * value, self.decimals + extra_decimals)
 
     def interval(self, ends: tuple[float, float], extra_decimals: int = 0) -> str:
-        """Return an interval of a difference: "+0.1 to +0.9"."""
-        return " to ".join(self.difference(end, extra_decimals) for end in ends)
+        """Return an interval of a difference, within the scale: "+0.1 to +0.9"."""
+        return " to ".join(self.difference(end, extra_decimals) for end in self.cut(ends))
+
+    def cut(self, ends: tuple[float, float]) -> tuple[float, float]:
+        """Return the part of an interval that is on the scale."""
+        if self.largest is None:
+            return ends
+        low, high = (min(max(end, -self.largest), self.largest) for end in ends)
+        return low, high
 
     def difference_with_unit(self, value: float) -> str:
         """Return "+0.3 points", "+1.0 point" or "+0.012"."""

@@ -30,7 +30,20 @@ class Quote:
     text: str
 
 
-Cell: TypeAlias = str | Name | Quote
+@dataclass(frozen=True)
+class Detailed:
+    """A value of ampft's own with a detail such as its interval, which a page shows below it."""
+
+    value: str
+    detail: str
+
+    @property
+    def text(self) -> str:
+        """Both on one line."""
+        return f"{self.value} {self.detail}"
+
+
+Cell: TypeAlias = str | Name | Quote | Detailed
 """A plain string is ampft's own text; the writers make a `Name` or `Quote` inert."""
 
 
@@ -62,7 +75,7 @@ def terminal_table(table: Table, *, width: int | None = None, rule: bool = False
             None never wraps.
         rule: Whether to draw a line of dashes below the header.
     """
-    rows = [[inert(_plain(cell)) for cell in row] for row in (table.header, *table.rows)]
+    rows = [[inert(plain(cell)) for cell in row] for row in (table.header, *table.rows)]
     widths = [max(map(display_width, column)) for column in zip(*rows, strict=True)]
     if not any(rows[0]):
         rows = rows[1:]
@@ -120,14 +133,15 @@ def isolated(text: str) -> Markup:
     return Markup("<bdi>{}</bdi>").format(line) if line else Markup('<i class="none">blank</i>')
 
 
-def _plain(cell: Cell) -> str:
+def plain(cell: Cell) -> str:
+    """Return a cell as text, which is not inert."""
     return cell if isinstance(cell, str) else cell.text
 
 
 def _in_markdown(cell: Cell) -> str:
     if isinstance(cell, Name):
         return code(cell.text)
-    return prose(cell.text) if isinstance(cell, Quote) else cell
+    return prose(cell.text) if isinstance(cell, Quote) else plain(cell)
 
 
 def _in_html(cell: Cell) -> str:
@@ -135,6 +149,8 @@ def _in_html(cell: Cell) -> str:
 
     if isinstance(cell, Name):  # of data, not a word of the report
         return isolated(cell.text).replace("<bdi>", Markup('<bdi translate="no">'), 1)
+    if isinstance(cell, Detailed):
+        return Markup("{}<br><small>{}</small>").format(cell.value, cell.detail)
     return cell if isinstance(cell, str) else isolated(cell.text)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ampft.errors import InputError, did_you_mean
 from ampft.metrics.scores import MAX_MATRIX_CLASSES
-from ampft.text.tables import Name, Table, markdown_table
+from ampft.text.tables import Name, Table, markdown_table, plain
 from ampft.text.terminal import labelled, print_line
 
 if TYPE_CHECKING:
@@ -126,8 +126,8 @@ def _send_report(tracker: Any, report: Report, confusion: Table | None, step: in
             mlflow.log_text(markdown_table(table), f"{name}.md")
     elif tracker.name == "wandb":
         for name, table in tables.items():
-            rows = [[_plain(cell) for cell in row] for row in table.rows]
-            tracker.log_table(name, [*map(_plain, table.header)], rows, step=step)
+            rows = [[plain(cell) for cell in row] for row in table.rows]
+            tracker.log_table(name, [*map(plain, table.header)], rows, step=step)
 
 
 def confusion_table(outcome: Outcome) -> Table | None:
@@ -142,7 +142,3 @@ def confusion_table(outcome: Outcome) -> Table | None:
             (Name(name), *map(str, row)) for name, row in zip(names, matrix.tolist(), strict=True)
         ],
     )
-
-
-def _plain(cell: Any) -> str:
-    return cell if isinstance(cell, str) else str(cell.text)

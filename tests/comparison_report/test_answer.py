@@ -49,7 +49,8 @@ def test_a_worse_mode_is_not(verdict):
 
 def test_an_undecided_mode_is_named():
     assert answer_text(with_bf16("undecided")) == (
-        f"On this machine, stay with fp32. {EMULATED} bf16 is undecided."
+        f"On this machine, stay with fp32. {EMULATED} The difference of bf16 to fp32 is not "
+        "decided: a decision would probably need about 9 to 21 seeds."
     )
 
 

@@ -10,8 +10,6 @@ from example_texts import HOSTILE_LABELS
 from large_comparison import large, two_classes
 
 import ampft.comparison.report
-from ampft.comparison.answer import answer_text
-from ampft.comparison.findings import PREDICTIONS
 from ampft.comparison.report.html import html_text
 from ampft.text.tables import isolated
 
@@ -206,19 +204,6 @@ def test_the_headline_says_what_was_found(changes, headline):
     )
     page = html_text(replace(realistic(), arms=arms, verdicts=()))
     assert f"<h1><bdi>{headline}" in page.replace("\N{NO-BREAK SPACE}", " ")
-
-
-def test_an_answer_that_repeats_the_headline_is_not_printed_twice():
-    undecided = tuple(
-        replace(arm, difference=arm.difference and replace(arm.difference, verdict="undecided"))
-        for arm in realistic().arms
-    )
-    comparison = replace(realistic(), arms=undecided, verdicts=(), kind=PREDICTIONS)
-    page = html_text(comparison)
-    assert "<h1><bdi>bf16 and fp16 undecided</bdi></h1>" in page
-    assert answer_text(comparison) == "bf16 and fp16 are undecided."
-    assert "are undecided." not in page
-    assert 'class="condition"' in page
 
 
 def test_only_differences_of_confusions_are_shown_beside_the_baseline():

@@ -74,8 +74,9 @@ def dates(records: Sequence[RunRecord]) -> tuple[str, str]:
 
 def command(record: RunRecord) -> str:
     """Return the command of a run, with files and folders only by their names."""
-    words = (re.sub(r"[^=\s]*/(?=.)", "", word) for word in record.command)
-    return shlex.join(words)
+    words = [re.sub(r"[^=\s]*/(?=.)", "", word) for word in record.command]
+    program = ["ampft"] if words[:1] == ["__main__.py"] else words[:1]
+    return shlex.join([*program, *words[1:]])
 
 
 def environment(record: RunRecord) -> dict[str, str]:

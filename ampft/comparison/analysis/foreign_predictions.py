@@ -109,6 +109,7 @@ def compare_tables(
         cases,
         partial(_texts, first, ids),
         kind=PREDICTIONS,
+        noun="texts" if first.texts else "examples",
         title=f"Predictions of {', '.join(runs)}",
         seeds=seeds,
         metric=METRICS[name],
@@ -242,10 +243,14 @@ def _class_names(
             found |= set(one) if isinstance(one, Mapping) else {str(i) for i in range(len(one))}
         numeric = all(name.isdecimal() for name in found)
         names = sorted(found, key=int) if numeric else sorted(found)
-    if len(set(names)) != len(names) or len(names) < 2:
+    listed = inert(", ".join(map(repr, names[:LISTED])))
+    if len(set(names)) != len(names):
+        raise InputError(f"--label_names: received {listed}, where a class occurs twice.")
+    if len(names) < 2:
+        examples = counted(len(everything[0][2].labels), "example")
         raise InputError(
-            f"--label_names: a comparison needs at least two different classes, and received "
-            f"{', '.join(map(repr, names[:LISTED]))}."
+            f"{FLAG}: the first table has {examples} and only the class {listed}. Compare more "
+            "examples, or list all classes with --label_names."
         )
     return tuple(names)
 

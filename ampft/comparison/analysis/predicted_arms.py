@@ -76,6 +76,7 @@ def compare_predicted_arms(
     texts: Texts,
     *,
     kind: str,
+    noun: str = "texts",
     title: str,
     seeds: Sequence[int],
     metric: Metric,
@@ -91,6 +92,7 @@ def compare_predicted_arms(
         cases: Cases that they predict.
         texts: Function that returns the inputs of examples.
         kind: Kind of the comparison, as in `Comparison`.
+        noun: What the cases are called: "texts" if they have words.
         title: Title of the report.
         seeds: Seeds.
         metric: Primary metric.
@@ -109,7 +111,8 @@ def compare_predicted_arms(
         [_result(arm, arms[0], differences, of_classes, cases, texts, seeds) for arm in arms],
         {arm.name: arm.predictions for arm in arms},
         cases,
-        texts,
+        texts if noun == "texts" else None,
+        noun=noun,
     )
     comparison = Comparison(
         kind=kind,

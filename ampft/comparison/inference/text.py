@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import math
 
-from ampft.comparison.findings import PLACEBO_SPEED_TOLERANCE, ArmResult, Comparison
+from ampft.comparison.findings import (
+    PLACEBO_SPEED_TOLERANCE,
+    ArmResult,
+    Comparison,
+)
 from ampft.comparison.inference.cost import BatchTiming
 from ampft.comparison.speed_text import speed_words
 from ampft.comparison.statistics.speed_up import FASTER
+from ampft.comparison.statistics.verdict import BETTER, EQUIVALENT, UNDECIDED, WORSE
 from ampft.text.numbers import percent, ratio_text
 
 MIN_SAVING = 0.05  # of the size on disk
@@ -29,12 +34,12 @@ def inference_answer(comparison: Comparison) -> str:
     """Return which mode to deploy, and what is known about the others."""
     base, metric = comparison.baseline.name, comparison.units.title
     modes = [arm for arm in comparison.arms[1:] if not arm.is_placebo]
-    good = [arm for arm in modes if _verdict(arm) in ("equivalent", "better")]
+    good = [arm for arm in modes if arm.outcome in (EQUIVALENT, BETTER)]
     gains = {arm.name: inference_gains(comparison, arm) for arm in good}
     best = max((arm for arm in good if gains.get(arm.name)), key=inference_speed_up, default=None)
     sentences = [f"On this machine, stay with {base}."]
     if best is not None:
-        relation = "equivalent to" if _verdict(best) == "equivalent" else "better than"
+        relation = "equivalent to" if best.outcome == EQUIVALENT else "better than"
         sentences = [
             f"Deploy {best.name}: its {metric} is {relation} that of {base}, and it is "
             f"{gains[best.name]}."
@@ -58,24 +63,17 @@ def are_times_reliable(comparison: Comparison) -> bool:
 
 
 def _other(arm: ArmResult, base: str, metric: str) -> str:
-    verdict = _verdict(arm)
     if arm.status != "complete":
         return f"{arm.name} failed."
-    if verdict == "undecided":
-        return f"{arm.name} is undecided."
+    if arm.outcome == UNDECIDED:
+        return f"The difference of {arm.name} to {base} is not decided."
     relation = {
-        "equivalent": f"equivalent to {base}",
-        "better": f"better than {base}",
-        "worse": f"worse than {base}",
-    }[verdict]
+        EQUIVALENT: f"equivalent to {base}",
+        BETTER: f"better than {base}",
+        WORSE: f"worse than {base}",
+    }[arm.outcome]
     emulated = " (emulated: measure its speed on a GPU)" if arm.execution == "emulated" else ""
     return f"{arm.name} is {relation} in {metric}{emulated}."
-
-
-def _verdict(arm: ArmResult) -> str:
-    """Return the first word of the verdict."""
-    verdict = arm.difference.verdict if arm.difference else None
-    return verdict.split()[0].rstrip(",") if verdict else ""
 
 
 def inference_gains(comparison: Comparison, arm: ArmResult) -> str:

@@ -23,7 +23,7 @@ from ampft.text.numbers import (
     or_dash,
     ratio_range,
 )
-from ampft.text.tables import Cell
+from ampft.text.tables import Cell, Detailed
 
 MIB = 2**20
 
@@ -112,20 +112,21 @@ def _speed_up_column(
 ) -> ArmColumn:
     """Return the column of a speed-up, with its interval except on a terminal."""
 
-    def cell(arm: ArmResult, *, with_interval: bool) -> str:
+    def cell(arm: ArmResult, *, with_interval: bool) -> Cell:
         if arm is comparison.baseline:
             return ""
-        return or_dash(measured(arm), partial(speed_up_text, with_interval=with_interval))
+        found = measured(arm)
+        return NOT_MEASURED if found is None else speed_up_text(found, with_interval=with_interval)
 
     return ArmColumn(
         heading, short, partial(cell, with_interval=True), partial(cell, with_interval=False)
     )
 
 
-def speed_up_text(speed_up: SpeedUp, *, with_interval: bool = True) -> str:
+def speed_up_text(speed_up: SpeedUp, *, with_interval: bool = True) -> Cell:
     """Return "1.45 (1.30 to 1.62)" with the 95 % interval, or "1.45" without one."""
-    interval = speed_up.interval95 if with_interval else None
-    return f"{speed_up.ratio:.2f}" + (f" ({ratio_range(*interval)})" if interval else "")
+    ratio, interval = f"{speed_up.ratio:.2f}", speed_up.interval95 if with_interval else None
+    return Detailed(ratio, f"({ratio_range(*interval)})") if interval else ratio
 
 
 def step_time(arm: ArmResult) -> str:

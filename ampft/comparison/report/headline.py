@@ -8,16 +8,24 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from ampft.comparison.answer import gain_text, listed, speed_up_of
-from ampft.comparison.findings import INFERENCE, TRAINING, ArmResult, Comparison
+from ampft.comparison.findings import (
+    BROKEN,
+    INFERENCE,
+    TRAINING,
+    ArmResult,
+    Comparison,
+)
 from ampft.comparison.report import strips
 from ampft.comparison.report.arm_styles import ArmStyle
 from ampft.comparison.report.costs import cost_columns
 from ampft.comparison.report.drawing import Axis
+from ampft.comparison.statistics.verdict import BETTER, EQUIVALENT, UNDECIDED, WORSE
 from ampft.comparison.verdict_text import verdict_text
 from ampft.text.numbers import NOT_MEASURED, counted, level, mean_count
+from ampft.text.tables import plain
 
-# First word of a verdict -> CSS class of its chip.
-CHIPS = {"equivalent": "good", "better": "good", "worse": "bad", "undecided": "open"}
+# Kind of a verdict -> CSS class of its chip.
+CHIPS = {EQUIVALENT: "good", BETTER: "good", WORSE: "bad", UNDECIDED: "open"}
 
 
 @dataclass(frozen=True)
@@ -54,20 +62,18 @@ def headline(comparison: Comparison) -> str:
     if suspects:
         return f"No answer: {comparison.baseline.name} did not train well"
     by_verdict = {
-        word: [arm for arm in arms if _word(arm) == word] for word in (*CHIPS, "broken", "none")
+        word: [arm for arm in arms if arm.outcome == word] for word in (*CHIPS, BROKEN, "")
     }
     parts = [
-        f"{listed(by_verdict['worse'])} {_verb(by_verdict['worse'], 'lose')} "
-        f"{comparison.units.title}",
-        f"{listed(by_verdict['broken'])} failed",
+        f"{listed(by_verdict[WORSE])} {_verb(by_verdict[WORSE], 'lose')} {comparison.units.title}",
+        f"{listed(by_verdict[BROKEN])} failed",
         _not_worse(by_verdict, len(arms)),
-        f"{listed(by_verdict['undecided'])} undecided",
-        f"{listed(by_verdict['none'])} without a verdict",
+        f"{listed(by_verdict[UNDECIDED])} undecided",
+        f"{listed(by_verdict[''])} without a verdict",
     ]
-    keys = ("worse", "broken", "equivalent", "undecided", "none")
+    keys = (WORSE, BROKEN, EQUIVALENT, UNDECIDED, "")
     shown = [part for key, part in zip(keys, parts, strict=True) if _has(by_verdict, key)]
-    text = "; ".join([*shown, *_largest_gain(comparison, arms)])
-    return f"N{text[1:]}" if text.startswith("no loss") else text  # names of arms stay as they are
+    return "; ".join([*shown, *_largest_gain(comparison, arms)])
 
 
 def _largest_gain(comparison: Comparison, arms: Sequence[ArmResult]) -> list[str]:
@@ -80,21 +86,16 @@ def _largest_gain(comparison: Comparison, arms: Sequence[ArmResult]) -> list[str
 
 
 def _has(by_verdict: Mapping[str, Sequence[ArmResult]], key: str) -> bool:
-    return bool(by_verdict[key] or (key == "equivalent" and by_verdict["better"]))
+    return bool(by_verdict[key] or (key == EQUIVALENT and by_verdict[BETTER]))
 
 
 def _not_worse(by_verdict: Mapping[str, list[ArmResult]], total: int) -> str:
-    good = [*by_verdict["equivalent"], *by_verdict["better"]]
-    if by_verdict["better"] and not by_verdict["equivalent"]:
+    good = [*by_verdict[EQUIVALENT], *by_verdict[BETTER]]
+    if by_verdict[BETTER] and not by_verdict[EQUIVALENT]:
         return f"{listed(good)} {'is' if len(good) == 1 else 'are'} better"
-    return "No loss found" if len(good) == total else f"no loss found in {listed(good)}"
-
-
-def _word(arm: ArmResult) -> str:
-    if arm.status != "complete":
-        return "broken"
-    verdict = arm.difference.verdict if arm.difference and not arm.suspect_runs else None
-    return verdict.split()[0].rstrip(",") if verdict else "none"
+    is_first = not by_verdict[WORSE] and not by_verdict[BROKEN]
+    where = "" if len(good) == total else f" in {listed(good)}"
+    return f"{'N' if is_first else 'n'}o loss found{where}"
 
 
 def _verb(arms: Sequence[ArmResult], verb: str) -> str:
@@ -102,8 +103,10 @@ def _verb(arms: Sequence[ArmResult], verb: str) -> str:
 
 
 def condition(comparison: Comparison) -> str:
-    """Return what the recommendation depends on."""
+    """Return what the recommendation depends on; empty without a verdict."""
     units = comparison.units
+    if not any(arm.outcome in CHIPS for arm in comparison.arms[1:]):
+        return ""
     seeds = len(comparison.seeds)
     noun = "examples" if comparison.groups is None else "groups of examples"
     cases = f"{comparison.groups or comparison.examples:,} {noun} of {comparison.split}"
@@ -130,13 +133,13 @@ def cards(comparison: Comparison, styles: Sequence[ArmStyle]) -> tuple[Card, ...
 def _card(comparison: Comparison, arm: ArmResult, style: ArmStyle, axis: Axis) -> Card:
     units, is_baseline = comparison.units, arm is comparison.baseline
     values = arm.metrics.get(comparison.metric)
-    word = _word(arm)
+    word = arm.outcome
     chip, chip_class = (arm.difference.verdict if arm.difference else None) or "no verdict", "open"
     if is_baseline or arm.is_placebo:
         chip, chip_class = ("baseline" if is_baseline else "placebo"), "none"
-    elif word == "broken":
+    elif word == BROKEN:
         chip, chip_class = arm.status_words, "bad"
-    elif word == "none":
+    elif not word:
         chip = "no verdict"
     else:
         chip_class = CHIPS[word]
@@ -152,7 +155,7 @@ def _card(comparison: Comparison, arm: ArmResult, style: ArmStyle, axis: Axis) -
         changed = f"{mean_count(arm.flips.mean)} of {comparison.examples:,}"
         facts.append(("changed predictions", changed))
     facts += [
-        (column.heading, str(cell))
+        (column.heading, plain(cell))
         for column in cost_columns(comparison)
         if (cell := column.cell(arm)) not in ("", NOT_MEASURED)
     ]

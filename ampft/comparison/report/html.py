@@ -24,8 +24,8 @@ from ampft.comparison.report.curve_charts import (
 from ampft.comparison.report.headline import cards, condition, headline
 from ampft.comparison.report.sections import sections
 from ampft.text.escaping import one_line
-from ampft.text.numbers import PLUS_MINUS, counted, percent, seed_list, signed
-from ampft.text.tables import Cell, Table, html_table, isolated
+from ampft.text.numbers import counted, percent, seed_list, signed
+from ampft.text.tables import Cell, Table, html_table, isolated, plain
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 TEMPLATE = "comparison.html.j2"
 NO_BREAK = "\N{NO-BREAK SPACE}"
 _UNIT = re.compile(r"(?<=\d) (?=%|points?\b)")
-_BE = re.compile(r" (?:is|are) ")
-_STACKED = re.compile(rf"(.*\d) (\(.*\)|{PLUS_MINUS}.*)")
 MAX_ROWS = 30  # of a table; further rows are folded
 MAX_MATRIX_CLASSES = 30  # a matrix of more classes is not readable
 SHADES = 8
@@ -97,7 +95,6 @@ def _context(comparison: Comparison) -> dict[str, Any]:
         "units": comparison.units,
         "headline": headline(comparison),
         "answer": answer,
-        "repeats_headline": _BE.sub(" ", answer) == f"{headline(comparison)}.",
         "condition": condition(comparison),
         "has_placebo": any(arm.is_placebo and arm.difference for arm in arms),
         "cards": cards(comparison, styles),
@@ -145,10 +142,10 @@ def _with_graphics(
     header = tuple(
         _with_key(cell, {**keys, **(column.keys if column else {})}) for cell in table.header
     )
-    rows = [(_with_key(row[0], keys), *map(_stacked, row[1:])) for row in table.rows]
+    rows = [(_with_key(row[0], keys), *row[1:]) for row in table.rows]
     if column is None:
         return replace(table, header=header, rows=rows)
-    names = [_text(row[0]) for row in table.rows]
+    names = [plain(row[0]) for row in table.rows]
     strip = Markup('<div class="strip">{}</div>')
     return replace(
         table,
@@ -163,18 +160,8 @@ def _with_graphics(
 
 
 def _with_key(cell: Cell, keys: Mapping[str, Markup]) -> Cell:
-    key = keys.get(_text(cell))
-    return Markup("{} {}").format(key, isolated(_text(cell))) if key else cell
-
-
-def _text(cell: Cell) -> str:
-    return cell if isinstance(cell, str) else cell.text
-
-
-def _stacked(cell: Cell) -> Cell:
-    """Return a cell such as "+0.3 (+0.1 to +0.5)" on two lines."""
-    match = _STACKED.fullmatch(cell) if isinstance(cell, str) else None
-    return Markup("{}<br><small>{}</small>").format(*match.groups()) if match else cell
+    key = keys.get(plain(cell))
+    return Markup("{} {}").format(key, isolated(plain(cell))) if key else cell
 
 
 @dataclass(frozen=True)

@@ -150,7 +150,7 @@ def difference_axis(comparison: Comparison, *, of_fp32: bool = False) -> Axis:
     for arm in comparison.arms:
         for difference in (arm.difference, arm.difference_fp32 if of_fp32 else None):
             if difference is not None:
-                values += [*difference.interval95, *difference.per_seed]
+                values += [*comparison.units.cut(difference.interval95), *difference.per_seed]
     return _axis(values, around_zero=True)
 
 

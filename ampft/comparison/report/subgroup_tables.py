@@ -44,6 +44,8 @@ def subgroup_losses(comparison: Comparison) -> Iterator[Table]:
         "interval entirely below 0 is a loss that the number of subgroups does not explain. "
         f"With {counted(len(comparison.seeds), 'seed')}, a loss of {detectable:.0f} points at "
         f"every seed in a subgroup of usual size ({first.usual_size:,} {first.noun}) would be "
-        "found with a probability of 80 %; smaller ones may be there. Compare with the placebo.",
+        "found with a probability of 80 %; smaller ones may be there."
+        + " Compare with the placebo."
+        * any(arm.is_placebo for arm, _ in examined),
         left=3,
     )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
-from ampft.comparison.findings import INFERENCE, UNKNOWN, ArmResult, Comparison
+from ampft.comparison.findings import INFERENCE, UNKNOWN, ArmResult, Comparison, Difference
 from ampft.comparison.report.costs import (
     ArmColumn,
     cost_columns,
@@ -25,7 +26,7 @@ from ampft.text.numbers import (
     percent,
     seed_list,
 )
-from ampft.text.tables import Cell, Name, Quote, Table
+from ampft.text.tables import Cell, Detailed, Name, Quote, Table
 
 
 def without_incomplete_medians(comparison: Comparison) -> Comparison:
@@ -155,29 +156,34 @@ def placebo_text(comparison: Comparison) -> str:
     )
 
 
-def _metric(comparison: Comparison, arm: ArmResult) -> str:
+def _metric(comparison: Comparison, arm: ArmResult) -> Cell:
     """Return the primary metric as "84.6 ± 0.5"; "-" if there is no mean."""
     values = arm.metrics.get(comparison.metric)
     if values is None:
         return NOT_MEASURED
     units = comparison.units
     mean = units.value(values.mean)
-    return mean if values.sd is None else f"{mean} {PLUS_MINUS} {units.value(values.sd)}"
+    return mean if values.sd is None else Detailed(mean, f"{PLUS_MINUS} {units.value(values.sd)}")
 
 
-def _difference(comparison: Comparison, arm: ArmResult) -> str:
+def _difference(comparison: Comparison, arm: ArmResult) -> Cell:
     """Return the difference as "+0.3 (+0.1 to +0.5)"; empty for the baseline."""
     units = comparison.units
     if arm.difference is not None:
-        ends = units.interval(arm.difference.interval95)
-        return f"{units.difference(arm.difference.estimate)} ({ends})"
+        return _with_interval(comparison, arm.difference)
     values = arm.metrics.get(comparison.metric)
     base = comparison.baseline.metrics.get(comparison.metric)
     if arm is comparison.baseline:
         return ""
     if values is None or base is None:
         return NOT_MEASURED
-    return f"{units.difference(values.mean - base.mean)} (no CI)"
+    return Detailed(units.difference(values.mean - base.mean), "(no CI)")
+
+
+def _with_interval(comparison: Comparison, difference: Difference) -> Cell:
+    units = comparison.units
+    ends = units.interval(difference.interval95)
+    return Detailed(units.difference(difference.estimate), f"({ends})")
 
 
 def executed(comparison: Comparison) -> tuple[str, ...]:
@@ -298,7 +304,7 @@ def predicted_in_fp32(comparison: Comparison) -> Table | None:
                 _difference(comparison, arm),
                 or_dash(
                     arm.difference_fp32,
-                    lambda d: f"{units.difference(d.estimate)} ({units.interval(d.interval95)})",
+                    partial(_with_interval, comparison),
                 ),
             )
             for arm in arms

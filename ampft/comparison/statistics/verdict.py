@@ -25,6 +25,18 @@ class Verdict(StrEnum):
     UNDECIDED = "undecided"
 
 
+EQUIVALENT, BETTER, WORSE, UNDECIDED = "equivalent", "better", "worse", "undecided"
+OUTCOMES: Mapping[str, str] = {
+    Verdict.EQUIVALENT: EQUIVALENT,
+    Verdict.BETTER: BETTER,
+    Verdict.BETTER_BEYOND: BETTER,
+    Verdict.WORSE: WORSE,
+    Verdict.WORSE_BEYOND: WORSE,
+    Verdict.UNDECIDED: UNDECIDED,
+}
+"""Verdict -> its kind, without its size."""
+
+
 @dataclass(frozen=True)
 class DetectionLimits:
     """What a comparison cannot detect.
