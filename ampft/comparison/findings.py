@@ -12,6 +12,7 @@ from itertools import pairwise
 
 from ampft.comparison.cost_findings import Memory, Speed
 from ampft.comparison.inference.cost import Inference
+from ampft.comparison.statistics.speed_up import is_reliable_speed
 from ampft.comparison.statistics.verdict import OUTCOMES
 from ampft.comparison.subgroups import SubgroupLosses
 from ampft.text.json_io import JSONValue
@@ -21,7 +22,6 @@ from ampft.text.shown_case import ShownCase
 SCHEMA = 4
 COMPARISON_NAME = "comparison.json"
 PRECISION = "mixed_precision"  # the setting in which modes differ
-PLACEBO_SPEED_TOLERANCE = 1.1  # ratio; two runs of the same mode differ by up to about 1.05
 BROKEN = "broken"  # an arm with a diverged or unfinished run
 CALIBRATION_ERROR = "expected_calibration_error"
 TRAINING, PREDICTIONS, INFERENCE = "training", "predictions", "inference"  # kinds of comparisons
@@ -473,12 +473,8 @@ class Comparison:
     @property
     def units(self) -> Units:
         """Format of the primary metric and its differences."""
-        return Units(
-            self.primary.title,
-            self.margin,
-            is_share=self.primary.is_share,
-            largest=1.0 if self.primary.is_share else None,
-        )
+        title, is_share = self.primary.title, self.primary.is_share
+        return Units(title, self.margin, is_share, largest=1.0 if is_share else None)
 
     @property
     def placebo_speed(self) -> float | None:
@@ -498,8 +494,3 @@ class Comparison:
             KeyError: No arm has that name.
         """
         return {arm.name: arm for arm in self.arms}[name]
-
-
-def is_reliable_speed(placebo_speed: float) -> bool:
-    """Return whether the placebo was as fast as the baseline, within the tolerance."""
-    return 1 / PLACEBO_SPEED_TOLERANCE <= placebo_speed <= PLACEBO_SPEED_TOLERANCE

@@ -8,8 +8,9 @@ from ampft.comparison.analysis.comparability import difference_stamps
 from ampft.comparison.analysis.cost import speed
 from ampft.comparison.analysis.loading import RunGroup
 from ampft.comparison.analysis.run_predictions import Cases
-from ampft.comparison.findings import PRECISION, PlanFacts, is_reliable_speed
+from ampft.comparison.findings import PRECISION, PlanFacts
 from ampft.comparison.statistics.interval import MIN_SEEDS
+from ampft.comparison.statistics.speed_up import is_reliable_speed
 from ampft.text.escaping import inert
 from ampft.text.numbers import ratio_text
 

@@ -29,7 +29,7 @@ from ampft.comparison.analysis.run_predictions import (
     reduced,
 )
 from ampft.comparison.analysis.stamps import screening_stamp
-from ampft.comparison.findings import INFERENCE, Comparison, is_reliable_speed
+from ampft.comparison.findings import INFERENCE, Comparison
 from ampft.comparison.inference.cost import BatchTiming, Inference
 from ampft.comparison.inference.predictors import (
     FLAG,
@@ -41,6 +41,7 @@ from ampft.comparison.inference.predictors import (
 )
 from ampft.comparison.inference.timing import time_in_turns
 from ampft.comparison.statistics.interval import MIN_SEEDS
+from ampft.comparison.statistics.speed_up import is_reliable_speed
 from ampft.errors import InputError
 from ampft.machine import hardware, versions
 from ampft.precision.accelerator import training_device

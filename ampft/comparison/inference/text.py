@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 
 from ampft.comparison.findings import (
-    PLACEBO_SPEED_TOLERANCE,
     ArmResult,
     Comparison,
 )
 from ampft.comparison.inference.cost import BatchTiming
 from ampft.comparison.speed_text import speed_words
-from ampft.comparison.statistics.speed_up import FASTER
+from ampft.comparison.statistics.speed_up import FASTER, is_reliable_speed
 from ampft.comparison.statistics.verdict import BETTER, EQUIVALENT, UNDECIDED, WORSE
 from ampft.text.numbers import percent, ratio_text
 
@@ -52,14 +51,13 @@ def inference_answer(comparison: Comparison) -> str:
 
 def are_times_reliable(comparison: Comparison) -> bool:
     """Return whether the baseline, measured twice in turns, was as fast as itself."""
-    ratios = [
-        timing.speed_up.ratio
+    return all(
+        is_reliable_speed(timing.speed_up.ratio)
         for arm in comparison.arms
         if arm.is_placebo and arm.inference
         for timing in arm.inference.timings
         if timing.speed_up
-    ]
-    return all(abs(math.log(ratio)) <= math.log(PLACEBO_SPEED_TOLERANCE) for ratio in ratios)
+    )
 
 
 def _other(arm: ArmResult, base: str, metric: str) -> str:

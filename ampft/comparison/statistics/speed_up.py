@@ -30,6 +30,7 @@ FASTER, SLOWER, AS_FAST, NOT_DECIDED = "faster", "slower", "as fast", "not decid
 TOLERANCE = 1.05  # ratio within which two arms count as equally fast
 LEVEL, EQUIVALENCE_LEVEL = 0.95, 0.90
 MAX_PAIRS_BY_T = 11
+PLACEBO_TOLERANCE = 1.1  # ratio; two runs of the same mode differ by up to about 1.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +78,11 @@ def speed_up(ratios: Sequence[float], *, in_turns: bool) -> SpeedUp | None:
         interval90=(_exp(narrow[0]), _exp(narrow[1])),
         verdict=_verdict(wide, narrow),
     )
+
+
+def is_reliable_speed(placebo_speed: float) -> bool:
+    """Return whether the placebo was as fast as the baseline, within the tolerance."""
+    return 1 / PLACEBO_TOLERANCE <= placebo_speed <= PLACEBO_TOLERANCE
 
 
 def _verdict(wide: Sequence[float], narrow: Sequence[float]) -> str:
