@@ -84,12 +84,12 @@ def rare_classes() -> list[Setting]:
 
 def other_metrics() -> list[Setting]:
     """Return every other metric that gets a verdict."""
-    sizes = (300, 1000, 5000)
+    sizes = (1000, 300, 5000)
     counted = ("weighted_f1", "balanced_accuracy", "matthews", "cohen_kappa")
     several = [name for name in multi_label.METRICS if name != "log_loss"]
     few, flips = NUMBERS[:2], (0.005, 0.03)
-    log_loss = product(few, ("log_loss",), sizes, (0.0, 0.1), (0.0, 12.0, 30.0))
-    brier = product(few, ("brier",), sizes, (0.0, 0.1), (0.0, 8.0))
+    log_loss = product(few, ("log_loss",), sizes, (0.0, 0.1), (30.0, 12.0, 0.0))
+    brier = product(few, ("brier",), sizes, (0.0, 0.1), (8.0, 0.0))
     entities = product(few, ("micro_f1", "macro_f1", "weighted_f1"), (200, 1000), flips)
     of_images = ("mean_iou", "pixel_accuracy", "macro_f1", "balanced_accuracy")
     images = product(few, of_images, (34, 100, 300))
@@ -98,7 +98,7 @@ def other_metrics() -> list[Setting]:
         *(Probabilities(*point) for point in (*log_loss, *brier)),
         *(Entities(*point) for point in entities),
         *(Words(*point) for point in product(few, (200, 1000), flips)),
-        *(WordLosses(*point) for point in product(few, (200, 1000, 5000), (12.0, 30.0))),
+        *(WordLosses(*point) for point in product(few, (1000, 200, 5000), (30.0, 12.0))),
         *(Images(*point) for point in images),
         *(SeveralLabels(*point) for point in product(few, several, (300,), flips[:1])),
     ]
