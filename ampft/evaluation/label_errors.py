@@ -11,7 +11,9 @@ from __future__ import annotations
 import csv
 import io
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,10 +23,12 @@ from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 from ampft.data.groups import find_groups
 from ampft.errors import InputError
 from ampft.evaluation.baseline import bag_of_words_model, joined_texts
+from ampft.files import write_text
 from ampft.tasks.task import Task
 from ampft.text.numbers import counted
 from ampft.text.tables import Quote, Table, terminal_table
 from ampft.text.terminal import labelled
+from ampft.training.feature import Feature
 
 LABEL_ERRORS_NAME = "label_errors.csv"
 FOLDS = 5
@@ -210,3 +214,23 @@ def label_errors_csv(found: list[LabelError]) -> str:
             *(f"{value:.6f}" for value in probabilities), each.text,
         ])  # fmt: skip
     return buffer.getvalue()
+
+
+class InspectedData(Feature):
+    """The probably wrong labels of a run with `--inspect_data`: printed, and saved as a table."""
+
+    name = "inspected_data"
+
+    def __init__(self, task: Task, write: Callable[[str], None]) -> None:
+        """Find and print them.
+
+        Args:
+            task: Task of the run, which `check_inspection` accepts.
+            write: Function that prints a line.
+        """
+        self._found = find_label_errors(task)
+        write(inspection_text(self._found))
+
+    def save(self, folder: Path) -> None:
+        """Write all suspicious labels."""
+        write_text(folder / LABEL_ERRORS_NAME, label_errors_csv(self._found))

@@ -124,7 +124,7 @@ class History:
         memory: float | None,
         *,
         alarm: bool = False,
-        ranges: Mapping[str, float] | None = None,
+        columns: Mapping[str, float] | None = None,
     ) -> None:
         """Add an optimizer step.
 
@@ -134,7 +134,7 @@ class History:
                 so that the measured time is that of the whole step.
             memory: Peak memory so far in MiB; None if unknown.
             alarm: Whether the loss scale has fallen too often without rising.
-            ranges: Further columns of a step that `--watch` measured.
+            columns: Further columns of the step, from features of the run.
         """
         now = time.perf_counter()
         duration = now - self._started
@@ -148,7 +148,11 @@ class History:
             self.losses.append(outcome.loss)
         if outcome.lost_updates is not None:
             self.lost_update_shares.append(outcome.lost_updates)
-        row = {**self._row(step_batch, outcome, duration, memory), "alarm": alarm, **(ranges or {})}
+        row = {
+            **self._row(step_batch, outcome, duration, memory),
+            "alarm": alarm,
+            **(columns or {}),
+        }
         if self._file:
             self._restore_lost()
             line = (json.dumps(_nonfinite_as_text(row)) + "\n").encode()

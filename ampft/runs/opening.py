@@ -8,7 +8,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ampft.errors import InputError, Preempted, TrainingStopped
-from ampft.evaluation.label_errors import find_label_errors, inspection_text
 from ampft.files import is_disk_error
 from ampft.runs.checkpointing import checkpointing
 from ampft.runs.folder import RunFolder, claim_default_folder
@@ -47,9 +46,6 @@ def open_run(prepared: Prepared) -> Iterator[Run]:
     if main:
         lines = plan_lines(prepared) + ([start_line(prepared)] if point is not None else [])
         print_line("\n".join(lines))
-    suspicious = find_label_errors(prepared.task) if main and args.inspect_data else None
-    if suspicious is not None:
-        print_line(inspection_text(suspicious))
     output_dir = claim_default_folder(args, prepared.precision.mode, accelerator, chosen)
     folder = None
     if main:
@@ -84,7 +80,6 @@ def open_run(prepared: Prepared) -> Iterator[Run]:
                 state,
                 checkpoints,
                 StopRequest(accelerator),
-                label_errors=suspicious,
             )
             with _record_early_stop(run, output_dir):
                 yield run

@@ -77,7 +77,7 @@ def restore(state: RunState, record: RunRecord) -> RunRecord:
     assert checkpoint is not None
     assert manifest is not None
     history = verified_history(run_folder(checkpoint) / HISTORY_NAME, manifest.history)
-    run = NewRun(state.prepared, state.plain_model(), state.average)
+    run = NewRun(state.prepared, state.plain_model(), state.features)
     try:
         values = read_saved_state(checkpoint, run, history)
     except DamagedCheckpoint as error:

@@ -19,7 +19,6 @@ from ampft.errors import InputError, PrecisionContradicted, Preempted
 from ampft.evaluation.baseline import baseline_summary
 from ampft.evaluation.evaluate import evaluate
 from ampft.evaluation.float32 import in_float32
-from ampft.evaluation.label_errors import LABEL_ERRORS_NAME, LabelError, label_errors_csv
 from ampft.evaluation.sanity import (
     chance_loss,
     constant_outcome,
@@ -30,7 +29,7 @@ from ampft.evaluation.sanity import (
     stop_if_far_above_chance,
     validation_warnings,
 )
-from ampft.files import check_disk_space, write_text
+from ampft.files import check_disk_space
 from ampft.models.adapters import merge_adapters
 from ampft.models.sharded import whole_weights
 from ampft.models.trained_part import save_trained
@@ -41,6 +40,7 @@ from ampft.precision.float32_modules import never_called
 from ampft.precision.modes import is_fp32
 from ampft.precision.sharding import is_sharded
 from ampft.runs.checkpointing import Checkpointing
+from ampft.runs.features import entered
 from ampft.runs.folder import RunFolder
 from ampft.runs.history import History, write_csv
 from ampft.runs.manifest import HISTORY_NAME, PICTURES_NAME
@@ -58,8 +58,7 @@ from ampft.runs.state import RunState
 from ampft.runs.validation import Validations
 from ampft.tasks.outcome import Outcome, TunableOutcome
 from ampft.text.terminal import labelled, print_line
-from ampft.training.averaged_weights import RAW_NAME
-from ampft.training.checkpoints.tensors import copied_to_cpu, write_tensors
+from ampft.training.checkpoints.tensors import copied_to_cpu
 from ampft.training.ending import end_training
 from ampft.training.first_step import FirstStep
 from ampft.training.launch_bound import launch_bound_note, measure_growth
@@ -91,7 +90,6 @@ class Run:
         stop: Request of a signal to stop.
         last_weights: Weights after the last step, while the best ones are evaluated in their place.
         current_batch: Step batch of the current step.
-        label_errors: Training labels that are probably wrong; None without `--inspect_data`.
         tuned: Predictions of the validation split with the thresholds of the final report.
     """
 
@@ -110,7 +108,6 @@ class Run:
     last_weights: dict[str, Tensor] | None = None
     finished: bool = False
     current_batch: StepBatch | None = None
-    label_errors: list[LabelError] | None = None
     tuned: TunableOutcome | None = None
 
     @property
@@ -186,8 +183,7 @@ class Run:
                 return losses
 
         self.nonfinite.begin_step()
-        watch = self.state.range_watch
-        with contextlib.nullcontext() if watch is None else watch.watching(self.steps + 1):
+        with entered(f.around_gradient(self.steps + 1) for f in self.state.features):
             self.current_batch, losses = self.retries.gradient(
                 compute_with_shared_cache, step_batch
             )
@@ -211,11 +207,10 @@ class Run:
         alarm = self.nonfinite.add(self.steps + 1, step_batch, outcome, ends_run=ends_run)
         peak = self.state.peak_memory.peak
         memory = None if peak is None else peak / 2**20
-        watch = self.state.range_watch
-        ranges = {} if watch is None else watch.take()
-        self.history.record(step_batch, outcome, memory, alarm=alarm, ranges=ranges)
-        if self.state.average is not None and not outcome.skipped:
-            self.state.average.update()
+        columns: dict[str, float] = {}
+        for feature in self.state.features:
+            columns |= feature.after_step(outcome)
+        self.history.record(step_batch, outcome, memory, alarm=alarm, columns=columns)
 
     def validate(self, model: nn.Module) -> None:
         """Evaluate on the validation split after an epoch, or every `--eval_steps` steps.
@@ -226,8 +221,7 @@ class Run:
         prepared = self.prepared
         if not prepared.selects_best or not self.validations.is_due(self.steps, self.is_over):
             return
-        average = self.state.average
-        with contextlib.nullcontext() if average is None else average.applied():
+        with entered(feature.around_evaluation() for feature in self.state.features):
             outcome = self._predict(model, "validation")
             line = self.validations.add(
                 all_metrics(outcome), self.steps, prepared.task.problem, prepared.accelerator, model
@@ -416,11 +410,9 @@ class Run:
         if self.tuned is not None:
             unwrapped.config.update(self.tuned.decision_settings())
         save_trained(unwrapped, stage, self.prepared.loaded, weights)
-        if self.state.average is not None:
-            write_tensors(stage / RAW_NAME, self.state.average.raw)
+        for feature in self.state.features:
+            feature.save(stage)
         self.prepared.task.save_processor(stage)
-        if self.label_errors is not None:
-            write_text(stage / LABEL_ERRORS_NAME, label_errors_csv(self.label_errors))
         if self.prepared.args.history_csv:
             write_csv(self.folder / HISTORY_NAME, stage / "history.csv")
 

@@ -33,6 +33,7 @@ from ampft.training.checkpoints.manifest import (
 from ampft.training.checkpoints.optimizer_state import optimizer_values
 from ampft.training.checkpoints.random_state import as_python_state, check_random_state
 from ampft.training.checkpoints.tensors import DTYPES
+from ampft.training.feature import Feature, tensors_of
 from ampft.training.nonfinite import NonfiniteWatch
 from ampft.training.optimizer import expected_state
 
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ampft.runs.prepared import Prepared
-    from ampft.training.averaged_weights import AveragedWeights
 
 Sha256 = Annotated[
     str, Rule(lambda text: len(text) == 64 and not set(text) - set("0123456789abcdef"), "a SHA-256")
@@ -90,7 +90,7 @@ class SavedState:
     """Contents of state.json; `RunState.values` writes it."""
 
     optimizer: OptimizerValues
-    averaged_steps: Count | None
+    features: Mapping[str, Mapping[str, Any]]
     schedule: Mapping[str, Any]
     scaler: Mapping[str, Any] | None
     random: Annotated[Sequence[Mapping[str, Any]], Rule(bool, "at least one process")]
@@ -115,12 +115,12 @@ class NewRun:
     Attributes:
         prepared: Optimizer, schedule and scaler.
         model: Model without what Accelerate added.
-        average: Average of the weights; None without `--ema_decay`.
+        features: Its features.
     """
 
     prepared: Prepared
     model: nn.Module
-    average: AveragedWeights | None
+    features: Sequence[Feature]
 
 
 def read_saved_state(checkpoint: Path, run: NewRun, history: bytes) -> SavedState:
@@ -161,8 +161,8 @@ def _check_values(saved: SavedState, run: NewRun) -> None:
     scaler = prepared.accelerator.scaler
     form = None if scaler is None else scaler.state_dict()
     _check_form(form, saved.scaler, f"{STATE_NAME}.scaler")
-    if (saved.averaged_steps is None) != (run.average is None):
-        raise ValueError(f"{STATE_NAME}.averaged_steps does not fit --ema_decay")
+    form = {feature.name: feature.values() for feature in run.features}
+    _check_form(form, saved.features, f"{STATE_NAME}.features")
     for index, values in enumerate(saved.random):
         where = f"{STATE_NAME}.random[{index}]"
         _check_generators(partial(check_random_state, values), where)
@@ -214,9 +214,8 @@ def _check_tensors(checkpoint: Path, saved: SavedState, run: NewRun) -> None:
     _check_header(path, found, model)
     path = checkpoint / OPTIMIZER_NAME
     found = _header(path)
-    average = {} if run.average is None else run.average.tensors()
     expected: dict[str, tuple[list[int], str] | None]
-    expected = {name: _form(tensor) for name, tensor in average.items()}
+    expected = {name: _form(tensor) for name, tensor in tensors_of(run.features).items()}
     stored = {*found, *saved.optimizer.state}
     for name, parts in expected_state(plain, optimizer).items():
         # A parameter without a gradient so far has no state.

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ampft.files import link
 from ampft.models.sharded import load_whole_weights, reshard, whole_weights
 from ampft.precision.sharding import is_sharded
+from ampft.runs.features import make_features
 from ampft.runs.history import History
 from ampft.runs.manifest import HISTORY_NAME
 from ampft.runs.memory import PeakMemory, device_memory, process_memory
@@ -28,7 +29,6 @@ from ampft.runs.record import (
 )
 from ampft.runs.saved_state import BestValues, SavedState
 from ampft.runs.validation import Validations
-from ampft.training.averaged_weights import PREFIX as AVERAGE_PREFIX
 from ampft.training.averaged_weights import AveragedWeights
 from ampft.training.best import BestModel
 from ampft.training.checkpoints.manifest import (
@@ -44,9 +44,10 @@ from ampft.training.checkpoints.optimizer_state import (
     optimizer_values,
 )
 from ampft.training.checkpoints.random_state import random_state, restore_random_state
+from ampft.training.checkpoints.tensors import without_prefix
+from ampft.training.feature import Feature, tensors_of
 from ampft.training.first_step import FirstStep
 from ampft.training.out_of_memory import OutOfMemoryRetries
-from ampft.training.range_watch import RangeWatch
 from ampft.training.stopping import TimeLimit
 from ampft.training.trackers import continuing_trackers, tracker_run_ids
 
@@ -63,8 +64,7 @@ class RunState:
         time_limit: Clock of the run over all its processes.
         nonfinite: Counts of steps that were not finite.
         retries: Step batches with the current number of micro-batches.
-        range_watch: Watch of the ranges with `--watch`.
-        average: Average of the weights; None without `--ema_decay`.
+        features: Features of the run, in the order in which it calls them.
         step_ids: Hash of the example ids of each step.
         resumes: Continuations from checkpoints.
         started: Start of the run, ISO 8601 in UTC.
@@ -80,8 +80,7 @@ class RunState:
     time_limit: TimeLimit
     nonfinite: NonfiniteSteps
     retries: OutOfMemoryRetries
-    range_watch: RangeWatch | None = None
-    average: AveragedWeights | None = None
+    features: tuple[Feature, ...] = ()
     step_ids: StepIdsHash = field(default_factory=StepIdsHash)
     resumes: list[ResumePart] = field(default_factory=list)
     started: str = ""
@@ -125,9 +124,9 @@ class RunState:
         return dict(self.plain_model().state_dict()) if whole is None else whole
 
     def optimizer_tensors(self) -> dict[str, Tensor]:
-        """Return the tensors of the optimizer and of the average by name, on all processes."""
+        """Return the tensors of the optimizer and of the features by name, on all processes."""
         tensors = optimizer_tensors(self.plain_model(), self.prepared.optimizer.optimizer)
-        return tensors | ({} if self.average is None else self.average.tensors())
+        return {**tensors, **tensors_of(self.features)}
 
     def values(self) -> dict[str, Any]:
         """Return everything else as JSON values. All processes must call it together."""
@@ -136,7 +135,7 @@ class RunState:
         scaler = accelerator.scaler
         return {
             "optimizer": optimizer_values(self.plain_model(), prepared.optimizer.optimizer),
-            "averaged_steps": None if self.average is None else self.average.updates,
+            "features": {feature.name: feature.values() for feature in self.features},
             "schedule": prepared.schedule.state_dict(),
             "scaler": None if scaler is None else scaler.state_dict(),
             "random": gather_object([random_state(accelerator.device)]),
@@ -173,16 +172,15 @@ class RunState:
         else:
             model.load_state_dict(load_file(folder / MODEL_NAME))
         tensors = load_file(folder / OPTIMIZER_NAME)
-        if self.average is not None:
-            self.average.restore(tensors, values.averaged_steps or 0)
-        tensors = {n: t for n, t in tensors.items() if not n.startswith(AVERAGE_PREFIX)}
+        for feature in self.features:
+            own = without_prefix(tensors, f"{feature.name}/")
+            tensors = {n: t for n, t in tensors.items() if not n.startswith(f"{feature.name}/")}
+            feature.restore(own, values.features[feature.name], history)
         load_optimizer(model, prepared.optimizer.optimizer, tensors, asdict(values.optimizer))
         prepared.schedule.load_state_dict(dict(values.schedule))
         if prepared.accelerator.scaler is not None:
             prepared.accelerator.scaler.load_state_dict(dict(values.scaler or {}))
         self.history.restore(history)
-        if self.range_watch is not None:
-            self.range_watch.restore(history)
         self.step_ids.restore(values.step_ids)
         self.validations.parts.extend(values.validations)
         self.nonfinite.watch = values.nonfinite
@@ -241,8 +239,13 @@ class RunState:
 
     def warnings(self) -> dict[str, str]:
         """Return reasons not to trust the training so far, by name."""
-        watch = self.range_watch
-        return self.nonfinite.watch.warnings() | ({} if watch is None else watch.warnings())
+        parts = (self.nonfinite.watch.warnings(), *(f.warnings() for f in self.features))
+        return {name: text for part in parts for name, text in part.items()}
+
+    @property
+    def average(self) -> AveragedWeights | None:
+        """The average of the weights; None without `--ema_decay`."""
+        return next((f for f in self.features if isinstance(f, AveragedWeights)), None)
 
     def _restore_best(self, folder: Path, manifest: Manifest, values: BestValues) -> None:
         best = self.validations.best
@@ -276,9 +279,7 @@ def new_state(prepared: Prepared, output_dir: Path) -> RunState:
     history_path = output_dir / HISTORY_NAME if prepared.accelerator.is_main_process else None
     history = History(history_path, prepared.accelerator, prepared.total_steps)
     best = BestModel(output_dir, prepared.best_metric, args.early_stopping_patience)
-    average = averaged_weights(prepared)
-    best.average = average
-    return RunState(
+    state = RunState(
         prepared,
         history,
         Validations(best, len(prepared.step_batches), args.eval_steps),
@@ -286,24 +287,10 @@ def new_state(prepared: Prepared, output_dir: Path) -> RunState:
         TimeLimit(args.max_seconds, prepared.started.seconds),
         NonfiniteSteps(prepared, output_dir, history.write),
         _retries(prepared, history.write),
-        _range_watch(prepared, history.write),
-        average,
+        make_features(prepared, history.write),
     )
-
-
-def averaged_weights(prepared: Prepared) -> AveragedWeights | None:
-    """Return the average of the weights before the first step; None without `--ema_decay`."""
-    if prepared.args.ema_decay is None:
-        return None
-    return AveragedWeights(prepared.loaded.model, prepared.args.ema_decay)
-
-
-def _range_watch(prepared: Prepared, write: Callable[[str], None]) -> RangeWatch | None:
-    """Return the watch of the ranges, if it was requested."""
-    every = prepared.args.watch
-    if every is None:
-        return None
-    return RangeWatch(every, prepared.accelerator, prepared.loaded.model, prepared.precision, write)
+    best.average = state.average
+    return state
 
 
 def _retries(prepared: Prepared, write: Callable[[str], None]) -> OutOfMemoryRetries:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-PREFIX = "average/"  # of its tensors among those of the optimizer in a checkpoint
+from ampft.training.checkpoints.tensors import write_tensors
+from ampft.training.feature import Feature
+from ampft.training.step import StepOutcome
+
 RAW_PREFIX = "raw/"  # of the weights of training in the file of the best weights
 RAW_NAME = "raw_weights.safetensors"
 
 
-class AveragedWeights:
+class AveragedWeights(Feature):
     """The average of the trained weights over the optimizer steps.
 
     After step t, counted from 0, the average is d times itself plus (1 - d) times the weights, with
@@ -26,6 +31,8 @@ class AveragedWeights:
         updates: Number of steps in the average.
         raw: Weights of training by name, while the model has the average in their place.
     """
+
+    name = "average"
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         """Begin with the current weights.
@@ -40,6 +47,12 @@ class AveragedWeights:
         self._parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
         self._average = {n: p.detach().float().clone() for n, p in self._parameters.items()}
 
+    def after_step(self, outcome: StepOutcome) -> Mapping[str, float]:
+        """Add the weights after a step that was applied."""
+        if not outcome.skipped:
+            self.update()
+        return {}
+
     def update(self) -> None:
         """Add the weights after an optimizer step that was not skipped."""
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
@@ -48,7 +61,7 @@ class AveragedWeights:
         self.updates += 1
 
     @contextmanager
-    def applied(self) -> Iterator[None]:
+    def around_evaluation(self) -> Iterator[None]:
         """Give the model the average, inside this context."""
         self.apply()
         try:
@@ -64,12 +77,23 @@ class AveragedWeights:
         for name, parameter in self._parameters.items():
             parameter.data = self._average[name].to(parameter.dtype, copy=True)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the average by name, for a checkpoint."""
-        return {f"{PREFIX}{name}": tensor for name, tensor in self._average.items()}
+    def save(self, folder: Path) -> None:
+        """Write the weights of training, while the model has the average in their place."""
+        write_tensors(folder / RAW_NAME, self.raw)
 
-    def restore(self, tensors: Mapping[str, Tensor], updates: int) -> None:
-        """Restore what `tensors` returned, from a file that may also have others."""
-        self.updates = updates
+    def tensors(self) -> Mapping[str, Tensor]:
+        """Return the average by name."""
+        return self._average
+
+    def values(self) -> Mapping[str, Any]:
+        """Return the number of steps in the average."""
+        return {"updates": self.updates}
+
+    def restore(
+        self, tensors: Mapping[str, Tensor], values: Mapping[str, Any], history: bytes
+    ) -> None:
+        """Restore the average, in place."""
+        del history
+        self.updates = values["updates"]
         for name, tensor in self._average.items():
-            tensor.copy_(tensors[f"{PREFIX}{name}"])
+            tensor.copy_(tensors[name])

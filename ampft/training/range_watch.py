@@ -7,7 +7,7 @@ the watch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,6 +23,8 @@ from ampft.precision.resolve import Precision
 from ampft.precision.sharding import is_sharded
 from ampft.text.json_io import read_json_lines
 from ampft.text.terminal import labelled
+from ampft.training.feature import Feature
+from ampft.training.step import StepOutcome
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -33,7 +35,7 @@ LARGEST, SUBNORMAL, NONZERO, SQUARES = range(4)  # columns of the table
 
 
 @dataclass
-class RangeWatch:
+class RangeWatch(Feature):
     """Measures the ranges of every N-th step.
 
     Per block of the model it gives
@@ -54,6 +56,8 @@ class RangeWatch:
         lowest: Headroom, block and step of the smallest headroom below `MIN_HEADROOM`.
     """
 
+    name = "range_watch"
+
     every: int
     accelerator: Accelerator
     model: nn.Module
@@ -64,7 +68,7 @@ class RangeWatch:
     _figures: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
-    def watching(self, step: int) -> Iterator[None]:
+    def around_gradient(self, step: int) -> Iterator[None]:
         """Return a context that measures the gradient of step `step`, from 1, if it is watched.
 
         Args:
@@ -81,8 +85,9 @@ class RangeWatch:
         self._figures = measured.figures(table, 1.0 if scaler is None else scaler.get_scale())
         self._warn(step)
 
-    def take(self) -> dict[str, float]:
-        """Return the figures of the last step, once; empty if it was not watched."""
+    def after_step(self, outcome: StepOutcome) -> Mapping[str, float]:
+        """Return the figures of the step; empty if it was not watched."""
+        del outcome
         figures, self._figures = self._figures, {}
         return figures
 
@@ -93,8 +98,11 @@ class RangeWatch:
         bits, block, step = self.lowest
         return {LOW_HEADROOM: f"step {step}: {self._describe(block, bits)}"}
 
-    def restore(self, history: bytes) -> None:
-        """Continue after the steps in `history`, the beginning of a history.jsonl."""
+    def restore(
+        self, tensors: Mapping[str, Tensor], values: Mapping[str, Any], history: bytes
+    ) -> None:
+        """Continue after the steps in `history`, which has all figures."""
+        del tensors, values
         for row in read_json_lines(history, "history.jsonl"):
             figures = {name: value for name, value in row.items() if name.startswith("headroom/")}
             self._figures = {name: float(value) for name, value in figures.items()}

@@ -79,7 +79,7 @@ def resumed(words, tmp_path, monkeypatch) -> Callable[[Path], None]:
             state = new_state(prepared, tmp_path)
             schedule = copy.deepcopy(prepared.schedule.state_dict())
             groups = copy.deepcopy(prepared.optimizer.state_dict()["param_groups"])
-            run = NewRun(prepared, state.plain_model(), state.average)
+            run = NewRun(prepared, state.plain_model(), state.features)
             values = read_saved_state(checkpoint, run, history)
             state.restore(checkpoint, manifest, values, history)
             for parameter in prepared.model.parameters():

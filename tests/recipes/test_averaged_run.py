@@ -42,7 +42,7 @@ def test_a_resumed_run_ends_with_the_same_average(run, files, tiny_model, tmp_pa
         assert call_here(CLASSIFY, *words).returncode != 0
     state = json.loads((folder / "checkpoints" / "step-10" / "state.json").read_text())
     skipped = sum(row["skipped"] for row in run.history[:10])
-    assert 0 < skipped == 10 - state["averaged_steps"]
+    assert 0 < skipped == 10 - state["features"]["average"]["updates"]
     with large_loss_scale():
         succeeded(call_here(CLASSIFY, *words, "--resume_from_checkpoint", "latest"))
     for name in ("model.safetensors", "raw_weights.safetensors", "predictions.parquet"):

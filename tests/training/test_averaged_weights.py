@@ -30,7 +30,7 @@ def test_the_average_is_that_of_the_definition():
         average.update()
         decay = min(0.9, (1 + step) / (10 + step))
         expected = decay * expected + (1 - decay) * model.weight.detach().double().numpy()
-    with average.applied():
+    with average.around_evaluation():
         np.testing.assert_allclose(model.weight.detach().numpy(), expected, rtol=1e-5)
     assert average.updates == 120
 
@@ -44,7 +44,7 @@ def test_with_a_constant_decay_it_is_torchs_averaged_model(monkeypatch):
     for _ in moved(model, 9):
         average.update()
         twin.update_parameters(model)
-    with average.applied():
+    with average.around_evaluation():
         for ours, theirs in zip(model.parameters(), twin.module.parameters(), strict=True):
             assert torch.equal(ours, theirs)
 
@@ -58,7 +58,7 @@ def test_the_weights_come_back_and_frozen_ones_are_never_touched(dtype):
     for _ in moved(model, 3):
         average.update()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    with average.applied():
+    with average.around_evaluation():
         assert model[1].weight.dtype == dtype
         assert not torch.equal(model[1].weight, before["1.weight"])
         assert average.raw.keys() == {"1.weight", "1.bias"}
@@ -74,7 +74,7 @@ def test_a_restored_average_continues_bit_for_bit():
         average.update()
     saved = {name: tensor.clone() for name, tensor in average.tensors().items()}
     other.load_state_dict(one.state_dict())
-    again.restore({**saved, "weight/exp_avg": torch.zeros(1)}, average.updates)
+    again.restore(saved, average.values(), b"")
     for _ in zip(moved(one, 3), moved(other, 3), strict=True):
         average.update()
         again.update()

@@ -16,6 +16,9 @@ from ampft.precision.accelerator import forget_accelerator
 from ampft.precision.float32_modules import keep_in_fp32
 from ampft.precision.resolve import resolve
 from ampft.training.range_watch import RangeWatch
+from ampft.training.step import StepOutcome
+
+OUTCOME = StepOutcome(1.0, 1.0, None, False, 0.1)
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
 SCALE = 2.0**16
@@ -68,14 +71,14 @@ def watched(model, mode="fp16", *, number=1, every=1, factor=1.0, lines=None, wa
         write = [].append if lines is None else lines.append
         watch = RangeWatch(every, accelerator, model, precision, write)
     model.zero_grad()
-    with ampft.numerics(precision), watch.watching(number):
+    with ampft.numerics(precision), watch.around_gradient(number):
         step(model, precision, factor=factor)
     return watch
 
 
 def test_the_figures_are_those_of_a_computation_by_hand():
     watch, seen = watched(model()), model()
-    figures = watch.take()
+    figures = watch.after_step(OUTCOME)
     activations = {}
     for name, module in seen.named_modules():
         if isinstance(module, nn.Linear):
@@ -99,7 +102,7 @@ def test_the_figures_are_those_of_a_computation_by_hand():
     assert "headroom/norm" not in figures  # computed in float32
     assert "underflow/norm" not in figures
     assert figures["grad_norm/norm"] > 0
-    assert watch.take() == {}
+    assert watch.after_step(OUTCOME) == {}
 
 
 class Shift(nn.Module):
@@ -116,7 +119,7 @@ def test_parameters_beside_modules_count():
     """Such as the embedded positions of ViT."""
     torch.manual_seed(0)
     network = nn.Sequential(Shift(), nn.Linear(4, 1))
-    figures = watched(network).take()
+    figures = watched(network).after_step(OUTCOME)
     gradient = torch.cat([p.grad.double().flatten() for p in network[0].parameters()])
     norm = float(gradient.norm()) / SCALE
     assert figures["grad_norm/0"] == pytest.approx(norm, rel=1e-6)
@@ -127,7 +130,7 @@ def test_small_gradients_underflow_in_fp16_but_not_in_bf16():
         small = model()
         with torch.no_grad():
             small.head.weight.mul_(factor)
-        return watched(small, mode).take()["underflow/layers.0"]
+        return watched(small, mode).after_step(OUTCOME)["underflow/layers.0"]
 
     assert underflow("fp16", 1e-7) > 0.5
     assert underflow("fp16", 1e-12) == 1  # nothing is left
@@ -165,7 +168,7 @@ def test_a_healthy_model_has_no_warning():
 def test_a_module_in_float32_has_no_headroom_to_lose():
     network = model()
     keep_in_fp32(network, ["layers.0"])
-    figures = watched(network, factor=30_000.0).take()
+    figures = watched(network, factor=30_000.0).after_step(OUTCOME)
     assert "headroom/layers.0" not in figures
     assert figures["headroom/layers.1"] < 0
 
@@ -180,10 +183,10 @@ def test_other_steps_run_the_same_operations_without_hooks():
     watch = watched(network, number=0, every=5)
     network.zero_grad()
     with ampft.numerics(precision):
-        with skipping, watch.watching(4):
+        with skipping, watch.around_gradient(4):
             step(network, precision)
         network.zero_grad()
-        with measuring, watch.watching(5):
+        with measuring, watch.around_gradient(5):
             step(network, precision)
     assert skipping.names == plain.names
     assert len(measuring.names) > len(plain.names)
@@ -200,16 +203,18 @@ def test_hooks_are_removed_after_an_error():
 def watch_and_fail(network):
     precision = resolve("bf16", torch.device("cpu"))
     watch = RangeWatch(1, ampft.make_accelerator(precision), network, precision, print)
-    with watch.watching(1):
+    with watch.around_gradient(1):
         raise ZeroDivisionError("division")
 
 
 def test_the_warning_survives_a_resume():
     watch = watched(model())
-    watch.take()
-    watch.restore(b'{"step": 3, "headroom/head": 0.5}\n{"step": 6, "headroom/head": "-inf"}\n')
+    watch.after_step(OUTCOME)
+    watch.restore(
+        {}, {}, b'{"step": 3, "headroom/head": 0.5}\n{"step": 6, "headroom/head": "-inf"}\n'
+    )
     assert watch.warnings()["low_headroom"].startswith("step 6: head exceeds")
-    assert watch.take() == {}
+    assert watch.after_step(OUTCOME) == {}
 
 
 @pytest.mark.slow

@@ -12,6 +12,9 @@ from torch import nn
 import ampft
 from ampft.precision.resolve import resolve
 from ampft.training.range_watch import RangeWatch
+from ampft.training.step import StepOutcome
+
+OUTCOME = StepOutcome(1.0, 1.0, None, False, 0.1)
 
 
 def main(folder: Path) -> None:
@@ -24,10 +27,10 @@ def main(folder: Path) -> None:
     accelerator.scaler.scale(torch.ones(()))  # creates the scale
     watch = RangeWatch(1, accelerator, loaded, precision, print)
     inputs = torch.ones(2, 4) * 8.0**accelerator.process_index
-    with ampft.numerics(precision), watch.watching(1):
+    with ampft.numerics(precision), watch.around_gradient(1):
         accelerator.backward(model(inputs).float().mean() * 1e-2)
     gradient = {name: float(part.weight.grad.norm()) for name, part in loaded.named_children()}
-    result = {"figures": watch.take(), "gradient": gradient}
+    result = {"figures": watch.after_step(OUTCOME), "gradient": gradient}
     (folder / f"rank{accelerator.process_index}.json").write_text(json.dumps(result))
 
 

@@ -18,8 +18,8 @@ from ampft.models.sharded import whole_state
 from ampft.models.weights import perturb_weights
 from ampft.precision.accelerator import numerics
 from ampft.precision.executed import ExecutedDtypes
+from ampft.runs.features import averaged_weights
 from ampft.runs.prepared import Prepared
-from ampft.runs.state import averaged_weights
 from ampft.tasks.outcome import Outcome, TunableOutcome
 from ampft.training.first_step import FirstStep
 from ampft.training.step import StepOutcome, accumulate_gradient, apply_step, shared_autocast_cache
@@ -78,9 +78,9 @@ def replay(
         try:
             for step, step_batch in enumerate(_step_batches(prepared, micro_batches), 1):
                 result.outcomes.append(_train_step(prepared, step_batch, first_step))
-                if average is not None and not result.outcomes[-1].skipped:
-                    average.update()
-                with nullcontext() if average is None else average.applied():
+                if average is not None:
+                    average.after_step(result.outcomes[-1])
+                with nullcontext() if average is None else average.around_evaluation():
                     if step in validated:
                         result.validations[step] = _validation(prepared)
                     if step == kept:
