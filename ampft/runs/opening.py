@@ -63,24 +63,11 @@ def open_run(prepared: Prepared) -> Iterator[Run]:
             write_record(folder, record)
             if prepared.resumes:
                 continue_folder(folder, state)
-        with state.history as history, checkpointing(state, folder) as checkpoints:
+        with state.history, checkpointing(state, folder) as checkpoints:
             if args.with_tracking:
                 settings = tracked_settings(redact_secrets(asdict(args)))
                 accelerator.init_trackers("ampft", settings, state.tracker_arguments)
-            run = Run(
-                prepared,
-                folder,
-                history,
-                state.validations,
-                record,
-                state.first_step,
-                state.time_limit,
-                state.nonfinite,
-                state.retries,
-                state,
-                checkpoints,
-                StopRequest(accelerator),
-            )
+            run = Run(prepared, folder, record, state, checkpoints, StopRequest(accelerator))
             with _record_early_stop(run, output_dir):
                 yield run
 

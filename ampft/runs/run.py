@@ -42,9 +42,8 @@ from ampft.precision.sharding import is_sharded
 from ampft.runs.checkpointing import Checkpointing
 from ampft.runs.features import entered
 from ampft.runs.folder import RunFolder
-from ampft.runs.history import History, write_csv
+from ampft.runs.history import write_csv
 from ampft.runs.manifest import HISTORY_NAME, PICTURES_NAME
-from ampft.runs.nonfinite import NonfiniteSteps
 from ampft.runs.plan import batch_norm_warnings
 from ampft.runs.prepared import Prepared
 from ampft.runs.push import push_run
@@ -55,16 +54,13 @@ from ampft.runs.record import (
 from ampft.runs.results import write_results
 from ampft.runs.show import report_with_heading, result_line
 from ampft.runs.state import RunState
-from ampft.runs.validation import Validations
 from ampft.tasks.outcome import Outcome, TunableOutcome
 from ampft.text.terminal import labelled, print_line
 from ampft.training.checkpoints.tensors import copied_to_cpu
 from ampft.training.ending import end_training
-from ampft.training.first_step import FirstStep
 from ampft.training.launch_bound import launch_bound_note, measure_growth
-from ampft.training.out_of_memory import OutOfMemoryRetries
 from ampft.training.step import StepOutcome, StepStopped, shared_autocast_cache
-from ampft.training.stopping import StopRequest, StopRequested, TimeLimit
+from ampft.training.stopping import StopRequest, StopRequested
 from ampft.training.trackers import track_results
 from ampft.training.utilisation import flops_per_token, measure_utilisation
 from ampft.training.waiting import waiting_note
@@ -77,15 +73,9 @@ class Run:
     Attributes:
         prepared: Everything built before the first step.
         folder: Output folder, on the main process; None on the others.
-        history: History of the optimizer steps.
-        validations: Evaluations on the validation split, and the best weights so far.
         initial_record: Record of the run at its start.
-        first_step: Measurements of the first step.
-        time_limit: Limit on the duration of the training.
-        nonfinite: Handles steps that are not finite.
-        retries: Repeats steps that run out of memory, in smaller micro-batches.
         finished: Whether the results are written.
-        state: References to all that a checkpoint saves.
+        state: Everything that changes while the run trains, and that a checkpoint saves.
         checkpoints: Writes the checkpoints.
         stop: Request of a signal to stop.
         last_weights: Weights after the last step, while the best ones are evaluated in their place.
@@ -95,13 +85,7 @@ class Run:
 
     prepared: Prepared
     folder: RunFolder | None
-    history: History
-    validations: Validations
     initial_record: RunRecord
-    first_step: FirstStep
-    time_limit: TimeLimit
-    nonfinite: NonfiniteSteps
-    retries: OutOfMemoryRetries
     state: RunState
     checkpoints: Checkpointing
     stop: StopRequest
@@ -113,27 +97,31 @@ class Run:
     @property
     def steps(self) -> int:
         """Optimizer steps so far, skipped ones included."""
-        return self.history.steps
+        return self.state.history.steps
 
     @property
     def is_over(self) -> bool:
         """Whether the training has ended: all steps are done, or it stops early."""
         is_complete = self.steps >= self.prepared.total_steps
-        return is_complete or self.validations.best.should_stop or self.time_limit.is_reached
+        return (
+            is_complete
+            or self.state.validations.best.should_stop
+            or self.state.time_limit.is_reached
+        )
 
     @property
     def epochs(self) -> Iterator[int]:
         """Epochs of the training, from 0, until it is over."""
         self.validate(self.prepared.model)  # if a stop prevented it
-        for epoch in itertools.count(self.steps // len(self.retries.step_batches)):
+        for epoch in itertools.count(self.steps // len(self.state.retries.step_batches)):
             if self.is_over:
                 return
             yield epoch
 
     def step_batches(self, epoch: int) -> Iterator[StepBatch]:
         """Yield the step batches of an epoch that are not done yet, until the training is over."""
-        first = epoch * len(self.retries.step_batches)
-        steps = self.retries.step_batches.epoch(
+        first = epoch * len(self.state.retries.step_batches)
+        steps = self.state.retries.step_batches.epoch(
             epoch, start=self.steps - first, stop=self.prepared.total_steps - first
         )
         for step_batch in steps:
@@ -152,15 +140,15 @@ class Run:
             StepStopped: The step cannot be applied.
             PrecisionContradicted: Its dtypes are not those of the requested mode.
         """
-        is_first = self.first_step.executed is None
+        is_first = self.state.first_step.executed is None
         try:
-            with self.first_step.measured(self.prepared.model, self.prepared.optimizer):
+            with self.state.first_step.measured(self.prepared.model, self.prepared.optimizer):
                 yield
         except StepStopped as error:
             self._add(error.outcome, ends_run=True)
             raise
-        if is_first and self.first_step.executed is not None:
-            self._check_executed(self.first_step.executed)
+        if is_first and self.state.first_step.executed is not None:
+            self._check_executed(self.state.first_step.executed)
 
     def gradient(
         self, compute: Callable[[StepBatch], list[Tensor]], step_batch: StepBatch
@@ -182,35 +170,35 @@ class Run:
                 torch.clear_autocast_cache()  # because the weights will change
                 return losses
 
-        self.nonfinite.begin_step()
+        self.state.nonfinite.begin_step()
         with entered(f.around_gradient(self.steps + 1) for f in self.state.features):
-            self.current_batch, losses = self.retries.gradient(
+            self.current_batch, losses = self.state.retries.gradient(
                 compute_with_shared_cache, step_batch
             )
-        self.nonfinite.losses = losses
+        self.state.nonfinite.losses = losses
         return losses
 
     @property
     def may_skip_nonfinite(self) -> bool:
         """Whether to skip a step that is not finite, without a scaler, instead of stopping."""
-        return self.nonfinite.may_skip
+        return self.state.nonfinite.may_skip
 
     def record(self, outcome: StepOutcome) -> None:
         """Add the current optimizer step to the history."""
         self._add(outcome, ends_run=False)
-        self.stop.poll(self.time_limit)
+        self.stop.poll(self.state.time_limit)
 
     def _add(self, outcome: StepOutcome, *, ends_run: bool) -> None:
         step_batch = self.current_batch
         assert step_batch is not None
         self.state.step_ids.update(step_batch.effective_ids)
-        alarm = self.nonfinite.add(self.steps + 1, step_batch, outcome, ends_run=ends_run)
+        alarm = self.state.nonfinite.add(self.steps + 1, step_batch, outcome, ends_run=ends_run)
         peak = self.state.peak_memory.peak
         memory = None if peak is None else peak / 2**20
         columns: dict[str, float] = {}
         for feature in self.state.features:
             columns |= feature.after_step(outcome)
-        self.history.record(step_batch, outcome, memory, alarm=alarm, columns=columns)
+        self.state.history.record(step_batch, outcome, memory, alarm=alarm, columns=columns)
 
     def validate(self, model: nn.Module) -> None:
         """Evaluate on the validation split after an epoch, or every `--eval_steps` steps.
@@ -219,17 +207,17 @@ class Run:
             TrainingStopped: The loss is far above chance.
         """
         prepared = self.prepared
-        if not prepared.selects_best or not self.validations.is_due(self.steps, self.is_over):
+        if not prepared.selects_best or not self.state.validations.is_due(self.steps, self.is_over):
             return
         with entered(feature.around_evaluation() for feature in self.state.features):
             outcome = self._predict(model, "validation")
-            line = self.validations.add(
+            line = self.state.validations.add(
                 all_metrics(outcome), self.steps, prepared.task.problem, prepared.accelerator, model
             )
-        self.history.write(line)
-        earlier = [part.metrics for part in self.validations.parts[:-1]]
-        stop_if_far_above_chance(prepared.task, outcome, self.history.losses, earlier)
-        self.history.resume_clock()
+        self.state.history.write(line)
+        earlier = [part.metrics for part in self.state.validations.parts[:-1]]
+        stop_if_far_above_chance(prepared.task, outcome, self.state.history.losses, earlier)
+        self.state.history.resume_clock()
 
     def finish(self, model: nn.Module) -> None:
         """Evaluate the best model on the final split; write and print the results."""
@@ -246,12 +234,12 @@ class Run:
         outcome_fp32 = self._predict_fp32(model, split)
         constant = constant_outcome(prepared.task, split)
         warnings = {
-            **loss_warnings(self.history.losses, chance_loss(prepared.task)),
-            **validation_warnings([part.metrics for part in self.validations.parts]),
+            **loss_warnings(self.state.history.losses, chance_loss(prepared.task)),
+            **validation_warnings([part.metrics for part in self.state.validations.parts]),
             **outcome_warnings(outcome, constant),
             **self.state.warnings(),
             **compilation_warnings(prepared.accelerator),
-            **batch_norm_warnings(prepared.loaded.model, self.retries.step_batches),
+            **batch_norm_warnings(prepared.loaded.model, self.state.retries.step_batches),
         }
         stop_if_destroyed(warnings)
         weights = whole_weights(model)  # gathered from all processes
@@ -259,10 +247,10 @@ class Run:
         end_training(prepared.accelerator)
         if self.folder is None:
             return
-        self.history.verify()
+        self.state.history.verify()
         self._save(model, weights)
         prepared.task.save_pictures(self.folder.stage() / PICTURES_NAME, outcome)
-        self.validations.best.path.unlink(missing_ok=True)
+        self.state.validations.best.path.unlink(missing_ok=True)
         baseline = baseline_summary(prepared.task, split) if prepared.args.baseline else None
         report = outcome.report()
         metrics = self._metrics(outcome)
@@ -295,7 +283,7 @@ class Run:
             groups=find_groups(prepared.task.data, split),
         )
         self.finished = True
-        self.history.close()
+        self.state.history.close()
         print_line(f"\n{report_with_heading(report, selected=metrics['selected'])}")
         print_line(labelled("chance", constant_summary(prepared.task, constant)))
         if baseline:
@@ -328,7 +316,7 @@ class Run:
     def _early_end(self) -> str | None:
         """Return why a run ended before its last step; None if it did not."""
         total = self.prepared.total_steps
-        if not self.time_limit.is_reached or self.steps >= total:
+        if not self.state.time_limit.is_reached or self.steps >= total:
             return None
         return (
             f"--max_time {self.prepared.args.max_time} was reached after step {self.steps} of "
@@ -340,7 +328,7 @@ class Run:
 
         With `--merge_lora` the adapters are merged here, so that what is saved is evaluated.
         """
-        best, accelerator = self.validations.best, self.prepared.accelerator
+        best, accelerator = self.state.validations.best, self.prepared.accelerator
         average, has_last = self.state.average, best.step in (None, self.steps)
         keeps = has_last or not is_sharded(accelerator)
         if keeps and not (has_last and average is None):
@@ -371,7 +359,7 @@ class Run:
         self.record_stop("preempted", reason)
         accelerator.wait_for_everyone()  # launchers end the others when one process has ended
         end_training(accelerator)
-        output_dir = self.validations.best.output_dir
+        output_dir = self.state.validations.best.output_dir
         return Preempted(
             f"{labelled('stopped', f'{reason}; a checkpoint is in {output_dir}')}\n"
             f"continue   repeat the command with --output_dir {output_dir} "
@@ -387,7 +375,7 @@ class Run:
         with contextlib.suppress(OSError, InputError):  # the first error is reported
             self.folder.check_record()
             files = self.folder.files()
-            if files.get(HISTORY_NAME) != self.history.position():  # it is not this run's own
+            if files.get(HISTORY_NAME) != self.state.history.position():  # it is not this run's own
                 files.pop(HISTORY_NAME, None)
             record = replace(
                 self.state.record(self.initial_record, status), reason=reason, files=files
@@ -399,7 +387,7 @@ class Run:
         message = contradiction(prepared.precision, executed) or never_called(prepared.model)
         if message is not None:
             raise PrecisionContradicted(message)
-        self.history.write(labelled("ran", executed.summary()))
+        self.state.history.write(labelled("ran", executed.summary()))
 
     def _save(self, model: nn.Module, weights: dict[str, Tensor] | None) -> None:
         assert self.folder is not None
@@ -420,7 +408,7 @@ class Run:
         self, model: nn.Module, split: str, *, in_mode: bool = True, may_stop: bool = True
     ) -> Outcome:
         """Predict a split; in the mode of the run, the dtypes of the first batch are checked."""
-        checked = self.first_step.checked(f"the evaluation on {split}") if in_mode else None
+        checked = self.state.first_step.checked(f"the evaluation on {split}") if in_mode else None
         outcome = evaluate(
             self.prepared.accelerator,
             model,
@@ -459,7 +447,7 @@ class Run:
 
     def _timings(self, model: nn.Module, flops: int) -> dict[str, Any]:
         """Return the speed of the training, and its share of the matrix product rate."""
-        prepared, timings = self.prepared, self.history.timings()
+        prepared, timings = self.prepared, self.state.history.timings()
         utilisation = measure_utilisation(
             flops,
             prepared.precision,
@@ -470,7 +458,7 @@ class Run:
             num_processes=prepared.accelerator.num_processes,
         )
         growth = measure_growth(
-            prepared.accelerator, model, prepared.task.loss, self.retries.step_batches
+            prepared.accelerator, model, prepared.task.loss, self.state.retries.step_batches
         )
         return timings | asdict(utilisation) | asdict(growth)
 
