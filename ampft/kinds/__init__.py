@@ -6,7 +6,7 @@ comparison and doctor ask it. It is light; its modules are imported when they ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ampft.data.dataset import ClassificationData
     from ampft.data.request import DataRequest
     from ampft.kinds.inputs import KindModule
-    from ampft.kinds.prediction import PredictRequest, RowOutput
+    from ampft.kinds.prediction import InputRows, PredictRequest, RowOutput, Trained
     from ampft.kinds.views import Case
 
 LONGEST_TEXT = 1200  # characters of a text in a page
@@ -37,6 +37,8 @@ class Kind:
         reader: Module and, after a colon, the function that reads the data of a request.
         folders: Module and function that return what a folder holds of this kind, which is nothing
             if the folder holds something else; None if a folder does not show its kind.
+        rows: Module and the function that returns the rows that a prediction request names.
+        memory: Module and the function that returns the rows of inputs in memory.
         view: Module and function that show a case; None if it is shown as its texts.
         output: Module and the function of what `ampft predict` adds, see `prediction.RowOutput`.
         max_rows: Largest number of rows of a forward pass of prediction; None for no limit.
@@ -55,6 +57,8 @@ class Kind:
     name: str
     case: str
     module: str
+    rows: str
+    memory: str
     reader: str = "ampft.data.load:load_data"
     folders: str | None = None
     view: str | None = None
@@ -97,6 +101,24 @@ class Kind:
         shown: ShownCase | None = None if self.view is None else imported(self.view)(case)
         return shown or ShownCase(texts={name: _cut(text) for name, text in case.inputs.items()})
 
+    def open_rows(self, request: PredictRequest, trained: Trained) -> InputRows:
+        """Return the rows that a request names.
+
+        Raises:
+            InputError: They cannot be read, or an option does not fit.
+        """
+        rows: InputRows = imported(self.rows)(request, trained)
+        return rows
+
+    def rows_in_memory(self, inputs: Any, trained: Trained) -> Sequence[tuple[Any, ...]]:
+        """Return the inputs of each row of one input, or of a list.
+
+        Raises:
+            InputError: A row is not one that the model reads.
+        """
+        rows: Sequence[tuple[Any, ...]] = imported(self.memory)(inputs, trained)
+        return rows
+
     def new_output(self, request: PredictRequest, config: Any) -> RowOutput:
         """Return what a prediction adds to its rows.
 
@@ -134,6 +156,8 @@ TEXT = Kind(
     name="text",
     case="text",
     module="ampft.kinds.text",
+    rows="ampft.kinds.rows:text_rows",
+    memory="ampft.kinds.rows:texts_in_memory",
     flags=_OF_WORDS,
     has_default_data=True,
     has_words=True,
@@ -144,6 +168,8 @@ WORDS = Kind(
     name="token",
     case="sentence",
     module="ampft.kinds.words",
+    rows="ampft.kinds.sentences:open_rows",
+    memory="ampft.kinds.sentences:rows_in_memory",
     view="ampft.kinds.views:sentence",
     output="ampft.kinds.sentences:sentence_output",
     units="words, which have a class each",
@@ -156,6 +182,8 @@ IMAGES = Kind(
     name="image",
     case="image",
     module="ampft.kinds.images",
+    rows="ampft.kinds.rows:image_rows",
+    memory="ampft.kinds.rows:images_in_memory",
     view="ampft.kinds.views:picture",
     flags=frozenset({"augment", "channels_last"}),
     examples=('"a picture.png"',),
@@ -166,6 +194,8 @@ SOUNDS = Kind(
     name="sound",
     case="sound",
     module="ampft.kinds.sounds",
+    rows="ampft.kinds.rows:sound_rows",
+    memory="ampft.kinds.rows:sounds_in_memory",
     view="ampft.kinds.views:sound",
     flags=frozenset({"augment"}),
     examples=('"a sound.wav"',),
@@ -176,6 +206,8 @@ PIXELS = Kind(
     name="pixels",
     case="image",
     module="ampft.kinds.pixels",
+    rows="ampft.kinds.rows:mask_rows",
+    memory="ampft.kinds.rows:images_in_memory",
     view="ampft.kinds.views:masks",
     output="ampft.kinds.predicted_masks:mask_output",
     max_rows=4,  # logits are as large as the images

@@ -21,8 +21,6 @@ from ampft.data.images import as_rgb, open_image
 from ampft.data.media import reference, undecoded
 from ampft.data.steps import IntArray
 from ampft.errors import InputError
-from ampft.kinds import rows
-from ampft.kinds.prediction import InputRows, PredictRequest, Trained
 from ampft.kinds.settings import TaskSettings
 from ampft.models.image_processor import (
     Bytes,
@@ -306,13 +304,3 @@ def _default_processor(name: str, config: Any) -> tuple[Any, tuple[str, ...]]:
         "normalized with mean 0.5 and deviation 0.5."
     )
     return processor, (note,)
-
-
-def open_rows(request: PredictRequest, trained: Trained) -> InputRows:
-    """Return rows of images, see `inputs.KindModule`."""
-    return rows.media_rows(request, trained, "image")
-
-
-def rows_in_memory(inputs: Any, trained: Trained) -> list[tuple[Any, ...]]:
-    """Return rows of images, see `inputs.KindModule`."""
-    return rows.rows_in_memory(inputs, trained, "image")

@@ -15,7 +15,6 @@ from ampft.data.dataset import ClassificationData
 from ampft.data.row_labels import Targets
 from ampft.data.steps import IntArray
 from ampft.errors import InputError
-from ampft.kinds.prediction import InputRows, PredictRequest, Trained
 from ampft.kinds.settings import TaskSettings
 from ampft.models.weights import LoadedModel
 
@@ -134,22 +133,6 @@ class KindModule(Protocol):
             folder: Folder of the model with its tokenizer or processor.
             arguments: Arguments of its training, as in run.json.
             config: Its configuration.
-        """
-        ...
-
-    def open_rows(self, request: PredictRequest, trained: Trained) -> InputRows:
-        """Return the rows that a request names.
-
-        Raises:
-            InputError: They cannot be read, or an option does not fit.
-        """
-        ...
-
-    def rows_in_memory(self, inputs: Any, trained: Trained) -> Sequence[tuple[Any, ...]]:
-        """Return the inputs of each row of one input, or of a list.
-
-        Raises:
-            InputError: A row is not one that the model reads.
         """
         ...
 

@@ -23,12 +23,10 @@ from ampft.data.images import as_rgb
 from ampft.data.masks import IGNORED, Color, IntArray, Masks
 from ampft.data.sources.mask_folders import FILE
 from ampft.errors import InputError
-from ampft.kinds import rows
 from ampft.kinds.images import ImageReader
 from ampft.kinds.images import saved_reader as image_reader
 from ampft.kinds.inputs import PredictedMasks
 from ampft.kinds.pixel_pictures import Picture, default_palette, sheet, spread
-from ampft.kinds.prediction import InputRows, PredictRequest, Trained
 from ampft.kinds.settings import TaskSettings
 from ampft.models.erfnet import MODEL_TYPE, ErfnetConfig, ErfnetForSemanticSegmentation
 from ampft.models.image_processor import load_image_processor, pixel_values
@@ -329,18 +327,3 @@ def _size(processor: Any, data: ClassificationData, settings: TaskSettings) -> S
             "such as --image_size 360,480."
         )
     return sizes.pop()
-
-
-def open_rows(request: PredictRequest, trained: Trained) -> InputRows:
-    """Return rows of images, see `inputs.KindModule`; their masks are not scored."""
-    if request.label_column_name is not None:
-        raise InputError(
-            f"--label_column_name {request.label_column_name}: predicted masks are not scored. "
-            "Remove the flag."
-        )
-    return rows.media_rows(request, trained, "image", has_classes=False)
-
-
-def rows_in_memory(inputs: Any, trained: Trained) -> list[tuple[Any, ...]]:
-    """Return rows of images, see `inputs.KindModule`."""
-    return rows.rows_in_memory(inputs, trained, "image")

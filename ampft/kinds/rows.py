@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +214,16 @@ def media_rows(
     return InputRows(table, sources, convert, labels=labels)
 
 
+def mask_rows(request: PredictRequest, trained: Trained) -> InputRows:
+    """Return rows of images, whose masks are not scored."""
+    if request.label_column_name is not None:
+        raise InputError(
+            f"--label_column_name {request.label_column_name}: predicted masks are not scored. "
+            "Remove the flag."
+        )
+    return media_rows(request, trained, "image", has_classes=False)
+
+
 def _table(
     request: PredictRequest, trained: Trained, *, flag: str, needed: str
 ) -> tuple[Table, InputColumns]:
@@ -303,3 +314,10 @@ def rows_in_memory(inputs: Any, trained: Trained, noun: str) -> list[tuple[Any, 
         for text in row if is_text else ():
             refuse_surrogates(text, place)
     return tuples
+
+
+image_rows = partial(media_rows, media="image")
+sound_rows = partial(media_rows, media="sound")
+texts_in_memory = partial(rows_in_memory, noun="text")
+images_in_memory = partial(rows_in_memory, noun="image")
+sounds_in_memory = partial(rows_in_memory, noun="sound")

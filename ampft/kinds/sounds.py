@@ -19,8 +19,6 @@ from ampft.data.media import FRAMES_COLUMN, RATE_COLUMN, reference, undecoded
 from ampft.data.sounds import Samples, open_sound
 from ampft.data.steps import FloatArray, IntArray
 from ampft.errors import InputError
-from ampft.kinds import rows
-from ampft.kinds.prediction import InputRows, PredictRequest, Trained
 from ampft.kinds.settings import TaskSettings
 from ampft.models.by_length import choose_sound_batches
 from ampft.models.packing.verification import evaluation_mode
@@ -301,13 +299,3 @@ def _small_ast(frames: int, label_arguments: Mapping[str, Any]) -> ASTConfig:
         initializer_range=0.1,  # as for the small ViT: 0.02 is for a width of 768
         **label_arguments,
     )
-
-
-def open_rows(request: PredictRequest, trained: Trained) -> InputRows:
-    """Return rows of sounds, see `inputs.KindModule`."""
-    return rows.media_rows(request, trained, "sound")
-
-
-def rows_in_memory(inputs: Any, trained: Trained) -> list[tuple[Any, ...]]:
-    """Return rows of sounds, see `inputs.KindModule`."""
-    return rows.rows_in_memory(inputs, trained, "sound")

@@ -18,9 +18,7 @@ from ampft.data.dataset import ROWS_AT_A_TIME, TOKEN, ClassificationData
 from ampft.data.row_labels import unit_indices
 from ampft.data.steps import IntArray, varied_ids
 from ampft.errors import InputError
-from ampft.kinds import rows
 from ampft.kinds.logits import model_inputs
-from ampft.kinds.prediction import InputRows, PredictRequest, Trained
 from ampft.kinds.settings import TaskSettings
 from ampft.kinds.windows import (
     EXAMPLE,
@@ -450,13 +448,3 @@ def _were_truncated(
     for index, ids in zip(candidates, untruncated["input_ids"], strict=True):
         truncated[index] = len(ids) > longest
     return truncated
-
-
-def open_rows(request: PredictRequest, trained: Trained) -> InputRows:
-    """Return rows of texts, see `inputs.KindModule`."""
-    return rows.text_rows(request, trained)
-
-
-def rows_in_memory(inputs: Any, trained: Trained) -> list[tuple[Any, ...]]:
-    """Return rows of texts, see `inputs.KindModule`."""
-    return rows.rows_in_memory(inputs, trained, "text")

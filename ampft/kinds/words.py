@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import DataCollatorWithPadding
 
 from ampft.data.dataset import ClassificationData, row_labels
-from ampft.kinds.sentences import Sentence, open_rows, rows_in_memory
+from ampft.kinds.sentences import Sentence
 from ampft.kinds.settings import TaskSettings
 from ampft.kinds.text import (
     TextExamples,
@@ -32,8 +32,6 @@ from ampft.models.minilm import default_model
 from ampft.models.pretrained import SAVED_MODEL_FLAG, load_config
 from ampft.models.tokenizer import load_tokenizer, max_input_length, pad_on_the_right
 from ampft.text.numbers import counted
-
-__all__ = ["open_rows", "prepare_inputs", "rows_in_memory", "saved_reader"]
 
 
 @dataclass(frozen=True)

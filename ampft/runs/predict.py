@@ -58,7 +58,7 @@ def predict_file(model: str, request: PredictRequest) -> None:
     _check_columns(request, record)
     _note_training_files(request, record)
     kind = task_row(record).kind
-    rows = kind.tensors.open_rows(request, trained_as(record))
+    rows = kind.open_rows(request, trained_as(record))
     rows.check()
     predictor = Predictor(folder, record, request.mixed_precision, request.batch_size)
     output = kind.new_output(request, predictor.config)
@@ -173,7 +173,7 @@ def predict_inputs(
         record = _run_record(folder)
         _check_columns(request, record)
         kind = task_row(record).kind
-        rows = kind.tensors.rows_in_memory(inputs, trained_as(record))
+        rows = kind.rows_in_memory(inputs, trained_as(record))
         if not rows:
             raise InputError("the list is empty. Pass at least one row.")
         predictor = Predictor(folder, record, mixed_precision, batch_size)

@@ -11,6 +11,8 @@ SERIES = Kind(
     name="series",
     case="series",
     module="time_series.series",
+    rows="time_series.series:open_rows",
+    memory="time_series.series:rows_in_memory",
     reader="time_series.series:read_series",
     examples=("[0.5, 0.25, 1.0]",),
 )
