@@ -17,6 +17,7 @@ OFFSET_POSITIONS = frozenset({
     "markuplm", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
 })  # fmt: skip
 WORD_BOUNDARY = "▁"  # the only word of a sentencepiece tokenizer whose files are missing
+RARE_CHARACTER = "\ua66e"  # multiocular O, of one manuscript
 
 
 def load_tokenizer(
@@ -54,6 +55,13 @@ def load_tokenizer(
             "tokenizer.json or vocab.txt, are missing or empty. Add them to the folder, for "
             "example with tokenizer.save_pretrained."
         )
+    try:
+        tokenizer(RARE_CHARACTER)
+    except Exception as error:  # a bare Exception of the tokenizer's library
+        raise InputError(
+            f"{flag} {path}: its tokenizer cannot encode a character that is not in its vocabulary "
+            f"({error}). Add its token for unknown characters, such as [UNK], to its vocabulary."
+        ) from error
     if tokenizer.pad_token is None:
         if tokenizer.eos_token is None:
             raise InputError(

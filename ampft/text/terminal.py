@@ -11,9 +11,9 @@ import warnings
 from collections.abc import Callable
 
 from ampft.errors import AlreadyFinished, InputError, Preempted, TrainingStopped
-from ampft.files import is_disk_error, is_path_error
 from ampft.machine import refuse_old_versions
 from ampft.text.escaping import inert_lines, without_credentials
+from ampft.text.failures import failure_message
 
 WIDTH, INDENT = 100, 11
 SECONDS_BEFORE_OTHER_RANKS = 5.0
@@ -51,15 +51,11 @@ def run_main(main: Callable[[], None]) -> int:
         message = inert_lines(without_credentials(str(error)))
         print(f"{f'[rank {rank}] ' if rank != '0' else ''}error: {message}", file=sys.stderr)
         return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
-    except (OSError, ValueError) as error:
-        if isinstance(error, BrokenPipeError) or not (is_disk_error(error) or is_path_error(error)):
+    except Exception as error:
+        known = failure_message(error)
+        if known is None:
             raise
-        remedy = (
-            "Free disk space, or set TMPDIR to a folder on another disk."
-            if is_disk_error(error)
-            else "Name another path."
-        )
-        print(f"error: {inert_lines(str(error))}. {remedy}", file=sys.stderr)
+        print(f"error: {inert_lines(known)}", file=sys.stderr)
         return EXIT_CODES[InputError]
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)

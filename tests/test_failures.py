@@ -1,0 +1,86 @@
+"""Errors of other libraries that a user can mend end in one message, and bugs in a traceback."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from ampft.errors import InputError
+from ampft.models.tokenizer import load_tokenizer
+from ampft.text.terminal import run_main
+
+
+class Killed(Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killed_worker():
+    list(DataLoader(Killed(), num_workers=1))
+
+
+def one_example():
+    nn.BatchNorm1d(2).train()(torch.zeros(1, 2))
+
+
+def one_character():
+    nn.Conv1d(2, 2, kernel_size=4)(torch.zeros(1, 2, 3))
+
+
+def unknown_language():
+    from transformers import XmodConfig, XmodForSequenceClassification
+
+    config = XmodConfig(
+        vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=1,
+        intermediate_size=8, languages=("en_XX", "de_DE"),
+    )  # fmt: skip
+    XmodForSequenceClassification(config)(torch.ones(1, 3, dtype=torch.long))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("fail", "remedy"),
+    [
+        (killed_worker, "Lower --dataloader_num_workers"),
+        (one_example, "Raise --per_device_train_batch_size"),
+        (one_character, "such as a text of one character for CANINE"),
+        (unknown_language, "Call model.set_default_language"),
+    ],
+)
+def test_errors_of_other_libraries_are_one_message(capsys, fail, remedy):
+    assert run_main(fail) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    assert remedy in error
+
+
+def test_other_errors_are_not_hidden():
+    """Negative control."""
+
+    def bug():
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+    with pytest.raises(RuntimeError, match="mat1"):
+        run_main(bug)
+
+
+@pytest.mark.parametrize("words", [["[UNK]"], []])
+def test_a_vocabulary_without_an_unknown_token_is_refused(tmp_path, words):
+    lines = ["[PAD]", "[CLS]", "[SEP]", "[MASK]", *words, "a", "good", "film"]
+    (tmp_path / "vocab.txt").write_text("\n".join(lines))
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    if words:
+        assert load_tokenizer(str(tmp_path)).unk_token == "[UNK]"
+        return
+    with pytest.raises(InputError, match=r"cannot encode a character that is not in its vocab"):
+        load_tokenizer(str(tmp_path))
