@@ -16,6 +16,43 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+TABLES = ("ENCODERS", "TEXT", "VISION", "FAMILIES", "SOUND_FAMILIES", "IMAGE_FAMILIES")
+# One family for each mechanism: absolute positions, sliding windows without biases, disentangled
+# attention, a relative bias in the encoder of an encoder-decoder, and causal attention with rotary
+# positions; of images, attention and convolutions with batch norm; of sounds, waves and spectra.
+REPRESENTATIVES = {
+    *("bert", "modernbert, mean", "deberta-v2", "t5", "llama", "xlnet"),
+    *("vit", "resnet", "wav2vec2 group norm", "ast"),
+}
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--full", action="store_true", help="also run what is marked `full`, and every family"
+    )
+
+
+def pytest_collection_modifyitems(config, items):
+    """Without --full, leave out what is marked `full`, and all families but the representatives.
+
+    A test of families has a parameter `name` or `family` with a key of its module's tables.
+    """
+    for item in items:
+        if _other_family(item):
+            item.add_marker("full")
+    if not config.getoption("--full"):
+        left_out = [item for item in items if item.get_closest_marker("full")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("full")]
+
+
+def _other_family(item) -> bool:
+    tables = [value for key, value in vars(getattr(item, "module", None)).items() if key in TABLES]
+    families = {name for table in tables for name in table if isinstance(name, str)}
+    values = getattr(getattr(item, "callspec", None), "params", {}).values()
+    named = {value for value in values if isinstance(value, str)} & families
+    return bool(named) and not named & REPRESENTATIVES
+
 
 @pytest.fixture
 def quick_garbage_collection():

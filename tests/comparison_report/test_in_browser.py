@@ -21,6 +21,7 @@ DESK = {"width": 1400, "height": 900, "deviceScaleFactor": 1, "mobile": False}
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.full,
     pytest.mark.skipif(
         not (shutil.which("chromium") and shutil.which("chromedriver")),
         reason="needs Debian's chromium and chromium-driver",

@@ -44,9 +44,10 @@ def fake_environment(guard):
     }
 
 
-def test_everything_passes_on_a_fake_cuda_device(tmp_path):
+def test_everything_passes_on_a_fake_cuda_device(tmp_path, request):
     environment = fake_environment(build_guard(tmp_path))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", HERE / "preloaded"]
+    command += ["--full"] * request.config.getoption("--full")
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     passed = re.search(r"(\d+) passed", done.stdout)
