@@ -15,7 +15,7 @@ from ampft.runs.manifest import check_files, model_files
 from ampft.runs.record import RunRecord, read_record
 from ampft.runs.show import format_run, heading, read_report
 from ampft.tasks.outcome import Report
-from ampft.text.tables import html_table
+from ampft.text.tables import html_tables
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -117,7 +117,6 @@ class FinishedRun:
     def _repr_html_(self) -> str:
         """Return heading and report as HTML, in which nothing from the data is active."""
         parts = [Markup("<pre>{}</pre>").format(heading(self.record))]
-        for table in self.report.tables():
-            parts += [html_table(table), Markup("<p>{}</p>").format(table.note)]
+        parts.append(html_tables(self.report.tables()))
         parts += [Markup("<p>warning: {}</p>").format(w) for w in self.record.warnings.values()]
         return str(Markup("\n").join(parts))

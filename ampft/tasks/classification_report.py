@@ -11,7 +11,7 @@ import numpy as np
 from ampft.errors import quoted_list
 from ampft.metrics.scores import MAX_MATRIX_CLASSES, Scores, report_table, score_table
 from ampft.tasks.outcome import HubMetric, flat_averages, report_from_json, score_cells
-from ampft.text.tables import Cell, Name, Table
+from ampft.text.tables import Cell, Name, Table, html_tables
 
 SHOWN_CLASSES = 10  # best and worst, of very many classes
 
@@ -125,6 +125,10 @@ class ClassificationReport:
             f"The {SHOWN_CLASSES} best and the {SHOWN_CLASSES} worst of"
             f" {len(self.per_class):,} classes by F1."
         )
+
+    def _repr_html_(self) -> str:
+        """Return the tables as HTML, for notebooks."""
+        return str(html_tables(self.tables()))
 
     def tables(self) -> tuple[Table, ...]:
         """Return the scores of the classes, with the other metrics in the note."""

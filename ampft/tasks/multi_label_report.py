@@ -9,7 +9,7 @@ from typing import Any
 from ampft.metrics.scores import Scores
 from ampft.metrics.sums import LOG_LOSS, mean_metric
 from ampft.tasks.outcome import HubMetric, flat_averages, report_from_json, score_cells
-from ampft.text.tables import Cell, Name, Table, terminal_section
+from ampft.text.tables import Cell, Name, Table, html_tables, terminal_section
 
 SUBSET_ACCURACY = mean_metric(
     "subset_accuracy", "subset accuracy", higher_is_better=True, is_share=True
@@ -66,6 +66,10 @@ class MultiLabelReport:
         """Return the scores of the labels and their averages as a table."""
         (table,) = self.tables()
         return terminal_section(table)
+
+    def _repr_html_(self) -> str:
+        """Return the tables as HTML, for notebooks."""
+        return str(html_tables(self.tables()))
 
     def tables(self) -> tuple[Table, ...]:
         """Return the scores of the labels, with the other metrics in the note."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from ampft.metrics.scores import Scores
 from ampft.tasks.outcome import HubMetric, report_from_json, score_cells
-from ampft.text.tables import Cell, Name, Table, terminal_section
+from ampft.text.tables import Cell, Name, Table, html_tables, terminal_section
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,10 @@ class PixelReport:
         """Return the scores of the classes as a table."""
         (table,) = self.tables()
         return terminal_section(table)
+
+    def _repr_html_(self) -> str:
+        """Return the tables as HTML, for notebooks."""
+        return str(html_tables(self.tables()))
 
     def tables(self) -> tuple[Table, ...]:
         """Return the scores of the classes, with the other metrics in the note."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from ampft.metrics.scores import Scores
 from ampft.tasks.outcome import HubMetric, flat_averages, report_from_json, score_cells
-from ampft.text.tables import Cell, Name, Table, terminal_section
+from ampft.text.tables import Cell, Name, Table, html_tables, terminal_section
 
 NO_TYPE = "O"
 MAX_SHOWN_TYPES = 20  # whose confusion is printed
@@ -61,6 +61,10 @@ class TokenReport:
     def text(self) -> str:
         """Return the tables of entities, of words, and of confused types."""
         return "\n\n".join(map(terminal_section, self.tables()))
+
+    def _repr_html_(self) -> str:
+        """Return the tables as HTML, for notebooks."""
+        return str(html_tables(self.tables()))
 
     def tables(self) -> tuple[Table, ...]:
         """Return the scores of entities and of words, and the confusion of types."""

@@ -1,9 +1,9 @@
-"""Progress bars: shown on a terminal and in a notebook, hidden in logs."""
+"""Progress bars: shown on a terminal and in a notebook with ipywidgets, hidden elsewhere."""
 
 from __future__ import annotations
 
 import sys
-import warnings
+from importlib.util import find_spec
 from typing import Any
 
 
@@ -11,15 +11,17 @@ def progress_bar(*, shown: bool = True, **options: Any) -> Any:
     """Return a progress bar of tqdm; its attribute `disable` says whether it is hidden.
 
     Args:
-        shown: Whether to show it on a terminal or in a notebook; elsewhere it is always hidden.
+        shown: Whether to show it on a terminal or in a notebook with ipywidgets; elsewhere it is
+            always hidden.
         options: Arguments of `tqdm.tqdm`.
     """
     if shown and in_notebook():
-        with warnings.catch_warnings():
-            # Without ipywidgets, tqdm says so, and shows a bar of characters.
-            warnings.simplefilter("ignore")
-            from tqdm.auto import tqdm
-        return tqdm(**options)
+        # Without ipywidgets, a bar of characters would be a new line of errors at each update.
+        shown = find_spec("ipywidgets") is not None
+        if shown:
+            from tqdm.notebook import tqdm
+
+            return tqdm(**options)
     from tqdm import tqdm as bar_of_characters
 
     # With None, tqdm shows the bar only on a terminal.

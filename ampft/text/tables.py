@@ -125,6 +125,18 @@ def html_table(table: Table) -> Markup:
     )
 
 
+def html_tables(tables: Sequence[Table]) -> Markup:
+    """Return tables as HTML elements, each with its note as a paragraph below it."""
+    from markupsafe import Markup
+
+    parts = [
+        part
+        for table in tables
+        for part in (html_table(table), Markup("<p>{}</p>").format(table.note))
+    ]
+    return Markup("\n").join(parts)
+
+
 def isolated(text: str) -> Markup:
     """Return untrusted text as HTML, inert, escaped and isolated in its text direction."""
     from markupsafe import Markup
