@@ -199,7 +199,7 @@ def with_curves(comparison, **values):
 
 def test_a_single_point_has_a_mark():
     comparison = realistic()
-    once = with_curves(comparison, steps=(100,), loss=(0.8,))
+    once = with_curves(comparison, steps=(100,), loss=(0.8,), loss_scale=None)
     single, several = (
         loss_chart(one, arm_styles(one.arms)).svg.count('class="mark ')
         for one in (once, comparison)

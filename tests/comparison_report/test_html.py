@@ -172,7 +172,7 @@ def test_templates_and_style_are_packaged():
 def test_the_answer_comes_first_and_every_verdict_has_a_chip():
     page = html_text(realistic())
     body = page[page.index("<body>") :]
-    assert "<h1><bdi>No loss found in fp16; bf16 undecided</bdi></h1>" in body
+    assert "<h1><bdi>No loss found in fp16; bf16 not decided</bdi></h1>" in body
     chips = re.findall(r'<span class="chip (\w+)"><bdi>(.*?)</bdi>', body)
     assert chips == [
         ("open", "undecided"), ("good", "equivalent"), ("none", "placebo"), ("none", "baseline"),
@@ -187,7 +187,7 @@ def test_the_answer_comes_first_and_every_verdict_has_a_chip():
     ("changes", "headline"),
     [
         ({"bf16": "equivalent", "fp16": "equivalent"}, "No loss found; bf16 is 2.4x faster"),
-        ({"bf16": "worse, size uncertain", "fp16": "undecided"}, "bf16 loses accuracy; fp16 und"),
+        ({"bf16": "worse, size uncertain", "fp16": "undecided"}, "bf16 loses accuracy; fp16 not"),
         ({"bf16": "better, size uncertain", "fp16": "equivalent"}, "No loss found; bf16 is 2.4x"),
         (
             {"bf16": "worse beyond the margin", "fp16": "worse, size uncertain"},

@@ -68,7 +68,7 @@ def headline(comparison: Comparison) -> str:
         f"{listed(by_verdict[WORSE])} {_verb(by_verdict[WORSE], 'lose')} {comparison.units.title}",
         f"{listed(by_verdict[BROKEN])} failed",
         _not_worse(by_verdict, len(arms)),
-        f"{listed(by_verdict[UNDECIDED])} undecided",
+        f"{listed(by_verdict[UNDECIDED])} not decided",
         f"{listed(by_verdict[''])} without a verdict",
     ]
     keys = (WORSE, BROKEN, EQUIVALENT, UNDECIDED, "")
