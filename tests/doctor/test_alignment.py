@@ -11,8 +11,9 @@ from torch import nn
 
 import ampft
 from ampft.diagnosis.doctor.alignment import align, estimate, role
-from ampft.diagnosis.doctor.alignment_chart import alignment_chart, alignment_table, summary
 from ampft.diagnosis.doctor.case import Case
+from ampft.diagnosis.doctor.charts import alignment_chart
+from ampft.diagnosis.doctor.show import alignment_table, summary
 from ampft.precision.harm import GradientChange
 from ampft.precision.resolve import resolve
 

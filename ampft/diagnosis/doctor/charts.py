@@ -1,4 +1,4 @@
-"""The pictures of doctor.html: exponents of the gradient, and what each loss scale loses."""
+"""The pictures of doctor.html: exponents of the gradient, loss scales, and errors of modules."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from ampft.comparison.report.drawing import (
     plot_area,
     text,
 )
-from ampft.diagnosis.doctor.findings import Diagnosis
+from ampft.diagnosis.doctor.findings import Alignment, Diagnosis, Estimate, ModuleError
 from ampft.diagnosis.doctor.ranges import BINARY16
+from ampft.diagnosis.doctor.show import shown_modules, summary
 from ampft.text.numbers import percent
 
 LEFT, RIGHT = 8.0, 98.0  # percent
 HEIGHT, TOP, BOTTOM = 290.0, 66.0, 250.0  # pixels
+ALIGNMENT_HEIGHT, ALIGNMENT_TOP, ALIGNMENT_BOTTOM = 300.0, 20.0, 262.0
 SMALLEST = round(math.log2(BINARY16.smallest_subnormal))
 NORMAL = round(math.log2(BINARY16.smallest_normal))
 END = 16  # binary16 ends below 2^16
@@ -94,6 +96,60 @@ def lost_chart(diagnosis: Diagnosis) -> Markup | None:
     parts.append(plot_area(x_axis, y_axis, [curve(points, x_axis, y_axis, "mean a0")]))
     alt = f"Share of the gradient below 2^-24 over the loss scale, from {percent(points[0][1], 1)}"
     return picture(*parts, height=BOTTOM, alt=alt, class_="chart")
+
+
+def alignment_chart(alignment: Alignment) -> Markup | None:
+    """Return the errors of outputs and gradients with their intervals; None without errors."""
+    modules = shown_modules(alignment)
+    if not modules:
+        return None
+    values = [each.outputs for each in modules]
+    values += [each.gradients for each in modules if each.gradients is not None]
+    ends = [end for each in values for end in (each.mean, each.high) if end]
+    lows = [each.mean for each in values if each.mean > 0]
+    y_axis = Axis(
+        math.floor(math.log2(min(lows))),
+        math.ceil(math.log2(max(ends))),
+        ALIGNMENT_BOTTOM,
+        ALIGNMENT_TOP,
+    )
+    x_axis = Axis(-0.5, len(modules) - 0.5, LEFT, RIGHT)
+    parts = []
+    step = max(1, round((y_axis.high - y_axis.low) / 6))
+    for power in range(round(y_axis.low), round(y_axis.high) + 1, step):
+        y = y_axis.at(power)
+        parts.append(line(f"{LEFT}%", y, f"{RIGHT}%", y, "grid"))
+        parts.append(text(exponent(power), f"{LEFT - 0.8}%", y + 4, "tick end"))
+    for position, each in enumerate(modules):
+        if each.gradients is not None and each.gradients.mean > 0:
+            parts += _mark(each, each.gradients, "gradient", position + 0.2, x_axis, y_axis)
+        parts += _mark(each, each.outputs, each.role or "carried", position, x_axis, y_axis)
+    parts.append(text("first module", f"{LEFT}%", ALIGNMENT_BOTTOM + 20, "tick"))
+    parts.append(text("last module", f"{RIGHT}%", ALIGNMENT_BOTTOM + 20, "tick end"))
+    alt = (
+        f"Relative error of {len(modules)} modules in {alignment.mode}, in the order of the "
+        f"forward pass, from 2^{y_axis.low:.0f} to 2^{y_axis.high:.0f}. {summary(alignment)}"
+    )
+    return picture(*parts, height=ALIGNMENT_HEIGHT, alt=alt, class_="chart")
+
+
+def _mark(
+    module: ModuleError,
+    value: Estimate,
+    class_: str,
+    position: float,
+    x_axis: Axis,
+    y_axis: Axis,
+) -> list[Markup]:
+    """Return a point and its interval."""
+    x, y = x_axis.percent(position), y_axis.at(math.log2(value.mean))
+    what = "gradient" if class_ == "gradient" else "output"
+    label = element("title", f"{module.module}: {what} {value.mean:.2g} ({class_})")
+    point = element("circle", label, cx=x, cy=y, r=3 if class_ != "gradient" else 2, class_=class_)
+    if value.low is None or value.high is None:
+        return [point]
+    low = y_axis.at(math.log2(value.low)) if value.low > 0 else ALIGNMENT_BOTTOM
+    return [line(x, low, x, y_axis.at(math.log2(value.high)), f"interval {class_}"), point]
 
 
 def _scale(diagnosis: Diagnosis) -> float:

@@ -9,19 +9,16 @@ from markupsafe import Markup
 
 from ampft.comparison.report import html
 from ampft.comparison.report.drawing import element
-from ampft.diagnosis.doctor.alignment_chart import (
-    ROLES,
-    alignment_chart,
-    alignment_table,
-    summary,
-)
-from ampft.diagnosis.doctor.charts import exponent_chart, lost_chart
+from ampft.diagnosis.doctor.charts import alignment_chart, exponent_chart, lost_chart
 from ampft.diagnosis.doctor.findings import Diagnosis, Fault
 from ampft.diagnosis.doctor.show import (
+    ROLES,
+    alignment_table,
     answer,
     examples_text,
     module_table,
     range_text,
+    summary,
 )
 from ampft.text.tables import Name, Quote, Table, isolated
 

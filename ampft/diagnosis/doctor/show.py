@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections.abc import Sequence
 
 from ampft.diagnosis.doctor.causes import OVERFLOWS
 from ampft.diagnosis.doctor.findings import (
+    Alignment,
     Cause,
     Diagnosis,
+    Estimate,
     Examined,
     Fault,
+    ModuleError,
     ModuleRange,
     ValueRange,
 )
@@ -21,8 +25,15 @@ from ampft.text.numbers import MINUS, counted, number, or_dash, percent
 from ampft.text.tables import Name, Table, terminal_table
 from ampft.text.terminal import WIDTH, labelled
 
+NAMED = 3  # modules that the text names per role
 TOP_MODULES = 10
 MAX_MODULE_WIDTH = 34  # columns; half as many for the class
+ROLES = {
+    "born": "the error is born here: it at least doubles",
+    "grows": "it grows",
+    "carried": "it is carried on",
+    "forgiven": "it is forgiven: it at least halves",
+}
 EXPLANATION = (
     "Values are those of float32. Headroom: bits between the largest value and 65504, negative if "
     "it overflows. Subnormal: share of the values in which binary16 has fewer significant bits. "
@@ -275,3 +286,67 @@ def _share(share: float | None) -> str:
 
 def _wrapped(text: str) -> str:
     return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
+def shown_modules(alignment: Alignment) -> list[ModuleError]:
+    """Return the modules of the picture: those without modules inside, in order."""
+    return [each for each in alignment.modules if each.is_leaf and each.outputs.mean > 0]
+
+
+def summary(alignment: Alignment) -> str:
+    """Return where the error is born and forgiven, and what reaches gradient and loss."""
+    modules = [each for each in shown_modules(alignment) if each.inputs is not None]
+    parts = []
+    for name in ("born", "forgiven"):
+        chosen = sorted((each for each in modules if each.role == name), key=_change, reverse=True)
+        if chosen:
+            listed = ", ".join(f"`{each.module}`" for each in chosen[:NAMED])
+            more = f" and {len(chosen) - NAMED} more" if len(chosen) > NAMED else ""
+            parts.append(f"The error is {name} in {listed}{more}.")
+    cosine, loss = alignment.gradient_cosine, alignment.loss_change
+    parts.append(
+        f"The gradient has a cosine of {cosine.mean:.6f} with that of float32, and the loss "
+        f"differs by {loss.mean:+.2g}{_interval(loss)}."
+    )
+    return " ".join(parts)
+
+
+def _change(module: ModuleError) -> float:
+    assert module.inputs is not None
+    return abs(module.outputs.mean - module.inputs.mean)
+
+
+def _interval(value: Estimate) -> str:
+    if value.low is None or value.high is None:
+        return ""
+    return f" (95 % interval {value.low:+.2g} to {value.high:+.2g})"
+
+
+def alignment_table(alignment: Alignment) -> Table:
+    """Return the errors of all modules."""
+    rows: Sequence[Sequence[str | Name]] = [
+        (
+            Name(each.module if each.call == 1 else f"{each.module}, call {each.call}"),
+            Name(each.kind),
+            each.role,
+            _cell(each.inputs),
+            _cell(each.outputs),
+            _cell(each.gradients),
+        )
+        for each in alignment.modules
+    ]
+    header = ("module", "class", "role", "error of input", "of output", "of its gradient")
+    return Table(
+        header=header,
+        rows=rows,
+        note="Relative errors of the mode, ||x - x32|| / ||x32||: means over the batches, with "
+        "half the width of their 95 % intervals.",
+        left=3,
+    )
+
+
+def _cell(value: Estimate | None) -> str:
+    if value is None:
+        return "-"
+    half = "" if value.high is None else f" ± {value.high - value.mean:.1g}"
+    return f"{value.mean:.2g}{half}"
