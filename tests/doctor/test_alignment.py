@@ -10,7 +10,7 @@ from scipy import stats
 from torch import nn
 
 import ampft
-from ampft.diagnosis.doctor.alignment import align, estimate, role
+from ampft.diagnosis.doctor.alignment import align, batch_mean, role
 from ampft.diagnosis.doctor.case import Case
 from ampft.diagnosis.doctor.charts import alignment_chart
 from ampft.diagnosis.doctor.show import alignment_table, summary
@@ -144,9 +144,9 @@ def test_a_mode_that_fails_has_no_alignment(case):
 def test_intervals_are_students():
     values = [0.5, 0.7, 0.4, 0.9]
     low, high = stats.t.interval(0.95, 3, loc=statistics.fmean(values), scale=stats.sem(values))
-    found = estimate(values)
+    found = batch_mean(values)
     assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
-    assert estimate([0.5]).low is None
+    assert batch_mean([0.5]).low is None
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from ampft.diagnosis.doctor.case import Case, holds, kept_patterns, undisturbed
-from ampft.diagnosis.doctor.findings import Alignment, Estimate, ModuleError
+from ampft.diagnosis.doctor.findings import Alignment, BatchMean, ModuleError
 from ampft.precision.accelerator import numerics
 from ampft.precision.float32_modules import called_modules, matching_modules
 from ampft.precision.harm import GradientChange
@@ -78,9 +78,9 @@ def _aligned(case: Case, fp32_modules: Sequence[str]) -> Alignment | None:
         modules=tuple(
             _module(modules, key, values) for key, values in errors.items() if "outputs" in values
         ),
-        gradient_cosine=estimate(whole["cosine"]),
-        gradient_error=estimate(whole["error"]),
-        loss_change=estimate(whole["loss"]),
+        gradient_cosine=batch_mean(whole["cosine"]),
+        gradient_error=batch_mean(whole["error"]),
+        loss_change=batch_mean(whole["loss"]),
     )
 
 
@@ -126,7 +126,7 @@ def rounding_module(case: Case) -> str:
 
 def _module(modules: dict[str, nn.Module], key: Key, values: dict[str, list[float]]) -> ModuleError:
     path, call = key
-    estimates = {kind: estimate(errors) for kind, errors in values.items()}
+    estimates = {kind: batch_mean(errors) for kind, errors in values.items()}
     inputs, outputs = estimates.get("inputs"), estimates["outputs"]
     return ModuleError(
         module=path,
@@ -149,15 +149,15 @@ def role(before: float, after: float) -> str:
     return "grows" if after >= GROWN * before else "carried"
 
 
-def estimate(values: Sequence[float]) -> Estimate:
+def batch_mean(values: Sequence[float]) -> BatchMean:
     """Return the mean of values and its interval by Student's t."""
     mean, count = statistics.fmean(values), len(values)
     if count == 1:
-        return Estimate(mean=mean, low=None, high=None)
+        return BatchMean(mean=mean, low=None, high=None)
     from scipy.special import stdtrit
 
     half = float(stdtrit(count - 1, (1 + LEVEL) / 2)) * statistics.stdev(values) / math.sqrt(count)
-    return Estimate(mean=mean, low=mean - half, high=mean + half)
+    return BatchMean(mean=mean, low=mean - half, high=mean + half)
 
 
 class Recorder:

@@ -50,7 +50,7 @@ _MAX_MASK_CONSTANTS = 2  # a model can add a causal mask to one of padding
 
 
 @dataclass(frozen=True)
-class Operation:
+class Call:
     """A call of an operator.
 
     Attributes:
@@ -90,14 +90,14 @@ class Operation:
         named = (value for name, value in self.kwargs.items() if name not in written)
         return list(floating((*self.args[is_overwritten:], *named)))
 
-    def with_result(self, result: Any) -> Operation:
+    def with_result(self, result: Any) -> Call:
         """Return the call with its result; of several, the first that is not finite."""
         outputs = list(floating(result))
         bad = (output for output in outputs if not bool(output.isfinite().all()))
         first = next(bad, outputs[0] if outputs else None)
         return replace(self, result=first)
 
-    def with_finite_operands(self) -> Operation:
+    def with_finite_operands(self) -> Call:
         """Return the call, repeated with 1 in place of operands that are not finite."""
         args, kwargs = (tree_map(_healed, each) for each in (self.args, dict(self.kwargs)))
         healed = replace(self, args=args, kwargs=kwargs)
@@ -120,7 +120,7 @@ class Operation:
         return found
 
 
-def largest_result(operation: Operation) -> float | None:
+def largest_result(operation: Call) -> float | None:
     """Return the largest absolute value that the result has in float64; None if not finite."""
     exact = _in_float64(operation)
     if exact is None or not bool(exact.isfinite().all()):
@@ -128,7 +128,7 @@ def largest_result(operation: Operation) -> float | None:
     return float(exact.abs().max()) if exact.numel() else None
 
 
-def ranges_of(operation: Operation) -> tuple[ValueRange, ...]:
+def ranges_of(operation: Call) -> tuple[ValueRange, ...]:
     """Return the ranges of the operands."""
     ranges = []
     for position, tensor in enumerate(operation.tensors, start=1):
@@ -146,7 +146,7 @@ def ranges_of(operation: Operation) -> tuple[ValueRange, ...]:
     return tuple(ranges)
 
 
-def cause_of(operation: Operation) -> Cause:
+def cause_of(operation: Call) -> Cause:
     """Return why the result of an operation is not finite, judged by this operation only."""
     assert operation.result is not None
     bad = ~operation.result.isfinite()
@@ -164,7 +164,7 @@ def cause_of(operation: Operation) -> Cause:
     return _invalid(operation, bad)
 
 
-def writes_mask(operation: Operation, is_derived: Callable[[Tensor], bool]) -> bool:
+def writes_mask(operation: Call, is_derived: Callable[[Tensor], bool]) -> bool:
     """Return whether an operation makes entries infinite as a mask does: a few by a large constant.
 
     It is a mask only if a softmax then hides these entries, which later operations show.
@@ -233,7 +233,7 @@ def _is_large_constant(values: Tensor | None) -> bool:
     return values is not None and _is_constant(values) and bool((values.abs() >= _MASK_LIMIT).all())
 
 
-def _has_empty_row(operation: Operation) -> bool:
+def _has_empty_row(operation: Call) -> bool:
     scores = operation.args[0]
     dimension = operation.args[1]
     if isinstance(dimension, list | tuple):
@@ -250,7 +250,7 @@ def _overflow(name: str) -> Cause:
     return Cause.PRODUCT if is_product else Cause.SUM
 
 
-def _invalid(operation: Operation, bad: Tensor) -> Cause:
+def _invalid(operation: Call, bad: Tensor) -> Cause:
     name, operands = operation.name, operation.operands_at(bad)
     first = operands[0] if operands else None
     if operation.node.startswith(_ROOT_NODES) and name in (*_QUOTIENTS, "pow", "mul"):
@@ -269,7 +269,7 @@ def _invalid(operation: Operation, bad: Tensor) -> Cause:
     return Cause.INVALID
 
 
-def _in_float64(operation: Operation) -> Tensor | None:
+def _in_float64(operation: Call) -> Tensor | None:
     """Return the result in float64; None if the operator does not compute in it."""
     if operation.result is None or not str(operation.func).startswith("aten"):
         return None

@@ -16,7 +16,7 @@ from ampft.comparison.report.drawing import (
     plot_area,
     text,
 )
-from ampft.diagnosis.doctor.findings import Alignment, Diagnosis, Estimate, ModuleError
+from ampft.diagnosis.doctor.findings import Alignment, BatchMean, Diagnosis, ModuleError
 from ampft.diagnosis.doctor.ranges import BINARY16
 from ampft.diagnosis.doctor.show import shown_modules, summary
 from ampft.text.numbers import percent
@@ -135,7 +135,7 @@ def alignment_chart(alignment: Alignment) -> Markup | None:
 
 def _mark(
     module: ModuleError,
-    value: Estimate,
+    value: BatchMean,
     class_: str,
     position: float,
     x_axis: Axis,

@@ -188,7 +188,7 @@ class Cure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Estimate:
+class BatchMean:
     """A mean over batches, with the ends of its 95 % interval; None with a single batch."""
 
     mean: float
@@ -216,9 +216,9 @@ class ModuleError:
     kind: str
     call: int
     is_leaf: bool
-    inputs: Estimate | None
-    outputs: Estimate
-    gradients: Estimate | None
+    inputs: BatchMean | None
+    outputs: BatchMean
+    gradients: BatchMean | None
     role: str = ""
 
 
@@ -240,9 +240,9 @@ class Alignment:
     fp32_modules: Sequence[str]
     batches: int
     modules: Sequence[ModuleError]
-    gradient_cosine: Estimate
-    gradient_error: Estimate
-    loss_change: Estimate
+    gradient_cosine: BatchMean
+    gradient_error: BatchMean
+    loss_change: BatchMean
 
 
 @dataclass(frozen=True, kw_only=True)

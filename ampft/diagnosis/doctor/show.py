@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from ampft.diagnosis.doctor.causes import OVERFLOWS
 from ampft.diagnosis.doctor.findings import (
     Alignment,
+    BatchMean,
     Cause,
     Diagnosis,
-    Estimate,
     Examined,
     Fault,
     ModuleError,
@@ -316,7 +316,7 @@ def _change(module: ModuleError) -> float:
     return abs(module.outputs.mean - module.inputs.mean)
 
 
-def _interval(value: Estimate) -> str:
+def _interval(value: BatchMean) -> str:
     if value.low is None or value.high is None:
         return ""
     return f" (95 % interval {value.low:+.2g} to {value.high:+.2g})"
@@ -345,7 +345,7 @@ def alignment_table(alignment: Alignment) -> Table:
     )
 
 
-def _cell(value: Estimate | None) -> str:
+def _cell(value: BatchMean | None) -> str:
     if value is None:
         return "-"
     half = "" if value.high is None else f" ± {value.high - value.mean:.1g}"

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ampft.diagnosis.doctor.causes import (
-    Operation,
+    Call,
     carries_mask,
     cause_of,
     floating,
@@ -56,7 +56,7 @@ class OperationWatch(TorchDispatchMode):
         model: Model whose modules are named.
         shape: How the batch is laid out; None does not name examples.
         batch: Batch, whose floating-point tensors are checked; None checks none.
-        probe: Operation to be kept in `probed`.
+        probe: Call to be kept in `probed`.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class OperationWatch(TorchDispatchMode):
         super().__init__()
         self.events: list[Event] = []
         self.has_failed = False
-        self.probed: Operation | None = None
+        self.probed: Call | None = None
         self._model = model
         self._shape = shape
         self._probe = probe
@@ -119,7 +119,7 @@ class OperationWatch(TorchDispatchMode):
         origin, direction, node = self._trace()
         key = (origin.module, direction, name, self._calls[origin.module, direction, name])
         self._calls[key[:3]] += 1
-        operation = Operation(func, name, args, kwargs, node)
+        operation = Call(func, name, args, kwargs, node)
         changed = self._keep(operation)
         if changed is not None:
             operation = replace(operation, args=(changed, *args[1:]))
@@ -176,7 +176,7 @@ class OperationWatch(TorchDispatchMode):
                 self._events.forget(tensor)
                 self._derived.discard(address(tensor))
 
-    def _keep(self, operation: Operation) -> Tensor | None:
+    def _keep(self, operation: Call) -> Tensor | None:
         """Return a copy of the tensor that an operator in place changes; None if there is none.
 
         The copy has the same events.
@@ -191,7 +191,7 @@ class OperationWatch(TorchDispatchMode):
                 self._derived.add(address(changed))
         return changed
 
-    def _note_use(self, operation: Operation) -> None:
+    def _note_use(self, operation: Call) -> None:
         """Record what an operation does with entries that are not finite."""
         for tensor in operation.tensors:
             for event in self._events.events(tensor):
@@ -200,7 +200,7 @@ class OperationWatch(TorchDispatchMode):
                 elif not carries_mask(operation.name) and not event.is_hidden:
                     event.is_used = True
 
-    def _note_dependence(self, operation: Operation, result: Any) -> None:
+    def _note_dependence(self, operation: Call, result: Any) -> None:
         """Record whether a result depends on weights."""
         is_derived = any(address(each) in self._derived for each in operation.tensors)
         for output in floating(result):
@@ -209,14 +209,14 @@ class OperationWatch(TorchDispatchMode):
             else:
                 self._derived.discard(address(output))
 
-    def _judge(self, key: Key, operation: Operation, output: Tensor, frame: Frame | None) -> None:
+    def _judge(self, key: Key, operation: Call, output: Tensor, frame: Frame | None) -> None:
         operands = [(each, self._events.bad(each)) for each in operation.tensors]
         sick = [(operand, bad) for operand, bad in operands if bool(bad.any())]
         inherited = frozenset().union(*(self._events.events(operand) for operand, _ in sick))
         has_nan = any(bool(operand[bad].isnan().any()) for operand, bad in sick)
         is_new = not has_nan and (bool(output.isnan().any()) or not sick)
         places = None if self._shape is None else self._places(output, key[1])
-        failed: Operation | None = operation.with_result(output)
+        failed: Call | None = operation.with_result(output)
         if not is_new:
             failed = self._of_other_examples(key[1], operation, places, [bad for _, bad in sick])
         if failed is not None and failed.result is not None:
@@ -229,13 +229,13 @@ class OperationWatch(TorchDispatchMode):
         self._events.write(output, inherited, before=operation.before)
 
     def _of_other_examples(
-        self, direction: str, operation: Operation, places: Places | None, sick: Sequence[Tensor]
-    ) -> Operation | None:
+        self, direction: str, operation: Call, places: Places | None, sick: Sequence[Tensor]
+    ) -> Call | None:
         """Return an operation that fails for examples whose operands are finite; None otherwise.
 
         Args:
             direction: `forward` or `backward`.
-            operation: Operation with operands that are not finite.
+            operation: Call with operands that are not finite.
             places: Where its result is not finite.
             sick: Where each of these operands is not finite.
         """
@@ -252,9 +252,7 @@ class OperationWatch(TorchDispatchMode):
         found = self._shape.places(~healed.result.isfinite()) if healed.result is not None else None
         return healed if found is not None and not found.rows <= rows else None
 
-    def _add(
-        self, key: Key, operation: Operation, cause: Cause | None, frame: Frame | None
-    ) -> Event:
+    def _add(self, key: Key, operation: Call, cause: Cause | None, frame: Frame | None) -> Event:
         with _plain_arithmetic():
             event = Event(
                 key,
