@@ -80,7 +80,7 @@ def test_a_batch_with_a_small_gradient_is_not_judged_by_itself():
     ("before", "after", "steps", "found"),
     [
         (1.0, 0.5, 200, None),
-        (1.0, 1.5, 3, Harm.LEARNS_LESS),
+        (1.0, 1.5, 3, None),
         (1.0, 2.5, 3, Harm.DIVERGES),
         (1.0, 1.5, 200, Harm.LEARNS_NOTHING),
         (1.0, None, 200, Harm.NOT_FINITE),
