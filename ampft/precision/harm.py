@@ -35,8 +35,8 @@ MAX_RISE = 2.0
 """Largest ratio of the losses after and before a trial. A training that works lowers the loss; a
 few steps on few batches can raise it a little."""
 MIN_STEPS = 20
-"""Number of steps after which a trial is asked what it has learned. In fewer, the steps that a scaler
-skips at the start count too much."""
+"""Number of steps after which a trial is asked what it has learned. In fewer, the steps that a
+scaler skips at the start count too much."""
 MIN_PROGRESS = 0.5
 """Share of the decrease in float32 that a trial must reach; rounding and other dropout masks leave
 more than 0.9 of it."""
