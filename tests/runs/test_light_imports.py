@@ -25,7 +25,15 @@ HEAVY = {
     *("predict", "predictor", "predict_output", "predict_scores"),
     *("prepare", "prepared", "prepared_checks", "precision_check", "plan", "opening"),
     *("run", "train", "validation", "nonfinite"),
-    *("checkpointing", "conditions", "fingerprint", "resume", "state", "caller_state"),
+    *(
+        "checkpointing",
+        "conditions",
+        "fingerprint",
+        "resume",
+        "saved_state",
+        "state",
+        "caller_state",
+    ),
 }
 
 
