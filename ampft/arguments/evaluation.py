@@ -54,5 +54,8 @@ class EvaluationArguments:
         group=EVALUATION,
     )
     baseline: bool = flag(
-        False, "also report TF-IDF with logistic regression as a baseline", group=EVALUATION
+        False,
+        "also report two baselines: logistic regression on TF-IDF, and on the embeddings of the "
+        "model before fine-tuning",
+        group=EVALUATION,
     )

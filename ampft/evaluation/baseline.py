@@ -1,4 +1,4 @@
-"""The bag-of-words baseline: TF-IDF with logistic regression, without a pretrained model."""
+"""Baselines without fine-tuning: logistic regression on TF-IDF and on the model's embeddings."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from sklearn.dummy import DummyClassifier
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
@@ -16,9 +17,11 @@ from sklearn.multiclass import OneVsRestClassifier
 
 from ampft.data.dataset import ClassificationData
 from ampft.errors import InputError
+from ampft.kinds.logits import model_inputs
 from ampft.tasks.outcome import Outcome, headline
 from ampft.tasks.task import Task
 
+EMBEDDING_BATCH = 32  # examples
 # scikit-learn's default of 1 regularises a few thousand unit-length rows too strongly.
 INVERSE_REGULARISATION = 10.0
 
@@ -72,27 +75,76 @@ def bag_of_words_model(
         InputError: The texts contain no words.
     """
     vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
+    try:
+        words = vectorizer.fit_transform(texts)
+    except ValueError as error:
+        raise InputError(f"{flag}: {error}. Remove the flag.") from None
+    predict = _logistic_regression(words, targets, classes)
+    return lambda new: predict(vectorizer.transform(new))
+
+
+def _logistic_regression(
+    features: Any, targets: npt.NDArray[Any], classes: int
+) -> Callable[[Any], npt.NDArray[np.float32]]:
+    """Fit (n, f) features of unit length; return the function of (n, classes) probabilities."""
     model: Any = LogisticRegression(C=INVERSE_REGULARISATION, solver="newton-cg")
     if targets.ndim == 2:
         model = OneVsRestClassifier(model)
     elif len(np.unique(targets)) == 1:
         model = DummyClassifier()  # logistic regression needs two classes
-    try:
-        words = vectorizer.fit_transform(texts)
-    except ValueError as error:
-        raise InputError(f"{flag}: {error}. Remove the flag.") from None
     with warnings.catch_warnings():
         # A label that no text has, or every text, has a constant prediction, which is intended.
         warnings.filterwarnings("ignore", r"Label (not )?\d+ is present", UserWarning)
-        model.fit(words, targets.astype(np.int64))
+        model.fit(features, targets.astype(np.int64))
 
-    def predict(new: Sequence[str]) -> npt.NDArray[np.float32]:
-        predicted = model.predict_proba(vectorizer.transform(new))
+    def predict(new: Any) -> npt.NDArray[np.float32]:
+        predicted = model.predict_proba(new)
         probabilities = np.zeros((len(predicted), classes), dtype=np.float32)
         probabilities[:, model.classes_] = predicted
         return probabilities
 
     return predict
+
+
+def embedding_baseline(task: Task, split: str, device: torch.device) -> Outcome:
+    """Fit logistic regression on the embeddings of the model before fine-tuning.
+
+    An embedding is the mean of the last hidden states of an example's tokens, in float32 and of
+    unit length, as sentence-transformers computes it for all-MiniLM-L6-v2.
+
+    Args:
+        task: Task on texts or pairs of texts.
+        split: Split to predict.
+        device: Device of the encoder.
+
+    Raises:
+        InputError: The model has no hidden states per token, or the examples are split into windows
+            or words.
+    """
+    model: Any = task.load_model().model.to(device).eval()
+    if model.config.is_encoder_decoder:
+        raise InputError(f"{type(model).__name__} has no encoder of its own")
+    train, new = (_embeddings(model, task.examples(name)) for name in ("train", split))
+    targets = np.asarray(task.labels["train"])
+    if len(train) != len(targets):
+        raise InputError("long texts are split into windows")
+    predict = _logistic_regression(train, targets, len(task.label_names))
+    return task.outcome(split, {"probabilities": predict(new)})
+
+
+def _embeddings(model: Any, examples: Any) -> npt.NDArray[np.float32]:
+    order = np.argsort(examples.lengths, kind="stable")
+    rows = []
+    with torch.no_grad():
+        for start in range(0, len(order), EMBEDDING_BATCH):
+            batch = model_inputs(examples.collate(order[start : start + EMBEDDING_BATCH]))
+            inputs = {name: value.to(model.device) for name, value in batch.items()}
+            states = model.base_model(**inputs)[0].float()
+            real = inputs["attention_mask"].unsqueeze(-1)
+            mean = (states * real).sum(1) / real.sum(1)
+            rows.append(torch.nn.functional.normalize(mean).cpu().numpy())
+    embeddings = np.concatenate(rows)
+    return np.asarray(embeddings[np.argsort(order)])
 
 
 def joined_texts(data: ClassificationData, split: str) -> list[str]:
@@ -101,14 +153,19 @@ def joined_texts(data: ClassificationData, split: str) -> list[str]:
     return ["\n".join(texts) for texts in zip(*columns, strict=True)]
 
 
-def baseline_summary(task: Task, split: str) -> str:
-    """Return the metrics of the baseline on `split` as text, or why it failed."""
-    started = time.perf_counter()
-    try:
-        metrics = bag_of_words_baseline(task, split).metrics()
-    except InputError as error:  # must not fail a run whose model is already trained
-        return f"none: {error}"
-    return (
-        f"TF-IDF with logistic regression: {headline(task.problem, metrics)}, "
-        f"{time.perf_counter() - started:.1f} s"
-    )
+def baseline_summaries(task: Task, split: str, device: torch.device) -> list[str]:
+    """Return the metrics of both baselines on `split` as text, or why one failed."""
+    baselines: dict[str, Callable[[], Outcome]] = {
+        "TF-IDF": lambda: bag_of_words_baseline(task, split),
+        "frozen encoder": lambda: embedding_baseline(task, split, device),
+    }
+    summaries = []
+    for name, predict in baselines.items():
+        started = time.perf_counter()
+        try:
+            result = headline(task.problem, predict().metrics())
+        except InputError as error:  # must not fail a run whose model is already trained
+            result = f"none: {error}"
+        seconds = time.perf_counter() - started
+        summaries.append(f"{name} with logistic regression: {result}, {seconds:.1f} s")
+    return summaries

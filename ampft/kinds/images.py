@@ -161,7 +161,7 @@ class ImageInputs:
         if settings.channels_last:
             model.to(memory_format=torch.channels_last)
         self._try(model)
-        return LoadedModel(model, name, False, notes)
+        return LoadedModel(model, name, False, notes, is_random=self.model_path is None)
 
     def _try(self, model: Any) -> None:
         """Run the model once: it can refuse the size of the images."""

@@ -167,7 +167,7 @@ class PixelInputs:
         self._try(model)
         # Saved with the model, for the masks of `ampft predict`.
         model.config.label_colors = [list(color) for color in self.palette]
-        return LoadedModel(model, name, False, notes)
+        return LoadedModel(model, name, False, notes, is_random=is_new_erfnet(self.model_path))
 
     def _try(self, model: Any) -> None:
         """Run the model once in the size of the images, and in the extreme ones of a scaling.

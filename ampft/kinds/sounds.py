@@ -169,10 +169,9 @@ class SoundInputs:
         )
         self._try_shortest(model)
         shortest = min(int(frames.min()) for frames in self.frames.values())
-        notes = (*notes, *prepare_for_training(model, shortest))
-        return LoadedModel(
-            model, name, False, (*notes, *choose_sound_batches(model, self.features))
-        )
+        batches = choose_sound_batches(model, self.features)
+        notes = (*notes, *prepare_for_training(model, shortest), *batches)
+        return LoadedModel(model, name, False, notes, is_random=self.model_path is None)
 
     def _try_shortest(self, model: Any) -> None:
         """Run the model on the shortest sound of each split: it can be too short."""

@@ -25,6 +25,7 @@ class LoadedModel:
         notes: Sentences to print, such as the reason for a new head.
         float32_sha256: `weights_hash` of the float32 weights; empty until `cast_weights` is called.
         base_sha256: Hash of the float32 weights to which adapters were added; empty without any.
+        is_random: Whether no weight is pretrained.
     """
 
     model: nn.Module
@@ -33,6 +34,7 @@ class LoadedModel:
     notes: tuple[str, ...]
     float32_sha256: str = ""
     base_sha256: str = ""
+    is_random: bool = False
 
 
 def cast_weights(loaded: LoadedModel, precision: Precision) -> LoadedModel:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ampft.data.groups import find_groups
 from ampft.data.steps import StepBatch
 from ampft.errors import InputError, PrecisionContradicted, Preempted
-from ampft.evaluation.baseline import baseline_summary
+from ampft.evaluation.baseline import baseline_summaries
 from ampft.evaluation.evaluate import evaluate
 from ampft.evaluation.float32 import in_float32
 from ampft.evaluation.sanity import (
@@ -251,7 +251,10 @@ class Run:
         self._save(model, weights)
         prepared.task.save_pictures(self.folder.stage() / PICTURES_NAME, outcome)
         self.state.validations.best.path.unlink(missing_ok=True)
-        baseline = baseline_summary(prepared.task, split) if prepared.args.baseline else None
+        device = prepared.accelerator.device
+        baselines = (
+            baseline_summaries(prepared.task, split, device) if prepared.args.baseline else ()
+        )
         report = outcome.report()
         metrics = self._metrics(outcome)
         metrics_fp32 = metrics if prepared.args.evaluate_fp32 else None
@@ -286,8 +289,8 @@ class Run:
         self.state.history.close()
         print_line(f"\n{report_with_heading(report, selected=metrics['selected'])}")
         print_line(labelled("chance", constant_summary(prepared.task, constant)))
-        if baseline:
-            print_line(labelled("baseline", baseline))
+        for line in baselines:
+            print_line(labelled("baseline", line))
         self._print_end(self.folder.path, record)
 
     def _print_end(self, folder: Path, record: RunRecord) -> None:
@@ -296,6 +299,14 @@ class Run:
             print_line(labelled("warning", warning))
         if record.reason:
             print_line(labelled("stopped", record.reason))
+        if self.prepared.loaded.is_random:
+            print_line(
+                labelled(
+                    "note",
+                    "the model began with random weights, which bounds the result: with little "
+                    "data, a pretrained one (--model_name_or_path) is usually far better",
+                )
+            )
         if note := launch_bound_note(record.timings):
             print_line(labelled("speed", note))
         workers, kind = self.prepared.args.dataloader_num_workers, self.prepared.task.row.kind

@@ -1,16 +1,26 @@
+import numpy as np
 import pytest
+import torch
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
+from tiny_text import tiny_task
 
 from ampft.data.dataset import ClassificationData
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
 from ampft.errors import InputError
-from ampft.evaluation.baseline import bag_of_words_baseline, baseline_summary, check_baseline
+from ampft.evaluation.baseline import (
+    bag_of_words_baseline,
+    baseline_summaries,
+    check_baseline,
+    embedding_baseline,
+)
 from ampft.kinds.settings import TaskSettings
 from ampft.tasks.task import make_task
+
+CPU = torch.device("cpu")
 
 
 def task_of(rows, columns):
@@ -34,7 +44,29 @@ def test_it_equals_a_scikit_learn_pipeline():
     assert metrics["accuracy"] == twin.score(test["text"][:], test["label"][:])
     assert 0.3 < metrics["macro_f1"] < 0.9
     expected = f"accuracy {metrics['accuracy']:.4f}, macro F1 {metrics['macro_f1']:.4f}"
-    assert expected in baseline_summary(task, "test")
+    words, _ = baseline_summaries(task, "test", CPU)
+    assert words.startswith(f"TF-IDF with logistic regression: {expected}")
+
+
+def test_the_frozen_encoder_equals_its_twin(tiny_bert):
+    """A twin by hand: mean of the states of the real tokens, one text at a time, unit length."""
+    task = tiny_task(tiny_bert, train=12)
+    model = task.load_model().model.eval()
+
+    def embed(split):
+        rows, examples = [], task.examples(split)
+        for index in range(len(examples.lengths)):
+            batch = examples.collate(np.array([index]))
+            states = model.bert(batch["input_ids"], batch["attention_mask"])[0][0]
+            rows.append(torch.nn.functional.normalize(states.mean(0), dim=0))
+        return torch.stack(rows).detach().numpy()
+
+    regression = LogisticRegression(C=10.0, solver="newton-cg")
+    regression.fit(embed("train"), np.asarray(task.labels["train"]))
+    expected = regression.predict_proba(embed("validation"))
+    outcome = embedding_baseline(task, "validation", CPU)
+    np.testing.assert_allclose(outcome.predictions.probabilities, expected, atol=1e-5)
+    assert task.load_model().model.training == model.training
 
 
 def test_both_texts_of_a_pair_are_used():
