@@ -65,7 +65,7 @@ def test_the_frozen_encoder_equals_its_twin(tiny_bert):
     regression.fit(embed("train"), np.asarray(task.labels["train"]))
     expected = regression.predict_proba(embed("validation"))
     outcome = embedding_baseline(task, "validation", CPU)
-    np.testing.assert_allclose(outcome.predictions.probabilities, expected, atol=1e-5)
+    np.testing.assert_allclose(outcome.probabilities, expected, atol=1e-5)
     assert task.load_model().model.training == model.training
 
 

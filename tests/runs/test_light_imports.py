@@ -28,6 +28,7 @@ HEAVY = {
     *(
         "checkpointing",
         "conditions",
+        "features",
         "fingerprint",
         "resume",
         "saved_state",
