@@ -18,6 +18,7 @@ from sklearn.multiclass import OneVsRestClassifier
 from ampft.data.dataset import ClassificationData
 from ampft.errors import InputError
 from ampft.kinds.logits import model_inputs
+from ampft.models.packing.install import packing_of
 from ampft.tasks.outcome import Outcome, headline
 from ampft.tasks.task import Task
 
@@ -121,7 +122,10 @@ def embedding_baseline(task: Task, split: str, device: torch.device) -> Outcome:
         InputError: The model has no hidden states per token, or the examples are split into windows
             or words.
     """
-    model: Any = task.load_model().model.to(device).eval()
+    loaded = task.load_model()
+    model: Any = loaded.model.to(device).eval()
+    if loaded.padding_free:
+        packing_of(model).remove()  # its last layer may compute only what the head reads
     if model.config.is_encoder_decoder:
         raise InputError(f"{type(model).__name__} has no encoder of its own")
     train, new = (_embeddings(model, task.examples(name)) for name in ("train", split))

@@ -57,6 +57,7 @@ def test_the_frozen_encoder_equals_its_twin(tiny_bert):
         rows, examples = [], task.examples(split)
         for index in range(len(examples.lengths)):
             batch = examples.collate(np.array([index]))
+            # Arguments by position take the padded path.
             states = model.bert(batch["input_ids"], batch["attention_mask"])[0][0]
             rows.append(torch.nn.functional.normalize(states.mean(0), dim=0))
         return torch.stack(rows).detach().numpy()
