@@ -421,6 +421,8 @@ def _names(text: str | None) -> list[str]:
 def _refuse_results(folder: Path) -> None:
     """Reject a folder that holds a run or a comparison, whose records would be overwritten."""
     from ampft.comparison.execution.plan import PLAN_NAME
+    from ampft.comparison.report.files import RESULT_NAMES
+    from ampft.ownership import check_replaceable
     from ampft.runs.manifest import RECORD_NAME
 
     for name, owner in ((PLAN_NAME, "a comparison"), (RECORD_NAME, "a run")):
@@ -429,6 +431,7 @@ def _refuse_results(folder: Path) -> None:
                 f"--output_dir {folder}: the folder holds {name}, the record of {owner}, whose "
                 "results must not be overwritten. Name another folder."
             )
+    check_replaceable("--output_dir", folder, RESULT_NAMES)
 
 
 if __name__ == "__main__":

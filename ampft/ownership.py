@@ -14,12 +14,14 @@ import re
 import secrets
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from filelock import lock_descriptor, unlock_descriptor
 
 from ampft.errors import InputError
 from ampft.files import remove, rename, sync, write
+from ampft.text.json_io import read_json_object
 
 OWNER_NAME = ".ampft-owner"
 PRIVATE_NAME = ".ampft-run"
@@ -319,3 +321,72 @@ def _remove_temporary(folder: Path, token: str, descriptor: int) -> None:
     if token_of(folder) == token:
         shutil.rmtree(folder, ignore_errors=True)
     os.close(descriptor)
+
+
+# The records of a run and of a comparison, which list or hash what lies beside and below them.
+_RECORD_NAMES = ("run.json", "plan.json", "comparison.json")
+_PAGE_MARK = b'<meta name="generator" content="ampft">'
+_PAGE_HEAD = 4096  # bytes of a page that contain the mark
+
+
+def check_output_file(flag: str, path: Path) -> None:
+    """Check that a file that the user asks for is in a folder, and replaces no result.
+
+    Args:
+        flag: Flag that received the path.
+        path: File to be written; an existing one is replaced unless it belongs to a run or to a
+            comparison.
+
+    Raises:
+        InputError: It is a folder, its folder does not exist, or it is a file of a run or of a
+            comparison, other than a page that this program wrote.
+    """
+    if path.is_dir():
+        raise InputError(f"{flag} {path}: this is a folder. Name a file.")
+    if not path.absolute().parent.is_dir():
+        raise InputError(f"{flag} {path}: its folder does not exist. Create it first.")
+    target = path.resolve()
+    # A checkpoint's files are three levels below the folder of their run.
+    holders = [f for f in target.parents[:3] if any((f / n).is_file() for n in _RECORD_NAMES)]
+    if target.exists() and holders and not _is_own_page(target):
+        raise InputError(
+            f"{flag} {path}: this file exists in {holders[0]}, which holds the results of a run or "
+            "of a comparison. Name another file."
+        )
+
+
+def check_replaceable(flag: str, folder: Path, names: Sequence[str]) -> None:
+    """Check that files with the names of results in a folder were written by this program.
+
+    A page says so itself; JSON has the version of its layout, and also proves what has its name and
+    another ending.
+
+    Args:
+        flag: Flag that received the folder.
+        folder: Folder, which need not exist.
+        names: Names of the results.
+
+    Raises:
+        InputError: One of the files is a link, or somebody else's.
+    """
+    for path in (folder / name for name in names):
+        is_own = is_plain_file(path) and (
+            _is_own_page(path) or _has_layout(path.with_suffix(".json"))
+        )
+        if os.path.lexists(path) and not is_own:
+            raise InputError(
+                f"{flag} {folder}: {path.name} exists there and was not written by this program. "
+                "Name another folder."
+            )
+
+
+def _is_own_page(path: Path) -> bool:
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        return _PAGE_MARK in file.read(_PAGE_HEAD)
+    return False
+
+
+def _has_layout(path: Path) -> bool:
+    with contextlib.suppress(OSError, ValueError):
+        return is_plain_file(path) and isinstance(read_json_object(path).get("schema"), int)
+    return False

@@ -19,6 +19,8 @@ def check_inputs(args: argparse.Namespace) -> None:
     Raises:
         InputError: One does not exist; the message says how to pass a text.
     """
+    if bool(args.text) == bool(args.files):
+        return  # `predict_file` refuses it
     if not Path(args.model).is_dir():
         raise InputError(f"--model {args.model}: not a folder. Name the --output_dir of a run.")
     for name in args.files:

@@ -17,6 +17,7 @@ from ampft.errors import InputError
 from ampft.files import describe_file
 from ampft.kinds.prediction import InputRows, Predictions, PredictRequest, RowOutput, Trained
 from ampft.kinds.rows import STANDARD_INPUT, new_names
+from ampft.ownership import check_output_file
 from ampft.runs.caller_state import caller_state_kept
 from ampft.runs.manifest import check_files, model_files
 from ampft.runs.predict_output import opened_output
@@ -238,10 +239,7 @@ def _check_columns(request: PredictRequest, record: RunRecord) -> None:
 
 
 def _check_output(output: Path, files: Sequence[Path]) -> None:
-    if output.is_dir():
-        raise InputError(f"--output_file {output}: this is a folder. Name a file.")
-    if not output.parent.is_dir():
-        raise InputError(f"--output_file {output}: its folder does not exist. Create it first.")
+    check_output_file("--output_file", output)
     if output.exists() and any(file.exists() and output.samefile(file) for file in files):
         raise InputError(f"--output_file {output}: this is the input file. Name another file.")
 

@@ -205,7 +205,7 @@ def test_blocks_of_plain_modules_are_their_submodules():
         (["--checkpoints", "{unfinished}"], "the status of the run is diverged"),
         (["--checkpoints", "{other}"], "is a ViTForImageClassification"),
         (["--checkpoints", "{labels}"], "has the labels x, y"),
-        (["--output", "no/such/folder/y.json"], "the parent folder does not exist"),
+        (["--output", "no/such/folder/y.json"], "its folder does not exist"),
         (["--bathces", "3"], "unrecognized arguments: --bathces"),
         (["--", "--mixed_precision", "bf16"], "--modes names the precisions"),
         (["--", "--per_device_train_batch_size", "40"], "a step batch has 40"),

@@ -9,11 +9,13 @@ from ampft.comparison.findings import COMPARISON_NAME, SCHEMA, Comparison
 from ampft.comparison.report.markdown import markdown_text
 from ampft.comparison.report.terminal import terminal_text
 from ampft.errors import InputError
-from ampft.files import write_text
+from ampft.files import special_or_atomic_path, write_new_text, write_text
+from ampft.ownership import check_output_file, check_replaceable
 from ampft.text.json_io import check_schema, from_json, json_text, read_json_object
 
 MARKDOWN_NAME = "comparison.md"
 HTML_NAME = "comparison.html"
+RESULT_NAMES = (COMPARISON_NAME, MARKDOWN_NAME, HTML_NAME)
 
 
 def write_comparison(comparison: Comparison, output_dir: Path) -> None:
@@ -26,7 +28,7 @@ def write_comparison(comparison: Comparison, output_dir: Path) -> None:
         output_dir: Folder, created with its parents if it does not exist.
 
     Raises:
-        InputError: The folder or a file cannot be written.
+        InputError: The folder or a file cannot be written, or a file there is somebody else's.
     """
     from ampft.comparison.report.html import html_text
 
@@ -36,6 +38,7 @@ def write_comparison(comparison: Comparison, output_dir: Path) -> None:
         MARKDOWN_NAME: markdown_text(comparison),
         HTML_NAME: html_text(comparison),
     }
+    check_replaceable("--output_dir", output_dir, RESULT_NAMES)
     path = output_dir
     try:
         output_dir.mkdir(parents=True, exist_ok=True)
@@ -50,15 +53,17 @@ def write_comparison(comparison: Comparison, output_dir: Path) -> None:
 
 
 def write_page(comparison: Comparison, path: Path) -> None:
-    """Write the page of a comparison, atomically.
+    """Write the page of a comparison, atomically. A symbolic link is kept, and its target replaced.
 
     Raises:
-        InputError: The file cannot be written.
+        InputError: The file cannot be written, or is a result of a run or a comparison.
     """
     from ampft.comparison.report.html import html_text
 
+    check_output_file("--output_file", path)
     try:
-        write_text(path, html_text(comparison))
+        with special_or_atomic_path(path) as temporary:
+            write_new_text(temporary, html_text(comparison))
     except OSError as error:
         raise InputError(
             f"--output_file {path}: it cannot be written ({error.strerror})."

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from ampft.arguments import parse_classify_arguments
 from ampft.arguments.flags import ArgumentParser, split_at_dashes
-from ampft.diagnosis.doctor.findings import DEFAULT_TOLERATED
+from ampft.diagnosis.doctor.findings import DEFAULT_TOLERATED, DIAGNOSIS_NAME, PAGE_NAME
 from ampft.errors import InputError
 from ampft.files import is_writable_folder, nearest_existing
+from ampft.ownership import check_replaceable
 
 if TYPE_CHECKING:
     from ampft.diagnosis.doctor.case import Case
@@ -45,6 +46,8 @@ def main(argv: Sequence[str]) -> None:
         raise InputError(
             f"--output_dir {folder}: this is not a folder in which you can write. Name another one."
         )
+    if folder is not None:
+        check_replaceable("--output_dir", folder, [DIAGNOSIS_NAME, PAGE_NAME])
     case = _case(args, flags)
     diagnosis = _diagnosis(case, args.tolerated, search=not args.no_cure)
     from accelerate import PartialState
@@ -140,7 +143,6 @@ def _report(diagnosis: Diagnosis, folder: Path | None) -> None:
     if folder is None:
         print_line("\nAdd --output_dir DIR to write doctor.json and doctor.html.")
         return
-    from ampft.diagnosis.doctor.findings import DIAGNOSIS_NAME, PAGE_NAME
     from ampft.diagnosis.doctor.page import page_text
     from ampft.files import write_text
     from ampft.text.json_io import json_text

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ampft.arguments.flags import ArgumentParser
 from ampft.errors import InputError
+from ampft.ownership import check_output_file, check_replaceable
 
 DEFAULT_LIMIT = 24
 PRINTED = 8
@@ -26,17 +27,20 @@ def main(argv: Sequence[str]) -> None:
     if args.limit < 1:
         raise InputError(f"--limit {args.limit}: must be at least 1.")
     output = Path(args.run) / PAGE_NAME if args.output_file is None else Path(args.output_file)
-    if args.output_file is not None and (output.is_dir() or not output.absolute().parent.is_dir()):
-        raise InputError(f"--output_file {output}: name a file in a folder that exists.")
+    if args.output_file is not None:
+        check_output_file("--output_file", output)
+    else:
+        check_replaceable("RUN", Path(args.run), [PAGE_NAME])
     from ampft.diagnosis.mistakes.find import find_mistakes
     from ampft.diagnosis.mistakes.page import page_text, pair_table
-    from ampft.files import write_text
+    from ampft.files import special_or_atomic_path, write_new_text
     from ampft.text.numbers import counted
     from ampft.text.tables import terminal_table
     from ampft.text.terminal import labelled, print_line
 
     mistakes = find_mistakes(Path(args.run), args.limit)
-    write_text(output, page_text(mistakes))
+    with special_or_atomic_path(output) as temporary:
+        write_new_text(temporary, page_text(mistakes))
     total = counted(mistakes.cases, "prediction")
     print_line(f"{mistakes.wrong:,} of {total} on {mistakes.split} are wrong: {mistakes.summary}")
     for mistake in mistakes.confident[:PRINTED]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from ampft.arguments import ClassifyArguments, parse_classify_arguments
 from ampft.arguments.flags import ArgumentParser, split_at_dashes
 from ampft.errors import InputError
+from ampft.ownership import check_output_file
 
 DEFAULT_MODES = "fp32,bf16,fp16"
 DEFAULT_BATCHES = 32
@@ -26,7 +27,7 @@ def main(argv: Sequence[str]) -> None:
     """
     args, classify = _parse(argv)
     if args.output is not None:
-        _check_output(Path(args.output))
+        check_output_file("--output", Path(args.output))
     from ampft.diagnosis.yardstick.measure import measure_yardstick
     from ampft.diagnosis.yardstick.show import format_yardstick
     from ampft.text.terminal import labelled, print_line
@@ -87,10 +88,3 @@ def _parser() -> ArgumentParser:
     )
     parser.add_argument("--output", metavar="FILE", help="JSON file to write (default: none)")
     return parser
-
-
-def _check_output(output: Path) -> None:
-    if output.is_dir():
-        raise InputError(f"--output {output}: this is a folder. Name a file.")
-    if not output.parent.is_dir():
-        raise InputError(f"--output {output}: the parent folder does not exist. Create it first.")

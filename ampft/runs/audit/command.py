@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ampft.arguments.flags import ArgumentParser
 from ampft.errors import InputError
 from ampft.files import describe_file
+from ampft.ownership import check_output_file
 from ampft.runs.manifest import RECORD_NAME
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def main(argv: Sequence[str]) -> None:
     folder, steps = Path(args.run), _steps(args.steps)
     for flag in ("json", "badge"):
         if (name := getattr(args, flag)) is not None:
-            _check_output(f"--{flag} {name}", Path(name), folder)
+            _check_output(f"--{flag}", Path(name), folder)
     from ampft.runs.audit.audit import audit_run
     from ampft.runs.audit.show import audit_text, badge_markdown, badge_svg, is_main_process
     from ampft.text.terminal import labelled, print_line
@@ -65,14 +66,11 @@ def _steps(text: str) -> int | None:
 
 
 def _check_output(flag: str, path: Path, run: Path) -> None:
-    if path.is_dir():
-        raise InputError(f"{flag}: this is a folder. Name a file.")
-    if not path.parent.is_dir():
-        raise InputError(f"{flag}: the parent folder does not exist. Create it first.")
+    check_output_file(flag, path)
     if path.resolve().is_relative_to(run.resolve()):
         raise InputError(
-            f"{flag}: an audit writes nothing into the folder of the run, whose files have hashes "
-            "in its record. Name a file elsewhere."
+            f"{flag} {path}: an audit writes nothing into the folder of the run, whose files have "
+            "hashes in its record. Name a file elsewhere."
         )
 
 
