@@ -195,7 +195,7 @@ def is_disk_error(error: BaseException) -> bool:
     codes = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
     if isinstance(error, OSError) and error.errno in codes:
         return True
-    # Other libraries put the system's message into errors of their own.
+    # Other libraries put the system's message into their own errors.
     is_wrapped = isinstance(error, OSError) or type(error).__name__ == "SafetensorError"
     return is_wrapped and any(os.strerror(code) in str(error) for code in codes)
 

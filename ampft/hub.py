@@ -8,7 +8,7 @@ from threading import Thread
 from urllib.parse import urlsplit
 
 SECONDS_TO_CONNECT = 3.0
-SECONDS_TO_ANSWER = 4.0  # includes the look-up of the host's name, which has no limit of its own
+SECONDS_TO_ANSWER = 4.0  # includes the look-up of the host's name, which has no separate limit
 OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 
 

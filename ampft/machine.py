@@ -160,7 +160,7 @@ def _available_in_control_groups() -> Iterator[int]:
         else:
             continue
         group = root / path.lstrip("/")
-        # In a container the path may be the host's, of which only the root can be read.
+        # In a container the path may be the host's, and then only its root can be read.
         for folder in (group, *(parent for parent in group.parents if parent != root.parent)):
             if folder.is_relative_to(root):
                 yield from _available_in_group(folder, limit, used, f"{cache}inactive_file")

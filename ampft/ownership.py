@@ -89,12 +89,12 @@ def identity(path: Path) -> tuple[int, int] | None:
 class PrivateFolder:
     """The hidden folder of a running program in its output folder, which it locks.
 
-    It holds what is not a result yet, under names with the token. The lock is advisory; the system
-    releases it when the process ends, for whatever reason.
+    It holds files that are not results yet, under names with the token. The lock is advisory; the
+    system releases it when the process ends for any reason.
     """
 
     def __init__(self, output_dir: Path) -> None:
-        """Create the folder, or take over that of a killed run, and lock it.
+        """Create the folder, or take over the folder of a killed run, and lock it.
 
         Raises:
             BlockingIOError: Another process has locked it.

@@ -1,4 +1,4 @@
-"""The settings of a comparison, and after `--` those of its runs."""
+"""The settings of a comparison, and after `--` its runs' settings."""
 
 from __future__ import annotations
 
@@ -125,9 +125,8 @@ class CompareCommand:
 
     Attributes:
         modes: Precisions, the baseline first; None for the default, or if there are `arms`.
-        seed_counts: Numbers of seeds at which the results are analysed, the last of which is the
-            total.
-        metric: Name of the primary metric; None for that of the task, if the task is not named.
+        seed_counts: Numbers of seeds at which the results are analysed. The last is the total.
+        metric: Name of the primary metric; None for the task's metric, if no task is given.
         margin: Equivalence margin as a fraction (0.01 is one point).
         placebo: Whether the baseline is also trained from perturbed initial weights.
         yardstick: Whether the noise yardstick is measured.

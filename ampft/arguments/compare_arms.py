@@ -1,4 +1,4 @@
-"""The settings of a comparison of arms that a user names, and after `--` those of all its runs."""
+"""The settings of a comparison of user-defined arms, and after `--` the settings of all runs."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class ArgumentParser(argparse.ArgumentParser):
 
 
 def split_at_dashes(argv: Sequence[str] | None) -> tuple[list[str], list[str]]:
-    """Return the arguments before and after ` -- `; those of the process if `argv` is None."""
+    """Return the arguments before and after ` -- `. None stands for the process's arguments."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     separator = arguments.index("--") if "--" in arguments else len(arguments)
     return arguments[:separator], arguments[separator + 1 :]

@@ -111,7 +111,7 @@ def refuse_other_separator(train: LabelledRows) -> None:
 
 
 def find_lists(names: Sequence[str]) -> tuple[str, str] | None:
-    """Return the separator of labels that seem to be lists, and why they do; None if none does."""
+    """Return the separator of labels that seem to be lists, and the reason; None if none do."""
     for separator in LABEL_SEPARATORS:
         lists = [name for name in names if separator in name]
         parts = {part.strip() for name in names for part in name.split(separator)}

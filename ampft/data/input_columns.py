@@ -1,4 +1,4 @@
-"""The input columns of a table, some of which may be joined into one text: `title+body`."""
+"""The input columns of a table. Several can be joined into one text: `title+body`."""
 
 from __future__ import annotations
 

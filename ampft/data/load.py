@@ -46,7 +46,7 @@ COLUMN_OPTIONS = (
 DROPS = ("drop_missing_text", "drop_missing_labels")
 MASK_OPTIONS = ("ignore_index", "class_names_file")
 FRACTIONS = ("validation_fraction", "test_fraction")
-# Options without an effect on the built-in data sets, which have splits of their own.
+# Options without an effect on the built-in data sets, which have their own splits.
 UNUSED_OPTIONS = {
     "stdlib": (*COLUMN_OPTIONS, "sheet_name", *FRACTIONS),
     "digits": (*COLUMN_OPTIONS, "dataset_config_name", "sheet_name", *FRACTIONS),

@@ -89,15 +89,15 @@ class MaskError(ValueError):
 def mask_values(mask: Image.Image, *, has_colors: bool = False) -> IntArray:
     """Return the values of a mask: (H, W) int64, or (H, W, 3) of a colour mask.
 
-    Values are never scaled: those of 16 bits and the indices of a palette are used as they are. A
-    mask in RGB whose channels are equal is grey. Transparency is ignored.
+    Values are never scaled: 16-bit values and the indices of a palette are used as they are. A mask
+    in RGB whose channels are equal is grey. Transparency is ignored.
 
     Args:
         mask: Image in any mode of Pillow.
         has_colors: Whether the colours of the classes are known.
 
     Raises:
-        MaskError: It has colours, and those of the classes are unknown, or it is a JPEG.
+        MaskError: It has colours but the classes' colours are unknown, or it is a JPEG.
     """
     if mask.format == "JPEG":
         raise MaskError("a JPEG, whose compression changes the values of pixels: save it as PNG")

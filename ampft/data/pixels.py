@@ -184,7 +184,7 @@ def _assemble(
 
 
 def _classes(train: Dataset, request: DataRequest) -> tuple[MaskClasses, str]:
-    """Return the classes: those of the file, otherwise the values of the training masks."""
+    """Return the classes in the file, or otherwise the values of the training masks."""
     ignored = DEFAULT_IGNORE_INDEX if request.ignore_index is None else request.ignore_index
     if request.class_names_file is None:
         return _classes_of_values(train, ignored)

@@ -52,7 +52,7 @@ class DataRequest:
             otherwise.
         fail_on_leak: Whether rows that are in two splits are an error; otherwise they are counted.
         encoding: Character encoding of CSV, TSV and JSON files.
-        data_kind: Kind of data that the task needs; None for that of the data.
+        data_kind: Kind of data that the task needs; None infers it from the data.
         ignore_index: Value of the pixels of masks that do not count; None for the usual 255.
         class_names_file: File with the names, and the colours, of the classes of masks.
     """

@@ -74,7 +74,7 @@ class LabelledRows:
 
 
 def concatenated(parts: Sequence[LabelledRows], origin: str) -> LabelledRows:
-    """Return the rows of several files as those of one split.
+    """Join the rows of several files into one split.
 
     Args:
         parts: The rows of each file, at least one.

@@ -107,7 +107,7 @@ Targets = npt.NDArray[Any] | UnitLabels | Masks
 
 
 def unit_indices(counts: IntArray, ids: IntArray) -> IntArray:
-    """Return the indices of the units of some examples among those of all, in order.
+    """Return the indices of some examples' units among the units of all examples, in order.
 
     Args:
         counts: (n,) number of units of each example.

@@ -115,7 +115,7 @@ def entity_types(tags: Iterable[str]) -> tuple[str, ...]:
     """Return the types of the entities; with plain tags, all tags.
 
     Args:
-        tags: All tags: those of `bio_tags`, or plain ones.
+        tags: All tags, either from `bio_tags` or plain.
     """
     names = tuple(tags)
     return tuple(name[2:] for name in names[1::2]) if is_bio(names) else names

@@ -78,7 +78,7 @@ def hold_tokens(columns: Sequence[str]) -> bool:
 def choose_token_columns(
     available: Sequence[str], request: DataRequest, *, origin: str
 ) -> tuple[TokenColumns, str]:
-    """Return the columns that the request names, or those of usual names, and a note on them.
+    """Return the requested columns, or columns with usual names, and a note on them.
 
     Args:
         available: All columns.

@@ -427,7 +427,7 @@ def _labelled(part: TaggedRows, scheme: str) -> LabelledRows:
 
 
 def _joined(parts: Sequence[LabelledRows], origin: str) -> LabelledRows:
-    """Return the rows of several files as those of one split, with the tags of all of them."""
+    """Join the rows of several files into one split, with the tags of all files."""
     rows = concatenated(parts, origin)
     return replace(rows, declared=rows.names)
 

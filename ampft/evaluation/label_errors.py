@@ -1,9 +1,9 @@
 """Likely errors in the labels of the training split, found by confident learning.
 
 Source: Northcutt, Jiang and Chuang (2021), "Confident Learning: Estimating Uncertainty in Dataset
-Labels". The probabilities are those of the bag-of-words baseline, each text predicted by a model
-that was fitted without it. The rule is that of `find_label_issues(filter_by="confident_learning")`
-in cleanlab, and a few lines long.
+Labels". The probabilities come from the bag-of-words baseline; each text is predicted by a model
+that was fitted without it. The rule is the same as in cleanlab's
+`find_label_issues(filter_by="confident_learning")`, and takes a few lines.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class LabelError:
         label: Its label.
         suggested: The label that the model believes in.
         label_probability: Out-of-fold probability of its label.
-        suggested_probability: That of the other label.
+        suggested_probability: Out-of-fold probability of the suggested label.
         text: The text, or the texts of a pair on two lines.
         origin: Line or row of the file, and id, by name.
     """
@@ -125,7 +125,7 @@ def _out_of_fold(task: Task, texts: list[str], targets: npt.NDArray[Any]) -> Flo
     """Return (n, K) probabilities, each predicted by a model that has not seen the example."""
     groups = find_groups(task.data, "train")
     strata = targets
-    if targets.ndim == 2:  # of several labels, the first
+    if targets.ndim == 2:  # the first label, if there are several
         strata = np.where(targets.any(axis=1), targets.argmax(axis=1), -1)
     folds: Any = StratifiedKFold(FOLDS, shuffle=True, random_state=0)
     if groups is not None:

@@ -1,6 +1,6 @@
 """Rules that detect a training that learned nothing or was destroyed.
 
-The rules compare the result with that of a constant model, which gives every example the
+The rules compare the result with a constant model, which predicts for every example the
 frequencies of the classes in `train` (scikit-learn's `DummyClassifier(strategy="prior")`).
 """
 

@@ -42,11 +42,11 @@ def mean_iou(sums: FloatArray) -> FloatArray:
 def costliest_image(
     from_sums: Callable[[FloatArray], FloatArray], seeds: Sequence[CaseSums]
 ) -> CostliestCase:
-    """Return the effect of an image of which all pixels become wrong, or correct if that is more.
+    """Return the effect of an image whose pixels all become wrong, or all correct if that is more.
 
     It is the mean over the images, weighted by the effects themselves. Images are not of one class,
     so the kinds of `costliest_of_classes` do not exist. Wrong pixels become the class that is
-    predicted most, and those of that class the second.
+    predicted most; pixels of that class become the second.
 
     Args:
         from_sums: Metric as a function of sums.
@@ -82,8 +82,8 @@ def of_images(metric: Metric) -> Metric:
     """Return a metric of class counts for images with masks.
 
     Two models differ in some pixels of nearly every image, so the variance between images is
-    known, unlike that of predictions that agree on all cases. A whole image that is lost, although
-    none was observed, is allowed for by `costliest_image`.
+    known, whereas it is unknown for predictions that agree on all cases. `costliest_image` allows
+    for the loss of a whole image even if none was observed.
     """
     return replace(metric, costliest=costliest_image, changes_by_units=True)
 

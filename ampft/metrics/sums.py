@@ -25,7 +25,7 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.integer]
 BoolArray = npt.NDArray[np.bool_]
 
-UNSEEN_PROBABILITY = 0.05  # that no case of a class is lost although a share of the class is
+UNSEEN_PROBABILITY = 0.05  # probability of seeing no lost case
 MAX_LOG_LOSS = 52 * math.log(2)  # nats: as scikit-learn, probabilities are clipped to 2^-52
 SAME_EFFECT_RATIO = 1.1  # ratio of effects below which classes are not distinguished
 ENTRIES_AT_A_TIME = 1 << 22  # entries of the leave-one-out sums that are in memory at a time
@@ -64,7 +64,7 @@ class CaseSums:
         """Return the same sums with each group of cases as one case.
 
         Args:
-            groups: (n,) index of each case's group, 0..G-1, each of which occurs.
+            groups: (n,) index of each case's group, 0..G-1. Each index occurs.
         """
         from scipy.sparse import csr_array, vstack
 
@@ -129,7 +129,7 @@ class Metric:
     def effect_of_changed_case(self, sums: CaseSums) -> float:
         """Return the effect of one changed case; `case_effect` for cases of one unit each.
 
-        If cases change by units, it is that of one unit.
+        If cases change by units, return the effect of one changed unit.
         """
         if self.changes_by_units:
             return self.case_effect(sums.totals())
@@ -351,7 +351,7 @@ def costliest_of_classes(
     A class with L labels can lose the share r = 1 - 0.05^(1/L) without one loss among L labels, at
     the rule of three's 5 %. The effect of a label of the class is the change of the metric per
     label when that share of its correct predictions is lost, or of its wrong ones gained, whichever
-    is more. The effect of a case with several labels is that of all of them, averaged over labels.
+    is more. A case with several labels has the effect of all its labels, averaged over labels.
 
     Args:
         from_sums: Metric as a function of sums.

@@ -89,7 +89,7 @@ def add_lora(model: nn.Module, settings: LoraSettings) -> None:
         lora_alpha=2 * settings.rank if settings.alpha is None else settings.alpha,
         lora_dropout=settings.dropout,
         target_modules=targets,
-        # Names of layers of the encoder may also be those of layers of the head.
+        # Layers of the head may have the same names as layers of the encoder.
         exclude_modules=[name for name, _ in model.named_modules() if is_in(name, head)],
     )
     inject_adapter_in_model(config, model, ADAPTER)
@@ -195,7 +195,7 @@ def check_whole_layers(model: nn.Module, names: Iterable[str]) -> None:
 def base_sha256(model: nn.Module) -> str:
     """Return the SHA-256 of the weights below the head, by their names without adapters.
 
-    The hash of a model with adapters is that of its base.
+    A model with adapters has the same hash as its base model.
     """
     head = head_names(model)
     return tensors_hash(

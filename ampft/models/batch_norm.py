@@ -12,8 +12,8 @@ def batch_norm_note(model: nn.Module, *, micro_batches: int, processes: int) -> 
     """Return what batch normalisation does to the gradient of a split batch; None if nothing.
 
     In training, it normalises by the mean and variance of the examples that go through the model
-    together. These are a micro-batch, so that the gradient depends on how a batch is split, which
-    no weighting of the losses corrects. `SyncBatchNorm` takes those of all processes.
+    together. These are a micro-batch, so the gradient depends on how a batch is split, and no
+    weighting of the losses corrects this. `SyncBatchNorm` uses the examples of all processes.
 
     Args:
         model: Model in training.

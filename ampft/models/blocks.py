@@ -54,7 +54,7 @@ def module_blocks(model: nn.Module) -> dict[str, str]:
 
 
 def _block_names(model: nn.Module) -> Callable[[str], str]:
-    """Return the function from the name of a parameter to that of its block."""
+    """Return a function that maps a parameter's name to the name of its block."""
     prefix = str(getattr(model, "base_model_prefix", "") or "")
     paths = _paths(model, "")
     return lambda name: _block_name(_longest_prefix(paths, name), prefix)

@@ -16,8 +16,8 @@ from ampft.models.sound_features import SoundFeatures, varied_noise
 from ampft.precision.transfer import to_device
 
 MASK = "attention_mask"
-# Difference of float32 logits, relative to the largest: rounding is at most 1e-6, and that of a
-# model that reads its padding at least 1e-3.
+# Difference of float32 logits, relative to the largest: rounding causes at most 1e-6, and a model
+# that reads its padding at least 1e-3.
 TOLERANCE = 1e-4
 # Entries of config.json, so that saved models do the same.
 CONFIG_FIELD = "ampft_runs_by_length"
@@ -163,11 +163,11 @@ def _masks_padding(model: Any) -> bool:
 
 
 def merged_logits(parts: list[tuple[Tensor, Tensor]], inputs: Mapping[str, Tensor]) -> Tensor:
-    """Return the logits of a batch from those of its parts.
+    """Merge the logits of the parts of a batch.
 
     Args:
         parts: Rows of each part, and its logits (n, K), or (n, length, K) of tokens.
-        inputs: The batch, padded to T tokens on the right where logits are those of tokens.
+        inputs: The batch, padded to T tokens on the right if the logits are per token.
 
     Returns:
         Logits (m, K), or (m, T, K) with 0 where there is padding.

@@ -28,7 +28,7 @@ BATCH_NORM_EPSILON = 1e-3
 
 
 class ErfnetConfig(PreTrainedConfig):
-    """Configuration of an ERFNet; the defaults are those of the paper.
+    """Configuration of an ERFNet. The defaults follow the paper.
 
     Attributes:
         num_channels: Channels of the images.

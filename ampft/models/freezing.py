@@ -87,7 +87,7 @@ def freeze_matching(model: nn.Module, patterns: str) -> None:
 
 
 def _outline(model: nn.Module) -> list[str]:
-    """Return the modules of the encoder, without its prefix, and those of the head."""
+    """Return the modules of the encoder, without its prefix, and the modules of the head."""
     base = base_of(model)
     inside = [name for name, child in base.named_children() if has_weights(child)]
     return [*inside, *(name for name in head_names(model) if not name.endswith(f".{POOLER}"))]
@@ -124,7 +124,7 @@ def train_top_layers(model: nn.Module, count: int) -> None:
         *(model.get_submodule(name) for name in head),
     ]
     kept = {id(parameter) for module in trained for parameter in module.parameters()}
-    for parameter in model.parameters():  # what is frozen already, as an auxiliary head, stays so
+    for parameter in model.parameters():  # those frozen before, as in an auxiliary head, stay so
         parameter.requires_grad_(parameter.requires_grad and id(parameter) in kept)
 
 
@@ -162,9 +162,9 @@ def check_something_trains(model: nn.Module) -> None:
 
 
 def keep_frozen_in_evaluation(model: nn.Module, kind: type[nn.Module] = nn.Module) -> None:
-    """Make modules of which nothing is trained always run as in evaluation.
+    """Keep frozen modules in eval mode.
 
-    They have no dropout then, and the statistics of their batch norms do not move.
+    Their dropout is then off, and the statistics of their batch norms do not change.
 
     Args:
         model: Model.

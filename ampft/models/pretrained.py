@@ -172,7 +172,7 @@ def check_model_name(path: str, *, flag: str = MODEL_NAME_FLAG) -> None:
 
 
 def is_loadable(name: str) -> bool:
-    """Return whether a name is that of an existing folder or has the form of a hub id."""
+    """Return whether a name is an existing folder or has the form of a hub id."""
     return Path(name).is_dir() or re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) is not None
 
 
@@ -324,7 +324,7 @@ def _differences(loading: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _in_encoder(model: nn.Module, differences: Mapping[str, str]) -> dict[str, str]:
-    """Return the differences below the head, and those of a pooler that has another shape.
+    """Return the differences below the head, including a pooler that has another shape.
 
     A model without one encoder, such as UperNet, has a backbone, or its largest child counts.
     """

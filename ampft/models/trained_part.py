@@ -1,4 +1,4 @@
-"""Which part of a model is trained: all of it, what is not frozen, or adapters."""
+"""Which part of a model is trained: all of it, the part that is not frozen, or adapters."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ampft.models.weights import LoadedModel
 
 @dataclass(frozen=True)
 class TrainedPart:
-    """The user's choice of what is trained.
+    """The user's choice of the part to train.
 
     Attributes:
         freeze: Comma-separated globs of parameters and modules that are frozen; None for none.
@@ -68,7 +68,7 @@ def restrict_training(loaded: LoadedModel, part: TrainedPart) -> LoadedModel:
     if part.lora is not None:
         loaded = replace(loaded, base_sha256=base_sha256(model))
         add_lora(model, part.lora)
-        # Their statistics are those of the base, and are not saved with the adapters.
+        # Adapters do not save the statistics of batch norms, so the base model's must not change.
         keep_frozen_in_evaluation(model, _BatchNorm)
         what = described_lora(model, part.lora)
     else:

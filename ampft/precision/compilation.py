@@ -27,8 +27,8 @@ def check_hooks_of_compiled_modules() -> None:
     """Make `torch.compile` check the hooks of a module before it runs code compiled for another.
 
     By default it assumes that all modules of a class have the same hooks (its setting
-    `skip_nnmodule_hook_guards`). The hooks of ampft differ: without padding, those of the last
-    layer cut the row to the first tokens.
+    `skip_nnmodule_hook_guards`). The hooks of ampft differ: without padding, the hooks of the
+    last layer cut the row to the first tokens.
     """
     torch._dynamo.config.skip_nnmodule_hook_guards = False
 
@@ -59,7 +59,7 @@ def configure_compilation(accelerator: Accelerator) -> None:
 
 
 def turn_compilation_off(accelerator: Accelerator) -> None:
-    """Make `Accelerator.prepare` compile nothing, whatever the environment says."""
+    """Keep `Accelerator.prepare` from compiling, regardless of the environment."""
     accelerator.state.dynamo_plugin.backend = DynamoBackend.NO
 
 

@@ -218,7 +218,7 @@ class ProductRecorder(TorchDispatchMode):
             # Gradient checkpointing can recompute the modules around it in this node.
             recomputes = torch.is_grad_enabled()
             return not (recomputes and any(t.dtype.itemsize == 2 for t in _tensors(args)))
-        # The last node is that of this operation, unless it has none.
+        # The last node belongs to this operation, unless the operation has none.
         last = self._last_node()
         if last is not None and last >= start:
             self._float32_nodes.add(last)

@@ -1,8 +1,8 @@
 """Modules that compute in float32 inside a model that otherwise runs in 16 bits.
 
 Inside such a module autocast is off, and its 16-bit inputs are cast to float32. Casts are
-differentiable, so that the gradient is that of the function that runs. The weights of a mode with
-autocast are float32 already, and none of them changes.
+differentiable, so the gradient is exact for the function that runs. With autocast, the weights are
+float32 already, and none of them changes.
 """
 
 from __future__ import annotations
@@ -205,12 +205,12 @@ def split_patterns(flag: str, text: str) -> tuple[str, ...]:
 
 
 def matches_path(path: str, pattern: str) -> bool:
-    """Return whether a glob matches a path, of which it may omit the beginning."""
+    """Return whether a glob matches a path. The glob may omit the beginning of the path."""
     return fnmatchcase(path, pattern) or fnmatchcase(path, f"*.{pattern}")
 
 
 def called_modules(path: str, module: nn.Module) -> list[str]:
-    """Return the path of a module, or those of its children if it is a list of modules."""
+    """Return the path of a module, or its children's paths if it is a list of modules."""
     if type(module).forward is not nn.Module.forward:
         return [path]
     children = [called_modules(f"{path}.{name}", part) for name, part in module.named_children()]
@@ -218,7 +218,7 @@ def called_modules(path: str, module: nn.Module) -> list[str]:
 
 
 def _no_match(pattern: str, paths: Sequence[str]) -> str:
-    # The path of a layer differs from that of its neighbours by a number.
+    # The paths of neighbouring layers differ by a number.
     literal = pattern.replace("*", "").strip(".")
     endings = {".".join(path.split(".")[-length:]): path for path in paths for length in (1, 2, 3)}
     near = [endings[name] for name in get_close_matches(literal, endings, n=_NAMED, cutoff=0.5)]

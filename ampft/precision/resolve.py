@@ -73,7 +73,7 @@ class Precision:
 
     @property
     def uses_autocast(self) -> bool:
-        """Whether products are computed in another dtype than that of the weights."""
+        """Whether products are computed in a dtype that differs from the weights' dtype."""
         return self.compute_dtype != self.storage_dtype
 
     @property

@@ -83,7 +83,7 @@ def configure_sharding(
     """
     if plugin is None or accelerator.num_processes == 1:
         return
-    # Whenever Accelerate looks its state up, it copies the type from that of the process.
+    # Whenever Accelerate looks its state up, it copies the type from the process's state.
     PartialState().distributed_type = accelerator.state.distributed_type = DistributedType.FSDP
     accelerator.state.fsdp_plugin = plugin
     plugin.mixed_precision_policy = None
@@ -114,7 +114,7 @@ def prepare_training_objects(
 
 
 def check_equal_weights(accelerator: Accelerator, weights_sha256: str) -> None:
-    """Check that all processes loaded the same weights, of which each keeps its part.
+    """Check that all processes loaded the same weights; each process keeps only its part.
 
     Args:
         accelerator: Accelerator of this process.

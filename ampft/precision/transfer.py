@@ -16,6 +16,6 @@ def to_device(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = 
     Args:
         tensor: Tensor on any device.
         device: Device of the result.
-        dtype: Dtype of the result; None for that of `tensor`.
+        dtype: Dtype of the result; None keeps `tensor.dtype`.
     """
     return tensor.to(device, dtype, non_blocking=device.type == "cuda")

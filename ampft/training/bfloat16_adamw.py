@@ -114,7 +114,7 @@ def _batches(
 
 
 def _generator(seed: int, step: int, device: torch.device) -> torch.Generator:
-    # The CPU's generator uses 32 bits of a seed; mixing makes those of adjacent steps unrelated.
+    # The CPU's generator uses 32 bits of a seed; mixing makes adjacent steps' seeds unrelated.
     mixed = int(np.random.SeedSequence([seed, step]).generate_state(1)[0])
     return torch.Generator(device).manual_seed(mixed)
 

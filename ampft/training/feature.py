@@ -73,5 +73,5 @@ class Feature:
 
 
 def tensors_of(features: Iterable[Feature]) -> dict[str, Tensor]:
-    """Return the tensors of features by name, which begins with that of its feature."""
+    """Return the tensors of features by name. Each name begins with the feature's name."""
     return {f"{f.name}/{name}": tensor for f in features for name, tensor in f.tensors().items()}

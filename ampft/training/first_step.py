@@ -50,7 +50,7 @@ class FirstStep:
     random_state: str | None = None
     # The first step after a resume is checked too: another machine may compute it.
     _is_resumed: bool = field(default=False, repr=False)
-    # Its own generator: the same steps in all processes, and no draw from those of the training.
+    # A separate generator: same steps in all processes, no draws from the training's generators.
     _draws: Random = field(default_factory=lambda: Random(0), repr=False)
 
     @contextmanager
@@ -119,7 +119,7 @@ class FirstStep:
             where: What the context contains, for the message.
 
         Raises:
-            PrecisionContradicted: They are not those of the mode.
+            PrecisionContradicted: They differ from the mode's dtypes.
         """
         with ProductRecorder(self.precision) as recorder:
             yield
@@ -165,10 +165,10 @@ _StorageKey = tuple[torch.device, int]
 
 
 class SavedBytes:
-    """Context that counts the bytes of storages saved by autograd, without those of parameters.
+    """Context that counts the bytes of storages that autograd saves, except parameters.
 
     A storage counts once, from the moment a forward pass saves it until the backward pass releases
-    it, so that `peak` is that of the micro-batch that saves most. Weights cast by autocast are
+    it, so `peak` belongs to the micro-batch that saves most. Weights cast by autocast are
     included, because they are saved too. Tensors that gradient checkpointing saves while it
     recomputes are not included. Values and random numbers do not change.
 

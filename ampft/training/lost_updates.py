@@ -36,7 +36,7 @@ def step_measuring_lost_updates(optimizer: Any, *, step: int) -> float | None:
         step: Number of this step, counted from 1.
 
     Returns:
-        Number of lost updates divided by that of non-zero updates, 0 to 1. None if nothing is
+        Number of lost updates divided by number of non-zero updates, 0 to 1. None if nothing is
         measured: the weights are not bfloat16, the step is not a multiple of `MEASURED_EVERY`, or
         all updates are zero.
     """

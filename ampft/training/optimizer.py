@@ -57,7 +57,7 @@ class ScheduleSettings:
 def default_learning_rate(config: Any, *, trains_head_or_adapters: bool = False) -> float:
     """Return a peak learning rate for training on data that nobody has tuned it for.
 
-    A configuration can set its own (`default_learning_rate`), as that of ERFNet does.
+    A configuration can set its own (`default_learning_rate`), as ERFNet's does.
 
     Small models need larger steps. For MiniLM (hidden size 384), 1e-4 was 1 to 5 points better than
     5e-5 on 400 rows of each of four data sets (`benchmarks/LOG.md`, "The default learning rate").

@@ -181,7 +181,7 @@ class ReplayedStep:
 
     @property
     def is_exact(self) -> bool:
-        """Whether all losses are those of the run, bit for bit."""
+        """Whether all losses equal the run's losses, bit for bit."""
         pairs = zip(self.losses, self.saved_losses, strict=True)
         return all(torch.equal(a.view(torch.int32), b.view(torch.int32)) for a, b in pairs)
 
@@ -257,7 +257,7 @@ def saved_batches(
 def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """Return copies of the tensors whose names begin with `prefix`, by the rest of their names.
 
-    The last bit of a product can depend on the alignment of its operands, which is that of the file
-    for tensors that were read from one.
+    The last bit of a product can depend on the alignment of its operands. Tensors that were read
+    from a file keep the file's alignment; copies do not.
     """
     return {name: tensor.clone() for name, tensor in without_prefix(tensors, prefix).items()}

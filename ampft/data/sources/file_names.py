@@ -11,7 +11,7 @@ PATTERN = re.compile(r"[*?[]")
 
 
 def named_files(names: str | Path, flag: str) -> tuple[Path, ...]:
-    """Return the files that a flag names; those of a pattern are sorted by name.
+    """Return the files that a flag lists. Files that match a pattern are sorted by name.
 
     A name that exists is a file, whatever characters it has.
 
@@ -68,7 +68,7 @@ def check_file(path: Path, *, flag: str) -> None:
 
 
 def data_stem(names: str) -> str:
-    """Return a name for folders: that of the first file, without its ending and without wildcards.
+    """Return a name for folders: the first file's name without its ending and wildcards.
 
     Args:
         names: Value of a flag that names files, or the name of a data set.

@@ -151,7 +151,7 @@ def with_joined(part: Dataset, names: Sequence[str], origin: str) -> Dataset:
 
 
 def choose_columns(features: Features, request: DataRequest) -> DataColumns:
-    """Return the columns that the request names, or those of a usual type and name."""
+    """Return the requested columns, or columns with a usual type and name."""
     origin = str(request.dataset_name)
     features = Features({n: feature for n, feature in features.items() if n != INDEX_COLUMN})
 

@@ -52,7 +52,7 @@ def read_parquet(paths: Mapping[str, Sequence[Path]]) -> DatasetDict:
 
 
 def find_mask_columns(features: Features, request: DataRequest, name: str) -> MaskColumns:
-    """Return the columns that the request names, or those of a usual type and name.
+    """Return the requested columns, or columns with a usual type and name.
 
     Raises:
         InputError: A named column is missing or has no images, or the choice is not clear.

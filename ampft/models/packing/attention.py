@@ -25,7 +25,7 @@ from ampft.precision.compilation import uncompiled
 from ampft.precision.emulation.attention import attention as emulated_attention
 
 ATTENTION_NAME = "ampft_packed"
-# For families with attention code of their own, which transformers calls "eager".
+# For families with their own attention code, which transformers calls "eager".
 EAGER_ATTENTION_NAME = "ampft_packed_eager"
 PACKED_NAMES = {"sdpa": ATTENTION_NAME, "eager": EAGER_ATTENTION_NAME}
 """Name of the packed attention for each attention implementation that it replaces."""
@@ -133,7 +133,7 @@ def _effective_bias(position_bias: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def compute_dtype(tensor: torch.Tensor) -> torch.dtype:
-    """Return the dtype in which autocast would run attention, or that of `tensor` without it.
+    """Return the dtype in which autocast would run attention; without it, `tensor.dtype`.
 
     Rotated queries and keys are float32 even under autocast.
     """
@@ -224,7 +224,7 @@ def binary16_attention(
     """Compute attention in emulated binary16, with the dropout mask of `dropout_attention`.
 
     Runs that differ only in precision therefore draw the same masks, here and in later layers.
-    Arguments and result are those of `dropout_attention`, in float16 and with dropout above 0.
+    Takes and returns the same as `dropout_attention`, in float16 and with dropout above 0.
     """
     plan = attention_plan(packing, query.shape[1], options)
     is_kept = keep_mask(plan.score_count, options.dropout, query.dtype).view(torch.int16) != 0

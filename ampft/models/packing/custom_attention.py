@@ -1,4 +1,4 @@
-"""Families with attention code of their own, or whose attention needs more than the packed row.
+"""Families with their own attention code, or whose attention needs more than the packed row.
 
 Their modules receive a `PackedLayout` in place of an attention mask: it then travels with the other
 arguments, also where gradient checkpointing runs a layer again. Without a layout, every function

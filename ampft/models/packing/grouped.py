@@ -131,8 +131,8 @@ def dropout_attention(
     """Compute attention within each sequence; differentiable once.
 
     Scores and probabilities are rounded to the dtype of the operands, and softmax sums in float32,
-    as in transformers' `eager` attention under autocast. The factor of the scores is applied to the
-    queries, and that of dropout to the values, because these operands are smaller.
+    as in transformers' `eager` attention under autocast. The scores' scaling factor is
+    applied to the queries, and dropout's factor to the values, because these operands are smaller.
 
     Args:
         query: (N, heads, d), float32 or bfloat16, on the CPU.

@@ -223,8 +223,8 @@ def install_packing(
             if the head reads only those: same logits, same gradients, less work.
         fast_dropout: Whether to draw the masks of `nn.Dropout` as `packing.dropout` does, on a
             CPU.
-        token_buckets: Number of which the tokens of every row are multiples, by fillers that no
-            output has, so that matrices of few shapes occur; None adds no fillers.
+        token_buckets: Every row is filled up to a multiple of this number of tokens, so that few
+            matrix shapes occur. Outputs do not contain the fillers. None adds no fillers.
 
     Returns:
         A handle, whose `remove` restores the model.

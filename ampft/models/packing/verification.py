@@ -175,7 +175,7 @@ def _output_and_gradient(
 
 
 def _real(output: torch.Tensor, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Return the first output of a model, without that of padding, as float32."""
+    """Return the first output of a model as float32, without padding positions."""
     if output.dim() == 3 and output.shape[:2] == batch["input_ids"].shape:
         output = output[batch["attention_mask"] != 0]
     return output.float()

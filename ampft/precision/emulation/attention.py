@@ -247,8 +247,8 @@ def attention(
 
     Args:
         query: (..., L, D) on a CPU, any floating dtype; rounded to float16 first.
-        key: (..., S, D), with leading dimensions broadcastable to those of `query`.
-        value: (..., S, V), with leading dimensions broadcastable to those of `query`.
+        key: (..., S, D). Its leading dimensions must be broadcastable to `query`'s.
+        value: (..., S, V). Its leading dimensions must be broadcastable to `query`'s.
         mask: Tensor broadcastable to (..., L, S): boolean, True where a key takes part, or
             floating, added to the scores in float32. A fully masked row has an output of zero.
         keep_mask: (B, L, S) bool, with the leading dimensions flattened into B: the attention

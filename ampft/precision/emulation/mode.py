@@ -64,7 +64,7 @@ def _fast_path_disabled() -> Iterator[None]:
 
 @contextmanager
 def _exact_float32_products() -> Iterator[None]:
-    """Keep oneDNN from rounding float32 operands to TF32 or bfloat16, whatever its settings."""
+    """Keep oneDNN from rounding float32 operands to TF32 or bfloat16 under any settings."""
     operators = ("matmul", "conv")
     previous = [torch._C._get_fp32_precision_getter("mkldnn", name) for name in operators]
     for name in operators:

@@ -55,7 +55,7 @@ class Content:
 
     @property
     def tensor_bytes(self) -> int:
-        """Size of the tensors, which is almost that of the checkpoint."""
+        """Size of the tensors, which make up almost all of the checkpoint."""
         return sum(t.nbytes for t in (*self.model.values(), *self.optimizer.values()))
 
 
