@@ -42,7 +42,7 @@ def compare(
         train: Training data, as for `finetune`.
         validation: Validation data of the same kind; None splits some off the training data.
         test: Test data of the same kind; None splits some off the training data.
-        modes: Precisions, such as "fp32,bf16" or a list; None for those of fp32, bf16 and fp16 that
+        modes: Precisions, such as "fp32,bf16" or a list; None for all of fp32, bf16 and fp16 that
             this machine supports.
         **settings: Settings with the names of the flags of the comparison (`seeds`, `budget`,
             `output_dir`, ...) and of the runs (`learning_rate`, ...).

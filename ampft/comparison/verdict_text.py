@@ -192,7 +192,7 @@ def difference_text(comparison: Comparison, difference: Difference) -> str:
 
 
 def _samples(comparison: Comparison, seeds: int) -> str:
-    """Return the number of seeds; below those of an interval over seeds, they are only models."""
+    """Return the number of seeds, or of models if too few for an interval over seeds."""
     return f"{seeds} seeds" if seeds >= MIN_SEEDS else counted(seeds, "model")
 
 

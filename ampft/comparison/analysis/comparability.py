@@ -156,7 +156,7 @@ _EXPECTED = (
 def difference_stamps(
     groups: Sequence[RunGroup], varied: Sequence[str] = (PRECISION,)
 ) -> tuple[str, ...]:
-    """Compare the conditions of each run with those of the baseline.
+    """Compare the conditions of each run with the baseline's conditions.
 
     Args:
         groups: Runs of each arm, the baseline first.

@@ -110,7 +110,7 @@ def compare_folders(
 
     Args:
         folders: Output folders of runs, or of comparisons, which stand for their runs.
-        metric: Name of the primary metric; None for that of the runs' task.
+        metric: Name of the primary metric; None uses the primary metric of the runs' task.
         margin: Equivalence margin as a fraction (0.01 is one point).
         baseline: Name of the arm that all others are compared with; None for fp32 if the arms are
             modes, otherwise for the arm of the first run.

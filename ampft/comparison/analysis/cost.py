@@ -56,7 +56,7 @@ def speed(
 
 
 def is_emulated(group: RunGroup) -> bool:
-    """Return whether any run emulated its precision, so that its speed is not that of hardware."""
+    """Return whether any run emulated its precision, so that its speed is not the hardware's."""
     return execution(group) == "emulated"
 
 
@@ -82,7 +82,7 @@ def _ratios(group: RunGroup, other: RunGroup | None) -> list[float]:
 
 
 def _batch_ratio(run: RecordedRun, other: RecordedRun) -> float:
-    """Return the effective batch of a run relative to that of another; 1 if one is unknown."""
+    """Return the effective batch of a run divided by another run's; 1 if one is unknown."""
     size, other_size = (r.record.steps.effective_batch_size for r in (run, other))
     return size / other_size if size and other_size else 1.0
 

@@ -198,10 +198,10 @@ def _copies(runs: Runs, seeds: Sequence[int]) -> tuple[str, ...]:
 def _check_columns_fit(
     run: ForeignRun, predicted: IntArray, probabilities: FloatArray, names: Sequence[str]
 ) -> None:
-    """Check that the probabilities are not those of other classes than their names say.
+    """Check that each column of probabilities belongs to the class it is named after.
 
-    A prediction need not be the most probable class: a threshold may have been chosen. But then
-    the classes are not exchanged in both directions.
+    A prediction need not be the most probable class, because a threshold may have been chosen.
+    But a threshold does not exchange two classes in both directions.
     """
     likely = probabilities.argmax(axis=1).astype(np.int64)
     totals = np.bincount(predicted, minlength=len(names))

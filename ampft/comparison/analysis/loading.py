@@ -39,7 +39,7 @@ class RecordedRun:
 
     @property
     def arm(self) -> str:
-        """The name of its arm: that of its settings, or "placebo" for perturbed weights."""
+        """The name of its arm: the name of its settings, or "placebo" for perturbed weights."""
         return PLACEBO if self.record.model.perturbed else self.name
 
     @property
@@ -57,7 +57,7 @@ class RunGroup:
 
     @property
     def settings_name(self) -> str:
-        """The name of the settings of the runs: for a placebo, those of the baseline."""
+        """The name of the runs' settings; a placebo has the baseline's settings."""
         return self.runs[0].name
 
     @property

@@ -57,8 +57,7 @@ class Plan:
     Attributes:
         modes: Modes, the baseline first; empty if the arms have other settings.
         first_seed: Seed of the first run of each arm; the other seeds follow consecutively.
-        seed_counts: Numbers of seeds at which the results are analysed, the last of which is the
-            total.
+        seed_counts: Numbers of seeds at which the results are analysed; the last is the total.
         metric: Name of the primary metric.
         margin: Equivalence margin as a fraction (0.01 is one point).
         placebo: Whether the baseline is also trained from perturbed initial weights.
@@ -144,7 +143,7 @@ class Plan:
 
     @property
     def arm_names(self) -> dict[str, str]:
-        """Name of the arm of each run folder, a placebo under that of the baseline.
+        """Name of the arm of each run folder; a placebo has the baseline's name.
 
         Empty if the arms are modes.
         """
@@ -179,7 +178,7 @@ class Plan:
 
     @property
     def overhead_share(self) -> float | None:
-        """Time of the comparison itself over that of its runs; None before the first run ended."""
+        """Ratio of the comparison's own time to its runs' time; None before the first run ended."""
         return self.own_seconds / self.runs_seconds if self.runs_seconds else None
 
     def with_analysis(self, seeds: int) -> Plan:
@@ -263,7 +262,7 @@ def plan_difference(plan: Plan, requested: Mapping[str, Any]) -> str | None:
     Args:
         plan: Plan in the folder.
         requested: Values of `MATCHED_FIELDS`, `seed_counts` and `arguments` by name; None for
-            `modes` or `metric` stands for those of the plan.
+            `modes` or `metric` stands for the plan's value.
     """
     for name in MATCHED_FIELDS:
         if name in ("modes", "metric") and requested[name] is None:

@@ -402,7 +402,7 @@ def run_trial(
 
 def _trial_error(log: Path) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    # The launcher prints a traceback of its own after that of the process.
+    # The launcher prints its own traceback after the process's traceback.
     errors = [line for line in lines if "Error" in line and not line.startswith(" ")]
     reason = inert(errors[0]) if errors else "no error message"
     return (

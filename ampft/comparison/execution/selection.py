@@ -2,8 +2,8 @@
 
 Examples or training runs that choose an arm overstate its gain: of equal arms, the luckiest one is
 chosen. The compared runs therefore have other seeds than the runs that choose, and are evaluated on
-test instead of validation. Given the choice, their comparison with the baseline is then that of two
-arms which were named in advance: unbiased, with the usual intervals and no correction for the
+test instead of validation. Given the choice, their comparison with the baseline is as valid as if
+both arms had been chosen in advance: unbiased, with the usual intervals and no correction for the
 number of arms (benchmarks/selection.py).
 """
 

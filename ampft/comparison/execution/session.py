@@ -273,7 +273,7 @@ class ComparisonSession:
         return any(run.arm == arm and run not in missing for run in self.plan.all_runs())
 
     def _update_own_seconds(self) -> None:
-        """Set the time of the comparison itself: that of this process minus its waiting time."""
+        """Set the comparison's own time: the time of its processes minus their waiting time."""
         waited = self.plan.runs_seconds - self._runs_before
         waited += self.plan.yardstick_seconds - self._yardstick_before
         own_seconds = self._own_before + command_seconds(self.command) - waited

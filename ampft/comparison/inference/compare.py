@@ -96,7 +96,7 @@ def compare_inference(
     Args:
         folders: Output folders of runs with different seeds, otherwise alike.
         modes: Precisions from `parse_inference_modes`.
-        metric: Name of the primary metric; None for that of the runs' task.
+        metric: Name of the primary metric; None uses the primary metric of the runs' task.
         margin: Equivalence margin as a fraction (0.01 is one point).
 
     Raises:

@@ -89,7 +89,7 @@ class Predictor:
         """Predict one batch, check the dtypes of its products, and return them in one clause.
 
         Raises:
-            InputError: Other dtypes than those of the mode were executed.
+            InputError: The executed dtypes do not match the mode.
         """
         recorder, integers = ProductRecorder(self.precision), Int8Recorder()
         with self.context(), recorder, integers:

@@ -1,6 +1,6 @@
 """Chart styles that distinguish arms by colour, dash pattern, shape and name.
 
-The colours are those of Okabe and Ito ("Color Universal Design", 2008), made darker or lighter per
+The colours come from Okabe and Ito ("Color Universal Design", 2008), made darker or lighter per
 theme until their contrast with the page is at least 3:1. In the style sheet they are .a0 to .a9.
 """
 

@@ -29,7 +29,7 @@ MIN_COUNT = 20  # predictions; bins with fewer get a small mark, because their a
 
 @dataclass(frozen=True)
 class Panel:
-    """The calibration curve of one arm, with that of the baseline."""
+    """The calibration curve of one arm, with the baseline's curve."""
 
     style: ArmStyle
     error: float | None

@@ -62,7 +62,7 @@ def loss_chart(comparison: Comparison, styles: Sequence[ArmStyle]) -> Chart | No
     """Return the chart of the training loss; None without data.
 
     It shows the baseline and the arms without a mean. The curves of the others would coincide with
-    that of the baseline; `loss_difference_chart` shows how they differ.
+    the baseline's curves; `loss_difference_chart` shows how they differ.
     """
     every = _lines(comparison.arms, styles, lambda c: _points(c.steps, c.loss))
     has_differences = loss_difference_chart(comparison, styles) is not None
@@ -81,7 +81,7 @@ def loss_chart(comparison: Comparison, styles: Sequence[ArmStyle]) -> Chart | No
 
 
 def loss_difference_chart(comparison: Comparison, styles: Sequence[ArmStyle]) -> Chart | None:
-    """Return the chart of the loss minus that of the baseline with the same seed.
+    """Return the chart of the loss minus the baseline's loss with the same seed.
 
     None if fewer than two points can be compared.
     """

@@ -1,7 +1,7 @@
 """The difference between two modes with its uncertainty over training seeds and test examples.
 
 Seeds are readers and examples are cases (Obuchowski and Rockette 1995). With two treatments, the
-published quantities are those of the paired differences: MS(T*R) = s^2 / 2, Cov2 - Cov3 = C / 2,
+published quantities follow from the paired differences: MS(T*R) = s^2 / 2, Cov2 - Cov3 = C / 2,
 Var(error) - Cov1 = J / 2. The published variance of the mean difference is
 
     over seeds and cases       V = s^2/S + C,
@@ -12,11 +12,11 @@ and the half-width of an interval is the larger of
     [w t(S - 1) + (1 - w) t(n - 1)] sqrt(V),    w = (s^2/S) / V,
     t(n - 1) sqrt(F).
 
-The first critical value is that of Cochran and Cox ("Experimental Designs", 1957, section 4.14) for
-a variance with two estimated parts. The second makes sure that trainings which agree by luck claim
-no more than is known about these trainings only. For normal data, the error of a test is at most
-that of the first part, which integration over s^2 gives for every share of C: at most 5.0 % at the
-level 5 %, and 2.6 % at 2.5 %, which two modes or two planned analyses need
+Cochran and Cox ("Experimental Designs", 1957, section 4.14) give the first critical value, for a
+variance with two estimated parts. The second ensures that trainings that agree by luck claim no
+more than is known about these trainings only. For normal data, a test's error does not exceed the
+error of a test with only the first part. Integration over s^2 gives this error for every share of
+C: at most 5.0 % at the level 5 %, and 2.6 % at 2.5 %, which two modes or two planned analyses need
 (`benchmarks/interval_rules.py`).
 
 Rejected, by the same integration at S = 3 and the levels 5, 2.5 and 1 %: the degrees of freedom of

@@ -143,7 +143,7 @@ def power(
 
     The mean difference is normal with variance s^2/S + C. The observed s^2 is independent of it and
     has a chi-square distribution with S - 1 degrees of freedom, over which the probability is
-    integrated; the half-width is that of `half_widths`. If C and J are 0, this is the noncentral t
+    integrated; `half_widths` computes the half-width. If C and J are 0, this is the noncentral t
     distribution that Hillis, Obuchowski and Berbaum ("Power estimation for multireader ROC
     methods", Academic Radiology 18, 2011) use.
 

@@ -1,8 +1,8 @@
 """What a comparison can show, from its numbers of test cases, seeds and arms, before any run.
 
-The numbers are those of the most favourable results: for equivalence, models that predict every
-case alike; for a difference, models of which one loses the same cases at every seed. They come from
-the test that will judge the results.
+The numbers assume the most favourable results: for equivalence, models that predict every case
+alike; for a difference, a model that loses the same cases at every seed. They come from the test
+that will judge the results.
 """
 
 from __future__ import annotations

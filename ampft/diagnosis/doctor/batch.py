@@ -83,7 +83,7 @@ class BatchExamination:
             return scale
         first = attempt.origins[0]
         self.faults.append(self._fault(attempt, first))
-        if self._fails_in_float32(first):  # the precision can have a fault of its own
+        if self._fails_in_float32(first):  # the precision can have its own fault
             others = (each for each in attempt.origins[1:] if not self._fails_in_float32(each))
             own = next(others, None)
             if own is not None:

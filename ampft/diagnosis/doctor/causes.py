@@ -91,7 +91,7 @@ class Call:
         return list(floating((*self.args[is_overwritten:], *named)))
 
     def with_result(self, result: Any) -> Call:
-        """Return the call with its result; of several, the first that is not finite."""
+        """Return the call with its result: the first that is not finite, if there are several."""
         outputs = list(floating(result))
         bad = (output for output in outputs if not bool(output.isfinite().all()))
         first = next(bad, outputs[0] if outputs else None)
@@ -106,7 +106,7 @@ class Call:
     def operands_at(self, where: Tensor) -> list[Tensor]:
         """Return the operands and numbers, in float64, where a tensor of booleans is True.
 
-        Operands whose shape does not fit that of the result are omitted.
+        Operands that cannot be expanded to the shape of `where` are omitted.
         """
         found = []
         for value in (*self.args, *self.kwargs.values()):

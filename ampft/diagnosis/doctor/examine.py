@@ -356,8 +356,8 @@ def locate(
 ) -> Fault | None:
     """Return the first operation that makes the loss or the gradient not finite; None if none does.
 
-    Unlike `scan`, it records no ranges and stops at the first batch that fails. Arguments and
-    exceptions are those of `scan`.
+    Unlike `scan`, it records no ranges and stops at the first batch that fails. It takes the same
+    arguments, except `tolerated`, and raises the same exceptions.
     """
     case = _given(model, batches, loss, mixed_precision, loss_scale)
     faults = examine(case, with_ranges=False, stop_at_first=True).faults

@@ -106,12 +106,12 @@ class Fault:
 class ModuleRange:
     """The values that a module computed in float32, in one direction.
 
-    Shares are of the entries that are not zero, 0 to 1. A diagnosis of several processes has those
-    of all processes.
+    Shares are fractions of the nonzero entries, 0 to 1. With several processes, the values of all
+    processes count.
 
     Attributes:
         module: Path of the module in the model; empty for the model itself. The gradients of
-            parameters are those of the module that owns them.
+            parameters belong to the module that owns them.
         kind: Class of the module.
         direction: `forward` for outputs, `backward` for gradients of outputs and parameters, of
             the loss without a scale.
@@ -146,7 +146,7 @@ class ModuleRange:
 
 @dataclass(frozen=True, kw_only=True)
 class LossScales:
-    """What the loss scale does to the gradients, predicted from those of float32.
+    """The effect of the loss scale on the gradients, predicted from float32 gradients.
 
     Attributes:
         largest: Largest power of two at which no gradient exceeds 65504; None if there is none.
@@ -224,7 +224,7 @@ class ModuleError:
 
 @dataclass(frozen=True, kw_only=True)
 class Alignment:
-    """The mode beside float32, module by module.
+    """The mode compared with float32, module by module.
 
     Attributes:
         mode: Precision.
@@ -304,7 +304,7 @@ class Diagnosis:
         ranges: Values of every module in float32.
         loss_scales: Loss scales that the gradients allow.
         gradient_exponents: Number of gradient entries by exponent, as in `ModuleRange`.
-        alignment: The mode, with the cure if there is one, beside float32; None if it fails.
+        alignment: The mode, with any cure, compared with float32; None if it fails.
         bf16_lost_updates: Share of the weights that an update of the size of the learning rate, as
             AdamW makes it, does not change if they are stored in bfloat16, by learning rate.
         versions: Package versions.

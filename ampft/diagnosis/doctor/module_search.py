@@ -69,7 +69,7 @@ def _minimal(paths: list[str], holds: Holds) -> list[str]:
 
 
 def _refined(model: nn.Module, paths: list[str], holds: Holds) -> list[str]:
-    """Return the modules inside those of a minimal set that suffice instead of them."""
+    """Return a minimal set with modules replaced by modules inside them where these suffice."""
     done: list[str] = []
     while paths:
         path, *rest = paths

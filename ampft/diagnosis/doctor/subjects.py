@@ -115,7 +115,7 @@ def run_case(folder: Path, flags: Sequence[str], *, steps: int, trial_steps: int
         trial_steps: Number of optimizer steps of the trial, which repeats the run from its start.
 
     Raises:
-        InputError: The folder is not that of a run, or its data or model are missing.
+        InputError: The folder does not belong to a run, or its data or model are missing.
     """
     run, step = _saved_step(folder)
     record = read_record(run)
@@ -196,7 +196,7 @@ def _starts(case: Case, parts: Sequence[tuple[StepBatch, StepStart]]) -> list[St
 
 
 def _saved_step(folder: Path) -> tuple[Path, Path | None]:
-    """Return the folder of a run, and that of its first saved step."""
+    """Return the folder of a run, and the folder of its first saved step."""
     if (folder / STEP_NAME).is_file():
         return folder.parents[1], folder
     if not folder.is_dir():

@@ -162,7 +162,7 @@ class OperationWatch(TorchDispatchMode):
             self._last = origin
             return origin, "backward", node.name()
         origin = _Origin(self._modules.path or "", calling_frame())
-        # Autograd numbers its nodes, and that of this operation was the last one.
+        # Autograd numbers its nodes, and this operation got the last number.
         self._origins.setdefault(torch._C._autograd._get_sequence_nr() - 1, origin)
         return origin, "forward", ""
 

@@ -67,8 +67,8 @@ class ConfusedPair:
         label: The class.
         prediction: The class that is predicted.
         count: Number of cases or units for which this happened.
-        support: Number of those of the class.
-        reverse: Number of those for which the opposite happened.
+        support: Number of cases or units of the class.
+        reverse: Number of cases or units for which the opposite happened.
         examples: The most confident of these mistakes, if they are cases.
     """
 

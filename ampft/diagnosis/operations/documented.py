@@ -1,7 +1,7 @@
 """What PyTorch documents about autocast: the lists of operations by device.
 
 Source: "Automatic Mixed Precision package - torch.amp", sections "CUDA Op-Specific Behavior" and
-"CPU Op-Specific Behavior", torch 2.13 (docs/source/amp.md). Names are those of the documentation.
+"CPU Op-Specific Behavior", torch 2.13 (docs/source/amp.md). Names are as in the documentation.
 """
 
 from __future__ import annotations

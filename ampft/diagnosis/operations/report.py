@@ -36,7 +36,7 @@ class OperationsReport:
         mode: Precision.
         execution: `native` or `emulated`.
         device: Device type.
-        table: Device whose documented lists are compared: that of the emulated hardware.
+        table: Device whose documented lists are compared; `cuda` if binary16 is emulated.
         torch: Version of torch.
         operations: Operations with an autocast kernel, found by probing.
         undocumented: Operations that PyTorch documents nowhere or under another policy.

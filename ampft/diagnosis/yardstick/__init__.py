@@ -1,9 +1,9 @@
 """The noise yardstick: the gradient error of a mode relative to the noise of the batches.
 
-It needs no training. At the initial weights, and at those of given runs, the gradient of each of n
-step batches b of the training split is computed in float64 (g_b) and as training in mode m would
-compute it (g_b^m: float32, loss scale divided out, before clipping). Dropout is off, so that both
-are gradients of the same function. Norms are L2, over all entries or those of a module.
+It needs no training. At the initial weights, and at the weights of given runs, the gradient of each
+of n step batches b of the training split is computed in float64 (g_b) and as training in mode m
+would compute it (g_b^m: float32, loss scale divided out, before clipping). Dropout is off, so that
+both are gradients of the same function. Norms are L2, over all entries or the entries of a module.
 
     mean        g = 1/n sum_b g_b
     noise^2     = 1/(n-1) sum_b |g_b - g|^2

@@ -16,7 +16,7 @@ MIN_BIAS_Z = 2.0  # exceeded by 2.3 % of modes without a bias, by the normal dis
 
 @dataclass(frozen=True, kw_only=True)
 class GradientNoise:
-    """The float64 gradients of the step batches, over all entries or those of a module.
+    """The float64 gradients of the step batches, over all entries or the entries of a module.
 
     Attributes:
         name: `WHOLE_GRADIENT` or the name of the module.

@@ -69,8 +69,8 @@ def measure_yardstick(
         checkpoints: Folders of finished runs with the same architecture and labels.
 
     Raises:
-        InputError: A mode is unknown, repeated or not available; `batches` is below 2; a folder is
-            not that of a finished run of the same model; or there are fewer than two step batches.
+        InputError: A mode is unknown, repeated or not available; `batches` is below 2; a folder
+            holds no finished run of the same model; or there are fewer than two step batches.
     """
     started = start_clock()
     if batches < 2:
@@ -265,7 +265,7 @@ def check_record(folder: Path) -> RunRecord:
     """Return the record of a finished run.
 
     Raises:
-        InputError: The folder is not that of a finished run.
+        InputError: The folder does not hold a finished run.
     """
     if not folder.is_dir():
         raise InputError(
