@@ -42,7 +42,7 @@ class Kind:
         view: Module and function that show a case; None if it is shown as its texts.
         output: Module and the function of what `ampft predict` adds, see `prediction.RowOutput`.
         max_rows: Largest number of rows of a forward pass of prediction; None for no limit.
-        units: What has a class of its own, if not a case as a whole; otherwise None.
+        units: Parts of a case that have classes, in words; None if whole cases have classes.
         flags: Flags that have an effect on this kind, and not on all kinds.
         defaults: Settings with another default than for other kinds.
         has_default_data: Whether the data set that is used by default is of this kind.

@@ -271,7 +271,7 @@ def _small_vit(size: int, label_arguments: Mapping[str, Any]) -> ViTConfig:
 
 
 def _load_processor(size: tuple[int, int], settings: TaskSettings) -> tuple[Any, tuple[str, ...]]:
-    """Return the image processor, and a note if it is not that of the model."""
+    """Return the image processor, and a note if it is not the model's own."""
     name = settings.model_name_or_path
     if name is None:
         side = min(*size, MAX_DEFAULT_SIZE) // 8 * 8 or 8

@@ -15,10 +15,10 @@ from ampft.precision.transfer import to_device
 def forward_logits(
     model: nn.Module, inputs: Mapping[str, Tensor], *, max_rows: int | None = None
 ) -> Tensor:
-    """Call a model of transformers on `inputs` without what is about labels; return its logits.
+    """Call a transformers model on `inputs`, without labels, and return its logits.
 
-    They are those of examples or words, see `select_logits`, and float32; those of a float64 model
-    stay float64, so that a reference is not rounded.
+    The logits are per example or word, see `select_logits`. They are float32, or float64 for a
+    float64 model, so that a reference is not rounded.
 
     Args:
         model: Any model, prepared by Accelerate or not.
@@ -60,7 +60,7 @@ def _logits(model: nn.Module, arguments: Mapping[str, Tensor]) -> Tensor:
 
 
 def model_inputs(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return what the model reads of a collated batch: not what is about labels."""
+    """Return the model's inputs in a collated batch, without labels."""
     return {name: value for name, value in inputs.items() if not name.startswith("label")}
 
 

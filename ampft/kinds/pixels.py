@@ -141,7 +141,7 @@ class PixelInputs:
         return self.splits[split]
 
     def labels(self, split: str) -> Masks:
-        """Return the masks of a split; those of training in the size of the model's input."""
+        """Return the masks of a split; training masks have the size of the model's input."""
         return self.splits[split].masks
 
     def load_model(
@@ -221,7 +221,7 @@ class PixelInputs:
 
     @property
     def palette(self) -> tuple[Color, ...]:
-        """The colours of the classes, those of their file or others."""
+        """The colours of the classes, from their file or the default palette."""
         classes = self.splits["train"].masks.classes
         return classes.colors or default_palette(len(classes.names))
 

@@ -33,7 +33,7 @@ class PredictRequest:
         texts: Texts to predict instead of files.
         output_file: File to write; None writes CSV to standard output.
         text_column_names: Comma-separated input columns; None reads those used in training.
-        label_column_name: Label column to score; None looks for that of the training.
+        label_column_name: Label column to score; None looks for the one used in training.
         batch_size: Rows per forward pass.
         mixed_precision: Precision of the computation.
         top_k: Number of most probable labels to add.

@@ -165,7 +165,7 @@ def new_names(names: Sequence[str], taken: Sequence[str]) -> list[str]:
 
 
 def text_rows(request: PredictRequest, trained: Trained) -> InputRows:
-    """Return rows of texts: those of `--text`, lines of standard input, or a table."""
+    """Return rows of texts, from `--text`, lines of standard input, or a table."""
     names = trained.input_columns
     if request.texts:
         table, inputs = texts_as_table(request.texts, names), InputColumns.of(names, names)

@@ -155,7 +155,7 @@ def rows_in_memory(inputs: Any, trained: Trained) -> list[tuple[Sentence]]:
 
 
 def sentence_of(cell: Any, trained: Trained) -> Sentence:
-    """Return the words of a cell: those of a list, or of a text, which is split as in training.
+    """Return the words of a cell, a list of words or a text, which is split as in training.
 
     Raises:
         InputError: The cell is neither.

@@ -18,13 +18,13 @@ class TaskSettings:
         long_text: What happens to longer texts: `truncate` or `windows`. Words with labels always
             get windows.
         stride: Number of tokens that neighbouring windows share; None for a quarter of a window.
-        pad_to_multiple_of: Number of which padded lengths are multiples; None pads to the longest.
+        pad_to_multiple_of: Divisor of padded lengths; None pads to the longest.
         class_weights: None, "balanced", or comma-separated weights in the order of the labels.
         label_smoothing: Share of the target that is spread over all classes, 0 to 1.
         focal_gamma: Exponent of the focal loss; 0 for cross entropy.
         threshold: Probability from which a label is predicted, if there can be several.
         remove_padding: Whether the model runs without padding if its architecture is supported.
-        token_buckets: Number of which the tokens of a micro-batch without padding are multiples,
+        token_buckets: Divisor of the number of tokens in a micro-batch without padding, reached
             by fillers; None adds no fillers.
         gradient_checkpointing: Whether activations are recomputed in the backward pass.
         trust_remote_code: Whether code from a model's repository may run.

@@ -101,8 +101,8 @@ def collated(
 ) -> dict[str, Tensor]:
     """Return `input_ids`, `attention_mask`, ... (m, T), padded at the end.
 
-    With windows, they also say how logits of the model become those of examples or words, see
-    `windows.select_logits`.
+    With windows, the tensors also say how `windows.select_logits` obtains the logits per example
+    or word.
 
     Args:
         collator: Pads a list of texts or windows to one length.

@@ -59,8 +59,8 @@ class CasePrediction:
 class Case:
     """A case that is shown.
 
-    Files of images and sounds are those that the table of predictions names. Other images, sounds
-    and masks are those of the data of the run, which are read again and must be unchanged.
+    The table of predictions lists the files of images and sounds. Other images, sounds and masks
+    are read again from the run's data, which must be unchanged.
 
     Attributes:
         number: Row of the split.

@@ -1,4 +1,4 @@
-"""Windows of long texts: how they are cut, and how their logits become those of texts or words.
+"""Windows of long texts: how they are cut, and how their logits are combined per text or word.
 
 Neighbouring windows share some tokens, so that each word has context on both sides in one of them.
 Nothing is dropped: every token is in a window, and every word is predicted once.
@@ -204,7 +204,7 @@ def window_selection(windows: IntArray) -> dict[str, Tensor]:
 
 
 def select_logits(logits: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Return the logits of texts or words from those of a model.
+    """Return the logits per text or word from a model's logits.
 
     Args:
         logits: (R, K) of windows, or (R, T, K) of tokens.

@@ -22,11 +22,11 @@ from ampft.precision.tf32 import float32_settings_restored
 
 @contextmanager
 def caller_state_kept(command: Sequence[str] | None = None) -> Iterator[None]:
-    """Leave the process as it was.
+    """Restore the state of the process afterwards.
 
-    Afterwards, random generators, CPU threads, TF32, settings of `torch.compile`, warnings,
-    verbosity, environment variables and Accelerate's state are those of before. Inside, a new
-    Accelerator can have any precision.
+    This covers random generators, CPU threads, TF32, settings of `torch.compile`, warnings,
+    verbosity, environment variables and Accelerate's state. Inside, a new Accelerator can have
+    any precision.
 
     Args:
         command: Value of `sys.argv` inside, which a run records; None leaves it unchanged.

@@ -62,7 +62,7 @@ class Checkpointing:
         return reason is not None
 
     def save(self, reason: str, *, wait: bool = False) -> None:
-        """Write a checkpoint, between two steps. That of the same step is not written again.
+        """Write a checkpoint, between two steps. Skipped if this step has one.
 
         Args:
             reason: Reason for it, such as "every 500 steps".

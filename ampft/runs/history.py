@@ -131,7 +131,7 @@ class History:
         Args:
             step_batch: Step batch of this process.
             outcome: Outcome of the step. Copying its values from the device has synchronized it,
-                so that the measured time is that of the whole step.
+                so the measured time covers the whole step.
             memory: Peak memory so far in MiB; None if unknown.
             alarm: Whether the loss scale has fallen too often without rising.
             columns: Further columns of the step, from features of the run.

@@ -36,10 +36,10 @@ ROWS_SORTED_AT_ONCE = 8192
 
 
 def predict_file(model: str, request: PredictRequest) -> None:
-    """Write the rows of a request with all their columns, and those of the predictions.
+    """Write the rows of a request with all their columns and the columns of the predictions.
 
-    If the rows have labels, the report of the predictions is printed: on standard error if standard
-    output has the rows.
+    If the rows have labels, the report of the predictions is printed, on standard error if the rows
+    go to standard output.
 
     Args:
         model: Output folder of a run.

@@ -45,8 +45,8 @@ def opened_output(
         output_file: File to write, atomically; None for CSV on standard output.
         columns: Columns of the input.
         added: Columns of the predictions, which follow.
-        types: Types of columns in Parquet, by name. Those of other columns follow from the first
-            rows.
+        types: Types of columns in Parquet, by name. Other columns get their types from the
+            first rows.
         formats: Other formats by the ending of the file: the text of a row from its new columns.
     """
     names = [*columns, *added]

@@ -139,7 +139,7 @@ def _check_checkpoints_possible(prepared: Prepared) -> None:
 
 
 def _check_model_runs(prepared: Prepared) -> str | None:
-    """Try the model where its kernels are not those of loading: float32 on a CPU, not compiled.
+    """Try the model unless it runs as in loading: in float32 on a CPU, not compiled.
 
     Returns:
         A note about its kernels, if there is one.

@@ -64,8 +64,8 @@ class DataPart:
 class ModelPart:
     """The model: class name, numbers of parameters, and the hash of the initial weights.
 
-    If `perturbed`, each weight was then changed by one unit in the last place. The hash is that of
-    the weights before this change, so that a placebo has the same hash as the baseline.
+    If `perturbed`, each weight was then changed by one unit in the last place. The hash is
+    computed before this change, so that a placebo has the same hash as the baseline.
 
     `padding_free` says whether it ran without padding. `configuration` and `preprocessing` are what
     model and tokenizer or processor do, see `fingerprint`. All three are None in earlier records.

@@ -138,7 +138,7 @@ class Run:
 
         Raises:
             StepStopped: The step cannot be applied.
-            PrecisionContradicted: Its dtypes are not those of the requested mode.
+            PrecisionContradicted: Its dtypes do not match the requested mode.
         """
         is_first = self.state.first_step.executed is None
         try:

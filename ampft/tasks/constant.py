@@ -30,7 +30,7 @@ def constant_loss(
 ) -> float:
     """Return the loss per unit of weight if every example has the logits of the same shares.
 
-    It is that of at most `MAX_EXAMPLES` random examples.
+    It is computed on at most `MAX_EXAMPLES` random examples.
 
     Args:
         problem: Problem that computes the loss.

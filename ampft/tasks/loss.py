@@ -63,8 +63,8 @@ def _focal_losses(logits: Tensor, labels: Tensor, gamma: float) -> Tensor:
     """Return -(1 - p)^gamma log p of each label, (m, ...), where p is its probability.
 
     Source: Lin et al. (2017), "Focal Loss for Dense Object Detection", equation 4. The logarithm of
-    1 - p is that of the sum over the other classes, so that neither it nor its gradient loses
-    digits or becomes infinite where p rounds to 1.
+    1 - p is computed from the sum over the other classes, so that neither it nor its gradient
+    loses digits or becomes infinite where p rounds to 1.
     """
     index = labels.unsqueeze(1)
     total = logits.logsumexp(1)

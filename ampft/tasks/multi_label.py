@@ -188,7 +188,7 @@ class MultiLabelPredictions:
         return expected_calibration_error(self.decision_confidence.ravel(), correct.ravel())
 
     def sums(self, metric: str) -> CaseSums:
-        """Return the sums of which `metric` is a function."""
+        """Return the sums from which `metric` is computed."""
         if metric in {mean.name for mean in MEANS}:
             return mean_sums(self.case_values(metric))
         return self.unit_sums

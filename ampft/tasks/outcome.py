@@ -79,7 +79,7 @@ class Report(Protocol):
         """Return the report from the result of `as_dict`.
 
         Raises:
-            ValueError: The values are not those of a report.
+            ValueError: The values do not form a report.
         """
         ...
 
@@ -146,7 +146,7 @@ class Outcome(Protocol):
         ...
 
     def sums(self, metric: str) -> CaseSums:
-        """Return the sums of which `metric` is a function."""
+        """Return the sums from which `metric` is computed."""
         ...
 
     @property

@@ -77,7 +77,7 @@ class PixelLabels:
         return label_arguments(self.label_names)
 
     def weights(self, targets: Masks) -> FloatArray:
-        """Return the (n,) weights of the images in the loss: those of their labelled pixels."""
+        """Return the (n,) loss weights of the images: sums of their labelled pixels' weights."""
         weights: FloatArray = targets.counts @ self.pixels.weights(np.arange(len(self.label_names)))
         return weights
 

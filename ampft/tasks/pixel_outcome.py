@@ -27,7 +27,7 @@ from ampft.tasks.pixel_report import PixelReport
 if TYPE_CHECKING:
     import pyarrow as pa
 
-BINS = 30  # of the calibration, whose sums are those of 10 and of 15 bins too
+BINS = 30  # of the calibration; neighbouring bins add up to 10 or 15 bins
 COUNTED = (MEAN_IOU, PIXEL_ACCURACY, *map(of_images, (MACRO_F1, BALANCED_ACCURACY, ACCURACY)))
 METRICS = {metric.name: metric for metric in (*COUNTED, LOG_LOSS)}
 
@@ -152,7 +152,7 @@ class PixelPredictions:
         return {**values, "expected_calibration_error": float(error)}
 
     def sums(self, metric: str) -> CaseSums:
-        """Return the sums of which `metric` is a function; the units of an image are pixels."""
+        """Return the sums from which `metric` is computed; the units of an image are pixels."""
         if metric != LOG_LOSS.name:
             return self.unit_sums
         pixels = self.counts.sum(axis=(1, 2), dtype=np.float64)

@@ -140,7 +140,7 @@ class Predictions:
 
     @property
     def predicted(self) -> IntArray:
-        """The most probable class, shape (n,), int64; the lowest index of equal ones."""
+        """The most probable class, shape (n,), int64; the lowest index if several are equal."""
         return self.probabilities.argmax(axis=1).astype(np.int64)
 
     @property
@@ -195,7 +195,7 @@ class Predictions:
         }
 
     def sums(self, metric: str) -> CaseSums:
-        """Return the sums of which `metric` is a function."""
+        """Return the sums from which `metric` is computed."""
         if metric == LOG_LOSS.name:
             return mean_sums(case_log_losses(self.labels, self.probabilities))
         if metric == BRIER.name:
@@ -365,7 +365,7 @@ class SingleLabel:
     def from_counts(
         cls, label_names: tuple[str, ...], counts: IntArray, settings: TaskSettings
     ) -> SingleLabel:
-        """Return the problem for classes of which only the frequencies are known.
+        """Return the problem when only the frequencies of the classes are known.
 
         Args:
             label_names: Names of the K classes.
@@ -394,7 +394,7 @@ class SingleLabel:
         }
 
     def weights(self, targets: IntArray) -> npt.NDArray[np.float64]:
-        """Return the (n,) weights of the examples in the loss: those of their classes, or 1."""
+        """Return the (n,) loss weights of the examples: their class weights, or 1."""
         if self.class_weights is None:
             return np.ones(len(targets))
         return self.class_weights.astype(np.float64)[targets]

@@ -91,7 +91,7 @@ class Task:
         settings: The user's choices.
         problem: Loss, decoding and outcome of its labels.
         inputs: Conversion of the examples to tensors.
-        labels: (n, ...) labels by split, or those of the units of n examples.
+        labels: Labels by split: (n, ...) of n examples, or of the units of n examples.
     """
 
     name: str

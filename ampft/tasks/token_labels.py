@@ -123,7 +123,7 @@ class TokenPredictions:
 
     @cached_property
     def predicted(self) -> IntArray:
-        """The most probable tag of each word, shape (m,), int64; the lowest of equal ones."""
+        """The most probable tag of each word, shape (m,), int64; the lowest of equal tags."""
         return self.probabilities.argmax(axis=1).astype(np.int64)
 
     @property
@@ -220,7 +220,7 @@ class TokenPredictions:
         return labels, predicted
 
     def sums(self, metric: str) -> CaseSums:
-        """Return the sums of which `metric` is a function."""
+        """Return the sums from which `metric` is computed."""
         if metric == LOG_LOSS.name:
             losses = case_log_losses(self.labels, self.probabilities)
             return unit_mean_sums(losses, self.sentences)

@@ -38,7 +38,7 @@ class Audit:
     Attributes:
         run: Folder of the run, as the user named it.
         checks: Comparisons, in the order in which they were made.
-        machine: Differences between this machine and that of the run.
+        machine: Differences between this machine and the run's machine.
         steps: Optimizer steps that were repeated.
         steps_of_run: Optimizer steps of the run.
         versions: `ampft.machine.versions()` of this machine.

@@ -57,7 +57,7 @@ class Rebuilt:
         args: Its settings, adapted to this machine.
         precision: Its mode, resolved for this machine.
         task: Its data and labels.
-        differences: Differences between this machine and that of the run.
+        differences: Differences between this machine and the run's machine.
         world_size: Number of processes of the audit.
         started: Time and memory at the start of the audit.
     """
@@ -80,7 +80,7 @@ class Rebuilt:
 
     @property
     def has_other_cpu(self) -> bool:
-        """Whether the CPU of this machine is another model than that of the run."""
+        """Whether this machine's CPU model differs from the run's."""
         return any(difference.startswith("CPU ") for difference in self.differences)
 
     def prepare(self) -> Prepared:
@@ -97,7 +97,7 @@ def rebuild(record: RunRecord, flags: Sequence[str], *, cpu: bool) -> Rebuilt:
         cpu: Whether to use the CPU even if there is an accelerator.
 
     Raises:
-        InputError: The settings are not those of this version, the data or the model are missing,
+        InputError: This version does not accept the settings, the data or the model are missing,
             or this machine cannot run the precision.
     """
     started = start_clock()
@@ -150,7 +150,7 @@ def _words(name: str, value: object) -> list[str]:
 
 
 def _micro_batches(record: RunRecord, args: ClassifyArguments, world_size: int) -> int:
-    """Return the micro-batches per process with which the effective batch is that of the run."""
+    """Return the micro-batches per process that keep the run's effective batch."""
     batch_size, processes = args.per_device_train_batch_size, record.topology.num_processes
     effective = record.steps.effective_batch_size
     if effective is None:
@@ -167,7 +167,7 @@ def _micro_batches(record: RunRecord, args: ClassifyArguments, world_size: int) 
 def _differences(
     record: RunRecord, precision: Precision, threads: int, world_size: int
 ) -> tuple[str, ...]:
-    """Return how this machine differs from that of the run, as far as numbers depend on it."""
+    """Return how this machine differs from the run's, as far as numbers depend on it."""
     import torch
 
     kind = precision.device_type

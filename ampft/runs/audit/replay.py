@@ -62,7 +62,7 @@ def replay(
         micro_batches: Number of micro-batches of this process in each step to repeat.
         validated: Numbers of steps after which the validation split is evaluated.
         kept: Number of steps after which the weights are returned.
-        mask_seed: Seed for other dropout masks than those of the run; None for those of the run.
+        mask_seed: Seed for dropout masks that differ from the run's; None repeats the run's masks.
         rounding: Relative size and seed of a random change of the initial weights; None for none.
     """
     result, first_step = Replay(), FirstStep(prepared.precision)

@@ -145,7 +145,7 @@ def _probabilities(outcome: Outcome) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 
 def _input_problem(folder: Path, rebuilt: Rebuilt, split: str) -> str | None:
-    """Return why the inputs in the predictions are not those of the data; None if they are."""
+    """Return how the inputs in the predictions differ from the data; None if they do not."""
     path, count = folder / FILES["metrics"], len(rebuilt.task.data.splits[split])
     expected = rebuilt.task.references(split, slice(0, count))
     for name, values in expected.items():

@@ -171,7 +171,7 @@ def _amplified_limits(
             difference = np.abs(_values(other, name) - actual[name])
             finite = np.where(np.isfinite(difference), difference, 0.0)
             grown[name] = np.maximum(grown[name], np.maximum.accumulate(finite))
-    # The first step has rounding of its own, but nothing that could be amplified.
+    # The first step has its own rounding, but nothing that could be amplified.
     return {
         name: limits[name]
         + np.where(np.arange(len(grown[name])) > 0, AMPLIFICATION * grown[name], 0)

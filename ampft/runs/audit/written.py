@@ -239,7 +239,7 @@ def _report_values(folder: Path) -> dict[str, Any]:
 
 
 def _best_problems(record: RunRecord, task: Task) -> Iterator[str]:
-    """Yield why the kept weights are not those of the best recorded validation."""
+    """Yield why the kept weights do not belong to the best recorded validation."""
     best = record.best
     if best is None:
         return
@@ -253,7 +253,7 @@ def _best_problems(record: RunRecord, task: Task) -> Iterator[str]:
     if not signed:
         yield "best: the record has no validation"
         return
-    first = signed.index(max(signed))  # of equal ones, the first is kept
+    first = signed.index(max(signed))  # the first of equal values is kept
     part = record.validations[first]
     expected = (part.epoch, part.step if best.step is not None else None, values[first])
     if (best.epoch, best.step, best.value) != expected:
