@@ -189,7 +189,7 @@ def media_rows(
 
     Args:
         request: The user's choices.
-        trained: What is known of the training.
+        trained: Information about the training.
         media: `image` or `sound`.
         has_classes: Whether a case has labels that can be read.
     """
@@ -268,7 +268,7 @@ def find_labels(
         table: The rows.
         inputs: Their input columns.
         request: The user's choices.
-        trained: What is known of the training, whose label column is looked for.
+        trained: Information about the training, including its label column.
 
     Raises:
         InputError: The requested column is missing.
@@ -295,7 +295,7 @@ def rows_in_memory(inputs: Any, trained: Trained, noun: str) -> list[tuple[Any, 
 
     Args:
         inputs: A text, an image, a path, or a list.
-        trained: What is known of the training.
+        trained: Information about the training.
         noun: What a row consists of; the cells of a `text` must be texts.
 
     Raises:

@@ -337,7 +337,7 @@ class Run:
     def _restore_best(self, model: nn.Module) -> bool:
         """Load the best weights; return whether the last ones are kept for a stop by a signal.
 
-        With `--merge_lora` the adapters are merged here, so that what is saved is evaluated.
+        With `--merge_lora` the adapters are merged here, so that the saved model is evaluated.
         """
         best, accelerator = self.state.validations.best, self.prepared.accelerator
         average, has_last = self.state.average, best.step in (None, self.steps)

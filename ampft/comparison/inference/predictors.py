@@ -56,7 +56,7 @@ class Predictor:
 
     Attributes:
         mode: One of `MODES`.
-        precision: Precision of what is not quantized.
+        precision: Precision of the parts that are not quantized.
         model: Model on its device, in evaluation mode, without ampft's padding-free path.
         problem: Problem that decodes its logits.
     """

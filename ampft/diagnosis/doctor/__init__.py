@@ -2,10 +2,10 @@
 
 A diagnosis has two passes over the same batches, forward and backward:
 
-1. In float32, the ranges of every module (`ranges`): the largest value beside the largest number of
-   binary16, what is too small for it, and the loss scales that the gradients allow.
-2. In the mode, every operation is watched (`first_fault`). The first one whose output is not finite
-   while its inputs were is the fault, if the loss or the gradient depends on it.
+1. In float32, the ranges of every module (`ranges`): the largest value compared with binary16's
+   largest number, the values too small for binary16, and the loss scales that the gradients allow.
+2. In the mode, every operation is watched (`first_fault`). The fault is the first one with finite
+   inputs and an output that is not finite, if the loss or the gradient depends on it.
 
 An operation that failed is repeated in float64 with its own inputs, which tells a result that is
 too large for the format from one that does not exist, and the batch is repeated in float32, which

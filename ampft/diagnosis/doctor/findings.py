@@ -297,7 +297,7 @@ class Diagnosis:
         setting: What was examined.
         holds: Whether loss and gradient are finite, and the gradient has direction and size of
             float32's (`ampft.precision.harm`).
-        faults: What failed, the first one first, then what is harmless.
+        faults: Failures, the first one first, then the harmless ones.
         gradient: How the gradient changes; None if a batch is not finite.
         float32_trial: The first steps of the training in float32, if a cure was searched.
         cure: A change that helps; None if nothing failed or nothing was found.

@@ -1,4 +1,4 @@
-"""The range scan: the values of every module in float32, beside the ranges of smaller formats."""
+"""The range scan: the values of every module in float32, compared with smaller formats' ranges."""
 
 from __future__ import annotations
 

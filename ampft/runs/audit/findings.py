@@ -74,8 +74,8 @@ def judged(name: str, problems: Iterable[str], equal: str) -> Check:
 
     Args:
         name: Name of the check.
-        problems: What differs.
-        equal: What is equal if nothing differs.
+        problems: Differences, as text.
+        equal: Text of the check if there are no problems.
     """
     listed = list(problems)
     if not listed:
