@@ -1,4 +1,4 @@
-"""Flags of what is trained: the whole model, a part of it, or adapters."""
+"""Flags that choose the trained part: the whole model, a part of it, or adapters."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class TrainedPartArguments:
         return self.lora_r is not None or self.train_layers == 0
 
     def trained_part(self) -> TrainedPart:
-        """Return what is trained."""
+        """Return the settings of the trained part."""
         from ampft.models.adapters import LoraSettings
         from ampft.models.trained_part import TrainedPart
 

@@ -107,7 +107,7 @@ def column_renames(columns: Sequence[str], expected: Sequence[str]) -> dict[str,
 def expected_names(
     columns: Sequence[str], *, texts: tuple[str, ...] | None, labels: tuple[str, ...] | None
 ) -> tuple[str, ...]:
-    """Return the names to look for: those that the user named, and usual ones if none is there.
+    """Return the names to look for: the user's choices, and usual names if no column has one.
 
     Args:
         columns: All columns.

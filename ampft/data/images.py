@@ -131,7 +131,7 @@ def brightest(image: Image.Image) -> int:
 def refuse_nearly_black(peaks: Sequence[int], origin: str) -> None:
     """Refuse a data set in which no image is brighter than nearly black.
 
-    A single image can be dark; in a whole data set, it is the range of the values that is wrong.
+    A single image can be dark. If the whole data set is, the range of its values is wrong.
 
     Args:
         peaks: Highest value of each image in 8-bit RGB, at least one.

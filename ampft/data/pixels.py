@@ -107,7 +107,7 @@ class _Scan:
         counts: Pixels of each class by row.
         images: Digest of each image.
         rows: Digest of each image with its mask.
-        conversions: Number of images by what is converted in them.
+        conversions: Number of images by kind of conversion.
         peaks: Highest value of each image in 8-bit RGB.
         problems: Place and reason of each row that cannot be used.
     """

@@ -79,7 +79,7 @@ class UnitLabels:
     """The labels of n examples of several units each, such as the words of sentences.
 
     Indexing with the ids of examples returns the labels of their units, one example after another.
-    As an array, it is `padded`.
+    Converting it to an array returns `padded(codes, counts)`.
 
     Attributes:
         codes: (m,) int64 indices into the label names, example after example.

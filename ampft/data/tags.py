@@ -44,7 +44,7 @@ class Tag:
 
     @classmethod
     def parse(cls, text: str) -> Tag | None:
-        """Return the tag; None for one that is neither O nor has a prefix."""
+        """Return the tag, or None if it is not O and has no prefix."""
         if text == OUTSIDE:
             return cls("", "")
         match = _PREFIXED.fullmatch(text)

@@ -13,7 +13,7 @@ from ampft.errors import quoted
 
 _FINE = re.compile(r"\w+|[^\w\s]")
 _BLANKS = re.compile(r"\S+")
-# Punctuation that is a separate word at the ends of what spaces separate, besides brackets and
+# Punctuation that is a separate word at either end of a part between spaces, besides brackets and
 # typographic quotation marks, which have their own categories in Unicode.
 _OPENING = frozenset("\"'<\u00bf\u00a1")
 _CLOSING = frozenset("\"'>.,;:!?\u2026")

@@ -185,7 +185,7 @@ def label_errors_table(found: list[LabelError]) -> Table:
 
 
 def inspection_text(found: list[LabelError]) -> str:
-    """Return what is printed before the training."""
+    """Return the text to print before the training."""
     if not found:
         return labelled("labels", "none of the training labels is suspicious")
     title = labelled(

@@ -51,7 +51,7 @@ def chance_loss(task: Task) -> float:
 
 
 def loss_warnings(losses: Sequence[float], chance: float) -> dict[str, str]:
-    """Return what is wrong with the losses of a training, by the name of the rule.
+    """Return the problems of a training's losses, by the name of the rule.
 
     Args:
         losses: Loss of each applied step, per unit of weight.
@@ -77,7 +77,7 @@ def loss_warnings(losses: Sequence[float], chance: float) -> dict[str, str]:
 
 
 def outcome_warnings(outcome: Outcome, constant: Outcome) -> dict[str, str]:
-    """Return what is wrong with the final predictions, by the name of the rule.
+    """Return the problems of the final predictions, by the name of the rule.
 
     Args:
         outcome: Outcome of the trained model.
@@ -98,7 +98,7 @@ def outcome_warnings(outcome: Outcome, constant: Outcome) -> dict[str, str]:
 
 
 def validation_warnings(validations: Sequence[Mapping[str, float | None]]) -> dict[str, str]:
-    """Return what is wrong with the metrics of the validations, in order."""
+    """Return the problems of the metrics of successive validations."""
     if len(validations) < 2 or any(metrics != validations[0] for metrics in validations):
         return {}
     return {

@@ -254,7 +254,7 @@ def _reproducible(content: bytes) -> bytes:
 
 
 def _saved_names(model: nn.Module) -> dict[str, str]:
-    """Return the names in the model of what is saved, by the names in PEFT's files."""
+    """Return the model's names of the saved tensors, by their names in PEFT's files."""
     head = head_names(model)
     return {
         f"{_PREFIX}{name.replace(f'.{ADAPTER}.', '.')}": name

@@ -70,7 +70,7 @@ class ErfnetConfig(PreTrainedConfig):
 
 
 class Downsampler(nn.Module):
-    """A convolution of stride 2 beside a maximum pooling, concatenated and normalised."""
+    """A stride-2 convolution and a max pooling in parallel, concatenated and normalised."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()

@@ -315,7 +315,7 @@ def _indexes(path: str) -> list[Path]:
 
 
 def _differences(loading: Mapping[str, Any]) -> dict[str, str]:
-    """Return what is wrong with each weight that was initialized instead of loaded."""
+    """Return the problem of each weight that was initialized instead of loaded."""
     mismatched = {
         name: f"shape {list(found)} instead of {list(expected)}"
         for name, found, expected in loading["mismatched_keys"]

@@ -85,7 +85,7 @@ def local_part(tensor: Tensor) -> Tensor:
 
 
 def sharded_like(whole: Tensor, tensor: Tensor) -> Tensor:
-    """Return a copy of `whole` on the device of `tensor`, laid out or sharded as it is.
+    """Return a copy of `whole` on the device of `tensor`, with the same layout or sharding.
 
     The processes do not communicate.
 

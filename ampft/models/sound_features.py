@@ -87,7 +87,7 @@ class SoundFeatures:
     def batch(self, features: Sequence[Floats]) -> dict[str, Tensor]:
         """Return the features of several sounds as tensors, padded at the end.
 
-        Where lengths can differ, `attention_mask` (m, T) int64 is 1 for what is not padding.
+        Where lengths can differ, `attention_mask` (m, T) int64 is 0 for padding and 1 otherwise.
         """
         if self.shape is not None:
             return {self.name: torch.from_numpy(np.stack(features))}

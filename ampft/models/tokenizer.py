@@ -33,8 +33,8 @@ def load_tokenizer(
         path: Folder or hub id.
         flag: Flag that received the path, for the error message.
         trust_remote_code: Whether code from the model's repository may run.
-        reads_words: Whether it reads lists of words, so that one of bytes (GPT-2's and RoBERTa's)
-            must put a space before each, and padding and what is truncated are after the words.
+        reads_words: Whether it reads lists of words. A tokenizer of bytes (GPT-2's and RoBERTa's)
+            must then put a space before each, and it pads and truncates on the right.
 
     Raises:
         InputError: The tokenizer cannot be loaded, has no vocabulary, or cannot pad.

@@ -42,7 +42,7 @@ def compile_backend(accelerator: Accelerator) -> str | None:
 def configure_compilation(accelerator: Accelerator) -> None:
     """Prepare the compilation that Accelerate was configured to do, if any.
 
-    Layers with hooks, training and evaluation each need their own compiled code, so that torch may
+    Layers with hooks, training and evaluation each need their own compiled code, so torch may
     compile a function more often than its default of eight times.
 
     Accelerate's launcher asks for static shapes unless it is called with `--dynamo_use_dynamic`.

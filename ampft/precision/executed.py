@@ -193,8 +193,8 @@ class ProductRecorder(TorchDispatchMode):
     ) -> Any:
         """Run the operator, and count it when it multiplies matrices."""
         if any(map(is_traceable_wrapper_subclass_type, types)):
-            # The operators on the tensors inside say what is multiplied: a tensor of torchao hides
-            # an fp8 product behind bfloat16.
+            # The operators on the inner tensors show the real product: a tensor of torchao hides an
+            # fp8 product behind bfloat16.
             return NotImplemented
         result = func(*args, **(kwargs or {}))
         _mark_weights(args, result)

@@ -150,9 +150,9 @@ class GradientChange:
 
 
 def harm_over(changes: Sequence[GradientChange]) -> Harm | None:
-    """Return what is wrong with the gradients of some batches; None if they train as in float32.
+    """Return the harm to the gradients of some batches; None if they train as in float32.
 
-    All together are judged, and each batch whose gradient is not small.
+    All batches are judged together. Batches whose gradient is not small are also judged singly.
 
     Args:
         changes: Changes of the gradients of the batches.
@@ -173,7 +173,7 @@ class TrialResult:
         learning_rate: Peak learning rate.
         before: Mean loss of its batches at the start, in float32 and without dropout; None if it is
             not finite.
-        after: The same at its end; None if the loss, the gradient or the weights were not finite.
+        after: The same loss at the end; None if the loss, gradient or weights were not finite.
     """
 
     mode: str
@@ -183,7 +183,7 @@ class TrialResult:
     after: float | None
 
     def harm(self, in_float32: TrialResult | None = None) -> Harm | None:
-        """Return what is wrong with the training; None if it works.
+        """Return the harm to the training; None if it works.
 
         Args:
             in_float32: The same training in float32; None compares only with its start.

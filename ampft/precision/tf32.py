@@ -2,7 +2,7 @@
 
 PyTorch has two interfaces for this setting, and reading the old one (`allow_tf32`,
 `torch.get_float32_matmul_precision`) raises where the new one (`fp32_precision` of each operator)
-says something else. Both are written, because `torch.backends.cudnn.flags` and compiled code read
+disagrees. Both are written, because `torch.backends.cudnn.flags` and compiled code read
 the old one. The new one is verified. Each operator is set by name, because an operator left at
 `none` inherits the setting of its backend or of the process.
 

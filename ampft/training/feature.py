@@ -1,4 +1,4 @@
-"""A feature of a run: what happens beside its loop, in one place."""
+"""A feature of a run: everything that it adds to the loop, in one place."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def _sample(name: str, parameter: Tensor) -> _Sample:
 
 
 def _must_have_changed(optimizer: Optimizer, sample: _Sample) -> Tensor:
-    """Return whether none of the sampled weights changed although one had to.
+    """Return whether no sampled weight changed although at least one must have.
 
     AdamW changes a weight by its learning rate times the first moment over the root of the second
     one, both corrected for their start at 0. An update of more than twice the spacing of the

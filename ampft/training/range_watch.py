@@ -1,7 +1,6 @@
 """The ranges of a training, every N steps: headroom, underflow and gradient norm per block.
 
-Hooks are registered for a watched step and removed after it, so that other steps run as without
-the watch.
+Hooks are registered for a watched step and removed after it, so they do not affect other steps.
 """
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ class ReplayedStep:
     Attributes:
         saved: The step.
         losses: Loss of each micro-batch of each process, as computed now.
-        saved_losses: The same, as computed in the run.
+        saved_losses: The same losses, as computed in the run.
     """
 
     saved: SavedStep

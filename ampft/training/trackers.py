@@ -38,7 +38,7 @@ def tracker_run_ids(accelerator: Accelerator) -> dict[str, str]:
 
 
 def continuing_trackers(ids: Mapping[str, str], step: int) -> dict[str, dict[str, Any]]:
-    """Return the arguments of `Accelerator.init_trackers` with which trackers continue a run.
+    """Return the arguments of `Accelerator.init_trackers` that make trackers continue a run.
 
     Args:
         ids: Result of `tracker_run_ids` in an earlier process.

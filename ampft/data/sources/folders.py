@@ -37,7 +37,7 @@ def folder_kind(name: str, wanted: str | None = None) -> str | None:
         masks of images, or has no class folders.
 
     Raises:
-        InputError: It has images and sounds, and the task does not say which are meant.
+        InputError: It has both images and sounds, and the task does not determine the kind.
     """
     folder = Path(name)
     if not folder.is_dir() or wanted not in (None, *MEDIA) or _has_tables_or_masks(folder):

@@ -87,7 +87,7 @@ def wrapping_key(path: Path, encoding: str) -> str | None:
 
 
 def only_object(path: Path, encoding: str) -> dict[str, Any]:
-    """Return the object that the whole file is; an empty one if it holds anything else."""
+    """Return the file's only object, or an empty one if the file holds anything else."""
     with decoding_errors(path, encoding), path.open(encoding=without_mark(encoding)) as file:
         first = next((line for line in file if line.strip(BLANKS)), "")
         try:

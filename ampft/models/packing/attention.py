@@ -89,7 +89,7 @@ def packed_attention_forward(
     ), None
 
 
-# Compiled code leaves attention alone, because the groups differ from step to step.
+# Attention is not compiled, because the groups differ from step to step.
 @uncompiled
 def _packed_attention(
     module: torch.nn.Module,

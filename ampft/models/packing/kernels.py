@@ -166,7 +166,7 @@ _SEQUENCES, _HEADS, _PROBABILITY = 2, 8, 0.25
 def problem_of_dropout(
     kernel: AttentionKernel, row: torch.Tensor, options: AttentionOptions
 ) -> str | None:
-    """Return what is wrong with the dropout of a kernel; None if it is right.
+    """Return the problem of a kernel's dropout; None if it is correct.
 
     The values are the identity, so that the output of a sequence is the matrix of its weights, and
     the gradient of the values is that matrix again, transposed, if the backward pass draws the

@@ -26,7 +26,7 @@ from ampft.training.checkpoints.tensors import write_tensors
 
 @dataclass(frozen=True, kw_only=True)
 class Content:
-    """What a checkpoint holds, copied from the training or not changing while it is written.
+    """The content of a checkpoint, copied from the training, or immutable while it is written.
 
     Attributes:
         cursor: Position in the training.

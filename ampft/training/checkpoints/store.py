@@ -92,8 +92,8 @@ class CheckpointStore:
     def begin(self, step: int) -> Path | None:
         """Create and return the temporary folder of a checkpoint.
 
-        Return None if a checkpoint of this step exists already: it is the one that the training
-        continued from, or that was written before the validation at this step.
+        Return None if this step already has a checkpoint: the training continued from it, or it was
+        written before the validation at this step.
 
         Raises:
             InputError: Another program uses the name of the checkpoint or of the folder.
@@ -198,11 +198,11 @@ class CheckpointStore:
         return True
 
     def _remove(self, folder: Path) -> None:
-        """Remove the files of an own checkpoint, and the folder if nothing else is in it.
+        """Remove the files of this run's checkpoint, and the folder if nothing else is in it.
 
-        A complete one is hidden first: it is never visible without some of its files. One to which
-        the user added files stays where it is, without its manifest. A file of a checkpoint that
-        was changed is kept in the hidden folder.
+        A complete checkpoint is hidden first, so it is never visible with files missing. A
+        checkpoint to which the user added files stays where it is, without its manifest. Changed
+        files of a checkpoint are kept in the hidden folder.
         """
         names = {path.name for path in folder.iterdir()}
         if not names <= {*CONTENT_NAMES, MANIFEST_NAME, OWNER_NAME}:

@@ -1,4 +1,4 @@
-"""Writes checkpoints beside the training, one at a time."""
+"""Writes checkpoints in the background, one at a time."""
 
 from __future__ import annotations
 
