@@ -43,7 +43,7 @@ from ampft.models.pretrained import (
     load_config,
     load_pretrained,
 )
-from ampft.models.tokenizer import load_tokenizer, max_input_length, pad_on_the_right
+from ampft.models.tokenizer import adapt_to_model, load_tokenizer, max_input_length
 from ampft.models.weights import LoadedModel
 
 # Difference of float32 logits, relative to the largest: rounding is at most 1e-6, a wrong mask at
@@ -251,7 +251,7 @@ def prepare_inputs(data: ClassificationData, settings: TaskSettings) -> TextInpu
     model_path, model_name = default_model(settings.model_name_or_path)
     config = load_config(model_path, trust_remote_code=settings.trust_remote_code)
     tokenizer = load_tokenizer(model_path, trust_remote_code=settings.trust_remote_code)
-    pad_on_the_right(tokenizer, config)
+    adapt_to_model(tokenizer, config)
     collator = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=settings.pad_to_multiple_of)
     reader = text_reader(
         collator,
@@ -283,7 +283,7 @@ def prepare_inputs(data: ClassificationData, settings: TaskSettings) -> TextInpu
 def saved_reader(folder: Path, arguments: Mapping[str, Any], config: Any) -> TextReader:
     """Return the conversion of texts for a saved model, see `inputs.KindModule`."""
     tokenizer = load_tokenizer(str(folder), flag=SAVED_MODEL_FLAG)
-    pad_on_the_right(tokenizer, config)
+    adapt_to_model(tokenizer, config)
     return text_reader(
         DataCollatorWithPadding(tokenizer),
         config,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
-from transformers import AutoTokenizer
+from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, AutoTokenizer
 
 from ampft.errors import InputError
 from ampft.models.packing.families import FAMILIES
@@ -17,6 +18,7 @@ OFFSET_POSITIONS = frozenset({
     "markuplm", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
 })  # fmt: skip
 WORD_BOUNDARY = "▁"  # the only word of a sentencepiece tokenizer whose files are missing
+MASK = "attention_mask"
 RARE_CHARACTER = "\ua66e"  # multiocular O, of one manuscript
 
 
@@ -74,15 +76,23 @@ def load_tokenizer(
     return tokenizer
 
 
-def pad_on_the_right(tokenizer: Any, config: Any) -> None:
-    """Make the tokenizer of a family that can run without padding put padding after the text.
+def adapt_to_model(tokenizer: Any, config: Any) -> None:
+    """Make a tokenizer pad where the model expects it, and mark the padding.
 
-    Tokenizers of decoders often put it before the text, for generating. Models that count positions
-    from the start of a row would then depend on the padding. XLNet, whose head reads the last
-    column, stays as it is.
+    Tokenizers of decoders often put padding before the text, for generating. Models that count
+    positions from the start of a row would then depend on it, so that families that can run without
+    padding get it after the text. XLNet, whose head reads the last column, stays as it is.
+
+    A tokenizer whose `model_input_names` lack the mask would make the model attend to padding.
     """
     if config.model_type in FAMILIES:
         tokenizer.padding_side = "right"
+    if type(config) not in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING:
+        return
+    model_class = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[type(config)]
+    takes_mask = MASK in inspect.signature(model_class.forward).parameters
+    if takes_mask and MASK not in tokenizer.model_input_names:
+        tokenizer.model_input_names = [*tokenizer.model_input_names, MASK]
 
 
 def _lacks_space(tokenizer: Any) -> bool:

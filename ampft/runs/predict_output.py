@@ -30,6 +30,10 @@ UNWRITABLE: dict[type[Exception], str] = {
 }
 
 
+# Formats that a reader would expect by the ending of a file. Any other ending is CSV.
+OTHER_FORMATS = (".xlsx", ".xls", ".ods", ".json", ".tsv", ".tab", ".feather", ".arrow", ".html")
+
+
 @contextmanager
 def opened_output(
     output_file: str | None,
@@ -53,6 +57,11 @@ def opened_output(
     for name in names:
         refuse_surrogates(name, f"the name of the column {name!a}")
     suffix = "" if output_file is None else Path(output_file).suffix.lower()
+    if suffix in OTHER_FORMATS:
+        raise InputError(
+            f"--output_file {output_file}: {suffix} files are not written. Use .csv, .jsonl or "
+            ".parquet."
+        )
     target = nullcontext() if output_file is None else special_or_atomic_path(Path(output_file))
     with target as path:
         if suffix == ".parquet" and path is not None:

@@ -26,14 +26,23 @@ def check_start(args: ClassifyArguments) -> None:
     Raises:
         InputError: A file does not exist, or the output folder cannot be used.
     """
-    for flag in ("train_file", "validation_file", "test_file"):
-        for path in named_files(names, f"--{flag}") if (names := getattr(args, flag)) else ():
-            check_file(path, flag=f"--{flag}")
+    check_data_files(args)
     is_main = os.environ.get("RANK", "0") == "0"
     if args.output_dir is not None and args.resume_from_checkpoint is None and is_main:
         check_output_folder(args.output_dir, overwrite=args.overwrite_output_dir)
     if "torch" not in sys.modules:
         print_phase("importing PyTorch and transformers")
+
+
+def check_data_files(args: ClassifyArguments) -> None:
+    """Check that the files of the data exist.
+
+    Raises:
+        InputError: A file does not exist.
+    """
+    for flag in ("train_file", "validation_file", "test_file"):
+        for path in named_files(names, f"--{flag}") if (names := getattr(args, flag)) else ():
+            check_file(path, flag=f"--{flag}")
 
 
 def prepare(args: ClassifyArguments, data: DatasetDict | None = None) -> Prepared:

@@ -137,6 +137,14 @@ def test_a_folder_with_other_contents_is_refused(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["notes"]
 
 
+def test_a_missing_file_is_refused_before_steps_are_timed(tmp_path, monkeypatch):
+    monkeypatch.setattr("ampft.comparison.execution.planning.arm_trials", None)
+    words = ["--output_dir", str(tmp_path / "out"), "--", "--train_file", str(tmp_path / "no.csv")]
+    with pytest.raises(InputError, match=r"--train_file: the file .*no\.csv"):
+        plan_comparison(parse_compare_arguments(words))
+    assert not (tmp_path / "out").exists()
+
+
 def test_keeping_a_folder_keeps_its_contents(tmp_path):
     (tmp_path / "README.md").write_text("mine")
     with (

@@ -122,3 +122,24 @@ def test_words_of_a_frame(tmp_path):
     frame["tags"] = [["B-X", "O"]] * 4 + [["B-X"]] + [["B-X", "O"]]
     with pytest.raises(InputError, match=r"position 4 \(from 0; index y\): 2 words but 1 tag"):
         load_data(DataRequest(), splits_in_memory({"train": frame}))
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (table(ROWS).assign(ampft_index="mine").set_index("text", drop=False), "'ampft_index' has"),
+        (table(ROWS).assign(label=2**70), "cannot be read as columns"),
+        (
+            table(ROWS).set_index(pd.Index([f"\ud800{n}" for n in range(12)], dtype=object)),
+            "surrogates",
+        ),
+    ],
+)
+def test_frames_that_cannot_be_converted_are_refused(frame, message):
+    with pytest.raises(InputError, match=message):
+        splits_in_memory({"train": frame})
+
+
+def test_a_column_of_the_index_name_is_read_where_the_index_is_the_position():
+    splits = splits_in_memory({"train": table(ROWS).assign(ampft_index="mine")})
+    assert splits["train"]["ampft_index"][:] == ["mine"] * len(ROWS)

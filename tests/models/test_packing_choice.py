@@ -1,17 +1,25 @@
 """The text task packs a model only if its packed logits agree with its padded ones."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
 from tiny_text import tiny_task
-from transformers import BertTokenizer, GPT2Config, GPT2ForSequenceClassification
+from transformers import (
+    BertConfig,
+    BertTokenizer,
+    FNetConfig,
+    GPT2Config,
+    GPT2ForSequenceClassification,
+)
 
 from ampft.data.steps import varied_ids
 from ampft.errors import InputError
 from ampft.kinds import text
 from ampft.models.packing import attention
 from ampft.models.packing.verification import PackingError, check_packing
-from ampft.models.tokenizer import load_tokenizer
+from ampft.models.tokenizer import adapt_to_model, load_tokenizer
 from ampft.precision.accelerator import make_accelerator, numerics
 from ampft.precision.resolve import resolve
 
@@ -102,3 +110,26 @@ def test_a_packed_model_is_checked_in_its_precision(tiny_bert, monkeypatch, mode
                 check_packing(model, model, batch)
     assert model.config._attn_implementation == attention.ATTENTION_NAME
     assert not model.training  # as it was loaded
+
+
+@pytest.mark.parametrize("remove_padding", [True, False])
+def test_padding_is_masked_whatever_the_tokenizer_returns(tiny_bert, tmp_path, remove_padding):
+    shutil.copytree(tiny_bert, tmp_path / "model")
+    BertTokenizer.from_pretrained(tiny_bert, model_input_names=["input_ids"]).save_pretrained(
+        tmp_path / "model"
+    )
+    batches = []
+    for folder in (tiny_bert, tmp_path / "model"):
+        task = tiny_task(folder, train=12, remove_padding=remove_padding)
+        assert task.load_model().padding_free == remove_padding
+        batches.append(task.examples("train").collate(np.arange(12)))
+    assert torch.equal(batches[0]["attention_mask"], batches[1]["attention_mask"])
+    assert not batches[0]["attention_mask"].all()
+
+
+def test_a_model_without_a_mask_gets_none(tiny_bert):
+    tokenizer = BertTokenizer.from_pretrained(tiny_bert, model_input_names=["input_ids"])
+    adapt_to_model(tokenizer, FNetConfig())
+    assert tokenizer.model_input_names == ["input_ids"]
+    adapt_to_model(tokenizer, BertConfig())
+    assert tokenizer.model_input_names == ["input_ids", "attention_mask"]

@@ -85,6 +85,13 @@ def test_the_output_is_not_a_folder(folder, file, tmp_path):
         predict(folder, file, output=tmp_path)
 
 
+@pytest.mark.parametrize("name", ["out.xlsx", "out.json", "out.TSV"])
+def test_a_format_that_is_not_written_is_refused(folder, file, tmp_path, name):
+    with pytest.raises(InputError, match=r"--output_file .*files are not written. Use .csv"):
+        predict(folder, file, output=tmp_path / name)
+    assert not (tmp_path / name).exists()
+
+
 def test_a_device_stays_a_device(folder, file):
     predict(folder, file, output="/dev/null")
     assert Path("/dev/null").is_char_device()

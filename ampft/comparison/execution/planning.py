@@ -36,6 +36,7 @@ from ampft.ownership import is_leftover, temporary_folder
 from ampft.precision.modes import BASELINE
 from ampft.runs.folder import check_creatable
 from ampft.runs.redaction import redact_secrets
+from ampft.runs.start import check_data_files
 from ampft.tasks import problem_types
 from ampft.text.escaping import inert
 from ampft.text.json_io import from_json, json_values, read_json_object
@@ -60,6 +61,7 @@ def plan_comparison(command: CompareCommand) -> tuple[Path, Plan]:
     if existing is not None:
         return folder, _continued_plan(existing, requested, folder)
     _check_new_folder(folder)
+    check_data_files(command.classify)
     noun = "arm" if command.arms else "mode"
     print_line(f"trial      timing a few steps of each {noun} to plan the comparison")
     with interruptible(lambda: "nothing has been written yet."):

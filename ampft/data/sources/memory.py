@@ -54,13 +54,29 @@ def splits_in_memory(splits: Mapping[str, Any]) -> DatasetDict:
             others = ", ".join(split for split in splits if split != "train")
             raise InputError(f"train is a DatasetDict with all its splits, so remove {others}.")
         return train
-    parts = {split: as_dataset(split, data) for split, data in splits.items()}
     if all(isinstance(data, pd.DataFrame) for data in splits.values()):
-        labels = {split: list(data.index) for split, data in splits.items()}
-        if any(each != list(range(len(each))) for each in labels.values()):
-            for split, each in labels.items():
-                parts[split] = parts[split].add_column(INDEX_COLUMN, list(map(str, each)))
-    return DatasetDict(parts)
+        splits = _with_index(splits)
+    return DatasetDict({split: as_dataset(split, data) for split, data in splits.items()})
+
+
+def _labels(frame: Any) -> Any:
+    import pandas as pd
+
+    # As objects: what Arrow cannot hold is refused with the other columns.
+    return pd.Series(list(map(str, frame.index)), index=frame.index, dtype=object)
+
+
+def _with_index(frames: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return data frames with their labels as `INDEX_COLUMN`, unless these are the positions."""
+    if all(list(frame.index) == list(range(len(frame))) for frame in frames.values()):
+        return frames
+    for split, frame in frames.items():
+        if INDEX_COLUMN in frame.columns:
+            raise InputError(
+                f"{split}: the column {INDEX_COLUMN!r} has the name under which the index is kept. "
+                "Rename the column, or call reset_index(drop=True)."
+            )
+    return {s: frame.assign(**{INDEX_COLUMN: _labels(frame)}) for s, frame in frames.items()}
 
 
 def as_dataset(name: str, data: Any) -> Dataset:
@@ -79,7 +95,8 @@ def as_dataset(name: str, data: Any) -> Dataset:
             return Dataset.from_pandas(without_categories(data), preserve_index=False)
         if isinstance(data, list | tuple):
             return from_rows(name, data)
-    except (pa.ArrowException, TypeError, ValueError) as error:
+    # Half a surrogate pair is a ValueError, an integer beyond 64 bits an OverflowError.
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         reason = " ".join(str(error).split())
         raise InputError(
             f"{name}: the data cannot be read as columns ({reason}). Every column needs values of"
