@@ -17,6 +17,7 @@ from typing import Any
 
 from torch import nn
 
+from ampft.models.packing.attention import PACKED_NAMES
 from ampft.tasks.task import Task
 
 # Where a model came from, its labels and its dtype. Labels are compared as classes, weights are
@@ -46,6 +47,10 @@ def configuration_of(model: nn.Module) -> dict[str, Any]:
     if config is None:
         return {}
     values = _shortened(_nested(json.loads(config.to_json_string(use_diff=False))))
+    # Kept under a private name. Without padding, attention has a name of this program.
+    implementation = getattr(config, "_attn_implementation", None)
+    replaced = {packed: name for name, packed in PACKED_NAMES.items()}
+    values["attn_implementation"] = replaced.get(str(implementation), implementation)
     modules = {kind.__module__ for kind in type(model).__mro__}
     for name in sorted(name for name in modules if name.startswith(REMOTE_CODE)):
         content = Path(str(sys.modules[name].__file__)).read_bytes()

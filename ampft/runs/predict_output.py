@@ -31,7 +31,10 @@ UNWRITABLE: dict[type[Exception], str] = {
 
 
 # Formats that a reader would expect by the ending of a file. Any other ending is CSV.
-OTHER_FORMATS = (".xlsx", ".xls", ".ods", ".json", ".tsv", ".tab", ".feather", ".arrow", ".html")
+OTHER_FORMATS = (
+    *(".xlsx", ".xls", ".ods", ".json", ".tsv", ".tab", ".feather", ".arrow", ".html"),
+    *(".gz", ".zip", ".bz2", ".xz", ".zst"),
+)
 
 
 @contextmanager

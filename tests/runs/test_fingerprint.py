@@ -80,6 +80,7 @@ TEXT: dict[str, tuple[Change, str]] = {
     ),
     "dropout of the head": (config(classifier_dropout=0.5), "configuration: classifier_dropout"),
     "layer norm": (config(layer_norm_eps=1e-2), "configuration: layer_norm_eps"),
+    "attention": (config(attn_implementation="eager"), "configuration: attn_implementation"),
     "heads": (config(num_attention_heads=4), "configuration: num_attention_heads"),
     "unknown token": (swapped("[UNK]", "w1"), "preprocessing: tokenizer.json: model"),
     "a word": (swapped("w1", "w2"), "preprocessing: tokenizer.json: model"),

@@ -85,7 +85,7 @@ def test_the_output_is_not_a_folder(folder, file, tmp_path):
         predict(folder, file, output=tmp_path)
 
 
-@pytest.mark.parametrize("name", ["out.xlsx", "out.json", "out.TSV"])
+@pytest.mark.parametrize("name", ["out.xlsx", "out.json", "out.TSV", "out.csv.gz"])
 def test_a_format_that_is_not_written_is_refused(folder, file, tmp_path, name):
     with pytest.raises(InputError, match=r"--output_file .*files are not written. Use .csv"):
         predict(folder, file, output=tmp_path / name)
