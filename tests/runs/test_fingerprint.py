@@ -72,7 +72,7 @@ def _edit(path: Path, edit: Callable[[dict[str, Any]], None]) -> None:
 
 TOKENIZER = "preprocessing: tokenizer_config.json"
 PROCESSOR = "preprocessing: preprocessor_config.json"
-TEXT: dict[str, tuple[Change, str]] = {
+TEXT_CHANGES: dict[str, tuple[Change, str]] = {
     "activation": (config(hidden_act="relu"), "configuration: hidden_act"),
     "dropout": (config(hidden_dropout_prob=0.5), "configuration: hidden_dropout_prob"),
     "attention dropout": (
@@ -116,7 +116,7 @@ HARMLESS: dict[str, Change] = {
     "order": in_another_order,
     "a longer limit than that of the run": tokenizer_config(model_max_length=10**6),
 }
-KINDS = {"text": TEXT, "image": IMAGE, "sound": SOUND}
+KINDS = {"text": TEXT_CHANGES, "image": IMAGE, "sound": SOUND}
 CASES = [(kind, name) for kind, changes in KINDS.items() for name in changes]
 
 
