@@ -6,6 +6,7 @@ import pytest
 from run_folders import SEEDS, predicted, write_run
 
 from ampft.comparison.analysis.compare import compare_folders
+from ampft.comparison.findings import PlanFacts
 from ampft.comparison.report.files import read_comparison, write_comparison
 
 FEW = SEEDS[:3]
@@ -21,7 +22,8 @@ def compared(folder, *, suspect=(), placebo_seconds=0.1):
             changes = {"warnings": WARNING} if arm in suspect and seed == FEW[-1] else {}
             timings = {"step_seconds_median": seconds[arm]}
             runs.append(write_run(folder, arm, seed, predicted(), timings=timings, **changes))
-    return compare_folders(runs)
+    # A plan trains the arms in turns; without one, speeds are not ranked.
+    return compare_folders(runs, plan=PlanFacts(planned=True, seed_counts=(len(FEW),)))
 
 
 def test_models_that_learned_are_judged(tmp_path):

@@ -19,7 +19,9 @@ from ampft.runs.folder import RunFolder
 WRITERS, ROUNDS = 6, 40
 
 
-def most_writers_at_once(folder: Path) -> tuple[int, int]:
+def most_writers_at_once(
+    folder: Path, refusals: tuple[type[Exception], ...] = (InputError,)
+) -> tuple[int, int]:
     """Let several writers claim a folder many times; return the most at once, and all claims."""
     inside, most, claims = 0, 0, 0
     counting = threading.Lock()
@@ -28,7 +30,7 @@ def most_writers_at_once(folder: Path) -> tuple[int, int]:
         nonlocal inside, most, claims
         generator = random.Random(seed)
         for _ in range(ROUNDS):
-            with contextlib.suppress(InputError), RunFolder(folder, keep_files=True):
+            with contextlib.suppress(*refusals), RunFolder(folder, keep_files=True):
                 with counting:
                     inside, claims = inside + 1, claims + 1
                     most = max(most, inside)
@@ -62,4 +64,6 @@ def test_a_lock_that_is_removed_after_its_release_admits_two_writers(tmp_path, m
         shutil.rmtree(self.path, ignore_errors=True)
 
     monkeypatch.setattr(PrivateFolder, "close", close)
-    assert most_writers_at_once(tmp_path)[0] > 1
+    # A folder that disappears under its writer also breaks other assumptions.
+    refusals = (InputError, AssertionError, OSError)
+    assert most_writers_at_once(tmp_path, refusals)[0] > 1

@@ -59,9 +59,11 @@ def test_the_closing_line(fp16_run):
         r"\d+ steps? skipped, fp16 emulated",
         last,
     )
-    assert printed(fp16_run.stdout, "baseline").startswith(
-        "TF-IDF with logistic regression: accuracy "
-    )
+    baselines = [line for line in fp16_run.stdout.splitlines() if line.startswith("baseline ")]
+    assert [line[11:].split(" with logistic regression: accuracy ")[0] for line in baselines] == [
+        "TF-IDF",
+        "frozen encoder",
+    ]
     assert str(fp16_run.folder) in printed(fp16_run.stdout, "wrote")
 
 

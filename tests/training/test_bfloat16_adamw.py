@@ -271,7 +271,7 @@ def test_a_mode_has_its_optimizer(mode, kind, rounding):
     model = nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2)).to(BF16)
     optimizer = make_optimizer(model, settings, resolve(mode, CPU))
     assert type(optimizer) is kind
-    assert getattr(optimizer, "_rounding", None) == rounding
+    assert getattr(optimizer, "rounding", None) == rounding
     for group in optimizer.param_groups:
         assert (group["lr"], group["betas"], group["eps"]) == (0.1, (0.8, 0.95), 1e-6)
 

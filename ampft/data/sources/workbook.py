@@ -84,19 +84,17 @@ def opened_sheet(path: Path, sheet: str | None) -> Iterator[tuple[ReadOnlyWorksh
     """
     from openpyxl import load_workbook
 
-    try:
-        book = load_workbook(path, read_only=True, data_only=True)
-    except Exception as error:  # zipfile, expat and openpyxl raise many kinds
-        raise unreadable(path, error) from None
-    try:
+    with path.open("rb") as file:  # openpyxl leaves the file of a damaged workbook open
+        try:
+            book = load_workbook(file, read_only=True, data_only=True)
+        except Exception as error:  # zipfile, expat and openpyxl raise many kinds
+            raise unreadable(path, error) from None
         names = [worksheet.title for worksheet in book.worksheets]
         if sheet is not None and sheet not in names:
             raise InputError(
                 f"--sheet_name: {path} has no sheet {sheet!r}; its sheets: {quoted_list(names)}."
             )
         yield book[names[0] if sheet is None else sheet], names
-    finally:
-        book.close()
 
 
 def unreadable(path: Path, error: Exception) -> InputError:
