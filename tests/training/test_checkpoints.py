@@ -355,6 +355,24 @@ def test_only_what_the_run_provably_wrote_is_removed(tmp_path: Path, has_token: 
     assert {**left, "run/history.jsonl": b""} == {**mine, "run/history.jsonl": b""}
 
 
+@pytest.mark.parametrize("moved", [True, False])
+def test_a_file_that_the_user_replaced_by_one_of_equal_size_is_kept(tmp_path: Path, moved: bool):
+    (tmp_path / "run").mkdir()
+    store = CheckpointStore(tmp_path / "run")
+    write(store, 2)
+    target = store.path / "step-2" / "state.json"
+    mine = bytes(255 - byte for byte in target.read_bytes())
+    if moved:  # with its old time of modification
+        (tmp_path / "mine").write_bytes(mine)
+        os.utime(tmp_path / "mine", (0, 0))
+        (tmp_path / "mine").replace(target)
+    else:
+        target.write_bytes(mine)
+    store.remove_all()
+    assert mine in tree(tmp_path).values()
+    assert not any(path.endswith("model.safetensors") for path in tree(tmp_path))
+
+
 @pytest.mark.parametrize("step", [100, 70, 60])
 def test_no_checkpoint_takes_the_place_of_a_foreign_one(tmp_path: Path, step: int):
     (tmp_path / "run").mkdir()

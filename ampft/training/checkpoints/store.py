@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ampft.errors import InputError
-from ampft.files import remove, rename, sync
+from ampft.files import FilePart, describe_file, remove, rename, sync
 from ampft.ownership import (
     OWNER_NAME,
     is_plain_file,
@@ -237,8 +237,20 @@ def _own_files(folder: Path) -> Iterator[Path]:
         path = folder / name
         if is_plain_file(path):
             part = None if manifest is None else manifest.files.get(name)
-            if part is None or path.stat().st_size == part.bytes:
+            if part is None or _is_unchanged(path, part, folder / MANIFEST_NAME):
                 yield path
+
+
+def _is_unchanged(path: Path, part: FilePart, manifest: Path) -> bool:
+    """Return whether a file is the one in the manifest.
+
+    Its content is read only if it was written, moved or linked after the manifest, which is the
+    last file of a checkpoint.
+    """
+    status = path.stat()
+    if status.st_size != part.bytes:
+        return False
+    return status.st_ctime_ns <= manifest.stat().st_ctime_ns or describe_file(path) == part
 
 
 def _manifest(folder: Path) -> Manifest | None:
