@@ -20,7 +20,7 @@ from ampft.ownership import PRIVATE_NAME
 from ampft.runs.folder import RunFolder
 from ampft.text.terminal import run_main
 
-OLD = "old\n"
+OLD = '{"schema": 0}\n'  # proves that this program wrote it
 TEXT = "new\n" * 50
 
 
