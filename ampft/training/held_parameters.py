@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from ampft.errors import InputError, PrecisionContradicted
 
-SAMPLED = 64  # weights of each tensor, those with the largest gradients
+SAMPLED = 64  # weights of each tensor: those with the largest gradient in as many parts of it
 
 
 class _Sample(NamedTuple):
@@ -29,7 +29,7 @@ def check_parameters(model: nn.Module, optimizer: Any) -> None:
     then updates tensors that the model no longer uses, and the new ones stay as they were.
 
     The first step that is applied with a learning rate above 0 is checked while it is made. Of each
-    tensor it compares the `SAMPLED` weights with the largest gradients, without a copy of the
+    tensor it compares `SAMPLED` weights with large gradients, without a copy of the
     others. A weight may stay as it was if its update is below the resolution of its dtype, as many
     updates of bfloat16 weights are.
 
@@ -116,10 +116,13 @@ def _has_entries(parameter: Tensor) -> bool:
 
 def _sample(name: str, parameter: Tensor) -> _Sample:
     assert parameter.grad is not None
-    gradient = _local(parameter.grad).abs()
-    largest = torch.topk(gradient, min(SAMPLED, gradient.numel()), sorted=False)
-    before = _local(parameter)[largest.indices]
-    return _Sample(name, parameter, largest.indices, before, largest.values > 0)
+    gradient = _local(parameter.grad)
+    size = -(-gradient.numel() // SAMPLED)
+    # Part by part, because a search in the whole tensor would need copies of it.
+    largest = [part.abs().argmax() for part in gradient.split(size)]
+    positions = torch.stack([size * number + place for number, place in enumerate(largest)])
+    has_gradient = gradient[positions] != 0
+    return _Sample(name, parameter, positions, _local(parameter)[positions], has_gradient)
 
 
 def _must_have_changed(optimizer: Optimizer, sample: _Sample) -> Tensor:
