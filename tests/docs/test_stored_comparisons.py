@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from ampft.comparison.report.files import read_comparison
-
 REPOSITORY = Path(__file__).parents[2]
 RESULTS = REPOSITORY / "benchmarks" / "results"
 sys.path.insert(0, str(REPOSITORY / "benchmarks"))
@@ -33,13 +31,6 @@ def test_another_measurement_makes_another_table(tmp_path, monkeypatch):
     (tmp_path / name).write_text(json.dumps(stored))
     monkeypatch.setattr(stored_comparisons, "RESULTS", tmp_path)
     assert stored_comparisons.table(name, title) != before
-
-
-def test_a_shipped_comparison_can_be_read():
-    """A file with arms and a schema is a `comparison.json`, of which none may be stale."""
-    stored = [path for path in RESULTS.glob("*.json") if "schema" in json.loads(path.read_text())]
-    for path in stored:
-        read_comparison(path)
 
 
 def test_results_that_a_page_names_exist():
