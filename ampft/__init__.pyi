@@ -22,6 +22,7 @@ from .diagnosis import doctor as doctor
 from .errors import InputError as InputError
 from .errors import TrainingStopped as TrainingStopped
 from .evaluation.evaluate import evaluate as evaluate
+from .features.trackers import installed_trackers as installed_trackers
 from .models.weights import cast_weights as cast_weights
 from .models.weights import perturb_weights as perturb_weights
 from .precision.accelerator import check_world_size as check_world_size
@@ -59,4 +60,3 @@ from .training.step import backward as backward
 from .training.step import shared_autocast_cache as shared_autocast_cache
 from .training.step import synchronized_last as synchronized_last
 from .training.threads import restore_cpu_threads as restore_cpu_threads
-from .training.trackers import installed_trackers as installed_trackers

@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 from provenance import provenance
 
+from ampft.features.memory import PeakMemory
 from ampft.machine import hardware
 from ampft.runs.folder import RunFolder
-from ampft.runs.memory import PeakMemory
 from ampft.runs.predictions import write_predictions
 from ampft.runs.record import (
     DataPart,

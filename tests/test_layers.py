@@ -27,6 +27,7 @@ LAYERS = (
     ("training",),
     ("evaluation",),
     ("arguments",),
+    ("features",),
     ("runs",),
     ("comparison",),
     ("diagnosis",),

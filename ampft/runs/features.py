@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
-from ampft.evaluation.label_errors import InspectedData
+from ampft.features.averaged_weights import AveragedWeights
+from ampft.features.feature import Feature
+from ampft.features.label_errors import InspectedData
+from ampft.features.range_watch import RangeWatch
 from ampft.runs.prepared import Prepared
 from ampft.text.terminal import print_line
-from ampft.training.averaged_weights import AveragedWeights
-from ampft.training.feature import Feature
-from ampft.training.range_watch import RangeWatch
 
 Write = Callable[[str], None]
 """Prints a line above the progress bar, on the main process."""

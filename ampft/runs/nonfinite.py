@@ -9,10 +9,10 @@ from pathlib import Path
 from torch import Tensor
 
 from ampft.data.steps import StepBatch
+from ampft.features.nonfinite import FALLING_SCALE, NonfiniteWatch
 from ampft.runs.manifest import NONFINITE_NAME
 from ampft.runs.prepared import Prepared
 from ampft.text.terminal import labelled
-from ampft.training.nonfinite import FALLING_SCALE, NonfiniteWatch
 from ampft.training.saved_step import StepStart, save_step
 from ampft.training.step import StepOutcome
 

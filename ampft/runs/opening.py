@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ampft.errors import InputError, Preempted, TrainingStopped
+from ampft.features.trackers import tracked_settings
 from ampft.files import is_disk_error
 from ampft.runs.checkpointing import checkpointing
 from ampft.runs.folder import RunFolder, claim_default_folder
@@ -26,7 +27,6 @@ from ampft.text.terminal import print_line
 from ampft.training.ending import first_failure
 from ampft.training.out_of_memory import explain_out_of_memory
 from ampft.training.stopping import StopRequest, StopRequested
-from ampft.training.trackers import tracked_settings
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from accelerate.utils import set_seed
 from ampft.arguments import ClassifyArguments
 from ampft.data.load import load_data
 from ampft.data.steps import StepBatches
+from ampft.features.trackers import installed_trackers
 from ampft.machine import resident_peak
 from ampft.models.weights import LoadedModel, cast_weights
 from ampft.precision.accelerator import (
@@ -41,7 +42,6 @@ from ampft.training.optimizer import (
     make_schedule,
 )
 from ampft.training.threads import restore_cpu_threads
-from ampft.training.trackers import installed_trackers
 from ampft.training.unused_parameters import allow_unused_parameters
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from ampft.data.steps import varied_ids
 from ampft.errors import InputError
 from ampft.evaluation.baseline import check_baseline
 from ampft.evaluation.float32 import check_float32_possible
-from ampft.evaluation.label_errors import check_inspection
+from ampft.features.label_errors import check_inspection
 from ampft.files import check_disk_space
 from ampft.kinds.logits import model_inputs
 from ampft.models.packing.verification import check_packing, evaluation_mode

@@ -16,11 +16,11 @@ import numpy.typing as npt
 
 from ampft.arguments.classify import BUILT_IN_DEFAULTS
 from ampft.errors import InputError
+from ampft.features.memory import PeakMemory
 from ampft.files import FilePart
 from ampft.machine import hardware, versions
 from ampft.runs.folder import RunFolder
 from ampft.runs.manifest import RECORD_NAME
-from ampft.runs.memory import PeakMemory
 from ampft.runs.redaction import redact_command, redact_secrets, without_secrets
 from ampft.tasks import default_task
 from ampft.text.escaping import without_credentials

@@ -29,6 +29,8 @@ from ampft.evaluation.sanity import (
     stop_if_far_above_chance,
     validation_warnings,
 )
+from ampft.features.trackers import track_results
+from ampft.features.utilisation import flops_per_token, measure_utilisation
 from ampft.files import check_disk_space
 from ampft.models.adapters import merge_adapters
 from ampft.models.sharded import whole_weights
@@ -61,8 +63,6 @@ from ampft.training.ending import end_training
 from ampft.training.launch_bound import launch_bound_note, measure_growth
 from ampft.training.step import StepOutcome, StepStopped, shared_autocast_cache
 from ampft.training.stopping import StopRequest, StopRequested
-from ampft.training.trackers import track_results
-from ampft.training.utilisation import flops_per_token, measure_utilisation
 from ampft.training.waiting import waiting_note
 
 

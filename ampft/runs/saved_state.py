@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from ampft.features.feature import Feature, tensors_of
+from ampft.features.memory import PeakMemory
+from ampft.features.nonfinite import NonfiniteWatch
 from ampft.precision.executed import ExecutedDtypes
 from ampft.runs.history import parse_rows
-from ampft.runs.memory import PeakMemory
 from ampft.runs.record import ResumePart, ValidationPart
 from ampft.text.json_io import (
     Count,
@@ -33,8 +35,6 @@ from ampft.training.checkpoints.manifest import (
 from ampft.training.checkpoints.optimizer_state import optimizer_values
 from ampft.training.checkpoints.random_state import as_python_state, check_random_state
 from ampft.training.checkpoints.tensors import DTYPES
-from ampft.training.feature import Feature, tensors_of
-from ampft.training.nonfinite import NonfiniteWatch
 from ampft.training.optimizer import expected_state
 
 if TYPE_CHECKING:

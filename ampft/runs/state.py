@@ -12,13 +12,17 @@ from accelerate.utils import gather_object
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from ampft.features.averaged_weights import AveragedWeights
+from ampft.features.best_weights import BestModel
+from ampft.features.feature import Feature, tensors_of
+from ampft.features.memory import PeakMemory, device_memory, process_memory
+from ampft.features.trackers import continuing_trackers, tracker_run_ids
 from ampft.files import link
 from ampft.models.sharded import load_whole_weights, reshard, whole_weights
 from ampft.precision.sharding import is_sharded
 from ampft.runs.features import make_features
 from ampft.runs.history import History
 from ampft.runs.manifest import HISTORY_NAME
-from ampft.runs.memory import PeakMemory, device_memory, process_memory
 from ampft.runs.nonfinite import NonfiniteSteps
 from ampft.runs.prepared import Prepared
 from ampft.runs.record import (
@@ -29,8 +33,6 @@ from ampft.runs.record import (
 )
 from ampft.runs.saved_state import BestValues, SavedState
 from ampft.runs.validation import Validations
-from ampft.training.averaged_weights import AveragedWeights
-from ampft.training.best import BestModel
 from ampft.training.checkpoints.manifest import (
     BEST_NAME,
     MODEL_NAME,
@@ -45,11 +47,9 @@ from ampft.training.checkpoints.optimizer_state import (
 )
 from ampft.training.checkpoints.random_state import random_state, restore_random_state
 from ampft.training.checkpoints.tensors import without_prefix
-from ampft.training.feature import Feature, tensors_of
 from ampft.training.first_step import FirstStep
 from ampft.training.out_of_memory import OutOfMemoryRetries
 from ampft.training.stopping import TimeLimit
-from ampft.training.trackers import continuing_trackers, tracker_run_ids
 
 
 @dataclass

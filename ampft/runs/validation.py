@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from ampft.features.best_weights import BestModel
 from ampft.runs.record import BestPart, ValidationPart
 from ampft.tasks.outcome import Problem
-from ampft.training.best import BestModel
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

@@ -13,8 +13,8 @@ import pytest
 
 from ampft.comparison.analysis.compare import compare_folders
 from ampft.data.groups import Groups
+from ampft.features.memory import PeakMemory
 from ampft.runs.folder import RunFolder
-from ampft.runs.memory import PeakMemory
 from ampft.runs.predictions import write_predictions
 from ampft.runs.record import (
     DataPart,

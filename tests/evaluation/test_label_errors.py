@@ -14,7 +14,7 @@ from ampft.data.dataset import ClassificationData
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
 from ampft.errors import InputError
-from ampft.evaluation.label_errors import (
+from ampft.features.label_errors import (
     _confidently_other,
     check_inspection,
     find_label_errors,

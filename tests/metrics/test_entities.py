@@ -11,12 +11,12 @@ from seqeval.scheme import IOB2
 
 from ampft.data.row_labels import UnitLabels
 from ampft.data.tags import bio_tags, entities
+from ampft.features.trackers import confusion_table
 from ampft.metrics.scores import label_scores
 from ampft.tasks.single_label import SingleLabel
 from ampft.tasks.token_labels import METRICS, TokenLabels, TokenPredictions
 from ampft.tasks.token_report import TokenReport
 from ampft.text.json_io import json_text
-from ampft.training.trackers import confusion_table
 
 TYPES = ("LOC", "ORG", "PER")
 TAGS = bio_tags(TYPES)

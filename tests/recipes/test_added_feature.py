@@ -17,8 +17,8 @@ from resumed_runs import LATEST, evidence, interrupted, two_epochs
 from running import CLASSIFY, call_here
 from torch import Tensor
 
+from ampft.features.feature import Feature
 from ampft.runs import features
-from ampft.training.feature import Feature
 
 
 class SuccessiveGradients(Feature):

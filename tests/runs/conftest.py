@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ampft.features.memory import PeakMemory
 from ampft.machine import hardware
-from ampft.runs.memory import PeakMemory
 from ampft.runs.record import (
     BestPart,
     DataPart,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ampft.errors import InputError
+from ampft.features.memory import PeakMemory
 from ampft.runs.folder import RunFolder
-from ampft.runs.memory import PeakMemory
 from ampft.runs.record import ResumePart, StepsPart, write_record
 from ampft.runs.show import format_run
 from ampft.text.numbers import byte_size, duration, in_epochs

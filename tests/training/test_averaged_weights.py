@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from ampft.training.averaged_weights import AveragedWeights
+from ampft.features.averaged_weights import AveragedWeights
 
 
 def moved(model, steps):

@@ -9,10 +9,10 @@ from accelerate import Accelerator
 from torch import nn
 
 from ampft.errors import InputError
+from ampft.features.best_weights import BestModel
 from ampft.files import describe_file
 from ampft.ownership import PrivateFolder
 from ampft.tasks.single_label import METRICS
-from ampft.training.best import BestModel
 from ampft.training.checkpoints.tensors import write_tensors
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")

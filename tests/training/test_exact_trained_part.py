@@ -15,10 +15,10 @@ from exact_step import (
 from tiny_text import tiny_task
 from torch import nn
 
+from ampft.features.utilisation import flops_per_token
 from ampft.models.adapters import LoraSettings
 from ampft.models.trained_part import TrainedPart
 from ampft.training.optimizer import OptimizerSettings, make_optimizer
-from ampft.training.utilisation import flops_per_token
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
 

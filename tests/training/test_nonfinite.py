@@ -13,14 +13,14 @@ from torch import nn
 
 import ampft.training.step as step_module
 from ampft.errors import InputError, TrainingStopped
-from ampft.precision.accelerator import numerics
-from ampft.training.nonfinite import (
+from ampft.features.nonfinite import (
     FALLING_SCALE,
     MAX_FALLS,
     MAX_SKIPPED,
     SKIPPED_NONFINITE,
     NonfiniteWatch,
 )
+from ampft.precision.accelerator import numerics
 from ampft.training.saved_step import StepStart, read_step, replay_step, save_step
 from ampft.training.step import StepOutcome, accumulate_gradient, shared_autocast_cache
 

@@ -12,10 +12,10 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import ampft
+from ampft.features.range_watch import RangeWatch
 from ampft.precision.accelerator import forget_accelerator
 from ampft.precision.float32_modules import keep_in_fp32
 from ampft.precision.resolve import resolve
-from ampft.training.range_watch import RangeWatch
 from ampft.training.step import StepOutcome
 
 OUTCOME = StepOutcome(1.0, 1.0, None, False, 0.1)

@@ -8,9 +8,9 @@ from tiny_text import save_tiny_bert
 from torch import nn
 from transformers import AutoModelForSequenceClassification
 
+from ampft.features.utilisation import MAX_PRODUCT_SECONDS, flops_per_token, measure_utilisation
 from ampft.precision import matrix_rate
 from ampft.precision.resolve import resolve
-from ampft.training.utilisation import MAX_PRODUCT_SECONDS, flops_per_token, measure_utilisation
 
 CPU = torch.device("cpu")
 WIDTH, FEED_FORWARD, LAYERS = 32, 64, 2

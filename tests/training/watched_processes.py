@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import ampft
+from ampft.features.range_watch import RangeWatch
 from ampft.precision.resolve import resolve
-from ampft.training.range_watch import RangeWatch
 from ampft.training.step import StepOutcome
 
 OUTCOME = StepOutcome(1.0, 1.0, None, False, 0.1)

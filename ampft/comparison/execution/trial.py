@@ -36,6 +36,7 @@ from ampft.data.groups import find_groups
 from ampft.data.steps import IntArray, StepBatches
 from ampft.errors import InputError, TrainingStopped
 from ampft.evaluation.evaluate import as_array
+from ampft.features.trackers import installed_trackers
 from ampft.precision.accelerator import numerics, separate_accelerators, training_device
 from ampft.precision.resolve import UNAVAILABLE, Precision, resolve, survey_modes
 from ampft.runs.prepare import load_task, prepare_mode, start_clock
@@ -45,7 +46,6 @@ from ampft.text.json_io import json_text
 from ampft.text.numbers import counted
 from ampft.training.step import accumulate_gradient, apply_step
 from ampft.training.threads import restore_cpu_threads
-from ampft.training.trackers import installed_trackers
 
 DEFAULT_MODES = ("fp32", "bf16", "fp16")
 WARM_UP_STEPS = 2

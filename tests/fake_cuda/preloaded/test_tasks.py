@@ -23,6 +23,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from ampft.data.dataset import ClassificationData
 from ampft.data.steps import StepBatches
+from ampft.features.averaged_weights import AveragedWeights
+from ampft.features.range_watch import _Ranges
 from ampft.kinds.settings import TaskSettings
 from ampft.models import by_length
 from ampft.models.adapters import LoraSettings
@@ -32,14 +34,12 @@ from ampft.precision.accelerator import make_accelerator
 from ampft.precision.executed import ProductRecorder, contradiction
 from ampft.tasks.task import make_task
 from ampft.training import step
-from ampft.training.averaged_weights import AveragedWeights
 from ampft.training.optimizer import (
     OptimizerSettings,
     ScheduleSettings,
     make_optimizer,
     make_schedule,
 )
-from ampft.training.range_watch import _Ranges
 
 
 def texts(folder, **settings):

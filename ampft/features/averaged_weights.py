@@ -10,8 +10,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from ampft.features.feature import Feature
 from ampft.training.checkpoints.tensors import write_tensors
-from ampft.training.feature import Feature
 from ampft.training.step import StepOutcome
 
 RAW_PREFIX = "raw/"  # of the weights of training in the file of the best weights

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from ampft.features.feature import Feature
 from ampft.models.blocks import module_blocks
 from ampft.models.sharded import local_part
 from ampft.precision.resolve import Precision
 from ampft.precision.sharding import is_sharded
 from ampft.text.json_io import read_json_lines
 from ampft.text.terminal import labelled
-from ampft.training.feature import Feature
 from ampft.training.step import StepOutcome
 
 if TYPE_CHECKING:

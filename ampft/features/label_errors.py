@@ -23,12 +23,12 @@ from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 from ampft.data.groups import find_groups
 from ampft.errors import InputError
 from ampft.evaluation.baseline import bag_of_words_model, joined_texts
+from ampft.features.feature import Feature
 from ampft.files import write_text
 from ampft.tasks.task import Task
 from ampft.text.numbers import counted
 from ampft.text.tables import Quote, Table, terminal_table
 from ampft.text.terminal import labelled
-from ampft.training.feature import Feature
 
 LABEL_ERRORS_NAME = "label_errors.csv"
 FOLDS = 5
