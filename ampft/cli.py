@@ -64,6 +64,7 @@ def _run(argv: Sequence[str]) -> None:
         "compare": _compare,
         "checkpoint": _checkpoint,
         "push": _push,
+        "recipe": _recipe,
     }
     commands[args.command](args)
 
@@ -113,6 +114,12 @@ def _parser() -> ArgumentParser:
         "--output_file", metavar="FILE", help="also write the page of a comparison (HTML)"
     )
     _add_compare(commands)
+    recipe = commands.add_parser(
+        "recipe", help="print a recipe, a training script to copy and change, or list all of them"
+    )
+    recipe.add_argument(
+        "name", metavar="NAME", nargs="?", help="such as classify (default: list the names)"
+    )
     push = commands.add_parser(
         "push", help="push the model of a run, its card and its report to the Hugging Face hub"
     )
@@ -258,6 +265,23 @@ def _checkpoint(args: argparse.Namespace) -> None:
 
     show = list_checkpoints if args.action == "list" else verify_checkpoints
     print(inert_lines(show(Path(args.path))))
+
+
+def _recipe(args: argparse.Namespace) -> None:
+    from pathlib import Path
+
+    package = Path(__file__).parent  # a wheel has the recipes in the package, a clone beside it
+    root = next(path for path in (package / "recipes", package.parent / "recipes") if path.is_dir())
+    files = {path.relative_to(root).with_suffix("").as_posix(): path for path in root.rglob("*.py")}
+    if args.name is None:
+        for name in sorted(files, key=lambda name: ("/" in name, name)):
+            print(f"{name:40} {files[name].read_text(encoding='utf-8')[3:].splitlines()[0]}")
+        return
+    if args.name not in files:
+        raise InputError(
+            f"recipe {args.name}: there is none of this name. Choose one of {', '.join(sorted(files))}."
+        )
+    print(files[args.name].read_text(encoding="utf-8"), end="")
 
 
 def _push(args: argparse.Namespace) -> None:
