@@ -2,9 +2,9 @@
 
 Run: `python benchmarks/showcase.py --set sst2 --data DATA --output_dir FOLDER` with
 DATA holding `sst2/train.tsv`, `dev.tsv` and `test.tsv` (text, tab, 0 or 1; 6,920, 872 and 1,821
-sentences), or `--set mrpc` with `mrpc/msr_paraphrase_train.txt` and `msr_paraphrase_test.txt` (4,076
-and 1,725 pairs). It writes them as CSV and starts `ampft compare`, whose command it prints; repeated,
-it continues. FOLDER then holds comparison.html, .md and .json.
+sentences), or `--set mrpc` with `mrpc/msr_paraphrase_train.txt` and `msr_paraphrase_test.txt`
+(4,076 and 1,725 pairs). It writes them as CSV and starts `ampft compare`, whose command it prints;
+repeated, it continues. FOLDER then holds comparison.html, .md and .json.
 
 The design is that of GLUE's old table "fp32 and fp16 give the same results", with ten seeds and
 intervals in place of one seed.
