@@ -14,10 +14,10 @@ from ampft.comparison.report.curve_charts import (
     scale_chart,
     validation_chart,
 )
-from ampft.comparison.report.drawing import Axis, element, picture
 from ampft.comparison.report.html import matrix_cells
 from ampft.comparison.report.prediction_tables import confusions
 from ampft.comparison.report.strips import difference_axis, difference_strip
+from ampft.text.charts import Axis, element, picture
 
 STYLE = (Path(ampft.comparison.report.__file__).parent / "style.css").read_text(encoding="utf-8")
 

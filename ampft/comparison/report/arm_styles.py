@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from ampft.comparison.findings import ArmResult
-from ampft.comparison.report.drawing import element, picture
+from ampft.text.charts import element, picture
 from ampft.text.escaping import one_line
 
 BASELINE, PLACEBO, FIRST_MODE, LAST = 0, 1, 2, 9
@@ -56,7 +56,7 @@ class ArmStyle:
     def key(self) -> Markup:
         """Return the line and shape next to the name in a legend."""
         stroke = element("line", x1="0", x2="100%", y1=8, y2=8, class_=f"mean {self.colour}")
-        return picture(stroke, self.mark("50%", 8), height=16, alt="", class_="key", hidden=True)
+        return picture(stroke, self.mark("50%", 8), height=16, alt=None, class_="key")
 
 
 def arm_styles(arms: Sequence[ArmResult]) -> tuple[ArmStyle, ...]:

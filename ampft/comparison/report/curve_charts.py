@@ -12,20 +12,11 @@ from markupsafe import Markup
 
 from ampft.comparison.findings import ArmResult, Comparison, Curve
 from ampft.comparison.report.arm_styles import ArmStyle
-from ampft.comparison.report.drawing import (
-    Axis,
-    curve,
-    element,
-    exponent,
-    fraction,
-    line,
-    picture,
-    plot_area,
-    text,
-)
+from ampft.text.charts import Axis, Plot, element, exponent, fraction, line, picture, text
 from ampft.text.numbers import number
 
 LEFT, RIGHT = 9.0, 84.0  # percent; the names of the arms are to the right
+NAMES = f"{RIGHT + 2.5}%"
 TOP, HEIGHT = 14.0, 250.0  # pixels
 MANY_RUNS = 40  # the thin lines of more runs would hide the means
 LABEL_GAP = 15.0  # pixels between the baselines of two labels
@@ -58,13 +49,21 @@ class Chart:
     is_clipped: bool
 
 
+@dataclass(frozen=True)
+class Rug:
+    """The skipped steps of each seed of an arm, drawn as ticks below a chart."""
+
+    style: ArmStyle
+    seeds: tuple[tuple[int, ...], ...]
+
+
 def loss_chart(comparison: Comparison, styles: Sequence[ArmStyle]) -> Chart | None:
     """Return the chart of the training loss; None without data.
 
     It shows the baseline and the arms without a mean. The curves of the others would coincide with
     the baseline's curves; `loss_difference_chart` shows how they differ.
     """
-    every = _lines(comparison.arms, styles, lambda c: _points(c.steps, c.loss))
+    every = _lines(comparison.arms, styles, _losses)
     has_differences = loss_difference_chart(comparison, styles) is not None
     lines = [one for one in every if not has_differences or one.style is styles[0] or not one.mean]
     if not lines:
@@ -72,12 +71,9 @@ def loss_chart(comparison: Comparison, styles: Sequence[ArmStyle]) -> Chart | No
     tops = [max(run.values()) for one in lines for run in one.runs]
     # The loss of a diverging run would flatten all other lines.
     high = min(max(tops), 1.5 * statistics.median(tops))
-    low = min(value for one in lines for run in one.runs for value in run.values())
+    low = min(_values(lines))
     y_axis = _y_axis(0.0 if 0 <= low < 0.4 * high else low, high)
-    last = ", ".join(f"{one.style.name} {number(one.end, 4)}" for one in lines)
-    return _chart(
-        lines, y_axis, fraction, alt=f"Training loss over optimizer steps; at the end {last}"
-    )
+    return _chart(lines, y_axis, fraction, alt=_with_ends("Training loss", lines))
 
 
 def loss_difference_chart(comparison: Comparison, styles: Sequence[ArmStyle]) -> Chart | None:
@@ -86,12 +82,11 @@ def loss_difference_chart(comparison: Comparison, styles: Sequence[ArmStyle]) ->
     None if fewer than two points can be compared.
     """
     base, *others = comparison.arms
-    losses = {curve.seed: _points(curve.steps, curve.loss) for curve in base.curves}
+    losses = {curve.seed: _losses(curve) for curve in base.curves}
 
     def difference(one: Curve) -> Points:
         other = losses.get(one.seed, {})
-        points = _points(one.steps, one.loss)
-        return {step: points[step] - other[step] for step in points if step in other}
+        return {step: loss - other[step] for step, loss in _losses(one).items() if step in other}
 
     complete = [
         (arm, style)
@@ -99,13 +94,11 @@ def loss_difference_chart(comparison: Comparison, styles: Sequence[ArmStyle]) ->
         if arm.status == "complete" and base.status == "complete"
     ]
     lines = _lines([arm for arm, _ in complete], [style for _, style in complete], difference)
-    steps = {step for one in lines for run in one.runs for step in run}
-    if len(steps) < 2:
+    if len(_steps(lines)) < 2:
         return None
-    values = [value for one in lines for run in one.runs for value in run.values()]
-    last = ", ".join(f"{one.style.name} {number(one.end, 4)}" for one in lines)
-    alt = f"Loss minus that of {styles[0].name} over optimizer steps; at the end {last}"
-    return _chart(lines, _y_axis(min(*values, 0.0), max(*values, 0.0)), fraction, alt=alt)
+    y_axis = _y_axis(min(*_values(lines), 0.0), max(*_values(lines), 0.0))
+    alt = _with_ends(f"Loss minus that of {styles[0].name}", lines)
+    return _chart(lines, y_axis, fraction, alt=alt)
 
 
 def validation_chart(comparison: Comparison, styles: Sequence[ArmStyle]) -> Chart | None:
@@ -113,43 +106,41 @@ def validation_chart(comparison: Comparison, styles: Sequence[ArmStyle]) -> Char
     lines = _lines(
         comparison.arms, styles, lambda c: _points(c.validation_steps, c.validation_metric)
     )
-    if len({step for one in lines for run in one.runs for step in run}) < 2:
+    if len(_steps(lines)) < 2:
         return None  # a curve needs two points; the tables have the values of one
-    values = [value for one in lines for run in one.runs for value in run.values()]
-    last = ", ".join(f"{one.style.name} {number(one.end, 4)}" for one in lines)
-    alt = f"Validation metric over optimizer steps; at the end {last}"
-    return _chart(lines, _y_axis(min(values), max(values)), fraction, alt=alt)
+    y_axis = _y_axis(min(_values(lines)), max(_values(lines)))
+    return _chart(lines, y_axis, fraction, alt=_with_ends("Validation metric", lines))
 
 
 def scale_chart(comparison: Comparison, styles: Sequence[ArmStyle]) -> Chart | None:
     """Return the chart of log2 of the loss scale, with skipped steps; None without a scaler."""
 
     def logarithms(one: Curve) -> Points:
-        scales = one.loss_scale or ()
-        return {
-            step: math.log2(scale)
-            for step, scale in zip(one.steps, scales, strict=False)
-            if scale is not None and math.isfinite(scale) and scale > 0
-        }
+        scales = _points(one.steps, one.loss_scale or (None,) * len(one.steps))
+        return {step: math.log2(scale) for step, scale in scales.items() if scale > 0}
 
     # The scale takes few discrete values, so a mean over seeds would not be a scale.
     lines = [replace(one, mean=None) for one in _lines(comparison.arms, styles, logarithms)]
     if not lines:
         return None
-    values = [value for one in lines for run in one.runs for value in run.values()]
+    values = _values(lines)
     if len(set(values)) == 1 and not any(c.skipped for arm in comparison.arms for c in arm.curves):
         return None  # nothing happened
-    y_axis = _y_axis(math.floor(min(values)) - 0.5, math.ceil(max(values)) + 0.5)
     rugs = [
-        (style, [c.skipped for c in arm.curves if c.loss_scale is not None])
+        Rug(style, tuple(c.skipped for c in arm.curves if c.loss_scale is not None))
         for arm, style in zip(comparison.arms, styles, strict=True)
         if any(c.loss_scale is not None for c in arm.curves)
     ]
     alt = "Loss scale over optimizer steps, as powers of two; " + "; ".join(
-        f"{style.name} skipped {', '.join(str(len(s)) for s in seeds)} steps per seed"
-        for style, seeds in rugs
+        f"{rug.style.name} skipped {', '.join(str(len(s)) for s in rug.seeds)} steps per seed"
+        for rug in rugs
     )
-    return _chart(lines, y_axis, exponent, alt=alt, rugs=rugs, is_stepped=True)
+    y_axis = _y_axis(math.floor(min(values)) - 0.5, math.ceil(max(values)) + 0.5)
+    return _chart(lines, y_axis, exponent, alt=alt, rugs=rugs)
+
+
+def _losses(one: Curve) -> Points:
+    return _points(one.steps, one.loss)
 
 
 def _points(steps: Sequence[int], values: Sequence[float | None]) -> Points:
@@ -172,6 +163,20 @@ def _lines(
     return lines
 
 
+def _steps(lines: Sequence[Lines]) -> set[int]:
+    return {step for one in lines for run in one.runs for step in run}
+
+
+def _values(lines: Sequence[Lines]) -> list[float]:
+    return [value for one in lines for run in one.runs for value in run.values()]
+
+
+def _with_ends(what: str, lines: Sequence[Lines]) -> str:
+    """Return the text alternative of a chart, with the last value of each arm."""
+    last = ", ".join(f"{one.style.name} {number(one.end, 4)}" for one in lines)
+    return f"{what} over optimizer steps; at the end {last}"
+
+
 def _y_axis(low: float, high: float) -> Axis:
     room = 0.04 * (high - low) or abs(high) * 0.05 or 1.0
     return Axis(low - room if low else 0.0, high + room, HEIGHT, TOP)
@@ -183,75 +188,61 @@ def _chart(
     label: Callable[[float], str],
     *,
     alt: str,
-    rugs: Sequence[tuple[ArmStyle, Sequence[Sequence[int]]]] = (),
-    is_stepped: bool = False,
+    rugs: Sequence[Rug] | None = None,
 ) -> Chart:
-    last = max(step for one in lines for run in one.runs for step in run)
-    x_axis = Axis(0.0, float(max(last, 1)), LEFT, RIGHT)
-    curves: list[Markup] = []
+    """Return the chart of the lines; with `rugs`, they are steps between integers."""
+    is_stepped = rugs is not None
+    plot = Plot(Axis(0.0, float(max(*_steps(lines), 1)), LEFT, RIGHT), y_axis)
     many = " many" if sum(len(one.runs) for one in lines) > MANY_RUNS else ""
-    for one in lines:
-        thin = f"seed{many}" if one.mean else "seed lone"
-        curves += [
-            _curve(run, x_axis, y_axis, f"{thin} {one.style.colour}", is_stepped)
-            for run in one.runs
-        ]
-    curves += [
-        _curve(o.mean, x_axis, y_axis, f"mean {o.style.colour}", False) for o in lines if o.mean
+    curves = [
+        plot.curve(
+            _corners(run) if is_stepped else sorted(run.items()),
+            f"{f'seed{many}' if one.mean else 'seed lone'} {one.style.colour}",
+        )
+        for one in lines
+        for run in one.runs
     ]
-    rows = [(style, skipped) for style, seeds in rugs for skipped in seeds]
-    rug = min(RUG_ROW_HEIGHT * len(rows), MAX_RUG_HEIGHT)
+    curves += [
+        plot.curve(sorted(one.mean.items()), f"mean {one.style.colour}")
+        for one in lines
+        if one.mean
+    ]
+    rows = [(rug.style, skipped) for rug in rugs or () for skipped in rug.seeds]
+    rug_height = min(RUG_ROW_HEIGHT * len(rows), MAX_RUG_HEIGHT)
+    below = HEIGHT + rug_height
+    ticks = plot.x.ticks(5)
     parts = [
-        *_grid(x_axis, y_axis, label, below=HEIGHT + rug, integers_only=is_stepped),
-        plot_area(x_axis, y_axis, curves),
-        *_single_points(lines, x_axis, y_axis),
+        plot.grid([v for v in y_axis.ticks(5) if not is_stepped or v == round(v)], label),
+        *(plot.x.upright(value, below, below + 5, "rule") for value in ticks),
+        plot.scale(ticks, "{:,.0f}".format, below, "optimizer step"),
+        plot.rule(below),
+        plot.area(*curves),
+        *_single_points(lines, plot),
         *_labels(lines, y_axis),
     ]
     if rows:
-        parts.append(_rug(rows, x_axis, rug))
-        parts.append(text("skipped", f"{RIGHT + 2.5}%", HEIGHT + rug / 2 + 4, "tick"))
-    height = HEIGHT + rug + 36
-    is_clipped = any(v > y_axis.high for one in lines for run in one.runs for v in run.values())
-    svg = picture(*parts, height=height, alt=alt, class_="chart")
+        parts.append(_rug(rows, Plot(plot.x, Axis(0, 1, below, HEIGHT))))
+        parts.append(text("skipped", NAMES, HEIGHT + rug_height / 2 + 4, "tick"))
+    svg = picture(*parts, height=below + 36, alt=alt, class_="chart")
+    is_clipped = any(value > y_axis.high for value in _values(lines))
     return Chart(svg, tuple(one.style for one in lines), is_clipped)
 
 
-def _curve(points: Points, x_axis: Axis, y_axis: Axis, class_: str, is_stepped: bool) -> Markup:
-    ordered = [(float(step), points[step]) for step in sorted(points)]
-    if is_stepped:
-        corners = [(b[0], a[1]) for a, b in itertools.pairwise(ordered)]
-        ordered = [p for pair in itertools.zip_longest(ordered, corners) for p in pair if p]
-    return curve(ordered, x_axis, y_axis, class_)
+def _corners(points: Points) -> list[tuple[float, float]]:
+    """Return the corners of the stairs through the points."""
+    ordered = sorted(points.items())
+    between = [(b[0], a[1]) for a, b in itertools.pairwise(ordered)]
+    return [p for pair in itertools.zip_longest(ordered, between) for p in pair if p]
 
 
-def _single_points(lines: Sequence[Lines], x_axis: Axis, y_axis: Axis) -> list[Markup]:
+def _single_points(lines: Sequence[Lines], plot: Plot) -> list[Markup]:
     """Return marks of runs with a single point, whose line would be invisible."""
-    single = [(one, points) for one in lines if len(points := one.mean or one.runs[0]) == 1]
     return [
-        one.style.mark(x_axis.percent(step), y_axis.at(value))
-        for one, points in single
+        one.style.mark(plot.x.percent(step), plot.y.at(value))
+        for one in lines
+        if len(points := one.mean or one.runs[0]) == 1
         for step, value in points.items()
     ]
-
-
-def _grid(
-    x_axis: Axis, y_axis: Axis, label: Callable[[float], str], *, below: float, integers_only: bool
-) -> list[Markup]:
-    left, right = f"{LEFT}%", f"{RIGHT}%"
-    parts: list[Markup] = []
-    for value in y_axis.ticks(5):
-        if integers_only and value != round(value):
-            continue
-        y = y_axis.at(value)
-        parts.append(line(left, y, right, y, "grid"))
-        parts.append(text(label(value), f"{LEFT - 1}%", y + 4, "tick end"))
-    for value in x_axis.ticks(5):
-        x = x_axis.percent(value)
-        parts.append(line(x, below, x, below + 5, "rule"))
-        parts.append(text(f"{value:,.0f}", x, below + 18, "tick middle"))
-    parts.append(line(left, below, right, below, "rule"))
-    parts.append(text("optimizer step", right, below + 32, "tick end"))
-    return parts
 
 
 def _labels(lines: Sequence[Lines], y_axis: Axis) -> list[Markup]:
@@ -261,30 +252,25 @@ def _labels(lines: Sequence[Lines], y_axis: Axis) -> list[Markup]:
     for one in ordered:
         at = y_axis.at(one.end)
         places.append(max(at, places[-1] + LABEL_GAP) if places else at)
-    # If labels are moved beyond the bottom, all of them move up.
-    excess = max(0.0, places[-1] - HEIGHT) if places else 0.0
+    if places and places[-1] > HEIGHT:  # then all labels move up
+        lowest = [HEIGHT - LABEL_GAP * rank for rank in reversed(range(len(places)))]
+        places = [min(pair) for pair in zip(places, lowest, strict=True)]
     parts: list[Markup] = []
-    for index in reversed(range(len(places))):
-        limit = HEIGHT - LABEL_GAP * (len(places) - 1 - index)
-        places[index] = min(places[index], limit) if excess else places[index]
     for one, place in zip(ordered, places, strict=True):
-        start, end = f"{RIGHT}%", f"{RIGHT + 2}%"
-        leader = line(start, y_axis.at(one.end), end, place, f"leader {one.style.colour}")
-        parts += [leader, text(_short(one.style.name), f"{RIGHT + 2.5}%", place + 4, "name")]
+        name, colour = one.style.name, one.style.colour
+        leader = line(f"{RIGHT}%", y_axis.at(one.end), f"{RIGHT + 2}%", place, f"leader {colour}")
+        short = name if len(name) <= 10 else f"{name[:9]}…"
+        parts += [leader, text(short, NAMES, place + 4, "name")]
     return parts
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= 10 else f"{name[:9]}…"
-
-
-def _rug(rows: Sequence[tuple[ArmStyle, Sequence[int]]], x_axis: Axis, height: float) -> Markup:
+def _rug(rows: Sequence[tuple[ArmStyle, Sequence[int]]], plot: Plot) -> Markup:
     """Return a row per seed below the plot, with one tick per skipped step."""
     ticks = [
         element(
             "path",
             d="".join(
-                f"M{x_axis.inner(step)} {round(1000 * (index + 0.1) / len(rows))}"
+                f"M{plot.x.inner(step)} {round(1000 * (index + 0.1) / len(rows))}"
                 f"v{round(800 / len(rows))}"
                 for step in skipped
             ),
@@ -293,4 +279,4 @@ def _rug(rows: Sequence[tuple[ArmStyle, Sequence[int]]], x_axis: Axis, height: f
         for index, (style, skipped) in enumerate(rows)
         if skipped
     ]
-    return plot_area(x_axis, Axis(0, 1, HEIGHT + height, HEIGHT), ticks)
+    return plot.area(*ticks)

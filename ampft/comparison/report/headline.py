@@ -18,9 +18,9 @@ from ampft.comparison.findings import (
 from ampft.comparison.report import strips
 from ampft.comparison.report.arm_styles import ArmStyle
 from ampft.comparison.report.costs import cost_columns
-from ampft.comparison.report.drawing import Axis
 from ampft.comparison.statistics.verdict import BETTER, EQUIVALENT, UNDECIDED, WORSE
 from ampft.comparison.verdict_text import verdict_text
+from ampft.text.charts import Axis
 from ampft.text.numbers import NOT_MEASURED, counted, level, mean_count
 from ampft.text.tables import plain
 

@@ -6,20 +6,30 @@ A strip fills its cell, so that zero lines and margins run through the whole tab
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from markupsafe import Markup
 
 from ampft.comparison.cost_findings import Memory
-from ampft.comparison.findings import ArmResult, ClassFigures, Comparison
+from ampft.comparison.findings import ArmResult, Comparison
 from ampft.comparison.report.arm_styles import ArmStyle
-from ampft.comparison.report.drawing import Axis, element, line, picture, text
+from ampft.text.charts import Axis, element, picture, text
 from ampft.text.escaping import one_line
 from ampft.text.numbers import Units, byte_size, level, milliseconds, points, signed
 
 LEFT, RIGHT = 5.0, 95.0  # percent of the cell
-MEMORY_PARTS = ("baseline", "weights", "gradients", "optimizer_state", "activations", "rest")
+# Part of memory -> its heading in the table.
+MEMORY_PARTS = {
+    "baseline": "before loading the model",
+    "weights": "weights",
+    "gradients": "gradients",
+    "optimizer_state": "optimizer state",
+    "activations": "activations",
+    "rest": "rest",
+}
+
+Pairs = Sequence[tuple[ArmResult, ArmStyle]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,36 +59,13 @@ def columns(comparison: Comparison, styles: Sequence[ArmStyle]) -> Iterator[Colu
     yield _differences(comparison, pairs, name="modes")
     if any(arm.difference_fp32 for arm in comparison.arms):
         yield _differences(comparison, pairs, name="in-fp32", of_fp32=True)
-    axis = step_axis(comparison.arms)
-    yield Column(
-        name="speed",
-        heading="median step of each run, ms",
-        scale=strip_axis(axis, lambda s: f"{1000 * s:,.6g}", "Scale: milliseconds per step"),
-        strips={arm.name: step_strip(arm, style, axis) for arm, style in pairs if arm.speed},
-        explanation="Each mark is a run.",
-    )
-    axis = memory_axis([arm.memory for arm in comparison.arms if arm.memory is not None])
-    yield Column(
-        name="memory",
-        heading="parts of the peak",
-        scale=memory_head(axis),
-        strips={
-            arm.name: memory_strip(arm.memory, style, axis)
-            for arm, style in pairs
-            if arm.memory is not None
-        },
-        explanation="The parts are in the order of the columns. The vertical line marks the peak.",
-        keys=part_keys(),
-    )
+    yield _steps(pairs)
+    yield _memory(pairs)
     yield _classes(comparison, pairs)
 
 
 def _differences(
-    comparison: Comparison,
-    pairs: Sequence[tuple[ArmResult, ArmStyle]],
-    *,
-    name: str,
-    of_fp32: bool = False,
+    comparison: Comparison, pairs: Pairs, *, name: str, of_fp32: bool = False
 ) -> Column:
     units, axis = comparison.units, difference_axis(comparison, of_fp32=of_fp32)
     wide, narrow = level(1 - comparison.alpha), level(1 - 2 * comparison.alpha)
@@ -102,48 +89,6 @@ def _differences(
     )
 
 
-def _classes(comparison: Comparison, pairs: Sequence[tuple[ArmResult, ArmStyle]]) -> Column:
-    base, others = pairs[0][0], [(arm, style) for arm, style in pairs[1:] if arm.classes]
-    axis = class_axis(row for arm, _ in others for row in arm.classes)
-    strips = {}
-    for index, row in enumerate(base.classes):
-        differences = [(style, arm.classes[index].f1_difference) for arm, style in others]
-        drawn = [(style, value) for style, value in differences if value is not None]
-        strips[row.name] = class_strip(one_line(row.name) or "blank", drawn, axis)
-    return Column(
-        name="classes",
-        heading="difference, points",
-        scale=points_head(axis),
-        strips=strips,
-        explanation=f"Compare the marks of {comparison.an_arm} with those of the placebo."
-        * any(arm.is_placebo for arm, _ in others),
-    )
-
-
-def strip_axis(axis: Axis, label: Callable[[float], str], alt: str) -> Markup:
-    """Return the header of a column of strips, with round values above their ticks."""
-    marks: list[Markup] = []
-    for value in axis.ticks(5):
-        marks.append(text(label(value), axis.percent(value), 11, "tick middle"))
-        marks.append(line(axis.percent(value), 15, axis.percent(value), 20, "rule"))
-    return picture(*marks, height=20, alt=alt, class_="head")
-
-
-def points_head(axis: Axis, units: Units | None = None) -> Markup:
-    """Return the header of a column of differences, in points or in the unit of the metric.
-
-    Args:
-        axis: Scale of the column.
-        units: Units of the metric; None for points.
-    """
-    factor = 100 if units is None else units.factor
-    ticks = axis.ticks(5)
-    step = ticks[1] - ticks[0] if len(ticks) > 1 else 0.01
-    decimals = max(0, -math.floor(math.log10(factor * step) + 1e-9))
-    alt = "Scale: differences" + (" in points" if factor == 100 else "")
-    return strip_axis(axis, lambda value: signed(factor * value, decimals), alt)
-
-
 def difference_axis(comparison: Comparison, *, of_fp32: bool = False) -> Axis:
     """Return a scale that covers all differences, their intervals and seeds, and the margin."""
     values = [-comparison.margin, comparison.margin]
@@ -158,125 +103,153 @@ def difference_strip(
     comparison: Comparison, arm: ArmResult, style: ArmStyle, axis: Axis, *, of_fp32: bool = False
 ) -> Markup:
     """Return the estimate of an arm as a dot, its intervals as whiskers and its seeds as ticks."""
-    difference = arm.difference_fp32 if of_fp32 else arm.difference
-    parts = [_background(comparison, axis)]
-    base = comparison.baseline.name
+    parts: list[Markup] = []
+    placebo = next((each.difference for each in comparison.arms if each.is_placebo), None)
+    if placebo is not None:
+        parts.append(axis.box(*placebo.interval95, 0, "100%", "band"))
+    parts.append(axis.upright(0.0, 0, "100%", "zero"))
+    parts += [
+        axis.upright(end, 0, "100%", "margin") for end in (comparison.margin, -comparison.margin)
+    ]
+    difference, base = arm.difference_fp32 if of_fp32 else arm.difference, comparison.baseline.name
     if difference is None:
-        alt = f"{style.name}: difference to {base} unknown"
-        return picture(*parts, height=None, alt=alt, class_="fill")
-    for value in difference.per_seed:
-        parts.append(line(axis.percent(value), "26%", axis.percent(value), "40%", style.colour))
-    for (low, high), class_ in (
-        (difference.interval95, "whisker"),
-        (difference.interval90, "inner"),
-    ):
-        ends = axis.percent(low), axis.percent(high)
-        parts.append(line(ends[0], "60%", ends[1], "60%", f"{class_} {style.colour}"))
+        return _strip(parts, f"{style.name}: difference to {base} unknown")
+    parts += [axis.upright(seed, "26%", "40%", style.colour) for seed in difference.per_seed]
+    parts.append(axis.level(*difference.interval95, "60%", f"whisker {style.colour}"))
+    parts.append(axis.level(*difference.interval90, "60%", f"inner {style.colour}"))
     parts.append(style.mark(axis.percent(difference.estimate), "60%"))
     units = comparison.units
-    alt = (
+    return _strip(
+        parts,
         f"{style.name} minus {base}: {units.difference_with_unit(difference.estimate)}, "
         f"{level(difference.level95)} CI {units.interval(difference.interval95)}; "
-        f"margin {units.margin_with_unit}"
+        f"margin {units.margin_with_unit}",
     )
-    return picture(*parts, height=None, alt=alt, class_="fill")
 
 
-def class_axis(rows: Iterable[ClassFigures]) -> Axis:
-    """Return the scale of differences in F1."""
-    return _axis([row.f1_difference or 0.0 for row in rows] + [-0.01, 0.01], around_zero=True)
+def _steps(pairs: Pairs) -> Column:
+    """Return the median step times of the runs, with a mark per run."""
+    seconds = {arm.name: arm.speed.step_seconds for arm, _ in pairs if arm.speed}
+    axis = _axis([0.0, *(each for runs in seconds.values() for each in runs)])
+    strips = {}
+    for arm, style in pairs:
+        if arm.name in seconds:
+            steps = seconds[arm.name]
+            marks = [style.mark(axis.percent(s), "50%", class_="faint") for s in steps]
+            alt = f"{style.name}: median step times of {', '.join(map(milliseconds, steps))} ms"
+            strips[arm.name] = _strip([axis.level(0, axis.high, "50%", "rule"), *marks], alt)
+    return Column(
+        name="speed",
+        heading="median step of each run, ms",
+        scale=_head(axis, lambda s: f"{1000 * s:,.6g}", "Scale: milliseconds per step"),
+        strips=strips,
+        explanation="Each mark is a run.",
+    )
 
 
-def class_strip(name: str, differences: Sequence[tuple[ArmStyle, float]], axis: Axis) -> Markup:
-    """Return the strip of one class, with a mark per arm at its difference in F1."""
-    parts: list[Markup] = [line(axis.percent(0), 0, axis.percent(0), "100%", "zero")]
-    if differences:
-        ends = [axis.percent(edge([d for _, d in differences])) for edge in (min, max)]
-        parts.append(line(ends[0], "50%", ends[1], "50%", "rule"))
-    parts += [style.mark(axis.percent(value), "50%") for style, value in differences]
-    alt = f"{name}: " + ", ".join(f"{style.name} {points(d)}" for style, d in differences)
-    return picture(*parts, height=None, alt=alt, class_="fill")
-
-
-def step_axis(arms: Sequence[ArmResult]) -> Axis:
-    """Return the scale of step times in seconds, from 0."""
-    return _axis([0.0, *(s for arm in arms if arm.speed for s in arm.speed.step_seconds)])
-
-
-def step_strip(arm: ArmResult, style: ArmStyle, axis: Axis) -> Markup:
-    """Return the strip of an arm, with a mark per run at its median step time."""
-    steps = arm.speed.step_seconds if arm.speed else ()
-    rule = line(axis.percent(0), "50%", axis.percent(axis.high), "50%", "rule")
-    marks = [style.mark(axis.percent(s), "50%", class_="faint") for s in steps]
-    alt = f"{style.name}: median step times of {', '.join(map(milliseconds, steps))} ms"
-    return picture(rule, *marks, height=None, alt=alt, class_="fill")
-
-
-def memory_axis(memories: Sequence[Memory]) -> Axis:
-    """Return the scale of memory in bytes, from 0."""
-    return _axis([0.0, *(max(_parts_total(memory), memory.peak or 0) for memory in memories)])
-
-
-def memory_head(axis: Axis) -> Markup:
-    """Return the header of a column of bars, with round values in MiB or GiB."""
+def _memory(pairs: Pairs) -> Column:
+    """Return the parts of the peak memory of each arm."""
+    measured = [(arm.name, arm.memory, style) for arm, style in pairs if arm.memory is not None]
+    totals = [
+        max(float(sum(getattr(memory, part) or 0 for part in MEMORY_PARTS)), memory.peak or 0)
+        for _, memory, _ in measured
+    ]
+    axis = _axis([0.0, *totals])
     unit, name = (2**30, "GiB") if axis.high >= 2**31 else (2**20, "MiB")
     scale = Axis(axis.low / unit, axis.high / unit, axis.start, axis.end)
-    return strip_axis(scale, lambda value: f"{value:,.4g} {name}", f"Scale: memory in {name}")
+    patches = {
+        heading: picture(
+            element("rect", x=1, y=3, width=14, height=10, class_=f"part p{index}"),
+            height=16, alt=None, class_="patch",
+        )
+        for index, heading in enumerate(MEMORY_PARTS.values())
+    }  # fmt: skip
+    return Column(
+        name="memory",
+        heading="parts of the peak",
+        scale=_head(scale, lambda value: f"{value:,.4g} {name}", f"Scale: memory in {name}"),
+        strips={arm: _memory_strip(memory, style, axis) for arm, memory, style in measured},
+        explanation="The parts are in the order of the columns. The vertical line marks the peak.",
+        keys=patches,
+    )
 
 
-def memory_strip(memory: Memory, style: ArmStyle, axis: Axis) -> Markup:
+def _memory_strip(memory: Memory, style: ArmStyle, axis: Axis) -> Markup:
     """Return the parts of the peak as a stacked bar, and the peak as a vertical line."""
     bars: list[Markup] = []
     descriptions: list[str] = []
     total = 0.0
     for index, part in enumerate(MEMORY_PARTS):
         value = getattr(memory, part)
-        if not value:
-            continue
-        start = axis.at(total)
-        width = axis.at(total + value) - start
-        total += value
-        bars.append(element("rect", x=f"{start:.2f}%", width=f"{width:.2f}%", y="22%",
-                            height="56%", class_=f"part p{index}"))  # fmt: skip
-        descriptions.append(f"{part.replace('_', ' ')} {byte_size(value)}")
+        if value:
+            bars.append(axis.box(total, total + value, "22%", "56%", f"part p{index}"))
+            descriptions.append(f"{part.replace('_', ' ')} {byte_size(value)}")
+            total += value
     if memory.peak is not None:
-        at = axis.percent(memory.peak)
-        bars.append(line(at, "10%", at, "90%", "peak"))
+        bars.append(axis.upright(memory.peak, "10%", "90%", "peak"))
         descriptions.append(f"peak {byte_size(memory.peak)}")
-    alt = f"{style.name}: {', '.join(descriptions) or 'not measured'}"
-    return picture(*bars, height=None, alt=alt, class_="fill")
+    return _strip(bars, f"{style.name}: {', '.join(descriptions) or 'not measured'}")
 
 
-def part_keys() -> dict[str, Markup]:
-    """Return a colour patch for each part of memory, by its heading in the table."""
-    names = ("before loading the model", *(part.replace("_", " ") for part in MEMORY_PARTS[1:]))
-    return {
-        name: picture(
-            element("rect", x=1, y=3, width=14, height=10, class_=f"part p{index}"),
-            height=16,
-            alt="",
-            class_="patch",
-            hidden=True,
+def _classes(comparison: Comparison, pairs: Pairs) -> Column:
+    """Return the differences in the F1 of each class, with a mark per arm."""
+    base, others = pairs[0][0], [(arm, style) for arm, style in pairs[1:] if arm.classes]
+    figures = [row.f1_difference or 0.0 for arm, _ in others for row in arm.classes]
+    axis = _axis([*figures, -0.01, 0.01], around_zero=True)
+    strips = {}
+    for index, row in enumerate(base.classes):
+        differences = [
+            (style, value)
+            for arm, style in others
+            if (value := arm.classes[index].f1_difference) is not None
+        ]
+        parts = [axis.upright(0, 0, "100%", "zero")]
+        if differences:
+            values = [value for _, value in differences]
+            parts.append(axis.level(min(values), max(values), "50%", "rule"))
+        parts += [style.mark(axis.percent(value), "50%") for style, value in differences]
+        shown = ", ".join(f"{style.name} {points(value)}" for style, value in differences)
+        strips[row.name] = _strip(parts, f"{one_line(row.name) or 'blank'}: {shown}")
+    return Column(
+        name="classes",
+        heading="difference, points",
+        scale=points_head(axis),
+        strips=strips,
+        explanation=f"Compare the marks of {comparison.an_arm} with those of the placebo."
+        * any(arm.is_placebo for arm, _ in others),
+    )
+
+
+def points_head(axis: Axis, units: Units | None = None) -> Markup:
+    """Return the header of a column of differences, in points or in the unit of the metric.
+
+    Args:
+        axis: Scale of the column.
+        units: Units of the metric; None for points.
+    """
+    factor = 100 if units is None else units.factor
+    ticks = axis.ticks(5)
+    step = ticks[1] - ticks[0] if len(ticks) > 1 else 0.01
+    decimals = max(0, -math.floor(math.log10(factor * step) + 1e-9))
+    alt = "Scale: differences" + (" in points" if factor == 100 else "")
+    return _head(axis, lambda value: signed(factor * value, decimals), alt)
+
+
+def _head(axis: Axis, label: Callable[[float], str], alt: str) -> Markup:
+    """Return the header of a column of strips, with round values above their ticks."""
+    marks = [
+        part
+        for value in axis.ticks(5)
+        for part in (
+            text(label(value), axis.percent(value), 11, "tick middle"),
+            axis.upright(value, 15, 20, "rule"),
         )
-        for index, name in enumerate(names)
-    }
+    ]
+    return picture(*marks, height=20, alt=alt, class_="head")
 
 
-def _background(comparison: Comparison, axis: Axis) -> Markup:
-    parts: list[Markup] = []
-    placebo = next((arm for arm in comparison.arms if arm.is_placebo), None)
-    if placebo is not None and placebo.difference is not None:
-        low, high = (axis.at(value) for value in placebo.difference.interval95)
-        parts.append(element("rect", x=f"{low:.2f}%", width=f"{high - low:.2f}%", y=0,
-                             height="100%", class_="band"))  # fmt: skip
-    for value, class_ in ((0.0, "zero"), (comparison.margin, "margin"),
-                          (-comparison.margin, "margin")):  # fmt: skip
-        parts.append(line(axis.percent(value), 0, axis.percent(value), "100%", class_))
-    return Markup("").join(parts)
-
-
-def _parts_total(memory: Memory) -> float:
-    return float(sum(getattr(memory, part) or 0 for part in MEMORY_PARTS))
+def _strip(parts: Sequence[Markup], alt: str) -> Markup:
+    return picture(*parts, height=None, alt=alt, class_="fill")
 
 
 def _axis(values: Sequence[float], *, around_zero: bool = False) -> Axis:

@@ -8,7 +8,6 @@ from pathlib import Path
 from markupsafe import Markup
 
 from ampft.comparison.report import html
-from ampft.comparison.report.drawing import element
 from ampft.diagnosis.doctor.charts import alignment_chart, exponent_chart, lost_chart
 from ampft.diagnosis.doctor.findings import Diagnosis, Fault
 from ampft.diagnosis.doctor.show import (
@@ -20,6 +19,7 @@ from ampft.diagnosis.doctor.show import (
     range_text,
     summary,
 )
+from ampft.text.charts import element
 from ampft.text.tables import Name, Quote, Table, isolated
 
 TEMPLATE = "doctor.html.j2"
