@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -64,22 +65,16 @@ def load_pretrained(
         InputError: The model cannot be loaded, its weights are not finite, or a weight below the
             head is missing or has another shape than the configuration says.
     """
+    source = ModelSource(path)
     config = load_config(path, trust_remote_code=trust_remote_code)
-    model, loading = _load(
-        auto_class,
-        path,
-        MODEL_NAME_FLAG,
-        config,
-        {"trust_remote_code": trust_remote_code, **label_arguments},
-    )
+    arguments = {"trust_remote_code": trust_remote_code, **label_arguments}
+    model, loading = _load(auto_class, source, config, arguments)
     differences = _differences(loading)
-    encoder_differences = _in_encoder(model, differences)
-    if encoder_differences:
-        raise _weights_error(path, MODEL_NAME_FLAG, encoder_differences)
+    source.check_weights(_in_encoder(model, differences))
     old_labels = _mismatched_labels(config, tuple(label_arguments["id2label"].values()))
     if old_labels is not None:
         _reinitialize_head(model)
-    check_weights_finite(model, path)
+    check_weights_finite(model, source)
     return model, _head_notes(old_labels, differences, loading["unexpected_keys"])
 
 
@@ -193,44 +188,41 @@ def load_saved(auto_class: Any, path: str, *, flag: str = SAVED_MODEL_FLAG) -> A
     adapter = read_adapter(Path(path))
     if adapter is not None:
         return _load_with_adapter(auto_class, adapter, flag)
+    source = ModelSource(path, flag)
     config = load_config(path, trust_remote_code=False, flag=flag)
-    model, loading = _load(auto_class, path, flag, config, {})
-    differences = _differences(loading)
-    differences |= dict.fromkeys(loading["unexpected_keys"], "unexpected")
-    if differences:
-        raise _weights_error(path, flag, differences)
-    check_weights_finite(model, path, flag=flag)
+    model, loading = _load(auto_class, source, config, {})
+    unexpected = dict.fromkeys(loading["unexpected_keys"], "unexpected")
+    source.check_weights(_differences(loading) | unexpected)
+    check_weights_finite(model, source)
     apply_patterns(model)
     return model
 
 
 def _load_with_adapter(auto_class: Any, adapter: SavedAdapter, flag: str) -> Any:
     """Return the base of saved adapters with these and their head, in float32."""
-    path = default_model(None)[0] if adapter.base == HUB_ID else adapter.base
-    config = load_config(path, trust_remote_code=False, flag=flag)
+    source = ModelSource(default_model(None)[0] if adapter.base == HUB_ID else adapter.base, flag)
+    config = load_config(source.path, trust_remote_code=False, flag=flag)
     config = type(config).from_dict(dict(adapter.config))
     with torch.random.fork_rng(devices=[]):  # for the head and the adapters, which are replaced
-        model, loading = _load(auto_class, path, flag, config, {"config": config})
+        model, loading = _load(auto_class, source, config, {"config": config})
         head = head_names(model)
-        differences = {n: text for n, text in _differences(loading).items() if not is_in(n, head)}
-        if differences:
-            raise _weights_error(path, flag, differences)
+        differences = _differences(loading).items()
+        source.check_weights({name: text for name, text in differences if not is_in(name, head)})
         adapter.load_into(model)
-    check_weights_finite(model, str(adapter.folder), flag=flag)
+    check_weights_finite(model, ModelSource(str(adapter.folder), flag))
     apply_patterns(model)
     return model
 
 
 def _load(
-    auto_class: Any, path: str, flag: str, config: Any, arguments: Mapping[str, Any]
+    auto_class: Any, source: ModelSource, config: Any, arguments: Mapping[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
     """Return a model in float32, and how its weights differ from its configuration."""
-    _check_named_weights(config, path, flag)
-    _check_shards(path, flag)
-    check_memory(auto_class, config, f"{flag} {path}")
+    source.check_files(config)
+    check_memory(auto_class, config, source.name)
     try:
         model, loading = auto_class.from_pretrained(
-            path,
+            source.path,
             dtype=torch.float32,  # transformers 5 would use the dtype of the checkpoint
             use_safetensors=True,  # opening a pickle can run code
             ignore_mismatched_sizes=True,  # such weights are reported with the missing ones
@@ -238,80 +230,115 @@ def _load(
             **arguments,
         )
     except Exception as error:  # damaged weights: SafetensorError, KeyError, ...
-        _refuse_pickled_weights(path, flag, error)
-        raise loading_error(path, error, flag=flag) from error
-    _check_dtypes(model, path, flag)
+        source.refuse_pickles(error)
+        raise loading_error(source.path, error, flag=source.flag) from error
+    source.check_dtypes(model)
     return model, loading
 
 
-def _refuse_pickled_weights(path: str, flag: str, error: Exception) -> None:
-    """Reject a model that has weights, but not in safetensors.
+@dataclass(frozen=True)
+class ModelSource:
+    """Where the weights of a model are read from. The checks raise InputError.
 
-    Args:
+    Attributes:
         path: Folder or hub id.
-        flag: Flag that received the path.
-        error: Error of loading it only from safetensors.
-
-    Raises:
-        InputError: It is such a model.
+        flag: Flag that received it, for the messages.
     """
-    names = sorted(file.name for file in Path(path).glob("*")) if Path(path).is_dir() else []
-    pickles = [name for name in names if name.endswith(PICKLE_SUFFIXES)]
-    has_safetensors = any(name.endswith(".safetensors") for name in names)
-    if (pickles and not has_safetensors) or "use_safetensors" in str(error):
-        listed = f" ({inert(pickles[0])})" if pickles else ""
-        raise InputError(
-            f"{flag} {path}: its weights are not in safetensors{listed}, and other formats are "
-            "never opened because they can run code. Use a model with a model.safetensors, or "
-            "convert one that you trust: load it with transformers and call save_pretrained."
-        ) from error
 
+    path: str
+    flag: str = MODEL_NAME_FLAG
 
-def _check_named_weights(config: Any, path: str, flag: str) -> None:
-    """Check that a file of weights named by the configuration is safetensors in the folder.
+    @property
+    def name(self) -> str:
+        """Flag and path, with which a message starts."""
+        return f"{self.flag} {self.path}"
 
-    Raises:
-        InputError: It is not.
-    """
-    name = getattr(config, "transformers_weights", None)
-    if name is not None and not re.fullmatch(r"[\w.-]+\.safetensors", str(name)):
-        raise InputError(
-            f"{flag} {path}: its config.json names {inert(str(name))!r} as transformers_weights, "
-            "which must be a safetensors file in its folder. Remove the entry, or use another "
-            "model."
-        )
-
-
-def _check_shards(path: str, flag: str) -> None:
-    """Check that the files listed in an index of weights lie in the folder of the model.
-
-    Raises:
-        InputError: A file lies elsewhere, or an index is not readable.
-    """
-    for index in _indexes(path):
-        try:
-            names = set(read_json_object(index)["weight_map"].values())
-            outside = sorted(name for name in names if not is_inside(name))
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise loading_error(str(index), error, flag=flag) from error
-        if outside:
+    def refuse_pickles(self, error: Exception) -> None:
+        """Reject a model that has weights, but not in safetensors, from which loading failed."""
+        folder = Path(self.path)
+        names = sorted(file.name for file in folder.glob("*")) if folder.is_dir() else []
+        pickles = [name for name in names if name.endswith(PICKLE_SUFFIXES)]
+        has_safetensors = any(name.endswith(".safetensors") for name in names)
+        if (pickles and not has_safetensors) or "use_safetensors" in str(error):
+            listed = f" ({inert(pickles[0])})" if pickles else ""
             raise InputError(
-                f"{flag} {path}: {index.name} lists {inert(outside[0])!r}, which is not a file "
-                "in this folder, so no weights were loaded. Use a model whose files are all in its "
-                "folder."
+                f"{self.name}: its weights are not in safetensors{listed}, and other formats are "
+                "never opened because they can run code. Use a model with a model.safetensors, or "
+                "convert one that you trust: load it with transformers and call save_pretrained."
+            ) from error
+
+    def check_files(self, config: Any) -> None:
+        """Check that the files of weights are safetensors in the folder of the model."""
+        named = getattr(config, "transformers_weights", None)
+        if named is not None and not re.fullmatch(r"[\w.-]+\.safetensors", str(named)):
+            raise InputError(
+                f"{self.name}: its config.json names {inert(str(named))!r} as transformers_weights,"
+                " which must be a safetensors file in its folder. Remove the entry, or use another "
+                "model."
             )
+        for index in self.indexes():
+            try:
+                names = set(read_json_object(index)["weight_map"].values())
+                outside = sorted(name for name in names if not is_inside(name))
+            except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+                raise loading_error(str(index), error, flag=self.flag) from error
+            if outside:
+                raise InputError(
+                    f"{self.name}: {index.name} lists {inert(outside[0])!r}, which is not a file "
+                    "in this folder, so no weights were loaded. Use a model whose files are all in "
+                    "its folder."
+                )
 
+    def indexes(self) -> list[Path]:
+        """Return the indexes of weights in the folder, or in the cache of a model of the hub."""
+        if Path(self.path).is_dir():
+            return sorted(Path(self.path).glob("*.index.json"))
+        found: list[Path] = []
+        for name in INDEX_NAMES:
+            with contextlib.suppress(ValueError):  # not a hub id, which loading reports
+                index = try_to_load_from_cache(self.path, name)
+                found += [Path(index)] if isinstance(index, str) else []
+        return found
 
-def _indexes(path: str) -> list[Path]:
-    """Return the indexes of weights in a folder, or in the cache of a model of the hub."""
-    if Path(path).is_dir():
-        return sorted(Path(path).glob("*.index.json"))
-    found: list[Path] = []
-    for name in INDEX_NAMES:
-        with contextlib.suppress(ValueError):  # not a hub id, which loading reports
-            index = try_to_load_from_cache(path, name)
-            found += [Path(index)] if isinstance(index, str) else []
-    return found
+    def weight_files(self, config: Any) -> list[Path]:
+        """Return the safetensors files in the folder, or in the cache of a model of the hub."""
+        names = [getattr(config, "transformers_weights", None) or "model.safetensors"]
+        for index in self.indexes():
+            names += read_json_object(index)["weight_map"].values()
+        folder = Path(self.path)
+        found: list[Path] = []
+        for name in dict.fromkeys(names):
+            cached = folder / name if folder.is_dir() else try_to_load_from_cache(self.path, name)
+            if isinstance(cached, str | Path) and Path(cached).is_file():
+                found.append(Path(cached))
+        return found
+
+    def check_dtypes(self, model: Any) -> None:
+        """Check that the parameters of a model were floating-point numbers of 16 bits or more.
+
+        Loading would convert others as if they were plain numbers, without their scales.
+        """
+        names = [name for name, weight in model.named_parameters() if weight.is_floating_point()]
+        for file in self.weight_files(model.config):
+            with safe_open(file, "pt") as tensors:
+                dtypes = {name: tensors.get_slice(name).get_dtype() for name in tensors.keys()}  # noqa: SIM118
+            others = {name: dtype for name, dtype in dtypes.items() if dtype not in FLOAT_DTYPES}
+            for stored, dtype in others.items():
+                if any(f".{n}".endswith(f".{stored}") or stored.endswith(f".{n}") for n in names):
+                    raise InputError(
+                        f"{self.name}: its weight {inert(stored)} has the dtype {dtype}, as after "
+                        "quantization, and cannot be trained. Weights must be F64, F32, F16 or "
+                        "BF16. Use the model from before the quantization."
+                    )
+
+    def check_weights(self, differences: Mapping[str, str]) -> None:
+        """Check that no weight differs from the configuration, by the problem of each weight."""
+        if differences:
+            listed = _listed([f"{name}: {text}" for name, text in sorted(differences.items())])
+            raise InputError(
+                f"{self.name}: its weights do not match its config.json ({listed}). "
+                f"{REMEDIES[self.flag]}"
+            )
 
 
 def _differences(loading: Mapping[str, Any]) -> dict[str, str]:
@@ -365,62 +392,12 @@ def _head_notes(
     return tuple(notes)
 
 
-def _check_dtypes(model: Any, path: str, flag: str) -> None:
-    """Check that the parameters of a model were floating-point numbers of 16 bits or more.
-
-    Loading would convert others as if they were plain numbers, without their scales.
-
-    Raises:
-        InputError: One was not; the message names it.
-    """
-    names = [name for name, weight in model.named_parameters() if weight.is_floating_point()]
-    for file in _weight_files(model.config, path):
-        with safe_open(file, "pt") as tensors:
-            dtypes = {name: tensors.get_slice(name).get_dtype() for name in tensors.keys()}  # noqa: SIM118
-        others = {name: dtype for name, dtype in dtypes.items() if dtype not in FLOAT_DTYPES}
-        for stored, dtype in others.items():
-            if any(
-                n == stored or n.endswith(f".{stored}") or stored.endswith(f".{n}") for n in names
-            ):
-                raise InputError(
-                    f"{flag} {path}: its weight {inert(stored)} has the dtype {dtype}, as after "
-                    "quantization, and cannot be trained. Weights must be F64, F32, F16 or BF16. "
-                    "Use the model from before the quantization."
-                )
-
-
-def _weight_files(config: Any, path: str) -> list[Path]:
-    """Return the safetensors files of a model in a folder, or in the cache of the hub."""
-    names = [getattr(config, "transformers_weights", None) or "model.safetensors"]
-    names += [
-        name for index in _indexes(path) for name in read_json_object(index)["weight_map"].values()
-    ]
-    found: list[Path] = []
-    for name in dict.fromkeys(names):
-        cached = Path(path) / name if Path(path).is_dir() else try_to_load_from_cache(path, name)
-        if isinstance(cached, str | Path) and Path(cached).is_file():
-            found.append(Path(cached))
-    return found
-
-
-def _weights_error(path: str, flag: str, differences: Mapping[str, str]) -> InputError:
-    differing = _listed([f"{name}: {problem}" for name, problem in sorted(differences.items())])
-    return InputError(
-        f"{flag} {path}: its weights do not match its config.json ({differing}). {REMEDIES[flag]}"
-    )
-
-
 def _listed(names: Sequence[str]) -> str:
     return inert(listed(names, limit=NAMED))
 
 
-def check_weights_finite(model: nn.Module, path: str, *, flag: str = MODEL_NAME_FLAG) -> None:
+def check_weights_finite(model: nn.Module, source: ModelSource) -> None:
     """Check that all weights are finite.
-
-    Args:
-        model: Model to check.
-        path: Path or hub id of the model, for the error message.
-        flag: Flag that received the path, for the error message.
 
     Raises:
         InputError: A weight is NaN or infinite; the message names the parameter.
@@ -428,7 +405,7 @@ def check_weights_finite(model: nn.Module, path: str, *, flag: str = MODEL_NAME_
     for name, parameter in model.named_parameters():
         if not torch.isfinite(parameter).all():
             raise InputError(
-                f"{flag} {path}: its parameter {name} contains NaN or infinite values. The model "
+                f"{source.name}: its parameter {name} contains NaN or infinite values. The model "
                 "is damaged, or its training diverged. Use another model."
             )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -103,20 +103,18 @@ class ExecutedDtypes:
         products = ", ".join(words for words in kinds if words) or "no matrix products recorded"
         if self.is_emulated:
             products += ", emulated"
-        return f"{products}; {self._describe_storage()}"
-
-    def _describe_storage(self) -> str:
-        censuses = {
-            "weights": self.parameters,
-            "gradients": self.gradients,
-            "optimizer state": self.optimizer_state,
-        }
         by_dtypes: dict[str, list[str]] = {}
-        for name, census in censuses.items():
+        for name, census in self.stored.items():
             if census:
                 by_dtypes.setdefault(" and ".join(sorted(census)), []).append(name)
         words = [f"{', '.join(names)} {dtypes}" for dtypes, names in by_dtypes.items()]
-        return "; ".join(words) or "tensors not counted"
+        return f"{products}; {'; '.join(words) or 'tensors not counted'}"
+
+    @property
+    def stored(self) -> dict[str, Mapping[str, int]]:
+        """Number of tensors by dtype name, of the weights, gradients and optimizer state."""
+        censuses = (self.parameters, self.gradients, self.optimizer_state)
+        return dict(zip(("weights", "gradients", "optimizer state"), censuses, strict=True))
 
 
 def _describe_kind(kind: str, rows: Iterable[ProductRow]) -> str:
@@ -155,7 +153,7 @@ class ProductRecorder(TorchDispatchMode):
         super().__init__()
         self._precision = precision
         self._is_emulated = precision.emulates_binary16
-        self._counts: Counter[tuple[str, str, tuple[str, ...], str, str, bool]] = Counter()
+        self._counts: Counter[ProductRow] = Counter()  # of rows with a count of 0
         self._cuda_device: torch.device | None = None
         self._batched_projections: set[int] = set()
         self._float32_nodes: set[int] = set()
@@ -263,11 +261,16 @@ class ProductRecorder(TorchDispatchMode):
         """
         # The engine has a current node during a backward pass, and in forwards recomputed there.
         backward = torch._C._current_autograd_node() is not None
-        inputs = tuple(dtype_name(t.dtype) for t in operands)
-        accumulator = _accumulator(operands[0], self._precision)
-        direction = "backward" if backward else "forward"
-        key = (kind, direction, inputs, dtype_name(output.dtype), accumulator, by_request)
-        self._counts[key] += 1
+        row = ProductRow(
+            kind,
+            "backward" if backward else "forward",
+            tuple(dtype_name(t.dtype) for t in operands),
+            dtype_name(output.dtype),
+            _accumulator(operands[0], self._precision),
+            count=0,
+            by_request=by_request,
+        )
+        self._counts[row] += 1
         if output.is_cuda:
             self._cuda_device = output.device
 
@@ -278,17 +281,13 @@ class ProductRecorder(TorchDispatchMode):
 
         Call it outside the recorder, after the optimizer's step and before gradients are cleared.
         """
-        stored = tensor_census(model, optimizer)
-        ordered = sorted(self._counts.items(), key=lambda item: (KINDS.index(item[0][0]), -item[1]))
+        ordered = sorted(
+            self._counts.items(), key=lambda item: (KINDS.index(item[0].kind), -item[1])
+        )
         device = self._cuda_device
         return ExecutedDtypes(
-            rows=tuple(
-                ProductRow(kind, direction, inputs, output, sums, count, by_request)
-                for (kind, direction, inputs, output, sums, by_request), count in ordered
-            ),
-            parameters=stored.parameters,
-            gradients=stored.gradients,
-            optimizer_state=stored.optimizer_state,
+            rows=tuple(replace(row, count=count) for row, count in ordered),
+            **tensor_census(model, optimizer),
             is_emulated=self._is_emulated,
             float32_products_lose_bits=float32_product_loses_bits(device) if device else None,
             sums_may_be_rounded=sums_may_be_rounded() if device else None,
@@ -398,7 +397,15 @@ def contradiction(
     uses_float32 = precision.compute_dtype == torch.float32
     if not uses_float32 and not any(expected in row.inputs for row in executed.rows):
         return _no_product(precision)
-    return _storage_contradiction(precision, executed)
+    if precision.storage_dtype == torch.float32:
+        # `check_storage` has checked the trainable weights, and frozen ones may have any dtype.
+        return None
+    for name, census in executed.stored.items():
+        others = sorted(set(census) - {dtype_name(precision.storage_dtype)})
+        if others:
+            stored = f"{name.removesuffix('s')}s were stored in {' and '.join(others)}"
+            return f"mode {precision.mode} was requested, but {stored}"
+    return None
 
 
 def _no_product(precision: Precision) -> str:
@@ -406,61 +413,33 @@ def _no_product(precision: Precision) -> str:
     return f"mode {precision.mode} was requested, but no {expected} product was recorded"
 
 
-@dataclass(frozen=True)
-class TensorCensus:
-    """Number of tensors of each dtype in a model and its optimizer, by dtype name."""
-
-    parameters: Mapping[str, int] = field(default_factory=dict)
-    gradients: Mapping[str, int] = field(default_factory=dict)
-    optimizer_state: Mapping[str, int] = field(default_factory=dict)
-
-
 def dtype_name(dtype: torch.dtype) -> str:
     """Return `float32` for `torch.float32`."""
     return str(dtype).removeprefix("torch.")
 
 
-def tensor_census(model: nn.Module | None, optimizer: torch.optim.Optimizer | None) -> TensorCensus:
+def tensor_census(
+    model: nn.Module | None, optimizer: torch.optim.Optimizer | None
+) -> dict[str, dict[str, int]]:
     """Count the tensors of each dtype in a model, its gradients and its optimizer's state.
 
     Args:
         model: Model, or None to count no parameters and no gradients.
         optimizer: Optimizer, or None to count no state. Scalars (step counters) are not counted.
+
+    Returns:
+        Number by dtype name, in `parameters`, `gradients` and `optimizer_state`.
     """
     parameters = list(model.parameters()) if model is not None else []
     states = optimizer.state.values() if optimizer is not None else ()
-    state = [
-        value
-        for entry in states
-        for value in entry.values()
-        if isinstance(value, torch.Tensor) and value.ndim > 0
-    ]
-    return TensorCensus(
-        parameters=_count(parameters),
-        gradients=_count(p.grad for p in parameters if p.grad is not None),
-        optimizer_state=_count(state),
-    )
-
-
-def _storage_contradiction(precision: Precision, executed: ExecutedDtypes) -> str | None:
-    """Return what a mode with bfloat16 weights stored in another dtype, or None if nothing.
-
-    Modes with float32 weights are not checked here: `check_storage` has checked the trainable
-    weights, and frozen ones may have any dtype.
-    """
-    if precision.storage_dtype == torch.float32:
-        return None
-    censuses = {
-        "weights": executed.parameters,
-        "gradients": executed.gradients,
-        "optimizer states": executed.optimizer_state,
+    values = (value for entry in states for value in entry.values())
+    return {
+        "parameters": _count(parameters),
+        "gradients": _count(p.grad for p in parameters if p.grad is not None),
+        "optimizer_state": _count(
+            value for value in values if isinstance(value, torch.Tensor) and value.ndim > 0
+        ),
     }
-    for name, census in censuses.items():
-        others = sorted(set(census) - {dtype_name(precision.storage_dtype)})
-        if others:
-            stored = f"{name} were stored in {' and '.join(others)}"
-            return f"mode {precision.mode} was requested, but {stored}"
-    return None
 
 
 def _count(tensors: Iterable[torch.Tensor]) -> dict[str, int]:
@@ -468,33 +447,22 @@ def _count(tensors: Iterable[torch.Tensor]) -> dict[str, int]:
 
 
 def check_storage(model: nn.Module, dtype: torch.dtype) -> None:
-    """Check that all trainable weights are stored in `dtype`.
-
-    Raises:
-        InputError: A parameter is not; the message names the first one.
-    """
-    if dtype == torch.float32:
-        check_trainable_float32(model)
-        return
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad and parameter.dtype != dtype:
-            raise InputError(
-                f"parameter {name} is {dtype_name(parameter.dtype)}, but this mode stores weights "
-                f"in {dtype_name(dtype)}. Cast the model with ampft.cast_weights before creating "
-                "the optimizer."
-            )
-
-
-def check_trainable_float32(model: nn.Module) -> None:
-    """Check that all trainable weights are float32, as mixed precision requires.
+    """Check that all trainable weights are stored in `dtype`, float32 for mixed precision.
 
     Raises:
         InputError: A parameter is not; the message names the first one.
     """
     for name, parameter in model.named_parameters():
-        if parameter.requires_grad and parameter.dtype != torch.float32:
+        if not parameter.requires_grad or parameter.dtype == dtype:
+            continue
+        stored = f"parameter {name} is {dtype_name(parameter.dtype)}"
+        if dtype != torch.float32:
             raise InputError(
-                f"parameter {name} is {dtype_name(parameter.dtype)}; trainable weights must be "
-                f"float32, because 16-bit weights lose updates smaller than their spacing. Load "
-                f"the model with dtype=torch.float32, or call model.float()."
+                f"{stored}, but this mode stores weights in {dtype_name(dtype)}. Cast the model "
+                "with ampft.cast_weights before creating the optimizer."
             )
+        raise InputError(
+            f"{stored}; trainable weights must be float32, because 16-bit weights lose updates "
+            "smaller than their spacing. Load the model with dtype=torch.float32, or call "
+            "model.float()."
+        )

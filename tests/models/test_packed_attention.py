@@ -4,11 +4,16 @@ import pytest
 import torch
 from torch.nn import functional
 
-from ampft.models.packing.attention import binary16_attention, choose_kernel, grouped_attention
 from ampft.models.packing.dropout import keep_mask, realised_probability
 from ampft.models.packing.grouped import dropout_attention
-from ampft.models.packing.kernels import efficient_attention, flash_attention
-from ampft.models.packing.layout import AttentionOptions, pack_layout
+from ampft.models.packing.kernels import (
+    binary16_attention,
+    choose_kernel,
+    efficient_attention,
+    flash_attention,
+    grouped_attention,
+)
+from ampft.models.packing.layout import AttentionOptions, Rows, pack_layout
 
 FP32_TOLERANCE = 1e-6
 LENGTHS, HEADS, WIDTH, SCALE = (7, 3, 1, 7, 12, 8), 2, 8, 0.3
@@ -64,7 +69,7 @@ def is_close(actual, expected, tolerance):
 def test_value_and_gradients_equal_the_reference(kernel, window, group_cost):
     layout = layout_of(LENGTHS, group_cost)
     *rows, weight = operands(layout.total)
-    actual = kernel(*rows, layout, options(window=window))
+    actual = kernel(Rows(*rows), layout, options(window=window))
     exact = [row.detach().double().requires_grad_() for row in rows]
     expected = reference(*exact, layout, window=window)
     assert is_close(actual.detach(), expected.detach(), FP32_TOLERANCE)
@@ -85,7 +90,7 @@ def test_causal_attention_and_a_bias_of_positions(kernel, window, causal, group_
     generator = torch.Generator().manual_seed(1)
     bias = torch.randn(HEADS, layout.longest, layout.longest, generator=generator).requires_grad_()
     extra = {"window": window, "causal": causal}
-    actual = kernel(*rows, layout, options(position_bias=bias, **extra))
+    actual = kernel(Rows(*rows), layout, options(position_bias=bias, **extra))
     exact = [row.detach().double().requires_grad_() for row in (*rows, bias)]
     expected = reference(*exact[:3], layout, position_bias=exact[3], **extra)
     assert is_close(actual.detach(), expected.detach(), FP32_TOLERANCE)
@@ -100,7 +105,7 @@ def test_dropout_multiplies_by_the_drawn_mask(group_cost):
     layout = layout_of(LENGTHS, group_cost)
     *rows, weight = operands(layout.total)
     torch.manual_seed(5)
-    actual = dropout_attention(*rows, layout, options(0.25))
+    actual = dropout_attention(Rows(*rows), layout, options(0.25))
     torch.manual_seed(5)
     pairs = sum(HEADS * len(g.lengths) * g.longest**2 for g in layout.groups)
     flat = keep_mask(pairs, 0.25, torch.float32).double() / 0.75
@@ -133,17 +138,17 @@ def test_bfloat16_products_are_bfloat16():
     layout = layout_of(LENGTHS, 0.2)
     *rows, _ = operands(layout.total, torch.bfloat16)
     with ProductDtypes():
-        dropout_attention(*rows, layout, options(0.1)).sum().backward()
+        dropout_attention(Rows(*rows), layout, options(0.1)).sum().backward()
     assert dtypes == {torch.bfloat16}
 
 
 def test_kernels_by_dtype_and_dropout():
-    rows = operands(4)
+    rows = Rows(*operands(4)[:3])
     assert choose_kernel(rows, options(0.1)) is dropout_attention
     assert choose_kernel(rows, options(window=3)) is dropout_attention
     with torch.no_grad():
         assert choose_kernel(rows, options()) is grouped_attention
-    halves = [row.half() for row in rows]
+    halves = Rows(*(row.half() for row in rows))
     assert choose_kernel(halves, options(0.1)) is binary16_attention
 
 
@@ -172,7 +177,7 @@ def test_one_call_on_a_gpu(kernel, dtype, tolerance, window, causal):
         for _ in range(4)
     ]
     *rows, weight = rows
-    actual = kernel(*rows, layout, options(window=window, causal=causal))
+    actual = kernel(Rows(*rows), layout, options(window=window, causal=causal))
     exact = [row.detach().cpu().double().requires_grad_() for row in rows]
     expected = reference(*exact, layout, window=window, causal=causal)
     assert is_close(actual.detach().cpu(), expected.detach(), tolerance)
@@ -186,8 +191,8 @@ def test_grouped_attention_drops_weights_through_torch():
     layout = layout_of(LENGTHS, 0.2)
     *rows, _ = operands(layout.total)
     torch.manual_seed(0)
-    first = grouped_attention(*rows, layout, options(0.5))
-    assert not torch.equal(first, grouped_attention(*rows, layout, options(0.5)))
+    first = grouped_attention(Rows(*rows), layout, options(0.5))
+    assert not torch.equal(first, grouped_attention(Rows(*rows), layout, options(0.5)))
 
 
 def test_realised_probability_is_rounded_to_16_bits():
@@ -203,14 +208,14 @@ def test_binary16_and_float32_drop_the_same_weights():
     for kernel, dtype in ((dropout_attention, torch.float32), (binary16_attention, torch.float16)):
         torch.manual_seed(0)
         leaves = [row.detach().half().to(dtype).requires_grad_() for row in rows]
-        out = kernel(*leaves, layout, options(0.5))
+        out = kernel(Rows(*leaves), layout, options(0.5))
         outputs.append(out.detach().double())
         gradients.append(torch.autograd.grad((out.float() * weight).sum(), leaves))
     assert is_close(outputs[1], outputs[0], 2e-3)
     for one, other in zip(*gradients, strict=True):
         assert is_close(other, one.double(), 5e-3)
     torch.manual_seed(1)
-    other_masks = dropout_attention(*rows, layout, options(0.5))
+    other_masks = dropout_attention(Rows(*rows), layout, options(0.5))
     assert not is_close(other_masks.detach(), outputs[0], 0.1)
 
 
@@ -228,5 +233,5 @@ def test_causal_attention_reaches_the_fused_kernel_without_a_mask():
     layout = layout_of(LENGTHS, 0.2)
     query, key, value, _ = operands(layout.total)
     with torch.no_grad(), Fused():
-        grouped_attention(query, key, value, layout, options(causal=True))
+        grouped_attention(Rows(query, key, value), layout, options(causal=True))
     assert seen == [(True, None)] * len(layout.groups)

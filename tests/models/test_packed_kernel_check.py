@@ -7,10 +7,9 @@ import torch
 from tiny_encoders import right_padded, tiny
 
 from ampft.models.packing import attention, verification
-from ampft.models.packing.attention import grouped_attention
 from ampft.models.packing.grouped import dropout_attention
 from ampft.models.packing.install import install_packing
-from ampft.models.packing.kernels import problem_of_dropout
+from ampft.models.packing.kernels import grouped_attention, problem_of_dropout
 from ampft.models.packing.layout import AttentionOptions
 from ampft.models.packing.verification import check_packing
 
@@ -18,13 +17,13 @@ OPTIONS = AttentionOptions(dropout=0.1, scale=0.2)
 ROW = torch.empty(0, 4, 32)
 
 
-def without_dropout(query, key, value, packing, options):
+def without_dropout(rows, packing, options):
     """As the kernels of flash attention 3 and 4 in transformers compute it."""
-    return grouped_attention(query, key, value, packing, AttentionOptions(0.0, options.scale))
+    return grouped_attention(rows, packing, AttentionOptions(0.0, options.scale))
 
 
-def without_scale(query, key, value, packing, options):
-    return grouped_attention(query, key, value, packing, options) * (1 - options.dropout)
+def without_scale(rows, packing, options):
+    return grouped_attention(rows, packing, options) * (1 - options.dropout)
 
 
 class _OtherMask(torch.autograd.Function):
@@ -40,13 +39,13 @@ class _OtherMask(torch.autograd.Function):
             return torch.autograd.grad(ctx.attend(value), value, grad)[0], None
 
 
-def with_another_mask(query, key, value, packing, options):
+def with_another_mask(rows, packing, options):
     """Recomputes the weights in the backward pass from the generator's next numbers."""
 
     def attend(value):
-        return grouped_attention(query, key, value, packing, options)
+        return grouped_attention(rows._replace(value=value), packing, options)
 
-    return _OtherMask.apply(value, attend)
+    return _OtherMask.apply(rows.value, attend)
 
 
 @pytest.mark.parametrize("kernel", [grouped_attention, dropout_attention])
@@ -70,12 +69,12 @@ def test_wrong_dropout_is_seen(kernel, problem):
     assert problem_of_dropout(kernel, ROW, OPTIONS) == problem
 
 
-def wrong_gradient(query, key, value, packing, options):
-    query = query.detach() + 1000 * (query - query.detach())
-    return grouped_attention(query, key, value, packing, options)
+def wrong_gradient(rows, packing, options):
+    query = rows.query.detach() + 1000 * (rows.query - rows.query.detach())
+    return grouped_attention(rows._replace(query=query), packing, options)
 
 
-def without_device(query, key, value, packing, options):
+def without_device(rows, packing, options):
     raise RuntimeError("no kernel image is available")
 
 

@@ -18,7 +18,7 @@ from ampft.precision.executed import (
     ExecutedDtypes,
     ProductRecorder,
     ProductRow,
-    check_trainable_float32,
+    check_storage,
     contradiction,
     tensor_census,
 )
@@ -276,8 +276,8 @@ def test_weights_gradients_and_state_are_float32(mode):
 def test_the_census_distinguishes_dtypes():
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).half())
     census = tensor_census(model, None)
-    assert census.parameters == {"float32": 2, "float16": 2}
-    assert census.gradients == census.optimizer_state == {}
+    assert census["parameters"] == {"float32": 2, "float16": 2}
+    assert census["gradients"] == census["optimizer_state"] == {}
 
 
 def test_a_trainable_parameter_in_16_bits_is_named():
@@ -285,9 +285,9 @@ def test_a_trainable_parameter_in_16_bits_is_named():
     with pytest.raises(
         InputError, match=r"parameter 1\.weight is bfloat16; .*dtype=torch\.float32"
     ):
-        check_trainable_float32(model)
+        check_storage(model, torch.float32)
     model[1].requires_grad_(False)
-    check_trainable_float32(model)
+    check_storage(model, torch.float32)
 
 
 # Summary and JSON

@@ -12,7 +12,7 @@ from ampft.data.steps import MicroBatch, StepBatch
 from ampft.diagnosis.yardstick.sums import StepGradient
 from ampft.errors import InputError
 from ampft.precision.accelerator import numerics, verify_prepared
-from ampft.precision.executed import ProductRecorder, check_trainable_float32, contradiction
+from ampft.precision.executed import ProductRecorder, check_storage, contradiction
 from ampft.precision.tf32 import apply_float32_policy
 from ampft.runs.prepared import Prepared
 from ampft.tasks.task import Task
@@ -36,7 +36,7 @@ class ModeGradients:
     """
 
     def __init__(self, prepared: Prepared) -> None:
-        check_trainable_float32(prepared.loaded.model)
+        check_storage(prepared.loaded.model, torch.float32)
         verify_prepared(prepared.accelerator, prepared.precision)
         self.prepared = prepared
         self.precision = prepared.precision

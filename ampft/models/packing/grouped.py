@@ -14,7 +14,7 @@ import torch
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from ampft.models.packing.dropout import keep_mask, realised_probability
-from ampft.models.packing.layout import AttentionOptions, PackedLayout, SequenceGroup
+from ampft.models.packing.layout import AttentionOptions, PackedLayout, Rows, SequenceGroup
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,8 +83,8 @@ def _make_plan(layout: PackedLayout, heads: int, options: AttentionOptions) -> A
     spans, gathers, reals = [], [], []
     cell_count = score_count = 0
     for group in layout.groups:
-        cells, real = _cells(group)
-        gathers.append((cells[:, None, :] * heads + head).flatten())
+        cells, real = group.cells()
+        gathers.append(((group.start + cells)[:, None, :] * heads + head).flatten())
         reals.append(real[:, None, :].expand(-1, heads, -1).flatten())
         sequences = len(group.lengths) * heads
         masked = _masked_keys(group, real, options)
@@ -97,14 +97,6 @@ def _make_plan(layout: PackedLayout, heads: int, options: AttentionOptions) -> A
     scatter[gather[token_cells]] = token_cells
     padding = (~real).nonzero().squeeze(1)
     return AttentionPlan(gather, scatter, padding, tuple(spans), score_count)
-
-
-def _cells(group: SequenceGroup) -> tuple[torch.Tensor, torch.Tensor]:
-    lengths = torch.tensor(group.lengths)
-    starts = (group.start + lengths.cumsum(0) - lengths)[:, None]
-    columns = torch.arange(group.longest)
-    real = columns < lengths[:, None]
-    return torch.where(real, starts + columns, starts), real
 
 
 def _masked_keys(
@@ -121,33 +113,15 @@ def _masked_keys(
     return ~((visible & real[:, None, :]) | ~real[:, :, None])[:, None]
 
 
-def dropout_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    packing: PackedLayout,
-    options: AttentionOptions,
-) -> torch.Tensor:
-    """Compute attention within each sequence; differentiable once.
+def dropout_attention(rows: Rows, packing: PackedLayout, options: AttentionOptions) -> torch.Tensor:
+    """Compute attention of float32 or bfloat16 operands on a CPU, with any options.
 
     Scores and probabilities are rounded to the dtype of the operands, and softmax sums in float32,
     as in transformers' `eager` attention under autocast. The scores' scaling factor is
     applied to the queries, and dropout's factor to the values, because these operands are smaller.
-
-    Args:
-        query: (N, heads, d), float32 or bfloat16, on the CPU.
-        key: Same shape and dtype as `query`.
-        value: Same shape and dtype as `query`.
-        packing: Layout of the sequences in the row.
-        options: Any options.
-
-    Returns:
-        (N, heads, d), dtype of the operands.
     """
-    plan = attention_plan(packing, query.shape[1], options)
-    result: torch.Tensor = _GroupedAttention.apply(
-        query, key, value, options.position_bias, plan, options
-    )
+    plan = attention_plan(packing, rows.query.shape[1], options)
+    result: torch.Tensor = _GroupedAttention.apply(*rows, options.position_bias, plan, options)
     return result
 
 

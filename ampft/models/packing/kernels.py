@@ -1,98 +1,104 @@
-"""Attention of a whole packed row in one call, on NVIDIA GPUs.
+"""Attention kernels: each computes attention within the sequences of a packed row.
 
-torch's nested tensors call both kernels. They take the boundaries of the sequences, drop attention
-weights inside the kernel, and have a backward pass. `torch.nn.attention.varlen` has no dropout, and
-the kernels of flash attention 3 and 4 ignore it.
+On NVIDIA GPUs, two kernels compute the whole row in one call. torch's nested tensors call both.
+They take the boundaries of the sequences, drop attention weights inside the kernel, and have a
+backward pass. `torch.nn.attention.varlen` has no dropout, and the kernels of flash attention 3 and
+4 ignore it. Everywhere else, attention runs in groups of sequences of similar length.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Protocol
+from typing import TypeAlias
 
 import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ampft.models.packing.layout import AttentionOptions, PackedLayout, pack_layout
+from ampft.models.packing.dropout import keep_mask, realised_probability
+from ampft.models.packing.grouped import attention_plan, dropout_attention
+from ampft.models.packing.layout import AttentionOptions, PackedLayout, Rows, pack_layout
+from ampft.precision.emulation.attention import attention as emulated_attention
+
+AttentionKernel: TypeAlias = Callable[[Rows, PackedLayout, AttentionOptions], Tensor]
+"""Computes attention within each sequence of a packed row, and is differentiable once.
+
+It receives the operands, the layout of the sequences in the row, and the options, and returns
+(N, heads, d) with the dtype of the operands. The docstring of a kernel says what it supports.
+"""
 
 # Values of `CustomMaskType` in torch's mem_eff_attention: no mask, and keys up to the query.
 _NO_MASK, _CAUSAL = 0, 1
 
 
+def choose_kernel(
+    rows: Rows, options: AttentionOptions, *, allows_one_call: bool = True
+) -> AttentionKernel:
+    """Choose the attention kernel for the device, dtype, head size and options.
+
+    On a CPU, float16 with dropout is emulated with the same dropout masks as other precisions.
+    float16 without dropout uses torch's `scaled_dot_product_attention`, which the emulation
+    replaces. Evaluation uses it too, because torch's fused kernel computes scores in float32.
+
+    Args:
+        rows: Query, key and value.
+        options: Options of the attention.
+        allows_one_call: Whether to choose kernels that compute the whole row in one call.
+    """
+    dropout, dtype = options.dropout, rows.query.dtype
+    if rows.query.device.type != "cpu":
+        one_call = one_call_kernel(rows.query, options) if allows_one_call else None
+        return one_call or grouped_attention
+    if dtype == torch.float16:
+        return binary16_attention if dropout > 0 else grouped_attention
+    trains = torch.is_grad_enabled() and any(row.requires_grad for row in rows)
+    is_supported = dtype in (torch.float32, torch.bfloat16)
+    return dropout_attention if is_supported and (trains or dropout > 0) else grouped_attention
+
+
 def has_one_call_kernels(device: torch.device) -> bool:
-    """Return whether a device has any of the kernels: only NVIDIA's have."""
+    """Return whether a device has kernels for a whole row: only NVIDIA's have."""
     return device.type == "cuda" and torch.version.hip is None
 
 
-def has_flash_kernel(query: torch.Tensor, options: AttentionOptions) -> bool:
-    """Return whether `flash_attention` supports the dtype, head size, device and options.
+def one_call_kernel(query: Tensor, options: AttentionOptions) -> AttentionKernel | None:
+    """Return the kernel that computes a whole row in one call; None if none supports it.
 
-    It has kernels for float16 and bfloat16, heads of 8, 16, ..., 256 elements, and compute
-    capability 8.0 and above.
-
-    Args:
-        query: (N, heads, d), on a CUDA device.
-        options: Options of the attention.
-    """
-    return (
-        _is_supported(query, options)
-        and query.dtype in (torch.float16, torch.bfloat16)
-        and query.shape[-1] <= 256
-        and torch.cuda.get_device_capability(query.device) >= (8, 0)
-    )
-
-
-def has_efficient_kernel(query: torch.Tensor, options: AttentionOptions) -> bool:
-    """Return whether `efficient_attention` supports the dtype, head size, device and options.
-
-    It has kernels for float32 and float16 on every device, for bfloat16 from compute capability
-    8.0, and for windows that end at the query.
+    Flash attention has kernels for float16 and bfloat16, heads of 8, 16, ..., 256 elements, and
+    compute capability 8.0 and above. Memory-efficient attention has kernels for float32 and
+    float16 on every device, for bfloat16 from 8.0, and for windows that end at the query. Neither
+    takes a bias together with boundaries of sequences.
 
     Args:
-        query: (N, heads, d), on a CUDA device.
+        query: (N, heads, d), on any device.
         options: Options of the attention.
     """
-    if not _is_supported(query, options):
-        return False
-    dtypes = [torch.float32, torch.float16]
-    if torch.cuda.get_device_capability(query.device) >= (8, 0):
-        dtypes.append(torch.bfloat16)
-    return query.dtype in dtypes and (options.causal or options.sliding_window is None)
-
-
-def _is_supported(query: torch.Tensor, options: AttentionOptions) -> bool:
-    # Neither kernel takes a bias together with boundaries of sequences.
+    size, dtype = query.shape[-1], query.dtype
     has_bias = options.position_bias is not None
-    return has_one_call_kernels(query.device) and not has_bias and query.shape[-1] % 8 == 0
+    if not has_one_call_kernels(query.device) or has_bias or size % 8 != 0:
+        return None
+    is_8_0 = torch.cuda.get_device_capability(query.device) >= (8, 0)
+    if is_8_0 and dtype in (torch.float16, torch.bfloat16) and size <= 256:
+        return flash_attention
+    has_dtype = dtype in (torch.float32, torch.float16) or (is_8_0 and dtype == torch.bfloat16)
+    has_window = options.causal or options.sliding_window is None
+    return efficient_attention if has_dtype and has_window else None
 
 
-def flash_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    packing: PackedLayout,
-    options: AttentionOptions,
-) -> torch.Tensor:
-    """Compute attention by flash attention 2; differentiable once.
+def flash_attention(rows: Rows, packing: PackedLayout, options: AttentionOptions) -> Tensor:
+    """Compute attention by flash attention 2: float16 or bfloat16 on a CUDA device, without bias.
 
-    Args:
-        query: (N, heads, d), float16 or bfloat16, on a CUDA device.
-        key: (N, key heads, d), dtype of `query`; its heads may be fewer, each for several of the
-            queries'.
-        value: Same shape and dtype as `key`.
-        packing: Layout of the sequences in the row.
-        options: Options without a position bias.
-
-    Returns:
-        (N, heads, d), dtype of `query`.
+    The heads of keys and values may be fewer, each for several of the queries'.
     """
     assert options.position_bias is None, "flash attention does not support a bias"
     window = options.sliding_window
     max_distance = -1 if window is None else window - 1
-    attended: torch.Tensor = torch.ops.aten._flash_attention_forward(
-        query,
-        key,
-        value,
+    attended: Tensor = torch.ops.aten._flash_attention_forward(
+        *rows,
         packing.offsets,
         packing.offsets,
         packing.longest,
@@ -107,30 +113,14 @@ def flash_attention(
     return attended
 
 
-def efficient_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    packing: PackedLayout,
-    options: AttentionOptions,
-) -> torch.Tensor:
-    """Compute attention by torch's memory-efficient attention; differentiable once.
+def efficient_attention(rows: Rows, packing: PackedLayout, options: AttentionOptions) -> Tensor:
+    """Compute attention by torch's memory-efficient attention on a CUDA device, without bias.
 
-    Args:
-        query: (N, heads, d), on a CUDA device.
-        key: Same shape and dtype as `query`.
-        value: Same shape and dtype as `query`.
-        packing: Layout of the sequences in the row.
-        options: Options without a position bias; a sliding window must be causal.
-
-    Returns:
-        (N, heads, d), dtype of `query`.
+    A sliding window must be causal.
     """
     assert options.position_bias is None, "boundaries of sequences exclude a bias"
-    attended: torch.Tensor = torch.ops.aten._efficient_attention_forward(
-        query.unsqueeze(0),
-        key.unsqueeze(0),
-        value.unsqueeze(0),
+    attended: Tensor = torch.ops.aten._efficient_attention_forward(
+        *(row.unsqueeze(0) for row in rows),
         None,
         packing.offsets,
         packing.offsets,
@@ -145,18 +135,93 @@ def efficient_attention(
     return attended.squeeze(0)
 
 
-class AttentionKernel(Protocol):
-    """Attention over (N, heads, d) rows of packed sequences."""
+ONE_CALL = (flash_attention, efficient_attention)
+"""Kernels that compute the whole row in one call."""
 
-    def __call__(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        packing: PackedLayout,
-        options: AttentionOptions,
-    ) -> torch.Tensor:
-        """Return (N, heads, d)."""
+
+def grouped_attention(rows: Rows, packing: PackedLayout, options: AttentionOptions) -> Tensor:
+    """Compute attention in groups by torch's `scaled_dot_product_attention`, with any options."""
+
+    def attend(number: int, group: Rows) -> Tensor:
+        # Fused kernels know this rule, but no other mask.
+        is_causal = options.is_only_causal(packing.groups[number].longest)
+        mask = None if is_causal else group_mask(packing, number, options)
+        mask = mask if mask is None or mask.dtype == torch.bool else mask.to(group.query.dtype)
+        return functional.scaled_dot_product_attention(
+            *group,
+            attn_mask=mask,
+            dropout_p=options.dropout,
+            is_causal=is_causal,
+            scale=options.scale,
+        )
+
+    with _without_cudnn(rows.query.device):
+        return _attend_by_group(attend, rows, packing)
+
+
+def _without_cudnn(device: torch.device) -> AbstractContextManager[None]:
+    """Return a context in which a CUDA device computes attention without cuDNN.
+
+    cuDNN builds a plan for each new shape, and groups have new shapes in nearly every step. It has
+    no gradient for a bias either.
+    """
+    if device.type != "cuda":
+        return nullcontext()
+    kernels = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+    context: AbstractContextManager[None] = sdpa_kernel(kernels)
+    return context
+
+
+def binary16_attention(rows: Rows, packing: PackedLayout, options: AttentionOptions) -> Tensor:
+    """Compute attention in emulated binary16, with the dropout mask of `dropout_attention`.
+
+    Runs that differ only in precision therefore draw the same masks, here and in later layers. The
+    operands are float16 on a CPU, and dropout is above 0.
+    """
+    plan = attention_plan(packing, rows.query.shape[1], options)
+    is_kept = keep_mask(plan.score_count, options.dropout, torch.float16).view(torch.int16) != 0
+
+    def attend(number: int, group: Rows) -> Tensor:
+        return emulated_attention(
+            *group,
+            mask=group_mask(packing, number, options),
+            keep_mask=plan.spans[number].score_matrices(is_kept),
+            dropout_p=realised_probability(options.dropout),
+            scale=options.scale,
+        )
+
+    return _attend_by_group(attend, rows, packing)
+
+
+def _attend_by_group(
+    attend: Callable[[int, Rows], Tensor], rows: Rows, packing: PackedLayout
+) -> Tensor:
+    """Call `attend` with the number and the (c, heads, L, d) operands of each group."""
+    attended = [
+        attend(number, Rows(*(cells.transpose(1, 2) for cells in group))).transpose(1, 2)
+        for number, group in enumerate(packing.cells(rows))
+    ]
+    return packing.row_of(attended)
+
+
+def group_mask(packing: PackedLayout, number: int, options: AttentionOptions) -> Tensor | None:
+    """Return the mask of a group, broadcastable to (c, heads, L, L); `None` if it has no effect.
+
+    It is boolean, True where a key is visible, or floating where there is a bias, to be added.
+    """
+    length = packing.groups[number].longest
+    key = (number, options.sliding_window, options.causal)
+    if key not in packing.masks:
+        visible = options.visible_positions(length, packing.device)
+        index = packing.group_indices[number]
+        if index is not None:
+            visible = index.visible if visible is None else index.visible & visible
+        packing.masks[key] = visible
+    visible = packing.masks[key]
+    if options.position_bias is None:
+        return visible
+    bias = options.position_bias[:, :length, :length]
+    return bias if visible is None else bias.masked_fill(~visible, -torch.inf)
 
 
 # Sequences and heads from which the share of dropped weights is estimated, and its probability.
@@ -164,7 +229,7 @@ _SEQUENCES, _HEADS, _PROBABILITY = 2, 8, 0.25
 
 
 def problem_of_dropout(
-    kernel: AttentionKernel, row: torch.Tensor, options: AttentionOptions
+    kernel: AttentionKernel, row: Tensor, options: AttentionOptions
 ) -> str | None:
     """Return the problem of a kernel's dropout; None if it is correct.
 
@@ -187,13 +252,15 @@ def problem_of_dropout(
     values = unit.repeat(_SEQUENCES, 1)[:, None].expand(-1, _HEADS, -1).contiguous()
     zeros = torch.zeros_like(values)
 
-    def weights(dropout: float) -> tuple[torch.Tensor, torch.Tensor]:
-        rows = values.clone().requires_grad_()
+    def weights(dropout: float) -> tuple[Tensor, Tensor]:
+        leaf = values.clone().requires_grad_()
         with torch.enable_grad():
-            output = kernel(zeros, zeros, rows, layout, replace(options, dropout=dropout))
-            (gradient,) = torch.autograd.grad(output, rows, values)
-        by_sequence = [part.detach().float().unflatten(0, (_SEQUENCES, size)).transpose(1, 2)
-                       for part in (output, gradient)]  # fmt: skip
+            output = kernel(Rows(zeros, zeros, leaf), layout, replace(options, dropout=dropout))
+            (gradient,) = torch.autograd.grad(output, leaf, values)
+        by_sequence = [
+            part.detach().float().unflatten(0, (_SEQUENCES, size)).transpose(1, 2)
+            for part in (output, gradient)
+        ]
         return by_sequence[0], by_sequence[1].mT
 
     whole, _ = weights(0.0)

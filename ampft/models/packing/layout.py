@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -46,6 +47,18 @@ class SequenceGroup:
     def is_even(self) -> bool:
         """Whether all sequences have the same length, so that no padding is needed."""
         return self.lengths[0] == self.longest
+
+    def cells(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return two (c, L) tensors on the CPU: the token of each cell, and whether it is real.
+
+        Tokens count from the group's first, int64. A padding cell repeats the first token of its
+        sequence.
+        """
+        lengths = torch.tensor(self.lengths)
+        starts = (lengths.cumsum(0) - lengths)[:, None]
+        columns = torch.arange(self.longest)
+        is_real = columns < lengths[:, None]
+        return torch.where(is_real, starts + columns, starts), is_real
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,20 +136,30 @@ class PackedLayout:
         return {}
 
     @cached_property
-    def one_calls(self) -> dict[Callable[..., torch.Tensor], tuple[torch.Tensor, AttentionOptions]]:
-        """An empty row of queries, and the options, of each kernel that computed the whole row."""
-        return {}
-
-    @cached_property
     def masks(self) -> dict[tuple[int, int | None, bool], torch.Tensor | None]:
         """Masks of the groups by number and rule of visible keys, which all layers share."""
         return {}
 
     @cached_property
+    def one_calls(self) -> dict[Callable[..., torch.Tensor], tuple[torch.Tensor, AttentionOptions]]:
+        """An empty row of queries, and the options, of each kernel that computed the whole row."""
+        return {}
+
+    @cached_property
     def group_indices(self) -> tuple[GroupIndex | None, ...]:
         """Indices that pad and mask each group; `None` for a group that needs no padding."""
-        padded = [group for group in self.groups if not group.is_even]
-        indices = iter(group_indices(padded, self.device))
+        host = [group.cells() for group in self.groups if not group.is_even]
+        masks = [real for _, real in host]
+        integers = [cells.flatten() for cells, _ in host]
+        integers += [real.flatten().nonzero().squeeze(1) for real in masks]
+        moved, count = in_one_copy(integers, self.device), len(host)
+        visible = in_one_copy([real.flatten() for real in masks], self.device)
+        indices = (
+            GroupIndex(cells, real, mask.view(len(shape), 1, 1, -1))
+            for cells, real, mask, shape in zip(
+                moved[:count], moved[count:], visible, masks, strict=True
+            )
+        )
         return tuple(None if group.is_even else next(indices) for group in self.groups)
 
     def gather(self, padded: torch.Tensor) -> torch.Tensor:
@@ -217,27 +240,6 @@ class GroupIndex:
     padded: torch.Tensor
     real: torch.Tensor
     visible: torch.Tensor
-
-
-def group_indices(groups: Sequence[SequenceGroup], device: torch.device) -> tuple[GroupIndex, ...]:
-    """Return the indices for the padding of each group, with all tensors on `device`."""
-    host = [_host_group_index(group) for group in groups]
-    integers = in_one_copy([index for padded, real, _ in host for index in (padded, real)], device)
-    masks = in_one_copy([visible.flatten() for *_, visible in host], device)
-    return tuple(
-        GroupIndex(integers[2 * number], integers[2 * number + 1], mask.view(visible.shape))
-        for number, (mask, (*_, visible)) in enumerate(zip(masks, host, strict=True))
-    )
-
-
-def _host_group_index(group: SequenceGroup) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    lengths = torch.tensor(group.lengths)
-    starts = lengths.cumsum(0) - lengths
-    columns = torch.arange(group.longest)
-    visible = columns < lengths[:, None]
-    padded = torch.where(visible, starts[:, None] + columns, starts[:, None])
-    real = visible.flatten().nonzero().squeeze(1)
-    return padded.flatten(), real, visible[:, None, None, :]
 
 
 def in_one_copy(tensors: Sequence[torch.Tensor], device: torch.device) -> tuple[torch.Tensor, ...]:
@@ -364,3 +366,17 @@ class AttentionOptions:
         distance = position[:, None] - position
         near = distance.abs() < window
         return near & (distance >= 0) if self.causal else near
+
+
+class Rows(NamedTuple):
+    """Operands of attention over a packed row.
+
+    Attributes:
+        query: (N, heads, d).
+        key: Same shape and dtype as `query`, unless a kernel supports fewer heads.
+        value: Same shape and dtype as `key`.
+    """
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor

@@ -17,8 +17,7 @@ from ampft.precision.emulation.interception import (
     kernels_replaced,
     native_kernel,
 )
-from ampft.precision.emulation.products import EMULATED, product_kernels
-from ampft.precision.emulation.scalars import sum_kernels
+from ampft.precision.emulation.products import EMULATED, arithmetic_kernels
 
 ATTENTION = "scaled_dot_product_attention"
 
@@ -80,7 +79,7 @@ def _replace_all_kernels() -> ExitStack:
     with ExitStack() as contexts:
         contexts.enter_context(_fast_path_disabled())
         contexts.enter_context(_exact_float32_products())
-        contexts.enter_context(kernels_replaced(product_kernels() | sum_kernels(), "CPU"))
+        contexts.enter_context(kernels_replaced(arithmetic_kernels(), "CPU"))
         # Both keys share one native kernel, the composite. It must be read before the first
         # replacement, which turns the other key's kernel into a fallback without gradients.
         kernel = binary16_kernel(_attention, native_kernel(ATTENTION, "CPU"))

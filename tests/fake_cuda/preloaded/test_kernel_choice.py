@@ -4,14 +4,18 @@ import pytest
 import torch
 from fake_cuda import CUDA, fake_mode
 
-from ampft.models.packing.attention import choose_kernel, grouped_attention
-from ampft.models.packing.kernels import efficient_attention, flash_attention
-from ampft.models.packing.layout import AttentionOptions
+from ampft.models.packing.kernels import (
+    choose_kernel,
+    efficient_attention,
+    flash_attention,
+    grouped_attention,
+)
+from ampft.models.packing.layout import AttentionOptions, Rows
 
 
 def chosen(dtype, head_size, *, dropout=0.1, window=None, **options):
     with fake_mode():
-        rows = [torch.empty(9, 2, head_size, dtype=dtype, device=CUDA) for _ in range(3)]
+        rows = Rows(*(torch.empty(9, 2, head_size, dtype=dtype, device=CUDA) for _ in range(3)))
         return choose_kernel(rows, AttentionOptions(dropout, 1.0, window, **options))
 
 
